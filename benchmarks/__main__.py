@@ -1,6 +1,8 @@
-"""`python -m benchmarks [NAME ...]`, which is `make bench`: what Hearth costs, beside the numbers it has to reach.
+"""`python -m benchmarks [NAME ...]`, which is `make bench`: what Hearth costs, beside the numbers
+it has to reach.
 
-Everything happens on loopback, on free ports and in a temporary folder; nothing that is already running is touched.
+Everything happens on loopback, on free ports and in a temporary folder; nothing that is already
+running is touched.
 """
 
 from __future__ import annotations
@@ -15,7 +17,20 @@ from time import monotonic
 import click
 from rich.console import Console
 
-from benchmarks import accepting, attack, crowd, decisions, embeddings, engine, escapes, homes, household, overhead, slot, startup
+from benchmarks import (
+    accepting,
+    attack,
+    crowd,
+    decisions,
+    embeddings,
+    engine,
+    escapes,
+    homes,
+    household,
+    overhead,
+    slot,
+    startup,
+)
 from benchmarks.findings import Finding, as_json, markdown, table
 from benchmarks.machine import Machine, sentence
 
@@ -46,21 +61,49 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command
 @click.argument("names", nargs=-1, type=click.Choice(tuple(MEASURES)))
-@click.option("--rounds", type=click.IntRange(1, 50), default=5, show_default=True, help="Alternating rounds; medians are shown.")
-@click.option("--json", "json_file", type=_FILE, help="Write the machine and the findings to a file, too.")
-@click.option("--markdown", "markdown_file", type=_FILE, help="Write the table as the documentation has it.")
-@click.option("--plot", "plot_file", type=_FILE, help="Draw requests, chunks, added latency, decisions and homes into this PNG.")
-def main(names: tuple[str, ...], rounds: int, json_file: Path | None, markdown_file: Path | None, plot_file: Path | None) -> None:
-    """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with LiteLLM, installed for it, beside it."""
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 50),
+    default=5,
+    show_default=True,
+    help="Alternating rounds; medians are shown.",
+)
+@click.option(
+    "--json", "json_file", type=_FILE, help="Write the machine and the findings to a file, too."
+)
+@click.option(
+    "--markdown", "markdown_file", type=_FILE, help="Write the table as the documentation has it."
+)
+@click.option(
+    "--plot",
+    "plot_file",
+    type=_FILE,
+    help="Draw requests, chunks, added latency, decisions and homes into this PNG.",
+)
+def main(
+    names: tuple[str, ...],
+    rounds: int,
+    json_file: Path | None,
+    markdown_file: Path | None,
+    plot_file: Path | None,
+) -> None:
+    """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with
+    LiteLLM, installed for it, beside it.
+    """
     if plot_file is not None and not DRAWN & set(chosen(names)):
         raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")
-    console, machine = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH), Machine()
+    console, machine = (
+        Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH),
+        Machine(),
+    )
     findings = [finding for name in chosen(names) for finding in _measured(name, rounds, console)]
     facts = machine.facts()
     console.print(table(findings))
     console.print(sentence(facts), highlight=False)
     if json_file is not None:
-        json_file.write_text(json.dumps({"machine": facts, "findings": as_json(findings)}, indent=2) + "\n")
+        json_file.write_text(
+            json.dumps({"machine": facts, "findings": as_json(findings)}, indent=2) + "\n"
+        )
     if markdown_file is not None:
         markdown_file.write_text(f"{sentence(facts)}\n\n{markdown(findings, overhead.LABELS)}")
     if plot_file is not None:

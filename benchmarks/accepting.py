@@ -1,10 +1,10 @@
-"""How fast durable jobs are accepted, each answered after its commit has been synced, what that costs,
-and how long a start with many of them takes.
+"""How fast durable jobs are accepted, each answered after its commit has been synced, what that
+costs, and how long a start with many of them takes.
 
 64 callers, then one, ask `hearth serve` over HTTP, each again as soon as it has its 202; the model
-server holds the few jobs that run, as a GPU does that takes its time. A single caller shares neither
-wake-ups nor a transaction with anybody. Callers are a process of their own:
-`python -m benchmarks.accepting PORT CALLERS JOBS` prints the seconds it took.
+server holds the few jobs that run, as a GPU does that takes its time. A single caller shares
+neither wake-ups nor a transaction with anybody. Callers are a process of their own: `python -m
+benchmarks.accepting PORT CALLERS JOBS` prints the seconds it took.
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ def measure(rounds: int, place: Path) -> list[Finding]:
             note="two threads wake up for each job",
         ),
         Finding(
-            subject="accepting", name=f"start with {QUEUED:,} jobs queued", unit="s", measured=median(started_s), target=START_TARGET_S
+            subject="accepting",
+            name=f"start with {QUEUED:,} jobs queued",
+            unit="s",
+            measured=median(started_s),
+            target=START_TARGET_S,
         ),
     ]
 
@@ -114,11 +118,15 @@ def _hearth(stub: Child, place: Path, port: int) -> Child:
 
 def _drive(port: int, callers: int, jobs: int) -> float:
     command = [sys.executable, "-m", "benchmarks.accepting", str(port), str(callers), str(jobs)]
-    return float(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S).stdout)  # noqa: S603 - a command of our own
+    return float(
+        subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S).stdout  # noqa: S603 - a command of our own
+    )
 
 
 def _start(stub: Child, place: Path) -> float:
-    """Seconds from the start of the process until it has taken over all the jobs of an earlier one."""
+    """Seconds from the start of the process until it has taken over all the jobs of an earlier
+    one.
+    """
     port = free_port()
     _fill(place / f"hearth-{port}.db")
     began = perf_counter()
@@ -179,7 +187,9 @@ class Submitter(asyncio.Protocol):
             self._ended.set_exception(ConnectionError("the connection ended before the answer"))
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio says; the answer is JSON, so its last byte is the only closing brace at an end."""
+        """As asyncio says; the answer is JSON, so its last byte is the only closing brace at an
+        end.
+        """
         self._received += data
         if not self._received.startswith(b"HTTP/1.1 202"):
             self._ended.set_exception(ConnectionError(self._received.decode("latin-1")))
@@ -194,9 +204,15 @@ class Submitter(asyncio.Protocol):
             self._ended.set_result(None)
             self._transport.close()
             return
-        body = json.dumps({"request": REQUEST, "task_type": f"type-{key % 10}"}, separators=(",", ":"))
-        head = f"POST /llm/jobs HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Type: application/json\r\n{_AUTHORIZATION}"
-        self._transport.write(f"{head}Idempotency-Key: {getpid()}-{key}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        body = json.dumps(
+            {"request": REQUEST, "task_type": f"type-{key % 10}"}, separators=(",", ":")
+        )
+        head = (
+            f"POST /llm/jobs HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Type:"
+            f" application/json\r\n{_AUTHORIZATION}"
+        )
+        fields = f"Idempotency-Key: {getpid()}-{key}\r\nContent-Length: {len(body)}\r\n"
+        self._transport.write(f"{head}{fields}\r\n{body}".encode())
 
 
 async def submit(port: int, callers: int, jobs: int) -> float:

@@ -1,6 +1,8 @@
-"""What a stranger on the network can do to the others: the longest that they wait for an answer, and the memory, under each attack.
+"""What a stranger on the network can do to the others: the longest that they wait for an answer,
+and the memory, under each attack.
 
-`python -m benchmarks.attack NAME PORT CONNECTIONS` is the attacker, a process of its own that sends until its standard input ends.
+`python -m benchmarks.attack NAME PORT CONNECTIONS` is the attacker, a process of its own that sends
+until its standard input ends.
 """
 
 from __future__ import annotations
@@ -31,21 +33,29 @@ TIMEOUT_S = 60.0
 Attack = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def pipelined(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001 - as all of them
+async def pipelined(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """245 KB of the smallest requests at once, without a key."""
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5_500)
     while await reader.read(65_536):
         pass
 
 
-async def bodies_before_the_door(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+async def bodies_before_the_door(
+    port: int,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
     """31 MiB to a page that takes none, without a key."""
     await _send(writer, _head("/healthz", BODY_BYTES), BODY_BYTES)
     while await reader.read(65_536):
         pass
 
 
-async def unfinished_bodies(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+async def unfinished_bodies(
+    port: int,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
     """All but the end of 31 MiB, with the key of an external caller."""
     await _send(writer, _head("/api/chat", BODY_BYTES, EXTERNAL), BODY_BYTES - MIB)
     while await reader.read(65_536):
@@ -55,7 +65,7 @@ async def unfinished_bodies(port: int, reader: asyncio.StreamReader, writer: asy
 def small_objects(path: str) -> Attack:
     """24 MiB of objects of 7 bytes."""
 
-    async def sent(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+    async def sent(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         piece = b'{"":0},' * (MIB // 7)
         beginning, end = b'{"model":"m","prompt":"x","request":{"messages":[', b"{}]}}"
         writer.write(_head(path, len(beginning) + 24 * len(piece) + len(end), EXTERNAL) + beginning)
@@ -72,7 +82,7 @@ def small_objects(path: str) -> Attack:
 def dense_json(path: str) -> Attack:
     """As many objects as are parsed, over and over."""
 
-    async def sent(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001
+    async def sent(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         body = b'{"model":"m","prompt":"x","request":{"messages":[%b{}]}}' % (b'{"":0},' * 95_000)
         writer.write(_head(path, len(body), EXTERNAL) + body)
         while await reader.read(65_536):
@@ -82,7 +92,12 @@ def dense_json(path: str) -> Attack:
 
 
 def _head(path: str, body_bytes: int, key: str = "") -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", f"Content-Length: {body_bytes}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {body_bytes}",
+    ]
     if key:
         lines.append(f"Authorization: Bearer {key}")
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode()
@@ -107,7 +122,7 @@ ATTACKS: Mapping[str, Attack] = MappingProxyType(
 )
 
 
-def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - one of each says enough
+def measure(rounds: int, place: Path) -> list[Finding]:
     """Every attack on a gateway of its own."""
     return [finding for name in ATTACKS for finding in _measured(name, place)]
 
@@ -116,7 +131,8 @@ def _measured(name: str, place: Path) -> list[Finding]:
     with house.stub() as stub, house.hearth(stub, place, parallel=1) as hearth:
         idle_ms = _longest_ms(hearth, LASTS_S / 5)
         with subprocess.Popen(  # noqa: S603 - a command of our own
-            [sys.executable, "-m", "benchmarks.attack", name, str(hearth.port), str(CONNECTIONS)], stdin=subprocess.PIPE
+            [sys.executable, "-m", "benchmarks.attack", name, str(hearth.port), str(CONNECTIONS)],
+            stdin=subprocess.PIPE,
         ) as attacker:
             sleep(1.0)
             longest_ms = _longest_ms(hearth, LASTS_S)
@@ -124,9 +140,24 @@ def _measured(name: str, place: Path) -> list[Finding]:
             attacker.kill()
         beyond_ms, waited = longest_ms - idle_ms, "longest wait for /healthz, beyond idle"
         return [
-            Finding(subject=name, name=waited, unit="ms", measured=beyond_ms, target=STALL_TARGET_MS, beside={"idle": idle_ms}),
-            Finding(subject=name, name="the internal lane's own call", unit="ms", measured=answered),
-            Finding(subject=name, name="peak RSS", unit="MiB", measured=rss_mib(hearth.pid, peak=True), target=MEMORY_TARGET_MIB),
+            Finding(
+                subject=name,
+                name=waited,
+                unit="ms",
+                measured=beyond_ms,
+                target=STALL_TARGET_MS,
+                beside={"idle": idle_ms},
+            ),
+            Finding(
+                subject=name, name="the internal lane's own call", unit="ms", measured=answered
+            ),
+            Finding(
+                subject=name,
+                name="peak RSS",
+                unit="MiB",
+                measured=rss_mib(hearth.pid, peak=True),
+                target=MEMORY_TARGET_MIB,
+            ),
         ]
 
 

@@ -1,4 +1,5 @@
-"""Hearth's own server and its client of the model server, with no gateway between: `python -m benchmarks.bare PORT UPSTREAM_URL`.
+"""Hearth's own server and its client of the model server, with no gateway between: `python -m
+benchmarks.bare PORT UPSTREAM_URL`.
 
 What Hearth takes beyond this is keys, limits, queue, scheduler, store, metrics and log.
 """
@@ -35,7 +36,9 @@ class Bare:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        exchange = await self._backend.open(BackendCall(method=scope["method"], path=scope["path"], headers=JSON_BODY, body=body))
+        exchange = await self._backend.open(
+            BackendCall(method=scope["method"], path=scope["path"], headers=JSON_BODY, body=body)
+        )
         try:
             if any(name == b"content-length" for name, _ in exchange.headers):
                 parts = await exchange.take()

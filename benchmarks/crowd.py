@@ -1,7 +1,9 @@
-"""Ten thousand callers who wait: what they cost in memory, whether status still answers, and how fast they are gone when they leave.
+"""Ten thousand callers who wait: what they cost in memory, whether status still answers, and how
+fast they are gone when they leave.
 
-`python -m benchmarks.crowd PORT CALLERS` is one driver process: it opens that many connections, asks once on each, says so in a line on
-standard output, and closes all of them when its standard input ends.
+`python -m benchmarks.crowd PORT CALLERS` is one driver process: it opens that many connections,
+asks once on each, says so in a line on standard output, and closes all of them when its standard
+input ends.
 """
 
 from __future__ import annotations
@@ -33,15 +35,19 @@ POLL_S = 0.02
 TIMEOUT_S = 60.0
 
 
-def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - one crowd says enough
+def measure(rounds: int, place: Path) -> list[Finding]:
     """Fill the queue, look, empty it."""
     callers = raise_file_limit(CALLERS)
     with ExitStack() as stack:
         stub = stack.enter_context(house.stub())
-        hearth = stack.enter_context(house.wide_hearth(stub, place, connections=callers + SPARE_FILES))
+        hearth = stack.enter_context(
+            house.wide_hearth(stub, place, connections=callers + SPARE_FILES)
+        )
         empty_mib = rss_mib(hearth.pid)
         began = perf_counter()
-        drivers = [stack.enter_context(_driver(hearth.port, callers // DRIVERS)) for _ in range(DRIVERS)]
+        drivers = [
+            stack.enter_context(_driver(hearth.port, callers // DRIVERS)) for _ in range(DRIVERS)
+        ]
         refused = sum(_arrived(driver) for driver in drivers)
         _until_waiting(hearth, at_least=callers - refused - 1)
         filled_s, full_mib = perf_counter() - began, rss_mib(hearth.pid)
@@ -51,16 +57,44 @@ def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - one cr
     each_kib = (full_mib - empty_mib) * 1024 / max(1, waiting)
     name, rss = f"{callers:,} callers", "RSS while they wait"
     return [
-        Finding(subject=name, name=rss, unit="MiB", measured=full_mib, target=RSS_TARGET_MIB, note=f"{said}, {each_kib:.0f} KiB each"),
+        Finding(
+            subject=name,
+            name=rss,
+            unit="MiB",
+            measured=full_mib,
+            target=RSS_TARGET_MIB,
+            note=f"{said}, {each_kib:.0f} KiB each",
+        ),
         Finding(subject=name, name="until all are queued", unit="s", measured=filled_s),
-        Finding(subject=name, name="status p99", unit="ms", measured=quantile(status_ms, 0.99), target=STATUS_TARGET_MS),
-        Finding(subject=name, name="until all have left", unit="s", measured=left_s, target=LEAVE_TARGET_S),
-        Finding(subject=name, name="health meanwhile, longest", unit="ms", measured=health_ms, target=HEALTH_TARGET_MS),
+        Finding(
+            subject=name,
+            name="status p99",
+            unit="ms",
+            measured=quantile(status_ms, 0.99),
+            target=STATUS_TARGET_MS,
+        ),
+        Finding(
+            subject=name,
+            name="until all have left",
+            unit="s",
+            measured=left_s,
+            target=LEAVE_TARGET_S,
+        ),
+        Finding(
+            subject=name,
+            name="health meanwhile, longest",
+            unit="ms",
+            measured=health_ms,
+            target=HEALTH_TARGET_MS,
+        ),
     ]
 
 
 def raise_file_limit(callers: int) -> int:
-    """Let this process and those it starts open a file per caller, as far as the system allows. Returns how many callers that is."""
+    """Let this process and those it starts open a file per caller, as far as the system allows.
+
+    Returns how many callers that is.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = callers + SPARE_FILES
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -74,7 +108,10 @@ def _driver(port: int, callers: int) -> subprocess.Popen[bytes]:
 
 
 def _arrived(driver: subprocess.Popen[bytes]) -> int:
-    """Wait until the driver's callers have all asked. Returns how many were answered at once, which is to say refused."""
+    """Wait until the driver's callers have all asked.
+
+    Returns how many were answered at once, which is to say refused.
+    """
     assert driver.stdout is not None
     line = driver.stdout.readline()
     if not line:
@@ -83,7 +120,9 @@ def _arrived(driver: subprocess.Popen[bytes]) -> int:
 
 
 def _leave(drivers: list[subprocess.Popen[bytes]], hearth: Child) -> tuple[float, float]:
-    """Seconds from telling the callers to leave until nobody waits, and the longest wait for `/healthz` meanwhile in milliseconds."""
+    """Seconds from telling the callers to leave until nobody waits, and the longest wait for
+    `/healthz` meanwhile in milliseconds.
+    """
     began, longest_s = perf_counter(), 0.0
     for driver in drivers:
         assert driver.stdin is not None

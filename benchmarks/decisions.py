@@ -1,10 +1,13 @@
-"""What a decision costs while 100 to 100,000 items wait, or many models are waited for, and how fast the simulator is.
+"""What a decision costs while 100 to 100,000 items wait, or many models are waited for, and how
+fast the simulator is.
 
-A decision here is one fact with its consequences: an arrival at the end of a long queue, or the end of a run together with the start of
-the next item. The queue keeps its depth: for each item that ends another one arrives. Medians of several rounds, garbage collector off.
+A decision here is one fact with its consequences: an arrival at the end of a long queue, or the end
+of a run together with the start of the next item. The queue keeps its depth: for each item that
+ends another one arrives. Medians of several rounds, garbage collector off.
 
-Among many models the queue has both lanes and all bands, and a decision is any fact; what is measured is the CPU of all of them together,
-and the longest one. A forecast is what an estimated wait costs there.
+Among many models the queue has both lanes and all bands, and a decision is any fact; what is
+measured is the CPU of all of them together, and the longest one. A forecast is what an estimated
+wait costs there.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ class Queue:
 
     def __init__(self, policy: PolicyName, depth: int) -> None:
         models = {name: ModelSettings(vram_gb=13.0) for name in MODELS}
-        self._scheduler = Scheduler(SchedulerSettings(scheduling=SchedulingSettings(policy=policy), models=models))
+        self._scheduler = Scheduler(
+            SchedulerSettings(scheduling=SchedulingSettings(policy=policy), models=models)
+        )
         self._rng = Random(1)
         self._sequence = 0
         self._now = 0.0
@@ -76,7 +81,10 @@ class Queue:
         return Finished(sequence=self._running[0], attempt=self._running[1], usage=NOTHING)
 
     def tell(self, fact: Input) -> float:
-        """Report a fact, let swaps succeed. Returns the seconds that the decision about the fact itself took."""
+        """Report a fact, let swaps succeed.
+
+        Returns the seconds that the decision about the fact itself took.
+        """
         began = perf_counter()
         actions = self._scheduler.handle(fact, self._now)
         took_s = perf_counter() - began
@@ -186,7 +194,11 @@ def _simulation(policy: PolicyName) -> Finding:
     """A quiet house is one request every 3 s, an overloaded one ten a second."""
     quiet, overloaded = (_requests_per_s(policy, gap_s) for gap_s in (3.0, 0.1))
     return Finding(
-        subject="simulator", name=f"{policy.value}, overloaded house", unit="requests/s", measured=overloaded, beside={"quiet house": quiet}
+        subject="simulator",
+        name=f"{policy.value}, overloaded house",
+        unit="requests/s",
+        measured=overloaded,
+        beside={"quiet house": quiet},
     )
 
 
@@ -198,11 +210,19 @@ def _requests_per_s(policy: PolicyName, mean_gap_s: float) -> float:
 
 
 def _day(mean_gap_s: float) -> Workload:
-    mix = Mix(jobs=REQUESTS, mean_gap_s=mean_gap_s, internal=0.0, no_model=0.0, cancelled=0.0, closed_loop=0.0, quiet_hours=0.0)
+    mix = Mix(
+        jobs=REQUESTS,
+        mean_gap_s=mean_gap_s,
+        internal=0.0,
+        no_model=0.0,
+        cancelled=0.0,
+        closed_loop=0.0,
+        quiet_hours=0.0,
+    )
     return random_workload(Random(4), mix)
 
 
-def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - has rounds of its own, and needs no files
+def measure(rounds: int, place: Path) -> list[Finding]:
     """Every policy at every depth, then in the simulator."""
     gc.disable()
     try:

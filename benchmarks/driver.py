@@ -1,7 +1,9 @@
-"""Load: N connections, each asks again as soon as it has its answer. A process of its own: `python -m benchmarks.driver PLAN`.
+"""Load: N connections, each asks again as soon as it has its answer. A process of its own: `python
+-m benchmarks.driver PLAN`.
 
-`PLAN` is the JSON of `Plan`; what comes out on standard output is the JSON of `Load`. CPU time is that of the process under test, over
-the measured requests only. Ends with an error when any answer is not a complete 200.
+`PLAN` is the JSON of `Plan`; what comes out on standard output is the JSON of `Load`. CPU time is
+that of the process under test, over the measured requests only. Ends with an error when any answer
+is not a complete 200.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What came of it: seconds from sending a request to the end of its answer, and to its first body bytes, in no order."""
+    """What came of it: seconds from sending a request to the end of its answer, and to its first
+    body bytes, in no order.
+    """
 
     cpu_s: float
     took_s: float
@@ -54,14 +58,32 @@ class Load:
     first_s: list[float]
 
 
-def chat_request(port: int, word: str, *, streaming: bool, path: str = NATIVE, key: str = EXTERNAL, extra: str = "") -> bytes:
+def chat_request(
+    port: int,
+    word: str,
+    *,
+    streaming: bool,
+    path: str = NATIVE,
+    key: str = EXTERNAL,
+    extra: str = "",
+) -> bytes:
     """A chat as a client writes it; `extra` are more header lines, each with its line break."""
     seed = {"seed": 1} if path == OPENAI else {"options": {"seed": 1}}
     body = json.dumps(
-        {"model": MODEL, "messages": [{"role": "user", "content": word}], "stream": streaming, **seed},
+        {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": word}],
+            "stream": streaming,
+            **seed,
+        },
         separators=(",", ":"),
     )
-    headers = {"Host": f"127.0.0.1:{port}", "Content-Type": "application/json", "Content-Length": str(len(body)), **authorization(key)}
+    headers = {
+        "Host": f"127.0.0.1:{port}",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        **authorization(key),
+    }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"POST {path} HTTP/1.1\r\n{lines}{extra}\r\n{body}".encode()
 
@@ -69,7 +91,9 @@ def chat_request(port: int, word: str, *, streaming: bool, path: str = NATIVE, k
 class Caller(asyncio.Protocol):
     """One connection that asks, `again` permitting, over and over."""
 
-    def __init__(self, request: bytes, load: Load, again: Callable[[], bool], ended: asyncio.Future[None]) -> None:
+    def __init__(
+        self, request: bytes, load: Load, again: Callable[[], bool], ended: asyncio.Future[None]
+    ) -> None:
         self._request = request
         self._load = load
         self._again = again
@@ -90,7 +114,9 @@ class Caller(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
         """As asyncio says."""
         if not self._ended.done():
-            self._ended.set_exception(ConnectionError("the connection ended in the middle of an answer"))
+            self._ended.set_exception(
+                ConnectionError("the connection ended in the middle of an answer")
+            )
 
     def data_received(self, data: bytes) -> None:
         """As asyncio says."""
@@ -135,7 +161,12 @@ async def drive(plan: Plan) -> Load:
     before_s, began = cpu_s(plan.pid), perf_counter()
     load = await _ask_all(plan, plan.word, plan.requests)
     took_s = perf_counter() - began
-    return Load(cpu_s=cpu_s(plan.pid) - before_s, took_s=took_s, latencies_s=load.latencies_s, first_s=load.first_s)
+    return Load(
+        cpu_s=cpu_s(plan.pid) - before_s,
+        took_s=took_s,
+        latencies_s=load.latencies_s,
+        first_s=load.first_s,
+    )
 
 
 async def _ask_all(plan: Plan, word: str, requests: int) -> Load:
@@ -145,7 +176,11 @@ async def _ask_all(plan: Plan, word: str, requests: int) -> Load:
 
     async def call() -> None:
         ended = loop.create_future()
-        await loop.create_connection(lambda: Caller(request, load, lambda: next(left, None) is not None, ended), "127.0.0.1", plan.port)
+        await loop.create_connection(
+            lambda: Caller(request, load, lambda: next(left, None) is not None, ended),
+            "127.0.0.1",
+            plan.port,
+        )
         await ended
 
     async with asyncio.timeout(TIMEOUT_S):

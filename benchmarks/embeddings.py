@@ -1,11 +1,13 @@
-"""Many callers with one embedding each: how many calls the model server gets, and how long it takes, with and without accumulation.
+"""Many callers with one embedding each: how many calls the model server gets, and how long it
+takes, with and without accumulation.
 
-One emulator with one slot answers for both gateways and for calls past them, in alternating rounds. A call costs it `CALL_S` beside
-its inputs; on a real Ollama that was 145 ms (ollama/ollama issue 12239). Every caller's vectors are compared, as text, with those of
-direct calls.
+One emulator with one slot answers for both gateways and for calls past them, in alternating rounds.
+A call costs it `CALL_S` beside its inputs; on a real Ollama that was 145 ms (ollama/ollama issue
+12239). Every caller's vectors are compared, as text, with those of direct calls.
 
-`python -m benchmarks.embeddings serve PORT COUNTS` is that emulator: `PORT` answers like Ollama, `COUNTS` tells any connection how many
-embedding calls have come. `python -m benchmarks.embeddings ask PORT CALLERS TURNS` is one round: it prints the JSON of `Round`.
+`python -m benchmarks.embeddings serve PORT COUNTS` is that emulator: `PORT` answers like Ollama,
+`COUNTS` tells any connection how many embedding calls have come. `python -m benchmarks.embeddings
+ask PORT CALLERS TURNS` is one round: it prints the JSON of `Round`.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ PROFILE = EmulatedModel(
     capabilities=("embedding",),
     embedding_length=32,
 )
-"""As fast as nomic-embed-text on a card, with short vectors: making long ones up takes the emulator longer than a card computes them."""
+"""As fast as nomic-embed-text on a card, with short vectors: making long ones up takes the emulator
+longer than a card computes them.
+"""
 MOST_ROUNDS = 2
 """Each takes 14 s, most of it without accumulation."""
 CALLERS = 64
@@ -64,7 +68,9 @@ _VECTOR = re.compile(rb"\[\[[^\]]*\]\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one round came to; `digests` are those of the vectors, in the order of callers and turns."""
+    """What one round came to; `digests` are those of the vectors, in the order of callers and
+    turns.
+    """
 
     took_s: float
     latencies_s: list[float]
@@ -98,8 +104,14 @@ def findings_of(seen: Mapping[str, list[_Seen]]) -> list[Finding]:
     """Calls per hundred inputs, time and latency in proportion, and answers that differ."""
     subject, inputs = f"{CALLERS} embedding callers", CALLERS * TURNS
     calls = {name: 100 * median(each.calls for each in of) / inputs for name, of in seen.items()}
-    took = [one.round.took_s / other.round.took_s for one, other in zip(seen["together"], seen["apart"], strict=True)]
-    p50_ms = {name: median(quantile(each.round.latencies_s, 0.5) for each in of) * 1e3 for name, of in seen.items()}
+    took = [
+        one.round.took_s / other.round.took_s
+        for one, other in zip(seen["together"], seen["apart"], strict=True)
+    ]
+    p50_ms = {
+        name: median(quantile(each.round.latencies_s, 0.5) for each in of) * 1e3
+        for name, of in seen.items()
+    }
     per_s = {name: inputs / median(each.round.took_s for each in of) for name, of in seen.items()}
     differ = sum(
         mine != direct
@@ -107,7 +119,10 @@ def findings_of(seen: Mapping[str, list[_Seen]]) -> list[Finding]:
         for one, other in zip(seen[name], seen["direct"], strict=True)
         for mine, direct in zip(one.round.digests, other.round.digests, strict=True)
     )
-    said = f"apart {per_s['apart']:,.0f} inputs/s, together {per_s['together']:,.0f}, direct {per_s['direct']:,.0f}"
+    said = (
+        f"apart {per_s['apart']:,.0f} inputs/s, together {per_s['together']:,.0f}, direct"
+        f" {per_s['direct']:,.0f}"
+    )
     waits = f"apart {p50_ms['apart']:.0f} ms, together {p50_ms['together']:.0f} ms"
     return [
         Finding(
@@ -126,14 +141,28 @@ def findings_of(seen: Mapping[str, list[_Seen]]) -> list[Finding]:
             target=0.5,
             note=said,
         ),
-        Finding(subject=subject, name="p50, together / apart", unit="", measured=p50_ms["together"] / p50_ms["apart"], note=waits),
-        Finding(subject=subject, name="vectors that differ from direct ones", unit="", measured=float(differ), target=0.0),
+        Finding(
+            subject=subject,
+            name="p50, together / apart",
+            unit="",
+            measured=p50_ms["together"] / p50_ms["apart"],
+            note=waits,
+        ),
+        Finding(
+            subject=subject,
+            name="vectors that differ from direct ones",
+            unit="",
+            measured=float(differ),
+            target=0.0,
+        ),
     ]
 
 
 def _emulator(counts: int) -> Child:
     port = free_port()
-    return Child([sys.executable, "-m", "benchmarks.embeddings", "serve", str(port), str(counts)], port)
+    return Child(
+        [sys.executable, "-m", "benchmarks.embeddings", "serve", str(port), str(counts)], port
+    )
 
 
 def _hearth(upstream: Child, place: Path, *, accumulate: bool) -> Child:
@@ -156,13 +185,24 @@ def _count(port: int) -> int:
 
 
 def _ask(child: Child, *, callers: int, turns: int) -> Round:
-    command = [sys.executable, "-m", "benchmarks.embeddings", "ask", str(child.port), str(callers), str(turns)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.embeddings",
+        "ask",
+        str(child.port),
+        str(callers),
+        str(turns),
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=2 * TIMEOUT_S)  # noqa: S603 - a command of our own
     return Round(**json.loads(done.stdout))
 
 
 async def ask_all(port: int, callers: int, turns: int) -> Round:
-    """Each caller asks again as soon as it has its answer, always for another text. Raises aiohttp's errors for any answer but 200."""
+    """Each caller asks again as soon as it has its answer, always for another text.
+
+    Raises aiohttp's errors for any answer but 200.
+    """
     latencies_s: list[float] = []
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
 
@@ -170,19 +210,30 @@ async def ask_all(port: int, callers: int, turns: int) -> Round:
         digests = []
         for turn in range(turns):
             began = perf_counter()
-            text = f"paragraph {turn} of document {number}, as a program that fills its index would send it"
-            async with session.post(f"http://127.0.0.1:{port}/api/embed", json={"model": MODEL, "input": text}) as answer:
+            text = (
+                f"paragraph {turn} of document {number}, as a program that fills its index would"
+                " send it"
+            )
+            async with session.post(
+                f"http://127.0.0.1:{port}/api/embed", json={"model": MODEL, "input": text}
+            ) as answer:
                 body = await answer.read()
             latencies_s.append(perf_counter() - began)
             digests.append(sha256(b"".join(_VECTOR.findall(body))).hexdigest())
         return digests
 
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, headers=authorization(), timeout=timeout, raise_for_status=True) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, headers=authorization(), timeout=timeout, raise_for_status=True
+    ) as session:
         began = perf_counter()
         digests = await asyncio.gather(*(caller(session, number) for number in range(callers)))
         took_s = perf_counter() - began
-    return Round(took_s=took_s, latencies_s=latencies_s, digests=[digest for each in digests for digest in each])
+    return Round(
+        took_s=took_s,
+        latencies_s=latencies_s,
+        digests=[digest for each in digests for digest in each],
+    )
 
 
 class CostlyEmulator(Emulator):
@@ -203,10 +254,14 @@ async def serve(port: int, counts: int) -> None:
     last: object = None
 
     async def tell(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal calls, last  # the emulator remembers the latest requests only, so they are counted as they pass
+        # the emulator remembers the latest requests only, so they are counted as they pass
+        nonlocal calls, last
         requests = emulator.requests
         fresh = list(takewhile(lambda request: request is not last, reversed(requests)))
-        calls, last = calls + sum(request.path == "/api/embed" for request in fresh), requests[-1] if requests else None
+        calls, last = (
+            calls + sum(request.path == "/api/embed" for request in fresh),
+            requests[-1] if requests else None,
+        )
         writer.write(b"%d" % calls)
         writer.close()
 

@@ -1,7 +1,9 @@
-"""What Hearth adds in front of a real llama.cpp server: one small chat, asked directly and through Hearth, in turn.
+"""What Hearth adds in front of a real llama.cpp server: one small chat, asked directly and through
+Hearth, in turn.
 
-`python -m benchmarks.engine PORT FOLDER` is that server with Ollama's control routes before it. As llama.cpp's server does after each
-stream, it closes the connection after each answer, so Hearth opens one for every call.
+`python -m benchmarks.engine PORT FOLDER` is that server with Ollama's control routes before it. As
+llama.cpp's server does after each stream, it closes the connection after each answer, so Hearth
+opens one for every call.
 """
 
 from __future__ import annotations
@@ -64,17 +66,34 @@ def _added(engine: Child, hearth: Child, rounds: int, *, streaming: bool) -> Fin
     direct_ms = median(direct_s) * 1e3
     added_ms = median(through_s) * 1e3 - direct_ms
     name = f"p50 added, {'a stream' if streaming else 'a whole answer'} of one token"
-    return Finding(subject="llama.cpp", name=name, unit="ms", measured=added_ms, target=ADDED_TARGET_MS, beside={"direct": direct_ms})
+    return Finding(
+        subject="llama.cpp",
+        name=name,
+        unit="ms",
+        measured=added_ms,
+        target=ADDED_TARGET_MS,
+        beside={"direct": direct_ms},
+    )
 
 
 def _chat_s(child: Child, *, streaming: bool) -> float:
     """Seconds from asking, on a connection that is open, to the end of the answer."""
-    chat = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "stream": streaming}
+    chat = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 1,
+        "stream": streaming,
+    }
     connection = HTTPConnection("127.0.0.1", child.port, timeout=TIMEOUT_S)
     connection.connect()
     try:
         began = perf_counter()
-        connection.request("POST", OPENAI, json.dumps(chat), {"Content-Type": "application/json", **authorization()})
+        connection.request(
+            "POST",
+            OPENAI,
+            json.dumps(chat),
+            {"Content-Type": "application/json", **authorization()},
+        )
         answer = connection.getresponse()
         said = answer.read()
         took_s = perf_counter() - began

@@ -1,6 +1,8 @@
-"""What bodies full of escapes cost the others: 1.9 KB of zstd stand for 20 MiB, two come in a second, with a key at its default limits.
+"""What bodies full of escapes cost the others: 1.9 KB of zstd stand for 20 MiB, two come in a
+second, with a key at its default limits.
 
-`python -m benchmarks.escapes PORT` is the attacker, a process of its own that sends until it is killed.
+`python -m benchmarks.escapes PORT` is the attacker, a process of its own that sends until it is
+killed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from benchmarks.process import Child, cpu_s, free_port
 
 ATTACKER = "sk-bench-attacker"
 UNKNOWN = b"nowhere"
-"""A model that is not installed: nothing of this reaches the model server, whose slots others need."""
+"""A model that is not installed: nothing of this reaches the model server, whose slots others
+need.
+"""
 KINDS = (rb"\u0041", rb"\n", rb"\\", rb"\ud83d\ude00", rb"\ud83d", b"\xff")
 BODY_BYTES = 20 * 1024 * 1024 - 1000
 BODIES_PER_S = 2
@@ -39,12 +43,14 @@ _KEY = 'auth: {{keys: [{{name: attacker, sha256: "{digest}"}}, '
 _LIMITS = "callers: {attacker: {requests_per_minute: 120, requests_per_hour: 2000}}, default:"
 
 
-def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - a minute of one says enough
+def measure(rounds: int, place: Path) -> list[Finding]:
     """Another caller's answers and `/healthz`, quiet and under attack."""
     with house.stub() as stub, _hearth(stub, place) as hearth:
         quiet = _waits_ms(hearth, QUIET_S)
         before_s = cpu_s(hearth.pid)
-        with subprocess.Popen([sys.executable, "-m", "benchmarks.escapes", str(hearth.port)]) as attacker:  # noqa: S603 - our own
+        with subprocess.Popen(  # noqa: S603 - our own
+            [sys.executable, "-m", "benchmarks.escapes", str(hearth.port)]
+        ) as attacker:
             attacked = _waits_ms(hearth, ATTACKED_S)
             used_s = cpu_s(hearth.pid) - before_s
             attacker.kill()
@@ -68,7 +74,9 @@ def measure(rounds: int, place: Path) -> list[Finding]:  # noqa: ARG001 - a minu
             target=STALL_TARGET_MS,
             beside={"quiet": max(alive[0])},
         ),
-        Finding(subject=subject, name="share of a core", unit="%", measured=100 * used_s / ATTACKED_S),
+        Finding(
+            subject=subject, name="share of a core", unit="%", measured=100 * used_s / ATTACKED_S
+        ),
     ]
 
 
@@ -90,7 +98,10 @@ def _waits_ms(hearth: Child, seconds: float) -> dict[str, list[float]]:
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
     ends_at = monotonic() + seconds
     while monotonic() < ends_at:
-        for name, asked in (("chat", ("POST", "/api/chat", body, headers)), ("healthz", ("GET", "/healthz"))):
+        for name, asked in (
+            ("chat", ("POST", "/api/chat", body, headers)),
+            ("healthz", ("GET", "/healthz")),
+        ):
             began = perf_counter()
             connection.request(*asked)
             connection.getresponse().read()
@@ -111,8 +122,15 @@ async def attack(port: int) -> None:
 
 
 async def _send(port: int, body: bytes) -> None:
-    lines = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", f"Authorization: Bearer {ATTACKER}", "Content-Encoding: zstd")
-    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "Connection: close", "", ""]).encode()
+    lines = (
+        "POST /v1/chat/completions HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {ATTACKER}",
+        "Content-Encoding: zstd",
+    )
+    head = "\r\n".join(
+        [*lines, f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    ).encode()
     with suppress(OSError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head + body)

@@ -1,4 +1,6 @@
-"""What a benchmark says: numbers beside their targets, as a table for people, Markdown for the documentation, JSON for programs."""
+"""What a benchmark says: numbers beside their targets, as a table for people, Markdown for the
+documentation, JSON for programs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Finding:
 
     def remark(self, *, without: Collection[str] = ()) -> str:
         """What stands in the last column: the others, then the note."""
-        others = ", ".join(f"{name} {number(value)}" for name, value in self.beside.items() if name not in without)
+        others = ", ".join(
+            f"{name} {number(value)}" for name, value in self.beside.items() if name not in without
+        )
         return "; ".join(text for text in (others, self.note) if text)
 
     def amount(self, value: float | None) -> str:
@@ -61,20 +65,41 @@ def table(findings: Sequence[Finding]) -> Table:
         colour = {"ok": "green", "over": "red", "under": "red"}.get(finding.verdict, "default")
         target = "" if finding.target is None else finding.amount(finding.target)
         verdict = f"[{colour}]{finding.verdict}[/]"
-        shown.add_row(finding.subject, finding.name, target, finding.amount(finding.measured), verdict, finding.remark())
+        shown.add_row(
+            finding.subject,
+            finding.name,
+            target,
+            finding.amount(finding.measured),
+            verdict,
+            finding.remark(),
+        )
     return shown
 
 
 def markdown(findings: Sequence[Finding], others: Mapping[str, str]) -> str:
-    """The same as a page shows it, with a column for each of `others` (name, heading) that was measured."""
-    shown = {name: heading for name, heading in others.items() if any(name in finding.beside for finding in findings)}
+    """The same as a page shows it, with a column for each of `others` (name, heading) that was
+    measured.
+    """
+    shown = {
+        name: heading
+        for name, heading in others.items()
+        if any(name in finding.beside for finding in findings)
+    }
     headings = ["", "measure", "target", "measured", "", *shown.values(), ""]
-    rows = [headings, ["---"] * len(headings), *(_cells(finding, list(shown)) for finding in findings)]
+    rows = [
+        headings,
+        ["---"] * len(headings),
+        *(_cells(finding, list(shown)) for finding in findings),
+    ]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _cells(finding: Finding, columns: Sequence[str]) -> list[str]:
-    target = "" if finding.target is None else f"{'≥' if finding.at_least else '≤'} {finding.amount(finding.target)}"
+    target = (
+        ""
+        if finding.target is None
+        else f"{'≥' if finding.at_least else '≤'} {finding.amount(finding.target)}"
+    )
     beside = [number(finding.beside[name]) if name in finding.beside else "" for name in columns]
     return [
         finding.subject,
@@ -95,6 +120,8 @@ def number(value: float) -> str:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all values do not exceed (nearest rank); `values` must not be empty."""
+    """The value that `share` of all values do not exceed (nearest rank); `values` must not be
+    empty.
+    """
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,4 +1,5 @@
-"""`homes`: the assistant's wait against the work of others, over the 48 homes of `hearth.simulation.homes`.
+"""`homes`: the assistant's wait against the work of others, over the 48 homes of
+`hearth.simulation.homes`.
 
 Simulated, so the same on every machine. The bound knows when the assistant returns: it has the
 assistant's model in memory at that instant, or lets it wait where that gives others the most.
@@ -24,14 +25,20 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65)
 BEFORE = (2.18, 0.458)
 """Mean wait in loads and work of others at c8cbd16, on the same homes."""
 PRICES = (0.25, 0.4, 0.7, 1.2, 2.0, 3.0)
-"""Seconds of others' work that a load's worth of the assistant's mean wait may be given for, in the bound's steps."""
+"""Seconds of others' work that a load's worth of the assistant's mean wait may be given for, in the
+bound's steps.
+"""
 
 Point = tuple[float, float]
-"""(the assistant's mean wait in loads of its model, the work of others as a share of what they get alone)."""
+"""(the assistant's mean wait in loads of its model, the work of others as a share of what they get
+alone).
+"""
 
 
 def measure(_rounds: int, _folder: Path) -> list[Finding]:
-    findings = [_finding(f"share {share:g}", _at(scheduling={"others_share": share})) for share in SHARES]
+    findings = [
+        _finding(f"share {share:g}", _at(scheduling={"others_share": share})) for share in SHARES
+    ]
     findings.append(_finding("at_once", _at(scheduling={"preemption": "at_once"})))
     findings.append(_finding("before", BEFORE))
     return [*findings, *[_finding(f"bound {price:g}", _bound(price)) for price in PRICES]]
@@ -56,7 +63,9 @@ def _bound(price: float) -> Point:
 
 
 def _best(workload: Workload, price: float) -> Point:
-    """In some of its gaps the assistant waits as long as a round trip and a turn allow, in the others not at all."""
+    """In some of its gaps the assistant waits as long as a round trip and a turn allow, in the
+    others not at all.
+    """
     cycles = [(job.think_s, job.service_s) for job in workload.jobs if job.lane is Lane.INTERNAL]
     load_s = workload.swap_s((), ASSISTANT)
     their_load_s = max(workload.swap_s((), name) for name in workload.models if name != ASSISTANT)

@@ -1,4 +1,6 @@
-"""The processes of a measurement: stub, nginx, two bare proxies and Hearth, each as an owner would run it, on free ports of loopback."""
+"""The processes of a measurement: stub, nginx, two bare proxies and Hearth, each as an owner would
+run it, on free ports of loopback.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ HEARTH = """\
 scheduling: {{active_hours: "00:00-24:00", preempt_min_remaining_s: 0, preempt_restart_bound_s: 0}}
 queue: {{max_external_depth: 100000, max_internal_depth: 100000, max_interrupt_count: 100}}
 rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
-auth: {{keys: [{{name: bench, sha256: "{external}"}}, {{name: house, sha256: "{internal}", lane: internal}}]}}
+auth:
+  keys:
+  - {{name: bench, sha256: "{external}"}}
+  - {{name: house, sha256: "{internal}", lane: internal}}
 gpu: {{home_model: "{model}", parallel: {parallel}, vram_gb: 0}}
 backend: {{mode: ollama}}
 ollama: {{url: "{upstream}", first_byte_timeout_s: 300}}
@@ -40,10 +45,19 @@ http {{
   fastcgi_temp_path {place}/fastcgi;
   uwsgi_temp_path {place}/uwsgi;
   scgi_temp_path {place}/scgi;
-  upstream model_server {{ server 127.0.0.1:{upstream_port}; keepalive 128; keepalive_requests 1000000000; }}
+  upstream model_server {{
+    server 127.0.0.1:{upstream_port};
+    keepalive 128;
+    keepalive_requests 1000000000;
+  }}
   server {{
     listen 127.0.0.1:{port} backlog=2048;
-    location / {{ proxy_pass http://model_server; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; }}
+    location / {{
+      proxy_pass http://model_server;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+    }}
   }}
 }}
 """
@@ -68,7 +82,9 @@ def nginx(program: str, upstream: Child, place: Path) -> Child:
 
 
 def passthrough(upstream: Child) -> Child:
-    """What Python costs with aiohttp on both sides and nothing between; see `benchmarks.passthrough`."""
+    """What Python costs with aiohttp on both sides and nothing between; see
+    `benchmarks.passthrough`.
+    """
     port = free_port()
     return Child([sys.executable, "-m", "benchmarks.passthrough", str(port), upstream.url], port)
 
@@ -79,14 +95,25 @@ def bare(upstream: Child) -> Child:
     return Child([sys.executable, "-m", "benchmarks.bare", str(port), upstream.url], port)
 
 
-def config_text(upstream: Child, place: Path, *, port: int, parallel: int, model: str = MODEL) -> str:
-    """Keys, limits, store, metrics and log are on, with limits that nobody reaches; `parallel` slots."""
-    digests = {name: sha256(key.encode()).hexdigest() for name, key in (("external", EXTERNAL), ("internal", INTERNAL))}
-    return HEARTH.format(model=model, parallel=parallel, upstream=upstream.url, port=port, place=place, **digests)
+def config_text(
+    upstream: Child, place: Path, *, port: int, parallel: int, model: str = MODEL
+) -> str:
+    """Keys, limits, store, metrics and log are on, with limits that nobody reaches; `parallel`
+    slots.
+    """
+    digests = {
+        name: sha256(key.encode()).hexdigest()
+        for name, key in (("external", EXTERNAL), ("internal", INTERNAL))
+    }
+    return HEARTH.format(
+        model=model, parallel=parallel, upstream=upstream.url, port=port, place=place, **digests
+    )
 
 
 def write_config(upstream: Child, place: Path, *, port: int, parallel: int) -> Path:
-    """The same as a file in a folder of its own, as an owner has it: Hearth watches that folder, and writes its database beside it."""
+    """The same as a file in a folder of its own, as an owner has it: Hearth watches that folder,
+    and writes its database beside it.
+    """
     file = place / "config" / f"hearth-{port}.yaml"
     file.parent.mkdir(exist_ok=True)
     file.write_text(config_text(upstream, place, port=port, parallel=parallel))
@@ -103,7 +130,14 @@ def get(url: str, timeout_s: float) -> bytes:
 
 def serve_command(file: Path) -> list[str]:
     """`hearth serve` with this configuration."""
-    return [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--config", str(file)]
+    return [
+        sys.executable,
+        "-c",
+        "from hearth.cli import main; main()",
+        "serve",
+        "--config",
+        str(file),
+    ]
 
 
 def hearth(upstream: Child, place: Path, *, parallel: int) -> Child:
@@ -116,4 +150,8 @@ def wide_hearth(upstream: Child, place: Path, *, connections: int) -> Child:
     """Hearth with one slot and room for a crowd; see `benchmarks.wide`."""
     port = free_port()
     file = write_config(upstream, place, port=port, parallel=1)
-    return Child([sys.executable, "-m", "benchmarks.wide", str(file), str(connections)], port, log=place / "wide.log")
+    return Child(
+        [sys.executable, "-m", "benchmarks.wide", str(file), str(connections)],
+        port,
+        log=place / "wide.log",
+    )

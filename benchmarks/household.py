@@ -1,8 +1,10 @@
-"""A household, directly and through Hearth: four chat and four coder callers on two models, and one assistant of the house's own.
+"""A household, directly and through Hearth: four chat and four coder callers on two models, and one
+assistant of the house's own.
 
-Each has one request open and sends the next one after its pause, until it has sent as many as everybody else; the assistant goes on while
-the others are at it. Nobody is streamed to. Saturated, the eight callers do not pause.
-The model server is the emulator, ten times faster than real, or the Ollama at `OLLAMA_URL` with the models `CHAT_MODEL` and `CODER_MODEL`.
+Each has one request open and sends the next one after its pause, until it has sent as many as
+everybody else; the assistant goes on while the others are at it. Nobody is streamed to. Saturated,
+the eight callers do not pause. The model server is the emulator, ten times faster than real, or the
+Ollama at `OLLAMA_URL` with the models `CHAT_MODEL` and `CODER_MODEL`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from benchmarks.process import Child, free_port
 
 SPEED = 10.0
 CALLS = 15
-"""Of each of the eight callers: all of them count, so that no caller is left out who waited long."""
+"""Of each of the eight callers: all of them count, so that no caller is left out who waited
+long.
+"""
 CALLER_PAUSE_S = 15.0
 ASSISTANT_PAUSE_S = 4.0
 CALLER_TOKENS, ASSISTANT_TOKENS = 100, 50
@@ -34,12 +38,21 @@ CALLER_TOKENS, ASSISTANT_TOKENS = 100, 50
 SEED, ASSISTANT = 51, 8
 OTHERS_TARGET, ASSISTANT_TARGET = 1.05, 0.35
 EMULATED = ("chat:8b", "coder:8b")
-MODELS = "".join(f"- {{name: '{name}', vram_gib: 5.5, load_s: 1.0, unload_s: 0.3, decode_tokens_per_s: 80}}\n" for name in EMULATED)
+MODELS = "".join(
+    f"- {{name: '{name}', vram_gib: 5.5, load_s: 1.0, unload_s: 0.3, decode_tokens_per_s: 80}}\n"
+    for name in EMULATED
+)
 CONFIG = """\
-scheduling: {{active_hours: "00:00-24:00", preempt_min_remaining_s: {least_s}, preempt_restart_bound_s: {bound_s}}}
+scheduling:
+  active_hours: "00:00-24:00"
+  preempt_min_remaining_s: {least_s}
+  preempt_restart_bound_s: {bound_s}
 queue: {{max_external_depth: 100, max_internal_depth: 100}}
 rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
-auth: {{keys: [{{name: bench, sha256: "{external}"}}, {{name: house, sha256: "{internal}", lane: internal}}]}}
+auth:
+  keys:
+  - {{name: bench, sha256: "{external}"}}
+  - {{name: house, sha256: "{internal}", lane: internal}}
 gpu: {{home_model: "", parallel: 1, swap_cost_prior_s: {prior_s}}}
 backend: {{mode: ollama}}
 ollama: {{url: "{upstream}"}}
@@ -50,28 +63,46 @@ server: {{port: {port}, shutdown_grace_s: 1}}
 
 @dataclass(slots=True)
 class Tally:
-    """What one run has seen: seconds of each answer by class, and the model of each answer in order of their ends."""
+    """What one run has seen: seconds of each answer by class, and the model of each answer in order
+    of their ends.
+    """
 
-    latencies_s: dict[str, list[float]] = field(default_factory=lambda: {"assistant": [], "others": []})
+    latencies_s: dict[str, list[float]] = field(
+        default_factory=lambda: {"assistant": [], "others": []}
+    )
     models: list[str] = field(default_factory=list)
     interruptions: int = 0
 
     @property
     def swaps(self) -> int:
         """Changes of the model from one answer to the next."""
-        return sum(before != after for before, after in zip(self.models, self.models[1:], strict=False))
+        return sum(
+            before != after for before, after in zip(self.models, self.models[1:], strict=False)
+        )
 
 
 def measure(_rounds: int, place: Path) -> list[Finding]:
-    """Saturated and with pauses, each directly and through Hearth; the rounds of other measurements do not apply."""
+    """Saturated and with pauses, each directly and through Hearth; the rounds of other measurements
+    do not apply.
+    """
     url = os.environ.get("OLLAMA_URL")
     if url is not None:
         models = (os.environ["CHAT_MODEL"], os.environ["CODER_MODEL"])
         return _both(url, models, place, speed=1.0)
     port, file = free_port(), place / "models.yaml"
     file.write_text(MODELS)
-    command = [sys.executable, "-c", "from hearth.cli import main; main()", "emulate", "--port", str(port)]
-    with Child([*command, "--speed", str(SPEED), "--models", str(file), "--vram-gb", "8", "--seed", "1"], port) as emulator:
+    command = [
+        sys.executable,
+        "-c",
+        "from hearth.cli import main; main()",
+        "emulate",
+        "--port",
+        str(port),
+    ]
+    with Child(
+        [*command, "--speed", str(SPEED), "--models", str(file), "--vram-gb", "8", "--seed", "1"],
+        port,
+    ) as emulator:
         return _both(emulator.url, EMULATED, place, speed=SPEED)
 
 
@@ -86,29 +117,77 @@ def _both(url: str, models: tuple[str, str], place: Path, *, speed: float) -> li
     return found
 
 
-def findings(name: str, direct: Tally, through: Tally, *, speed: float, saturated: bool) -> list[Finding]:
-    """By class: the ratio of the mean latencies, and mean, p50 and p95 of both; swaps and interruptions. Seconds of full speed."""
+def findings(
+    name: str, direct: Tally, through: Tally, *, speed: float, saturated: bool
+) -> list[Finding]:
+    """By class: the ratio of the mean latencies, and mean, p50 and p95 of both; swaps and
+    interruptions. Seconds of full speed.
+    """
     found = []
     for kind, target in (("assistant", ASSISTANT_TARGET), ("others", OTHERS_TARGET)):
-        here, there = ([each * speed for each in tally.latencies_s[kind]] for tally in (through, direct))
+        here, there = (
+            [each * speed for each in tally.latencies_s[kind]] for tally in (through, direct)
+        )
         if not here or not there:
-            found.append(Finding(subject=name, name=f"{kind}, mean through / directly", unit="", measured=None, note="no answers"))
+            found.append(
+                Finding(
+                    subject=name,
+                    name=f"{kind}, mean through / directly",
+                    unit="",
+                    measured=None,
+                    note="no answers",
+                )
+            )
             continue
         ratio = fmean(here) / fmean(there)
         limit = target if saturated else None
         note = f"{len(here)} and {len(there)} answers"
-        found.append(Finding(subject=name, name=f"{kind}, mean through / directly", unit="", measured=ratio, target=limit, note=note))
-        for what, of in (("mean", fmean), ("p50", median), ("p95", lambda values: quantile(values, 0.95))):
-            found.append(Finding(subject=name, name=f"{kind}, {what}", unit="s", measured=of(here), beside={"directly": of(there)}))
+        found.append(
+            Finding(
+                subject=name,
+                name=f"{kind}, mean through / directly",
+                unit="",
+                measured=ratio,
+                target=limit,
+                note=note,
+            )
+        )
+        for what, of in (
+            ("mean", fmean),
+            ("p50", median),
+            ("p95", lambda values: quantile(values, 0.95)),
+        ):
+            found.append(
+                Finding(
+                    subject=name,
+                    name=f"{kind}, {what}",
+                    unit="s",
+                    measured=of(here),
+                    beside={"directly": of(there)},
+                )
+            )
     note = f"{through.interruptions} interruptions"
-    return [*found, Finding(subject=name, name="swaps", unit="", measured=through.swaps, beside={"directly": direct.swaps}, note=note)]
+    return [
+        *found,
+        Finding(
+            subject=name,
+            name="swaps",
+            unit="",
+            measured=through.swaps,
+            beside={"directly": direct.swaps},
+            note=note,
+        ),
+    ]
 
 
 def _hearth(url: str, place: Path, speed: float) -> Child:
     port = free_port()
     file = place / f"household-{port}" / "hearth.yaml"
     file.parent.mkdir()
-    digests = {name: sha256(key.encode()).hexdigest() for name, key in (("external", EXTERNAL), ("internal", INTERNAL))}
+    digests = {
+        name: sha256(key.encode()).hexdigest()
+        for name, key in (("external", EXTERNAL), ("internal", INTERNAL))
+    }
     scaled = {"least_s": 2.0 / speed, "bound_s": 10.0 / speed, "prior_s": 5.0 / speed}
     file.write_text(CONFIG.format(upstream=url, place=place, port=port, **scaled, **digests))
     return Child(serve_command(file), port, log=place / "hearth.log")
@@ -118,8 +197,13 @@ async def _run(url: str, models: tuple[str, str], pause_s: float, speed: float) 
     """Everybody at it until the eight callers have had their answers."""
     tally = Tally()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
-        callers = (_caller(session, url, models[number % 2], number, pause_s / speed, tally) for number in range(8))
-        assistant = asyncio.create_task(_caller(session, url, models[0], ASSISTANT, ASSISTANT_PAUSE_S / speed, tally))
+        callers = (
+            _caller(session, url, models[number % 2], number, pause_s / speed, tally)
+            for number in range(8)
+        )
+        assistant = asyncio.create_task(
+            _caller(session, url, models[0], ASSISTANT, ASSISTANT_PAUSE_S / speed, tally)
+        )
         try:
             await asyncio.gather(*callers)
         finally:
@@ -128,15 +212,27 @@ async def _run(url: str, models: tuple[str, str], pause_s: float, speed: float) 
     return tally
 
 
-async def _caller(session: aiohttp.ClientSession, url: str, model: str, number: int, pause_s: float, tally: Tally) -> None:
+async def _caller(
+    session: aiohttp.ClientSession, url: str, model: str, number: int, pause_s: float, tally: Tally
+) -> None:
     """One closed loop; the last number is the assistant."""
     rng, is_assistant = Random(SEED + number), number == ASSISTANT
-    headers = {**authorization(INTERNAL), "X-Task-Type": "bench"} if is_assistant else authorization()
+    headers = (
+        {**authorization(INTERNAL), "X-Task-Type": "bench"} if is_assistant else authorization()
+    )
     mean_tokens = ASSISTANT_TOKENS if is_assistant else CALLER_TOKENS
     for _ in range(10**9 if is_assistant else CALLS):
-        options = {"num_predict": 5 + int(rng.expovariate(1 / mean_tokens)), "seed": rng.randrange(1000)}
+        options = {
+            "num_predict": 5 + int(rng.expovariate(1 / mean_tokens)),
+            "seed": rng.randrange(1000),
+        }
         prompt = f"Tell a long story about the number {rng.randrange(10**6)}."
-        body = {"model": model, "stream": False, "options": options, "messages": [{"role": "user", "content": prompt}]}
+        body = {
+            "model": model,
+            "stream": False,
+            "options": options,
+            "messages": [{"role": "user", "content": prompt}],
+        }
         asked_at = monotonic()
         async with session.post(f"{url}/api/chat", json=body, headers=headers) as answer:
             await answer.read()
@@ -147,6 +243,15 @@ async def _caller(session: aiohttp.ClientSession, url: str, model: str, number: 
 
 
 async def _interruptions(url: str) -> int:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics", headers=authorization(INTERNAL)) as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/metrics", headers=authorization(INTERNAL)) as answer,
+    ):
         lines = (await answer.text()).splitlines()
-    return round(sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("hearth_preemptions_total")))
+    return round(
+        sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in lines
+            if line.startswith("hearth_preemptions_total")
+        )
+    )

@@ -1,7 +1,9 @@
-"""LiteLLM's proxy as it is installed from the package index, in a virtual environment of its own that `make clean` removes.
+"""LiteLLM's proxy as it is installed from the package index, in a virtual environment of its own
+that `make clean` removes.
 
-It is asked in OpenAI's API, and asks the stub in that API, which is its shortest way: no translation, one worker, a key, no database.
-It is no part of what Hearth is developed with, and is installed only when `make bench ARGS="litellm"` asks for it.
+It is asked in OpenAI's API, and asks the stub in that API, which is its shortest way: no
+translation, one worker, a key, no database. It is no part of what Hearth is developed with, and is
+installed only when `make bench ARGS="litellm"` asks for it.
 """
 
 from __future__ import annotations
@@ -33,11 +35,21 @@ class NotInstalledError(Exception):
 
 
 def installed() -> Path:
-    """Its command, after installing it where it is missing, which takes minutes and 750 MB. Raises NotInstalledError."""
+    """Its command, after installing it where it is missing, which takes minutes and 750 MB.
+
+    Raises NotInstalledError.
+    """
     program, done = FOLDER / "bin" / "litellm", FOLDER / f"installed-{VERSION}"
     if not done.exists():
         call(sys.executable, "-m", "venv", "--clear", str(FOLDER))
-        call(str(FOLDER / "bin" / "python"), "-m", "pip", "install", "--quiet", f"litellm[proxy]=={VERSION}")
+        call(
+            str(FOLDER / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            f"litellm[proxy]=={VERSION}",
+        )
         done.touch()
     return program
 
@@ -45,7 +57,9 @@ def installed() -> Path:
 def call(*command: str) -> None:
     """Run it to its end. Raises NotInstalledError with the last line that it wrote."""
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)  # noqa: S603 - a command of our own
+        subprocess.run(  # noqa: S603 - a command of our own
+            command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S
+        )
     except subprocess.CalledProcessError as error:
         last = (error.stderr or error.stdout or "").strip().splitlines()[-1:]
         raise NotInstalledError(" ".join(last) or str(error)) from error
@@ -58,4 +72,10 @@ def proxy(program: Path, upstream: Child, place: Path) -> Child:
     port, file = free_port(), place / "litellm.yaml"
     file.write_text(CONFIG.format(model=MODEL, upstream=upstream.url, key=EXTERNAL))
     command = [str(program), "--config", str(file), "--host", "127.0.0.1", "--port", str(port)]
-    return Child(command, port, log=place / "litellm.log", environment=OFFLINE, start_timeout_s=START_TIMEOUT_S)
+    return Child(
+        command,
+        port,
+        log=place / "litellm.log",
+        environment=OFFLINE,
+        start_timeout_s=START_TIMEOUT_S,
+    )

@@ -1,4 +1,6 @@
-"""On what was measured, and what else kept it busy meanwhile: absolute numbers mean little without both."""
+"""On what was measured, and what else kept it busy meanwhile: absolute numbers mean little without
+both.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Machine:
         self._own_s = _own_s()
 
     def facts(self) -> dict[str, object]:
-        """Names and versions; how long it took; how many processors other programs kept busy on average."""
+        """Names and versions; how long it took; how many processors other programs kept busy on
+        average.
+        """
         took_s = monotonic() - self._began_at
         others_s = busy_s(Path("/proc/stat").read_text()) - self._busy_s - (_own_s() - self._own_s)
         return {
@@ -39,12 +43,16 @@ class Machine:
 def sentence(facts: Mapping[str, object]) -> str:
     """The same for people."""
     versions = f"Python {facts['python']}, Linux {facts['kernel']}, {facts['nginx'] or 'no nginx'}"
-    busy = f"{facts['took_s']:.0f} s, other programs kept {facts['others_busy_cpus']} processors busy"
+    busy = (
+        f"{facts['took_s']:.0f} s, other programs kept {facts['others_busy_cpus']} processors busy"
+    )
     return f"{facts['cpus']} x {facts['cpu']}, {versions}; {busy}"
 
 
 def busy_s(stat: str) -> float:
-    """Seconds that all processors together have worked, from the first line of `/proc/stat`: user, nice, system, irq, softirq, steal."""
+    """Seconds that all processors together have worked, from the first line of `/proc/stat`: user,
+    nice, system, irq, softirq, steal.
+    """
     ticks = [int(field) for field in stat.splitlines()[0].split()[1:9]]
     idle, waiting = 3, 4
     worked = sum(count for place, count in enumerate(ticks) if place not in (idle, waiting))
@@ -53,7 +61,11 @@ def busy_s(stat: str) -> float:
 
 def cpu_model(cpuinfo: str) -> str:
     """The name of the first processor."""
-    named = (line.partition(":")[2].strip() for line in cpuinfo.splitlines() if line.startswith("model name"))
+    named = (
+        line.partition(":")[2].strip()
+        for line in cpuinfo.splitlines()
+        if line.startswith("model name")
+    )
     return next(named, platform.machine())
 
 

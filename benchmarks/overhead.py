@@ -1,7 +1,9 @@
-"""What a request and a chunk cost on their way through: the stub called directly, through other proxies and through Hearth, in turn.
+"""What a request and a chunk cost on their way through: the stub called directly, through other
+proxies and through Hearth, in turn.
 
-All in one run, so that whatever else the machine does disturbs them alike; medians over the rounds. Latency is what is added to that of
-the direct call in the same round. CPU is that of the process in between, all its threads, divided by requests or chunks.
+All in one run, so that whatever else the machine does disturbs them alike; medians over the rounds.
+Latency is what is added to that of the direct call in the same round. CPU is that of the process in
+between, all its threads, divided by requests or chunks.
 """
 
 from __future__ import annotations
@@ -19,8 +21,21 @@ from benchmarks.process import Child, rss_mib
 from benchmarks.stub import CHUNKS, NATIVE, OPENAI, PACE_S, PACED_CHUNKS
 
 SLOTS = 64
-DIRECT, NGINX, BARE, PASSTHROUGH, LITELLM, HEARTH = "direct", "nginx", "bare", "passthrough", "LiteLLM", "hearth"
-LABELS = {NGINX: "nginx", BARE: "bare Hearth", PASSTHROUGH: "bare aiohttp", LITELLM: "LiteLLM", HEARTH: "Hearth"}
+DIRECT, NGINX, BARE, PASSTHROUGH, LITELLM, HEARTH = (
+    "direct",
+    "nginx",
+    "bare",
+    "passthrough",
+    "LiteLLM",
+    "hearth",
+)
+LABELS = {
+    NGINX: "nginx",
+    BARE: "bare Hearth",
+    PASSTHROUGH: "bare aiohttp",
+    LITELLM: "LiteLLM",
+    HEARTH: "Hearth",
+}
 SLOW = 8
 """LiteLLM gets so many times fewer requests: each takes ten times as long."""
 LITELLM_SHARE = 1 / 12
@@ -39,7 +54,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What Hearth may cost in proportion to another proxy of the same run, in microseconds of CPU."""
+    """What Hearth may cost in proportion to another proxy of the same run, in microseconds of
+    CPU.
+    """
 
     of: str
     factor: float
@@ -51,7 +68,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A kind of load, and what it may cost: CPU per request or chunk, milliseconds added to the median.
+    """A kind of load, and what it may cost: CPU per request or chunk, milliseconds added to the
+    median.
 
     Attributes:
         chunks: of each answer; 0 where it does not stream.
@@ -75,10 +93,28 @@ SHAPES = (
     Shape(name="1 connection", connections=1, requests=400, p50_ms=0.6),
     Shape(name="16 connections", connections=16, requests=800),
     Shape(name="64 connections", connections=64, requests=1280),
-    Shape(name=f"burst of {CHUNKS}", connections=1, requests=30, chunks=CHUNKS, bound=Bound(of=PASSTHROUGH, factor=1.5)),
-    Shape(name=f"1 stream, {PACE}", connections=1, requests=1, chunks=PACED_CHUNKS, word="paced", bound=Bound(of=PASSTHROUGH, factor=1.25)),
     Shape(
-        name=f"16 streams, {PACE}", connections=16, requests=16, chunks=PACED_CHUNKS, word="paced", bound=Bound(of=PASSTHROUGH, factor=1.25)
+        name=f"burst of {CHUNKS}",
+        connections=1,
+        requests=30,
+        chunks=CHUNKS,
+        bound=Bound(of=PASSTHROUGH, factor=1.5),
+    ),
+    Shape(
+        name=f"1 stream, {PACE}",
+        connections=1,
+        requests=1,
+        chunks=PACED_CHUNKS,
+        word="paced",
+        bound=Bound(of=PASSTHROUGH, factor=1.25),
+    ),
+    Shape(
+        name=f"16 streams, {PACE}",
+        connections=16,
+        requests=16,
+        chunks=PACED_CHUNKS,
+        word="paced",
+        bound=Bound(of=PASSTHROUGH, factor=1.25),
     ),
 )
 
@@ -95,7 +131,9 @@ def measure_with_litellm(rounds: int, place: Path) -> list[Finding]:
     try:
         return _measure(rounds, place, litellm.installed())
     except litellm.NotInstalledError as error:
-        missing = Finding(subject=LITELLM, name="installation", unit="", measured=None, note=f"failed: {error}")
+        missing = Finding(
+            subject=LITELLM, name="installation", unit="", measured=None, note=f"failed: {error}"
+        )
         return [*_measure(rounds, place, None), missing]
 
 
@@ -104,7 +142,11 @@ def _measure(rounds: int, place: Path, litellm_program: Path | None) -> list[Fin
         targets = _start(stack, place, litellm_program)
         proxies = {name: target.child for name, target in targets.items() if name != DIRECT}
         idle_mib = {name: rss_mib(child.pid) for name, child in proxies.items()}
-        findings = [finding for shape in SHAPES for finding in _report(shape, targets, _alternate(shape, targets, rounds))]
+        findings = [
+            finding
+            for shape in SHAPES
+            for finding in _report(shape, targets, _alternate(shape, targets, rounds))
+        ]
         busy_mib = {name: rss_mib(child.pid) for name, child in proxies.items()}
     listening_s = {name: child.started_s for name, child in proxies.items()}
     return [
@@ -154,7 +196,9 @@ def _plan(shape: Shape, target: Target) -> Plan:
 
 def _report(shape: Shape, targets: Mapping[str, Target], loads: Rounds) -> list[Finding]:
     cpu_us = {
-        name: median(load.cpu_s for load in of) / (shape.requests_of(targets[name]) * max(1, shape.chunks)) * 1e6
+        name: median(load.cpu_s for load in of)
+        / (shape.requests_of(targets[name]) * max(1, shape.chunks))
+        * 1e6
         for name, of in loads.items()
         if name != DIRECT
     }
@@ -165,14 +209,25 @@ def _report(shape: Shape, targets: Mapping[str, Target], loads: Rounds) -> list[
         findings.append(_share_of_litellm(shape, cpu_us))
     what = "first bytes, " if shape.chunks else ""
     findings.append(_added(shape, loads, f"{what}p50 added", 0.5))
-    return [*findings, _added(shape, loads, f"{what}p99 added", 0.99)] if shape.requests > 1 else findings
+    return (
+        [*findings, _added(shape, loads, f"{what}p99 added", 0.99)]
+        if shape.requests > 1
+        else findings
+    )
 
 
 def _share_of_litellm(shape: Shape, cpu_us: Mapping[str, float]) -> Finding:
     target = LITELLM_SHARE if shape.connections <= 16 else None
     share = cpu_us[HEARTH] / cpu_us[LITELLM]
     note = f"LiteLLM takes {1 / share:.0f} times as much"
-    return Finding(subject=shape.name, name="CPU, Hearth / LiteLLM", unit="", measured=share, target=target, note=note)
+    return Finding(
+        subject=shape.name,
+        name="CPU, Hearth / LiteLLM",
+        unit="",
+        measured=share,
+        target=target,
+        note=note,
+    )
 
 
 def _added(shape: Shape, loads: Rounds, name: str, share: float) -> Finding:
@@ -184,14 +239,25 @@ def _added(shape: Shape, loads: Rounds, name: str, share: float) -> Finding:
     return _of_all(shape.name, name, "ms", added_ms, shape.p50_ms if share == 0.5 else None)
 
 
-def _of_all(subject: str, name: str, unit: str, values: Mapping[str, float], target: float | None = None) -> Finding:
+def _of_all(
+    subject: str, name: str, unit: str, values: Mapping[str, float], target: float | None = None
+) -> Finding:
     others = {proxy: value for proxy, value in values.items() if proxy != HEARTH}
-    return Finding(subject=subject, name=name, unit=unit, measured=values[HEARTH], target=target, beside=others)
+    return Finding(
+        subject=subject, name=name, unit=unit, measured=values[HEARTH], target=target, beside=others
+    )
 
 
-def added_latencies_ms(through: list[Load], direct: list[Load], share: float, *, first: bool) -> list[float]:
-    """Per round, how much later the given share of answers (`first`: of first bytes) was there than directly."""
-    return [(_latency_s(load, share, first) - _latency_s(base, share, first)) * 1e3 for load, base in zip(through, direct, strict=True)]
+def added_latencies_ms(
+    through: list[Load], direct: list[Load], share: float, *, first: bool
+) -> list[float]:
+    """Per round, how much later the given share of answers (`first`: of first bytes) was there than
+    directly.
+    """
+    return [
+        (_latency_s(load, share, first) - _latency_s(base, share, first)) * 1e3
+        for load, base in zip(through, direct, strict=True)
+    ]
 
 
 def _latency_s(load: Load, share: float, first: bool) -> float:  # noqa: FBT001 - positional in one place

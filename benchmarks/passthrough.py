@@ -1,7 +1,9 @@
-"""A proxy that does nothing but pass on, written as short as aiohttp allows: `python -m benchmarks.passthrough PORT UPSTREAM_URL`.
+"""A proxy that does nothing but pass on, written as short as aiohttp allows: `python -m
+benchmarks.passthrough PORT UPSTREAM_URL`.
 
-What it costs is what Python and two HTTP libraries cost before a gateway has done anything. The body is read whole, as a gateway must to
-know the model; an answer's chunks come out as they went in, as Hearth's do.
+What it costs is what Python and two HTTP libraries cost before a gateway has done anything. The
+body is read whole, as a gateway must to know the model; an answer's chunks come out as they went
+in, as Hearth's do.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ PASSED_ON = ("Content-Type", "Content-Length")
 PASSED_UP = ("Content-Type", "Authorization")
 
 
-async def pass_on(session: aiohttp.ClientSession, upstream: str, request: web.BaseRequest) -> web.StreamResponse:
+async def pass_on(
+    session: aiohttp.ClientSession, upstream: str, request: web.BaseRequest
+) -> web.StreamResponse:
     """One request and its answer."""
     body = await request.read()
     headers = {name: request.headers[name] for name in PASSED_UP if name in request.headers}
-    async with session.request(request.method, upstream + request.path_qs, data=body, headers=headers) as answer:
+    async with session.request(
+        request.method, upstream + request.path_qs, data=body, headers=headers
+    ) as answer:
         kept = {name: answer.headers[name] for name in PASSED_ON if name in answer.headers}
         if "Content-Length" in kept:
             return web.Response(status=answer.status, headers=kept, body=await answer.read())

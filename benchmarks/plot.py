@@ -1,4 +1,7 @@
-"""One picture of a run: Hearth beside the others. Colours are Okabe and Ito's; every proxy has a hatch or a marker of its own as well."""
+"""One picture of a run: Hearth beside the others.
+
+Colours are Okabe and Ito's; every proxy has a hatch or a marker of its own as well.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,20 @@ Draw = Callable[[Axes, Sequence[Finding]], None]
 
 
 def draw_png(findings: Sequence[Finding], caption: str) -> bytes:
-    """The picture as PNG; a panel for which nothing was measured is left out. Raises ValueError where that is all of them."""
-    panels = [(title, draw, of) for title, draw, names in _PANELS if (of := [finding for finding in findings if names(finding)])]
+    """The picture as PNG; a panel for which nothing was measured is left out.
+
+    Raises ValueError where that is all of them.
+    """
+    panels = [
+        (title, draw, of)
+        for title, draw, names in _PANELS
+        if (of := [finding for finding in findings if names(finding)])
+    ]
     if not panels:
-        raise ValueError("nothing was measured that a picture could show: choose overhead, litellm, decisions or homes")
+        raise ValueError(
+            "nothing was measured that a picture could show: choose overhead, litellm, decisions or"
+            " homes"
+        )
     columns = min(2, len(panels))
     rows = (len(panels) + 1) // 2
     figure = Figure(figsize=(WIDTH_IN * columns / 2, PANEL_IN * rows + 0.6), layout="constrained")
@@ -62,7 +75,14 @@ def _legend(figure: Figure, places: Iterable[Axes]) -> None:
         if axes.get_legend() is None
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(shown.values(), shown.keys(), loc="outside upper right", ncols=max(1, len(shown)), frameon=False, fontsize=9)
+    figure.legend(
+        shown.values(),
+        shown.keys(),
+        loc="outside upper right",
+        ncols=max(1, len(shown)),
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def _bars(axes: Axes, findings: Sequence[Finding]) -> None:
@@ -74,11 +94,22 @@ def _bars(axes: Axes, findings: Sequence[Finding]) -> None:
         colour, hatch = LOOKS[proxy]
         at = [group - 0.4 + (place + 0.5) * width for group, row in enumerate(rows) if proxy in row]
         heights = [row[proxy] for row in rows if proxy in row]
-        bars = axes.bar(at, heights, width * 0.92, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=LABELS[proxy])
+        bars = axes.bar(
+            at,
+            heights,
+            width * 0.92,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0,
+            label=LABELS[proxy],
+        )
         axes.bar_label(bars, [number(height) for height in heights], fontsize=6, padding=1)
     for group, finding in enumerate(findings):
         if finding.target is not None:
-            axes.hlines(finding.target, group - 0.45, group + 0.45, color=TARGET, ls="dashed", lw=1.2)
+            axes.hlines(
+                finding.target, group - 0.45, group + 0.45, color=TARGET, ls="dashed", lw=1.2
+            )
     if any(finding.target is not None for finding in findings):
         axes.plot([], [], color=TARGET, ls="dashed", lw=1.2, label="target")
     axes.set_xticks(range(len(findings)), [finding.subject for finding in findings], fontsize=8)
@@ -105,13 +136,25 @@ def _trade_off(axes: Axes, findings: Sequence[Finding]) -> None:
         points = [finding for finding in findings if finding.name.startswith(kind)]
         label = "knows every return" if kind == "bound" else "Hearth, by others_share"
         line = sorted((finding.measured or 0.0, finding.beside[homes.WORK]) for finding in points)
-        axes.plot(*zip(*line, strict=True), color=colour, marker=marker, ls="dashed" if kind == "bound" else "-", label=label)
+        axes.plot(
+            *zip(*line, strict=True),
+            color=colour,
+            marker=marker,
+            ls="dashed" if kind == "bound" else "-",
+            label=label,
+        )
     for finding in findings:
         if not finding.name.startswith("bound"):
             place = (finding.measured or 0.0, finding.beside[homes.WORK])
             above = finding.name == "at_once"  # it is nearly where Hearth was before
             offset = (5, 6 if above else -9)
-            axes.annotate(finding.name.removeprefix("share "), place, xytext=offset, textcoords="offset points", fontsize=8)
+            axes.annotate(
+                finding.name.removeprefix("share "),
+                place,
+                xytext=offset,
+                textcoords="offset points",
+                fontsize=8,
+            )
             if not finding.name.startswith("share"):
                 axes.plot(*place, color="#D55E00", marker="s", ls="")
     axes.set_xlabel("the assistant's mean wait, in loads of its model")
@@ -130,7 +173,9 @@ def _logarithmic(axes: Axes, unit: str) -> None:
 
 
 def _by_proxy(finding: Finding) -> Mapping[str, float]:
-    """What can stand on a logarithmic axis: an addition that is lost in the noise may be below zero."""
+    """What can stand on a logarithmic axis: an addition that is lost in the noise may be below
+    zero.
+    """
     values = {**finding.beside, HEARTH: finding.measured or 0.0}
     return {proxy: value for proxy, value in values.items() if value > 0}
 
@@ -140,7 +185,11 @@ _PANELS: tuple[tuple[str, Draw, Callable[[Finding], bool]], ...] = (
     ("CPU per chunk of a stream", _bars, lambda finding: finding.name == "CPU per chunk"),
     ("Latency added, median", _bars, lambda finding: finding.name == "p50 added"),
     ("Latency added, 99th percentile", _bars, lambda finding: finding.name == "p99 added"),
-    ("First bytes of a stream, median added", _bars, lambda finding: finding.name == "first bytes, p50 added"),
+    (
+        "First bytes of a stream, median added",
+        _bars,
+        lambda finding: finding.name == "first bytes, p50 added",
+    ),
     ("One decision", _lines, lambda finding: finding.subject == "a decision"),
     ("The home of an assistant", _trade_off, lambda finding: finding.subject == homes.SUBJECT),
 )

@@ -1,6 +1,7 @@
 """Processes under test: start one, wait until it listens, read what it has used, end it.
 
-Reads `/proc`, so it needs Linux. Ends only what it has started. Used by everything in `benchmarks` that runs a process.
+Reads `/proc`, so it needs Linux. Ends only what it has started. Used by everything in `benchmarks`
+that runs a process.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ class Child:
         began = monotonic()
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - commands of our own
-                self._command, stdout=output, stderr=subprocess.STDOUT, env={**_environment(), **self._environment}
+                self._command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**_environment(), **self._environment},
             )
         self.pid = self._process.pid
         try:
@@ -66,14 +70,22 @@ class Child:
         self.started_s = monotonic() - began
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._end()
 
     def _wait_until_listening(self) -> None:
         give_up_at = monotonic() + self._start_timeout_s
         while not is_listening(self.port):
             if self._process.poll() is not None or monotonic() > give_up_at:
-                raise RuntimeError(f"{self._command[0]} did not begin to listen on {self.port}; its output is in {self._log}")
+                raise RuntimeError(
+                    f"{self._command[0]} did not begin to listen on {self.port}; its output is in"
+                    f" {self._log}"
+                )
             sleep(POLL_S)
 
     def _end(self) -> None:
@@ -105,7 +117,8 @@ def free_port() -> int:
 def cpu_s(pid: int) -> float:
     """Seconds that all threads of a process have spent on a CPU, user and system.
 
-    From `schedstat`, which counts nanoseconds; the fields of `/proc/PID/stat` count in hundredths of a second and would be too coarse.
+    From `schedstat`, which counts nanoseconds; the fields of `/proc/PID/stat` count in hundredths
+    of a second and would be too coarse.
     """
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9

@@ -1,6 +1,8 @@
-"""One slot, as most homes have it: how long the GPU idles between two queued items, and how fast it is freed for internal work.
+"""One slot, as most homes have it: how long the GPU idles between two queued items, and how fast it
+is freed for internal work.
 
-Both are seen from the model server: the stub writes down when a chat arrived, when its answer ended, and when its connection was closed.
+Both are seen from the model server: the stub writes down when a chat arrived, when its answer
+ended, and when its connection was closed.
 """
 
 from __future__ import annotations
@@ -37,8 +39,16 @@ def measure(rounds: int, place: Path) -> list[Finding]:
         cancels_ms = [_cancel_ms(stub, hearth) for _ in range(CANCELS)]
     name = f"idle GPU between items, {CALLERS} callers"
     return [
-        Finding(subject="one slot", name=f"{name}, p50", unit="ms", measured=median(gaps_ms), target=GAP_TARGET_MS),
-        Finding(subject="one slot", name=f"{name}, p99", unit="ms", measured=quantile(gaps_ms, 0.99)),
+        Finding(
+            subject="one slot",
+            name=f"{name}, p50",
+            unit="ms",
+            measured=median(gaps_ms),
+            target=GAP_TARGET_MS,
+        ),
+        Finding(
+            subject="one slot", name=f"{name}, p99", unit="ms", measured=quantile(gaps_ms, 0.99)
+        ),
         Finding(
             subject="one slot",
             name="internal arrival to cancel, slowest",
@@ -52,7 +62,14 @@ def measure(rounds: int, place: Path) -> list[Finding]:
 
 def _gaps_ms(stub: Child, hearth: Child, rounds: int) -> list[float]:
     _take_log(stub)
-    plan = Plan(port=hearth.port, pid=hearth.pid, connections=CALLERS, requests=ITEMS * rounds // 5, word="pause", warm_up=0)
+    plan = Plan(
+        port=hearth.port,
+        pid=hearth.pid,
+        connections=CALLERS,
+        requests=ITEMS * rounds // 5,
+        word="pause",
+        warm_up=0,
+    )
     run(plan)
     return gaps_ms(_take_log(stub))[:-CALLERS]
 
@@ -68,14 +85,24 @@ def gaps_ms(log: Log) -> list[float]:
 
 
 def _cancel_ms(stub: Child, hearth: Child) -> float:
-    """An external chat that would run for ever is under way; then an internal one comes, and the external one begins again after it."""
+    """An external chat that would run for ever is under way; then an internal one comes, and the
+    external one begins again after it.
+    """
     watch = Watch(stub)
     with socket.create_connection(("127.0.0.1", hearth.port)) as internal:
         with socket.create_connection(("127.0.0.1", hearth.port)) as external:
             external.sendall(chat_request(hearth.port, "hold", streaming=True))
             watch.until("arrived")
             asked_at = monotonic()
-            internal.sendall(chat_request(hearth.port, "hello", streaming=False, key=INTERNAL, extra="X-Task-Type: bench\r\n"))
+            internal.sendall(
+                chat_request(
+                    hearth.port,
+                    "hello",
+                    streaming=False,
+                    key=INTERNAL,
+                    extra="X-Task-Type: bench\r\n",
+                )
+            )
             closed_at = watch.until("closed")
             watch.until("ended")
             watch.until("arrived")
@@ -92,7 +119,10 @@ class Watch:
         _take_log(stub)
 
     def until(self, kind: str) -> float:
-        """Skip to the next entry of this kind, waiting for it. Returns its instant. Raises TimeoutError."""
+        """Skip to the next entry of this kind, waiting for it. Returns its instant.
+
+        Raises TimeoutError.
+        """
         give_up_at = monotonic() + TIMEOUT_S
         while monotonic() < give_up_at:
             while self._unread:

@@ -1,4 +1,6 @@
-"""How long `hearth serve` takes from its start to the first answer of `/healthz`, and which packages that time goes into."""
+"""How long `hearth serve` takes from its start to the first answer of `/healthz`, and which
+packages that time goes into.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,20 @@ def measure(rounds: int, place: Path) -> list[Finding]:
     packages = import_ms("hearth.cli.serve")
     heaviest = ", ".join(f"{name} {ms:.0f}" for name, ms in packages.most_common(SHOWN_PACKAGES))
     return [
-        Finding(subject="start", name="until /healthz answers", unit="s", measured=median(starts_s[1:]), target=TARGET_S),
-        Finding(subject="start", name="of that, imports", unit="ms", measured=packages.total(), note=heaviest),
+        Finding(
+            subject="start",
+            name="until /healthz answers",
+            unit="s",
+            measured=median(starts_s[1:]),
+            target=TARGET_S,
+        ),
+        Finding(
+            subject="start",
+            name="of that, imports",
+            unit="ms",
+            measured=packages.total(),
+            note=heaviest,
+        ),
     ]
 
 
@@ -41,14 +55,18 @@ def _healthy(url: str) -> None:
 
 
 def import_ms(module: str) -> Counter[str]:
-    """Milliseconds that importing a module takes, by top-level package, each without what it imports itself."""
+    """Milliseconds that importing a module takes, by top-level package, each without what it
+    imports itself.
+    """
     command = [sys.executable, "-X", "importtime", "-c", f"import {module}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)  # noqa: S603 - a command of our own
     return by_package(done.stderr)
 
 
 def by_package(report: str) -> Counter[str]:
-    """Sums up what `python -X importtime` prints: `import time: SELF_US | CUMULATIVE_US | MODULE`."""
+    """Sums up what `python -X importtime` prints: `import time: SELF_US | CUMULATIVE_US |
+    MODULE`.
+    """
     packages: Counter[str] = Counter()
     for line in report.splitlines():
         fields = line.removeprefix("import time:").split("|")

@@ -1,9 +1,12 @@
-"""An Ollama that does nothing, as fast as Python can: what every gateway is measured against. Run as `python -m benchmarks.stub PORT`.
+"""An Ollama that does nothing, as fast as Python can: what every gateway is measured against. Run
+as `python -m benchmarks.stub PORT`.
 
-Plain asyncio protocol, answers prepared beforehand, in Ollama's API and in OpenAI's. The last message of a chat says how it is answered:
-`hold` never, `pause` after `PAUSE_S`, anything else at once; a stream has `CHUNKS` chunks, written one by one without pause, or for
-`paced` `PACED_CHUNKS` chunks, one every `PACE_S`. `GET /bench/log` gives, and forgets, what happened to chats: `[kind, instant]` with
-kind `arrived`, `ended` or `closed` (by the gateway, before an answer), and instants of CLOCK_MONOTONIC.
+Plain asyncio protocol, answers prepared beforehand, in Ollama's API and in OpenAI's. The last
+message of a chat says how it is answered: `hold` never, `pause` after `PAUSE_S`, anything else at
+once; a stream has `CHUNKS` chunks, written one by one without pause, or for `paced` `PACED_CHUNKS`
+chunks, one every `PACE_S`. `GET /bench/log` gives, and forgets, what happened to chats: `[kind,
+instant]` with kind `arrived`, `ended` or `closed` (by the gateway, before an answer), and instants
+of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -24,14 +27,31 @@ PACE_S = 0.01
 """A hundred tokens a second, which is a fast card with a small model."""
 NATIVE, OPENAI = "/api/chat", "/v1/chat/completions"
 BACKLOG = 2048
-_TIMES = '"total_duration":5000000,"load_duration":1000000,"prompt_eval_count":26,"prompt_eval_duration":1000000'
+_TIMES = (
+    '"total_duration":5000000,"load_duration":1000000,'
+    '"prompt_eval_count":26,"prompt_eval_duration":1000000'
+)
 _DONE = f'"done_reason":"stop","done":true,{_TIMES},"eval_count":{CHUNKS},"eval_duration":3000000'
-_HEAD = f'{{"model":"{MODEL}","created_at":"2026-11-01T12:00:00.000000Z","message":{{"role":"assistant","content":'
-_LISTED = {"name": MODEL, "model": MODEL, "digest": "0" * 64, "size": 1 << 30, "size_vram": 1 << 30, "context_length": 4096, "details": {}}
+_HEAD = (
+    f'{{"model":"{MODEL}","created_at":"2026-11-01T12:00:00.000000Z",'
+    '"message":{"role":"assistant","content":'
+)
+_LISTED = {
+    "name": MODEL,
+    "model": MODEL,
+    "digest": "0" * 64,
+    "size": 1 << 30,
+    "size_vram": 1 << 30,
+    "context_length": 4096,
+    "details": {},
+}
 
 
 def _whole(body: bytes, status: bytes = b"200 OK") -> bytes:
-    head = b"HTTP/1.1 %b\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"HTTP/1.1 %b\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length:"
+        b" %d\r\n\r\n"
+    )
     return head % (status, len(body)) + body
 
 
@@ -55,18 +75,25 @@ class Answers:
 
 
 def _stream_head(content_type: str) -> bytes:
-    return f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    fields = f"Content-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n"
+    return f"HTTP/1.1 200 OK\r\n{fields}\r\n".encode()
 
 
 def _openai(kind: str, choice: str, usage: str = "") -> str:
-    return f'{{"id":"chatcmpl-1","object":"{kind}","created":1793534400,"model":"{MODEL}","choices":[{{"index":0,{choice}}}]{usage}}}'
+    head = f'{{"id":"chatcmpl-1","object":"{kind}","created":1793534400,"model":"{MODEL}"'
+    return f'{head},"choices":[{{"index":0,{choice}}}]{usage}}}'
 
 
 _REPLY = "four words of answer " * 8
 _DELTA, _COMPLETION = "chat.completion.chunk", "chat.completion"
-_USAGE = f',"usage":{{"prompt_tokens":26,"completion_tokens":{CHUNKS},"total_tokens":{26 + CHUNKS}}}'
+_USAGE = (
+    f',"usage":{{"prompt_tokens":26,"completion_tokens":{CHUNKS},"total_tokens":{26 + CHUNKS}}}'
+)
 _MESSAGE = f'"message":{{"role":"assistant","content":"{_REPLY}"}},"finish_reason":"stop"'
-_WORD, _STOP = '"delta":{"role":"assistant","content":" word"},"finish_reason":null', '"delta":{},"finish_reason":"stop"'
+_WORD, _STOP = (
+    '"delta":{"role":"assistant","content":" word"},"finish_reason":null',
+    '"delta":{},"finish_reason":"stop"',
+)
 ANSWERS = {
     NATIVE: Answers(
         whole=_whole(f'{_HEAD}"{_REPLY}"}},{_DONE}}}'.encode()),
@@ -78,14 +105,18 @@ ANSWERS = {
         whole=_whole(_openai(_COMPLETION, _MESSAGE, _USAGE).encode()),
         head=_stream_head("text/event-stream"),
         chunk=_chunk(f"data: {_openai(_DELTA, _WORD)}\n\n".encode()),
-        last=_chunk(f"data: {_openai(_DELTA, _STOP)}\n\n".encode()) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n",
+        last=_chunk(f"data: {_openai(_DELTA, _STOP)}\n\n".encode())
+        + _chunk(b"data: [DONE]\n\n")
+        + b"0\r\n\r\n",
     ),
 }
 PAGES = {
     b"GET /api/version": _whole(b'{"version":"0.99.0"}'),
     b"GET /api/tags": _whole(json.dumps({"models": [_LISTED]}).encode()),
     b"GET /api/ps": _whole(json.dumps({"models": [_LISTED]}).encode()),
-    b"POST /api/generate": _whole(f'{{"model":"{MODEL}","response":"","done":true,"done_reason":"load"}}'.encode()),
+    b"POST /api/generate": _whole(
+        f'{{"model":"{MODEL}","response":"","done":true,"done_reason":"load"}}'.encode()
+    ),
 }
 NOT_FOUND = _whole(b'{"error":"not found"}', b"404 Not Found")
 
@@ -196,7 +227,9 @@ def _declared_bytes(head: bytes) -> int:
 async def serve(port: int) -> asyncio.Server:
     """Listen on loopback; port 0 takes a free one."""
     log = Log()
-    return await asyncio.get_running_loop().create_server(partial(StubConnection, log), "127.0.0.1", port, backlog=BACKLOG)
+    return await asyncio.get_running_loop().create_server(
+        partial(StubConnection, log), "127.0.0.1", port, backlog=BACKLOG
+    )
 
 
 async def main(port: int) -> None:

@@ -1,7 +1,9 @@
-"""`hearth serve` for a crowd: the same gateway and server, with room for more connections. `python -m benchmarks.wide CONFIG CONNECTIONS`.
+"""`hearth serve` for a crowd: the same gateway and server, with room for more connections. `python
+-m benchmarks.wide CONFIG CONNECTIONS`.
 
-`hearth serve` refuses connections beyond `hearth.admission.peers.CONNECTION_LIMIT`, which no home comes near; how Hearth holds up with more
-waiting callers than that can only be measured without this limit.
+`hearth serve` refuses connections beyond `hearth.admission.peers.CONNECTION_LIMIT`, which no home
+comes near; how Hearth holds up with more waiting callers than that can only be measured without
+this limit.
 """
 
 from __future__ import annotations
@@ -23,8 +25,13 @@ async def serve(file: Path, connections: int) -> None:
     config = load_gateway_config(file)
     gateway = await build_gateway(config)
     settings = config.settings.server
-    limits = ConnectionLimits(all=connections, this_machine=connections, all_others=0, one_machine=0)
-    room, signals = Connections(events=gateway.events, clock=gateway.clock, limits=limits), Signals()
+    limits = ConnectionLimits(
+        all=connections, this_machine=connections, all_others=0, one_machine=0
+    )
+    room, signals = (
+        Connections(events=gateway.events, clock=gateway.clock, limits=limits),
+        Signals(),
+    )
     server = HearthServer(HearthApp(gateway), lambda: settings, connections=room)
     try:
         await gateway.start()

@@ -1,4 +1,6 @@
-"""What Hearth is built to survive as a page: the table of tests/faults/table.py, which the tests hold to what exists."""
+"""What Hearth is built to survive as a page: the table of tests/faults/table.py, which the tests
+hold to what exists.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from tests.faults.table import PARTS, Row
 
 _INTRO = """# Faults
 
-What Hearth is built to survive, and the folders of `tests/` that show it. For every row: nothing that was accepted is lost or ended
-twice, nobody is answered with a defect, nothing is left over, and Hearth recovers without a restart. Faults that can come at any time
-are tried at rest, with a full queue and in the middle of a stream (`faults/test_phases.py`).
-"""
+What Hearth is built to survive, and the folders of `tests/` that show it. For every row: nothing
+that was accepted is lost or ended twice, nobody is answered with a defect, nothing is left over,
+and Hearth recovers without a restart. Faults that can come at any time are tried at rest, with a
+full queue and in the middle of a stream (`faults/test_phases.py`). """
 
 
 def faults_page() -> str:
@@ -19,7 +21,10 @@ def faults_page() -> str:
 
 
 def _rows(rows: list[Row]) -> str:
-    return table(("", "what happens", "what holds", "shown in"), [(row.key, row.fault, row.expected, _shown_in(row)) for row in rows])
+    return table(
+        ("", "what happens", "what holds", "shown in"),
+        [(row.key, row.fault, row.expected, _shown_in(row)) for row in rows],
+    )
 
 
 def _shown_in(row: Row) -> str:

@@ -1,6 +1,8 @@
-"""MkDocs asks here: the generated pages, and the parts of the navigation that follow from which files there are.
+"""MkDocs asks here: the generated pages, and the parts of the navigation that follow from which
+files there are.
 
-The HTTP reference comes from a gateway that is started for it, with the emulator behind it and nothing on the disk.
+The HTTP reference comes from a gateway that is started for it, with the emulator behind it and
+nothing on the disk.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 async def openapi() -> dict[str, Any]:
     """What a gateway serves at `/openapi.json`."""
-    async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.EMULATOR) as (_, url):
+    async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.EMULATOR) as (
+        _,
+        url,
+    ):
         return await asyncio.to_thread(_fetched, f"{url}/openapi.json")
 
 
@@ -61,7 +66,9 @@ def _fetched(url: str) -> dict[str, Any]:
 
 
 def _entry(entry: Any, folder: Path) -> Any:  # noqa: ANN401
-    """An entry of the navigation as MkDocs has it: a path, or a title with a path or a list of entries."""
+    """An entry of the navigation as MkDocs has it: a path, or a title with a path or a list of
+    entries.
+    """
     if isinstance(entry, dict):
         return {title: _entry(each, folder) for title, each in entry.items()}
     if isinstance(entry, list):

@@ -1,4 +1,6 @@
-"""Every address of the gateway as tables: Hearth's own from its OpenAPI description, the others from the table that routes are made of."""
+"""Every address of the gateway as tables: Hearth's own from its OpenAPI description, the others
+from the table that routes are made of.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,30 @@ from typing import Any
 
 from docs_build.markdown import code, linked, one_of, table
 from hearth.api.routes import MODELS_TAG
-from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
+from hearth.dialects.routes import (
+    COUNT_TOKENS_PATH,
+    INFERENCE_ROUTES,
+    INFO_ROUTES,
+    MANAGEMENT_ROUTES,
+)
 from hearth.types import Dialect
 
 _INTRO = """# Every address
 
-Made from the running program: its route table, and the OpenAPI description that it serves at `/openapi.json`. What is passed on, what is
-changed, errors, headers and limits: [The HTTP API](../http-api.md).
-"""
-_DIALECTS: dict[Dialect, str] = {"ollama": "Ollama's API", "openai": "OpenAI's API", "anthropic": "Anthropic's API"}
+Made from the running program: its route table, and the OpenAPI description that it serves at
+`/openapi.json`. What is passed on, what is changed, errors, headers and limits: [The HTTP
+API](../http-api.md). """
+_DIALECTS: dict[Dialect, str] = {
+    "ollama": "Ollama's API",
+    "openai": "OpenAI's API",
+    "anthropic": "Anthropic's API",
+}
 _UNDESCRIBED = (
-    ("POST", "/v1/files", "Take a file for a batch, as OpenAI's API does: a form with `purpose` and `file`."),
+    (
+        "POST",
+        "/v1/files",
+        "Take a file for a batch, as OpenAI's API does: a form with `purpose` and `file`.",
+    ),
     ("GET", "/v1/files/{file_id}/content", "The bytes of a file."),
     ("GET", "/static/{file}", "The dashboard's own files; no data."),
     ("GET", "/openapi.json", "The OpenAPI description of Hearth's own pages."),
@@ -32,7 +47,9 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """One method of one path; `inputs` are name, type, default and kind (path, query or body) of what it takes."""
+    """One method of one path; `inputs` are name, type, default and kind (path, query or body) of
+    what it takes.
+    """
 
     method: str
     path: str
@@ -52,13 +69,25 @@ class Group:
 def groups(openapi: Node) -> tuple[Group, ...]:
     """All of them; `openapi` is what the gateway serves at `/openapi.json`."""
     own = (*_undescribed(), *_described(openapi))
-    speaking = (Group(title=f"Models: {name}", addresses=tuple(_inference(dialect))) for dialect, name in _DIALECTS.items())
+    speaking = (
+        Group(title=f"Models: {name}", addresses=tuple(_inference(dialect)))
+        for dialect, name in _DIALECTS.items()
+    )
     return (
         *speaking,
         Group(title="Passed through", addresses=tuple(_plain("Passed through.", INFO_ROUTES))),
-        Group(title="Managing models", addresses=tuple(_plain("Passed through.", MANAGEMENT_ROUTES, "admin keys"))),
-        Group(title="Files and batches: OpenAI's API", addresses=tuple(each for each in own if each.path.startswith("/v1/"))),
-        Group(title="Hearth's own", addresses=tuple(each for each in own if not each.path.startswith("/v1/"))),
+        Group(
+            title="Managing models",
+            addresses=tuple(_plain("Passed through.", MANAGEMENT_ROUTES, "admin keys")),
+        ),
+        Group(
+            title="Files and batches: OpenAI's API",
+            addresses=tuple(each for each in own if each.path.startswith("/v1/")),
+        ),
+        Group(
+            title="Hearth's own",
+            addresses=tuple(each for each in own if not each.path.startswith("/v1/")),
+        ),
     )
 
 
@@ -68,9 +97,17 @@ def http_page(openapi: Node) -> str:
 
 
 def _rendered(group: Group) -> str:
-    rows = [(code(f"{each.method} {each.path}"), each.who, linked(each.text)) for each in group.addresses]
+    rows = [
+        (code(f"{each.method} {each.path}"), each.who, linked(each.text))
+        for each in group.addresses
+    ]
     overview = table(("address", "who", "what"), rows)
-    return "\n".join([f"## {group.title}\n\n{overview}\n", *(_inputs(each) for each in group.addresses if _asks(each))])
+    return "\n".join(
+        [
+            f"## {group.title}\n\n{overview}\n",
+            *(_inputs(each) for each in group.addresses if _asks(each)),
+        ]
+    )
 
 
 def _asks(address: Address) -> bool:
@@ -80,18 +117,30 @@ def _asks(address: Address) -> bool:
 
 def _inputs(address: Address) -> str:
     rows = [(code(name), where, kind, default) for name, kind, default, where in address.inputs]
-    return f"### {address.method} {address.path}\n\n{table(('name', 'in', 'takes', 'default'), rows)}\n"
+    return (
+        f"### {address.method}"
+        f" {address.path}\n\n{table(('name', 'in', 'takes', 'default'), rows)}\n"
+    )
 
 
 def _inference(dialect: Dialect) -> Iterator[Address]:
     for path, route in INFERENCE_ROUTES.items():
         if route.dialect is dialect:
-            yield Address(method="POST", path=path, who="every caller", text="Runs a model: queued.")
+            yield Address(
+                method="POST", path=path, who="every caller", text="Runs a model: queued."
+            )
     if dialect == "anthropic":
-        yield Address(method="POST", path=COUNT_TOKENS_PATH, who="every caller", text="An estimate, made by Hearth; never queued.")
+        yield Address(
+            method="POST",
+            path=COUNT_TOKENS_PATH,
+            who="every caller",
+            text="An estimate, made by Hearth; never queued.",
+        )
 
 
-def _plain(text: str, routes: Mapping[str, tuple[str, ...]], who: str = "every caller") -> Iterator[Address]:
+def _plain(
+    text: str, routes: Mapping[str, tuple[str, ...]], who: str = "every caller"
+) -> Iterator[Address]:
     for path, methods in routes.items():
         for method in methods:
             yield Address(method=method, path=path.replace(":path", ""), who=who, text=text)
@@ -110,7 +159,9 @@ def _described(openapi: Node) -> Iterator[Address]:
                 continue
             text = _RAISES.sub("", operation.get("description", operation.get("summary", "")))
             inputs = (*named.parameters(operation), *named.body(operation))
-            yield Address(method=method.upper(), path=path, who=_who(path), text=text, inputs=inputs)
+            yield Address(
+                method=method.upper(), path=path, who=_who(path), text=text, inputs=inputs
+            )
 
 
 def _who(path: str) -> str:
@@ -128,21 +179,33 @@ class _Schemas:
     def parameters(self, operation: Node) -> Iterator[tuple[str, str, str, str]]:
         """What stands in the path and behind the question mark."""
         for each in operation.get("parameters", ()):
-            yield each["name"], self._kind(each["schema"]), _default(each["schema"], required=each.get("required", False)), each["in"]
+            yield (
+                each["name"],
+                self._kind(each["schema"]),
+                _default(each["schema"], required=each.get("required", False)),
+                each["in"],
+            )
 
     def body(self, operation: Node) -> Iterator[tuple[str, str, str, str]]:
         """The fields of the body, of whatever media type it is."""
         for content in operation.get("requestBody", {}).get("content", {}).values():
             schema = self._resolved(content["schema"])
             for name, each in schema.get("properties", {}).items():
-                yield name, self._kind(each), _default(each, required=name in schema.get("required", ())), "body"
+                yield (
+                    name,
+                    self._kind(each),
+                    _default(each, required=name in schema.get("required", ())),
+                    "body",
+                )
 
     def _resolved(self, node: Node) -> Node:
         return self._schemas[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
 
     def _kind(self, node: Node) -> str:
         plain = self._resolved(node)
-        choices = [self._kind(each) for each in plain.get("anyOf", ()) if each.get("type") != "null"]
+        choices = [
+            self._kind(each) for each in plain.get("anyOf", ()) if each.get("type") != "null"
+        ]
         if choices:
             return " or ".join(choices)
         if "enum" in plain or "const" in plain:

@@ -1,4 +1,6 @@
-"""Every setting as a table, from the JSON Schema that editors use, and so from the classes that check the owner's file."""
+"""Every setting as a table, from the JSON Schema that editors use, and so from the classes that
+check the owner's file.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from hearth.config.rendering import schema
 
 _INTRO = """# Every setting
 
-What may stand in `config/llm_gateway.yaml`, made from the classes that read it. `NAME` stands for a name of your choice, `[]` for the
-entries of a list. *hot*: a saved edit applies it within a second; *restart*: the next start does. How an edit comes into force, and
-what is refused: [Configuration](../configuration.md).
-"""
+What may stand in `config/llm_gateway.yaml`, made from the classes that read it. `NAME` stands for a
+name of your choice, `[]` for the entries of a list. *hot*: a saved edit applies it within a second;
+*restart*: the next start does. How an edit comes into force, and what is refused:
+[Configuration](../configuration.md). """
 
 Node = Mapping[str, Any]
 
@@ -52,8 +54,13 @@ def settings_page() -> str:
 
 
 def _rendered(section: Section) -> str:
-    rows = [(_name(each), each.default, f"{linked(each.text)} Takes {each.takes}; *{each.mode}*.") for each in section.settings]
-    return f"## {section.path or 'At the top'}\n\n{linked(section.text)}\n\n{table(('key', 'default', 'what it does'), rows)}\n"
+    rows = [
+        (_name(each), each.default, f"{linked(each.text)} Takes {each.takes}; *{each.mode}*.")
+        for each in section.settings
+    ]
+    title = section.path or "At the top"
+    listed = table(("key", "default", "what it does"), rows)
+    return f"## {title}\n\n{linked(section.text)}\n\n{listed}\n"
 
 
 def _name(setting: Setting) -> str:
@@ -74,20 +81,28 @@ class _Walk:
         required = plain.get("required", ())
         places = {name: f"{path}.{name}".lstrip(".") for name in properties}
         leaves = (
-            self._setting(places[name], each, required=name in required) for name, each in properties.items() if not self._inner(each)
+            self._setting(places[name], each, required=name in required)
+            for name, each in properties.items()
+            if not self._inner(each)
         )
         yield Section(path=path, text=text, settings=tuple(leaves))
         for name, each in properties.items():
             if inner := self._inner(each):
                 yield from self.sections(places[name], inner, inner.get("description", ""))
             elif entry := self._entry(each):
-                place = f"{places[name]}[]" if _kind(self._plain(each)) == "array" else f"{places[name]}.NAME"
+                place = (
+                    f"{places[name]}[]"
+                    if _kind(self._plain(each)) == "array"
+                    else f"{places[name]}.NAME"
+                )
                 yield from self.sections(place, entry, entry.get("description", ""))
 
     def _setting(self, path: str, node: Node, *, required: bool) -> Setting:
         text, _, mode = node.get("description", "").rpartition(". ")
         default = "required" if required else _value(node.get("default"))
-        return Setting(path=path, takes=self._takes(node), default=default, mode=mode, text=f"{text}.")
+        return Setting(
+            path=path, takes=self._takes(node), default=default, mode=mode, text=f"{text}."
+        )
 
     def _plain(self, node: Node) -> Node:
         """What a value that is not null must look like."""
@@ -114,11 +129,20 @@ class _Walk:
             return f"a list: {self._takes(plain['items'])}"
         if _kind(plain) == "object":
             inside = plain.get("additionalProperties")
-            return f"names with {self._takes(inside)} each" if isinstance(inside, Mapping) else "a section"
+            return (
+                f"names with {self._takes(inside)} each"
+                if isinstance(inside, Mapping)
+                else "a section"
+            )
         return f"{_WORDS.get(_kind(plain), _kind(plain))}{_limits(plain)}"
 
 
-_WORDS = {"string": "text", "boolean": "`true` or `false`", "integer": "a whole number", "number": "a number"}
+_WORDS = {
+    "string": "text",
+    "boolean": "`true` or `false`",
+    "integer": "a whole number",
+    "number": "a number",
+}
 
 
 def _kind(node: Node) -> str:

@@ -15,16 +15,21 @@ from tests.support.examples import EXAMPLES
 
 settings.register_profile("hearth", derandomize=EXAMPLES == 1, deadline=None, print_blob=True)
 settings.load_profile("hearth")
-"""With every change the same examples: a build fails for what was changed. New ones are looked for by `make reliability`."""
+"""With every change the same examples: a build fails for what was changed.
+
+New ones are looked for by `make reliability`.
+"""
 
 HERE = Path(__file__).parent
 AS_SERVED = ("api", "backends", "security", "wire")
-"""What touches sockets is tried on the event loop that `hearth serve` runs on, in `make reliability` on Python's own, too. All else is
-tried on Python's own, servers of whole gateways among it (batches, cloud, dashboard, jobs).
+"""What touches sockets is tried on the event loop that `hearth serve` runs on, in `make
+reliability` on Python's own, too. All else is tried on Python's own, servers of whole gateways
+among it (batches, cloud, dashboard, jobs).
 """
 DIES_IN_TRAFFIC = "soak"
-"""On the served loop only. Its model server closes while callers connect. Python 3.11's own loop forgets a connection that it accepts in
-the very turn in which the server is closed (cpython issue 109564): nobody ever closes it. uvloop accepts and hands over in one step.
+"""On the served loop only. Its model server closes while callers connect. Python 3.11's own loop
+forgets a connection that it accepts in the very turn in which the server is closed (cpython issue
+109564): nobody ever closes it. uvloop accepts and hands over in one step.
 """
 
 LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
@@ -41,6 +46,8 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> LoopFactories:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected is a million objects: no collection in a test looks at them again, which took half of all time. Keep it."""
+    """What was collected is a million objects: no collection in a test looks at them again, which
+    took half of all time. Keep it.
+    """
     gc.collect()
     gc.freeze()

@@ -22,10 +22,31 @@ STATUSES = {
     499: {"cancelled"},
     500: {"address_unavailable", "config", "internal_error", "storage_busy", "storage_refused"},
     501: {"not_served"},
-    502: {"backend_error", "backend_gone", "backend_protocol", "proxy_failed", "runner_died", "stream_diverged"},
+    502: {
+        "backend_error",
+        "backend_gone",
+        "backend_protocol",
+        "proxy_failed",
+        "runner_died",
+        "stream_diverged",
+    },
     503: {
-        *("backend_busy", "backend_unreachable", "capacity", "cloud_unavailable", "draining", "interrupted", "never_fits"),
-        *("no_room_for_bodies", "queue_full", "server_changed", "shutting_down", "storage_unavailable"),
+        *(
+            "backend_busy",
+            "backend_unreachable",
+            "capacity",
+            "cloud_unavailable",
+            "draining",
+            "interrupted",
+            "never_fits",
+        ),
+        *(
+            "no_room_for_bodies",
+            "queue_full",
+            "server_changed",
+            "shutting_down",
+            "storage_unavailable",
+        ),
         *("swap_failed", "swap_timeout", "too_many_connections", "wait_expired"),
     },
     504: {"backend_timeout", "first_byte_timeout"},
@@ -40,8 +61,14 @@ WORTH_ANOTHER_TRY = {
 
 
 def test_each_reason_has_one_status_and_says_whether_another_try_is_worth_it():
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HearthError)]
-    assert {(kind.status, kind.reason) for kind in kinds} == {(status, reason) for status, them in STATUSES.items() for reason in them}
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, HearthError)
+    ]
+    assert {(kind.status, kind.reason) for kind in kinds} == {
+        (status, reason) for status, them in STATUSES.items() for reason in them
+    }
     assert {kind.reason for kind in kinds if kind.retryable} == WORTH_ANOTHER_TRY
     assert all((kind.__doc__ or "").strip() for kind in kinds)
 
@@ -61,6 +88,11 @@ def test_an_error_is_had_again_with_all_that_it_says_and_without_where_it_was(er
         raise error from ZeroDivisionError()
     except HearthError as raised:
         again = raised.again()
-    assert (type(again), str(again), again.args, vars(again)) == (type(error), str(error), error.args, vars(error))
+    assert (type(again), str(again), again.args, vars(again)) == (
+        type(error),
+        str(error),
+        error.args,
+        vars(error),
+    )
     assert (again.__traceback__, again.__cause__, again.__context__) == (None, None, None)
     assert again is not error

@@ -1,4 +1,6 @@
-"""Which event loop a process that serves runs on: uvloop, and asyncio's own in debug mode (decision 14)."""
+"""Which event loop a process that serves runs on: uvloop, and asyncio's own in debug mode (decision
+14).
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,23 @@ async def shown() -> str:
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not made for it")
 @for_each(
     ("flags", "debug", "loop"),
-    [((), "", "uvloop False"), ((), "1", "asyncio True"), (("-E",), "1", "uvloop False"), (("-X", "dev"), "", "asyncio True")],
+    [
+        ((), "", "uvloop False"),
+        ((), "1", "asyncio True"),
+        (("-E",), "1", "uvloop False"),
+        (("-X", "dev"), "", "asyncio True"),
+    ],
 )
-def test_the_environment_and_pythons_own_flags_decide(flags: tuple[str, ...], debug: str, loop: str) -> None:
-    command, environ = [sys.executable, *flags, "-c", PROGRAM], {**os.environ, "PYTHONASYNCIODEBUG": debug}
-    assert subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=WITHIN_S).stdout.strip() == loop
+def test_the_environment_and_pythons_own_flags_decide(
+    flags: tuple[str, ...], debug: str, loop: str
+) -> None:
+    command, environ = (
+        [sys.executable, *flags, "-c", PROGRAM],
+        {**os.environ, "PYTHONASYNCIODEBUG": debug},
+    )
+    assert (
+        subprocess.run(
+            command, env=environ, capture_output=True, text=True, check=True, timeout=WITHIN_S
+        ).stdout.strip()
+        == loop
+    )

@@ -11,12 +11,16 @@ from hearth.config.settings import CallerLimits, RateLimitSettings
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
-EPS_S = 2.0**-20  # dyadic, so that instants in these tests are exact and the window edges are hit exactly
+# dyadic, so that instants in these tests are exact and the window edges are hit exactly
+EPS_S = 2.0**-20
 
 
-def limits(minute: int | None = 10, hour: int | None = 100, **callers: CallerLimits) -> RateLimitSettings:
+def limits(
+    minute: int | None = 10, hour: int | None = 100, **callers: CallerLimits
+) -> RateLimitSettings:
     return RateLimitSettings(
-        default=CallerLimits(requests_per_minute=minute, requests_per_hour=hour), callers=MappingProxyType(dict(callers))
+        default=CallerLimits(requests_per_minute=minute, requests_per_hour=hour),
+        callers=MappingProxyType(dict(callers)),
     )
 
 
@@ -27,7 +31,9 @@ def admitted(limiter: RateLimiter, caller: str, count: int, now: float) -> int:
 def test_an_override_replaces_only_what_it_names_and_a_number_that_nobody_names_is_that_of_the_settings():
     limiter = RateLimiter(limits(minute=1, hour=7, vip=CallerLimits(requests_per_minute=3)))
     assert admitted(limiter, "vip", 5, 0.0) == 3
-    assert limiter.get_usage("vip", 0.0) == CallerUsage(minute=3, minute_limit=3, hour=3, hour_limit=7)
+    assert limiter.get_usage("vip", 0.0) == CallerUsage(
+        minute=3, minute_limit=3, hour=3, hour_limit=7
+    )
     shipped = RateLimiter(limits(minute=None, hour=None)).get_usage("a", 0.0)
     assert shipped == CallerUsage(minute=0, minute_limit=120, hour=0, hour_limit=2000)
 
@@ -39,7 +45,9 @@ def test_a_limit_of_zero_refuses_always_and_advises_one_hour():
 
 
 @for_each("span_s", [MINUTE_S, HOUR_S])
-def test_a_nanosecond_decides_and_waiting_exactly_as_long_as_retry_after_says_is_enough_for_any_float(span_s: float):
+def test_a_nanosecond_decides_and_waiting_exactly_as_long_as_retry_after_says_is_enough_for_any_float(
+    span_s: float,
+):
     rng, one = random.Random(7), limits(minute=1, hour=1) if span_s == HOUR_S else limits(minute=1)
     for _ in range(2000):
         limiter = RateLimiter(one)
@@ -72,21 +80,29 @@ def test_new_limits_apply_at_the_next_request_and_keep_the_counters():
     assert admitted(limiter, "a", 5, 1.0) == 2
     limiter.update_limits(limits(minute=2))
     assert limiter.retry_after_s("a", 2.0) == 59.0
-    assert limiter.get_usage("a", 2.0) == CallerUsage(minute=7, minute_limit=2, hour=7, hour_limit=100)
+    assert limiter.get_usage("a", 2.0) == CallerUsage(
+        minute=7, minute_limit=2, hour=7, hour_limit=100
+    )
 
 
 def test_a_rebuild_replaces_the_counters_and_a_record_from_the_future_blocks_no_longer_than_one_window():
     limiter = RateLimiter(limits(minute=2, hour=3))
     for _ in range(2):
-        limiter.rebuild_from_records([("a", -30.0), ("a", -3599.0), ("b", -3600.0), ("a", 1e12)], 0.0)
-        assert limiter.get_all_usage(0.0) == {"a": CallerUsage(minute=2, minute_limit=2, hour=3, hour_limit=3)}
+        limiter.rebuild_from_records(
+            [("a", -30.0), ("a", -3599.0), ("b", -3600.0), ("a", 1e12)], 0.0
+        )
+        assert limiter.get_all_usage(0.0) == {
+            "a": CallerUsage(minute=2, minute_limit=2, hour=3, hour_limit=3)
+        }
     assert limiter.retry_after_s("a", 0.0) == 30.0
     assert limiter.get_usage("a", MINUTE_S).minute == 0
 
 
 def test_callers_are_evicted_in_the_order_of_their_last_admission_even_after_a_rebuild():
     limiter = RateLimiter(limits())
-    limiter.rebuild_from_records([("late", 900.0), ("early", 100.0), ("early", 500.0), ("late", 50.0)], 1000.0)
+    limiter.rebuild_from_records(
+        [("late", 900.0), ("early", 100.0), ("early", 500.0), ("late", 50.0)], 1000.0
+    )
     assert list(limiter.get_all_usage(500.0 + HOUR_S - EPS_S)) == ["early", "late"]
     assert list(limiter.get_all_usage(500.0 + HOUR_S)) == ["late"]
 
@@ -115,7 +131,9 @@ def test_neither_hostile_names_nor_a_flood_of_refused_calls_take_memory_beyond_a
 
 
 class History:
-    """A random one of two callers, told to the limiter and to a list that keeps every admission for ever."""
+    """A random one of two callers, told to the limiter and to a list that keeps every admission for
+    ever.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -133,7 +151,9 @@ class History:
             if self.rng.random() < 0.08:
                 self.limiter.update_limits(self.drawn_limits())
             if self.rng.random() < 0.03:
-                records = [(caller, stamp) for caller, stamps in self.stamps.items() for stamp in stamps]
+                records = [
+                    (caller, stamp) for caller, stamps in self.stamps.items() for stamp in stamps
+                ]
                 self.rng.shuffle(records)
                 self.limiter.rebuild_from_records(records, self.now)
             self.ask(self.rng.choice("aab"))
@@ -142,7 +162,11 @@ class History:
         draw = self.rng.random()
         known = self.stamps["a"] or self.stamps["b"]
         if draw < 0.5 and known:
-            edge = self.rng.choice(known) + self.rng.choice((MINUTE_S, MINUTE_S, HOUR_S)) + self.rng.choice((-EPS_S, 0.0, EPS_S))
+            edge = (
+                self.rng.choice(known)
+                + self.rng.choice((MINUTE_S, MINUTE_S, HOUR_S))
+                + self.rng.choice((-EPS_S, 0.0, EPS_S))
+            )
             self.now = max(self.now, edge)
         elif draw < 0.85:
             self.now += self.rng.randrange(0, 40 * 1024) / 1024
@@ -153,7 +177,10 @@ class History:
         return sum(now - span_s < stamp <= now for stamp in self.stamps[caller])
 
     def admits(self, caller: str, now: float) -> bool:
-        return self.counted(caller, now, MINUTE_S) < self.per_minute and self.counted(caller, now, HOUR_S) < self.per_hour
+        return (
+            self.counted(caller, now, MINUTE_S) < self.per_minute
+            and self.counted(caller, now, HOUR_S) < self.per_hour
+        )
 
     def ask(self, caller: str) -> None:
         expected = self.admits(caller, self.now)
@@ -173,4 +200,7 @@ def test_random_histories_agree_with_counting_every_admission():
         history = History(rng)
         history.play()
         usage, now = history.limiter.get_usage("a", history.now), history.now
-        assert (usage.minute, usage.hour) == (history.counted("a", now, MINUTE_S), history.counted("a", now, HOUR_S))
+        assert (usage.minute, usage.hour) == (
+            history.counted("a", now, MINUTE_S),
+            history.counted("a", now, HOUR_S),
+        )

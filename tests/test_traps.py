@@ -1,9 +1,12 @@
-"""Traps that other gateways fell into, each as the test that would have caught it, on the whole assembly or its source.
+"""Traps that other gateways fell into, each as the test that would have caught it, on the whole
+assembly or its source.
 
-Tested elsewhere: what is the scheduler's own decision (the table `TRAPS` of `scheduling/test_rules.py`), a limiter that loses counts or
-invents them, or advises a constant time (`test_rate_limiter.py`, `worker/test_store.py`), a status that reorders the queue it shows
-(`worker/test_submitting.py`), an answer that is read whole before its first byte goes out (`api/test_streaming.py`), callers who leave and
-429 as the clients' own error (`clients/`), and preemption of what really runs (`worker/test_preempting.py`).
+Tested elsewhere: what is the scheduler's own decision (the table `TRAPS` of
+`scheduling/test_rules.py`), a limiter that loses counts or invents them, or advises a constant time
+(`test_rate_limiter.py`, `worker/test_store.py`), a status that reorders the queue it shows
+(`worker/test_submitting.py`), an answer that is read whole before its first byte goes out
+(`api/test_streaming.py`), callers who leave and 429 as the clients' own error (`clients/`), and
+preemption of what really runs (`worker/test_preempting.py`).
 """
 
 from __future__ import annotations
@@ -39,22 +42,37 @@ def body_for(path: str) -> dict[str, Any]:
         return asked | {"prompt": "x", "options": {"num_predict": 1}}
     if path == Endpoint.CHAT:
         return asked | {"messages": HELLO, "options": {"num_predict": 1}}
-    content = {Endpoint.OPENAI_COMPLETIONS: {"prompt": "x"}, Endpoint.OPENAI_RESPONSES: {"input": "x"}}.get(Endpoint(path))
+    content = {
+        Endpoint.OPENAI_COMPLETIONS: {"prompt": "x"},
+        Endpoint.OPENAI_RESPONSES: {"input": "x"},
+    }.get(Endpoint(path))
     return asked | {"max_tokens": 1, "max_output_tokens": 1} | (content or {"messages": HELLO})
 
 
 async def test_every_way_in_names_its_model_counts_against_one_limit_and_believes_no_caller():
-    """donna: `required_model` was set nowhere, the limiter keyed on a field of the body. LiteLLM #17706: `/v1/responses` uncounted."""
-    counted = [path for path in WAYS_IN if "embed" not in path]  # embeddings have a limit of their own
-    async with open_home(house_settings(per_minute=len(counted))) as home, aiohttp.ClientSession(trust_env=False) as session:
+    """donna: `required_model` was set nowhere, the limiter keyed on a field of the body.
+
+    LiteLLM #17706: `/v1/responses` uncounted.
+    """
+    # embeddings have a limit of their own
+    counted = [path for path in WAYS_IN if "embed" not in path]
+    async with (
+        open_home(house_settings(per_minute=len(counted))) as home,
+        aiohttp.ClientSession(trust_env=False) as session,
+    ):
         for n, path in enumerate(WAYS_IN):
             claims = {} if path == "/llm/completions" else {"caller": f"c{n}", "user": f"u{n}"}
             claimed = {"X-Caller": f"h{n}", "X-Forwarded-For": f"10.0.0.{n}"}
-            async with session.post(home.url + path, json=body_for(path) | claims, headers=claimed) as got:
+            async with session.post(
+                home.url + path, json=body_for(path) | claims, headers=claimed
+            ) as got:
                 assert got.status == 200, path
                 json.loads(await got.read())
             needed = f"{EMBEDDER}:latest" if "embed" in path else LLAMA
-            assert home.events.of(ItemQueued)[-1].model in (needed, needed.removesuffix(":latest")), path
+            assert home.events.of(ItemQueued)[-1].model in (
+                needed,
+                needed.removesuffix(":latest"),
+            ), path
             assert needed in home.emulator.resident, path
         async with session.post(f"{home.url}/api/chat", json=body_for("/api/chat")) as got:
             assert got.status == 429
@@ -63,14 +81,28 @@ async def test_every_way_in_names_its_model_counts_against_one_limit_and_believe
 
 def test_nothing_is_built_on_the_middleware_that_hides_departures():
     """claude-code-proxy PR #114: `BaseHTTPMiddleware` swallows `http.disconnect`."""
-    assert [path for path, tree in _modules() for name in _names(tree) if name in {"BaseHTTPMiddleware", "add_middleware"}] == []
+    assert [
+        path
+        for path, tree in _modules()
+        for name in _names(tree)
+        if name in {"BaseHTTPMiddleware", "add_middleware"}
+    ] == []
 
 
 def test_every_setting_is_read_by_something_that_acts_on_it():
     """donna: `allow_cloud`, the budgets and the drain minutes were parsed and never used."""
-    sections = {section for section in vars(settings_module).values() if isinstance(section, type) and issubclass(section, Section)}
+    sections = {
+        section
+        for section in vars(settings_module).values()
+        if isinstance(section, type) and issubclass(section, Section)
+    }
     settings = {name for section in sections for name in section.model_fields}
-    acted_on = {name for path, tree in _modules() if not _only_describes(path) for name in _attributes_read(tree)}
+    acted_on = {
+        name
+        for path, tree in _modules()
+        if not _only_describes(path)
+        for name in _attributes_read(tree)
+    }
 
     assert len(sections) > 20
     assert settings - acted_on == set()
@@ -78,7 +110,11 @@ def test_every_setting_is_read_by_something_that_acts_on_it():
 
 def _only_describes(path: Path) -> bool:
     """The modules that read, check and show the file touch every key without acting on it."""
-    return SOURCE / "config" in path.parents and path.name not in {"gateway_config.py", "active_hours.py", "settings.py"}
+    return SOURCE / "config" in path.parents and path.name not in {
+        "gateway_config.py",
+        "active_hours.py",
+        "settings.py",
+    }
 
 
 @cache
@@ -97,4 +133,8 @@ def _names(tree: ast.AST) -> Iterator[str]:
 
 
 def _attributes_read(tree: ast.AST) -> Iterator[str]:
-    return (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
+    return (
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    )

@@ -3,7 +3,8 @@
     async with await hearth.build_gateway(hearth.load_gateway_config()) as gateway:
         answer = await (await gateway.worker.enqueue_internal("Name three colours.", "llama3.1:8b"))
 
-The public names are loaded when they are first used, so that importing one pure module does not import them all.
+The public names are loaded when they are first used, so that importing one pure module does not
+import them all.
 """
 
 from __future__ import annotations

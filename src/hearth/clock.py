@@ -1,4 +1,7 @@
-"""The only place that reads a clock or draws randomness. Everything else takes instants as arguments or a `Clock` as collaborator."""
+"""The only place that reads a clock or draws randomness.
+
+Everything else takes instants as arguments or a `Clock` as collaborator.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ class ClockSteps:
         self._ahead_s: float | None = None
 
     def take_s(self) -> float:
-        """By how many seconds the wall clock went ahead since the last step (negative: was set back); 0.0 for less than `MIN_STEP_S`. The
-        first call is what the others are measured by.
+        """By how many seconds the wall clock went ahead since the last step (negative: was set
+        back); 0.0 for less than `MIN_STEP_S`. The first call is what the others are measured by.
         """
         ahead_s = self._clock.wall() - self._clock.monotonic()
         step_s = ahead_s - (ahead_s if self._ahead_s is None else self._ahead_s)
@@ -52,7 +55,11 @@ class ClockSteps:
 
 def rfc3339_ms(wall_s: float) -> str:
     """An instant (seconds since 1970) for programs to read: in UTC, to the millisecond."""
-    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(wall_s, tz=UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def new_api_key() -> str:
@@ -70,7 +77,8 @@ _drawn_ids: list[str] = []
 
 def new_id(prefix: str) -> str:
     """128 random bits in hex, behind `prefix`. Not for threads."""
-    if not _drawn_ids:  # many at once: a system call for each would take a tenth of the time of accepting a job
+    # many at once: a system call for each would take a tenth of the time of accepting a job
+    if not _drawn_ids:
         drawn = secrets.token_hex(64 * 16)
         _drawn_ids.extend(drawn[at : at + 32] for at in range(0, len(drawn), 32))
     return prefix + _drawn_ids.pop()

@@ -42,7 +42,8 @@ from hearth.types import __version__
 class BackendIdentity:
     """What answers: `mode` as configured, the address, and whether its answers are made up.
 
-    `instead_of`: the address of the Ollama whose place the emulator takes until it comes; empty where nothing is waited for.
+    `instead_of`: the address of the Ollama whose place the emulator takes until it comes; empty
+    where nothing is waited for.
     """
 
     mode: str
@@ -57,16 +58,17 @@ class Gateway:
     Use it as an async context manager, or `start` and `stop` it. Must live on one event loop.
 
     Attributes:
-        name_of, resolve, list_may_differ, check_capable: the models that are installed; see `BackendWatch`.
-        on_reload: has something called with every configuration that comes into force after the present one.
-        request_reload: has the file tried soon.
+        name_of, resolve, list_may_differ, check_capable: the models that are installed; see
+        `BackendWatch`. on_reload: has something called with every configuration that comes into
+        force after the present one. request_reload: has the file tried soon.
 
     Args:
-        history: the log of ended items, where one is kept; counters begin with what it says of the last hour and day.
-        on_stop: what to close at the very end, in this order (adapters, an emulator of our own).
-        watching: makes the watch of the file that the configuration was read from; None to read it again on orders only.
-        vet: what speaks against a new configuration beside the present one, where only asking can tell; called in a thread.
-        notes: what the owner should know from the start on.
+        history: the log of ended items, where one is kept; counters begin with what it says of the
+        last hour and day. on_stop: what to close at the very end, in this order (adapters, an
+        emulator of our own). watching: makes the watch of the file that the configuration was read
+        from; None to read it again on orders only. vet: what speaks against a new configuration
+        beside the present one, where only asking can tell; called in a thread. notes: what the
+        owner should know from the start on.
     """
 
     # What is there only with a store, or where the settings ask for it.
@@ -101,7 +103,12 @@ class Gateway:
         self._stopping = self._recalled = False
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
         self.worker = LLMQueueWorker(
-            config=config, backend=backend, control=control, clock=clock, events=events, extra_status=self.status_beside_queue
+            config=config,
+            backend=backend,
+            control=control,
+            clock=clock,
+            events=events,
+            extra_status=self.status_beside_queue,
         )
         self.worker.runtime.emulated = identity.emulator
         self._watch = watch = self.worker.watch
@@ -114,7 +121,9 @@ class Gateway:
         self.request_reload = self._reloader.request
         self.records = EventRecords()
         self.records.subscribe_to(events)
-        self.orders = OperatorCommands(worker=self.worker, resolve=self.resolve, clock=clock, events=events)
+        self.orders = OperatorCommands(
+            worker=self.worker, resolve=self.resolve, clock=clock, events=events
+        )
         self.embeddings = EmbeddingBatcher(self.worker)
         events.subscribe(self.embeddings)
         schedule = Schedule(self.worker)
@@ -140,7 +149,9 @@ class Gateway:
         return self._in_force.config
 
     def accompany(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Have `run` run from `start` to `stop`, and start it again where it fails; before `start` only."""
+        """Have `run` run from `start` to `stop`, and start it again where it fails; before `start`
+        only.
+        """
         self._companions.append((name, run))
 
     def show(self, key: str, part: Callable[[], object]) -> None:
@@ -148,7 +159,9 @@ class Gateway:
         self._shown[key] = part
 
     async def start(self) -> None:
-        """Recall the last hour and day, look at the backend, then queue, watch and schedule until `stop`."""
+        """Recall the last hour and day, look at the backend, then queue, watch and schedule until
+        `stop`.
+        """
         await self.recall()
         self._started_at = self.clock.monotonic()
         for note in self._notes:
@@ -160,9 +173,9 @@ class Gateway:
     async def recall(self) -> None:
         """Read the last hour and day, once; before a server listens, so that no limit begins anew.
 
-        Where the store cannot be read, which it reports, limits and counts begin at zero. What happened
-        after this moment by the calendar happened now: a clock that was set back must not lengthen any
-        window.
+        Where the store cannot be read, which it reports, limits and counts begin at zero. What
+        happened after this moment by the calendar happened now: a clock that was set back must not
+        lengthen any window.
         """
         history = self.history
         if history is None or self._recalled:
@@ -175,7 +188,11 @@ class Gateway:
         now, wall_s = self.clock.monotonic(), self.clock.wall()
         admissions = await history.admissions_since(wall_s - HOUR_S)
         for kind in COUNTED:
-            records = [(caller, now - (wall_s - accepted)) for caller, accepted, counted in admissions if counted == kind]
+            records = [
+                (caller, now - (wall_s - accepted))
+                for caller, accepted, counted in admissions
+                if counted == kind
+            ]
             self.rate_limiter.rebuild_from_records(records, now, kind)
         await self.records.recall(history, now=now, wall_s=wall_s)
 
@@ -183,12 +200,26 @@ class Gateway:
         """Say that callers can come now, at `url`."""
         server = "the emulator" if self._identity.emulator else "Ollama"
         missing = "" if self._watch.up else "(does not answer yet)"
-        backend = " ".join(filter(None, (server, self._watch.version, "at", self._identity.url, missing)))
+        backend = " ".join(
+            filter(None, (server, self._watch.version, "at", self._identity.url, missing))
+        )
         keys = bool(self.config.settings.auth.keys)
-        self.events.emit(GatewayStarted(at=self.clock.monotonic(), url=url, version=__version__, backend=backend, authentication=keys))
+        self.events.emit(
+            GatewayStarted(
+                at=self.clock.monotonic(),
+                url=url,
+                version=__version__,
+                backend=backend,
+                authentication=keys,
+            )
+        )
 
-    async def stop(self, grace_s: float | None = None, *, hurry: asyncio.Event | None = None) -> None:
-        """Refuse new work, give running work `grace_s` (`server.shutdown_grace_s` where None) or until `hurry`, end all. Idempotent."""
+    async def stop(
+        self, grace_s: float | None = None, *, hurry: asyncio.Event | None = None
+    ) -> None:
+        """Refuse new work, give running work `grace_s` (`server.shutdown_grace_s` where None) or
+        until `hurry`, end all. Idempotent.
+        """
         if self._stopping:
             return
         self._stopping = True
@@ -200,10 +231,16 @@ class Gateway:
         for close in self.on_stop:
             await close()
         now = self.clock.monotonic()
-        self.events.emit(GatewayStopped(at=now, uptime_s=now - (now if self._started_at is None else self._started_at)))
+        self.events.emit(
+            GatewayStopped(
+                at=now, uptime_s=now - (now if self._started_at is None else self._started_at)
+            )
+        )
 
     def answer_from(self, identity: BackendIdentity, notes: tuple[str, ...]) -> None:
-        """Another server answers from now on, and nothing runs; `notes` are added to what the owner should know."""
+        """Another server answers from now on, and nothing runs; `notes` are added to what the owner
+        should know.
+        """
         self._identity = identity
         self.worker.runtime.emulated = identity.emulator
         self._watch.forget()
@@ -216,9 +253,18 @@ class Gateway:
     async def _drain(self, grace_s: float | None, hurry: asyncio.Event | None) -> None:
         grace_s = self.config.settings.server.shutdown_grace_s if grace_s is None else grace_s
         state, now = self.worker.scheduler.state, self.clock.monotonic()
-        self.events.emit(GatewayStopping(at=now, grace_s=grace_s, waiting=len(state.waiting), running=len(state.running)))
-        cloud = None if self.cloud is None else asyncio.ensure_future(self.cloud.stop(grace_s, hurry=hurry))
-        await self.worker.stop(grace_s, hurry=hurry)  # begins at once: what comes in this very turn is refused
+        self.events.emit(
+            GatewayStopping(
+                at=now, grace_s=grace_s, waiting=len(state.waiting), running=len(state.running)
+            )
+        )
+        cloud = (
+            None
+            if self.cloud is None
+            else asyncio.ensure_future(self.cloud.stop(grace_s, hurry=hurry))
+        )
+        # begins at once: what comes in this very turn is refused
+        await self.worker.stop(grace_s, hurry=hurry)
         if cloud is not None:
             await cloud
 
@@ -226,20 +272,31 @@ class Gateway:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.stop()
 
     def reload(self, config: GatewayConfig | None = None) -> bool:
-        """Put a new configuration in force, read from the file of the present one where none is given (which blocks; see `reload_file`).
+        """Put a new configuration in force, read from the file of the present one where none is
+        given (which blocks; see `reload_file`).
 
-        False where the file was not usable; then everything stays as it was, and an event says why. Raises ShuttingDown.
+        False where the file was not usable; then everything stays as it was, and an event says why.
+        Raises ShuttingDown.
         """
         if self._stopping:
             raise ShuttingDown
-        return self._in_force.take(attempt(lambda: load_gateway_config(self.config.source)) if config is None else config)
+        return self._in_force.take(
+            attempt(lambda: load_gateway_config(self.config.source)) if config is None else config
+        )
 
     async def reload_file(self) -> bool:
-        """The same for the file, without holding the loop up; orders that come together share one try. Only between start and stop."""
+        """The same for the file, without holding the loop up; orders that come together share one
+        try. Only between start and stop.
+        """
         return await self._reloader.reload()
 
     def health(self) -> dict[str, object]:
@@ -250,7 +307,9 @@ class Gateway:
             "status": "ok" if ready else "degraded",
             "reason": reason or None,
             "version": __version__,
-            "uptime_s": round(self.clock.monotonic() - (self._started_at or self.clock.monotonic()), 3),
+            "uptime_s": round(
+                self.clock.monotonic() - (self._started_at or self.clock.monotonic()), 3
+            ),
             "backend": self._backend_status(),
             "queue": {"waiting": len(state.waiting), "running": len(state.running)},
             "config": self.config_summary(),
@@ -261,20 +320,36 @@ class Gateway:
         if self._stopping or self._started_at is None:
             return False, "not running"
         if not self._watch.up:
-            odd = f" as Ollama does: {self._watch.problem.rstrip('.')}" if self._watch.problem else ""
+            odd = (
+                f" as Ollama does: {self._watch.problem.rstrip('.')}" if self._watch.problem else ""
+            )
             return False, f"the model server at {self._identity.url} does not answer{odd}"
         return not self.orders.draining, "draining" if self.orders.draining else ""
 
     def metrics(self) -> list[Metric]:
-        now, state, settings = self.clock.monotonic(), self.worker.scheduler.state, self.config.settings
+        now, state, settings = (
+            self.clock.monotonic(),
+            self.worker.scheduler.state,
+            self.config.settings,
+        )
         gpu, health, parts = self.worker.tracker.get_metrics(now), self.health(), self._parts()
-        live = partial(live_metrics, now=now, state=state, limits=settings.queue, gpu=gpu, health=health, parts=parts)
+        live = partial(
+            live_metrics,
+            now=now,
+            state=state,
+            limits=settings.queue,
+            gpu=gpu,
+            health=health,
+            parts=parts,
+        )
         return self.records.metrics.metrics(live)
 
     async def models(self) -> list[dict[str, object]]:
         """Every model that is installed, resident or configured, with what is known of it."""
         listed = status.models(self.worker.scheduler.state, self._watch)
-        return await asyncio.to_thread(listed) if len(self._watch.installed) > LONG_LIST else listed()
+        return (
+            await asyncio.to_thread(listed) if len(self._watch.installed) > LONG_LIST else listed()
+        )
 
     def _backend_status(self) -> dict[str, object]:
         return {
@@ -299,7 +374,9 @@ class Gateway:
 
     def _rates_shown(self, now: float) -> dict[str, object]:
         """Used and allowed, for each caller of the last hour."""
-        callers = sorted({caller for kind in COUNTED for caller in self.rate_limiter.get_all_usage(now, kind)})
+        callers = sorted(
+            {caller for kind in COUNTED for caller in self.rate_limiter.get_all_usage(now, kind)}
+        )
         return {caller: self._rates_of(caller, now) for caller in callers}
 
     def _rates_of(self, caller: str, now: float) -> dict[str, str]:
@@ -323,7 +400,9 @@ class Gateway:
 
     @property
     def models_elsewhere(self) -> frozenset[str]:
-        """What the model server lists and nobody is served: models of Ollama's own cloud, in canonical form and lower case."""
+        """What the model server lists and nobody is served: models of Ollama's own cloud, in
+        canonical form and lower case.
+        """
         return frozenset(self._watch.elsewhere)
 
     @property

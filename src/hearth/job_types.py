@@ -34,17 +34,16 @@ class Job:
     """A durable job, new or as the store knows it.
 
     Attributes:
-        path: the inference route of its request; `request` is the whole body, empty except where a job is accepted or starts.
-        model: the name that the backend lists.
-        task_type, job_key: while a job of the two has not ended, another of the same caller is the same job; None is like no other.
-        off_peak: it starts outside active hours only.
-        emulated: it was accepted while the emulator answered, and only the emulator does it.
-        webhook_url: gets a message about the end; a secret, and only known of a new job.
-        idempotency_key, digest: the caller's own word for this request, and what tells it from others (SHA-256 in hex); of a new job.
-        number: place in the order of acceptance, strictly increasing, never reused; 0 before that.
-        attempts: starts so far.
-        reason, error: empty for a completed job; the second is for people.
-        position: how many waiting jobs are ahead of it; None where it does not wait, or that was not asked for.
+        path: the inference route of its request; `request` is the whole body, empty except where a
+        job is accepted or starts. model: the name that the backend lists. task_type, job_key: while
+        a job of the two has not ended, another of the same caller is the same job; None is like no
+        other. off_peak: it starts outside active hours only. emulated: it was accepted while the
+        emulator answered, and only the emulator does it. webhook_url: gets a message about the end;
+        a secret, and only known of a new job. idempotency_key, digest: the caller's own word for
+        this request, and what tells it from others (SHA-256 in hex); of a new job. number: place in
+        the order of acceptance, strictly increasing, never reused; 0 before that. attempts: starts
+        so far. reason, error: empty for a completed job; the second is for people. position: how
+        many waiting jobs are ahead of it; None where it does not wait, or that was not asked for.
         result: the answer, only where it was asked for.
     """
 
@@ -91,7 +90,9 @@ class JobEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """How much may be kept: jobs that wait, and bytes of requests, results and files; `own_` by the one caller, None is no share."""
+    """How much may be kept: jobs that wait, and bytes of requests, results and files; `own_` by the
+    one caller, None is no share.
+    """
 
     max_queued: int
     max_bytes: int
@@ -101,7 +102,9 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A message about the end of a job that is still to be delivered; `host`: those with one host wait for each other."""
+    """A message about the end of a job that is still to be delivered; `host`: those with one host
+    wait for each other.
+    """
 
     job_id: str
     url: str
@@ -136,7 +139,9 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Which entries of a caller's list: at most `limit` after the one with the id `after`, the latest first unless `ascending`."""
+    """Which entries of a caller's list: at most `limit` after the one with the id `after`, the
+    latest first unless `ascending`.
+    """
 
     caller: str
     limit: int
@@ -149,7 +154,9 @@ BatchEnd = Literal["completed", "expired", "cancelled", "failed"]
 BatchStatus = Literal["validating", "in_progress", "finalizing", "cancelling"] | BatchEnd
 """OpenAI's words for where a batch is; nothing changes any more once it is one of the ends."""
 Problem = Mapping[str, str | int | None]
-"""Why a batch cannot be run: code, message, and line (from 1) and param, None where it is about the whole file."""
+"""Why a batch cannot be run: code, message, and line (from 1) and param, None where it is about the
+whole file.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,15 +164,14 @@ class Batch:
     """A batch, new or as the store knows it.
 
     Attributes:
-        models: patterns of the models that its caller may use; empty is all.
-        window_text, window_s: how long it may take, as it was written, and in seconds (of a new batch).
-        output_life_s: how long its files are kept once they are complete.
-        emulated: as for jobs.
-        idempotency_key, digest: as for jobs.
-        ending: what it will end as, once its last requests have been settled; None before that.
-        input_file, output_file, error_file: their numbers in the store; the last two are there while it runs, before their ids are shown.
-        model: the one that all its requests name, None where they name several.
-        total, completed, failed: requests; `prompt_tokens`, `output_tokens` of the completed ones.
+        models: patterns of the models that its caller may use; empty is all. window_text, window_s:
+        how long it may take, as it was written, and in seconds (of a new batch). output_life_s: how
+        long its files are kept once they are complete. emulated: as for jobs. idempotency_key,
+        digest: as for jobs. ending: what it will end as, once its last requests have been settled;
+        None before that. input_file, output_file, error_file: their numbers in the store; the last
+        two are there while it runs, before their ids are shown. model: the one that all its
+        requests name, None where they name several. total, completed, failed: requests;
+        `prompt_tokens`, `output_tokens` of the completed ones.
     """
 
     batch_id: str
@@ -207,7 +213,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLine:
-    """A request of a batch that is still to be done, and where it stands in the input file (bytes from its beginning)."""
+    """A request of a batch that is still to be done, and where it stands in the input file (bytes
+    from its beginning).
+    """
 
     line: int
     custom_id: str
@@ -218,7 +226,8 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedLine:
-    """A line whose job has ended, or that gets none; `end` is None where nothing is known of that job any more.
+    """A line whose job has ended, or that gets none; `end` is None where nothing is known of that
+    job any more.
 
     `ending` is what its batch was about to end as at the instant at which `end` was read.
     """
@@ -233,7 +242,8 @@ class EndedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineOutcome:
-    """What is written about a line: `text` into the output file, or into the error file where it is not `completed`.
+    """What is written about a line: `text` into the output file, or into the error file where it is
+    not `completed`.
 
     `job` is the number of the job that it had, None for a line that never became one.
     """

@@ -1,4 +1,5 @@
-"""The seams between Hearth and the world. Adapters implement them, `bootstrap` chooses them, tests replace them by fakes with behaviour.
+"""The seams between Hearth and the world. Adapters implement them, `bootstrap` chooses them, tests
+replace them by fakes with behaviour.
 
 Implementations raise only `hearth.errors`.
 """
@@ -35,7 +36,9 @@ class EventSink(Protocol):
 
 
 class HandlingSink:
-    """An `EventSink` that hands each event to the handler of exactly its kind, and ignores kinds that have none: most want few."""
+    """An `EventSink` that hands each event to the handler of exactly its kind, and ignores kinds
+    that have none: most want few.
+    """
 
     _handlers: Mapping[type[Event], Callable[[Any], None]]
 
@@ -45,15 +48,17 @@ class HandlingSink:
             handler(event)
 
     def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
-        """What takes events of this kind as `emit` would, None where they are ignored; a sink that has this is asked once for each kind."""
+        """What takes events of this kind as `emit` would, None where they are ignored; a sink that
+        has this is asked once for each kind.
+        """
         return self._handlers.get(kind)
 
 
 class Exchange(Protocol):
     """One answer from a backend, its head already read.
 
-    The body comes in the backend's own HTTP chunks, as bytes that were received. `close` ends the connection at once, never blocks, may be
-    called twice, and is called on every path.
+    The body comes in the backend's own HTTP chunks, as bytes that were received. `close` ends the
+    connection at once, never blocks, may be called twice, and is called on every path.
     """
 
     @property
@@ -80,8 +85,9 @@ class GenerationBackend(Protocol):
     async def open(self, call: BackendCall) -> Exchange:
         """Send the call and read the answer's head.
 
-        Cancelling it closes the connection. No redirects, no overall timeout, and no retries, except that a kept connection which turns out
-        to be dead before any byte of an answer is replaced by a new one: the caller owns all of that.
+        Cancelling it closes the connection. No redirects, no overall timeout, and no retries,
+        except that a kept connection which turns out to be dead before any byte of an answer is
+        replaced by a new one: the caller owns all of that.
 
         Raises:
             BackendUnreachable: no connection could be made.
@@ -95,8 +101,9 @@ class GenerationBackend(Protocol):
 class CloudExchange(Protocol):
     """One answer of Claude, its head already read.
 
-    `events` yields what the stream says, as it says it, pings and unknown kinds too; it raises `BackendError` or `CallerError` where the
-    stream reports an error or breaks off. `aclose` ends the connection at once, may be called twice, and is called on every path.
+    `events` yields what the stream says, as it says it, pings and unknown kinds too; it raises
+    `BackendError` or `CallerError` where the stream reports an error or breaks off. `aclose` ends
+    the connection at once, may be called twice, and is called on every path.
     """
 
     def events(self) -> AsyncIterator[Mapping[str, object]]: ...
@@ -108,24 +115,39 @@ class CloudBackend(Protocol):
     """A paid model somewhere else."""
 
     async def open(self, call: CloudCall, sending: Callable[[], None]) -> CloudExchange:
-        """Send the call and read the answer's head. No retries, no redirects, no overall timeout: the caller owns them.
+        """Send the call and read the answer's head. No retries, no redirects, no overall timeout:
+        the caller owns them.
 
         Args:
-            sending: called when there is a connection, before anything is sent on it that can be charged.
+            sending: called when there is a connection, before anything is sent on it that can be
+            charged.
 
         Raises:
             BackendUnreachable: no connection could be made: nothing was sent, nothing is charged.
-            BackendBusy, BackendError, CloudUnavailable, CallerError: it answered that it will not do it: nothing is charged.
-            BackendGone: the connection ended before a head was read; whether it is charged is not known.
+            BackendBusy, BackendError, CloudUnavailable, CallerError: it answered that it will not
+            do it: nothing is charged. BackendGone: the connection ended before a head was read;
+            whether it is charged is not known.
         """
 
     async def aclose(self) -> None: ...
 
 
 class SpendLedger(Protocol):
-    """The durable record of money. Every change resolves once it is on the disk; raises only StorageUnavailable."""
+    """The durable record of money.
 
-    async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float, at_wall_s: float) -> bool:
+    Every change resolves once it is on the disk; raises only StorageUnavailable.
+    """
+
+    async def reserve(
+        self,
+        reservation_id: str,
+        *,
+        caller: str,
+        lane: Lane,
+        model: str,
+        reserved_usd: float,
+        at_wall_s: float,
+    ) -> bool:
         """Note what was set aside at an instant; False where the id was used before."""
 
     async def settle(self, reservation_id: str, settled_usd: float) -> bool:
@@ -134,31 +156,48 @@ class SpendLedger(Protocol):
     async def release(self, reservation_id: str) -> bool:
         """Give the money back: nothing was charged. False as for `settle`."""
 
-    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
-        """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside where the end is not known yet."""
+    async def booked(
+        self, *, start_wall_s: float, end_wall_s: float
+    ) -> tuple[tuple[str, str, Lane, float], ...]:
+        """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside
+        where the end is not known yet.
+        """
 
 
 class ModelControl(Protocol):
-    """The control path: what is installed, what is in memory, load, unload. But for `load` and `probe`, calls end by themselves and are
-    never cancelled midway."""
+    """The control path: what is installed, what is in memory, load, unload. But for `load` and
+    `probe`, calls end by themselves and are never cancelled midway.
+    """
 
     async def version(self) -> str:
         """Raises BackendUnreachable when nothing answers."""
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        """The models on disk, as the backend lists them; the very same tuple for as long as it lists the same."""
+        """The models on disk, as the backend lists them; the very same tuple for as long as it
+        lists the same.
+        """
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
-        """What a model on disk can do, in Ollama's words; None where the backend does not say. Raises ModelNotFound."""
+        """What a model on disk can do, in Ollama's words; None where the backend does not say.
+
+        Raises ModelNotFound.
+        """
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        """What is in memory now. Raises BackendTimeout where the backend is there and does not say, as Ollama while a model hangs."""
+        """What is in memory now.
+
+        Raises BackendTimeout where the backend is there and does not say, as Ollama while a model
+        hangs.
+        """
 
     async def memory_mib(self) -> float | None:
-        """Main memory that the backend's processes hold, None where they cannot be seen from here."""
+        """Main memory that the backend's processes hold, None where they cannot be seen from
+        here.
+        """
 
     async def load(self, model: str, options: LoadOptions) -> None:
-        """Ask for `model` to be loaded and kept; returns when the backend says so, whenever that is.
+        """Ask for `model` to be loaded and kept; returns when the backend says so, whenever that
+        is.
 
         Cancelling it closes its connection, with which Ollama gives the load up.
 
@@ -168,18 +207,23 @@ class ModelControl(Protocol):
     async def unload(self, model: str) -> None:
         """Ask for `model` to be dropped; it may still be listed for a while afterwards.
 
-        Raises ModelNotFound (deleted meanwhile, though it may still be in memory), SwapFailed, BackendUnreachable.
+        Raises ModelNotFound (deleted meanwhile, though it may still be in memory), SwapFailed,
+        BackendUnreachable.
         """
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        """Have a loaded model make one token. False where nothing comes within the time; whatever else is answered counts as an answer.
+        """Have a loaded model make one token. False where nothing comes within the time; whatever
+        else is answered counts as an answer.
 
         It ends with whoever awaits it: it would take a slot for nothing.
         """
 
 
 class Poster(Protocol):
-    """Sends one post for an alert or a webhook. Never raises but for cancellation; what goes wrong is the answer's `failure`."""
+    """Sends one post for an alert or a webhook.
+
+    Never raises but for cancellation; what goes wrong is the answer's `failure`.
+    """
 
     async def post(self, post: Post, timeout_s: float) -> PostAnswer: ...
 
@@ -190,21 +234,33 @@ class GpuReader(Protocol):
     """What the card says of itself. May take a while, never blocks the event loop."""
 
     async def read(self) -> GpuReading:
-        """The numbers of this moment. Raises GpuUnavailable where there are none; the next call tries again from the start."""
+        """The numbers of this moment.
+
+        Raises GpuUnavailable where there are none; the next call tries again from the start.
+        """
 
 
 class Documents(Protocol):
     """Small documents of plain JSON values by name, kept across restarts."""
 
     def save(self, name: str, document: Mapping[str, object]) -> None:
-        """Keep a document some time soon; a later one replaces an earlier one. Raises TypeError or ValueError for other values."""
+        """Keep a document some time soon; a later one replaces an earlier one.
+
+        Raises TypeError or ValueError for other values.
+        """
 
     async def load(self, name: str) -> dict[str, object] | None:
-        """The document last saved, None where there is none that can be read. Raises StorageUnavailable."""
+        """The document last saved, None where there is none that can be read.
+
+        Raises StorageUnavailable.
+        """
 
 
 class InvocationHistory(Protocol):
-    """The items and swaps that have ended, also those of earlier processes. Reads beside the event loop; raises only StorageUnavailable."""
+    """The items and swaps that have ended, also those of earlier processes.
+
+    Reads beside the event loop; raises only StorageUnavailable.
+    """
 
     async def find(
         self,
@@ -217,16 +273,26 @@ class InvocationHistory(Protocol):
         limit: int,
         skip: int = 0,
     ) -> tuple[Invocation, ...]:
-        """Items that match and ended between the two instants, both inclusive, the latest written first, without the first `skip`."""
+        """Items that match and ended between the two instants, both inclusive, the latest written
+        first, without the first `skip`.
+        """
 
-    async def swaps(self, *, since_wall_s: float, until_wall_s: float | None, limit: int, skip: int = 0) -> tuple[LoggedSwap, ...]:
+    async def swaps(
+        self, *, since_wall_s: float, until_wall_s: float | None, limit: int, skip: int = 0
+    ) -> tuple[LoggedSwap, ...]:
         """Swaps that ended between the two instants, as `find`."""
 
-    async def used(self, *, last_hour: int, hours: int, width_hours: int, caller: str | None) -> dict[str, object]:
-        """As JSON: what was used in the `hours` up to and with `last_hour` (since 1970), by time, caller and model."""
+    async def used(
+        self, *, last_hour: int, hours: int, width_hours: int, caller: str | None
+    ) -> dict[str, object]:
+        """As JSON: what was used in the `hours` up to and with `last_hour` (since 1970), by time,
+        caller and model.
+        """
 
     async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
-        """What became of the items that ended at or after `wall_s`, minute by minute, oldest first."""
+        """What became of the items that ended at or after `wall_s`, minute by minute, oldest
+        first.
+        """
 
     async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float, Counted], ...]:
         """Caller, instant (`accepted_wall_s`) and kind of what the rate limits count of external

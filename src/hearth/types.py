@@ -1,8 +1,10 @@
-"""The plain values that everybody shares: who asks for what, models, answers, money, and the version of the distribution.
+"""The plain values that everybody shares: who asks for what, models, answers, money, and the
+version of the distribution.
 
-No behaviour beyond ordering and arithmetic on the values themselves; imports nothing of Hearth. Instants (`_at`) are seconds on the
-monotonic clock unless a name says `wall`; durations end in `_s`. Money as whole numbers, so that no sum is ever off: amounts in nano-USD,
-prices in micro-USD for a million tokens; a bill is rounded up to the next nano-USD.
+No behaviour beyond ordering and arithmetic on the values themselves; imports nothing of Hearth.
+Instants (`_at`) are seconds on the monotonic clock unless a name says `wall`; durations end in
+`_s`. Money as whole numbers, so that no sum is ever off: amounts in nano-USD, prices in micro-USD
+for a million tokens; a bill is rounded up to the next nano-USD.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def usd(nano: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BilledTokens:
-    """What a call has used, each token in exactly one field; `cache_write` is kept for 5 minutes, `cache_write_hour` for an hour."""
+    """What a call has used, each token in exactly one field; `cache_write` is kept for 5 minutes,
+    `cache_write_hour` for an hour.
+    """
 
     input: int = 0
     output: int = 0
@@ -68,12 +72,23 @@ class Rates:
 
     @classmethod
     def in_usd(
-        cls, *, input_usd: float, output_usd: float, cache_read_usd: float, cache_write_usd: float, cache_write_hour_usd: float
+        cls,
+        *,
+        input_usd: float,
+        output_usd: float,
+        cache_read_usd: float,
+        cache_write_usd: float,
+        cache_write_hour_usd: float,
     ) -> Rates:
         """Rates given in US dollars for a million tokens, rounded up."""
         given = (input_usd, output_usd, cache_read_usd, cache_write_usd, cache_write_hour_usd)
         names = ("input", "output", "cache_read", "cache_write", "cache_write_hour")
-        return cls(**{name: math.ceil(round(each * MICRO_PER_USD, 3)) for name, each in zip(names, given, strict=True)})
+        return cls(
+            **{
+                name: math.ceil(round(each * MICRO_PER_USD, 3))
+                for name, each in zip(names, given, strict=True)
+            }
+        )
 
     @property
     def dearest_prompt(self) -> int:
@@ -93,7 +108,9 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a model costs; `long` in place of `usual` for a call whose prompt is longer than `long_from_tokens`."""
+    """What a model costs; `long` in place of `usual` for a call whose prompt is longer than
+    `long_from_tokens`.
+    """
 
     usual: Rates
     long: Rates | None = None
@@ -103,13 +120,21 @@ class Price:
         return self._rates(tokens.prompt).cost_nano_usd(tokens)
 
     def bound_nano_usd(self, prompt_tokens: int, output_tokens: int) -> int:
-        """The most that a call with at most so many tokens can cost, in nano-USD: nothing read from a cache, all of it written to one."""
+        """The most that a call with at most so many tokens can cost, in nano-USD: nothing read from
+        a cache, all of it written to one.
+        """
         choices = (self.usual, self._rates(prompt_tokens))
-        totals = [prompt_tokens * rates.dearest_prompt + output_tokens * rates.output for rates in choices]
+        totals = [
+            prompt_tokens * rates.dearest_prompt + output_tokens * rates.output for rates in choices
+        ]
         return -(-max(totals) // 1000)
 
     def _rates(self, prompt_tokens: int) -> Rates:
-        return self.long if self.long is not None and prompt_tokens > self.long_from_tokens else self.usual
+        return (
+            self.long
+            if self.long is not None and prompt_tokens > self.long_from_tokens
+            else self.usual
+        )
 
 
 def _sane(tokens: int) -> int:
@@ -120,15 +145,23 @@ Sequence = NewType("Sequence", int)
 """Identity and place of an item: assigned once at admission, strictly increasing, never reused."""
 
 RequestId = NewType("RequestId", str)
-"""What callers see and cancel by: `req_` and 32 hex digits, or the caller's own `X-Request-Id` where it is well formed and no job's."""
+"""What callers see and cancel by: `req_` and 32 hex digits, or the caller's own `X-Request-Id`
+where it is well formed and no job's.
+"""
 
 JOB_PREFIX = "job_"
 BATCH_JOB_PREFIX = "batch_req_"
-"""What the id of a job begins with, the latter for a request of a batch; 32 hex digits follow. No other request goes by such an id."""
+"""What the id of a job begins with, the latter for a request of a batch; 32 hex digits follow.
+
+No other request goes by such an id.
+"""
 LOCAL_CALLER = "local"
 """The caller name of every loopback peer while no keys are configured."""
 SEVERAL_CALLERS = "several"
-"""The caller of what different callers share. No key has this name: whose name it is may see and cancel it."""
+"""The caller of what different callers share.
+
+No key has this name: whose name it is may see and cancel it.
+"""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """HTTP header fields in wire order, names in lower case."""
@@ -142,9 +175,10 @@ DAY_S = 86_400.0
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def value(cls: type[T]) -> type[T]:
-    """A slotted, keyword-only dataclass that the type checker holds to be frozen, for what is made several times in each request. Nothing
-    guards it at run time: that guard makes a dataclass take two to four times as long to create. Everything else is
-    `@dataclass(frozen=True, slots=True, kw_only=True)`.
+    """A slotted, keyword-only dataclass that the type checker holds to be frozen, for what is made
+    several times in each request. Nothing guards it at run time: that guard makes a dataclass take
+    two to four times as long to create. Everything else is `@dataclass(frozen=True, slots=True,
+    kw_only=True)`.
     """
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
 
@@ -165,7 +199,9 @@ class Priority(IntEnum):
 
 
 class Band(IntEnum):
-    """The order in which waiting work is considered: internal by priority, then interrupted external, then the external FIFO."""
+    """The order in which waiting work is considered: internal by priority, then interrupted
+    external, then the external FIFO.
+    """
 
     CRITICAL = 0
     NORMAL = 1
@@ -177,20 +213,26 @@ class Band(IntEnum):
 _BAND_OF = (Band.CRITICAL, Band.NORMAL, Band.BACKGROUND)
 """By priority: a look-up takes a tenth of the time of `Band(priority)`."""
 _INTERNAL, _EXTERNAL_BAND = Lane.INTERNAL, Band.EXTERNAL
-"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
+"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a
+function.
+"""
 
 
 Dialect: TypeAlias = Literal["ollama", "openai", "anthropic"]
 """The API a caller speaks; decides error shapes and stream framing."""
 
 WorkKind: TypeAlias = Literal["generate", "embed", "load", "unload"]
-"""What a request asks of a model; an unload is answered by the gateway: residency is its own business."""
+"""What a request asks of a model; an unload is answered by the gateway: residency is its own
+business.
+"""
 
 Counted: TypeAlias = Literal["requests", "embeddings"]
 """What the rate limits count apart."""
 
 Way: TypeAlias = Literal["continued", "replayed"]
-"""How a stream that was interrupted goes on: the rest of its text is asked for, or all is run again and compared with what was sent."""
+"""How a stream that was interrupted goes on: the rest of its text is asked for, or all is run again
+and compared with what was sent.
+"""
 
 
 class Outcome(StrEnum):
@@ -204,21 +246,21 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class QueueItem:
-    """What the scheduler knows of one request: ids and sizes, never a body or a future. Nothing of it changes once it is accepted.
+    """What the scheduler knows of one request: ids and sizes, never a body or a future. Nothing of
+    it changes once it is accepted.
 
     Attributes:
-        sequence: 0 before it is accepted.
-        arrived_at: when it was accepted, or the request whose place it has taken; 0 before.
-        model: the model it must run on; None matches whatever is resident (and the home model when nothing is).
-        streaming: True when bytes reach the caller before the generation ends.
-        prompt_tokens: estimated size of the prompt.
-        max_tokens: the caller's own output limit, None where it gave none.
-        ways: how a stream of it that was interrupted can go on, best first; empty for not at all.
-        expires_at: the instant after which a still waiting item is given up, None for never.
-        inputs: callers' requests that it answers; more than one where embedding calls were joined.
-        counted: what the rate limits have counted it as; None where it shares a call that was counted already.
-        chain_id: what ties several items to one piece of work; None for an item on its own.
-        prompt_preview: how the prompt begins; empty unless the owner wants to see that (`server.prompt_previews`).
+        sequence: 0 before it is accepted. arrived_at: when it was accepted, or the request whose
+        place it has taken; 0 before. model: the model it must run on; None matches whatever is
+        resident (and the home model when nothing is). streaming: True when bytes reach the caller
+        before the generation ends. prompt_tokens: estimated size of the prompt. max_tokens: the
+        caller's own output limit, None where it gave none. ways: how a stream of it that was
+        interrupted can go on, best first; empty for not at all. expires_at: the instant after which
+        a still waiting item is given up, None for never. inputs: callers' requests that it answers;
+        more than one where embedding calls were joined. counted: what the rate limits have counted
+        it as; None where it shares a call that was counted already. chain_id: what ties several
+        items to one piece of work; None for an item on its own. prompt_preview: how the prompt
+        begins; empty unless the owner wants to see that (`server.prompt_previews`).
     """
 
     sequence: Sequence = Sequence(0)
@@ -252,8 +294,8 @@ class QueueItem:
 
 @value
 class Usage:
-    """What one finished generation reported of itself; None where the dialect does not say. `load_s`, `prompt_s`, `decode_s`: Ollama's own
-    timings (native routes only).
+    """What one finished generation reported of itself; None where the dialect does not say.
+    `load_s`, `prompt_s`, `decode_s`: Ollama's own timings (native routes only).
     """
 
     prompt_tokens: int | None = None
@@ -269,8 +311,9 @@ NO_USAGE = Usage()
 
 @value
 class BackendCall:
-    """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded, whole body. `hides_usage`: its body
-    asks for a usage in the stream that its caller has not asked for.
+    """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded,
+    whole body. `hides_usage`: its body asks for a usage in the stream that its caller has not asked
+    for.
     """
 
     method: str
@@ -282,8 +325,9 @@ class BackendCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudCall:
-    """One call of Anthropic's `POST /v1/messages`, ready to send: the model and the whole JSON body, which always asks for a stream.
-    `base_url`, `api_key`: where it goes and who pays; the key is in no repr.
+    """One call of Anthropic's `POST /v1/messages`, ready to send: the model and the whole JSON
+    body, which always asks for a stream. `base_url`, `api_key`: where it goes and who pays; the key
+    is in no repr.
     """
 
     model: str
@@ -303,7 +347,9 @@ class Post:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostAnswer:
-    """An HTTP answer (header names in lower case), or a `failure`: timeout, dns, connect, tls, forbidden_address or broken."""
+    """An HTTP answer (header names in lower case), or a `failure`: timeout, dns, connect, tls,
+    forbidden_address or broken.
+    """
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -322,15 +368,19 @@ class PostAnswer:
 
 @value
 class LoadOptions:
-    """The options that decide how a model is loaded; changing one of them is a reload (Ollama's scheduler)."""
+    """The options that decide how a model is loaded; changing one of them is a reload (Ollama's
+    scheduler).
+    """
 
     num_ctx: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledModel:
-    """A name that the backend lists. Those with one digest are one model (empty: like no other); `remote_host`: it runs there.
-    `capabilities`: what it can do, in Ollama's words; None where the list does not say."""
+    """A name that the backend lists. Those with one digest are one model (empty: like no other);
+    `remote_host`: it runs there. `capabilities`: what it can do, in Ollama's words; None where the
+    list does not say.
+    """
 
     name: str
     digest: str = ""
@@ -340,8 +390,9 @@ class InstalledModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentModel:
-    """A model as the backend reports it in memory. `size_mib`: whole footprint; vram_mib: the part on the GPU (smaller means a split with
-    the CPU). `embeds`: it seems to be made for embeddings alone.
+    """A model as the backend reports it in memory. `size_mib`: whole footprint; vram_mib: the part
+    on the GPU (smaller means a split with the CPU). `embeds`: it seems to be made for embeddings
+    alone.
     """
 
     name: str
@@ -353,7 +404,10 @@ class ResidentModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A program that holds memory of a GPU. `name` is empty and `used_mib` None where the driver does not say."""
+    """A program that holds memory of a GPU.
+
+    `name` is empty and `used_mib` None where the driver does not say.
+    """
 
     pid: int
     name: str = ""
@@ -362,9 +416,10 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """What a GPU says of itself at one moment; None is what it does not say. `reserved_mib`: what the driver keeps for itself: neither used
-    nor to be had. `processes`: None where they cannot be listed, which is not the same as none. `throttle_reasons`: why its clocks are held
-    down, in words such as `thermal`; empty where they are not.
+    """What a GPU says of itself at one moment; None is what it does not say. `reserved_mib`: what
+    the driver keeps for itself: neither used nor to be had. `processes`: None where they cannot be
+    listed, which is not the same as none. `throttle_reasons`: why its clocks are held down, in
+    words such as `thermal`; empty where they are not.
     """
 
     name: str = ""
@@ -382,8 +437,9 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The result of an in-process or `/llm/completions` call. `parsed`: what `output` says as JSON, where JSON was asked for and it is
-    some; else None. `cost_usd`: what Claude was paid; 0 for an answer of the GPU. `emulator`: the emulator has made it up.
+    """The result of an in-process or `/llm/completions` call. `parsed`: what `output` says as JSON,
+    where JSON was asked for and it is some; else None. `cost_usd`: what Claude was paid; 0 for an
+    answer of the GPU. `emulator`: the emulator has made it up.
     """
 
     output: str
@@ -398,9 +454,10 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """One finished item as the log keeps it: what `events.ItemEnded` said, with calendar instants (seconds since 1970, UTC). `epoch`: which
-    start of the gateway wrote it; unique together with `sequence`. `chain_id`: what ties several items to one piece of work; None for an
-    item on its own. `cost_usd`: None where nothing was paid.
+    """One finished item as the log keeps it: what `events.ItemEnded` said, with calendar instants
+    (seconds since 1970, UTC). `epoch`: which start of the gateway wrote it; unique together with
+    `sequence`. `chain_id`: what ties several items to one piece of work; None for an item on its
+    own. `cost_usd`: None where nothing was paid.
     """
 
     epoch: int
@@ -430,8 +487,9 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedSwap:
-    """A swap as the log keeps it. `ended_wall_s` in seconds since 1970; `vram_mib` and `offloaded` are None for a failed swap, `reason`
-    empty for another."""
+    """A swap as the log keeps it. `ended_wall_s` in seconds since 1970; `vram_mib` and `offloaded`
+    are None for a failed swap, `reason` empty for another.
+    """
 
     ended_wall_s: float
     from_models: tuple[str, ...]
@@ -445,7 +503,9 @@ class LoggedSwap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedCount:
-    """Items of one lane that ended alike within one minute; the first at `first_wall_s`, after `interruptions` all together."""
+    """Items of one lane that ended alike within one minute; the first at `first_wall_s`, after
+    `interruptions` all together.
+    """
 
     first_wall_s: float
     lane: Lane
@@ -463,8 +523,10 @@ def preview_of(prompt: str) -> str:
 
 @lru_cache(maxsize=256)
 def canonical_model(name: str) -> str:
-    """The name that Ollama lists for what a caller wrote: default registry and library dropped, `:latest` where there is no tag. Source:
-    Ollama's name rules (`registry.ollama.ai/library/NAME:latest`). Case is kept; compare case-insensitively where callers' spellings meet.
+    """The name that Ollama lists for what a caller wrote: default registry and library dropped,
+    `:latest` where there is no tag. Source: Ollama's name rules
+    (`registry.ollama.ai/library/NAME:latest`). Case is kept; compare case-insensitively where
+    callers' spellings meet.
     """
     short = name.removeprefix("registry.ollama.ai/").removeprefix("library/")
     return short if ":" in short.rpartition("/")[2] else f"{short}:latest"

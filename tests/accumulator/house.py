@@ -44,24 +44,35 @@ def embedding(
         prompt_tokens=len(text),
         request_id=RequestId(request_id or f"req_{text}"),
     )
-    return Submission(item=item, call=BackendCall(method="POST", path=path, headers=((b"user-agent", b"test"),), body=body))
+    return Submission(
+        item=item,
+        call=BackendCall(method="POST", path=path, headers=((b"user-agent", b"test"),), body=body),
+    )
 
 
 class EmbeddingHouse(House):
     """Two embedding models, one in memory; a call takes `SERVICE_S`."""
 
-    def __init__(self, *, parallel: int = 1, ollama: type[FakeOllama] = FakeOllama, **keys: Any) -> None:
-        settings = settings_with(embeddings=keys, queue={"max_external_depth": 1000}, gpu={"parallel": parallel})
+    def __init__(
+        self, *, parallel: int = 1, ollama: type[FakeOllama] = FakeOllama, **keys: Any
+    ) -> None:
+        settings = settings_with(
+            embeddings=keys, queue={"max_external_depth": 1000}, gpu={"parallel": parallel}
+        )
         service = Service(service_s=SERVICE_S)
         models = [FakeModel(name=name, parallel=parallel) for name in ("emb", "other")]
         self.counted: list[str] = []
         """What was counted as a call of the model server, by the input that made it one."""
-        super().__init__(*models, resident=("emb",), settings=settings, service=lambda _: service, ollama=ollama)
+        super().__init__(
+            *models, resident=("emb",), settings=settings, service=lambda _: service, ollama=ollama
+        )
 
     def ask(self, text: str, model: str = "emb", **wanted: Any) -> Ticket:
         """Submit an embedding call the way the routes do."""
         new = embedding(text, model, **wanted)
-        return self.gateway.embeddings.take(new, partial(self.counted.append, text)) or self.worker.submit(new)
+        return self.gateway.embeddings.take(
+            new, partial(self.counted.append, text)
+        ) or self.worker.submit(new)
 
     def reload(self, **sections: dict[str, Any]) -> None:
         """Put `settings_with(**sections)` in force."""
@@ -87,5 +98,7 @@ async def check_all(tickets: dict[str, Ticket]) -> None:
 
 
 def in_embedding_house(**keys: Any) -> Callable[[Test], Callable[..., None]]:
-    """Run a test in virtual time within an `EmbeddingHouse(**keys)` of its own, which it gets as its first argument."""
+    """Run a test in virtual time within an `EmbeddingHouse(**keys)` of its own, which it gets as
+    its first argument.
+    """
     return within(lambda: EmbeddingHouse(**keys))

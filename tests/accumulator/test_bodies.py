@@ -7,18 +7,30 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.dialects.embedding import MAX_BODY_BYTES, SingleInput, joined_body, shares_of, single_input, split_answer
+from hearth.dialects.embedding import (
+    MAX_BODY_BYTES,
+    SingleInput,
+    joined_body,
+    shares_of,
+    single_input,
+    split_answer,
+)
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
-EMBED, OPENAI, LEGACY = (INFERENCE_ROUTES[path] for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"))
+EMBED, OPENAI, LEGACY = (
+    INFERENCE_ROUTES[path] for path in ("/api/embed", "/v1/embeddings", "/api/embeddings")
+)
 OPTIONS = b'{"model":"m"}'
 ROOM = "x" * (MAX_BODY_BYTES - len(b'{"model":"m","input":""}'))
 
 
 def inputs(*texts: str, route: Route = EMBED, **fields: object) -> list[SingleInput]:
-    found = [single_input(route, json.dumps({"model": "emb", "input": text, **fields}).encode()) for text in texts]
+    found = [
+        single_input(route, json.dumps({"model": "emb", "input": text, **fields}).encode())
+        for text in texts
+    ]
     return [each for each in found if each]
 
 
@@ -43,33 +55,53 @@ def inputs(*texts: str, route: Route = EMBED, **fields: object) -> list[SingleIn
             (EMBED, b'{"model":"m","input":%s}' % given, None)
             for given in (b'["a","b"]', b"[]", b'""', b'[""]', b"[1,2]", b'"%sx"' % ROOM.encode())
         ),
-        *((EMBED, body, None) for body in (OPTIONS, b'{"model":"m","Input":"a"}', b'{"model":"m","input":"a","INPUT":"b"}')),
+        *(
+            (EMBED, body, None)
+            for body in (
+                OPTIONS,
+                b'{"model":"m","Input":"a"}',
+                b'{"model":"m","input":"a","INPUT":"b"}',
+            )
+        ),
         (EMBED, b'{"model":"m","input":"a","input":"b"}', None),
         (LEGACY, b'{"model":"m","prompt":"a","input":"a"}', None),
     ],
 )
-def test_a_call_is_one_input_and_what_it_has_in_common_with_others(route: Route, body: bytes, one: tuple[str, bytes] | None):
+def test_a_call_is_one_input_and_what_it_has_in_common_with_others(
+    route: Route, body: bytes, one: tuple[str, bytes] | None
+):
     found = single_input(route, body)
     assert (None if found is None else (found.text, found.options)) == one
 
 
 def test_the_joined_body_has_all_inputs_in_order_and_the_rest_as_it_was():
     both = inputs("é\u2028<", "b", route=OPENAI, dimensions=4)
-    assert json.loads(joined_body(both)) == {"model": "emb", "input": ["é\u2028<", "b"], "dimensions": 4}
+    assert json.loads(joined_body(both)) == {
+        "model": "emb",
+        "input": ["é\u2028<", "b"],
+        "dimensions": 4,
+    }
 
 
 def test_answers_of_ollama_are_cut_without_touching_a_digit():
     whole = captured("embed_many").body
     parts, said = split_answer(EMBED, whole, inputs("hello", "the of")) or [], json.loads(whole)
     assert [json.loads(part) for part, _ in parts] == [
-        {**said, "embeddings": [vector], "prompt_eval_count": count} for vector, count in zip(said["embeddings"], (7, 8), strict=True)
+        {**said, "embeddings": [vector], "prompt_eval_count": count}
+        for vector, count in zip(said["embeddings"], (7, 8), strict=True)
     ]
-    assert b"[[0.99361116,0.06277645,-0.009725292,0.013038688,-0.075350516,0.019965269,0.04715197,0.0152280945]]" in parts[0][0]
+    assert (
+        b"[[0.99361116,0.06277645,-0.009725292,0.013038688,-0.075350516,0.019965269,0.04715197,0.0152280945]]"
+        in parts[0][0]
+    )
     whole = captured("oai_embeddings").body
     parts, said = split_answer(OPENAI, whole, inputs("hello", "x")) or [], json.loads(whole)
     assert sum(count or 0 for _, count in parts) == said["usage"]["prompt_tokens"]
     for (part, count), item in zip(parts, said["data"], strict=True):
-        own = {"data": [{**item, "index": 0}], "usage": {"prompt_tokens": count, "total_tokens": count}}
+        own = {
+            "data": [{**item, "index": 0}],
+            "usage": {"prompt_tokens": count, "total_tokens": count},
+        }
         assert json.loads(part) == {**said, **own}
         assert part.endswith(b"}\n")
 
@@ -83,15 +115,29 @@ ITEM = b'{"object":"embedding","embedding":[1],"index":%d}'
     [
         (
             OPENAI,
-            b'{"object":"list","data":[%b,%b],"model":"emb","usage":{"prompt_tokens":4,"total_tokens":4}}\n' % (BASE64 % 0, BASE64 % 1),
-            [(b'{"object":"list","data":[%b],"model":"emb","usage":{"prompt_tokens":2,"total_tokens":2}}\n' % (BASE64 % 0), 2)] * 2,
+            b'{"object":"list","data":[%b,%b],"model":"emb","usage":{"prompt_tokens":4,"total_tokens":4}}\n'
+            % (BASE64 % 0, BASE64 % 1),
+            [
+                (
+                    b'{"object":"list","data":[%b],"model":"emb","usage":{"prompt_tokens":2,"total_tokens":2}}\n'
+                    % (BASE64 % 0),
+                    2,
+                )
+            ]
+            * 2,
         ),
         (
             EMBED,
             b'{"model":"m","embeddings":[[1],[2]]}',
-            [(b'{"model":"m","embeddings":[[1]]}', None), (b'{"model":"m","embeddings":[[2]]}', None)],
+            [
+                (b'{"model":"m","embeddings":[[1]]}', None),
+                (b'{"model":"m","embeddings":[[2]]}', None),
+            ],
         ),
-        *((EMBED, body, None) for body in (b"", b"nonsense", b'{"model":"m","embeddings":[[1],[2]')),
+        *(
+            (EMBED, body, None)
+            for body in (b"", b"nonsense", b'{"model":"m","embeddings":[[1],[2]')
+        ),
         *(
             (EMBED, b'{"model":"m","embeddings":[%s],"prompt_eval_count":2}' % vectors, None)
             for vectors in (b"[1]", b"[1],[2],[3]", b"[1], [2]", b"[1],null")

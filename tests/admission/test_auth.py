@@ -8,31 +8,87 @@ from typing import Any
 
 import pytest
 
-from hearth.admission.auth import Admission, BodyRoom, Identity, Keyring, admission_of, admit, check_model, digest_of
+from hearth.admission.auth import (
+    Admission,
+    BodyRoom,
+    Identity,
+    Keyring,
+    admission_of,
+    admit,
+    check_model,
+    digest_of,
+)
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter
-from hearth.config.settings import AuthSettings, CallerLimits, GatewayConfig, KeySettings, RateLimitSettings, Settings
-from hearth.errors import BadRequest, Forbidden, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
+from hearth.config.settings import (
+    AuthSettings,
+    CallerLimits,
+    GatewayConfig,
+    KeySettings,
+    RateLimitSettings,
+    Settings,
+)
+from hearth.errors import (
+    BadRequest,
+    Forbidden,
+    NoRoomForBodies,
+    RateLimited,
+    Unauthenticated,
+    WrongKey,
+)
 from hearth.types import LOCAL_CALLER, Lane, Priority
 from tests.support.cases import for_each
 
 KEY = "hearth_correct"
-RIGHTS: dict[str, Any] = {"lane": Lane.INTERNAL, "max_priority": Priority.NORMAL, "models": ("llama*",), "admin": True}
-KEYED = Keyring(AuthSettings(keys=(KeySettings(name="house", sha256=digest_of(KEY).upper(), **RIGHTS),)))
+RIGHTS: dict[str, Any] = {
+    "lane": Lane.INTERNAL,
+    "max_priority": Priority.NORMAL,
+    "models": ("llama*",),
+    "admin": True,
+}
+KEYED = Keyring(
+    AuthSettings(keys=(KeySettings(name="house", sha256=digest_of(KEY).upper(), **RIGHTS),))
+)
 KEYLESS = Keyring(AuthSettings())
-FORMS = [(b"authorization", form % KEY.encode()) for form in (b"Bearer %b", b"bearer %b", b"Bearer   %b ")]
+FORMS = [
+    (b"authorization", form % KEY.encode())
+    for form in (b"Bearer %b", b"bearer %b", b"Bearer   %b ")
+]
 FORMS += [(name, KEY.encode()) for name in (b"x-api-key", b"api-key")]
-BLANKS = [(b"authorization", b"Bearer "), (b"authorization", b""), (b"x-api-key", b""), (b"api-key", b" ")]
-TWICE = [[FORMS[0], FORMS[0]], [FORMS[3], (b"x-api-key", b"other")], [(b"x-api-key", b"other"), FORMS[3]]]
-WRONG = [(b"authorization", b"Bearer other"), (b"x-api-key", b"undefined"), (b"api-key", b"\xff\xfe")]
-FORWARDED = [(b"x-forwarded-for", b"127.0.0.1"), (b"forwarded", b"for=127.0.0.1"), (b"x-real-ip", b"127.0.0.1")]
+BLANKS = [
+    (b"authorization", b"Bearer "),
+    (b"authorization", b""),
+    (b"x-api-key", b""),
+    (b"api-key", b" "),
+]
+TWICE = [
+    [FORMS[0], FORMS[0]],
+    [FORMS[3], (b"x-api-key", b"other")],
+    [(b"x-api-key", b"other"), FORMS[3]],
+]
+WRONG = [
+    (b"authorization", b"Bearer other"),
+    (b"x-api-key", b"undefined"),
+    (b"api-key", b"\xff\xfe"),
+]
+FORWARDED = [
+    (b"x-forwarded-for", b"127.0.0.1"),
+    (b"forwarded", b"for=127.0.0.1"),
+    (b"x-real-ip", b"127.0.0.1"),
+]
 
 
 def test_every_form_of_a_key_names_the_same_caller_with_the_rights_of_the_key():
     expected = Identity(caller="house", authenticated=True, **RIGHTS)
     # A blank one is what a client sends for a key that was set to nothing.
-    sent = [[form] for form in FORMS] + [[blank, form] for form, blank in itertools.product(FORMS, BLANKS) if form[0] != blank[0]]
-    assert [fields for fields in sent if KEYED.identify(RequestHeaders.of(fields), "192.168.1.9") != expected] == []
+    sent = [[form] for form in FORMS] + [
+        [blank, form] for form, blank in itertools.product(FORMS, BLANKS) if form[0] != blank[0]
+    ]
+    assert [
+        fields
+        for fields in sent
+        if KEYED.identify(RequestHeaders.of(fields), "192.168.1.9") != expected
+    ] == []
     assert expected.may_manage_models
     assert KEY not in repr(RequestHeaders.of(FORMS[:1]))
     assert digest_of(KEY) not in repr(KEYED)
@@ -43,24 +99,45 @@ def basic(text: str) -> tuple[bytes, bytes]:
 
 
 NO_KEYS = [
-    *(basic("proxy:let me in"), basic("proxy"), basic(KEY), (b"authorization", b"Basic =%="), (b"authorization", b"Digest x=1")),
-    *((b"authorization", b"Bearer undefined"), (b"x-api-key", b"null"), (b"api-key", b"sk-no-key-required")),
+    *(
+        basic("proxy:let me in"),
+        basic("proxy"),
+        basic(KEY),
+        (b"authorization", b"Basic =%="),
+        (b"authorization", b"Digest x=1"),
+    ),
+    *(
+        (b"authorization", b"Bearer undefined"),
+        (b"x-api-key", b"null"),
+        (b"api-key", b"sk-no-key-required"),
+    ),
 ]
 """What proxies add, and what clients send for a key that nobody has set."""
 
 
 def test_a_key_may_come_twice_or_beside_what_is_no_key_and_as_the_password_of_basic():
     expected = KEYED.identify(RequestHeaders.of([FORMS[0]]), None)
-    pairs = [pair for pair in itertools.product(FORMS, [*FORMS, *NO_KEYS]) if pair[0][0] != pair[1][0]]
+    pairs = [
+        pair for pair in itertools.product(FORMS, [*FORMS, *NO_KEYS]) if pair[0][0] != pair[1][0]
+    ]
     alone = [(basic(f"anybody:{KEY}"),), (basic(f":{KEY}"),)]
-    for fields in [*pairs, *((second, first) for first, second in pairs), *alone, (*alone[0], FORMS[3])]:
+    for fields in [
+        *pairs,
+        *((second, first) for first, second in pairs),
+        *alone,
+        (*alone[0], FORMS[3]),
+    ]:
         assert KEYED.identify(RequestHeaders.of(fields), "192.168.1.9") == expected, fields
 
 
 def test_two_keys_of_different_callers_are_refused_with_the_names_of_both_headers():
     keys = ("hearth_first", "hearth_second")
     named = zip(("a", "b"), keys, strict=True)
-    keyring = Keyring(AuthSettings(keys=tuple(KeySettings(name=name, sha256=digest_of(key)) for name, key in named)))
+    keyring = Keyring(
+        AuthSettings(
+            keys=tuple(KeySettings(name=name, sha256=digest_of(key)) for name, key in named)
+        )
+    )
     fields = [basic(f"x:{keys[0]}"), (b"api-key", keys[1].encode())]
     for sent in (fields, fields[::-1]):
         with pytest.raises(BadRequest, match="Authorization and api-key"):
@@ -84,7 +161,9 @@ def test_one_header_with_two_values_is_refused_with_its_name(fields):
         ([], Unauthenticated),
     ],
 )
-def test_whoever_shows_no_known_key_is_refused_and_only_what_could_be_one_counts_as_a_wrong_one(sent, error):
+def test_whoever_shows_no_known_key_is_refused_and_only_what_could_be_one_counts_as_a_wrong_one(
+    sent, error
+):
     with pytest.raises(Unauthenticated) as refused:
         KEYED.identify(RequestHeaders.of(sent), "127.0.0.1")
     assert type(refused.value) is error
@@ -101,16 +180,30 @@ def test_without_keys_everybody_but_this_machine_is_refused_whatever_is_sent(pee
 def test_without_keys_this_machine_is_the_local_caller_and_admin_but_manages_no_models(peer):
     for fields in ([], *TWICE, NO_KEYS[:1]):
         identity = KEYLESS.identify(RequestHeaders.of(fields), peer)
-        assert (identity.caller, identity.lane, identity.admin, identity.authenticated) == (LOCAL_CALLER, Lane.EXTERNAL, True, False)
+        assert (identity.caller, identity.lane, identity.admin, identity.authenticated) == (
+            LOCAL_CALLER,
+            Lane.EXTERNAL,
+            True,
+            False,
+        )
         assert not identity.may_manage_models
 
 
-CONFIG = GatewayConfig(settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND}))
+CONFIG = GatewayConfig(
+    settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND})
+)
 LONGEST = "aZ0_.:-" + "x" * 57
 
 
 def identity(**changes: Any) -> Identity:
-    base = {"caller": "c", "lane": Lane.EXTERNAL, "max_priority": Priority.CRITICAL, "models": (), "admin": False, "authenticated": True}
+    base = {
+        "caller": "c",
+        "lane": Lane.EXTERNAL,
+        "max_priority": Priority.CRITICAL,
+        "models": (),
+        "admin": False,
+        "authenticated": True,
+    }
     return Identity(**{**base, **changes})
 
 
@@ -131,7 +224,8 @@ ASSISTANT = identity(lane=Lane.INTERNAL, priority=Priority.CRITICAL)
         (INTERNAL, "", "", Lane.INTERNAL, Priority.NORMAL),
         (LOW, "reply", "", Lane.INTERNAL, Priority.BACKGROUND),  # the ceiling of the key
         (LOW, "", "", Lane.INTERNAL, Priority.BACKGROUND),
-        (EXTERNAL, "reply", "critical", Lane.EXTERNAL, Priority.NORMAL),  # its task type is only recorded
+        # its task type is only recorded
+        (EXTERNAL, "reply", "critical", Lane.EXTERNAL, Priority.NORMAL),
         (LOCAL, "", "", Lane.EXTERNAL, Priority.NORMAL),
         (LOCAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
         (INTERNAL, "", "background", Lane.INTERNAL, Priority.BACKGROUND),  # a hint only lowers
@@ -140,12 +234,19 @@ ASSISTANT = identity(lane=Lane.INTERNAL, priority=Priority.CRITICAL)
         (INTERNAL, "", "9", Lane.INTERNAL, Priority.NORMAL),
     ],
 )
-def test_the_key_decides_the_lane_and_the_task_type_the_priority(who, task_type, hint, lane, priority):
+def test_the_key_decides_the_lane_and_the_task_type_the_priority(
+    who, task_type, hint, lane, priority
+):
     expected = Admission(lane=lane, priority=priority, task_type=task_type or None)
-    headers = RequestHeaders.of([(b"x-task-type", task_type.encode()), (b"x-priority", hint.encode())])
+    headers = RequestHeaders.of(
+        [(b"x-task-type", task_type.encode()), (b"x-priority", hint.encode())]
+    )
     assert admission_of(who, headers, CONFIG) == expected
-    other = RequestHeaders.of([(b"x-task-type", b"other" if task_type else b""), (b"x-priority", hint.encode())])
-    assert admission_of(who, other, CONFIG, task_type=task_type) == expected  # that of a body goes before the header
+    other = RequestHeaders.of(
+        [(b"x-task-type", b"other" if task_type else b""), (b"x-priority", hint.encode())]
+    )
+    # that of a body goes before the header
+    assert admission_of(who, other, CONFIG, task_type=task_type) == expected
 
 
 @for_each("task_type", ["x" * 65, "two words", "new\nline", "\x1b[31m", "ünlaut", "reply\n"])
@@ -158,7 +259,11 @@ def test_a_key_with_models_may_use_those_and_what_their_wildcards_match():
     few = ("llama3.1:8b", "qwen*")
     for models, model in (((), "anything"), ((), None), (few, "llama3.1:8b"), (few, "qwen2.5:32b")):
         check_model(identity(models=models), model)
-    for model, text in (("llama3.1:70b", r"llama3\.1:70b"), ("QWEN2.5:32b", "QWEN"), (None, "name one")):
+    for model, text in (
+        ("llama3.1:70b", r"llama3\.1:70b"),
+        ("QWEN2.5:32b", "QWEN"),
+        (None, "name one"),
+    ):
         with pytest.raises(Forbidden, match=text):
             check_model(identity(models=few), model)
 
@@ -172,12 +277,15 @@ def place(lane: Lane) -> Admission:
     [
         (EXTERNAL, Lane.EXTERNAL, 2, 2),
         (EXTERNAL, Lane.EXTERNAL, None, 120),
-        (LOCAL, Lane.EXTERNAL, None, 5000),  # without keys nobody is limited until the owner says so
+        # without keys nobody is limited until the owner says so
+        (LOCAL, Lane.EXTERNAL, None, 5000),
         (LOCAL, Lane.EXTERNAL, 0, 0),
         (INTERNAL, Lane.INTERNAL, 2, 5000),
     ],
 )
-def test_an_external_caller_has_a_rate_and_hears_when_to_come_back_and_a_forbidden_model_costs_nothing(who, lane, per_minute, admitted):
+def test_an_external_caller_has_a_rate_and_hears_when_to_come_back_and_a_forbidden_model_costs_nothing(
+    who, lane, per_minute, admitted
+):
     limits = RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute)))
     with pytest.raises(Forbidden):
         admit(identity(models=("a",)), "b", place(Lane.EXTERNAL), limits, 100.0)
@@ -187,7 +295,10 @@ def test_an_external_caller_has_a_rate_and_hears_when_to_come_back_and_a_forbidd
         with pytest.raises(RateLimited) as refused:
             admit(who, "m", place(lane), limits, 110.0)
         assert refused.value.retry_after_s == (pytest.approx(50.0) if admitted else 3600.0)
-        assert f"may make {admitted} requests in any minute (rate_limits.default.requests_per_minute)" in refused.value.message
+        assert (
+            f"may make {admitted} requests in any minute (rate_limits.default.requests_per_minute)"
+            in refused.value.message
+        )
 
 
 def test_one_caller_may_hold_as_much_as_it_leaves_free_and_the_internal_lane_has_the_last_quarter():

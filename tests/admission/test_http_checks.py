@@ -1,10 +1,19 @@
-"""Host, framing, origin and media type: what no caller may send. Tables of header fields, and what becomes of each."""
+"""Host, framing, origin and media type: what no caller may send.
+
+Tables of header fields, and what becomes of each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from hearth.admission.http_checks import HostRules, RequestHeaders, check_framing, check_media, check_origin
+from hearth.admission.http_checks import (
+    HostRules,
+    RequestHeaders,
+    check_framing,
+    check_media,
+    check_origin,
+)
 from hearth.config.settings import ServerSettings
 from hearth.errors import BadRequest, Forbidden, HearthError, HostNotAllowed, UnsupportedMedia
 from tests.support.cases import for_each
@@ -13,7 +22,9 @@ Field = tuple[bytes, bytes]
 HOST, ORIGIN = (b"host", b"localhost:8411"), (b"origin", b"http://localhost:8411")
 
 
-def refusal(check: Callable[..., None], *arguments: object, **more: bool) -> type[HearthError] | None:
+def refusal(
+    check: Callable[..., None], *arguments: object, **more: bool
+) -> type[HearthError] | None:
     """What the check raises."""
     try:
         check(*arguments, **more)
@@ -58,7 +69,8 @@ def test_a_host_is_one_name_of_this_machine_or_one_that_the_owner_has_set(rules,
         assert refusal(rules.check_host, RequestHeaders.of([(b"host", host)])) is expected, host
     for fields in ((HOST, HOST), ((b"host", b""),)):
         assert refusal(rules.check_host, RequestHeaders.of(fields)) is BadRequest
-    assert refusal(rules.check_host, RequestHeaders.of([])) is None  # HTTP/1.0, which no browser speaks
+    # HTTP/1.0, which no browser speaks
+    assert refusal(rules.check_host, RequestHeaders.of([])) is None
 
 
 LENGTH, CHUNKED = (b"content-length", b"3"), (b"transfer-encoding", b"chunked")
@@ -84,7 +96,11 @@ FOREIGN = (
     b"http://evil.test http://localhost.evil.test http://localhost:8411@evil.test http://localhost:8411/ http://127.0.0.1:8411 null "
     b"http://localhost:3000 http://localhost:84111 ftp://localhost:8411 localhost:8411"
 )
-CROSS, NAVIGATES, NO_CORS = (b"sec-fetch-site", b"cross-site"), (b"sec-fetch-mode", b"navigate"), (b"sec-fetch-mode", b"no-cors")
+CROSS, NAVIGATES, NO_CORS = (
+    (b"sec-fetch-site", b"cross-site"),
+    (b"sec-fetch-mode", b"navigate"),
+    (b"sec-fetch-mode", b"no-cors"),
+)
 CHANGES = ("POST", "DELETE", "PUT", "OPTIONS")
 
 
@@ -95,7 +111,8 @@ CHANGES = ("POST", "DELETE", "PUT", "OPTIONS")
         (CHANGES, [ORIGIN, ORIGIN], {}, Forbidden),
         (CHANGES, [], {}, None),
         (CHANGES, [ORIGIN], {}, None),
-        (["GET"], [(b"origin", b"http://evil.test")], {}, None),  # the browser shows the page nothing
+        # the browser shows the page nothing
+        (["GET"], [(b"origin", b"http://evil.test")], {}, None),
         (["GET", "POST"], [CROSS, NO_CORS], {}, Forbidden),
         (["POST"], [CROSS, NAVIGATES], {}, Forbidden),
         (["GET"], [CROSS, NAVIGATES], {}, None),  # somebody follows a link
@@ -104,9 +121,13 @@ CHANGES = ("POST", "DELETE", "PUT", "OPTIONS")
         (["GET"], [NAVIGATES], {"forwards": True}, None),
     ],
 )
-def test_a_page_of_another_origin_may_change_nothing_and_fetch_nothing(methods, fields, more, expected):
+def test_a_page_of_another_origin_may_change_nothing_and_fetch_nothing(
+    methods, fields, more, expected
+):
     for method in methods:
-        assert refusal(check_origin, method, RequestHeaders.of([HOST, *fields]), **more) is expected, method
+        assert (
+            refusal(check_origin, method, RequestHeaders.of([HOST, *fields]), **more) is expected
+        ), method
 
 
 def typed(kind: bytes, *others: Field) -> tuple[Field, ...]:
@@ -125,7 +146,10 @@ FORM, TEXT, PARTS, OCTETS = (
 )
 NODE, SIGNS = (b"sec-fetch-mode", b"cors"), (ORIGIN, (b"sec-fetch-site", b"same-origin"))
 TAKEN: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
-    *((typed(kind, ORIGIN), {}) for kind in (b"application/json", b"application/json; charset=utf-8", b"Application/JSON")),
+    *(
+        (typed(kind, ORIGIN), {})
+        for kind in (b"application/json", b"application/json; charset=utf-8", b"Application/JSON")
+    ),
     *((fields, {}) for fields in ((), typed(FORM), typed(TEXT, NODE), typed(FORM, NODE))),
     (typed(PARTS, NODE), {"form": True}),
     (typed(OCTETS), {"binary": True}),
@@ -136,8 +160,19 @@ TAKEN: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
 REFUSED: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
     *((fields, {}) for sign in SIGNS for fields in ((sign,), typed(FORM, sign), typed(TEXT, sign))),
     *((typed(PARTS, sign), {"form": True}) for sign in SIGNS),
-    *((fields, {}) for fields in (typed(PARTS), typed(OCTETS), typed(OCTETS, (b"content-length", b"2")), typed(b"text/json"))),
-    *((coded(coding), {}) for coding in (b"gzip", b"br", b"zstd", b"deflate", b"gzip, gzip", b"identity, gzip")),
+    *(
+        (fields, {})
+        for fields in (
+            typed(PARTS),
+            typed(OCTETS),
+            typed(OCTETS, (b"content-length", b"2")),
+            typed(b"text/json"),
+        )
+    ),
+    *(
+        (coded(coding), {})
+        for coding in (b"gzip", b"br", b"zstd", b"deflate", b"gzip, gzip", b"identity, gzip")
+    ),
     *((fields, {"zstd": True}) for fields in (coded(b"gzip"), coded(b"zstd", b"zstd"))),
 ]
 
@@ -145,5 +180,8 @@ REFUSED: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
 @for_each(("table", "expected"), [(TAKEN, None), (REFUSED, UnsupportedMedia)])
 def test_a_body_is_json_and_a_browser_has_to_say_so(table, expected):
     for fields, admitted in table:
-        assert refusal(check_media, "POST", RequestHeaders.of(fields), **admitted) is expected, (fields, admitted)
+        assert refusal(check_media, "POST", RequestHeaders.of(fields), **admitted) is expected, (
+            fields,
+            admitted,
+        )
         assert refusal(check_media, "GET", RequestHeaders.of(fields), **admitted) is None

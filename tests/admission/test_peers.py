@@ -1,4 +1,6 @@
-"""Whom an address stands for, and the limits of connections and wrong keys, in instants that the test makes up."""
+"""Whom an address stands for, and the limits of connections and wrong keys, in instants that the
+test makes up.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_many_peers_take_bounded_memory_and_who_was_quiet_for_longest_is_forgott
 
 
 @given(st.lists(st.floats(min_value=0, max_value=20, allow_nan=False), max_size=200))
-def test_no_minute_has_more_answers_than_the_limit_and_a_promised_instant_is_kept(gaps: list[float]):
+def test_no_minute_has_more_answers_than_the_limit_and_a_promised_instant_is_kept(
+    gaps: list[float],
+):
     keys, now, answered = WrongKeys(), 0.0, list[float]()
     for gap in gaps:
         now += gap
@@ -111,7 +115,9 @@ class Shares(Recorder):
         ({THIS_MACHINE: 70}, "10.0.0.1", 10, "all"),
     ],
 )
-def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_is_full(before, peer, admitted, bound):
+def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_is_full(
+    before, peer, admitted, bound
+):
     shares = Shares()
     for each, count in before.items():
         shares.fill(each, count)
@@ -119,16 +125,26 @@ def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_
     shares.clock.now += WINDOW_S
     assert shares.fill(peer, 1000) == admitted
     (crowded,) = shares.of(ConnectionsCrowded)
-    assert (crowded.peer, crowded.bound, crowded.open, crowded.refused) == (peer, bound, admitted, 1)
+    assert (crowded.peer, crowded.bound, crowded.open, crowded.refused) == (
+        peer,
+        bound,
+        admitted,
+        1,
+    )
 
 
 def test_every_total_has_room_for_everybody_alone_and_some_of_the_refused_wait_for_their_answer_and_who_leaves_makes_room():
     for connections in (1, 2, 3, 7, 8, 64, 4096):
-        assert [Shares(ConnectionLimits.sharing(connections)).fill(peer, 1) for peer in (THIS_MACHINE, PEER)] == [1, 1]
+        assert [
+            Shares(ConnectionLimits.sharing(connections)).fill(peer, 1)
+            for peer in (THIS_MACHINE, PEER)
+        ] == [1, 1]
     shares = Shares()
     enter, leave = shares.connections.enter, shares.connections.leave
     shares.fill(PEER, 20)
-    assert [enter(PEER) for _ in range(MAX_REJECTING + 5)] == ["rejecting"] * MAX_REJECTING + ["closed"] * 5
+    assert [enter(PEER) for _ in range(MAX_REJECTING + 5)] == ["rejecting"] * MAX_REJECTING + [
+        "closed"
+    ] * 5
     leave(PEER, "closed")
     assert enter(PEER) == "closed"
     leave(PEER, "rejecting")
@@ -142,15 +158,26 @@ def test_a_refused_peer_is_reported_once_a_minute_with_the_number_in_bounded_mem
     for _ in range(150):
         shares.connections.enter(PEER)
         shares.clock.now += 1.0
-    assert [(event.at - 1000.0, event.refused) for event in shares.of(ConnectionsCrowded)] == [(0, 1), (60, 60), (120, 60)]
+    assert [(event.at - 1000.0, event.refused) for event in shares.of(ConnectionsCrowded)] == [
+        (0, 1),
+        (60, 60),
+        (120, 60),
+    ]
     for number in range(MAX_PEERS):
         shares.connections.enter(f"10.{number // 250}.{number % 250}.1")
     shares.connections.enter(PEER)
     assert shares.of(ConnectionsCrowded)[-1].peer == PEER  # forgotten, so reported again
 
 
-@given(st.lists(st.tuples(st.sampled_from([THIS_MACHINE, "a", "b", "c", "d", "e"]), st.booleans()), max_size=300))
-def test_the_count_is_exact_and_no_share_is_passed_whatever_comes_and_goes(steps: list[tuple[str, bool]]):
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([THIS_MACHINE, "a", "b", "c", "d", "e"]), st.booleans()),
+        max_size=300,
+    )
+)
+def test_the_count_is_exact_and_no_share_is_passed_whatever_comes_and_goes(
+    steps: list[tuple[str, bool]],
+):
     shares, held = Shares(), list[tuple[str, Place]]()
     for peer, comes in steps:
         if comes:
@@ -159,6 +186,9 @@ def test_the_count_is_exact_and_no_share_is_passed_whatever_comes_and_goes(steps
             shares.connections.leave(*held.pop(0))
         inside = Counter(peer for peer, place in held if place == "admitted")
         assert shares.connections.shown()["open"] == inside.total() <= LIMITS.all
-        assert max([0, *(count for peer, count in inside.items() if peer != THIS_MACHINE)]) <= LIMITS.one_machine
+        assert (
+            max([0, *(count for peer, count in inside.items() if peer != THIS_MACHINE)])
+            <= LIMITS.one_machine
+        )
         assert inside[THIS_MACHINE] <= LIMITS.this_machine
         assert inside.total() - inside[THIS_MACHINE] <= LIMITS.all_others

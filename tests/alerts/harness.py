@@ -23,19 +23,33 @@ SECRET = "canary-77aa"
 DISCORD = f"https://discord.example/api/webhooks/1/{SECRET}"
 WEBHOOK = f"https://hooks.example/{SECRET}"
 ONE = AlertSettings(discord_webhook_url=DISCORD)
-ALL = AlertSettings(discord_webhook_url=DISCORD, webhook_url=WEBHOOK, ntfy_url=f"https://ntfy.example/{SECRET}")
+ALL = AlertSettings(
+    discord_webhook_url=DISCORD, webhook_url=WEBHOOK, ntfy_url=f"https://ntfy.example/{SECRET}"
+)
 GATHERED_S = 3.0
 """After this, what was said at once has arrived."""
 
 
 def alert(
-    subject: str = "webui", kind: AlertType = AlertType.QUEUE_FULL, *, at: float = 0.0, text: str = "it is full", **more: Any
+    subject: str = "webui",
+    kind: AlertType = AlertType.QUEUE_FULL,
+    *,
+    at: float = 0.0,
+    text: str = "it is full",
+    **more: Any,
 ) -> Alert:
     return Alert(type=kind, subject=subject, at=at, text=text, **more)
 
 
 def down(at: float = 0.0, subject: str = "") -> Alert:
-    return alert(subject, AlertType.BACKEND_DOWN, at=at, text="it is down", lasting=True, severity=Severity.ERROR)
+    return alert(
+        subject,
+        AlertType.BACKEND_DOWN,
+        at=at,
+        text="it is down",
+        lasting=True,
+        severity=Severity.ERROR,
+    )
 
 
 def up(at: float = 0.0, subject: str = "") -> Alert:
@@ -76,9 +90,15 @@ class Harness:
         return texts
 
     async def put(self, *alerts: str | Alert, wait_s: float = 0.0, **more: Any) -> None:
-        """Give alerts to the first target, past the debouncing; a text stands for one about that caller."""
+        """Give alerts to the first target, past the debouncing; a text stands for one about that
+        caller.
+        """
         for each in alerts:
-            self.target.put(alert(each, text=f"about {each}", at=self.now, **more) if isinstance(each, str) else each)
+            self.target.put(
+                alert(each, text=f"about {each}", at=self.now, **more)
+                if isinstance(each, str)
+                else each
+            )
         await asyncio.sleep(wait_s)
 
     @property
@@ -88,7 +108,10 @@ class Harness:
 
     @property
     def texts(self) -> list[str]:
-        return [text.removeprefix("Hearth: ").removeprefix("Queue full: ") for text in self.webhooks.texts()]
+        return [
+            text.removeprefix("Hearth: ").removeprefix("Queue full: ")
+            for text in self.webhooks.texts()
+        ]
 
     @property
     def failures(self) -> list[tuple[str, int, bool]]:
@@ -100,7 +123,9 @@ class Harness:
 
 
 @asynccontextmanager
-async def alerting(settings: AlertSettings = ONE, *replies: Reply, default: Reply = OK, latency_s: float = 0.0) -> AsyncIterator[Harness]:
+async def alerting(
+    settings: AlertSettings = ONE, *replies: Reply, default: Reply = OK, latency_s: float = 0.0
+) -> AsyncIterator[Harness]:
     webhooks, events = Webhooks(*replies, default=default), Recorder()
     fanout, poster = EventFanout((events,)), MemoryPoster(webhooks, latency_s=latency_s)
     alerter = GatewayAlerter(settings=settings, clock=LoopClock(), events=fanout, poster=poster)
@@ -112,6 +137,10 @@ async def alerting(settings: AlertSettings = ONE, *replies: Reply, default: Repl
     with suppress(asyncio.CancelledError):
         await task
     await alerter.aclose()
-    assert (poster.closed, webhooks.refused, webhooks.most_in_flight <= len(alerter._targets)) == (True, [], True)
+    assert (poster.closed, webhooks.refused, webhooks.most_in_flight <= len(alerter._targets)) == (
+        True,
+        [],
+        True,
+    )
     assert SECRET not in repr((events.all, alerter.status()))
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -17,7 +17,16 @@ from hearth.alerts.rules import Alert
 from hearth.bootstrap.assembly import join_alerts
 from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
 from hearth.errors import NotFound
-from hearth.events import AlertFailed, AlertSent, BackendCameUp, BackendWentDown, Event, InternalFault, ItemQueued, SwapCompleted
+from hearth.events import (
+    AlertFailed,
+    AlertSent,
+    BackendCameUp,
+    BackendWentDown,
+    Event,
+    InternalFault,
+    ItemQueued,
+    SwapCompleted,
+)
 from hearth.observability.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
 from hearth.types import Lane
 from tests.alerts.harness import ALL, GATHERED_S, ONE, SECRET, WEBHOOK, alert, alerting, down, up
@@ -32,7 +41,10 @@ from tests.worker.house import House, body_of, settings_with
 
 MUTED = ONE.replace(mute=(AlertType.BACKEND_DOWN,))
 SWAP = sample(SwapCompleted, from_models=("a",), to_model="b", offloaded=False)
-WENT_DOWN, CAME_UP = BackendWentDown(at=0.0, reason="x"), BackendCameUp(at=0.0, version="1", down_s=8.0)
+WENT_DOWN, CAME_UP = (
+    BackendWentDown(at=0.0, reason="x"),
+    BackendCameUp(at=0.0, version="1", down_s=8.0),
+)
 IS_DOWN = "Hearth: Model server down: The model server does not answer (x). Requests wait for it and then get 503."
 IS_UP = "Hearth: Resolved: Model server down: The model server answers again after 8 s."
 
@@ -70,7 +82,9 @@ async def test_the_refusals_of_so_many_callers_are_remembered_and_with_one_more_
     async with alerting(ONE.replace(rate_limit_alert_threshold=2)) as it:
         for number in (*range(MAX_CALLERS), 0, MAX_CALLERS, 2, 1):
             it.emit(rejected("rate_limited", f"caller {number}"))
-        assert [text.partition(" was refused")[0].rpartition(": ")[2] for text in await it.arrived()] == ["caller 0", "caller 2"]
+        assert [
+            text.partition(" was refused")[0].rpartition(": ")[2] for text in await it.arrived()
+        ] == ["caller 0", "caller 2"]
 
 
 @in_virtual_time
@@ -80,7 +94,9 @@ async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_
             it.emit(item(ItemQueued, number))
         assert await it.arrived() == []
         it.emit(item(ItemQueued, 10))
-        assert await it.arrived() == ["Hearth: Long queue: 11 external requests wait; the limit is 10."]
+        assert await it.arrived() == [
+            "Hearth: Long queue: 11 external requests wait; the limit is 10."
+        ]
         assert it.alerter.status()["active"] == [{"type": "queue_depth", "subject": ""}]
         for number in range(5):
             it.emit(item(ev.ItemDispatched, number))
@@ -98,7 +114,12 @@ async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_
 @in_virtual_time
 async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_within_a_minute():
     async with alerting() as it:
-        tracker = GpuTracker("home", GpuAlertSettings(swaps_per_hour_warning=2, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=100))
+        tracker = GpuTracker(
+            "home",
+            GpuAlertSettings(
+                swaps_per_hour_warning=2, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=100
+            ),
+        )
         it.alerter.watch_gpu(tracker.alarming)
 
         async def swap(length_s: float) -> None:
@@ -115,12 +136,21 @@ async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_withi
             "Hearth: Slow model swap: The last model swap took 61 s; the limit is 60 s.",
         ]
         await asyncio.sleep(third_at + 3600 + CHECK_EVERY_S + 1 - it.now)
-        assert await it.arrived() == ["Hearth: Resolved: Many model swaps: It is back within its limit."]
-        tracker.update("home", GpuAlertSettings(swaps_per_hour_warning=100, swap_wait_ms_warning=1e6, swap_overhead_pct_warning=25))
+        assert await it.arrived() == [
+            "Hearth: Resolved: Many model swaps: It is back within its limit."
+        ]
+        tracker.update(
+            "home",
+            GpuAlertSettings(
+                swaps_per_hour_warning=100, swap_wait_ms_warning=1e6, swap_overhead_pct_warning=25
+            ),
+        )
         tracker.record_execution_time(BUSY_ENOUGH_S, it.now)
         await swap(BUSY_ENOUGH_S)
         (text,) = await it.arrived()
-        assert text.startswith("Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of ")
+        assert text.startswith(
+            "Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of "
+        )
 
 
 @in_virtual_time
@@ -129,7 +159,9 @@ async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
     settings = settings_with(gpu={"home_model": "a"}, alerts={"webhook_url": WEBHOOK})
     house, webhooks = House(*models, resident=("a",), settings=settings), Webhooks()
     events = house.gateway.events
-    alerter = GatewayAlerter(settings=settings.alerts, clock=house.clock, events=events, poster=MemoryPoster(webhooks))
+    alerter = GatewayAlerter(
+        settings=settings.alerts, clock=house.clock, events=events, poster=MemoryPoster(webhooks)
+    )
     events.subscribe(alerter)
     join_alerts(house.gateway, alerter, None)
     async with house:
@@ -147,7 +179,12 @@ async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
 @in_virtual_time
 async def test_a_model_server_that_goes_and_comes_is_two_messages_and_its_return_to_nothing_is_told_in_the_end():
     async with alerting() as it:
-        for event, told in ((CAME_UP, []), (WENT_DOWN, [IS_DOWN]), (CAME_UP, [IS_UP]), (WENT_DOWN, [])):
+        for event, told in (
+            (CAME_UP, []),
+            (WENT_DOWN, [IS_DOWN]),
+            (CAME_UP, [IS_UP]),
+            (WENT_DOWN, []),
+        ):
             it.emit(event)
             assert await it.arrived() == told
         await asyncio.sleep(600)
@@ -158,18 +195,34 @@ async def test_a_model_server_that_goes_and_comes_is_two_messages_and_its_return
 async def test_every_target_gets_the_message_a_test_says_what_each_answered_and_one_that_stalls_holds_up_no_other():
     async with alerting(ALL) as it:
         it.emit(rejected("queue_full", "n8n"))
-        assert await it.arrived() == ["Hearth: Queue full: A request of n8n was refused because the queue is full."] * 3
+        assert (
+            await it.arrived()
+            == ["Hearth: Queue full: A request of n8n was refused because the queue is full."] * 3
+        )
         it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(404)
-        answers = [("discord", False, "http_404"), ("webhook", True, "http_204"), ("ntfy", True, "http_204")]
+        answers = [
+            ("discord", False, "http_404"),
+            ("webhook", True, "http_204"),
+            ("ntfy", True, "http_204"),
+        ]
         hosts = {"discord": "discord.example", "webhook": "hooks.example", "ntfy": "ntfy.example"}
-        expected = [{"target": name, "host": hosts[name], "delivered": came, "answer": answer} for name, came, answer in answers]
+        expected = [
+            {"target": name, "host": hosts[name], "delivered": came, "answer": answer}
+            for name, came, answer in answers
+        ]
         assert await it.alerter.test() == expected
         assert set(it.webhooks.texts()) == {"Hearth: Test message: Alerts from Hearth arrive here."}
         it.alerter.update(ALL)
         it.webhooks.at_path[f"/api/webhooks/1/{SECRET}"] = Reply(stall=True)
         it.emit(rejected("queue_full"))
         await asyncio.sleep(GATHERED_S)
-        assert sorted(each.target for each in it.events.of(AlertSent)) == ["discord", "ntfy", "ntfy", "webhook", "webhook"]
+        assert sorted(each.target for each in it.events.of(AlertSent)) == [
+            "discord",
+            "ntfy",
+            "ntfy",
+            "webhook",
+            "webhook",
+        ]
 
 
 @for_each(
@@ -183,7 +236,9 @@ async def test_every_target_gets_the_message_a_test_says_what_each_answered_and_
     ],
 )
 @in_virtual_time
-async def test_what_goes_on_is_known_and_told_as_soon_as_somebody_hears_of_it(at_first, then, told, ends, told_of_the_end):
+async def test_what_goes_on_is_known_and_told_as_soon_as_somebody_hears_of_it(
+    at_first, then, told, ends, told_of_the_end
+):
     async with alerting(at_first) as it:
         it.emit(WENT_DOWN)
         assert await it.arrived() == told
@@ -206,7 +261,11 @@ async def test_settings_that_change_hold_at_once_what_was_sent_stays_known_and_w
             await it.alerter.test()
         for settings, events, told in (
             (ONE, [rejected("queue_full", "webui")], 1),
-            (ONE.replace(debounce_minutes=0, queue_depth_warning=0), [rejected("queue_full", "webui"), item(ItemQueued, 1)], 2),
+            (
+                ONE.replace(debounce_minutes=0, queue_depth_warning=0),
+                [rejected("queue_full", "webui"), item(ItemQueued, 1)],
+                2,
+            ),
             (AlertSettings(), [rejected("queue_full", "n8n")], 0),
         ):
             it.alerter.update(settings)
@@ -247,17 +306,30 @@ async def test_a_failure_to_alert_raises_no_alert():
         assert (len(it.events.of(AlertFailed)), it.status("waiting")) == (1, 0)
 
 
-# One message per type and caller in a window, one notice when a condition has ended, nothing that the owner believes wrongly for long.
+# One message per type and caller in a window, one notice when a condition has ended, nothing that
+# the owner believes wrongly for long.
 
 
 WINDOW_S = 600.0
 HISTORIES = {
-    "counted": ([alert(at=at) for at in (0.0, 1.0, 599.9, 600.0, 601.0, 1200.0)], [0, None, None, 2, None, 1]),
+    "counted": (
+        [alert(at=at) for at in (0.0, 1.0, 599.9, 600.0, 601.0, 1200.0)],
+        [0, None, None, 2, None, 1],
+    ),
     "reported while it lasts": ([down(at) for at in (0.0, 60.0, 599.0, 600.0)], [0, None, None, 2]),
     "told to be over once": ([down(0.0), up(5.0), up(6.0)], [0, 0, None]),
-    "over without a beginning": ([up(5.0), alert(at=1.0), alert(at=2.0, resolved=True)], [None, 0, None]),
-    "callers and types apart": ([alert("a"), alert("b"), alert("a", AlertType.RATE_LIMITED), alert("a", at=1.0)], [0, 0, 0, None]),
-    "came and went untold": ([down(0.0), up(1.0), down(2.0), up(3.0), down(700.0)], [0, 0, None, None, 1]),
+    "over without a beginning": (
+        [up(5.0), alert(at=1.0), alert(at=2.0, resolved=True)],
+        [None, 0, None],
+    ),
+    "callers and types apart": (
+        [alert("a"), alert("b"), alert("a", AlertType.RATE_LIMITED), alert("a", at=1.0)],
+        [0, 0, 0, None],
+    ),
+    "came and went untold": (
+        [down(0.0), up(1.0), down(2.0), up(3.0), down(700.0)],
+        [0, 0, None, None, 1],
+    ),
 }
 
 
@@ -267,7 +339,9 @@ def test_what_is_sent_says_how_many_were_left_out_before(name):
     alerts, suppressed = HISTORIES[name]
     sent = [debouncer.take(each) for each in alerts]
     assert [each and each.suppressed for each in sent] == suppressed
-    assert debouncer.suppressed == sum(each is None and not of.resolved for each, of in zip(sent, alerts, strict=True))
+    assert debouncer.suppressed == sum(
+        each is None and not of.resolved for each, of in zip(sent, alerts, strict=True)
+    )
 
 
 def test_conditions_that_came_back_within_the_window_are_told_when_it_ends_if_they_are_still_there():
@@ -294,11 +368,15 @@ def test_what_is_remembered_is_bounded_and_what_goes_on_is_kept():
     for number in range(MAX_KEYS):
         debouncer.take(down(1e7, f"model {number}"))
     told = [debouncer.take(alert("webui", at=1e7)) for _ in range(2)]
-    assert (told[0] is not None, told[1], len(debouncer._records)) == (True, None, MAX_KEYS), "also where everything goes on"
+    assert (told[0] is not None, told[1], len(debouncer._records)) == (True, None, MAX_KEYS), (
+        "also where everything goes on"
+    )
 
 
 @for_each("seed", range(50 * EXAMPLES))
-def test_over_any_history_no_window_has_two_messages_and_after_a_window_the_owner_knows_the_truth(seed):
+def test_over_any_history_no_window_has_two_messages_and_after_a_window_the_owner_knows_the_truth(
+    seed,
+):
     rng = random.Random(seed)
     debouncer = Debouncer(WINDOW_S)
     now, is_down, told_at, believed_down = 0.0, False, [], False
@@ -310,7 +388,9 @@ def test_over_any_history_no_window_has_two_messages_and_after_a_window_the_owne
             told.append(debouncer.take(down(now) if is_down else up(now)))
         for each in told:
             if each is not None:
-                assert believed_down or not each.resolved, "the end of something that was never told"
+                assert believed_down or not each.resolved, (
+                    "the end of something that was never told"
+                )
                 believed_down = not each.resolved
                 told_at += [now] if believed_down else []
         if debouncer.next_due_at() is None:

@@ -1,4 +1,6 @@
-"""One target: every answer has its consequence, one post at a time, at the pace allowed, and nothing kept for ever. Virtual time."""
+"""One target: every answer has its consequence, one post at a time, at the pace allowed, and
+nothing kept for ever. Virtual time.
+"""
 
 from __future__ import annotations
 
@@ -33,29 +35,65 @@ STATUSES = {
     429: "wait",
 }
 NO_ADVICE = [
-    *(b"", b"<html>", b"[]", b"null", b"{}", b"[" * 100_000, b"\xff\xfe", b'{"retry_after": null}', b'{"retry_after": -1}'),
-    *(b'{"retry_after": "soon"}', b'{"retry_after": NaN}', b'{"retry_after": true}', b'{"retry_after": 1e999}', b"1" * 400),
+    *(
+        b"",
+        b"<html>",
+        b"[]",
+        b"null",
+        b"{}",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b'{"retry_after": null}',
+        b'{"retry_after": -1}',
+    ),
+    *(
+        b'{"retry_after": "soon"}',
+        b'{"retry_after": NaN}',
+        b'{"retry_after": true}',
+        b'{"retry_after": 1e999}',
+        b"1" * 400,
+    ),
 ]
 
 
 def test_what_an_answer_means():
     for name, reply in REPLIES.items():
-        answer = PostAnswer(status=reply.status, headers={name.lower(): value for name, value in reply.headers.items()}, body=reply.body)
-        assert outcome_of(answer, WALL_AT_START) == (STATUSES[reply.status], WAITS_S.get(name, 0.0)), name
-    assert {status: outcome_of(PostAnswer(status=status), 0.0)[0] for status in STATUSES} == STATUSES
+        answer = PostAnswer(
+            status=reply.status,
+            headers={name.lower(): value for name, value in reply.headers.items()},
+            body=reply.body,
+        )
+        assert outcome_of(answer, WALL_AT_START) == (
+            STATUSES[reply.status],
+            WAITS_S.get(name, 0.0),
+        ), name
+    assert {
+        status: outcome_of(PostAnswer(status=status), 0.0)[0] for status in STATUSES
+    } == STATUSES
     assert outcome_of(PostAnswer(failure="dns"), 0.0) == ("retry", 0.0)
 
 
 @for_each("header", ["", "soon", "-3", "nan", "Mon, 05 Jan 1970 00:00:00 GMT", "99999 99999"])
 def test_a_429_that_says_nothing_usable_waits_the_default(header):
-    answers = [PostAnswer(status=429, headers={"retry-after": header}, body=body) for body in NO_ADVICE]
-    assert [outcome_of(answer, WALL_AT_START) for answer in answers] == [("wait", DEFAULT_WAIT_S)] * len(NO_ADVICE)
+    answers = [
+        PostAnswer(status=429, headers={"retry-after": header}, body=body) for body in NO_ADVICE
+    ]
+    assert [outcome_of(answer, WALL_AT_START) for answer in answers] == [
+        ("wait", DEFAULT_WAIT_S)
+    ] * len(NO_ADVICE)
 
 
 @for_each(("body", "wait_s"), [(b"2.25", 4.5), (b"90000", MAX_WAIT_S), (b"1e308", MAX_WAIT_S)])
-def test_the_longest_advice_holds_but_no_answer_silences_a_target_for_more_than_an_hour(body, wait_s):
+def test_the_longest_advice_holds_but_no_answer_silences_a_target_for_more_than_an_hour(
+    body, wait_s
+):
     headers = {"retry-after": "3", "x-ratelimit-reset-after": "4.5"}
-    assert outcome_of(PostAnswer(status=429, headers=headers, body=b'{"retry_after": %b}' % body), 0.0)[1] == wait_s
+    assert (
+        outcome_of(
+            PostAnswer(status=429, headers=headers, body=b'{"retry_after": %b}' % body), 0.0
+        )[1]
+        == wait_s
+    )
 
 
 @in_virtual_time
@@ -64,23 +102,49 @@ async def test_an_alert_arrives_once_after_a_moment_and_is_reported():
         await it.put("webui", wait_s=60)
         assert (it.times, it.texts) == ([GATHER_S], ["about webui"])
         (sent,) = it.events.of(AlertSent)
-        assert (sent.target, sent.types, sent.alerts, sent.attempts) == ("discord", ("queue_full",), 1, 1)
-        expected = {"name": "discord", "host": "discord.example", "state": "ready", "sent": 1, "failed": 0, "dropped": 0}
-        assert it.target.status() == {**expected, "waiting": 0, "last": "http_204", "retry_in_s": None}
+        assert (sent.target, sent.types, sent.alerts, sent.attempts) == (
+            "discord",
+            ("queue_full",),
+            1,
+            1,
+        )
+        expected = {
+            "name": "discord",
+            "host": "discord.example",
+            "state": "ready",
+            "sent": 1,
+            "failed": 0,
+            "dropped": 0,
+        }
+        assert it.target.status() == {
+            **expected,
+            "waiting": 0,
+            "last": "http_204",
+            "retry_in_s": None,
+        }
 
 
 @in_virtual_time
 async def test_few_alerts_are_a_message_each_many_are_one_and_one_key_waits_once_with_its_newest_news():
     async with alerting() as it:
-        few, many = ([f"{letter}{number}" for number in range(count)] for letter, count in (("c", DIGEST_ABOVE), ("d", DIGEST_ABOVE + 1)))
+        few, many = (
+            [f"{letter}{number}" for number in range(count)]
+            for letter, count in (("c", DIGEST_ABOVE), ("d", DIGEST_ABOVE + 1))
+        )
         await it.put(*few, wait_s=60)
         await it.put(*many, wait_s=60)
-        assert it.texts == [*(f"about {each}" for each in few), "4 alerts: " + "\n".join(f"Queue full: about {each}" for each in many)]
+        assert it.texts == [
+            *(f"about {each}" for each in few),
+            "4 alerts: " + "\n".join(f"Queue full: about {each}" for each in many),
+        ]
         it.webhooks.seen.clear()
         for suppressed in (0, 2, 0):
             await it.put("a", suppressed=suppressed)
         await it.put(down(), up(), wait_s=60)
-        assert it.texts == ["about a 4 more like this since the last message.", "Resolved: Model server down: it is up"]
+        assert it.texts == [
+            "about a 4 more like this since the last message.",
+            "Resolved: Model server down: it is up",
+        ]
 
 
 @in_virtual_time
@@ -94,8 +158,15 @@ async def test_where_there_is_no_room_the_oldest_of_the_least_bad_goes_and_the_n
         await asyncio.sleep(60)
         await it.put("z", wait_s=60)
         digest, last = it.texts
-        assert digest.index("about first bad") < digest.index("about more 0") < digest.index("about c9\n")
-        assert not any(f"about {lost}\n" in digest for lost in ("harmless", *(f"c{number}" for number in range(9))))
+        assert (
+            digest.index("about first bad")
+            < digest.index("about more 0")
+            < digest.index("about c9\n")
+        )
+        assert not any(
+            f"about {lost}\n" in digest
+            for lost in ("harmless", *(f"c{number}" for number in range(9)))
+        )
         assert digest.endswith("10 more could not be sent in time and were dropped.")
         assert last == "about z"
 
@@ -103,7 +174,11 @@ async def test_where_there_is_no_room_the_oldest_of_the_least_bad_goes_and_the_n
 @for_each(
     ("reply", "times"),
     [
-        *((REPLIES[name], [2.0, 2.0 + WAITS_S[name], 2.0 + WAITS_S[name]]) for name in WAITS_S if name.startswith("429")),
+        *(
+            (REPLIES[name], [2.0, 2.0 + WAITS_S[name], 2.0 + WAITS_S[name]])
+            for name in WAITS_S
+            if name.startswith("429")
+        ),
         *((REPLIES[name], [2.0, 3.0, 3.0]) for name in ("500", "502 html")),
         (REPLIES["503 with a date"], [2.0, 60.0, 60.0]),
         (REPLIES["200 with the bucket empty"], [2.0, 3.5]),
@@ -115,12 +190,22 @@ async def test_an_answer_that_asks_for_time_gets_it_and_then_the_same_message(re
     async with alerting(ONE, reply) as it:
         await it.put("a", "b", wait_s=2.1)
         if reply.status == 429:
-            assert (it.status("state"), it.status("retry_in_s")) == ("waiting", round(times[1] - 2.1, 1))
+            assert (it.status("state"), it.status("retry_in_s")) == (
+                "waiting",
+                round(times[1] - 2.1, 1),
+            )
         await asyncio.sleep(700)
-        assert (it.times, it.texts, it.attempts) == (times, ["about a", "about b"], [1 + len(times) - 2, 1])
+        assert (it.times, it.texts, it.attempts) == (
+            times,
+            ["about a", "about b"],
+            [1 + len(times) - 2, 1],
+        )
 
 
-@for_each(("name", "is_gone", "lost"), [("401", True, "abc"), ("404", True, "abc"), ("302", False, "a"), ("400", False, "a")])
+@for_each(
+    ("name", "is_gone", "lost"),
+    [("401", True, "abc"), ("404", True, "abc"), ("302", False, "a"), ("400", False, "a")],
+)
 @in_virtual_time
 async def test_a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_more_until_the_configuration_is_read_again(
     name, is_gone, lost
@@ -130,19 +215,33 @@ async def test_a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_
         await it.put("c", wait_s=3600)
         assert it.times == ([2.0] if is_gone else [2.0, 2.0, 12.0])
         assert it.failures == [(f"http_{name}", 1, is_gone)]
-        assert (it.status("state"), it.target.dropped, it.status("waiting")) == ("stopped" if is_gone else "ready", len(lost), 0)
+        assert (it.status("state"), it.target.dropped, it.status("waiting")) == (
+            "stopped" if is_gone else "ready",
+            len(lost),
+            0,
+        )
         it.alerter.update(ONE)
         await it.put("d", wait_s=10)
-        assert it.texts[0] == f"about {'d' if is_gone else 'b'}\n{len(lost)} more could not be sent in time and were dropped."
+        assert (
+            it.texts[0]
+            == f"about {'d' if is_gone else 'b'}\n{len(lost)} more could not be sent in time and were dropped."
+        )
 
 
-@for_each(("reply", "reason", "took_s"), [(ERROR, "http_500", 0.0), (STALL, "timeout", 10.0), (RESET, "broken", 0.0)])
+@for_each(
+    ("reply", "reason", "took_s"),
+    [(ERROR, "http_500", 0.0), (STALL, "timeout", 10.0), (RESET, "broken", 0.0)],
+)
 @in_virtual_time
-async def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_further_and_further_apart(reply, reason, took_s):
+async def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_further_and_further_apart(
+    reply, reason, took_s
+):
     async with alerting(default=reply) as it:
         await it.put("a", wait_s=300)
         assert (it.failures, it.status("state")) == ([(reason, MAX_ATTEMPTS, False)], "failing")
-        assert it.times == [2.0 + took_s * tries + waited for tries, waited in enumerate((0, 1, 3, 7, 15))]
+        assert it.times == [
+            2.0 + took_s * tries + waited for tries, waited in enumerate((0, 1, 3, 7, 15))
+        ]
         await it.put("b", wait_s=600)
         gaps = [later - earlier for earlier, later in zip(it.times[5:], it.times[6:], strict=False)]
         assert [round(gap - took_s) for gap in gaps] == [32, 60, 60, 60]
@@ -150,9 +249,10 @@ async def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_furthe
         await it.put("c", wait_s=300)
         it.webhooks.script.append(ERROR)
         await it.put("d", wait_s=60)
-        assert [round(later - earlier) for earlier, later in zip(it.times[-2:], it.times[-1:], strict=False)] == [1], (
-            "failures are forgotten"
-        )
+        assert [
+            round(later - earlier)
+            for earlier, later in zip(it.times[-2:], it.times[-1:], strict=False)
+        ] == [1], "failures are forgotten"
 
 
 @in_virtual_time
@@ -166,7 +266,11 @@ async def test_a_condition_that_goes_on_is_sent_once_a_long_outage_of_the_target
         await asyncio.sleep(120)
         said = "\n".join(it.texts).replace("3 alerts: ", "").splitlines()
         lost = "1 more could not be sent in time and were dropped."
-        assert sorted(said) == [lost, *["Model server down: it is down"] * 2, "Resolved: Model server down: it is up"]
+        assert sorted(said) == [
+            lost,
+            *["Model server down: it is down"] * 2,
+            "Resolved: Model server down: it is up",
+        ]
 
 
 @in_virtual_time
@@ -206,7 +310,13 @@ async def test_what_waits_at_the_end_is_sent_in_one_message_and_a_post_that_is_o
 
 @for_each(
     ("reply", "wait_s", "posts", "dropped"),
-    [(STALL, 1.0, 1, 2), (STALL, 2.5, 1, 2), (STALL, 13.0, 2, 2), (limited(600), 7.0, 1, 2), (ERROR, 7.0, 4, 2)],
+    [
+        (STALL, 1.0, 1, 2),
+        (STALL, 2.5, 1, 2),
+        (STALL, 13.0, 2, 2),
+        (limited(600), 7.0, 1, 2),
+        (ERROR, 7.0, 4, 2),
+    ],
 )
 @in_virtual_time
 async def test_the_end_takes_two_seconds_at_most_and_a_target_that_asked_for_silence_gets_none_and_one_that_failed_one_more_try(
@@ -230,12 +340,20 @@ async def test_another_address_is_tried_at_once_the_end_of_the_old_one_does_not_
         await it.put("c")
         it.alerter.update(ONE.replace(discord_webhook_url=""))
         await asyncio.sleep(30)
-        assert (it.target.configured, it.status("waiting"), "about c" in " ".join(it.texts)) == (False, 0, False)
+        assert (it.target.configured, it.status("waiting"), "about c" in " ".join(it.texts)) == (
+            False,
+            0,
+            False,
+        )
     async with alerting(ONE, REPLIES["404"], latency_s=1.0) as it:
         await it.put("a", wait_s=2.5)
         it.alerter.update(ONE.replace(discord_webhook_url=OTHER_URL))
         await it.put("b", wait_s=10)
-        assert (it.status("state"), it.texts, it.target.dropped) == ("ready", ["about a", "about b"], 0)
+        assert (it.status("state"), it.texts, it.target.dropped) == (
+            "ready",
+            ["about a", "about b"],
+            0,
+        )
 
 
 @in_virtual_time
@@ -246,10 +364,17 @@ async def test_a_test_says_what_came_back_also_of_a_target_that_has_stopped_and_
             assert ((await it.target.test(message())).name, it.status("state")) == (name, state)
     async with alerting(ONE, STALL) as it:
         await it.put("a", wait_s=3)
-        assert ((await it.target.test(message())).name, it.times[1] - it.times[0]) == ("http_204", 10.0)
+        assert ((await it.target.test(message())).name, it.times[1] - it.times[0]) == (
+            "http_204",
+            10.0,
+        )
     async with alerting(ONE, ERROR, ERROR, ERROR) as it:
         await it.put("a", wait_s=8)
-        assert (len(it.times), (await it.target.test(message())).name, it.attempts) == (3, "http_204", [])
+        assert (len(it.times), (await it.target.test(message())).name, it.attempts) == (
+            3,
+            "http_204",
+            [],
+        )
         await asyncio.sleep(60)
         assert (it.texts, it.attempts) == (["it is full", "about a"], [4])
 
@@ -266,5 +391,7 @@ async def test_a_message_that_cannot_be_made_is_a_defect_and_the_next_one_goes_o
         it.target._compose = breaks_once
         await it.put("a", "b", wait_s=10)
         assert it.texts == ["about b\n1 more could not be sent in time and were dropped."]
-        assert [(each.where, each.detail) for each in it.events.of(InternalFault)] == [("alerts", "RuntimeError")]
+        assert [(each.where, each.detail) for each in it.events.of(InternalFault)] == [
+            ("alerts", "RuntimeError")
+        ]
         assert it.failures == [("broken", 1, False)]

@@ -18,7 +18,9 @@ from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, hold_up, in_virtual_time
 
 
-async def watch_for(watch: Coroutine[None, None, None], seconds: float, *, held_s: float = 0.0) -> None:
+async def watch_for(
+    watch: Coroutine[None, None, None], seconds: float, *, held_s: float = 0.0
+) -> None:
     """Let a watch run for so long, then hold the loop up and let it run once more."""
     task = asyncio.ensure_future(watch)
     await asyncio.sleep(seconds)
@@ -29,11 +31,15 @@ async def watch_for(watch: Coroutine[None, None, None], seconds: float, *, held_
         await task
 
 
-@for_each(("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)])
+@for_each(
+    ("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)]
+)
 @in_virtual_time
 async def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_s, lags):
     events, noted, settings = Recorder(), list[float](), AlertSettings(loop_lag_warning_s=limit_s)
-    watch = watch_loop_lag(clock=LoopClock(), events=events, settings=lambda: settings, note=noted.append)
+    watch = watch_loop_lag(
+        clock=LoopClock(), events=events, settings=lambda: settings, note=noted.append
+    )
     await watch_for(watch, 10.05, held_s=held_s)
     assert [round(lag_s, 3) for lag_s in noted[:50]] == [0.0] * 50, "every beat is measured"
     seen = events.of(LoopLagged)
@@ -44,9 +50,14 @@ async def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_
 FREE = [1000.0, 499.0, 400.0, 510.0, None, 599.0, 600.0, 5000.0, 499.0]
 
 
-@for_each(("limit_mib", "told"), [(500, [(DiskRanLow, 499.0), (DiskSpaceReturned, 600.0), (DiskRanLow, 499.0)]), (0, [])])
+@for_each(
+    ("limit_mib", "told"),
+    [(500, [(DiskRanLow, 499.0), (DiskSpaceReturned, 600.0), (DiskRanLow, 499.0)]), (0, [])],
+)
 @in_virtual_time
-async def test_a_disk_that_fills_up_is_told_once_and_once_when_there_is_space_again(limit_mib, told):
+async def test_a_disk_that_fills_up_is_told_once_and_once_when_there_is_space_again(
+    limit_mib, told
+):
     events, left, settings = Recorder(), iter(FREE), AlertSettings(disk_free_warning_mib=limit_mib)
 
     def measure(_: Path) -> float:
@@ -55,7 +66,9 @@ async def test_a_disk_that_fills_up_is_told_once_and_once_when_there_is_space_ag
             raise OSError(errno.EIO, "gone")
         return found
 
-    watch = watch_disk(Path("/"), clock=LoopClock(), events=events, settings=lambda: settings, measure=measure)
+    watch = watch_disk(
+        Path("/"), clock=LoopClock(), events=events, settings=lambda: settings, measure=measure
+    )
     await watch_for(watch, 8 * DISK_CHECK_EVERY_S + 1)
     assert [*left] == [], "a look at once, and one a minute"
     assert [(type(each), getattr(each, "free_mib", None)) for each in events.all] == told

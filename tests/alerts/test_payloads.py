@@ -1,4 +1,6 @@
-"""What a message looks like at each kind of target, and that nothing in a name takes effect there."""
+"""What a message looks like at each kind of target, and that nothing in a name takes effect
+there.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,15 @@ def units(text: str) -> int:
 
 
 def test_every_target_gets_the_message_in_its_own_form_and_no_repr_shows_the_address():
-    discord, webhook, ntfy = (COMPOSERS[name](URL, message(alert("ünï", text="ünï is out"))) for name in ("discord", "webhook", "ntfy"))
+    discord, webhook, ntfy = (
+        COMPOSERS[name](URL, message(alert("ünï", text="ünï is out")))
+        for name in ("discord", "webhook", "ntfy")
+    )
     body = json.loads(discord.body)
-    assert (set(body), body["allowed_mentions"]) == ({"allowed_mentions", "embeds", "username"}, {"parse": []})
+    assert (set(body), body["allowed_mentions"]) == (
+        {"allowed_mentions", "embeds", "username"},
+        {"parse": []},
+    )
     assert (
         embed_of(discord).items()
         >= {
@@ -52,9 +60,24 @@ def test_every_target_gets_the_message_in_its_own_form_and_no_repr_shows_the_add
 
 def test_a_webhook_gets_every_alert_by_itself():
     body = json.loads(COMPOSERS["webhook"](URL, message(alert(suppressed=2), up(), dropped=1)).body)
-    full = {"type": "queue_full", "subject": "webui", "title": "Queue full", "text": "it is full", "severity": "warning"}
-    over = {"type": "backend_down", "subject": "", "title": "Resolved: Model server down", "text": "it is up", "severity": "warning"}
-    lines = ["Queue full: it is full 2 more like this since the last message.", "Resolved: Model server down: it is up"]
+    full = {
+        "type": "queue_full",
+        "subject": "webui",
+        "title": "Queue full",
+        "text": "it is full",
+        "severity": "warning",
+    }
+    over = {
+        "type": "backend_down",
+        "subject": "",
+        "title": "Resolved: Model server down",
+        "text": "it is up",
+        "severity": "warning",
+    }
+    lines = [
+        "Queue full: it is full 2 more like this since the last message.",
+        "Resolved: Model server down: it is up",
+    ]
     assert body == {
         "source": "hearth",
         "title": "Hearth: 2 alerts",
@@ -63,7 +86,10 @@ def test_a_webhook_gets_every_alert_by_itself():
         "dropped": 1,
         "text": "\n".join([*lines, "1 more could not be sent in time and were dropped."]),
         "at": "2026-01-05T00:00:00.000Z",
-        "alerts": [full | {"resolved": False, "suppressed": 2}, over | {"resolved": True, "suppressed": 0}],
+        "alerts": [
+            full | {"resolved": False, "suppressed": 2},
+            over | {"resolved": True, "suppressed": 0},
+        ],
     }
 
 
@@ -85,9 +111,16 @@ def test_how_bad_it_is_can_be_seen(of, colour, priority, tag):
 @for_each("name", COMPOSERS)
 def test_a_digest_names_the_worst_first_and_counts_the_rest_if_there_is_one(name):
     alerts = [alert(f"c{number}", text=f"caller {number} was refused") for number in range(40)]
-    post, whole = (COMPOSERS[name](URL, message(*each, dropped=9)) for each in ([*alerts, down()], alerts[:NAMED_ALERTS]))
-    text = embed_of(post)["description"].replace("\\", "") if name == "discord" else post.body.decode()
-    assert "Hearth: 41 alerts" in (post.headers.get("Title") or post.body.decode().replace("\\", ""))
+    post, whole = (
+        COMPOSERS[name](URL, message(*each, dropped=9))
+        for each in ([*alerts, down()], alerts[:NAMED_ALERTS])
+    )
+    text = (
+        embed_of(post)["description"].replace("\\", "") if name == "discord" else post.body.decode()
+    )
+    assert "Hearth: 41 alerts" in (
+        post.headers.get("Title") or post.body.decode().replace("\\", "")
+    )
     assert text.index("Model server down: it is down") < text.index("Queue full: caller 0")
     assert ("And 16 more." in text, b"And " in whole.body) == (True, False)
     assert "9 more could not be sent in time and were dropped." in text
@@ -97,9 +130,15 @@ def test_a_digest_names_the_worst_first_and_counts_the_rest_if_there_is_one(name
 @for_each("char", ["x", "*", "@", "ü", "\U0001f600", "\\", "\n"])
 def test_whatever_is_said_fits_into_what_each_target_takes(count, char):
     alerts = [alert(f"c{number}", text=char * 5000) for number in range(count)]
-    discord, webhook, ntfy = (COMPOSERS[name](URL, message(*alerts, dropped=3)) for name in ("discord", "webhook", "ntfy"))
+    discord, webhook, ntfy = (
+        COMPOSERS[name](URL, message(*alerts, dropped=3)) for name in ("discord", "webhook", "ntfy")
+    )
     embed = embed_of(discord)
-    assert (units(embed["description"]) <= 4096, units(embed["title"]) <= 256, why_discord_refuses(discord.body)) == (True, True, None)
+    assert (
+        units(embed["description"]) <= 4096,
+        units(embed["title"]) <= 256,
+        why_discord_refuses(discord.body),
+    ) == (True, True, None)
     assert NTFY_BYTES - 4 < len(ntfy.body) <= NTFY_BYTES
     assert char in ntfy.body.decode(), "cut between two characters"
     assert len(json.loads(webhook.body)["text"]) == TEXT_CHARS
@@ -107,7 +146,9 @@ def test_whatever_is_said_fits_into_what_each_target_takes(count, char):
 
 @hypothesis_settings(max_examples=200 * EXAMPLES, deadline=None, derandomize=True)
 @given(
-    text=st.text(max_size=300) | st.text(st.sampled_from("@<>#*_~`|[]()\\:-+.!e v\n1\U0001f600"), max_size=300), limit=st.integers(20, 200)
+    text=st.text(max_size=300)
+    | st.text(st.sampled_from("@<>#*_~`|[]()\\:-+.!e v\n1\U0001f600"), max_size=300),
+    limit=st.integers(20, 200),
 )
 def test_no_markup_takes_effect_and_no_limit_is_passed(text, limit):
     said = discord_text(shown(text, 1000), limit)
@@ -120,7 +161,17 @@ def test_no_markup_takes_effect_and_no_limit_is_passed(text, limit):
 
 def test_a_text_that_fits_reads_as_it_was_written_and_is_else_cut_between_two_characters():
     said = discord_text(shown(NASTY, 1000), 1000)
-    assert re.sub(r"\\([^0-9A-Za-z\s])", r"\1", said).replace("\u200b", "") == re.sub("[\x1b\n\u202e]", "?", NASTY)
-    for text, cut in (("x" * 21, "x" * 19 + "…"), ("x" * 18 + "**", "x" * 18 + "…"), ("\U0001f600" * 11, "\U0001f600" * 9 + "…")):
+    assert re.sub(r"\\([^0-9A-Za-z\s])", r"\1", said).replace("\u200b", "") == re.sub(
+        "[\x1b\n\u202e]", "?", NASTY
+    )
+    for text, cut in (
+        ("x" * 21, "x" * 19 + "…"),
+        ("x" * 18 + "**", "x" * 18 + "…"),
+        ("\U0001f600" * 11, "\U0001f600" * 9 + "…"),
+    ):
         assert discord_text(text, 20) == cut
-    assert [discord_text("x" * 20, 20), shown("x" * 100), shown("x" * 101)] == ["x" * 20, "x" * 100, "x" * 99 + "…"]
+    assert [discord_text("x" * 20, 20), shown("x" * 100), shown("x" * 101)] == [
+        "x" * 20,
+        "x" * 100,
+        "x" * 99 + "…",
+    ]

@@ -1,4 +1,6 @@
-"""Posting over real sockets: every answer, every failure, that the fake without sockets says the same, and alerts of a whole gateway."""
+"""Posting over real sockets: every answer, every failure, that the fake without sockets says the
+same, and alerts of a whole gateway.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import aiohttp
 import pytest
 
 from hearth.alerts.channels import COMPOSERS
-from hearth.backends.poster import FORBIDDEN_ADDRESS, MAX_ANSWER_BYTES, Found, HttpPoster, Lookup, system_lookup
+from hearth.backends.poster import (
+    FORBIDDEN_ADDRESS,
+    MAX_ANSWER_BYTES,
+    Found,
+    HttpPoster,
+    Lookup,
+    system_lookup,
+)
 from hearth.config.settings import AlertSettings
 from hearth.events import AlertSent
 from hearth.jobs.webhooks import is_forbidden
@@ -29,7 +38,12 @@ CARRIED = ("retry-after", "x-ratelimit-remaining", "x-ratelimit-reset-after", "v
 
 
 def carried(answer: PostAnswer) -> tuple[object, ...]:
-    return answer.status, answer.failure, answer.body, {name: answer.headers.get(name) for name in CARRIED}
+    return (
+        answer.status,
+        answer.failure,
+        answer.body,
+        {name: answer.headers.get(name) for name in CARRIED},
+    )
 
 
 def post_to(url: str) -> Post:
@@ -40,7 +54,9 @@ def post_to(url: str) -> Post:
 async def open_poster() -> AsyncIterator[Callable[..., HttpPoster]]:
     made: list[HttpPoster] = []
 
-    def make(forbidden: Callable[[str], bool] = lambda _: False, lookup: Lookup = system_lookup) -> HttpPoster:
+    def make(
+        forbidden: Callable[[str], bool] = lambda _: False, lookup: Lookup = system_lookup
+    ) -> HttpPoster:
         made.append(HttpPoster(forbidden, lookup=lookup))
         return made[-1]
 
@@ -53,43 +69,71 @@ def found(*addresses: str) -> Lookup:
     """A name server that always says so."""
 
     def lookup(host: str, port: int) -> Found:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses
+        ]
 
     return lookup
 
 
 @for_each("name", REPLIES)
-async def test_the_real_poster_and_the_one_in_memory_agree_about_every_answer_and_neither_follows_a_redirect(name, open_poster):
+async def test_the_real_poster_and_the_one_in_memory_agree_about_every_answer_and_neither_follows_a_redirect(
+    name, open_poster
+):
     webhooks = Webhooks(REPLIES[name], default=OK)
     async with serving(webhooks) as url:
         real = await open_poster().post(post_to(url), LONG_S)
-    in_memory = await MemoryPoster(Webhooks(REPLIES[name]), latency_s=0).post(post_to("http://memory"), LONG_S)
+    in_memory = await MemoryPoster(Webhooks(REPLIES[name]), latency_s=0).post(
+        post_to("http://memory"), LONG_S
+    )
     assert carried(real) == carried(in_memory)
     assert (len(real.body) <= MAX_ANSWER_BYTES, len(webhooks.seen)) == (True, 1)
 
 
-async def test_what_is_posted_arrives_as_it_is_and_credentials_in_the_address_become_a_header(open_poster):
+async def test_what_is_posted_arrives_as_it_is_and_credentials_in_the_address_become_a_header(
+    open_poster,
+):
     webhooks, poster = Webhooks(), open_poster()
     async with serving(webhooks) as url:
-        for name, path in (("discord", "/api/webhooks/1/x?thread_id=7"), ("webhook", "/hook?a=b%20c"), ("ntfy", "/topic")):
+        for name, path in (
+            ("discord", "/api/webhooks/1/x?thread_id=7"),
+            ("webhook", "/hook?a=b%20c"),
+            ("ntfy", "/topic"),
+        ):
             assert (await poster.post(COMPOSERS[name](url + path, message()), LONG_S)).delivered
             await poster.aclose()  # a poster that was closed opens again
         await poster.post(post_to(url.replace("http://", "http://me:secret@")), LONG_S)
     discord, webhook, ntfy, with_credentials = webhooks.seen
-    assert (discord.path, discord.query) == ("/api/webhooks/1/x", {"thread_id": "7", "wait": "true"})
-    assert (webhook.path, webhook.query, webhook.headers["content-type"]) == ("/hook", {"a": "b c"}, "application/json")
-    assert (ntfy.path, ntfy.headers["title"], ntfy.body) == ("/topic", "Hearth: Queue full", b"it is full")
+    assert (discord.path, discord.query) == (
+        "/api/webhooks/1/x",
+        {"thread_id": "7", "wait": "true"},
+    )
+    assert (webhook.path, webhook.query, webhook.headers["content-type"]) == (
+        "/hook",
+        {"a": "b c"},
+        "application/json",
+    )
+    assert (ntfy.path, ntfy.headers["title"], ntfy.body) == (
+        "/topic",
+        "Hearth: Queue full",
+        b"it is full",
+    )
     assert discord.headers["user-agent"].startswith("hearth-gateway/")
     assert with_credentials.headers["authorization"] == "Basic bWU6c2VjcmV0"
 
 
 async def test_what_goes_wrong_is_a_failure_in_one_word(open_poster):
-    for reply, timeout_s, failure in ((Reply(stall=True), 0.05, "timeout"), (Reply(reset=True), LONG_S, "broken")):
+    for reply, timeout_s, failure in (
+        (Reply(stall=True), 0.05, "timeout"),
+        (Reply(reset=True), LONG_S, "broken"),
+    ):
         async with serving(Webhooks(reply)) as url:
             assert await open_poster().post(post_to(url), timeout_s) == PostAnswer(failure=failure)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        answer = await open_poster().post(post_to(f"http://127.0.0.1:{taken.getsockname()[1]}"), LONG_S)
+        answer = await open_poster().post(
+            post_to(f"http://127.0.0.1:{taken.getsockname()[1]}"), LONG_S
+        )
         assert answer == PostAnswer(failure="connect")
     async with serving(Webhooks()) as url:
         answer = await open_poster().post(post_to(url.replace("http://", "https://")), LONG_S)
@@ -101,10 +145,14 @@ async def test_what_goes_wrong_is_a_failure_in_one_word(open_poster):
         return list(socket.getaddrinfo(host, port))
 
     for host in ("a..b", "a" * 64 + ".example", "nowhere.invalid"):
-        assert await open_poster(lookup=unknown).post(post_to(f"http://{host}"), LONG_S) == PostAnswer(failure="dns")
+        assert await open_poster(lookup=unknown).post(
+            post_to(f"http://{host}"), LONG_S
+        ) == PostAnswer(failure="dns")
 
 
-async def test_names_are_looked_up_beside_the_threads_that_requests_use_and_a_name_server_that_hangs_costs_one(open_poster):
+async def test_names_are_looked_up_beside_the_threads_that_requests_use_and_a_name_server_that_hangs_costs_one(
+    open_poster,
+):
     webhooks, release, asked = Webhooks(), threading.Event(), []
 
     def lookup(host: str, port: int) -> Found:
@@ -115,7 +163,9 @@ async def test_names_are_looked_up_beside_the_threads_that_requests_use_and_a_na
 
     async with serving(webhooks) as url:
         poster = open_poster(lookup=lookup)
-        assert (await poster.post(post_to(url.replace("127.0.0.1", "hooks.example")), LONG_S)).status == 204
+        assert (
+            await poster.post(post_to(url.replace("127.0.0.1", "hooks.example")), LONG_S)
+        ).status == 204
     assert webhooks.seen[0].headers["host"].startswith("hooks.example:")
     answers = [await poster.post(post_to("http://slow.example"), 0.05) for _ in range(5)]
     assert (answers, asked) == (
@@ -126,23 +176,44 @@ async def test_names_are_looked_up_beside_the_threads_that_requests_use_and_a_na
 
 
 @for_each("addresses", [("169.254.169.254",), ("127.0.0.1", "169.254.169.254")])
-async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(addresses, open_poster):
+async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(
+    addresses, open_poster
+):
     webhooks = Webhooks()
     async with serving(webhooks) as url:
         poster = open_poster(is_forbidden, lookup=found(*addresses))
         answer = await poster.post(post_to(url.replace("127.0.0.1", "hook.lan")), LONG_S)
         assert (answer.name, webhooks.seen) == (FORBIDDEN_ADDRESS, [])
         allowed = open_poster(is_forbidden, lookup=found("127.0.0.1"))
-        assert [(await allowed.post(post_to(url), LONG_S)).delivered for _ in range(2)] == [True, True]
-        assert len(webhooks.connections) == 2, "a kept connection would pass by the check of its address"
+        assert [(await allowed.post(post_to(url), LONG_S)).delivered for _ in range(2)] == [
+            True,
+            True,
+        ]
+        assert len(webhooks.connections) == 2, (
+            "a kept connection would pass by the check of its address"
+        )
 
 
-@for_each("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "2852039166", "0xa9fea9fe", "169.254.43518", "0"])
+@for_each(
+    "host",
+    [
+        "169.254.169.254",
+        "[fe80::1]",
+        "[::ffff:169.254.169.254]",
+        "2852039166",
+        "0xa9fea9fe",
+        "169.254.43518",
+        "0",
+    ],
+)
 async def test_an_address_in_any_spelling_is_checked_too(host, open_poster):
-    assert await open_poster(is_forbidden).post(post_to(f"http://{host}:9/"), LONG_S) == PostAnswer(failure=FORBIDDEN_ADDRESS)
+    assert await open_poster(is_forbidden).post(post_to(f"http://{host}:9/"), LONG_S) == PostAnswer(
+        failure=FORBIDDEN_ADDRESS
+    )
 
 
-# Alerts in a whole gateway: a real one on loopback, an emulated model server, and targets on real sockets.
+# Alerts in a whole gateway: a real one on loopback, an emulated model server, and targets on real
+# sockets.
 
 
 SECRET = "canary-4d5e6f"
@@ -150,12 +221,21 @@ SECRET = "canary-4d5e6f"
 
 def every_target(url: str) -> AlertSettings:
     discord, webhook, ntfy = (f"{url}/{path}{SECRET}" for path in ("api/webhooks/1/", "", "topic-"))
-    return AlertSettings(discord_webhook_url=discord, webhook_url=webhook, ntfy_url=ntfy, queue_depth_warning=1000, loop_lag_warning_s=60)
+    return AlertSettings(
+        discord_webhook_url=discord,
+        webhook_url=webhook,
+        ntfy_url=ntfy,
+        queue_depth_warning=1000,
+        loop_lag_warning_s=60,
+    )
 
 
 async def test_a_caller_beyond_its_limit_is_reported_everywhere_and_no_address_shows_anywhere():
     received, statuses, heard = Webhooks(), [], Recorder()
-    async with serving(received) as url, open_home(house_settings(per_minute=1).replace(alerts=every_target(url))) as home:
+    async with (
+        serving(received) as url,
+        open_home(house_settings(per_minute=1).replace(alerts=every_target(url))) as home,
+    ):
         home.gateway.events.subscribe(heard)
         body = {"model": LLAMA, "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
         async with aiohttp.ClientSession(trust_env=False) as session:
@@ -166,10 +246,16 @@ async def test_a_caller_beyond_its_limit_is_reported_everywhere_and_no_address_s
         await heard.until(lambda: len(heard.of(AlertSent)) == 3)
         status = home.gateway.worker.get_status()
         lines = (line_of(each, 0.0) for each in home.events.all)
-        shown = json.dumps(status) + "".join(to_json(line) + to_text(line, colour=False) for line in lines)
+        shown = json.dumps(status) + "".join(
+            to_json(line) + to_text(line, colour=False) for line in lines
+        )
     text = "Hearth: Caller over its rate limit: local was refused by its rate limit at least 5 times within 5 minutes."
     assert received.texts() == [text] * 3
     part: Any = status["alerts"]
-    assert (part["sent"], part["dropped"], [each["host"] for each in part["targets"]]) == (3, 0, ["127.0.0.1"] * 3)
+    assert (part["sent"], part["dropped"], [each["host"] for each in part["targets"]]) == (
+        3,
+        0,
+        ["127.0.0.1"] * 3,
+    )
     assert SECRET not in shown
     assert SECRET not in repr(home.gateway.config)

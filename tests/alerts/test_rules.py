@@ -19,79 +19,195 @@ OF_SEVERAL_EVENTS = {
 }
 LOADED = "swap_failed of word ends: word is loaded."
 ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
-    (ev.BackendWentDown, {"problem": ""}, ["backend_down begins, error: The model server does not answer (word). Requests"]),
-    (ev.BackendWentDown, {}, ["backend_down begins, error: The model server does not answer as Ollama does. word"]),
-    (ev.BackendCameUp, {"down_s": 90.0}, ["backend_down ends: The model server answers again after 90 s."]),
-    (ev.BackendCameUp, {"down_s": 120.0}, ["backend_down ends: The model server answers again after 2 min."]),
-    (ev.BackendCameUp, {"down_s": 7200.0}, ["backend_down ends: The model server answers again after 2.0 h."]),
-    (ev.ItemProtected, {}, ["starvation of word: A request of word for word was interrupted 3 times."]),
-    (ev.ItemDiverged, {}, ["replay_diverged of word: An answer of word to word could not continue after an interruption"]),
-    (ev.SwapCompleted, {}, [LOADED, "model_offloaded of word begins: word does not fit on the GPU."]),
-    (ev.SwapCompleted, {"offloaded": False}, [LOADED, "model_offloaded of word ends: word runs entirely on the GPU again."]),
-    (ev.SwapFailed, {}, ["swap_failed of word begins, error: word did not load (word, after 1 s); the log has the details."]),
-    (ev.SwapFailed, {"to_model": "", "from_models": ("a",)}, ["swap_failed of a, error: a could not be unloaded (word)."]),
+    (
+        ev.BackendWentDown,
+        {"problem": ""},
+        ["backend_down begins, error: The model server does not answer (word). Requests"],
+    ),
+    (
+        ev.BackendWentDown,
+        {},
+        ["backend_down begins, error: The model server does not answer as Ollama does. word"],
+    ),
+    (
+        ev.BackendCameUp,
+        {"down_s": 90.0},
+        ["backend_down ends: The model server answers again after 90 s."],
+    ),
+    (
+        ev.BackendCameUp,
+        {"down_s": 120.0},
+        ["backend_down ends: The model server answers again after 2 min."],
+    ),
+    (
+        ev.BackendCameUp,
+        {"down_s": 7200.0},
+        ["backend_down ends: The model server answers again after 2.0 h."],
+    ),
+    (
+        ev.ItemProtected,
+        {},
+        ["starvation of word: A request of word for word was interrupted 3 times."],
+    ),
+    (
+        ev.ItemDiverged,
+        {},
+        [
+            "replay_diverged of word: An answer of word to word could not continue after an interruption"
+        ],
+    ),
+    (
+        ev.SwapCompleted,
+        {},
+        [LOADED, "model_offloaded of word begins: word does not fit on the GPU."],
+    ),
+    (
+        ev.SwapCompleted,
+        {"offloaded": False},
+        [LOADED, "model_offloaded of word ends: word runs entirely on the GPU again."],
+    ),
+    (
+        ev.SwapFailed,
+        {},
+        [
+            "swap_failed of word begins, error: word did not load (word, after 1 s); the log has the details."
+        ],
+    ),
+    (
+        ev.SwapFailed,
+        {"to_model": "", "from_models": ("a",)},
+        ["swap_failed of a, error: a could not be unloaded (word)."],
+    ),
     (ev.ModelOffloaded, {}, ["model_offloaded of word begins: word does not fit on the GPU."]),
-    (ev.ResidencyDrifted, {}, ["residency_drifted, info: Ollama reloaded word, word with another context length.", LOADED, LOADED]),
+    (
+        ev.ResidencyDrifted,
+        {},
+        [
+            "residency_drifted, info: Ollama reloaded word, word with another context length.",
+            LOADED,
+            LOADED,
+        ],
+    ),
     (
         ev.ResidencyDrifted,
         {"reloaded": (), "appeared": ("word",)},
         ["residency_drifted, info: Another program loaded word and unloaded word, word.", LOADED],
     ),
-    (ev.ResidencyDrifted, {"reloaded": (), "appeared": ()}, ["residency_drifted, info: Another program unloaded word, word, or the model"]),
+    (
+        ev.ResidencyDrifted,
+        {"reloaded": (), "appeared": ()},
+        ["residency_drifted, info: Another program unloaded word, word, or the model"],
+    ),
     (
         ev.ModelUnresponsive,
         {"reloads": 3},
-        ["model_unresponsive of word, error: word was reloaded 3 times within 10 minutes because it sent nothing."],
+        [
+            "model_unresponsive of word, error: word was reloaded 3 times within 10 minutes because it sent nothing."
+        ],
     ),
     (ev.ModelUnresponsive, {"reloads": 2}, []),
     (ev.GpuLost, {}, ["gpu_lost begins, error: The GPU can no longer be read (word)."]),
     (ev.GpuRecovered, {}, ["gpu_lost ends: The GPU is back after 1 s."]),
     (ev.GpuOverheated, {}, ["gpu_hot begins: The GPU is at 1 °C; the limit is 1 °C."]),
     (ev.GpuCooledDown, {}, ["gpu_hot ends: The GPU has cooled to 1 °C after 1 s."]),
-    (ev.BudgetThresholdReached, {}, ["budget: 1.25 USD of 1.25 USD for cloud models has been spent today."]),
+    (
+        ev.BudgetThresholdReached,
+        {},
+        ["budget: 1.25 USD of 1.25 USD for cloud models has been spent today."],
+    ),
     (
         ev.BudgetExhausted,
         {},
-        ["budget_exhausted of word: A request of word was refused: it could cost 1.25 USD, and 1.25 USD of its own 1.25"],
+        [
+            "budget_exhausted of word: A request of word was refused: it could cost 1.25 USD, and 1.25 USD of its own 1.25"
+        ],
     ),
     (
         ev.BudgetExhausted,
         {"own": False, "wanted_usd": 0.0123, "spent_usd": 0.0, "limit_usd": 0.1},
-        ["budget_exhausted of word: A request of word was refused: it could cost 0.0123 USD, and 0.00 USD of 0.10 USD for today is spent"],
+        [
+            "budget_exhausted of word: A request of word was refused: it could cost 0.0123 USD, and 0.00 USD of 0.10 USD for today is spent"
+        ],
     ),
-    (ev.CloudWentDown, {}, ["cloud_down begins, error: Claude refuses requests (word); Hearth tries again in 1 s, or after a reload."]),
+    (
+        ev.CloudWentDown,
+        {},
+        [
+            "cloud_down begins, error: Claude refuses requests (word); Hearth tries again in 1 s, or after a reload."
+        ],
+    ),
     (ev.CloudCameUp, {}, ["cloud_down ends: Claude answers again after 1 s."]),
     (
         ev.ConfigRejected,
         {"problems": ("f:1: no", "f:2: no", "f:3: no", "f:4: no")},
-        ["config_rejected begins, error: The previous configuration stays in force. f:1: no; f:2: no; f:3: no; and 1 more."],
+        [
+            "config_rejected begins, error: The previous configuration stays in force. f:1: no; f:2: no; f:3: no; and 1 more."
+        ],
     ),
     (ev.ConfigReloaded, {}, ["config_rejected ends: A valid configuration is in force."]),
-    (ev.StorageFailed, {}, ["storage_failed begins, error: The request log cannot be written (word). Requests continue."]),
+    (
+        ev.StorageFailed,
+        {},
+        [
+            "storage_failed begins, error: The request log cannot be written (word). Requests continue."
+        ],
+    ),
     (
         ev.StorageFailed,
         {"reason": "corrupt", "detail": "Tree 5 page 6"},
-        ["storage_failed begins, error: The database is damaged (Tree 5 page 6). Jobs are refused, other requests continue: restore a"],
+        [
+            "storage_failed begins, error: The database is damaged (Tree 5 page 6). Jobs are refused, other requests continue: restore a"
+        ],
     ),
-    (ev.StorageRecovered, {}, ["storage_failed ends: The request log can be written again. 3 entries were lost."]),
+    (
+        ev.StorageRecovered,
+        {},
+        ["storage_failed ends: The request log can be written again. 3 entries were lost."],
+    ),
     (
         ev.WalDamaged,
         {},
-        ["wal_damaged, error: 3 frames at the end of the database's write-ahead log could not be read: what was stored last is lost,"],
+        [
+            "wal_damaged, error: 3 frames at the end of the database's write-ahead log could not be read: what was stored last is lost,"
+        ],
     ),
     (
         ev.WalDamaged,
         {"certain": False, "copy": ""},
-        ["wal_damaged, error: 3 frames at the end of the database's write-ahead log could not be read; they may be a commit that a power"],
+        [
+            "wal_damaged, error: 3 frames at the end of the database's write-ahead log could not be read; they may be a commit that a power"
+        ],
     ),
-    (ev.ClockDoubted, {"ahead_s": 864_000.0}, ["clock_doubted begins: The clock jumped ahead by 10 days."]),
-    (ev.ClockConfirmed, {}, ["clock_doubted ends: The clock is trusted again; old entries are deleted."]),
-    (ev.DiskRanLow, {}, ["disk_low begins: The disk of the log has 1 MiB left; 1 MiB is the limit set."]),
+    (
+        ev.ClockDoubted,
+        {"ahead_s": 864_000.0},
+        ["clock_doubted begins: The clock jumped ahead by 10 days."],
+    ),
+    (
+        ev.ClockConfirmed,
+        {},
+        ["clock_doubted ends: The clock is trusted again; old entries are deleted."],
+    ),
+    (
+        ev.DiskRanLow,
+        {},
+        ["disk_low begins: The disk of the log has 1 MiB left; 1 MiB is the limit set."],
+    ),
     (ev.DiskSpaceReturned, {}, ["disk_low ends: The disk of the log has 1 MiB again."]),
     (ev.LoopLagged, {}, ["loop_lag: Hearth was blocked for 1.2 s"]),
     (ev.KeysTried, {}, ["wrong_keys of word: 3 requests with a wrong key came from word"]),
-    (ev.ConnectionsCrowded, {}, ["connections of word: word has 3 open connections, and 3 more were refused: word has reached its limit."]),
-    (ev.InternalFault, {}, ["internal_fault of word, error: A defect was caught in word (word); Hearth continues."]),
+    (
+        ev.ConnectionsCrowded,
+        {},
+        [
+            "connections of word: word has 3 open connections, and 3 more were refused: word has reached its limit."
+        ],
+    ),
+    (
+        ev.InternalFault,
+        {},
+        ["internal_fault of word, error: A defect was caught in word (word); Hearth continues."],
+    ),
     (ev.InternalFault, {"where": OWN_TASK}, []),  # an alert about the alerter would only feed it
 ]
 
@@ -117,9 +233,13 @@ def test_an_event_raises_or_ends_alerts_with_what_an_owner_needs(kind, fields, e
 
 def test_every_rule_and_every_type_is_covered_and_no_other_event_is_an_alert_by_itself():
     assert {kind for kind, _, _ in ALERTS} == set(RULES)
-    assert {alert.type for kind in RULES for alert in alerts_of(sample(kind))} | OF_SEVERAL_EVENTS == set(AlertType)
+    assert {
+        alert.type for kind in RULES for alert in alerts_of(sample(kind))
+    } | OF_SEVERAL_EVENTS == set(AlertType)
     assert not any(alerts_of(sample(kind)) for kind in all_kinds() if kind not in RULES)
-    assert all(kind.words.isascii() and kind.words.isprintable() for kind in AlertType), "a header carries it"
+    assert all(kind.words.isascii() and kind.words.isprintable() for kind in AlertType), (
+        "a header carries it"
+    )
 
 
 @for_each("kind", RULES)

@@ -36,7 +36,9 @@ def app(gateway: FakeGateway) -> HearthApp:
 
 @asynccontextmanager
 async def serving(gateway: FakeGateway, app: HearthApp) -> AsyncIterator[str]:
-    """A real server on a free port, that waits for slow callers longer than a busy machine stands still."""
+    """A real server on a free port, that waits for slow callers longer than a busy machine stands
+    still.
+    """
     deadlines = Deadlines(header_s=60.0, body_s=60.0, write_s=lambda: 60.0)
     server = HearthServer(app, lambda: gateway.config.settings.server, deadlines=deadlines)
     yield await server.start("127.0.0.1", 0)

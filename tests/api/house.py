@@ -1,7 +1,8 @@
-"""A gateway without a scheduler, for tests of the HTTP side: work is served by whatever the test scripts, and everything is on record.
+"""A gateway without a scheduler, for tests of the HTTP side: work is served by whatever the test
+scripts, and everything is on record.
 
-`FakeGateway` has the public surface of `hearth.gateway.Gateway` that the API uses. `ask` drives the application in process; `Caller`
-speaks over a real socket.
+`FakeGateway` has the public surface of `hearth.gateway.Gateway` that the API uses. `ask` drives the
+application in process; `Caller` speaks over a real socket.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from hearth.admission.limits import RateLimiter
 from hearth.api.app import HearthApp
 from hearth.api.request import DISCONNECTED
 from hearth.config.rendering import as_values
-from hearth.config.settings import AuthSettings, GatewayConfig, KeySettings, SchedulerSettings, ServerSettings, Settings
+from hearth.config.settings import (
+    AuthSettings,
+    GatewayConfig,
+    KeySettings,
+    SchedulerSettings,
+    ServerSettings,
+    Settings,
+)
 from hearth.dialects.capabilities import Needs
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
@@ -34,27 +42,46 @@ from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
-from hearth.types import BackendCall, Headers, Lane, Priority, QueueItem, RequestId, Sequence, canonical_model
+from hearth.types import (
+    BackendCall,
+    Headers,
+    Lane,
+    Priority,
+    QueueItem,
+    RequestId,
+    Sequence,
+    canonical_model,
+)
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 from tests.support.taking import Taking
 
-NDJSON: Headers = ((b"content-type", b"application/x-ndjson"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
+NDJSON: Headers = (
+    (b"content-type", b"application/x-ndjson"),
+    (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"),
+)
 RESIDENT = "resident:1"
 Serve = Callable[[Submission, Reply], Awaitable[None]]
 
 ADMIN_KEY, HOUSE_KEY, LOW_KEY = "hearth_admin", "hearth_house", "hearth_low"
 KEYS = (
     KeySettings(name="owner", sha256=digest_of(ADMIN_KEY), admin=True),
-    KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL, max_priority=Priority.NORMAL),
+    KeySettings(
+        name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL, max_priority=Priority.NORMAL
+    ),
     KeySettings(name="low", sha256=digest_of(LOW_KEY), models=("allowed*",)),
 )
 
 
 def scripted(
-    *script: bytes | float | Exception | None, status: int = 200, headers: Headers = NDJSON, after_s: float | None = None
+    *script: bytes | float | Exception | None,
+    status: int = 200,
+    headers: Headers = NDJSON,
+    after_s: float | None = None,
 ) -> Serve:
-    """Serve chunks as they stand there; between them pauses in seconds, a wait for ever (None), or the error that ends it."""
+    """Serve chunks as they stand there; between them pauses in seconds, a wait for ever (None), or
+    the error that ends it.
+    """
 
     async def serve(_: Submission, reply: Reply) -> None:
         if after_s is not None:
@@ -116,7 +143,12 @@ class FakeWorker:
         self._tasks[sequence] = asyncio.get_running_loop().create_task(self._run(new, reply))
         self.arrived.set()
         return Ticket(
-            sequence=sequence, request_id=new.item.request_id, position=sequence - 1, estimated_wait_s=7.44, is_rough=True, reply=reply
+            sequence=sequence,
+            request_id=new.item.request_id,
+            position=sequence - 1,
+            estimated_wait_s=7.44,
+            is_rough=True,
+            reply=reply,
         )
 
     async def _run(self, new: Submission, reply: Reply) -> None:
@@ -141,7 +173,11 @@ class FakeWorker:
         return None
 
     def cancel_caller(self, caller: str, *, spare: Container[Sequence] = ()) -> list[RequestId]:
-        mine = [n for n, new in enumerate(self.submitted, 1) if new.caller == caller and n not in self.cancelled]
+        mine = [
+            n
+            for n, new in enumerate(self.submitted, 1)
+            if new.caller == caller and n not in self.cancelled
+        ]
         for number in mine:
             self.cancel(Sequence(number))
         return [self.submitted[number - 1].request_id for number in mine]
@@ -152,7 +188,12 @@ class FakeWorker:
     def get_item(self, sequence: int) -> dict[str, object] | None:
         if 1 <= sequence <= len(self.submitted):
             new = self.submitted[sequence - 1]
-            return {"sequence": sequence, "request_id": new.request_id, "caller": new.caller, "model": new.model or RESIDENT}
+            return {
+                "sequence": sequence,
+                "request_id": new.request_id,
+                "caller": new.caller,
+                "model": new.model or RESIDENT,
+            }
         return None
 
     def post(self, fact: Input) -> None:
@@ -243,9 +284,18 @@ class Clock:
 class FakeGateway:
     """What the API sees of a gateway."""
 
-    def __init__(self, *, keys: tuple[KeySettings, ...] = (), server: ServerSettings | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        keys: tuple[KeySettings, ...] = (),
+        server: ServerSettings | None = None,
+        **settings: Any,
+    ) -> None:
         self.config = GatewayConfig(
-            settings=Settings(auth=AuthSettings(keys=keys), server=server or ServerSettings(), **settings), source=None
+            settings=Settings(
+                auth=AuthSettings(keys=keys), server=server or ServerSettings(), **settings
+            ),
+            source=None,
         )
         self.worker = FakeWorker()
         self.backend = FakeBackend()
@@ -253,7 +303,10 @@ class FakeGateway:
         self.events = Recorder()
         self.records = EventRecords()
         self.orders = OperatorCommands(
-            worker=cast("LLMQueueWorker", self.worker), resolve=self.resolve, clock=self.clock, events=self.events
+            worker=cast("LLMQueueWorker", self.worker),
+            resolve=self.resolve,
+            clock=self.clock,
+            events=self.events,
         )
         self.rate_limiter = RateLimiter(self.config.settings.rate_limits)
         self.cloud = self.batches = self.jobs = self.alerter = None
@@ -317,13 +370,17 @@ class FakeGateway:
         return self.shown_models
 
     def metrics(self) -> list[Metric]:
-        return [GaugeMetricFamily("hearth_backend_up", "1 while the model server answers.", value=1)]
+        return [
+            GaugeMetricFamily("hearth_backend_up", "1 while the model server answers.", value=1)
+        ]
 
     def app(self) -> HearthApp:
         """The real application in front of this gateway."""
         return HearthApp(cast("Gateway", self))
 
-    async def ask(self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any) -> Got:
+    async def ask(
+        self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any
+    ) -> Got:
         """What this gateway's application answers; see `ask`."""
         self._app = self._app or self.app()
         return await ask(self._app, method, path, body, **more)
@@ -357,7 +414,9 @@ class Got:
         return str(error["message"] if isinstance(error, dict) else error)
 
 
-def http_scope(method: str, path: str, headers: tuple[tuple[bytes, bytes], ...], peer: str) -> dict[str, Any]:
+def http_scope(
+    method: str, path: str, headers: tuple[tuple[bytes, bytes], ...], peer: str
+) -> dict[str, Any]:
     target, _, query = path.partition("?")
     return {
         "type": "http",
@@ -391,8 +450,15 @@ async def ask(
     return await drive(app, http_scope(method, path, wire, peer), raw)
 
 
-async def drive(app: HearthApp, scope: dict[str, Any], body: bytes, take: Callable[[Any], Awaitable[None]] | None = None) -> Got:
-    """Run the application over one scope, with a caller who stays until the answer is complete, and takes each message when `take` says."""
+async def drive(
+    app: HearthApp,
+    scope: dict[str, Any],
+    body: bytes,
+    take: Callable[[Any], Awaitable[None]] | None = None,
+) -> Got:
+    """Run the application over one scope, with a caller who stays until the answer is complete, and
+    takes each message when `take` says.
+    """
     sent: list[dict[str, Any]] = []
     incoming = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -411,7 +477,9 @@ async def drive(app: HearthApp, scope: dict[str, Any], body: bytes, take: Callab
     head, bodies = sent[0], sent[1:]
     headers = {name.decode(): value.decode() for name, value in head["headers"]}
     chunks = tuple(message["body"] for message in bodies if message.get("body"))
-    return Got(head["status"], headers, chunks, bool(bodies) and not bodies[-1].get("more_body", False))
+    return Got(
+        head["status"], headers, chunks, bool(bodies) and not bodies[-1].get("more_body", False)
+    )
 
 
 class Caller:
@@ -431,7 +499,12 @@ class Caller:
         await self.writer.drain()
 
     async def post(self, path: str, body: bytes, *extra: bytes) -> None:
-        lines = [b"POST %s HTTP/1.1" % path.encode(), b"Host: localhost", b"Content-Type: application/json", *extra]
+        lines = [
+            b"POST %s HTTP/1.1" % path.encode(),
+            b"Host: localhost",
+            b"Content-Type: application/json",
+            *extra,
+        ]
         await self.send(b"\r\n".join([*lines, b"Content-Length: %d" % len(body), b"", b""]) + body)
 
     async def head(self) -> tuple[int, dict[str, str]]:

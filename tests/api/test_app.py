@@ -12,7 +12,17 @@ from hearth.api.app import FAULT_TEXT, HearthApp
 from hearth.api.dashboard import FILES
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
-from tests.api.house import ADMIN_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeExchange, FakeGateway, ask, drive, http_scope
+from tests.api.house import (
+    ADMIN_KEY,
+    IN_EVERY_DIALECT,
+    KEYS,
+    LOW_KEY,
+    FakeExchange,
+    FakeGateway,
+    ask,
+    drive,
+    http_scope,
+)
 from tests.support.cases import for_each
 
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
@@ -24,20 +34,48 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     for who, methods, paths in (
         (ANYBODY, "GET", "/healthz"),
         (ANYBODY, "GET HEAD", " ".join(FILES)),
-        (ANY_KEY, "GET", "/readyz /metrics /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/history /llm/models /llm/health"),
-        (ANY_KEY, "GET", "/v1/files/file-1/content /v1/batches/batch_1 /api/ps /api/status /v1/models /v1/models/llama3.1:8b"),
+        (
+            ANY_KEY,
+            "GET",
+            "/readyz /metrics /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/history /llm/models /llm/health",
+        ),
+        (
+            ANY_KEY,
+            "GET",
+            "/v1/files/file-1/content /v1/batches/batch_1 /api/ps /api/status /v1/models /v1/models/llama3.1:8b",
+        ),
         (ANY_KEY, "GET HEAD", "/ /api/version /api/tags"),
         (ANY_KEY, "GET POST", "/llm/jobs /v1/files /v1/batches"),
         (ANY_KEY, "GET DELETE", "/llm/jobs/job_1 /v1/files/file-1"),
-        (ANY_KEY, "POST", "/llm/queue/item/1/cancel /llm/requests/req_1/cancel /llm/requests/cancel /llm/completions"),
-        (ANY_KEY, "POST", "/api/chat /api/generate /api/embed /api/embeddings /api/show /v1/batches/batch_1/cancel"),
-        (ANY_KEY, "POST", "/v1/chat/completions /v1/completions /v1/embeddings /v1/responses /v1/audio/transcriptions"),
+        (
+            ANY_KEY,
+            "POST",
+            "/llm/queue/item/1/cancel /llm/requests/req_1/cancel /llm/requests/cancel /llm/completions",
+        ),
+        (
+            ANY_KEY,
+            "POST",
+            "/api/chat /api/generate /api/embed /api/embeddings /api/show /v1/batches/batch_1/cancel",
+        ),
+        (
+            ANY_KEY,
+            "POST",
+            "/v1/chat/completions /v1/completions /v1/embeddings /v1/responses /v1/audio/transcriptions",
+        ),
         (ANY_KEY, "POST", "/v1/messages /v1/messages/count_tokens"),
         (ADMIN, "GET", "/llm/admin/stored /llm/admin/files /llm/admin/config /llm/admin/orders"),
         (ADMIN, "GET HEAD", "/openapi.json"),
         (ADMIN, "DELETE", "/llm/admin/files/1 /api/delete"),
-        (ADMIN, "POST", "/llm/admin/preempt /llm/admin/announce /llm/admin/confirm-clock /llm/admin/alert/test /llm/admin/reload"),
-        (ADMIN, "POST", "/llm/admin/drain /llm/admin/pause /llm/admin/resume /llm/admin/pin /llm/admin/unpin /llm/admin/load"),
+        (
+            ADMIN,
+            "POST",
+            "/llm/admin/preempt /llm/admin/announce /llm/admin/confirm-clock /llm/admin/alert/test /llm/admin/reload",
+        ),
+        (
+            ADMIN,
+            "POST",
+            "/llm/admin/drain /llm/admin/pause /llm/admin/resume /llm/admin/pin /llm/admin/unpin /llm/admin/load",
+        ),
         (ADMIN, "POST", "/llm/admin/unload /api/pull /api/push /api/create /api/copy"),
         (ADMIN, "HEAD POST", "/api/blobs/sha256:abc"),
     )
@@ -52,9 +90,13 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-UNKNOWN = words("/nope /llm /llm/ /llm/admin/ /api /api/blobs/ /docs /redoc /v1/models/ /v1/models/m/ /metrics/ //nope //evil.test/x")
+UNKNOWN = words(
+    "/nope /llm /llm/ /llm/admin/ /api /api/blobs/ /docs /redoc /v1/models/ /v1/models/m/ /metrics/ //nope //evil.test/x"
+)
 ODD = (
-    *words("/api/chat;x /api/./chat /api/../api/chat /API/CHAT api/chat http://localhost/api/chat * /api\\chat"),
+    *words(
+        "/api/chat;x /api/./chat /api/../api/chat /API/CHAT api/chat http://localhost/api/chat * /api\\chat"
+    ),
     *words("/healthz/../llm/queue/status /healthz;/llm/queue/status /v1/models/../../api/pull"),
     "/api/chat\x00",
     "/api/chat\n",
@@ -63,13 +105,27 @@ ESCAPED = (b"/api/%63hat", b"/%61pi/chat", b"/api%2fchat", b"/healthz%00")
 
 
 def test_the_table_has_every_address_and_method_of_the_program_and_no_other(app):
-    served = {path: set(address.handlers) for path, address in app.routes.addresses.items() if path not in STREAMS}
+    served = {
+        path: set(address.handlers)
+        for path, address in app.routes.addresses.items()
+        if path not in STREAMS
+    }
     patterns = {path: compile_path(path)[0] for path in served}
     for template, pattern in patterns.items():
-        listed = {method for path, (_, methods) in ADDRESSES.items() if pattern.match(path) for method in methods}
+        listed = {
+            method
+            for path, (_, methods) in ADDRESSES.items()
+            if pattern.match(path)
+            for method in methods
+        }
         assert served[template] <= listed, template
     for path, (_, methods) in ADDRESSES.items():
-        assert {*methods} == {method for template in served if patterns[template].match(path) for method in served[template]}, path
+        assert {*methods} == {
+            method
+            for template in served
+            if patterns[template].match(path)
+            for method in served[template]
+        }, path
     described = app.routes.openapi["paths"]
     for template in served.keys() & described.keys():
         assert {method.upper() for method in described[template]} <= served[template], template
@@ -78,30 +134,51 @@ def test_the_table_has_every_address_and_method_of_the_program_and_no_other(app)
 
 async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_method(keyed):
     keyed.backend.answer = FakeExchange(200, (), (b"{}",))
-    for key, (path, (who, methods)) in itertools.product((None, LOW_KEY, ADMIN_KEY), ADDRESSES.items()):
+    for key, (path, (who, methods)) in itertools.product(
+        (None, LOW_KEY, ADMIN_KEY), ADDRESSES.items()
+    ):
         for method in {*methods, "PATCH", "HEAD"}:
             got = await keyed.ask(method, path, CHAT, key=key, **JSON)
             if key is None and who != ANYBODY:
-                assert (got.status, got.headers["www-authenticate"]) == (401, "Bearer"), (method, path)
+                assert (got.status, got.headers["www-authenticate"]) == (401, "Bearer"), (
+                    method,
+                    path,
+                )
             elif who == ADMIN and key != ADMIN_KEY:
                 assert got.status == 403, (method, path)
             elif method not in methods:
-                assert (got.status, got.headers["allow"]) == (405, ", ".join(sorted(methods))), (method, path)
+                assert (got.status, got.headers["allow"]) == (405, ", ".join(sorted(methods))), (
+                    method,
+                    path,
+                )
             else:
-                assert got.status in ({200} if who == ANYBODY else {200, 400, 404, 501}), (method, path)
+                assert got.status in ({200} if who == ANYBODY else {200, 400, 404, 501}), (
+                    method,
+                    path,
+                )
         assert key or not (keyed.worker.submitted or keyed.backend.calls), path
     assert [(await keyed.ask("GET", path)).status for path in STREAMS] == [401, 401]
 
 
 async def test_an_unknown_odd_or_escaped_address_is_401_without_a_key_and_404_with_one(keyed):
     app = keyed.app()
-    paths = [(path, path.encode("latin-1")) for path in (*UNKNOWN, *ODD)] + [("/api/chat", raw) for raw in ESCAPED]
+    paths = [(path, path.encode("latin-1")) for path in (*UNKNOWN, *ODD)] + [
+        ("/api/chat", raw) for raw in ESCAPED
+    ]
     for (path, raw), key in itertools.product(paths, ("", ADMIN_KEY)):
-        wire = ((b"host", b"localhost"), (b"content-type", b"application/json"), (b"x-api-key", key.encode()))
-        got = await drive(app, {**http_scope("POST", path, wire, "127.0.0.1"), "raw_path": raw}, CHAT)
+        wire = (
+            (b"host", b"localhost"),
+            (b"content-type", b"application/json"),
+            (b"x-api-key", key.encode()),
+        )
+        got = await drive(
+            app, {**http_scope("POST", path, wire, "127.0.0.1"), "raw_path": raw}, CHAT
+        )
         assert got.status == (404 if key else 401), (path, raw)
     assert (await keyed.ask("GET", "/llm/admin/nothing", key=LOW_KEY)).status == 403
-    preflight = await FakeGateway().ask("OPTIONS", "/api/chat", origin="http://localhost:8411", access_control_request_method="POST")
+    preflight = await FakeGateway().ask(
+        "OPTIONS", "/api/chat", origin="http://localhost:8411", access_control_request_method="POST"
+    )
     assert not any(name.startswith("access-control") for name in preflight.headers)
     assert keyed.worker.submitted == keyed.backend.calls == []
 
@@ -122,7 +199,9 @@ async def test_an_unknown_odd_or_escaped_address_is_401_without_a_key_and_404_wi
         ("GET", "/healthz/", 301, "/healthz"),
     ],
 )
-async def test_a_slash_too_many_is_redirected_as_in_ollama_for_whoever_may_use_the_address(keyed, method, target, status, location):
+async def test_a_slash_too_many_is_redirected_as_in_ollama_for_whoever_may_use_the_address(
+    keyed, method, target, status, location
+):
     got = await keyed.ask(method, target, CHAT, key=LOW_KEY, **JSON)
     assert (got.status, got.headers.get("location"), got.body) == (status, location, b"")
     if location != "/healthz":
@@ -132,7 +211,13 @@ async def test_a_slash_too_many_is_redirected_as_in_ollama_for_whoever_may_use_t
 
 
 async def test_a_redirect_leads_to_no_other_host_and_opens_nothing(keyed):
-    for path in ("//evil.test/api/chat", "/\\evil.test/", "//evil.test/..", "/api/./chat/", "/api/chat/;x/"):
+    for path in (
+        "//evil.test/api/chat",
+        "/\\evil.test/",
+        "//evil.test/..",
+        "/api/./chat/",
+        "/api/chat/;x/",
+    ):
         got = await keyed.ask("POST", path, CHAT, key=ADMIN_KEY, **JSON)
         assert (got.status, "location" in got.headers) == (404, False), path
     assert (await keyed.ask("POST", "/api/pull/", CHAT, key=LOW_KEY, **JSON)).status == 403
@@ -147,26 +232,48 @@ async def test_every_address_is_there_below_the_path_of_a_proxy_too_and_links_le
             plain = await keyed.ask(method, path, CHAT, key=key, **JSON)
             for prefix in ("", "/home/hearth"):
                 got = await below.ask(method, prefix + path, CHAT, key=key, **JSON)
-                assert (got.status, got.headers.get("content-type")) == (plain.status, plain.headers.get("content-type")), prefix + path
-    assert {call.path for call in below.backend.calls} == {call.path for call in keyed.backend.calls}
+                assert (got.status, got.headers.get("content-type")) == (
+                    plain.status,
+                    plain.headers.get("content-type"),
+                ), prefix + path
+    assert {call.path for call in below.backend.calls} == {
+        call.path for call in keyed.backend.calls
+    }
     got = await below.ask("GET", "/home/hearth", key=ADMIN_KEY)
     assert got.status == 200
     inner = ("/home/hearth/api/tags/", "//api/tags", "/home/hearth//api/tags", "/api/tags/")
     outer = ("//home/hearth/api/tags", "/home//hearth/api/tags", "///home//hearth//api/tags/")
     for path in (*inner, *outer):
-        assert (await below.ask("GET", path, key=ADMIN_KEY)).headers["location"] == "/home/hearth/api/tags", path
+        assert (await below.ask("GET", path, key=ADMIN_KEY)).headers[
+            "location"
+        ] == "/home/hearth/api/tags", path
         assert (await below.ask("GET", path)).status == 401, path
     got = await below.ask("POST", "//home/hearth/api/chat?a=//b", CHAT, key=LOW_KEY, **JSON)
     assert (got.status, got.headers["location"]) == (307, "/home/hearth/api/chat?a=//b")
-    assert (await below.ask("GET", "//home/hearth", key=ADMIN_KEY)).headers["location"] == "/home/hearth/"
-    assert (await below.ask("GET", "/home/hearth/openapi.json", key=ADMIN_KEY)).json["servers"] == [{"url": "/home/hearth"}]
+    assert (await below.ask("GET", "//home/hearth", key=ADMIN_KEY)).headers[
+        "location"
+    ] == "/home/hearth/"
+    assert (await below.ask("GET", "/home/hearth/openapi.json", key=ADMIN_KEY)).json["servers"] == [
+        {"url": "/home/hearth"}
+    ]
     assert "servers" not in (await keyed.ask("GET", "/openapi.json", key=ADMIN_KEY)).json
     twice = ("/home/hearth/home/hearth/api/tags", "/home/hearth//home/hearth/api/tags")
-    for path in ("/home", "/home/hearthx/api/tags", "//home/hearthx/api/tags", "/hearth/api/tags", *twice):
+    for path in (
+        "/home",
+        "/home/hearthx/api/tags",
+        "//home/hearthx/api/tags",
+        "/hearth/api/tags",
+        *twice,
+    ):
         assert (await below.ask("GET", path, key=ADMIN_KEY)).status == 404, path
         assert (await below.ask("GET", path)).status == 401, path
     app = below.app()
-    escaped = (b"/%68ome/hearth/api/tags", b"//%68ome/hearth/api/tags", b"/home/hearth%2fapi/tags", b"/home/hearth/%61pi/tags")
+    escaped = (
+        b"/%68ome/hearth/api/tags",
+        b"//%68ome/hearth/api/tags",
+        b"/home/hearth%2fapi/tags",
+        b"/home/hearth/%61pi/tags",
+    )
     for raw in escaped:
         wire = ((b"host", b"localhost"), (b"x-api-key", ADMIN_KEY.encode()))
         scope = {**http_scope("GET", "/home/hearth/api/tags", wire, "127.0.0.1"), "raw_path": raw}
@@ -176,7 +283,10 @@ async def test_every_address_is_there_below_the_path_of_a_proxy_too_and_links_le
 async def test_an_error_below_the_path_of_a_proxy_is_in_the_dialect_of_the_address(keyed):
     below = FakeGateway(keys=KEYS, server=ServerSettings(base_path="/hearth"))
     for path in IN_EVERY_DIALECT:
-        plain, got = await keyed.ask("POST", path, CHAT), await below.ask("POST", f"/hearth{path}", CHAT)
+        plain, got = (
+            await keyed.ask("POST", path, CHAT),
+            await below.ask("POST", f"/hearth{path}", CHAT),
+        )
         assert (got.status, got.json.keys()) == (401, plain.json.keys())
 
 
@@ -198,11 +308,19 @@ async def test_managing_models_needs_an_admin_key_even_on_loopback_and_the_answe
     assert gateway.backend.calls == []
 
 
-async def test_without_keys_only_this_machine_comes_in_and_a_length_beside_a_transfer_coding_is_a_bad_request(gateway):
+async def test_without_keys_only_this_machine_comes_in_and_a_length_beside_a_transfer_coding_is_a_bad_request(
+    gateway,
+):
     assert (await gateway.ask("GET", "/llm/health", peer="127.0.0.1")).status == 200
-    assert (await gateway.ask("GET", "/llm/health", peer="192.168.1.9", x_forwarded_for="127.0.0.1")).status == 401
+    assert (
+        await gateway.ask("GET", "/llm/health", peer="192.168.1.9", x_forwarded_for="127.0.0.1")
+    ).status == 401
     assert (await gateway.ask("GET", "/healthz", peer="192.168.1.9")).status == 200
-    assert (await gateway.ask("POST", "/api/chat", CHAT, content_length="3", transfer_encoding="chunked")).status == 400
+    assert (
+        await gateway.ask(
+            "POST", "/api/chat", CHAT, content_length="3", transfer_encoding="chunked"
+        )
+    ).status == 400
 
 
 async def test_every_refusal_at_the_door_is_an_event_without_the_name_of_an_unknown_caller(keyed):
@@ -210,7 +328,13 @@ async def test_every_refusal_at_the_door_is_an_event_without_the_name_of_an_unkn
     await keyed.ask("GET", "/api/chat", key=LOW_KEY)
     await keyed.ask("GET", "/" + "x" * 500, key=LOW_KEY)
     first, second, third = keyed.events.of(RequestRejected)
-    assert (first.caller, first.status, first.reason, first.path, first.request_id) == ("", 401, "unauthenticated", "/api/chat", "mine")
+    assert (first.caller, first.status, first.reason, first.path, first.request_id) == (
+        "",
+        401,
+        "unauthenticated",
+        "/api/chat",
+        "mine",
+    )
     assert (second.caller, second.status) == ("low", 405)
     assert len(third.path) == 200
 
@@ -218,16 +342,33 @@ async def test_every_refusal_at_the_door_is_an_event_without_the_name_of_an_unkn
 async def test_a_configuration_is_in_force_with_the_next_request_and_the_name_that_is_listened_on_counts_until_a_restart():
     gateway = FakeGateway(server=ServerSettings(host="gpu-box.lan"))
     assert (await gateway.ask("GET", "/llm/health")).status == 200
-    for host, name, status in (("0.0.0.0", "gpu-box.lan:8411", 200), ("other.lan", "other.lan:8411", 421)):
+    for host, name, status in (
+        ("0.0.0.0", "gpu-box.lan:8411", 200),
+        ("other.lan", "other.lan:8411", 421),
+    ):
         gateway.config = FakeGateway(server=ServerSettings(host=host)).config
         assert (await gateway.ask("GET", "/llm/health", host=name)).status == status
-    before, changed = gateway.config, FakeGateway(keys=KEYS, server=ServerSettings(allowed_hosts=("cat.lan",))).config
-    for config, key, status in ((before, None, 421), (changed, None, 401), (changed, LOW_KEY, 200), (before, None, 421)):
+    before, changed = (
+        gateway.config,
+        FakeGateway(keys=KEYS, server=ServerSettings(allowed_hosts=("cat.lan",))).config,
+    )
+    for config, key, status in (
+        (before, None, 421),
+        (changed, None, 401),
+        (changed, LOW_KEY, 200),
+        (before, None, 421),
+    ):
         gateway.config = config
-        assert (await gateway.ask("GET", "/llm/health", key=key, host="cat.lan:8411")).status == status
-        assert (await gateway.ask("GET", "/llm/health", key=key, host="cat.lan.evil.test")).status == 421
+        assert (
+            await gateway.ask("GET", "/llm/health", key=key, host="cat.lan:8411")
+        ).status == status
+        assert (
+            await gateway.ask("GET", "/llm/health", key=key, host="cat.lan.evil.test")
+        ).status == 421
     given_on_the_command_line = HearthApp(cast("Any", FakeGateway()), host="gpu-box.lan")
-    assert (await ask(given_on_the_command_line, "GET", "/llm/health", host="gpu-box.lan:8411")).status == 200
+    assert (
+        await ask(given_on_the_command_line, "GET", "/llm/health", host="gpu-box.lan:8411")
+    ).status == 200
 
 
 async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_text(gateway):
@@ -240,7 +381,9 @@ async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_te
         assert (got.status, got.error) == (500, FAULT_TEXT)
     faults = gateway.events.of(InternalFault)
     assert [fault.where for fault in faults] == ["POST /v1/chat/completions", "GET /llm/health"]
-    assert all("RuntimeError at" in fault.detail and "secret" not in fault.detail for fault in faults)
+    assert all(
+        "RuntimeError at" in fault.detail and "secret" not in fault.detail for fault in faults
+    )
     gateway.backend.answer = FakeExchange(200, (), (b"a", RuntimeError("secret")))
     got = await gateway.ask("GET", "/api/tags")  # after the head, the answer stays unfinished
     assert (got.status, got.body, got.complete) == (200, b"a", False)

@@ -1,4 +1,6 @@
-"""The shared path: read, parse, admit, submit, stream; and the routes without a queue, there and back as they are."""
+"""The shared path: read, parse, admit, submit, stream; and the routes without a queue, there and
+back as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,27 @@ import json
 from typing import Any
 
 from hearth.clock import new_id
-from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings, SchedulingSettings
+from hearth.config.settings import (
+    CallerLimits,
+    ModelSettings,
+    RateLimitSettings,
+    SchedulingSettings,
+)
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import RequestRejected
 from hearth.scheduling import inputs
 from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Lane
-from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, NDJSON, FakeExchange, FakeGateway, begins_and_breaks, scripted
+from tests.api.house import (
+    ADMIN_KEY,
+    KEYS,
+    LOW_KEY,
+    NDJSON,
+    FakeExchange,
+    FakeGateway,
+    begins_and_breaks,
+    scripted,
+)
 from tests.support.cases import for_each
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
@@ -31,24 +47,45 @@ JSON = {"content_type": "application/json"}
 async def test_every_inference_route_goes_through_the_queue_with_its_bytes_untouched(gateway):
     for path, asked in BODIES.items():
         body = json.dumps({**asked, "stream": False}, indent=1).encode()
-        assert (await gateway.ask("POST", path, body, content_type="application/json")).status == 200
+        assert (
+            await gateway.ask("POST", path, body, content_type="application/json")
+        ).status == 200
         call, new = gateway.worker.calls[-1], gateway.worker.submitted[-1]
         assert (call.method, call.path, call.body) == ("POST", path, body)
-        assert (new.model, new.caller, new.lane, new.prompt_tokens > 0) == ("m", "local", Lane.EXTERNAL, True)
+        assert (new.model, new.caller, new.lane, new.prompt_tokens > 0) == (
+            "m",
+            "local",
+            Lane.EXTERNAL,
+            True,
+        )
     assert len(gateway.worker.submitted) == len(BODIES)
 
 
 async def test_chunks_headers_and_status_come_back_as_the_backend_sent_them(gateway):
     got = await gateway.ask("POST", "/api/chat", CHAT)
     assert (got.chunks, got.complete) == ((b'{"n":1}\n', b'{"n":2}\n', b'{"done":true}\n'), True)
-    own = {"x-queue-position": "0", "x-estimated-wait-seconds": "7.4", "x-estimated-wait-rough": "true", "x-hearth-rewrote": "seed"}
+    own = {
+        "x-queue-position": "0",
+        "x-estimated-wait-seconds": "7.4",
+        "x-estimated-wait-rough": "true",
+        "x-hearth-rewrote": "seed",
+    }
     theirs = {name.decode(): value.decode() for name, value in NDJSON}
     assert got.headers == {**theirs, "x-request-id": gateway.worker.submitted[0].request_id, **own}
-    gateway.worker.serve = scripted(*(b"%d\n" % n for n in range(5)))  # for a slow caller they pile up, and are not joined
-    assert (await gateway.ask("POST", "/api/chat", CHAT)).chunks == (b"0\n", b"1\n", b"2\n", b"3\n", b"4\n")
+    # for a slow caller they pile up, and are not joined
+    gateway.worker.serve = scripted(*(b"%d\n" % n for n in range(5)))
+    assert (await gateway.ask("POST", "/api/chat", CHAT)).chunks == (
+        b"0\n",
+        b"1\n",
+        b"2\n",
+        b"3\n",
+        b"4\n",
+    )
 
 
-async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_and_one_that_is_to_finish_is_not(gateway):
+async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_and_one_that_is_to_finish_is_not(
+    gateway,
+):
     seeds = set()
     for path in ("/api/chat", "/api/generate", "/v1/chat/completions") * 2:
         got = await gateway.ask("POST", path, {**BODIES[path], "stream": True})
@@ -61,11 +98,20 @@ async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_an
     finishing = FakeGateway(scheduling=SchedulingSettings(started_streams="finish"))
     for each, ways in ((gateway, ("replayed", "continued")), (finishing, ())):
         got = await each.ask("POST", "/api/chat", body, **JSON)
-        assert (each.worker.calls[-1].body, "x-hearth-rewrote" in got.headers, each.worker.submitted[-1].ways) == (body, False, ways)
+        assert (
+            each.worker.calls[-1].body,
+            "x-hearth-rewrote" in got.headers,
+            each.worker.submitted[-1].ways,
+        ) == (body, False, ways)
 
 
-async def test_openais_streams_are_asked_for_a_usage_that_their_callers_are_not_shown_unless_they_ask(gateway):
-    path, frames = "/v1/chat/completions", (b'data: {"choices":[{}]}\n\n', b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n')
+async def test_openais_streams_are_asked_for_a_usage_that_their_callers_are_not_shown_unless_they_ask(
+    gateway,
+):
+    path, frames = (
+        "/v1/chat/completions",
+        (b'data: {"choices":[{}]}\n\n', b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n'),
+    )
     gateway.worker.serve = scripted(*frames)
     finishing = FakeGateway(scheduling=SchedulingSettings(started_streams="finish"))
     for each, rewrote in ((gateway, "stream_options,seed"), (finishing, "stream_options")):
@@ -80,7 +126,9 @@ async def test_openais_streams_are_asked_for_a_usage_that_their_callers_are_not_
 
 async def test_what_only_the_owner_may_decide_is_rewritten_and_said_whatever_the_name_of_the_model():
     gateway = FakeGateway(models={"llama3": ModelSettings(num_ctx=4096)})
-    got = await gateway.ask("POST", "/api/chat", {**CHAT, "keep_alive": -1, "options": {"num_ctx": 9, "seed": 1}})
+    got = await gateway.ask(
+        "POST", "/api/chat", {**CHAT, "keep_alive": -1, "options": {"num_ctx": 9, "seed": 1}}
+    )
     assert got.headers["x-hearth-rewrote"] == "keep_alive,options.num_ctx"
     assert json.loads(gateway.worker.calls[0].body) == {**CHAT, "options": {"seed": 1}}
     gateway.one_name["llama"] = "llama3:latest"
@@ -91,37 +139,74 @@ async def test_what_only_the_owner_may_decide_is_rewritten_and_said_whatever_the
 
 
 async def test_the_query_is_forwarded_and_credentials_cookies_and_origins_are_not(keyed):
-    kept = {"accept": "text/event-stream", "user_agent": "claude-code", "anthropic_version": "2023-06-01", "anthropic_beta": "one,two"}
+    kept = {
+        "accept": "text/event-stream",
+        "user_agent": "claude-code",
+        "anthropic_version": "2023-06-01",
+        "anthropic_beta": "one,two",
+    }
     more = {"cookie": "a=b", "x_forwarded_for": "6.6.6.6", **JSON}
-    await keyed.ask("POST", "/v1/messages?beta=true", BODIES["/v1/messages"], key=ADMIN_KEY, **kept, **more)
+    await keyed.ask(
+        "POST", "/v1/messages?beta=true", BODIES["/v1/messages"], key=ADMIN_KEY, **kept, **more
+    )
     (call,) = keyed.worker.calls
     sent = {name.decode().replace("-", "_"): value.decode() for name, value in call.headers}
     assert (call.path, sent) == ("/v1/messages?beta=true", {**JSON, **kept})
     assert keyed.worker.submitted[0].caller == "owner"
 
 
-async def test_a_well_formed_request_id_of_the_caller_is_kept_and_any_other_or_that_of_a_job_is_replaced(gateway):
+async def test_a_well_formed_request_id_of_the_caller_is_kept_and_any_other_or_that_of_a_job_is_replaced(
+    gateway,
+):
     for own in ("abc-123_X", "x" * 64, "job_17", "batch_req_17", f"job_{'0' * 33}"):
         got = await gateway.ask("POST", "/api/chat", CHAT, x_request_id=own)
         assert got.headers["x-request-id"] == own == gateway.worker.submitted[-1].request_id
-    # The rate limits are rebuilt from rows with other ids than those of jobs, which were counted when they were taken.
-    for other in ("", "x" * 65, "a b", "a\nb", "a\x1b[31m", '{"level":1}', new_id(JOB_PREFIX), new_id(BATCH_JOB_PREFIX)):
+    # The rate limits are rebuilt from rows with other ids than those of jobs, which were counted
+    # when they were taken.
+    for other in (
+        "",
+        "x" * 65,
+        "a b",
+        "a\nb",
+        "a\x1b[31m",
+        '{"level":1}',
+        new_id(JOB_PREFIX),
+        new_id(BATCH_JOB_PREFIX),
+    ):
         got = await gateway.ask("POST", "/api/chat", CHAT, x_request_id=other)
-        assert (got.headers["x-request-id"][:4], len(got.headers["x-request-id"])) == ("req_", 36), other
+        assert (got.headers["x-request-id"][:4], len(got.headers["x-request-id"])) == (
+            "req_",
+            36,
+        ), other
 
 
-async def test_a_load_goes_through_the_queue_and_what_needs_no_work_is_answered_at_once_to_whom_may_use_the_model(keyed):
+async def test_a_load_goes_through_the_queue_and_what_needs_no_work_is_answered_at_once_to_whom_may_use_the_model(
+    keyed,
+):
     gateway = FakeGateway()
     await gateway.ask("POST", "/api/generate", {"model": "m"})
     assert gateway.worker.submitted.pop().kind == "load"
     for path, field in (("/api/chat", "message"), ("/api/generate", "response")):
         got = await gateway.ask("POST", path, {"model": "m", "keep_alive": 0}, x_request_id="mine")
-        assert (got.status, got.json["done_reason"], field in got.json, got.headers["x-request-id"]) == (200, "unload", True, "mine")
+        assert (
+            got.status,
+            got.json["done_reason"],
+            field in got.json,
+            got.headers["x-request-id"],
+        ) == (200, "unload", True, "mine")
         assert got.json["created_at"].endswith("Z")
-        for stream, media, end in ((True, "application/x-ndjson", b"}\n"), (False, "application/json", b"}")):
-            got = await gateway.ask("POST", path, {**BODIES[path], "stream": stream, "options": {"num_predict": 0}})
+        for stream, media, end in (
+            (True, "application/x-ndjson", b"}\n"),
+            (False, "application/json", b"}"),
+        ):
+            got = await gateway.ask(
+                "POST", path, {**BODIES[path], "stream": stream, "options": {"num_predict": 0}}
+            )
             assert (got.status, got.json["done"], got.json["done_reason"]) == (200, True, "length")
-            assert (got.headers["content-type"].startswith(media), got.body.endswith(end)) == (True, True)
+            assert (got.headers["content-type"].startswith(media), got.body.endswith(end)) == (
+                True,
+                True,
+            )
     assert gateway.worker.submitted == []
     for body in (CHAT, {"model": "m", "keep_alive": 0}):
         got = await keyed.ask("POST", "/api/chat", body, key=LOW_KEY)
@@ -129,35 +214,60 @@ async def test_a_load_goes_through_the_queue_and_what_needs_no_work_is_answered_
 
 
 async def test_an_external_caller_over_its_rate_gets_429_and_the_internal_lane_is_not_limited():
-    gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10)))
+    gateway = FakeGateway(
+        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10))
+    )
     for _ in range(10):
         assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 200
     got = await gateway.ask("POST", "/v1/chat/completions", CHAT)
-    assert (got.status, got.headers["retry-after"], got.json["error"]["type"]) == (429, "60", "rate_limit_error")
+    assert (got.status, got.headers["retry-after"], got.json["error"]["type"]) == (
+        429,
+        "60",
+        "rate_limit_error",
+    )
     for _ in range(12):
         assert (await gateway.ask("POST", "/api/chat", CHAT, x_task_type="reply")).status == 200
-        assert (gateway.worker.submitted[-1].lane, gateway.worker.submitted[-1].task_type) == (Lane.INTERNAL, "reply")
+        assert (gateway.worker.submitted[-1].lane, gateway.worker.submitted[-1].task_type) == (
+            Lane.INTERNAL,
+            "reply",
+        )
 
 
 async def test_what_is_answered_at_once_and_what_names_no_known_model_counts_against_the_rate_too():
-    unload, nothing = {"model": "m", "keep_alive": 0}, {**BODIES["/api/chat"], "options": {"num_predict": 0}}
+    unload, nothing = (
+        {"model": "m", "keep_alive": 0},
+        {**BODIES["/api/chat"], "options": {"num_predict": 0}},
+    )
     for path, body, status in (
         ("/api/generate", unload, 200),
         ("/api/chat", nothing, 200),
         ("/api/embed", {"model": "x", "input": "a"}, 404),
     ):
-        gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=3, embeddings_per_minute=3)))
+        gateway = FakeGateway(
+            rate_limits=RateLimitSettings(
+                default=CallerLimits(requests_per_minute=3, embeddings_per_minute=3)
+            )
+        )
         gateway.missing.add("x")
         seen = [(await gateway.ask("POST", path, body)).status for _ in range(4)]
         assert seen == [status] * 3 + [429], path
 
 
-async def test_an_unload_of_a_model_that_stays_is_answered_as_by_ollama_and_says_why_it_stays(gateway):
+async def test_an_unload_of_a_model_that_stays_is_answered_as_by_ollama_and_says_why_it_stays(
+    gateway,
+):
     gateway.worker.post(inputs.Loaded(model="m"))
     await gateway.orders.pin("m")
-    for body in ({"model": "m", "keep_alive": 0}, {"model": "m", "prompt": "", "keep_alive": "0s", "stream": False}):
+    for body in (
+        {"model": "m", "keep_alive": 0},
+        {"model": "m", "prompt": "", "keep_alive": "0s", "stream": False},
+    ):
         got = await gateway.ask("POST", "/api/generate", body)
-        assert (got.status, got.json["done_reason"], got.headers["x-hearth-kept"]) == (200, "unload", "pinned")
+        assert (got.status, got.json["done_reason"], got.headers["x-hearth-kept"]) == (
+            200,
+            "unload",
+            "pinned",
+        )
     gateway.orders.unpin()
     got = await gateway.ask("POST", "/api/generate", {"model": "m", "keep_alive": 0})
     assert (got.status, "x-hearth-kept" in got.headers) == (200, False)
@@ -170,15 +280,24 @@ async def test_embeddings_have_a_limit_of_their_own_and_take_nothing_from_that_o
         assert (await gateway.ask("POST", path, BODIES[path])).status == 200
     got = await gateway.ask("POST", "/api/embed", BODIES["/api/embed"])
     assert got.status == 429
-    assert "local may make 3 embedding calls in any minute (rate_limits.default.embeddings_per_minute)" in got.error
-    assert [(await gateway.ask("POST", "/api/chat", CHAT)).status for _ in range(3)] == [200, 200, 429]
+    assert (
+        "local may make 3 embedding calls in any minute (rate_limits.default.embeddings_per_minute)"
+        in got.error
+    )
+    assert [(await gateway.ask("POST", "/api/chat", CHAT)).status for _ in range(3)] == [
+        200,
+        200,
+        429,
+    ]
 
 
 LONG_CHAT = {**CHAT, "messages": [{"role": "user", "content": "hi" * LARGE_BYTES}]}
 
 
 async def test_a_caller_whose_requests_take_long_to_read_is_refused_until_less_of_it_lies_in_the_last_minute():
-    gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(reading_s_per_minute=2.0)))
+    gateway = FakeGateway(
+        rate_limits=RateLimitSettings(default=CallerLimits(reading_s_per_minute=2.0))
+    )
     gateway.clock.cpu_step_s = 1.0
     for body in (CHAT, LONG_CHAT):
         assert (await gateway.ask("POST", "/api/chat", body)).status == 200
@@ -186,17 +305,28 @@ async def test_a_caller_whose_requests_take_long_to_read_is_refused_until_less_o
     for path in ("/api/chat", "/api/embed", "/v1/messages"):
         got = await gateway.ask("POST", path, BODIES[path])
         assert (got.status, got.headers["retry-after"]) == (429, "40")
-        assert "reading the requests of local may take 2 s of CPU in any minute (rate_limits.default.reading_s_per_minute)" in got.error
-    assert (await gateway.ask("POST", "/api/chat", LONG_CHAT, x_task_type="reply")).status == 200, "internal requests have no limits"
+        assert (
+            "reading the requests of local may take 2 s of CPU in any minute (rate_limits.default.reading_s_per_minute)"
+            in got.error
+        )
+    assert (await gateway.ask("POST", "/api/chat", LONG_CHAT, x_task_type="reply")).status == 200, (
+        "internal requests have no limits"
+    )
     gateway.clock.now += 40.0
     assert (await gateway.ask("POST", "/api/chat", b"{" * 2 * LARGE_BYTES)).status == 400
-    assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 429, "what was refused took as long"
+    assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 429, (
+        "what was refused took as long"
+    )
 
 
 async def test_a_long_body_that_waited_for_its_turn_is_not_parsed_where_its_caller_has_used_up_the_rate_meanwhile():
-    gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1)))
+    gateway = FakeGateway(
+        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1))
+    )
     broken = b'{"model":"m","messages":' + b"[" * 2 * LARGE_BYTES
-    first, second = await asyncio.gather(gateway.ask("POST", "/api/chat", LONG_CHAT), gateway.ask("POST", "/api/chat", broken))
+    first, second = await asyncio.gather(
+        gateway.ask("POST", "/api/chat", LONG_CHAT), gateway.ask("POST", "/api/chat", broken)
+    )
     assert (first.status, second.status) == (200, 429)
 
 
@@ -216,7 +346,9 @@ async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(gateway):
         ("/v1/messages", "api_error", b"\n\nevent: error\ndata: "),
     ],
 )
-async def test_a_failure_has_a_real_status_before_the_first_byte_and_a_frame_of_its_own_in_a_stream(path, kind, frame):
+async def test_a_failure_has_a_real_status_before_the_first_byte_and_a_frame_of_its_own_in_a_stream(
+    path, kind, frame
+):
     gateway = FakeGateway()
     gateway.worker.serve = scripted(BackendGone("the model server broke off"))
     got = await gateway.ask("POST", path, BODIES[path])
@@ -229,7 +361,9 @@ async def test_a_failure_has_a_real_status_before_the_first_byte_and_a_frame_of_
     assert gateway.events.of(RequestRejected) == []
 
 
-async def test_what_has_no_room_for_an_error_stays_unfinished_and_what_the_backend_says_of_one_passes_through(gateway):
+async def test_what_has_no_room_for_an_error_stays_unfinished_and_what_the_backend_says_of_one_passes_through(
+    gateway,
+):
     sized = scripted(b"first\n", BackendGone(), headers=((b"content-length", b"100"),))
     for path, serve in (("/v1/chat/completions", begins_and_breaks), ("/api/chat", sized)):
         gateway.worker.serve = serve
@@ -239,16 +373,22 @@ async def test_what_has_no_room_for_an_error_stays_unfinished_and_what_the_backe
     gateway.worker.serve = scripted(CallerGone())  # cancelled in the queue
     assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 499
     body = b'{"error":"model \'m\' not found"}'
-    gateway.worker.serve = scripted(body, status=404, headers=((b"content-length", b"%d" % len(body)),))
+    gateway.worker.serve = scripted(
+        body, status=404, headers=((b"content-length", b"%d" % len(body)),)
+    )
     got = await gateway.ask("POST", "/api/chat", CHAT)
     assert (got.status, got.body, got.complete) == (404, body, True)
     for path in DIALECTS:
         assert (await gateway.ask("POST", path, b"", content_length="9" * 400)).status == 413
-        assert (await gateway.ask("POST", path, b"\x1f\x8b", content_encoding="gzip", **JSON)).status == 415
+        assert (
+            await gateway.ask("POST", path, b"\x1f\x8b", content_encoding="gzip", **JSON)
+        ).status == 415
 
 
 async def test_a_large_body_is_parsed_while_others_are_served(gateway):
-    large = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi" * 100}] * 9_000}).encode()
+    large = json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "hi" * 100}] * 9_000}
+    ).encode()
     asking = asyncio.ensure_future(gateway.ask("POST", "/api/chat", large))
     for _ in range(5):  # until it has reached the thread
         await asyncio.sleep(0)
@@ -260,17 +400,40 @@ async def test_a_large_body_is_parsed_while_others_are_served(gateway):
 # Without a queue.
 
 NO_LISTS: tuple[Any, ...] = ("not a list", {"models": None}, {"models": [7]}, [])
-PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"17"), (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"))
+PLAIN = (
+    (b"content-type", b"text/plain; charset=utf-8"),
+    (b"content-length", b"17"),
+    (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"),
+)
 
 
 async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
-    paths = ("/", "/api/version", "/api/tags", "/api/ps", "/v1/models", "/v1/models/llama3.1%3A8b", "/v1/models/hf.co/someone/model")
-    for method, path in (*(("HEAD", path) for path in paths[:3]), *(("GET", path) for path in paths)):
+    paths = (
+        "/",
+        "/api/version",
+        "/api/tags",
+        "/api/ps",
+        "/v1/models",
+        "/v1/models/llama3.1%3A8b",
+        "/v1/models/hf.co/someone/model",
+    )
+    for method, path in (
+        *(("HEAD", path) for path in paths[:3]),
+        *(("GET", path) for path in paths),
+    ):
         gateway = FakeGateway()
         gateway.backend.answer = FakeExchange(200, PLAIN, (b"Ollama is", b" running"))
-        got = await gateway.ask(method, path, accept="application/json", user_agent="x", cookie="a=b")
-        assert (got.status, got.chunks, got.headers["x-request-id"][:4]) == (200, (b"Ollama is", b" running"), "req_")
-        assert [(name.encode(), value.encode()) for name, value in got.headers.items()][:3] == [*PLAIN]
+        got = await gateway.ask(
+            method, path, accept="application/json", user_agent="x", cookie="a=b"
+        )
+        assert (got.status, got.chunks, got.headers["x-request-id"][:4]) == (
+            200,
+            (b"Ollama is", b" running"),
+            "req_",
+        )
+        assert [(name.encode(), value.encode()) for name, value in got.headers.items()][:3] == [
+            *PLAIN
+        ]
         (call,) = gateway.backend.calls
         assert (call.method, call.path, call.body) == (method, path, b"")
         assert dict(call.headers) == {b"accept": b"application/json", b"user-agent": b"x"}
@@ -280,15 +443,25 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
 @for_each(
     ("path", "listed", "left"),
     [
-        ("/api/tags", {"models": [{"name": "A:cloud"}, {"name": "a:latest", "size": 7}]}, {"models": [{"name": "a:latest", "size": 7}]}),
-        ("/v1/models", {"object": "list", "data": [{"id": "a:cloud"}, {"id": "ä"}]}, {"object": "list", "data": [{"id": "ä"}]}),
+        (
+            "/api/tags",
+            {"models": [{"name": "A:cloud"}, {"name": "a:latest", "size": 7}]},
+            {"models": [{"name": "a:latest", "size": 7}]},
+        ),
+        (
+            "/v1/models",
+            {"object": "list", "data": [{"id": "a:cloud"}, {"id": "ä"}]},
+            {"object": "list", "data": [{"id": "ä"}]},
+        ),
         *(("/api/tags", odd, odd) for odd in NO_LISTS),
     ],
 )
 async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
     gateway, said = FakeGateway(), json.dumps(listed).encode()
     gateway.models_elsewhere = frozenset({"a:cloud"})
-    gateway.backend.answer = FakeExchange(200, ((b"content-length", b"%d" % len(said)),), (said[:20], said[20:]))
+    gateway.backend.answer = FakeExchange(
+        200, ((b"content-length", b"%d" % len(said)),), (said[:20], said[20:])
+    )
     got = await gateway.ask("GET", path)
     assert (got.status, got.json, got.headers["content-length"]) == (200, left, str(len(got.body)))
 
@@ -296,33 +469,64 @@ async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
 @for_each(
     ("method", "path", "media"),
     [
-        *((*each, "json") for each in (("POST", "/api/show?verbose=1"), ("POST", "/api/pull"), ("DELETE", "/api/delete"))),
-        *((*each, "octet-stream") for each in (("HEAD", "/api/blobs/sha256:a"), ("POST", "/api/blobs/sha256:a"))),
+        *(
+            (*each, "json")
+            for each in (
+                ("POST", "/api/show?verbose=1"),
+                ("POST", "/api/pull"),
+                ("DELETE", "/api/delete"),
+            )
+        ),
+        *(
+            (*each, "octet-stream")
+            for each in (("HEAD", "/api/blobs/sha256:a"), ("POST", "/api/blobs/sha256:a"))
+        ),
     ],
 )
 async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(method, path, media):
     gateway = FakeGateway(keys=KEYS)
     gateway.backend.answer = FakeExchange(404, (), (b'{"error":"model \'x:latest\' not found"}',))
-    got = await gateway.ask(method, path, b"\x00\xff", key=ADMIN_KEY, content_type=f"application/{media}")
+    got = await gateway.ask(
+        method, path, b"\x00\xff", key=ADMIN_KEY, content_type=f"application/{media}"
+    )
     assert (got.status, got.error) == (404, "model 'x:latest' not found")
     (call,) = gateway.backend.calls
-    assert (call.method, call.path, call.headers) == (method, path, ((b"content-type", f"application/{media}".encode()),))
+    assert (call.method, call.path, call.headers) == (
+        method,
+        path,
+        ((b"content-type", f"application/{media}".encode()),),
+    )
     assert call.body == (b"" if method == "HEAD" else b"\x00\xff")
 
 
 @for_each("status", [502, 503, 504])
 async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_json(gateway, status):
-    gateway.backend.answer = FakeExchange(status, ((b"content-type", b"text/html"),), (b"<html>Bad Gateway</html>",))
+    gateway.backend.answer = FakeExchange(
+        status, ((b"content-type", b"text/html"),), (b"<html>Bad Gateway</html>",)
+    )
     for path in ("/api/tags", "/v1/models"):
         got = await gateway.ask("GET", path)
-        assert (got.status, got.error) == (status, f"A proxy before the model server answered {status} in its place.")
+        assert (got.status, got.error) == (
+            status,
+            f"A proxy before the model server answered {status} in its place.",
+        )
     assert gateway.backend.answer.closed.is_set()
 
 
-async def test_a_backend_that_is_down_is_503_and_an_answer_that_breaks_off_stays_unfinished(gateway):
+async def test_a_backend_that_is_down_is_503_and_an_answer_that_breaks_off_stays_unfinished(
+    gateway,
+):
     for path in ("/api/tags", "/v1/models"):
         got = await gateway.ask("GET", path)
-        assert (got.status, got.headers["retry-after"], "cannot be reached" in got.error) == (503, "5", True)
+        assert (got.status, got.headers["retry-after"], "cannot be reached" in got.error) == (
+            503,
+            "5",
+            True,
+        )
     gateway.backend.answer = FakeExchange(200, (), (b"half", BackendGone()))
     got = await gateway.ask("GET", "/api/tags")
-    assert (got.chunks, got.complete, gateway.backend.answer.closed.is_set()) == ((b"half",), False, True)
+    assert (got.chunks, got.complete, gateway.backend.answer.closed.is_set()) == (
+        (b"half",),
+        False,
+        True,
+    )

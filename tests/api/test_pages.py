@@ -10,14 +10,33 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from hearth.admission.auth import Identity
-from hearth.api.status_stream import ADMIN_ROOM, HEARTBEAT_S, MAX_OF_ONE, MAX_SUBSCRIBERS, MIN_INTERVAL_S, Listener, Listeners, StatusStream
+from hearth.api.status_stream import (
+    ADMIN_ROOM,
+    HEARTBEAT_S,
+    MAX_OF_ONE,
+    MAX_SUBSCRIBERS,
+    MIN_INTERVAL_S,
+    Listener,
+    Listeners,
+    StatusStream,
+)
 from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings
 from hearth.errors import BackendGone, CapacityError, RateLimited
 from hearth.events import RequestRejected
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import Lane, Priority
 from tests.api.conftest import serving
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, RESIDENT, Caller, FakeGateway, FakeWorker, scripted
+from tests.api.house import (
+    ADMIN_KEY,
+    HOUSE_KEY,
+    KEYS,
+    LOW_KEY,
+    RESIDENT,
+    Caller,
+    FakeGateway,
+    FakeWorker,
+    scripted,
+)
 from tests.support.cases import for_each
 from tests.support.patience import until
 from tests.support.virtual_time import in_virtual_time
@@ -44,7 +63,9 @@ async def test_pages_show_what_the_gateway_says_and_admins_the_configuration_wit
     assert await said("/llm/admin/preempt", "POST") == {"preempted": 2}
     shown = (await gateway.ask("GET", "/llm/admin/config", key=ADMIN_KEY)).json["settings"]
     assert shown["queue"]["max_external_depth"] == 20
-    assert [(key["name"], key["sha256"]) for key in shown["auth"]["keys"]] == [(key.name, key.sha256[:8] + "…") for key in KEYS]
+    assert [(key["name"], key["sha256"]) for key in shown["auth"]["keys"]] == [
+        (key.name, key.sha256[:8] + "…") for key in KEYS
+    ]
 
 
 class NotedModel(dict[str, object]):
@@ -61,13 +82,21 @@ class NotedModel(dict[str, object]):
 async def test_models_however_many_are_rendered_beside_the_loop(gateway, number):
     gateway.shown_models = [NotedModel(name=f"m{n} é", home=None) for n in range(number)]
     NotedModel.threads.clear()
-    assert (await gateway.ask("GET", "/llm/models")).json == {"models": [{"name": f"m{n} é", "home": None} for n in range(number)]}
+    assert (await gateway.ask("GET", "/llm/models")).json == {
+        "models": [{"name": f"m{n} é", "home": None} for n in range(number)]
+    }
     assert bool(NotedModel.threads) == bool(number)
     assert threading.get_ident() not in NotedModel.threads
 
 
-async def test_life_is_public_and_says_loudly_when_the_emulator_answers_and_readiness_is_503_with_the_reason(gateway):
-    assert (await gateway.ask("GET", "/healthz", peer="10.0.0.9")).json == {"service": "hearth", "status": "ok", "emulator": False}
+async def test_life_is_public_and_says_loudly_when_the_emulator_answers_and_readiness_is_503_with_the_reason(
+    gateway,
+):
+    assert (await gateway.ask("GET", "/healthz", peer="10.0.0.9")).json == {
+        "service": "hearth",
+        "status": "ok",
+        "emulator": False,
+    }
     gateway.emulated = True
     said = (await gateway.ask("GET", "/healthz", peer="10.0.0.9")).json
     assert (said["emulator"], "EMULATOR" in said["warning"]) == (True, True)
@@ -76,24 +105,35 @@ async def test_life_is_public_and_says_loudly_when_the_emulator_answers_and_read
     assert "disk_full" in (await gateway.ask("GET", "/readyz")).error
     gateway.not_ready = "the model server is down"
     got = await gateway.ask("GET", "/readyz")
-    assert (got.status, got.error, got.headers["retry-after"]) == (503, "the model server is down", "5")
+    assert (got.status, got.error, got.headers["retry-after"]) == (
+        503,
+        "the model server is down",
+        "5",
+    )
 
 
-async def test_an_item_is_shown_and_cancelled_by_its_caller_and_admins_and_cannot_be_told_from_unknown_ones_by_others(keyed):
+async def test_an_item_is_shown_and_cancelled_by_its_caller_and_admins_and_cannot_be_told_from_unknown_ones_by_others(
+    keyed,
+):
     await begin(keyed, "one", "two", "two", "cancel")
     for method, *paths in (
         ("GET", "/llm/queue/item/1", "/llm/queue/item/9"),
         ("POST", "/llm/queue/item/1/cancel", "/llm/queue/item/9/cancel"),
         ("POST", "/llm/requests/one/cancel", "/llm/requests/none/cancel"),
     ):
-        others, unknown = [await keyed.ask(method, path, key=HOUSE_KEY, x_request_id="q") for path in paths]
+        others, unknown = [
+            await keyed.ask(method, path, key=HOUSE_KEY, x_request_id="q") for path in paths
+        ]
         assert others == unknown
         assert (others.status, others.error.startswith("there is no such ")) == (404, True)
     assert keyed.worker.cancelled == []
     for key in (LOW_KEY, ADMIN_KEY):
         assert (await keyed.ask("GET", "/llm/queue/item/1", key=key)).json["request_id"] == "one"
         got = await keyed.ask("POST", "/llm/queue/item/3/cancel", key=key)
-        assert (got.status, got.json) == (200, {"sequence": 3, "request_id": "two", "cancelled": True})
+        assert (got.status, got.json) == (
+            200,
+            {"sequence": 3, "request_id": "two", "cancelled": True},
+        )
     for key, name in ((LOW_KEY, "one"), (LOW_KEY, "one"), (ADMIN_KEY, "two"), (LOW_KEY, "cancel")):
         got = await keyed.ask("POST", f"/llm/requests/{name}/cancel", key=key)
         assert (got.status, got.json) == (200, {"request_id": name, "cancelled": True})
@@ -120,20 +160,37 @@ async def test_a_key_cancels_all_of_its_own_and_nobody_elses_and_an_admin_those_
         (ADMIN_KEY, "?caller=nobody", "nobody", []),
     ):
         got = await keyed.ask("POST", f"/llm/requests/cancel{query}", key=key)
-        expected = {"caller": caller, "cancelled": len(requests), "requests": requests, "jobs": 0, "batches": 0}
+        expected = {
+            "caller": caller,
+            "cancelled": len(requests),
+            "requests": requests,
+            "jobs": 0,
+            "batches": 0,
+        }
         assert (got.status, got.json) == (200, expected)
     assert keyed.worker.cancelled == [1, 2, 3]
 
 
-async def test_an_owner_announces_a_task_at_a_time_in_either_form_and_has_the_file_read_again(gateway):
+async def test_an_owner_announces_a_task_at_a_time_in_either_form_and_has_the_file_read_again(
+    gateway,
+):
     for at in ("2030-01-01T08:00:00+01:00", 1893481200):
-        assert (await gateway.ask("POST", "/llm/admin/announce", {"task_type": "digest", "at": at})).status == 200
+        assert (
+            await gateway.ask("POST", "/llm/admin/announce", {"task_type": "digest", "at": at})
+        ).status == 200
     assert gateway.worker.announced == [("digest", 1893481200.0)] * 2
     got = await gateway.ask("POST", "/llm/admin/reload")
     assert (got.status, got.json) == (200, {"reloaded": True, "generation": 2, "problems": []})
-    gateway.problems = ["f.yaml:1: queue: what, and what to do", "f.yaml:2: gpu: what, and what to do"]
+    gateway.problems = [
+        "f.yaml:1: queue: what, and what to do",
+        "f.yaml:2: gpu: what, and what to do",
+    ]
     got = await gateway.ask("POST", "/llm/admin/reload")
-    assert (got.status, got.json["reloaded"], got.json["problems"]) == (422, False, gateway.problems)
+    assert (got.status, got.json["reloaded"], got.json["problems"]) == (
+        422,
+        False,
+        gateway.problems,
+    )
     assert "nothing was changed" in got.error
     gateway.stopping = True
     assert (await gateway.ask("POST", "/llm/admin/reload")).status == 503
@@ -147,7 +204,8 @@ WRONG: dict[str, tuple[tuple[object, str], ...]] = {
         ({"task_type": "digest"}, "at: Field required"),
         ({**DIGEST, "task_type": ""}, "task_type: "),
         ({**DIGEST, "when": 1}, "when: unknown field; leave it out"),
-        ({f"{number}{'x' * 1000}": 1 for number in range(50)}, "; and 42 more"),  # a refusal is not as long as whatever was sent
+        # a refusal is not as long as whatever was sent
+        ({f"{number}{'x' * 1000}": 1 for number in range(50)}, "; and 42 more"),
         *((b"{", "JSON"), (b"", "body"), (b"[" * 50_000, "JSON")),
     ),
     "/llm/completions": (
@@ -158,7 +216,10 @@ WRONG: dict[str, tuple[tuple[object, str], ...]] = {
         ({"prompt": "x", "caller": "owner"}, "caller: unknown field; leave it out"),
         ({"prompt": "x", "task_type": "two words"}, "a task type is"),
         ({"prompt": "x", "model": "a\nb"}, "invalid model name"),
-        (b'{"prompt": Say hello}', "the body is not valid JSON: invalid JSON near character 11: Expecting value"),
+        (
+            b'{"prompt": Say hello}',
+            "the body is not valid JSON: invalid JSON near character 11: Expecting value",
+        ),
     ),
 }
 
@@ -167,23 +228,57 @@ WRONG: dict[str, tuple[tuple[object, str], ...]] = {
 async def test_a_wrong_body_is_a_400_that_says_what_to_do(path, body, words):
     gateway = FakeGateway()
     got = await gateway.ask("POST", path, body)
-    assert (got.status, words in got.error, len(got.error) < 10 * 500 + 50) == (400, True, True), got.error
+    assert (got.status, words in got.error, len(got.error) < 10 * 500 + 50) == (400, True, True), (
+        got.error
+    )
     assert (gateway.worker.announced, gateway.worker.submitted) == ([], [])
 
 
 def answer(**fields: object) -> bytes:
-    return json.dumps({"model": "m", "response": "Hello!", "done": True, "prompt_eval_count": 7, "eval_count": 3, **fields}).encode()
+    return json.dumps(
+        {
+            "model": "m",
+            "response": "Hello!",
+            "done": True,
+            "prompt_eval_count": 7,
+            "eval_count": 3,
+            **fields,
+        }
+    ).encode()
 
 
 async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate_of_its_caller():
-    gateway = FakeGateway(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10)))
+    gateway = FakeGateway(
+        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10))
+    )
     gateway.worker.serve = scripted(answer(), headers=())
-    asked = {"prompt": "Say hello", "model": "m", "max_tokens": 9, "json_mode": True, "allow_cloud": True}
-    got = await gateway.ask("POST", "/llm/completions", asked, content_type="application/x-www-form-urlencoded")  # as `curl -d` has it
+    asked = {
+        "prompt": "Say hello",
+        "model": "m",
+        "max_tokens": 9,
+        "json_mode": True,
+        "allow_cloud": True,
+    }
+    # as `curl -d` has it
+    got = await gateway.ask(
+        "POST", "/llm/completions", asked, content_type="application/x-www-form-urlencoded"
+    )
     assert got.status == 200
     counts = {"tokens_in": 7, "tokens_out": 3, "latency_ms": 0}
-    assert got.json == {"output": "Hello!", "model": "m", "parsed": None, "cost_usd": 0.0, "emulator": False, **counts}
-    headers = ("x-queue-position", "x-estimated-wait-seconds", "x-estimated-wait-rough", "x-request-id")
+    assert got.json == {
+        "output": "Hello!",
+        "model": "m",
+        "parsed": None,
+        "cost_usd": 0.0,
+        "emulator": False,
+        **counts,
+    }
+    headers = (
+        "x-queue-position",
+        "x-estimated-wait-seconds",
+        "x-estimated-wait-rough",
+        "x-request-id",
+    )
     (new,) = gateway.worker.submitted
     assert [got.headers[name] for name in headers] == ["0", "7.4", "true", new.request_id]
     assert (new.kind, new.streaming, new.model, new.max_tokens) == ("generate", False, "m", 9)
@@ -192,17 +287,26 @@ async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate_o
     got = await gateway.ask("POST", "/llm/completions", {"prompt": "Say hello"})
     assert gateway.worker.submitted[1].model is None, "it runs on whatever is resident"
     assert json.loads(gateway.worker.calls[1].body)["model"] == got.json["model"] == RESIDENT
-    statuses = [(await gateway.ask("POST", "/llm/completions", {"prompt": "x"})).status for _ in range(9)]
+    statuses = [
+        (await gateway.ask("POST", "/llm/completions", {"prompt": "x"})).status for _ in range(9)
+    ]
     assert statuses == [200] * 8 + [429]
     assert [event.reason for event in gateway.events.of(RequestRejected)] == [RateLimited.reason]
 
 
 async def test_a_completion_has_the_pinned_options_of_its_model_and_the_band_of_its_task_type():
-    gateway = FakeGateway(keys=KEYS, priority_map={"digest": Priority.BACKGROUND}, models={"m": ModelSettings(num_ctx=2048)})
+    gateway = FakeGateway(
+        keys=KEYS,
+        priority_map={"digest": Priority.BACKGROUND},
+        models={"m": ModelSettings(num_ctx=2048)},
+    )
     gateway.worker.serve = scripted(answer(), headers=())
     asked = {"prompt": "x", "model": "m", "max_tokens": 3, "task_type": "digest"}
     assert (await gateway.ask("POST", "/llm/completions", asked, key=HOUSE_KEY)).status == 200
-    assert json.loads(gateway.worker.calls[0].body)["options"] == {"num_predict": 3, "num_ctx": 2048}
+    assert json.loads(gateway.worker.calls[0].body)["options"] == {
+        "num_predict": 3,
+        "num_ctx": 2048,
+    }
     (new,) = gateway.worker.submitted
     assert (new.lane, new.priority, new.task_type) == (Lane.INTERNAL, Priority.BACKGROUND, "digest")
 
@@ -212,7 +316,11 @@ async def test_a_completion_has_the_pinned_options_of_its_model_and_the_band_of_
     [
         (scripted(BackendGone()), 502, "closed the connection"),
         (scripted(b'{"error":"model \'m\' not found"}', status=404), 404, "model 'm' not found"),
-        (scripted(b'{"error":"\\"m\\" does not support generate"}', status=400), 400, '"m" does not support generate'),
+        (
+            scripted(b'{"error":"\\"m\\" does not support generate"}', status=400),
+            400,
+            '"m" does not support generate',
+        ),
         (scripted(b'{"error":"out of memory"}', status=500), 502, "answered 500: out of memory"),
         (scripted(b"<html>", status=500), 502, "answered 500: no reason given"),
         (scripted(b'{"response":"Hel","done":false}'), 502, "ended the answer early"),
@@ -229,12 +337,19 @@ async def test_a_completion_that_comes_to_nothing_says_why_and_is_no_refusal(ser
 
 
 def one(caller: str = "owner", *, peer: str | None = None, **rights: Any) -> Listener:
-    known: dict[str, Any] = {"lane": Lane.EXTERNAL, "max_priority": Priority.NORMAL, "models": (), "authenticated": True, "admin": False}
+    known: dict[str, Any] = {
+        "lane": Lane.EXTERNAL,
+        "max_priority": Priority.NORMAL,
+        "models": (),
+        "authenticated": True,
+        "admin": False,
+    }
     return Listener(identity=Identity(caller=caller, **{**known, **rights}), peer=peer)
 
 
 def revision(frame: bytes) -> int:
-    (data,) = frame.decode().removesuffix("\n\n").split("\n")  # no `event:`, so that `EventSource.onmessage` hears it
+    # no `event:`, so that `EventSource.onmessage` hears it
+    (data,) = frame.decode().removesuffix("\n\n").split("\n")
     return int(json.loads(data.removeprefix("data: "))["revision"])
 
 
@@ -262,7 +377,9 @@ async def test_the_present_status_comes_first_then_one_for_each_change_and_heart
 
 @for_each("ending", ["stream", "worker"])
 @in_virtual_time
-async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_server_or_the_worker_ends(ending):
+async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_server_or_the_worker_ends(
+    ending,
+):
     worker = FakeWorker()
     stream = stream_of(worker)
 
@@ -305,16 +422,26 @@ async def test_one_caller_has_a_share_of_the_streams_and_admins_have_room_of_the
     without_keys.check_room(one("local", peer="127.0.0.1", authenticated=False))
 
 
-async def listen(url: str, path: str = "/llm/queue/stream", key: str = "") -> tuple[Caller, int, dict[str, str]]:
+async def listen(
+    url: str, path: str = "/llm/queue/stream", key: str = ""
+) -> tuple[Caller, int, dict[str, str]]:
     caller = await Caller.to(url)
-    await caller.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+    await caller.send(
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n".encode()
+    )
     return caller, *await caller.head()
 
 
-async def test_listeners_over_http_get_frames_leave_room_when_they_leave_and_one_too_many_is_503(url, gateway, app):
+async def test_listeners_over_http_get_frames_leave_room_when_they_leave_and_one_too_many_is_503(
+    url, gateway, app
+):
     listeners = app.routes.status._stream.listeners
     caller, status, headers = await listen(url)
-    assert (status, headers["cache-control"], headers["content-type"][:17]) == (200, "no-store", "text/event-stream")
+    assert (status, headers["cache-control"], headers["content-type"][:17]) == (
+        200,
+        "no-store",
+        "text/event-stream",
+    )
     await caller.reader.readuntil(b"data: ")
     gateway.worker.counter.note()
     await caller.reader.readuntil(b'"revision":1')

@@ -1,5 +1,6 @@
-"""The server on real sockets: framing, limits, starting and stopping, what leaves in one piece; and leaving frees the GPU, whatever phase a
-request is in."""
+"""The server on real sockets: framing, limits, starting and stopping, what leaves in one piece; and
+leaving frees the GPU, whatever phase a request is in.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +20,26 @@ from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, BackendGone
 from hearth.execution.request import Reply, ReplyHead, Submission
-from tests.api.house import NDJSON, Caller, FakeExchange, answer_to, begins_and_breaks, hello, never, scripted
+from tests.api.house import (
+    NDJSON,
+    Caller,
+    FakeExchange,
+    answer_to,
+    begins_and_breaks,
+    hello,
+    never,
+    scripted,
+)
 from tests.support.cases import for_each
 from tests.support.line import Line, Plug
 from tests.support.patience import WITHIN_S
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
-CHAT = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+CHAT = (
+    b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    % (len(_BODY), _BODY)
+)
 STREAM = CHAT.replace(b"false", b"true ")
 PATIENT = Deadlines(write_s=lambda: 10.0)
 JSON_HEAD = ((b"content-type", b"application/json"),)
@@ -36,25 +49,43 @@ LAST_ONE = b"\r\nConnection: close\r\n\r\n"
 TAGS = b"GET /api/tags HTTP/1.1\r\nHost: localhost"
 
 
-async def test_what_is_not_proper_http_or_too_much_is_a_400_in_json_and_the_end_of_the_connection_and_a_trailer_is_no_header(url, gateway):
+async def test_what_is_not_proper_http_or_too_much_is_a_400_in_json_and_the_end_of_the_connection_and_a_trailer_is_no_header(
+    url, gateway
+):
     """What else is not proper is in `tests/security/test_spellings.py`."""
     many = b"\r\n".join([TAGS, *(b"X-%d: %b" % (n, b"a" * 100) for n in range(700))])
-    for head in (TAGS + b"\r\nHost: evil.test", TAGS + b"\r\nX: " + b"a" * 70_000, many, b"not http at all"):
+    for head in (
+        TAGS + b"\r\nHost: evil.test",
+        TAGS + b"\r\nX: " + b"a" * 70_000,
+        many,
+        b"not http at all",
+    ):
         answer = await answer_to(url, head + b"\r\n\r\n")
         assert (answer[:13], b'{"error": "' in answer) == (b"HTTP/1.1 400 ", True), head[:80]
     assert gateway.backend.calls == []
-    head = CHAT.partition(b"Content-Type")[0] + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    answer = await answer_to(url, head + b"%x\r\n%b\r\n0\r\nHost: evil\r\nOrigin: http://evil\r\n\r\n" % (len(_BODY), _BODY))
+    head = (
+        CHAT.partition(b"Content-Type")[0]
+        + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    answer = await answer_to(
+        url,
+        head + b"%x\r\n%b\r\n0\r\nHost: evil\r\nOrigin: http://evil\r\n\r\n" % (len(_BODY), _BODY),
+    )
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 async def ask_in_http_1_0(url: str, body: bytes) -> Caller:
     caller = await Caller.to(url)
-    await caller.send(b"POST /api/chat HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    await caller.send(
+        b"POST /api/chat HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        + body
+    )
     return caller
 
 
-async def test_a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unframed_and_the_end_of_the_connection(url, gateway):
+async def test_a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unframed_and_the_end_of_the_connection(
+    url, gateway
+):
     go_on = asyncio.Event()
 
     async def in_two_halves(_: Submission, reply: Reply) -> None:
@@ -74,13 +105,17 @@ async def test_a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unfr
     go_on.set()
     assert await caller.until_closed() == b'{"n":2}\n{"done":true}\n'
     caller.leave()
-    await (events := await Caller.to(url)).send(b"GET /llm/queue/stream HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    await (events := await Caller.to(url)).send(
+        b"GET /llm/queue/stream HTTP/1.0\r\nHost: localhost\r\n\r\n"
+    )
     assert (await events.head())[0] == 200
     assert (await events.reader.readline()).startswith(b"data: ")
     events.leave()
 
 
-async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_length_or_an_error(url, gateway):
+async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_length_or_an_error(
+    url, gateway
+):
     gateway.worker.serve = scripted(b'{"n":', 0, b"1}", headers=JSON_HEAD)
     whole = await ask_in_http_1_0(url, _BODY)
     assert (await whole.head())[1]["content-length"] == "7"
@@ -101,15 +136,21 @@ async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_le
 async def test_http_1_0_needs_no_host_and_may_have_one_only(path, url):
     assert (await answer_to(url, b"GET %b HTTP/1.0\r\n\r\n" % path)).startswith(b"HTTP/1.1 200 ")
     for hosts in (b"Host: localhost\r\nHost: localhost\r\n", b"Host:\r\n"):
-        status = b"HTTP/1.1 200 " if path == b"/healthz" and hosts == b"Host:\r\n" else b"HTTP/1.1 400 "
-        assert (await answer_to(url, b"GET %b HTTP/1.0\r\n%b\r\n" % (path, hosts))).startswith(status)
+        status = (
+            b"HTTP/1.1 200 " if path == b"/healthz" and hosts == b"Host:\r\n" else b"HTTP/1.1 400 "
+        )
+        assert (await answer_to(url, b"GET %b HTTP/1.0\r\n%b\r\n" % (path, hosts))).startswith(
+            status
+        )
     assert (await answer_to(url, b"GET %b HTTP/1.1\r\n\r\n" % path)).startswith(b"HTTP/1.1 400 ")
 
 
 # Callers who stay and callers who leave.
 
 
-async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_and_says_nothing_of_the_server(url, gateway):
+async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_and_says_nothing_of_the_server(
+    url, gateway
+):
     caller = await Caller.to(url)
     for _ in range(2):
         await caller.send(STREAM)
@@ -121,7 +162,8 @@ async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_an
         assert (status, headers.keys() & {"server", "date"}) == (200, set())
         await caller.reader.readexactly(int(headers["content-length"]))
     assert (gateway.worker.cancelled, len(gateway.worker.submitted)) == ([], 2)
-    gateway.worker.serve = begins_and_breaks  # a stream that fails ends properly, a whole answer is visibly cut off
+    # a stream that fails ends properly, a whole answer is visibly cut off
+    gateway.worker.serve = begins_and_breaks
     await caller.post("/v1/chat/completions", _BODY.replace(b"false", b"true"))
     await caller.head()
     assert (await caller.reader.readuntil(b"0\r\n\r\n")).startswith(b"6\r\nfirst\n\r\n")
@@ -131,8 +173,12 @@ async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_an
     caller.leave()
 
 
-async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connection_that_breaks_off(url, gateway):
-    """Open WebUI's Ollama connection reads over the line; the official clients raise what it says (tests/clients)."""
+async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connection_that_breaks_off(
+    url, gateway
+):
+    """Open WebUI's Ollama connection reads over the line; the official clients raise what it says
+    (tests/clients).
+    """
 
     async def in_the_words_of_the_model_server(_: Submission, reply: Reply) -> None:
         reply.start(ReplyHead(status=200, headers=NDJSON))
@@ -146,10 +192,15 @@ async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connect
         caller = await Caller.to(url)
         await caller.send(STREAM)
         await caller.head()
-        assert await caller.until_closed() == b'6\r\nfirst\n\r\n19\r\n{"error":"it broke off"}\n\r\n'
+        assert (
+            await caller.until_closed() == b'6\r\nfirst\n\r\n19\r\n{"error":"it broke off"}\n\r\n'
+        )
         caller.leave()
         body = json.loads(_BODY) | {"stream": True}
-        async with aiohttp.ClientSession() as session, session.post(f"{url}/api/chat", json=body) as answer:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/api/chat", json=body) as answer,
+        ):
             with pytest.raises(aiohttp.ClientPayloadError):  # what Open WebUI sees
                 await answer.read()
 
@@ -164,7 +215,9 @@ async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connect
     ],
 )
 @for_each("half", [False, True])
-async def test_a_caller_who_leaves_the_queue_or_closes_half_of_its_connection_is_cancelled(half, path, body, url, gateway):
+async def test_a_caller_who_leaves_the_queue_or_closes_half_of_its_connection_is_cancelled(
+    half, path, body, url, gateway
+):
     gateway.worker.serve, before = never, len(gateway.worker.submitted)
     gateway.worker.arrived.clear()
     gateway.worker.left.clear()
@@ -181,7 +234,9 @@ async def test_a_caller_who_leaves_the_queue_or_closes_half_of_its_connection_is
     caller.leave()
 
 
-async def test_a_caller_who_leaves_while_sending_reaches_no_queue_and_one_without_a_queue_frees_the_backend(url, gateway):
+async def test_a_caller_who_leaves_while_sending_reaches_no_queue_and_one_without_a_queue_frees_the_backend(
+    url, gateway
+):
     caller = await Caller.to(url)
     await caller.send(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     caller.leave()
@@ -203,10 +258,15 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue_and_one_withou
     [
         ("127.0.0.1", r"another program listens there.*server\.port"),
         ("203.0.113.1", r"this machine has no such address; correct server\.host"),
-        *((host, r"the host name is unknown; correct server\.host") for host in ("no host", "a..b", "x" * 64)),
+        *(
+            (host, r"the host name is unknown; correct server\.host")
+            for host in ("no host", "a..b", "x" * 64)
+        ),
     ],
 )
-async def test_an_address_that_cannot_be_listened_on_is_an_error_that_names_it_and_says_what_to_do(host, words, app):
+async def test_an_address_that_cannot_be_listened_on_is_an_error_that_names_it_and_says_what_to_do(
+    host, words, app
+):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = HearthServer(app, ServerSettings)
@@ -215,13 +275,17 @@ async def test_an_address_that_cannot_be_listened_on_is_an_error_that_names_it_a
         await server.stop(0.1)
 
 
-async def test_the_url_is_one_that_can_be_called_from_this_machine_until_the_stop_and_signals_are_left_alone(app):
+async def test_the_url_is_one_that_can_be_called_from_this_machine_until_the_stop_and_signals_are_left_alone(
+    app,
+):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     server = HearthServer(app, ServerSettings)
     url = await server.start("0.0.0.0", 0)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert url.startswith("http://127.0.0.1:")
-    assert (await answer_to(url, HEALTH.replace(b"\r\n\r\n", LAST_ONE))).startswith(b"HTTP/1.1 200 ")
+    assert (await answer_to(url, HEALTH.replace(b"\r\n\r\n", LAST_ONE))).startswith(
+        b"HTTP/1.1 200 "
+    )
     await server.stop(0.1)
     with pytest.raises(ConnectionRefusedError):
         await Caller.to(url)
@@ -243,7 +307,9 @@ async def test_stopping_ends_status_streams_and_idle_connections_within_the_grac
     await server.stop(5.0)
 
 
-async def test_stopping_lets_an_answer_end_within_the_grace_and_cuts_off_what_outlasts_it(gateway, app):
+async def test_stopping_lets_an_answer_end_within_the_grace_and_cuts_off_what_outlasts_it(
+    gateway, app
+):
     finish = asyncio.Event()
 
     async def slowly(new: Submission, reply: Reply) -> None:
@@ -270,7 +336,9 @@ async def test_stopping_lets_an_answer_end_within_the_grace_and_cuts_off_what_ou
 
 
 async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(url):
-    """`hearth serve` seldom collects the old generation: what only a collection frees piles up by the connection."""
+    """`hearth serve` seldom collects the old generation: what only a collection frees piles up by
+    the connection.
+    """
 
     def alive() -> int:
         return sum(isinstance(each, HttpConnection | Relay) for each in gc.get_objects())
@@ -302,7 +370,10 @@ async def test_writes_of_one_turn_leave_together_and_in_order_as_they_were_and_b
     transport.write(b"a" * SEND_FROM_BYTES)  # much is sent at once
     transport.write(b"last words")
     transport.close()
-    assert (sent, line.ended) == ([b"head body end", b"next", b"a" * SEND_FROM_BYTES, b"last words"], True)
+    assert (sent, line.ended) == (
+        [b"head body end", b"next", b"a" * SEND_FROM_BYTES, b"last words"],
+        True,
+    )
     transport.write(b"later")
     transport.flush()
     aborted = CoalescingTransport(Line(Plug()), asyncio.get_running_loop())
@@ -318,6 +389,8 @@ async def test_small_chunks_are_not_held_back_for_an_acknowledgement(app):
     await caller.reader.readuntil(b"\r\n\r\n")
     assert server._uvicorn is not None
     (connection,) = server._uvicorn.server_state.connections
-    assert connection.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert connection.transport.get_extra_info("socket").getsockopt(
+        socket.IPPROTO_TCP, socket.TCP_NODELAY
+    )
     caller.leave()
     await server.stop(0.2)

@@ -1,5 +1,7 @@
-"""From a reply to a caller who does not always take what comes, and how long a caller may keep a connection waiting, to the instant: every
-byte once and in order, keepalives between frames only, and errors in the stream once it has begun."""
+"""From a reply to a caller who does not always take what comes, and how long a caller may keep a
+connection waiting, to the instant: every byte once and in order, keepalives between frames only,
+and errors in the stream once it has begun.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from tests.support.cases import for_each
 from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 5}
+CHAT = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "hi"}],
+    "stream": True,
+    "max_tokens": 5,
+}
 BODY = json.dumps(CHAT).encode()
 HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 KEEPALIVE = b": waiting\n\n"
@@ -27,7 +34,9 @@ HEADER_S, BODY_S, WRITE_S = 10.0, 30.0, 7.0
 
 
 class Connection:
-    """The server's protocol on a line without a network, whose other end takes what the test says."""
+    """The server's protocol on a line without a network, whose other end takes what the test
+    says.
+    """
 
     def __init__(self, gateway: FakeGateway) -> None:
         deadlines = Deadlines(header_s=HEADER_S, body_s=BODY_S, write_s=lambda: WRITE_S)
@@ -66,7 +75,9 @@ async def connection(serve: Serve = hello, sent: bytes = b"") -> AsyncIterator[C
 @for_each("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
 @for_each("trickles", [False, True])
 @in_virtual_time
-async def test_headers_that_do_not_come_in_time_end_the_connection_even_if_they_trickle(beginning, trickles):
+async def test_headers_that_do_not_come_in_time_end_the_connection_even_if_they_trickle(
+    beginning, trickles
+):
     async with connection(sent=beginning) as one:
         for second in range(1, int(HEADER_S) if trickles and beginning else 1):
             await sleep_until(second)
@@ -84,11 +95,17 @@ LARGE = HEAD.replace(b"%d" % len(BODY), b"%d" % LARGE_BYTES)
     [
         (HEAD, b"{", BODY_S + len(BODY) / SLOWEST_BODY_BYTES_S),
         (LARGE, b"{" * 1000, BODY_S + 90.0),
-        (HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked"), b"1\r\n{\r\n", BODY_S),
+        (
+            HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked"),
+            b"1\r\n{\r\n",
+            BODY_S,
+        ),
     ],
 )
 @in_virtual_time
-async def test_a_body_has_a_deadline_as_a_whole_however_steadily_it_trickles(head, sent_each_s, ends_at):
+async def test_a_body_has_a_deadline_as_a_whole_however_steadily_it_trickles(
+    head, sent_each_s, ends_at
+):
     async with connection(sent=head) as one:
         for second in range(1, int(ends_at)):
             await sleep_until(second)
@@ -100,7 +117,9 @@ async def test_a_body_has_a_deadline_as_a_whole_however_steadily_it_trickles(hea
 @in_virtual_time
 async def test_a_body_that_comes_as_fast_as_the_slowest_may_takes_as_long_as_it_needs():
     chunk = b"%x\r\n%b\r\n" % (SLOWEST_BODY_BYTES_S, b" " * SLOWEST_BODY_BYTES_S)
-    async with connection(sent=HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked")) as one:
+    async with connection(
+        sent=HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked")
+    ) as one:
         for second in range(1, 90):
             await sleep_until(second)
             one.protocol.data_received(chunk)
@@ -119,7 +138,11 @@ async def test_a_body_that_stops_coming_ends_the_connection_and_one_that_makes_p
     async with connection(sent=LARGE) as one:
         for at in range(4):
             await asyncio.sleep(BODY_S - 1.0)
-            one.protocol.data_received(b" " * (LARGE_BYTES // 4) if at < 3 else b" " * (LARGE_BYTES // 4 - len(BODY)) + BODY)
+            one.protocol.data_received(
+                b" " * (LARGE_BYTES // 4)
+                if at < 3
+                else b" " * (LARGE_BYTES // 4 - len(BODY)) + BODY
+            )
         await asyncio.sleep(1.0)
         assert one.line.sent.startswith(b"HTTP/1.1 200 ")
 
@@ -151,7 +174,10 @@ async def test_who_takes_nothing_of_an_answer_is_dropped_and_who_takes_enough_of
 
 @in_virtual_time
 async def test_nothing_goes_to_who_takes_nothing_and_a_keepalive_that_had_to_wait_does_not_come_out_within_a_frame():
-    async with connection(scripted(b"data: a\n\n", None, headers=()), HEAD.replace(b"/api/chat", b"/v1/chat/completions") + BODY) as one:
+    async with connection(
+        scripted(b"data: a\n\n", None, headers=()),
+        HEAD.replace(b"/api/chat", b"/v1/chat/completions") + BODY,
+    ) as one:
         await sleep_until(1.0)
         (reply,), sent = one.gateway.worker.replies, bytes(one.line.sent)
         one.protocol.pause_writing()
@@ -170,7 +196,9 @@ async def test_nothing_goes_to_who_takes_nothing_and_a_keepalive_that_had_to_wai
         for part in (b"data: d", b"d\n\n"):
             reply.push(part)
             await asyncio.sleep(1.0)
-        assert one.line.sent.endswith(b"9\r\ndata: c\n\n\r\nb\r\n: waiting\n\n\r\n7\r\ndata: d\r\n3\r\nd\n\n\r\n")
+        assert one.line.sent.endswith(
+            b"9\r\ndata: c\n\n\r\nb\r\n: waiting\n\n\r\n7\r\ndata: d\r\n3\r\nd\n\n\r\n"
+        )
 
 
 def scope(path: str) -> dict[str, Any]:
@@ -201,7 +229,8 @@ async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_on
             scripted(20.0, b"data: a\n\n", headers=(), after_s=1.0),
             (b"data: a\n\n",),
         ),  # the head is a sign of life too
-        ("/api/chat", scripted(b"{}", after_s=600.0), (b"{}",)),  # who does not stream is sent nothing but the answer
+        # who does not stream is sent nothing but the answer
+        ("/api/chat", scripted(b"{}", after_s=600.0), (b"{}",)),
     ],
 )
 @in_virtual_time
@@ -215,14 +244,18 @@ async def test_keepalives_come_between_frames_only_and_to_streams_only(path, ser
 @in_virtual_time
 async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_frame():
     async def take(message: Any) -> None:
-        """As the server does it: what comes while the other end takes nothing waits in the order in which it came."""
+        """As the server does it: what comes while the other end takes nothing waits in the order in
+        which it came.
+        """
         await room.wait()
         if message["type"] == "http.response.start" or message["body"] == b"data: b":
             room.clear()
 
     gateway, room = FakeGateway(), asyncio.Event()
     gateway.worker.serve = scripted(b"data: a\n\n", b"data: b", b"b\n\n", 100.0)
-    answering = asyncio.ensure_future(drive(gateway.app(), scope("/v1/chat/completions"), BODY, take))
+    answering = asyncio.ensure_future(
+        drive(gateway.app(), scope("/v1/chat/completions"), BODY, take)
+    )
     room.set()
     for _ in range(2):
         await asyncio.sleep(45.0)
@@ -230,7 +263,14 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
     assert (await answering).body.startswith(b"data: a\n\ndata: bb\n\n")
 
 
-@for_each(("path", "lead"), [("/api/chat", b""), ("/v1/chat/completions", b"data: "), ("/v1/messages", b"event: error\ndata: ")])
+@for_each(
+    ("path", "lead"),
+    [
+        ("/api/chat", b""),
+        ("/v1/chat/completions", b"data: "),
+        ("/v1/messages", b"event: error\ndata: "),
+    ],
+)
 @for_each(
     ("body", "reason"),
     [
@@ -240,9 +280,13 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
     ],
 )
 @in_virtual_time
-async def test_an_error_answer_of_the_model_server_after_the_first_keepalive_is_told_in_the_stream(path, lead, body, reason):
+async def test_an_error_answer_of_the_model_server_after_the_first_keepalive_is_told_in_the_stream(
+    path, lead, body, reason
+):
     gateway = FakeGateway()
-    gateway.worker.serve = scripted(body, status=500, headers=((b"content-length", b"%d" % len(body)),), after_s=12.0)
+    gateway.worker.serve = scripted(
+        body, status=500, headers=((b"content-length", b"%d" % len(body)),), after_s=12.0
+    )
     got = await gateway.ask("POST", path, CHAT)
     keepalive, frame = got.chunks
     error = json.loads(frame.removeprefix(lead))["error"]
@@ -258,10 +302,19 @@ def event(number: int, kind: str, **fields: Any) -> bytes:
 @for_each("size", [1, 50, 10_000])
 @for_each("waits_s", [1.0, 30.0])
 @in_virtual_time
-async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_it_is_cut(size: int, waits_s: float):
-    opening = event(0, "created", response={"id": "resp_1"}) + event(1, "in_progress", response={"id": "resp_1"})
-    rest = event(2, "output_text.delta", delta="a") + event(3, "completed", response={"id": "resp_1"})
-    cut = [[part[start : start + size] for start in range(0, len(part), size)] for part in (opening, rest)]
+async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_it_is_cut(
+    size: int, waits_s: float
+):
+    opening = event(0, "created", response={"id": "resp_1"}) + event(
+        1, "in_progress", response={"id": "resp_1"}
+    )
+    rest = event(2, "output_text.delta", delta="a") + event(
+        3, "completed", response={"id": "resp_1"}
+    )
+    cut = [
+        [part[start : start + size] for start in range(0, len(part), size)]
+        for part in (opening, rest)
+    ]
     gateway = FakeGateway()
     gateway.worker.serve = scripted(*cut[0], 70.0, *cut[1], 70.0, headers=(), after_s=waits_s)
     got = await gateway.ask("POST", "/v1/responses", {"model": "m", "input": "hi", "stream": True})
@@ -269,6 +322,10 @@ async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_i
     kinds = [each["type"].removeprefix("response.") for each in told]
     assert [each["sequence_number"] for each in told] == list(range(len(told)))
     assert len({each["response"]["id"] for each in told if "response" in each}) == 1
-    assert [kind for kind in kinds if kind != "in_progress"] == ["created", "output_text.delta", "completed"]
+    assert [kind for kind in kinds if kind != "in_progress"] == [
+        "created",
+        "output_text.delta",
+        "completed",
+    ]
     assert (kinds[0], kinds.count("in_progress") > 2) == ("created", True)
     assert got.body.endswith(KEEPALIVE)  # nothing is in progress any more

@@ -20,7 +20,9 @@ from tests.support.ollama_wire import Answer
 from tests.support.patience import WITHIN_S
 from tests.support.taking import chunks_of
 
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -34,7 +36,11 @@ def head_of(answer: Answer | Exchange) -> bytes:
     fields = [b"%b: %b" % field for field in answer.headers]
     if not any(name == b"content-length" for name, _ in answer.headers):
         fields.append(b"transfer-encoding: chunked")
-    return b"HTTP/1.1 %d Whatever\r\n" % answer.status + b"\r\n".join([*fields, b"Connection: close"]) + b"\r\n\r\n"
+    return (
+        b"HTTP/1.1 %d Whatever\r\n" % answer.status
+        + b"\r\n".join([*fields, b"Connection: close"])
+        + b"\r\n\r\n"
+    )
 
 
 async def read(exchange: Exchange) -> list[bytes]:
@@ -75,7 +81,10 @@ class Peer:
     @property
     def fields(self) -> list[tuple[bytes, bytes]]:
         lines = self.head.split(b"\r\n")[1:]
-        return [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines if line)]
+        return [
+            (name.lower(), value.strip())
+            for name, _, value in (line.partition(b":") for line in lines if line)
+        ]
 
     async def send(self, *pieces: bytes) -> None:
         """Each piece leaves in a TCP segment of its own, as far as the kernel allows."""
@@ -116,12 +125,20 @@ Serve = Callable[[Peer], Awaitable[None]]
 
 
 class StubServer:
-    """Serves every connection by one call of `serve`, then closes it; `keeps` goes on with the next request instead.
+    """Serves every connection by one call of `serve`, then closes it; `keeps` goes on with the next
+    request instead.
 
     `async with` starts and stops it.
     """
 
-    def __init__(self, serve: Serve, *, reads_body: bool = True, keeps: bool = False, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        serve: Serve,
+        *,
+        reads_body: bool = True,
+        keeps: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._serve, self._keeps, self._reads_body = serve, keeps, reads_body
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
@@ -135,25 +152,36 @@ class StubServer:
         return len(self._tasks)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=512, ssl=self._tls)
+        self._server = await asyncio.start_server(
+            self._accept, "127.0.0.1", 0, backlog=512, ssl=self._tls
+        )
         self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop_listening()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def left(self, count: int) -> None:
-        """Returns when so many connections have ended; fails where that takes longer than it may."""
+        """Returns when so many connections have ended; fails where that takes longer than it
+        may.
+        """
         waiting_for = len(self._tasks) - count
         async with asyncio.timeout(WITHIN_S):
             while len(self._tasks) > waiting_for:
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def all_left(self) -> None:
-        """Returns when every connection so far has ended; fails where that takes longer than it may."""
+        """Returns when every connection so far has ended; fails where that takes longer than it
+        may.
+        """
         async with asyncio.timeout(WITHIN_S):
             await asyncio.gather(*self._tasks)
 
@@ -172,7 +200,9 @@ class StubServer:
             while True:
                 peer = Peer(reader, writer, await reader.readuntil(b"\r\n\r\n"))
                 if self._reads_body:
-                    peer.body = await reader.readexactly(int(dict(peer.fields).get(b"content-length", b"0")))
+                    peer.body = await reader.readexactly(
+                        int(dict(peer.fields).get(b"content-length", b"0"))
+                    )
                 self.peers.put_nowait(peer)
                 await self._serve(peer)
                 if not self._keeps or writer.is_closing():

@@ -47,7 +47,9 @@ async def backend() -> AsyncIterator[ClaudeBackend]:
 
 
 def call_to(claude: FakeClaude, *, key: str = KEY) -> CloudCall:
-    return CloudCall(model="m", body=b'{"model": "m", "stream": true}', base_url=claude.url, api_key=key)
+    return CloudCall(
+        model="m", body=b'{"model": "m", "stream": true}', base_url=claude.url, api_key=key
+    )
 
 
 async def events_of(backend: ClaudeBackend, call: CloudCall) -> list[str]:
@@ -58,14 +60,31 @@ async def events_of(backend: ClaudeBackend, call: CloudCall) -> list[str]:
         await exchange.aclose()
 
 
-async def test_every_event_comes_through_as_it_was_said_and_the_environment_decides_nothing(backend, claude, monkeypatch):
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy", "ANTHROPIC_BASE_URL"):
+async def test_every_event_comes_through_as_it_was_said_and_the_environment_decides_nothing(
+    backend, claude, monkeypatch
+):
+    for name in (
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "http_proxy",
+        "all_proxy",
+        "ANTHROPIC_BASE_URL",
+    ):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-other")
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "other-token")
     kinds = await events_of(backend, call_to(claude))
     deltas = ["content_block_delta"] * len(WORDS)
-    assert kinds == ["message_start", "ping", "content_block_start", *deltas, "content_block_stop", "message_delta", "message_stop"]
+    assert kinds == [
+        "message_start",
+        "ping",
+        "content_block_start",
+        *deltas,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
     assert claude.requests == [{"model": "m", "stream": True}]
     assert claude.headers[0]["anthropic-version"]
     assert "other" not in str(claude.headers)
@@ -84,7 +103,10 @@ def nonsense(garbage: bytes) -> Script:
     [
         (invalid("no"), BadRequest),
         (invalid("Your credit balance is too low"), CloudUnavailable),
-        (invalid("You have reached your specified API usage limits. You will regain"), CloudUnavailable),
+        (
+            invalid("You have reached your specified API usage limits. You will regain"),
+            CloudUnavailable,
+        ),
         (invalid("You have reached your specified workspace API usage limits."), CloudUnavailable),
         (invalid("This organization has been disabled."), CloudUnavailable),
         (invalid("messages.2: `tool_use` ids were found: billing_7, credit balance"), BadRequest),
@@ -105,7 +127,10 @@ def nonsense(garbage: bytes) -> Script:
         (refusal(504, "timeout_error"), BackendTimeout),
         (refusal(529, "overloaded_error"), BackendBusy),
         (Script(status=500, body=None), BackendError),
-        (Script(status=302, body={}, headers={"location": "http://127.0.0.1:9/"}), BackendProtocolError),
+        (
+            Script(status=302, body={}, headers={"location": "http://127.0.0.1:9/"}),
+            BackendProtocolError,
+        ),
         (Script(error_after=1, error_type="overloaded_error"), BackendBusy),
         (Script(error_after=1, error_type="rate_limit_error"), BackendBusy),
         (Script(error_after=1, error_type="api_error"), BackendError),
@@ -119,7 +144,9 @@ def nonsense(garbage: bytes) -> Script:
         (nonsense(b"event: x\ndata: \xff\xfe\n\n"), BackendProtocolError),
     ],
 )
-async def test_every_refusal_and_every_error_in_a_stream_has_a_name_of_ours_and_is_asked_once(backend, claude, script, error):
+async def test_every_refusal_and_every_error_in_a_stream_has_a_name_of_ours_and_is_asked_once(
+    backend, claude, script, error
+):
     claude.default = script
     claude.requests.clear()
     with pytest.raises(HearthError) as caught:
@@ -128,8 +155,21 @@ async def test_every_refusal_and_every_error_in_a_stream_has_a_name_of_ours_and_
     assert len(claude.requests) == 1
 
 
-@for_each(("header", "pause_s"), [("120", 120.0), ("0.5", 0.5), ("soon", None), ("-1", None), ("nan", None), ("inf", None), ("", None)])
-async def test_the_pause_that_claude_asks_for_is_kept_where_it_is_one(backend, claude, header, pause_s):
+@for_each(
+    ("header", "pause_s"),
+    [
+        ("120", 120.0),
+        ("0.5", 0.5),
+        ("soon", None),
+        ("-1", None),
+        ("nan", None),
+        ("inf", None),
+        ("", None),
+    ],
+)
+async def test_the_pause_that_claude_asks_for_is_kept_where_it_is_one(
+    backend, claude, header, pause_s
+):
     claude.default = refusal(429, "rate_limit_error", retry_after=header)
     async with asyncio.timeout(WITHIN_S):
         with pytest.raises(BackendBusy) as caught:
@@ -145,7 +185,9 @@ async def test_what_finds_no_connection_is_unreachable_and_not_sent(backend, cla
     assert not told.is_set()
 
 
-async def test_it_is_told_when_a_call_is_sent_and_the_call_arrives_whole_and_leaving_before_the_head_closes_it(backend, claude):
+async def test_it_is_told_when_a_call_is_sent_and_the_call_arrives_whole_and_leaving_before_the_head_closes_it(
+    backend, claude
+):
     claude.default, told, large = Script(hold=True), asyncio.Event(), "x" * 3_000_000
     body = json.dumps({"model": "m", "stream": True, "said": large}).encode()
     opening = asyncio.ensure_future(backend.open(replace(call_to(claude), body=body), told.set))
@@ -153,7 +195,10 @@ async def test_it_is_told_when_a_call_is_sent_and_the_call_arrives_whole_and_lea
     await asyncio.wait_for(claude.stalling.wait(), WITHIN_S)
     assert told.is_set()
     assert claude.requests[0]["said"] == large
-    assert (claude.headers[0]["content-length"], "transfer-encoding" in claude.headers[0]) == (str(len(body)), False)
+    assert (claude.headers[0]["content-length"], "transfer-encoding" in claude.headers[0]) == (
+        str(len(body)),
+        False,
+    )
     opening.cancel()
     await asyncio.wait_for(claude.gone.wait(), WITHIN_S)
 
@@ -176,7 +221,9 @@ async def test_a_new_key_is_used_from_the_next_call_on(backend, claude):
 
 
 def test_what_takes_long_to_import_is_not_imported_before_it_is_needed():
-    """Claude's SDK and prices alone are 1.6 s of CPU and 64 MB that a home without Claude never pays."""
+    """Claude's SDK and prices alone are 1.6 s of CPU and 64 MB that a home without Claude never
+    pays.
+    """
     late = ("anthropic", "genai_prices", "httpx", "httpx2", "ollama", "pynvml")
     code = f"import sys, hearth.bootstrap; print([name for name in {late} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

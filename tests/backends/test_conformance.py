@@ -1,4 +1,5 @@
-"""What every model server behind the ports does: the adapters over HTTP, and the fake that other tests stand on.
+"""What every model server behind the ports does: the adapters over HTTP, and the fake that other
+tests stand on.
 
 Behind the adapters stands the same fake, put on a socket, so both are asked about the same world.
 """
@@ -19,7 +20,15 @@ from hearth.backends.ollama_control import OllamaControl
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
 from hearth.ports import Exchange, GenerationBackend, ModelControl
 from hearth.types import BackendCall, LoadOptions
-from tests.backends.stub_server import LAST_CHUNK, Peer, StubServer, chunked, head_of, read, read_until_broken
+from tests.backends.stub_server import (
+    LAST_CHUNK,
+    Peer,
+    StubServer,
+    chunked,
+    head_of,
+    read,
+    read_until_broken,
+)
 from tests.support import ollama_wire as wire
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, LoadFault
@@ -34,7 +43,9 @@ UNPINNED = LoadOptions()
 
 @dataclass
 class Bench:
-    """Both ports, and the world that they reach; `server` stands between, except before the fake itself."""
+    """Both ports, and the world that they reach; `server` stands between, except before the fake
+    itself.
+    """
 
     world: FakeOllama
     backend: GenerationBackend
@@ -58,8 +69,19 @@ class Bench:
 
 @pytest.fixture(params=["fake", "ollama"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    a = FakeModel(name="a", load_s=LOAD_S, unload_s=LOAD_S, vram_mib=2048.0, size_mib=3072.0, parallel=2)
-    world = FakeOllama(a, FakeModel(name="emb", load_s=LOAD_S, unload_s=LOAD_S, embedding_only=True, capabilities=frozenset({"embedding"})))
+    a = FakeModel(
+        name="a", load_s=LOAD_S, unload_s=LOAD_S, vram_mib=2048.0, size_mib=3072.0, parallel=2
+    )
+    world = FakeOllama(
+        a,
+        FakeModel(
+            name="emb",
+            load_s=LOAD_S,
+            unload_s=LOAD_S,
+            embedding_only=True,
+            capabilities=frozenset({"embedding"}),
+        ),
+    )
     if request.param == "fake":
         yield Bench(world, world, world)
     else:
@@ -74,7 +96,10 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 async def serve(world: FakeOllama, peer: Peer) -> None:
     """Ollama's routes, answered by a fake. As there, a load whose caller leaves is given up."""
-    answering, leaving = asyncio.ensure_future(answer(world, peer)), asyncio.ensure_future(peer.left())
+    answering, leaving = (
+        asyncio.ensure_future(answer(world, peer)),
+        asyncio.ensure_future(peer.left()),
+    )
     await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
     answering.cancel()
@@ -85,7 +110,9 @@ async def answer(world: FakeOllama, peer: Peer) -> None:
     try:
         said = await changed(world, peer)
     except HearthError as error:
-        said = wire.error(peer.path, 404 if isinstance(error, ModelNotFound) else 500, error.message)
+        said = wire.error(
+            peer.path, 404 if isinstance(error, ModelNotFound) else 500, error.message
+        )
     if said is not None:
         await peer.send(head_of(said), *said.chunks)
         return
@@ -110,7 +137,10 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
     asked = peer.json
     if "keep_alive" not in asked and "raw" not in asked:
         return None
-    known, options = world.gpu.models.get(asked["model"]), LoadOptions(num_ctx=asked.get("options", {}).get("num_ctx"))
+    known, options = (
+        world.gpu.models.get(asked["model"]),
+        LoadOptions(num_ctx=asked.get("options", {}).get("num_ctx")),
+    )
     if peer.path == "/api/generate" and known is not None and known.embedding_only:
         return wire.error(peer.path, 400, f'"{asked["model"]}" does not support generate')
     if "raw" in asked:
@@ -128,21 +158,36 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
 # The control path.
 
 
-async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_asked_for(bench: Bench) -> None:
+async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_asked_for(
+    bench: Bench,
+) -> None:
     listed = {model.name: model.capabilities for model in await bench.control.installed()}
     assert listed == {"a": None, "emb": frozenset({"embedding"})}
-    assert [await bench.control.capabilities(name) for name in listed] == [None, frozenset({"embedding"})]
+    assert [await bench.control.capabilities(name) for name in listed] == [
+        None,
+        frozenset({"embedding"}),
+    ]
 
 
-async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_context_and_dropped(bench: Bench) -> None:
+async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_context_and_dropped(
+    bench: Bench,
+) -> None:
     assert await bench.control.version() == wire.VERSION
-    assert [(model.name, model.digest) for model in await bench.control.installed()] == [("a", "digest-0-of-a"), ("emb", "digest-0-of-emb")]
+    assert [(model.name, model.digest) for model in await bench.control.installed()] == [
+        ("a", "digest-0-of-a"),
+        ("emb", "digest-0-of-emb"),
+    ]
     await bench.control.unload("a")  # what is not loaded, too
     for pinned, context in ((8192, 8192), (None, 4096)):
         assert await bench.control.resident() == ()
         await bench.control.load("a", LoadOptions(num_ctx=pinned))
         [model] = await bench.control.resident()
-        assert (model.name, model.size_mib, model.vram_mib, model.context_tokens) == ("a", 3072.0, 2048.0, context)
+        assert (model.name, model.size_mib, model.vram_mib, model.context_tokens) == (
+            "a",
+            3072.0,
+            2048.0,
+            context,
+        )
         await bench.control.unload("a")
         await bench.world.settled()
     await bench.control.load("emb", UNPINNED)
@@ -152,7 +197,9 @@ async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_contex
     assert await bench.resident() == []
 
 
-async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves_its_pin_alone(bench: Bench) -> None:
+async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves_its_pin_alone(
+    bench: Bench,
+) -> None:
     await bench.control.load("a", UNPINNED)
     assert await bench.control.probe("a", LoadOptions(num_ctx=2048), LONG_S)
     bench.world.wedge("a")
@@ -160,7 +207,9 @@ async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves
     assert [probe.options.num_ctx for probe in bench.world.probes] == [2048, None]
 
 
-async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(bench: Bench) -> None:
+async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(
+    bench: Bench,
+) -> None:
     await bench.control.load("a", UNPINNED)
     bench.world.delete("a")
     with pytest.raises(ModelNotFound, match="'a' not found"):
@@ -203,7 +252,14 @@ async def test_a_load_ends_with_whoever_awaits_it(bench: Bench) -> None:
 async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) -> None:
     bench.kill()
     load, unload = partial(bench.control.load, "a", UNPINNED), partial(bench.control.unload, "a")
-    for attempt in (bench.control.version, bench.control.installed, bench.control.resident, load, unload, partial(generate, bench)):
+    for attempt in (
+        bench.control.version,
+        bench.control.installed,
+        bench.control.resident,
+        load,
+        unload,
+        partial(generate, bench),
+    ):
         with pytest.raises(BackendUnreachable):
             await attempt()
 
@@ -214,9 +270,13 @@ async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) 
 async def generate(bench: Bench, fault: CallFault | None = None, model: str = "a") -> Exchange:
     """The exchange of a call for three words."""
     bench.world.next_calls(fault)
-    body = json.dumps({"model": model, "fake": {"service_s": 0.0, "first_byte_s": 0.0, "chunks": 3}}).encode()
+    body = json.dumps(
+        {"model": model, "fake": {"service_s": 0.0, "first_byte_s": 0.0, "chunks": 3}}
+    ).encode()
     headers = ((b"content-type", b"application/json"),)
-    return await bench.backend.open(BackendCall(method="POST", path="/api/generate", headers=headers, body=body))
+    return await bench.backend.open(
+        BackendCall(method="POST", path="/api/generate", headers=headers, body=body)
+    )
 
 
 @pytest.fixture
@@ -234,7 +294,9 @@ async def seen_leaving(world: FakeOllama) -> None:
     await until(lambda: Ending.CLOSED in {record.ending for record in world.calls})
 
 
-async def test_status_and_end_to_end_headers_are_handed_on_and_chunks_one_by_one_in_order(serving: Bench) -> None:
+async def test_status_and_end_to_end_headers_are_handed_on_and_chunks_one_by_one_in_order(
+    serving: Bench,
+) -> None:
     exchange = await generate(serving)
     chunks = await read(exchange)
     for _ in range(2):
@@ -249,7 +311,9 @@ async def test_status_and_end_to_end_headers_are_handed_on_and_chunks_one_by_one
     assert (b"content-length", b"%d" % len(body)) in missing.headers
 
 
-async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_alone(serving: Bench) -> None:
+async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_alone(
+    serving: Bench,
+) -> None:
     exchange = await generate(serving, CallFault.STALL)
     assert await anext(chunks_of(exchange))
     reading, beside = asyncio.create_task(read(exchange)), await generate(serving)
@@ -261,7 +325,9 @@ async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_al
     assert len(await read(beside)) == 4
 
 
-async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(serving: Bench) -> None:
+async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
+    serving: Bench,
+) -> None:
     opening = asyncio.ensure_future(generate(serving, CallFault.SILENT))
     await serving.arrived()
     opening.cancel()
@@ -270,7 +336,9 @@ async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
     await seen_leaving(serving.world)
 
 
-async def test_a_server_that_breaks_off_is_gone_after_what_came_and_leaves_the_backend_usable(serving: Bench) -> None:
+async def test_a_server_that_breaks_off_is_gone_after_what_came_and_leaves_the_backend_usable(
+    serving: Bench,
+) -> None:
     with pytest.raises(BackendGone):
         await generate(serving, CallFault.GONE_BEFORE_HEAD)
     came, error = await read_until_broken(await generate(serving, CallFault.GONE_MID_STREAM))

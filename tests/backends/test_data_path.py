@@ -1,4 +1,6 @@
-"""The data path to Ollama over real sockets: bytes go through unchanged, whatever breaks says so, and which connections are kept."""
+"""The data path to Ollama over real sockets: bytes go through unchanged, whatever breaks says so,
+and which connections are kept.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from pathlib import Path
 import pytest
 
 from hearth.backends.ollama import OllamaBackend
-from hearth.errors import BackendError, BackendGone, BackendProtocolError, BackendUnreachable, BadRequest, ConfigError
+from hearth.errors import (
+    BackendError,
+    BackendGone,
+    BackendProtocolError,
+    BackendUnreachable,
+    BadRequest,
+    ConfigError,
+)
 from hearth.types import BackendCall
 from tests.backends.stub_server import (
     LAST_CHUNK,
@@ -47,7 +56,12 @@ TINY = [b"%d\n" % number for number in range(50_000)]
 HUGE = b"".join(b"%07d\n" % number for number in range(60_000))
 
 
-def call(body: bytes = b"{}", *headers: tuple[bytes, bytes], path: str = "/api/generate", method: str = "POST") -> BackendCall:
+def call(
+    body: bytes = b"{}",
+    *headers: tuple[bytes, bytes],
+    path: str = "/api/generate",
+    method: str = "POST",
+) -> BackendCall:
     return BackendCall(method=method, path=path, headers=headers, body=body)
 
 
@@ -58,7 +72,12 @@ async def ask(backend: OllamaBackend, asked: BackendCall | None = None) -> list[
     return body
 
 
-async def received(*headers: tuple[bytes, bytes], body: bytes = b"{}", path: str = "/api/generate", prefix: str = "") -> Peer:
+async def received(
+    *headers: tuple[bytes, bytes],
+    body: bytes = b"{}",
+    path: str = "/api/generate",
+    prefix: str = "",
+) -> Peer:
     """What the server was sent."""
     async with StubServer(saying(EMPTY)) as server, backend_at(server.url + prefix) as backend:
         await ask(backend, call(body, *headers, path=path))
@@ -68,50 +87,129 @@ async def received(*headers: tuple[bytes, bytes], body: bytes = b"{}", path: str
 # What comes back.
 
 
-@for_each("name", [path.stem for path in sorted(CAPTURES.glob("*.txt")) if captured(path.stem).status not in {301, 307}])
+@for_each(
+    "name",
+    [
+        path.stem
+        for path in sorted(CAPTURES.glob("*.txt"))
+        if captured(path.stem).status not in {301, 307}
+    ],
+)
 @for_each("segment_bytes", [7, 65_536])
-async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(name: str, segment_bytes: int) -> None:
+async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(
+    name: str, segment_bytes: int
+) -> None:
     expected, wire = captured(name), read_capture(name).response
     segments = [wire[start : start + segment_bytes] for start in range(0, len(wire), segment_bytes)]
     async with StubServer(saying(*segments)) as server, backend_at(server.url) as backend:
-        exchange = await backend.open(BackendCall(method=expected.method, path=expected.path, body=expected.request_body))
+        exchange = await backend.open(
+            BackendCall(method=expected.method, path=expected.path, body=expected.request_body)
+        )
         chunks = await read(exchange)
     assert (exchange.status, b"".join(chunks)) == (expected.status, expected.body)
     if "transfer-encoding" in expected.headers:
         assert tuple(chunks) == expected.chunks
-    kept = {name: value for name, value in expected.headers.items() if name not in NOT_PASSED and not name.startswith("access-control-")}
+    kept = {
+        name: value
+        for name, value in expected.headers.items()
+        if name not in NOT_PASSED and not name.startswith("access-control-")
+    }
     assert {name.decode(): value.decode() for name, value in exchange.headers} == kept
 
 
 LINE = {"max_line_bytes": 64}
 BODY = {"max_body_bytes": 64}
 OF_100 = b"Content-Length: 100\r\n\r\n" + b"x" * 100
-ANSWERS: dict[str, tuple[list[bytes], dict[str, int], bytes | list[bytes], type[BackendError] | str | None]] = {
+ANSWERS: dict[
+    str, tuple[list[bytes], dict[str, int], bytes | list[bytes], type[BackendError] | str | None]
+] = {
     "two chunks": ([STREAM], {}, [b"one\n", b"two\n"], None),
-    "a byte at a time": ([STREAM_HEAD, *(chunked(SMILE)[at : at + 1] for at in range(9)), LAST_CHUNK], {}, [SMILE], None),
-    "half a character": ([STREAM_HEAD, chunked(SMILE[:2]), chunked(SMILE[2:]), LAST_CHUNK], {}, [SMILE[:2], SMILE[2:]], None),
+    "a byte at a time": (
+        [STREAM_HEAD, *(chunked(SMILE)[at : at + 1] for at in range(9)), LAST_CHUNK],
+        {},
+        [SMILE],
+        None,
+    ),
+    "half a character": (
+        [STREAM_HEAD, chunked(SMILE[:2]), chunked(SMILE[2:]), LAST_CHUNK],
+        {},
+        [SMILE[:2], SMILE[2:]],
+        None,
+    ),
     "tiny chunks": ([STREAM_HEAD + chunked(*TINY) + LAST_CHUNK], {}, TINY, None),
-    "tinier chunks": ([STREAM_HEAD + chunked(b"x") * 100_000, LAST_CHUNK], {}, [b"x"] * 100_000, None),
+    "tinier chunks": (
+        [STREAM_HEAD + chunked(b"x") * 100_000, LAST_CHUNK],
+        {},
+        [b"x"] * 100_000,
+        None,
+    ),
     "a huge chunk": ([STREAM_HEAD + chunked(HUGE) + LAST_CHUNK], {}, HUGE, None),
-    "last chunk missing": ([STREAM_HEAD + chunked(b"one\n", b"two\n")], {}, b"one\ntwo\n", BackendGone),
+    "last chunk missing": (
+        [STREAM_HEAD + chunked(b"one\n", b"two\n")],
+        {},
+        b"one\ntwo\n",
+        BackendGone,
+    ),
     "half a chunk": ([BEGUN + b'8\r\n{"ha'], {}, b'one\n{"ha', BackendGone),
     "garbage as a chunk size": ([BEGUN, b"zz\r\n"], {}, b"one\n", BackendProtocolError),
-    "chunk longer than it says": ([BEGUN, b"3\r\nabcdef\r\n"], {}, b"one\nabc", BackendProtocolError),
+    "chunk longer than it says": (
+        [BEGUN, b"3\r\nabcdef\r\n"],
+        {},
+        b"one\nabc",
+        BackendProtocolError,
+    ),
     "absurd chunk size": ([BEGUN, b"ffffffffffffffffff\r\n"], {}, b"one\n", BackendProtocolError),
-    "neither chunks nor a length": ([OK + b"\r\nwhole, as far as anybody knows"], {}, b"whole, as far as anybody knows", None),
-    "shorter than its length": ([OK + b"Content-Length: 10\r\n\r\nshort"], {}, b"short", BackendGone),
+    "neither chunks nor a length": (
+        [OK + b"\r\nwhole, as far as anybody knows"],
+        {},
+        b"whole, as far as anybody knows",
+        None,
+    ),
+    "shorter than its length": (
+        [OK + b"Content-Length: 10\r\n\r\nshort"],
+        {},
+        b"short",
+        BackendGone,
+    ),
     "endless trailer": ([BEGUN, b"0\r\nx: " + b"a" * 10**6], {}, b"one\n", BackendProtocolError),
-    "endless trailers": ([BEGUN, b"0\r\n" + b"x: y\r\n" * 10**5], {}, b"one\n", BackendProtocolError),
+    "endless trailers": (
+        [BEGUN, b"0\r\n" + b"x: y\r\n" * 10**5],
+        {},
+        b"one\n",
+        BackendProtocolError,
+    ),
     "larger than any answer": ([OK + OF_100], BODY, [], "that is too long"),
-    "larger than any answer in half a chunk": ([STREAM_HEAD + b"80\r\n" + 0x50 * b"x"], BODY, [], "that is too long"),
-    "larger than any answer and misframed": ([STREAM_HEAD, b"50\r\n" + 0x50 * b"x" + b"broken"], BODY, [], "that is too long"),
-    "a streamed line without end": ([STREAM_HEAD + chunked(b"fine\n", *[b"x" * 10] * 20)], LINE, b"fine\n" + b"x" * 60, "too long"),
-    "a long line that is not streamed": ([OK + b"Content-Type: application/json\r\n" + OF_100], LINE, b"x" * 100, None),
+    "larger than any answer in half a chunk": (
+        [STREAM_HEAD + b"80\r\n" + 0x50 * b"x"],
+        BODY,
+        [],
+        "that is too long",
+    ),
+    "larger than any answer and misframed": (
+        [STREAM_HEAD, b"50\r\n" + 0x50 * b"x" + b"broken"],
+        BODY,
+        [],
+        "that is too long",
+    ),
+    "a streamed line without end": (
+        [STREAM_HEAD + chunked(b"fine\n", *[b"x" * 10] * 20)],
+        LINE,
+        b"fine\n" + b"x" * 60,
+        "too long",
+    ),
+    "a long line that is not streamed": (
+        [OK + b"Content-Type: application/json\r\n" + OF_100],
+        LINE,
+        b"x" * 100,
+        None,
+    ),
 }
 
 
 @for_each("name", ANSWERS)
-async def test_chunks_come_as_the_server_made_them_and_what_breaks_gives_what_came_and_then_an_error(name: str) -> None:
+async def test_chunks_come_as_the_server_made_them_and_what_breaks_gives_what_came_and_then_an_error(
+    name: str,
+) -> None:
     said, limits, expected, ended_by = ANSWERS[name]
     serve = saying(*said, waits="endless" in name)
     async with StubServer(serve) as server, backend_at(server.url, **limits) as backend:
@@ -126,7 +224,10 @@ async def test_chunks_come_as_the_server_made_them_and_what_breaks_gives_what_ca
 
 
 NO_ANSWERS = [
-    *(b"HTTP/1.1 %d Moved\r\nLocation: TARGET/api/generate\r\nContent-Length: 0\r\n\r\n" % status for status in (301, 302, 303, 307, 308)),
+    *(
+        b"HTTP/1.1 %d Moved\r\nLocation: TARGET/api/generate\r\nContent-Length: 0\r\n\r\n" % status
+        for status in (301, 302, 303, 307, 308)
+    ),
     b"<html>hello</html>\r\n\r\n",
     b"\x00\xff\x00\xff\r\n\r\n",
     OK + b"X-Big: " + b"x" * 1024**2 + b"\r\n\r\n",
@@ -146,10 +247,15 @@ NO_ANSWERS = [
 
 
 @for_each("said", NO_ANSWERS)
-async def test_what_is_no_plain_answer_is_a_protocol_error_and_the_target_of_a_redirect_is_never_called(said: bytes) -> None:
+async def test_what_is_no_plain_answer_is_a_protocol_error_and_the_target_of_a_redirect_is_never_called(
+    said: bytes,
+) -> None:
     async with StubServer(saying(OK)) as target:
         moved = said.replace(b"TARGET", target.url.encode())
-        async with StubServer(saying(moved, waits=True)) as server, backend_at(server.url) as backend:
+        async with (
+            StubServer(saying(moved, waits=True)) as server,
+            backend_at(server.url) as backend,
+        ):
             with pytest.raises(BackendProtocolError):
                 await backend.open(call())
             await server.all_left()
@@ -206,14 +312,36 @@ async def test_a_server_is_held_back_while_nobody_reads_its_answer() -> None:
 # What is sent, and where.
 
 
-HOP_BY_HOP = ("proxy-authorization", "keep-alive", "te", "upgrade", "transfer-encoding", "expect", "x-hop")
+HOP_BY_HOP = (
+    "proxy-authorization",
+    "keep-alive",
+    "te",
+    "upgrade",
+    "transfer-encoding",
+    "expect",
+    "x-hop",
+)
 
 
-async def test_the_request_carries_what_was_given_but_no_key_and_nothing_of_the_connection_and_nothing_invented() -> None:
-    odd = ((b"content-type", b"text/odd"), (b"x-custom", "grüße".encode()), (b"x-twice", b"1"), (b"x-twice", b"2"))
-    stay_here = [(name.encode(), b"secret") for name in ("authorization", "x-api-key", "api-key", "cookie", "origin", *HOP_BY_HOP)]
+async def test_the_request_carries_what_was_given_but_no_key_and_nothing_of_the_connection_and_nothing_invented() -> (
+    None
+):
+    odd = (
+        (b"content-type", b"text/odd"),
+        (b"x-custom", "grüße".encode()),
+        (b"x-twice", b"1"),
+        (b"x-twice", b"2"),
+    )
+    stay_here = [
+        (name.encode(), b"secret")
+        for name in ("authorization", "x-api-key", "api-key", "cookie", "origin", *HOP_BY_HOP)
+    ]
     peer = await received(*odd, (b"host", b"evil.example"), (b"connection", b"X-Hop"), *stay_here)
-    ours = ((b"accept-encoding", b"identity"), (b"content-length", b"2"), (b"host", b"127.0.0.1:%d" % peer.port))
+    ours = (
+        (b"accept-encoding", b"identity"),
+        (b"content-length", b"2"),
+        (b"host", b"127.0.0.1:%d" % peer.port),
+    )
     assert sorted(peer.fields) == sorted((*odd, *ours))
 
 
@@ -223,15 +351,36 @@ async def test_a_body_of_any_size_arrives_whole(size: int) -> None:
     assert (peer.body, dict(peer.fields)[b"content-length"]) == (b"x" * size, b"%d" % size)
 
 
-@for_each("path", ["/api/show?verbose=1&x=%2F%20", "//evil.example/api", "/a/../b", "/v1/models/a%3Ab"])
-async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_url(path: str) -> None:
+@for_each(
+    "path", ["/api/show?verbose=1&x=%2F%20", "//evil.example/api", "/a/../b", "/v1/models/a%3Ab"]
+)
+async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_url(
+    path: str,
+) -> None:
     assert (await received(path=path)).path == path
     assert (await received(path=path, prefix="/ollama/")).path == f"/ollama{path}"
 
 
-@for_each("path", ["", "api", "@evil.example/", "/a b", "/a\r\nX: 1", "/ä", "/a#b", "http://evil.example/", "header"])
+@for_each(
+    "path",
+    [
+        "",
+        "api",
+        "@evil.example/",
+        "/a b",
+        "/a\r\nX: 1",
+        "/ä",
+        "/a#b",
+        "http://evil.example/",
+        "header",
+    ],
+)
 async def test_what_is_no_plain_path_or_header_is_refused_and_not_sent(path: str) -> None:
-    refused = call(b"{}", (b"x-a", b"1\r\nauthorization: Bearer k")) if path == "header" else call(path=path)
+    refused = (
+        call(b"{}", (b"x-a", b"1\r\nauthorization: Bearer k"))
+        if path == "header"
+        else call(path=path)
+    )
     async with StubServer(saying(EMPTY)) as server, backend_at(server.url) as backend:
         with pytest.raises(BadRequest):
             await backend.open(refused)
@@ -262,7 +411,9 @@ async def test_a_connection_that_is_never_accepted_ends_after_the_connect_timeou
         for filler in (first, second):
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
-        async with aclosing(OllamaBackend(f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.1)) as backend:
+        async with aclosing(
+            OllamaBackend(f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.1)
+        ) as backend:
             with pytest.raises(BackendUnreachable):
                 await backend.open(call())
 
@@ -276,7 +427,10 @@ def open_descriptors() -> int:
 
 async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the_request() -> None:
     """An orderly close would keep the connection until the unsent rest of the body is gone."""
-    async with StubServer(saying(waits=True), reads_body=False) as server, backend_at(server.url) as backend:
+    async with (
+        StubServer(saying(waits=True), reads_body=False) as server,
+        backend_at(server.url) as backend,
+    ):
         before = open_descriptors()
         opening = asyncio.ensure_future(backend.open(call(b"x" * 16 * 1024**2)))
         peer = await server.peers.get()
@@ -289,7 +443,9 @@ async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the
         assert open_descriptors() == before + 1, "only the server's end may be open"
 
 
-async def test_no_number_of_waiting_calls_keeps_another_one_back_and_cancelled_ones_leave_no_connection() -> None:
+async def test_no_number_of_waiting_calls_keeps_another_one_back_and_cancelled_ones_leave_no_connection() -> (
+    None
+):
     async with StubServer(saying(waits=True)) as server, backend_at(server.url) as backend:
         before = open_descriptors()
         waiting = [asyncio.ensure_future(backend.open(call())) for _ in range(150)]
@@ -322,7 +478,10 @@ async def test_closing_the_backend_ends_running_answers_and_nothing_is_sent_afte
 async def test_an_answer_that_broke_off_is_let_go_of_by_whoever_was_told(rest: bytes) -> None:
     """The error that is raised knows the answer."""
     limits = {"max_body_bytes": 1 << 20, "max_line_bytes": 1 << 20}
-    async with StubServer(saying(BEGUN, rest)) as server, backend_at(server.url, **limits) as backend:
+    async with (
+        StubServer(saying(BEGUN, rest)) as server,
+        backend_at(server.url, **limits) as backend,
+    ):
         gc.disable()
         try:
             exchange = await backend.open(call())
@@ -359,7 +518,10 @@ def dying_with(last_words: bytes) -> Serve:
 CONNECTIONS_FOR_3: dict[str, tuple[Serve, int]] = {
     "one whose answer was read to its end carries the next call": (saying(WHOLE), 1),
     "one whose stream was read to its end, too": (saying(STREAM), 1),
-    "one that says that it closes": (saying(OK + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi"), 3),
+    "one that says that it closes": (
+        saying(OK + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi"),
+        3,
+    ),
     "one of an old server": (saying(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi"), 3),
     "one that answered twice": (saying(WHOLE + WHOLE), 3),
     "one after a HEAD, too": (saying(OK + b"Content-Length: 2\r\n\r\n"), 1),
@@ -378,7 +540,9 @@ async def test_a_connection_is_kept_for_the_next_call_where_it_can_be_trusted(na
 
 @for_each("unasked", [WHOLE, b"HTTP/1.1 2", b"\0", STREAM])
 @for_each("is_read", [True, False])
-async def test_a_connection_on_which_the_server_speaks_unasked_is_ended_and_answers_nobody(unasked: bytes, is_read: bool) -> None:
+async def test_a_connection_on_which_the_server_speaks_unasked_is_ended_and_answers_nobody(
+    unasked: bytes, is_read: bool
+) -> None:
     idle = asyncio.Event()
 
     async def serve(peer: Peer) -> None:
@@ -414,7 +578,10 @@ async def test_a_connection_that_has_not_taken_the_whole_request_carries_no_seco
 
 
 async def test_a_call_whose_answer_has_begun_is_not_repeated_nor_one_on_a_new_connection() -> None:
-    async with StubServer(dying_with(b"HTTP/1.1 2"), keeps=True) as server, backend_at(server.url) as backend:
+    async with (
+        StubServer(dying_with(b"HTTP/1.1 2"), keeps=True) as server,
+        backend_at(server.url) as backend,
+    ):
         await ask(backend)
         with pytest.raises(BackendGone):
             await backend.open(call())
@@ -427,7 +594,9 @@ async def test_a_call_whose_answer_has_begun_is_not_repeated_nor_one_on_a_new_co
 
 async def test_an_idle_connection_is_closed_after_a_while_or_with_the_backend() -> None:
     async with StubServer(saying(WHOLE), keeps=True) as server:
-        async with aclosing(OllamaBackend(server.url, connect_timeout_s=30.0, kept_for_s=0.01)) as backend:
+        async with aclosing(
+            OllamaBackend(server.url, connect_timeout_s=30.0, kept_for_s=0.01)
+        ) as backend:
             await ask(backend)
             await server.all_left()
             assert await ask(backend) == [b"hi"]
@@ -439,7 +608,9 @@ async def several(backend: OllamaBackend, count: int) -> None:
     assert await asyncio.gather(*(ask(backend) for _ in range(count))) == [[b"hi"]] * count
 
 
-async def test_where_one_kept_connection_proves_dead_none_of_the_others_is_tried_and_the_call_is_sent_once_more() -> None:
+async def test_where_one_kept_connection_proves_dead_none_of_the_others_is_tried_and_the_call_is_sent_once_more() -> (
+    None
+):
     async with StubServer(dying_with(b""), keeps=True) as server, backend_at(server.url) as backend:
         await several(backend, 4)
         assert await ask(backend, call(b"once more")) == [b"hi"]
@@ -458,7 +629,9 @@ async def test_calls_at_the_same_time_never_share_a_connection_and_each_is_kept(
 # What aiohttp must not do by itself.
 
 
-async def test_no_proxy_of_the_environment_is_used_and_no_cookie_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_proxy_of_the_environment_is_used_and_no_cookie_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     baked = WHOLE.replace(OK, OK + b"Set-Cookie: a=1\r\n")
@@ -472,7 +645,11 @@ async def test_informational_answers_before_the_answer_are_passed_over() -> None
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     async with StubServer(saying(early + WHOLE)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
-        assert (exchange.status, exchange.headers, await read(exchange)) == (200, ((b"content-length", b"2"),), [b"hi"])
+        assert (exchange.status, exchange.headers, await read(exchange)) == (
+            200,
+            ((b"content-length", b"2"),),
+            [b"hi"],
+        )
 
 
 CERTIFICATE = Path(__file__).parents[1] / "faults" / "self_signed.pem"
@@ -494,7 +671,13 @@ asyncio.run(ask())
 async def asked_by_a_process(url: str, **environment: str) -> str:
     """What another process, which has read its certificates anew, is answered, or its error."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", ASKING, url, env={**os.environ, **environment}, stdout=PIPE, stderr=STDOUT
+        sys.executable,
+        "-c",
+        ASKING,
+        url,
+        env={**os.environ, **environment},
+        stdout=PIPE,
+        stderr=STDOUT,
     )
     said, _ = await process.communicate()
     return said.decode().strip().splitlines()[-1]
@@ -508,5 +691,8 @@ async def test_over_tls_only_a_certificate_that_somebody_vouches_for_is_taken() 
             with pytest.raises(BackendUnreachable, match="certificate"):
                 await ask(backend)
         assert server.peers.empty()
-        assert await asked_by_a_process(f"{server.url}/ollama", SSL_CERT_FILE=str(CERTIFICATE)) == "200 b'hi'"
+        assert (
+            await asked_by_a_process(f"{server.url}/ollama", SSL_CERT_FILE=str(CERTIFICATE))
+            == "200 b'hi'"
+        )
         assert (await server.peers.get()).path == "/ollama/api/version"

@@ -1,5 +1,6 @@
-"""After a large answer the next small one comes at once, on the same connection: nothing that was held back while the
-large one was read may stay held back."""
+"""After a large answer the next small one comes at once, on the same connection: nothing that was
+held back while the large one was read may stay held back.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +89,10 @@ async def small(backend: OllamaBackend) -> list[bytes]:
 async def test_the_answer_after_a_large_one_comes_at_once_on_the_same_connection(
     size: int, framed: Callable[[int], bytes], reading: Reading
 ) -> None:
-    async with StubServer(serving(framed(size)), keeps=True) as server, backend_at(server.url) as backend:
+    async with (
+        StubServer(serving(framed(size)), keeps=True) as server,
+        backend_at(server.url) as backend,
+    ):
         for _ in range(3):
             async with asyncio.timeout(WITHIN_S):
                 assert await reading(backend) == size
@@ -98,8 +102,13 @@ async def test_the_answer_after_a_large_one_comes_at_once_on_the_same_connection
 
 @pytest.mark.parametrize("framed", [whole, in_one_chunk, in_many_chunks])
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_reader_who_stops_in_a_large_answer_leaves_nothing_behind(size: int, framed: Callable[[int], bytes]) -> None:
-    async with StubServer(serving(framed(size)), keeps=True) as server, backend_at(server.url) as backend:
+async def test_a_reader_who_stops_in_a_large_answer_leaves_nothing_behind(
+    size: int, framed: Callable[[int], bytes]
+) -> None:
+    async with (
+        StubServer(serving(framed(size)), keeps=True) as server,
+        backend_at(server.url) as backend,
+    ):
         for _ in range(3):
             exchange = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}"))
             assert await exchange.take()
@@ -118,7 +127,10 @@ async def test_the_control_path_answers_at_once_after_a_long_list_of_models(size
         said = body if peer.path == "/api/tags" else b'{"version":"0.33.0"}'
         await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said))
 
-    async with StubServer(serve, keeps=True) as server, aclosing(OllamaControl(server.url, timeout_s=WITHIN_S)) as control:
+    async with (
+        StubServer(serve, keeps=True) as server,
+        aclosing(OllamaControl(server.url, timeout_s=WITHIN_S)) as control,
+    ):
         for _ in range(3):
             assert len(await control.installed()) == count
             assert await control.version() == "0.33.0"

@@ -1,4 +1,6 @@
-"""The control adapter against servers that refuse, hang, break or lie: every ending has its own error."""
+"""The control adapter against servers that refuse, hang, break or lie: every ending has its own
+error.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ LONG_S = 30.0
 
 
 def json_answer(body: bytes, status: int = 200) -> bytes:
-    return b"HTTP/1.1 %d Whatever\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+    return (
+        b"HTTP/1.1 %d Whatever\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (status, len(body), body)
+    )
 
 
 def load(control: OllamaControl) -> Awaitable[object]:
@@ -81,10 +86,22 @@ MOVED = saying(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-
 
 @for_each("asked", READS)
 async def test_what_is_no_ollama_answer_is_a_protocol_error_and_none_is_late(asked: Asked) -> None:
-    for body in (b"<html>hello</html>", b"[1, 2]", b'"text"', b'{"models": 5}', b'{"models": [5]}', b"{}", b'{"half'):
-        assert isinstance(await failure(saying(json_answer(body)), asked), BackendProtocolError), body
+    for body in (
+        b"<html>hello</html>",
+        b"[1, 2]",
+        b'"text"',
+        b'{"models": 5}',
+        b'{"models": [5]}',
+        b"{}",
+        b'{"half',
+    ):
+        assert isinstance(await failure(saying(json_answer(body)), asked), BackendProtocolError), (
+            body
+        )
     for body in (b"oops", b'"oops"', b'{"error":"oops"}'):
-        assert isinstance(await failure(saying(json_answer(body, 500)), asked), BackendProtocolError), body
+        assert isinstance(
+            await failure(saying(json_answer(body, 500)), asked), BackendProtocolError
+        ), body
     assert isinstance(await failure(MOVED, asked), BackendProtocolError)
     assert type(await failure(HUNG_UP, asked)) is BackendGone
     late = BackendUnreachable if asked is OllamaControl.version else BackendTimeout
@@ -107,35 +124,66 @@ ODD: list[tuple[bytes, int, str]] = [
 ]
 
 
-@for_each(("asked", "path"), [(OllamaControl.installed, "/api/tags"), (OllamaControl.resident, "/api/ps")])
-async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expected(asked: Asked, path: str) -> None:
+@for_each(
+    ("asked", "path"), [(OllamaControl.installed, "/api/tags"), (OllamaControl.resident, "/api/ps")]
+)
+async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expected(
+    asked: Asked, path: str
+) -> None:
     for body, status, words in ODD:
         error = await failure(saying(json_answer(body, status)), asked)
-        assert (type(error), error.message) == (BackendProtocolError, f"GET {path} answered {words}; {A_LIST}")
+        assert (type(error), error.message) == (
+            BackendProtocolError,
+            f"GET {path} answered {words}; {A_LIST}",
+        )
     assert (await failure(MOVED, asked)).message.startswith(f"GET {path}: ")
 
 
 @for_each("field", ["size", "size_vram", "context_length"])
 async def test_a_size_that_is_no_number_is_named(field: str) -> None:
     said = json_answer(b'{"models":[{"name":"a","%b":"12"}]}' % field.encode())
-    assert f"`{field}` that is no number" in (await failure(saying(said), OllamaControl.resident)).message
+    assert (
+        f"`{field}` that is no number"
+        in (await failure(saying(said), OllamaControl.resident)).message
+    )
 
 
 @for_each("asked", [load, unload])
 @for_each(
     ("said", "kind", "text"),
     [
-        (json_answer(b'{"error":"llama-server process has terminated: signal: killed"}', 500), SwapFailed, "signal: killed"),
-        (json_answer(b'{"error":"server busy, please try again.  maximum pending requests exceeded"}', 503), SwapFailed, "server busy"),
+        (
+            json_answer(b'{"error":"llama-server process has terminated: signal: killed"}', 500),
+            SwapFailed,
+            "signal: killed",
+        ),
+        (
+            json_answer(
+                b'{"error":"server busy, please try again.  maximum pending requests exceeded"}',
+                503,
+            ),
+            SwapFailed,
+            "server busy",
+        ),
         (json_answer(b"plain words", 500), SwapFailed, "plain words"),
-        (json_answer(b'{"error":"time: missing unit in duration"}', 400), SwapFailed, "missing unit"),
+        (
+            json_answer(b'{"error":"time: missing unit in duration"}', 400),
+            SwapFailed,
+            "missing unit",
+        ),
         (json_answer(HTML, 502), SwapFailed, "The model server answered 502 with HTML."),
         (json_answer(HTML, 404), SwapFailed, "The model server answered 404 with HTML."),
         (b"", SwapFailed, "closed the connection"),
-        (json_answer(captured("generate_missing").body, 404), ModelNotFound, "model 'missing' not found"),
+        (
+            json_answer(captured("generate_missing").body, 404),
+            ModelNotFound,
+            "model 'missing' not found",
+        ),
     ],
 )
-async def test_a_refused_swap_has_failed_in_the_servers_words(asked: Asked, said: bytes, kind: type[HearthError], text: str) -> None:
+async def test_a_refused_swap_has_failed_in_the_servers_words(
+    asked: Asked, said: bytes, kind: type[HearthError], text: str
+) -> None:
     error = await failure(saying(said), asked)
     assert (type(error), text in error.message) == (kind, True), error.message
 
@@ -150,9 +198,15 @@ def pinned(control: OllamaControl) -> Awaitable[object]:
 
 @for_each(
     ("asked", "wish"),
-    [(load, {"keep_alive": -1}), (unload, {"keep_alive": 0}), (pinned, {"keep_alive": -1, "options": {"num_ctx": 8192}})],
+    [
+        (load, {"keep_alive": -1}),
+        (unload, {"keep_alive": 0}),
+        (pinned, {"keep_alive": -1, "options": {"num_ctx": 8192}}),
+    ],
 )
-async def test_a_swap_is_an_empty_prompt_that_stays_for_ever_or_not_at_all_or_an_empty_input(asked: Asked, wish: dict[str, object]) -> None:
+async def test_a_swap_is_an_empty_prompt_that_stays_for_ever_or_not_at_all_or_an_empty_input(
+    asked: Asked, wish: dict[str, object]
+) -> None:
     by_prompt = ("/api/generate", {"model": "a", **wish})
     assert await bodies_sent(asked, json_answer(captured("load_generate").body)) == [by_prompt]
     refusal = json_answer(b'{"error":"\\"a\\" does not support generate"}', 400)
@@ -170,7 +224,11 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
     (
         OllamaControl.resident,
         captured("ps_loaded").body,
-        (ResidentModel(name="tiny-a:latest", size_mib=6553599 / 1048576, vram_mib=0.0, context_tokens=4096),),
+        (
+            ResidentModel(
+                name="tiny-a:latest", size_mib=6553599 / 1048576, vram_mib=0.0, context_tokens=4096
+            ),
+        ),
     ),
     (
         OllamaControl.resident,
@@ -180,12 +238,18 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
     (
         OllamaControl.resident,
         b'{"models":[{"model":"n","details":{"family":"nomic-bert"}},{"model":"my-embed"}]}',
-        tuple(ResidentModel(name=name, size_mib=0.0, vram_mib=0.0, context_tokens=None, embeds=True) for name in ("n", "my-embed")),
+        tuple(
+            ResidentModel(name=name, size_mib=0.0, vram_mib=0.0, context_tokens=None, embeds=True)
+            for name in ("n", "my-embed")
+        ),
     ),
     (
         OllamaControl.installed,
         LISTED,
-        (InstalledModel(name="a:latest", digest="one"), InstalledModel(name="b:cloud", digest="two", remote_host="https://ollama.com:443")),
+        (
+            InstalledModel(name="a:latest", digest="one"),
+            InstalledModel(name="b:cloud", digest="two", remote_host="https://ollama.com:443"),
+        ),
     ),
 )
 
@@ -240,12 +304,16 @@ asyncio.run(main())
 """
 
 
-async def test_the_library_is_imported_with_the_first_load_and_not_by_the_loop_on_which_callers_wait() -> None:
+async def test_the_library_is_imported_with_the_first_load_and_not_by_the_loop_on_which_callers_wait() -> (
+    None
+):
     async def serve(peer: Peer) -> None:
         await peer.send(json_answer(b'{"version":"0.33.0"}'))
 
     async with StubServer(serve) as server:
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", IMPORTING, server.url, stdout=PIPE, stderr=STDOUT)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", IMPORTING, server.url, stdout=PIPE, stderr=STDOUT
+        )
         said, _ = await process.communicate()
     assert said.decode().splitlines() == ["0.33.0", "imported in False"]
 

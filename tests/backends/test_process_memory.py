@@ -16,7 +16,9 @@ PAGES_OF_A_MIB = MIB // sysconf("SC_PAGE_SIZE")
 
 
 def proc_of(folder: Path, *processes: tuple[str, str]) -> Path:
-    """A /proc of these programs, by name and what `statm` says; and of what is no process, or has just ended."""
+    """A /proc of these programs, by name and what `statm` says; and of what is no process, or has
+    just ended.
+    """
     for pid, (name, statm) in enumerate(processes, start=100):
         process = folder / str(pid)
         process.mkdir()
@@ -30,15 +32,23 @@ def proc_of(folder: Path, *processes: tuple[str, str]) -> Path:
 
 def test_all_processes_of_the_model_server_count_as_far_as_they_are_in_memory(tmp_path: Path):
     mib = PAGES_OF_A_MIB
-    held = (("ollama", f"9 {100 * mib} 1"), ("llama-server", f"9 {4000 * mib} 1"), ("firefox", f"9 {500 * mib} 1"))
+    held = (
+        ("ollama", f"9 {100 * mib} 1"),
+        ("llama-server", f"9 {4000 * mib} 1"),
+        ("firefox", f"9 {500 * mib} 1"),
+    )
     proc = proc_of(tmp_path, *held, ("ollama", ""), ("ollama_llama_se", f"9 {7 * mib}"))
     assert resident_mib(PROCESSES, proc) == 4107.0
     assert resident_mib(re.compile("llama-server"), proc) == 4000.0
 
 
 @pytest.mark.parametrize("names", [(), ("firefox", "not-ollama", "hearth")])
-def test_where_no_process_of_it_is_seen_its_memory_is_not_known(tmp_path: Path, names: tuple[str, ...]):
-    assert resident_mib(PROCESSES, proc_of(tmp_path, *((name, "9 1000 1") for name in names))) is None
+def test_where_no_process_of_it_is_seen_its_memory_is_not_known(
+    tmp_path: Path, names: tuple[str, ...]
+):
+    assert (
+        resident_mib(PROCESSES, proc_of(tmp_path, *((name, "9 1000 1") for name in names))) is None
+    )
     assert resident_mib(PROCESSES, tmp_path / "missing") is None
 
 

@@ -1,4 +1,6 @@
-"""A house with files and batches in virtual time: the real desk, runner and SQL, over the store without threads of `tests.jobs.house`."""
+"""A house with files and batches in virtual time: the real desk, runner and SQL, over the store
+without threads of `tests.jobs.house`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ COMPLETIONS = "/v1/completions"
 HOUR_S = 3600.0
 
 
-def line(custom_id: str, model: str = "a", *, service_s: float = 1.0, prompt: str = "x") -> dict[str, Any]:
+def line(
+    custom_id: str, model: str = "a", *, service_s: float = 1.0, prompt: str = "x"
+) -> dict[str, Any]:
     """A request that takes the fake model server `service_s`."""
     body = {"model": canonical_model(model), "prompt": prompt, "fake": {"service_s": service_s}}
     return {"custom_id": custom_id, "method": "POST", "url": COMPLETIONS, "body": body}
@@ -35,7 +39,12 @@ def lines(count: int, model: str = "a", *, service_s: float = 1.0) -> list[dict[
 
 def requests_of(url: str, *bodies: dict[str, Any]) -> bytes:
     """An input file with a request for each body: r0, r1, ..."""
-    return jsonl(*({"custom_id": f"r{number}", "method": "POST", "url": url, "body": body} for number, body in enumerate(bodies)))
+    return jsonl(
+        *(
+            {"custom_id": f"r{number}", "method": "POST", "url": url, "body": body}
+            for number, body in enumerate(bodies)
+        )
+    )
 
 
 def jsonl(*requests: dict[str, Any]) -> bytes:
@@ -63,35 +72,63 @@ class BatchHouse(JobHouse):
 
     def __init__(self, *models: Any, disk: Disk | None = None, **more: Any) -> None:
         super().__init__(*models, disk=disk, **more)
-        writer, reader, clock = cast("Writer", SteadyWriter(self.disk)), cast("Reader", SteadyReader(self.disk)), LoopClock()
+        writer, reader, clock = (
+            cast("Writer", SteadyWriter(self.disk)),
+            cast("Reader", SteadyReader(self.disk)),
+            LoopClock(),
+        )
         calendar = believed(clock)
         self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=calendar)
-        self.table_of_batches = BatchTable(writer=writer, reader=reader, clock=clock, calendar=calendar)
-        self.batches = Batches(files=self.files, store=self.table_of_batches, jobs=self.jobs, worker=self.gateway.worker)
+        self.table_of_batches = BatchTable(
+            writer=writer, reader=reader, clock=clock, calendar=calendar
+        )
+        self.batches = Batches(
+            files=self.files,
+            store=self.table_of_batches,
+            jobs=self.jobs,
+            worker=self.gateway.worker,
+        )
         self.gateway.batches = self.batches
         self.gateway.events.subscribe(self.batches)
         self.gateway.accompany("batches", self.batches.run)
         self.gateway.accompany("forgotten files", self.batches.forget)
 
     def judge(self) -> None:
-        """As for every house, except that the jobs of batches are gone from the disk once they are written."""
+        """As for every house, except that the jobs of batches are gone from the disk once they are
+        written.
+        """
         jobs = self.events.all
-        self.events.all = [event for event in jobs if not str(getattr(event, "job_id", "")).startswith("batch_req_")]
+        self.events.all = [
+            event
+            for event in jobs
+            if not str(getattr(event, "job_id", "")).startswith("batch_req_")
+        ]
         super().judge()
         self.events.all = jobs
 
-    async def uploaded(self, content: bytes, *, file_id: str = "file-1", caller: str = "test", life_s: float = 720 * HOUR_S) -> str:
+    async def uploaded(
+        self,
+        content: bytes,
+        *,
+        file_id: str = "file-1",
+        caller: str = "test",
+        life_s: float = 720 * HOUR_S,
+    ) -> str:
         """A file that is complete."""
         number = await self.files.begin(caller)
         for start in range(0, len(content), 16 * PART_BYTES):
-            await self.files.append(number, start // PART_BYTES, content[start : start + 16 * PART_BYTES], 1 << 40)
+            await self.files.append(
+                number, start // PART_BYTES, content[start : start + 16 * PART_BYTES], 1 << 40
+            )
         await self.files.seal(number, file_id=file_id, filename="in.jsonl", life_s=life_s)
         return file_id
 
     async def started(self, content: bytes, batch_id: str = "batch_1", **changed: Any) -> Batch:
         """A batch of a file of its own."""
         file_id = await self.uploaded(content, file_id=f"file-{batch_id}")
-        return await self.batches.create(new_batch(batch_id, **{"input_file_id": file_id} | changed))
+        return await self.batches.create(
+            new_batch(batch_id, **{"input_file_id": file_id} | changed)
+        )
 
     async def batch(self, batch_id: str = "batch_1") -> Batch:
         found = await self.table_of_batches.find(batch_id)
@@ -113,7 +150,9 @@ class BatchHouse(JobHouse):
 
     async def ended_batch(self, batch_id: str = "batch_1") -> Batch:
         """The batch, once it has ended; told of once."""
-        await self.events.until(lambda: any(event.batch_id == batch_id for event in self.events.of(BatchEnded)))
+        await self.events.until(
+            lambda: any(event.batch_id == batch_id for event in self.events.of(BatchEnded))
+        )
         assert [event.batch_id for event in self.events.of(BatchEnded)].count(batch_id) == 1
         return await self.batch(batch_id)
 
@@ -131,11 +170,21 @@ class BatchHouse(JobHouse):
         return [json.loads(each) for each in whole.splitlines()]
 
     async def outcome(self, batch_id: str = "batch_1") -> tuple[list[str], dict[str, str]]:
-        """Of a batch that has ended: the ids with an answer in order, and the error codes of the others; each exactly once."""
+        """Of a batch that has ended: the ids with an answer in order, and the error codes of the
+        others; each exactly once.
+        """
         batch = await self.ended_batch(batch_id)
-        output, errors = await self.content(batch.output_file_id), await self.content(batch.error_file_id)
+        output, errors = (
+            await self.content(batch.output_file_id),
+            await self.content(batch.error_file_id),
+        )
         done = [each["custom_id"] for each in output]
-        codes = {each["custom_id"]: each["error"]["code"] if each["error"] else str(each["response"]["status_code"]) for each in errors}
+        codes = {
+            each["custom_id"]: each["error"]["code"]
+            if each["error"]
+            else str(each["response"]["status_code"])
+            for each in errors
+        }
         assert len({*done, *codes}) == len(output) + len(errors) == batch.completed + batch.failed
         return done, codes
 

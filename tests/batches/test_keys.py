@@ -1,4 +1,6 @@
-"""`Idempotency-Key` of batches: what is asked for again is the batch that was taken, whatever has become of it."""
+"""`Idempotency-Key` of batches: what is asked for again is the batch that was taken, whatever has
+become of it.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,17 @@ AGAIN = replace(FIRST, batch_id="batch_2")
 
 @for_each(
     ("later_s", "key", "same"),
-    [(0.0, "k", True), (DAY_S - 1, "k", True), (DAY_S + 1, "k", False), (0.0, "other", False), (0.0, None, False)],
+    [
+        (0.0, "k", True),
+        (DAY_S - 1, "k", True),
+        (DAY_S + 1, "k", False),
+        (0.0, "other", False),
+        (0.0, None, False),
+    ],
 )
-async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_open(tmp_path, later_s, key, same):
+async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_open(
+    tmp_path, later_s, key, same
+):
     clock, path = StoppedClock(), tmp_path / f"{later_s}-{key}.db"
     async with opened(path, clock) as store:
         number = await store.files.begin("test")
@@ -39,13 +49,17 @@ async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_o
         await store.batches.settle_validation(batch.number, [{"code": "empty_file"}], 0, None)
     clock.advance(later_s)
     async with opened(path, clock) as store:
-        assert (await store.batches.add(replace(AGAIN, idempotency_key=key), 10)).batch_id == ("batch_1" if same else "batch_2")
+        assert (await store.batches.add(replace(AGAIN, idempotency_key=key), 10)).batch_id == (
+            "batch_1" if same else "batch_2"
+        )
         assert len(await store.batches.open_batches()) == (0 if same else 1)
 
 
 @in_virtual_time
 async def test_a_batch_is_answered_as_it_is_whatever_would_refuse_a_new_one_also_by_the_next_process():
-    async with BatchHouse("a", resident=("a",), settings=settings_with(batches={"max_open": 1})) as first:
+    async with BatchHouse(
+        "a", resident=("a",), settings=settings_with(batches={"max_open": 1})
+    ) as first:
         await first.started(jsonl(*lines(2)), idempotency_key="k", digest="d1")
         assert (await first.batches.create(AGAIN)).batch_id == "batch_1"
         with pytest.raises(NotFound):
@@ -63,7 +77,9 @@ async def test_a_batch_is_answered_as_it_is_whatever_would_refuse_a_new_one_also
 
 
 @in_batch_house()
-async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the_one_that_is_asked_for_again(house):
+async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the_one_that_is_asked_for_again(
+    house,
+):
     await house.uploaded(jsonl(*lines(2)), file_id=FIRST.input_file_id)
     house.disk.silent = True
     with pytest.raises(StorageUnavailable):
@@ -75,7 +91,9 @@ async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the
 
 
 @in_batch_house()
-async def test_two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_later_one_batch(house):
+async def test_two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_later_one_batch(
+    house,
+):
     await house.uploaded(jsonl(*lines(1)), file_id=FIRST.input_file_id)
     house.disk.latency_s = 0.1
     first = asyncio.ensure_future(house.batches.create(FIRST))
@@ -101,5 +119,12 @@ async def test_a_batch_of_a_file_without_keys_goes_on_and_new_ones_have_keys(tmp
         )
     async with opened(path, StoppedClock()) as store:
         assert [each.batch_id for each in await store.batches.open_batches()] == ["batch_0"]
-        assert (await store.batches.add(FIRST, 10)).batch_id == (await store.batches.add(AGAIN, 10)).batch_id == "batch_1"
-        assert [each.batch_id for each in await store.batches.open_batches()] == ["batch_0", "batch_1"]
+        assert (
+            (await store.batches.add(FIRST, 10)).batch_id
+            == (await store.batches.add(AGAIN, 10)).batch_id
+            == "batch_1"
+        )
+        assert [each.batch_id for each in await store.batches.open_batches()] == [
+            "batch_0",
+            "batch_1",
+        ]

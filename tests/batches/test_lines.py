@@ -21,7 +21,11 @@ GOOD = line("x")
 
 
 def checked(text: bytes | None, **changed: Any) -> BatchLine | Problem:
-    return check_line(RawLine(line=7, start=0, length=len(text or b""), text=text), new_batch(**changed), Settings())
+    return check_line(
+        RawLine(line=7, start=0, length=len(text or b""), text=text),
+        new_batch(**changed),
+        Settings(),
+    )
 
 
 def split(content: bytes, sizes: list[int], limit_bytes: int = 1 << 20) -> list[RawLine]:
@@ -32,10 +36,17 @@ def split(content: bytes, sizes: list[int], limit_bytes: int = 1 << 20) -> list[
     return [*found, *splitter.feed(content), *splitter.end()]
 
 
-@given(st.lists(st.binary(max_size=20).map(lambda each: each.replace(b"\n", b"")), max_size=10), st.lists(st.integers(0, 30), max_size=10))
+@given(
+    st.lists(st.binary(max_size=20).map(lambda each: each.replace(b"\n", b"")), max_size=10),
+    st.lists(st.integers(0, 30), max_size=10),
+)
 def test_a_file_is_cut_into_the_same_lines_however_it_comes(texts, sizes):
     content = b"\n".join(texts)
-    expected = [(number, text) for number, text in enumerate(texts, 1) if text.removeprefix(BOM_UTF8).strip()]
+    expected = [
+        (number, text)
+        for number, text in enumerate(texts, 1)
+        if text.removeprefix(BOM_UTF8).strip()
+    ]
     found = split(content, sizes)
     assert [(each.line, each.text) for each in found] == expected
     assert all(content[each.start : each.start + each.length] == each.text for each in found)
@@ -43,14 +54,35 @@ def test_a_file_is_cut_into_the_same_lines_however_it_comes(texts, sizes):
 
 def test_a_line_that_is_too_long_is_not_kept_and_those_after_it_are_found():
     found = split(b"a\n" + b"b" * 100 + b"\nc", [30, 30, 30], limit_bytes=50)
-    assert [(each.line, each.start, each.length, each.text) for each in found] == [(1, 0, 1, b"a"), (2, 2, 100, None), (3, 103, 1, b"c")]
-    assert [each.text for each in split(b"b" * 50 + b"\n" + b"b" * 51, [30], limit_bytes=50)] == [b"b" * 50, None]
+    assert [(each.line, each.start, each.length, each.text) for each in found] == [
+        (1, 0, 1, b"a"),
+        (2, 2, 100, None),
+        (3, 103, 1, b"c"),
+    ]
+    assert [each.text for each in split(b"b" * 50 + b"\n" + b"b" * 51, [30], limit_bytes=50)] == [
+        b"b" * 50,
+        None,
+    ]
 
 
-@pytest.mark.parametrize("custom_id", ["x", "x" * 512, "a b", "id\u00a07", "\U0001f468\u200d\U0001f469", "\ue000", "\u2028", "\u0378"])
+@pytest.mark.parametrize(
+    "custom_id",
+    [
+        "x",
+        "x" * 512,
+        "a b",
+        "id\u00a07",
+        "\U0001f468\u200d\U0001f469",
+        "\ue000",
+        "\u2028",
+        "\u0378",
+    ],
+)
 def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_streaming(custom_id):
     text = jsonl({**GOOD, "custom_id": custom_id}).rstrip()
-    assert checked(text) == BatchLine(line=7, custom_id=custom_id, model="a:latest", start=0, length=len(text))
+    assert checked(text) == BatchLine(
+        line=7, custom_id=custom_id, model="a:latest", start=0, length=len(text)
+    )
     assert json.loads(request_in(text, COMPLETIONS)) == {**GOOD["body"], "stream": False}
 
 
@@ -66,7 +98,10 @@ def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_stre
         ({"custom_id": "x" * 513}, "invalid_custom_id", "custom_id"),
         ({"custom_id": "a\nb"}, "invalid_custom_id", "custom_id"),
         ({"custom_id": "\ud800"}, "invalid_custom_id", "custom_id"),
-        *(({"custom_id": f"a{control}b"}, "invalid_custom_id", "custom_id") for control in ("\0", "\t", "\x1b", "\x7f", "\x85")),
+        *(
+            ({"custom_id": f"a{control}b"}, "invalid_custom_id", "custom_id")
+            for control in ("\0", "\t", "\x1b", "\x7f", "\x85")
+        ),
         ({"method": "GET"}, "invalid_method", "method"),
         ({"url": "/v1/embeddings"}, "invalid_url", "url"),
         ({"url": 7}, "invalid_url", "url"),
@@ -91,7 +126,9 @@ SIZES = (SHORT, LONG)
 @pytest.mark.parametrize("text", SIZES, ids=("short", "long"))
 def test_a_mark_of_the_byte_order_is_dropped_whatever_the_size(text):
     marked = BOM_UTF8 + text
-    assert checked(marked) == BatchLine(line=7, custom_id="x", model="a:latest", start=0, length=len(marked))
+    assert checked(marked) == BatchLine(
+        line=7, custom_id="x", model="a:latest", start=0, length=len(marked)
+    )
     assert request_in(marked, COMPLETIONS) == request_in(text, COMPLETIONS)
     assert [each.line for each in split(BOM_UTF8 + b"\n" + text, [])] == [2]
 
@@ -108,8 +145,15 @@ def spoiled(old: bytes, new: bytes) -> list[bytes]:
         *((text, (), "invalid_json_line") for text in spoiled(b'"x"', b"1e999")),
         *((text + b" {}", (), "invalid_json_line") for text in SIZES),
         *((text + BOM_UTF8, (), "invalid_json_line") for text in SIZES),
-        *((text, (), "invalid_encoding") for text in (b"\xff", *spoiled(b'"x"', b'"\xfc"'), *spoiled(b'"x"', b'"\xed\xa0\x80"'))),
-        *((text.decode().encode(coding), (), "invalid_encoding") for text in SIZES for coding in ("utf-16", "utf-16-le", "utf-32-be")),
+        *(
+            (text, (), "invalid_encoding")
+            for text in (b"\xff", *spoiled(b'"x"', b'"\xfc"'), *spoiled(b'"x"', b'"\xed\xa0\x80"'))
+        ),
+        *(
+            (text.decode().encode(coding), (), "invalid_encoding")
+            for text in SIZES
+            for coding in ("utf-16", "utf-16-le", "utf-32-be")
+        ),
         (None, (), "line_too_long"),
         (jsonl(GOOD), ("b*",), "model_not_allowed"),
     ],
@@ -120,42 +164,85 @@ def test_what_is_no_object_too_long_or_for_a_forbidden_model_is_no_request(text,
     assert problem["code"] == code
 
 
-def written(end: JobEnd | None, ending: BatchEnd | None = None) -> tuple[bool, dict[str, object], tuple[int, int]]:
-    outcome = outcome_of(EndedLine(line=1, custom_id='"x"', job=5, job_id="batch_req_1", end=end, ending=ending))
+def written(
+    end: JobEnd | None, ending: BatchEnd | None = None
+) -> tuple[bool, dict[str, object], tuple[int, int]]:
+    outcome = outcome_of(
+        EndedLine(line=1, custom_id='"x"', job=5, job_id="batch_req_1", end=end, ending=ending)
+    )
     assert outcome.text.endswith(b"\n")
     assert outcome.text.count(b"\n") == 1
-    return outcome.completed, json.loads(outcome.text), (outcome.prompt_tokens, outcome.output_tokens)
+    return (
+        outcome.completed,
+        json.loads(outcome.text),
+        (outcome.prompt_tokens, outcome.output_tokens),
+    )
 
 
 JSON = "application/json; charset=utf-8"
 
 
 def test_an_answer_stands_in_the_output_file_on_one_line_as_the_model_server_wrote_it():
-    result = b'{\n  "usage": {"prompt_tokens": 3,\r\n "completion_tokens": 4},\n "x": "\xc3\xa9\\n"\n}\n'
-    done, text, tokens = written(JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result=result))
+    result = (
+        b'{\n  "usage": {"prompt_tokens": 3,\r\n "completion_tokens": 4},\n "x": "\xc3\xa9\\n"\n}\n'
+    )
+    done, text, tokens = written(
+        JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result=result)
+    )
     assert (done, tokens) == (True, (3, 4))
     response = {"status_code": 200, "request_id": "batch_req_1", "body": json.loads(result)}
     assert text == {"id": "batch_req_1", "custom_id": '"x"', "response": response, "error": None}
 
 
 def test_a_refusal_of_the_model_server_stands_in_the_error_file_with_its_answer():
-    end = JobEnd(state=JobState.FAILED, reason="backend_status", status=400, content_type=JSON, result=b'{"error": {"message": "no"}}')
+    end = JobEnd(
+        state=JobState.FAILED,
+        reason="backend_status",
+        status=400,
+        content_type=JSON,
+        result=b'{"error": {"message": "no"}}',
+    )
     done, text, _ = written(end)
     assert (done, text["error"]) == (False, None)
-    assert text["response"] == {"status_code": 400, "request_id": "batch_req_1", "body": {"error": {"message": "no"}}}
+    assert text["response"] == {
+        "status_code": 400,
+        "request_id": "batch_req_1",
+        "body": {"error": {"message": "no"}},
+    }
 
 
 @for_each(
     ("end", "ending", "code"),
     [
         (None, None, "result_lost"),
-        (JobEnd(state=JobState.FAILED, reason="interrupted_by_restart", error="it died"), None, "interrupted_by_restart"),
+        (
+            JobEnd(state=JobState.FAILED, reason="interrupted_by_restart", error="it died"),
+            None,
+            "interrupted_by_restart",
+        ),
         (JobEnd(state=JobState.CANCELLED, reason="cancelled"), None, "request_cancelled"),
         (JobEnd(state=JobState.CANCELLED, reason="cancelled"), "cancelled", "batch_cancelled"),
         (JobEnd(state=JobState.CANCELLED, reason="cancelled"), "expired", "batch_expired"),
-        (JobEnd(state=JobState.COMPLETED, status=200, content_type="text/html", result=b"<p>"), None, "invalid_response"),
-        (JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result=b"{"), None, "invalid_response"),
-        (JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result="{}".encode("utf-16")), None, "invalid_response"),
+        (
+            JobEnd(state=JobState.COMPLETED, status=200, content_type="text/html", result=b"<p>"),
+            None,
+            "invalid_response",
+        ),
+        (
+            JobEnd(state=JobState.COMPLETED, status=200, content_type=JSON, result=b"{"),
+            None,
+            "invalid_response",
+        ),
+        (
+            JobEnd(
+                state=JobState.COMPLETED,
+                status=200,
+                content_type=JSON,
+                result="{}".encode("utf-16"),
+            ),
+            None,
+            "invalid_response",
+        ),
     ],
 )
 def test_what_has_no_answer_stands_in_the_error_file_with_the_reason(end, ending, code):

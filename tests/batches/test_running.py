@@ -1,4 +1,6 @@
-"""Batches on their way through a whole gateway, in virtual time: validated, run, written once, whatever breaks in between."""
+"""Batches on their way through a whole gateway, in virtual time: validated, run, written once,
+whatever breaks in between.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import pytest
 
 from hearth.api.status import cancel_caller
 from hearth.config.settings import BatchSettings, GatewayConfig, JobSettings, Window
-from hearth.errors import BadRequest, HearthError, NotFound, QueueFull, ShuttingDown, StorageUnavailable
+from hearth.errors import (
+    BadRequest,
+    HearthError,
+    NotFound,
+    QueueFull,
+    ShuttingDown,
+    StorageUnavailable,
+)
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
 from hearth.job_types import Page
 from hearth.jobs.batch_lines import PORTION_BYTES
@@ -33,7 +42,13 @@ async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file(house
     assert (accepted.status, accepted.total) == ("validating", 0)
     assert await house.outcome() == ([f"r{number}" for number in range(1, 11)], {})
     batch = await house.batch()
-    assert (batch.status, batch.completed, batch.failed, batch.total, batch.model) == ("completed", 10, 0, 10, "a:latest")
+    assert (batch.status, batch.completed, batch.failed, batch.total, batch.model) == (
+        "completed",
+        10,
+        0,
+        10,
+        "a:latest",
+    )
     assert (batch.error_file_id, batch.metadata) == (None, {"night": "7"})
     (started,) = house.events.of(BatchStarted)
     assert started.requests == 10
@@ -41,13 +56,21 @@ async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file(house
     assert first["response"]["status_code"] == 200
     assert first["response"]["body"]["choices"][0]["text"] == " alpha beta gamma"
     assert batch.output_tokens == 10 * first["response"]["body"]["usage"]["completion_tokens"] > 0
-    assert house.disk.rows("SELECT COUNT(*) FROM jobs") == house.disk.rows("SELECT COUNT(*) FROM batch_lines") == [(0,)]
+    assert (
+        house.disk.rows("SELECT COUNT(*) FROM jobs")
+        == house.disk.rows("SELECT COUNT(*) FROM batch_lines")
+        == [(0,)]
+    )
 
 
 @for_each("max_queued", [1, 7, JOBS_AT_ONCE, 1000])
 @in_batch_house()
-async def test_only_a_few_requests_of_a_long_batch_are_jobs_at_one_time_and_leave_room_for_others(house, max_queued):
-    house.gateway.reload(GatewayConfig(settings=settings_with().replace(jobs=JobSettings(max_queued=max_queued))))
+async def test_only_a_few_requests_of_a_long_batch_are_jobs_at_one_time_and_leave_room_for_others(
+    house, max_queued
+):
+    house.gateway.reload(
+        GatewayConfig(settings=settings_with().replace(jobs=JobSettings(max_queued=max_queued)))
+    )
     await house.started(jsonl(*lines(2 * JOBS_AT_ONCE, service_s=0.1)))
     jobs, queued = list[int](), list[int]()
     while not house.events.of(BatchEnded):
@@ -61,9 +84,16 @@ async def test_only_a_few_requests_of_a_long_batch_are_jobs_at_one_time_and_leav
 
 
 @in_batch_house()
-async def test_requests_are_cut_out_of_a_file_of_many_pieces_as_they_were_written_however_long_they_are(house):
-    prompts = [f"{number} " * times for number, times in enumerate([30_000] * 6 + [PORTION_BYTES // 2] + [5, 30_000, 5])]
-    await house.started(jsonl(*(line(f"r{number}", prompt=prompt) for number, prompt in enumerate(prompts))))
+async def test_requests_are_cut_out_of_a_file_of_many_pieces_as_they_were_written_however_long_they_are(
+    house,
+):
+    prompts = [
+        f"{number} " * times
+        for number, times in enumerate([30_000] * 6 + [PORTION_BYTES // 2] + [5, 30_000, 5])
+    ]
+    await house.started(
+        jsonl(*(line(f"r{number}", prompt=prompt) for number, prompt in enumerate(prompts)))
+    )
     assert (await house.outcome())[0] == [f"r{number}" for number in range(len(prompts))]
     assert [json.loads(call.body)["prompt"] for call in house.ollama.calls] == prompts
 
@@ -79,7 +109,9 @@ async def test_requests_for_one_model_go_together(house):
 
 
 @in_batch_house(settings=settings_with(jobs={"max_in_queue": 1, "max_attempts": 1}))
-async def test_what_the_model_server_cannot_do_is_in_the_error_file_with_its_answer_and_the_rest_goes_on(house):
+async def test_what_the_model_server_cannot_do_is_in_the_error_file_with_its_answer_and_the_rest_goes_on(
+    house,
+):
     house.ollama.next_calls(None, CallFault.SERVER_ERROR)
     await house.started(jsonl(*lines(3)))
     assert await house.outcome() == (["r1", "r3"], {"r2": "500"})
@@ -108,17 +140,25 @@ async def test_a_file_that_is_not_in_order_fails_and_nothing_of_it_runs(house, c
 
 
 @in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(max_requests=110)))
-async def test_more_requests_than_the_owner_allows_fail_and_no_more_than_a_hundred_problems_are_told(house):
+async def test_more_requests_than_the_owner_allows_fail_and_no_more_than_a_hundred_problems_are_told(
+    house,
+):
     await house.started(jsonl(*lines(111)), "batch_1")
-    assert [each["code"] for each in (await house.ended_batch("batch_1")).problems] == ["too_many_requests"]
+    assert [each["code"] for each in (await house.ended_batch("batch_1")).problems] == [
+        "too_many_requests"
+    ]
     await house.started(b"x\n" * 110, "batch_2")
-    assert [each["line"] for each in (await house.ended_batch("batch_2")).problems] == list(range(1, 101))
+    assert [each["line"] for each in (await house.ended_batch("batch_2")).problems] == list(
+        range(1, 101)
+    )
     await house.started(jsonl(*lines(110)), "batch_3")
     assert (await house.ended_batch("batch_3")).completed == 110
 
 
 @in_batch_house()
-async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_again_changes_nothing(house):
+async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_again_changes_nothing(
+    house,
+):
     await house.started(jsonl(*lines(200, service_s=10.0)))
     await sleep_until(35.0)
     await house.batches.cancel("batch_1")
@@ -136,7 +176,9 @@ async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_ag
 
 
 @in_batch_house()
-async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was_validated_and_while_it_runs(house):
+async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was_validated_and_while_it_runs(
+    house,
+):
     await house.started(jsonl(*lines(5)), "batch_1")
     assert (await house.batch("batch_1")).status == "validating"
     assert await cancel_caller(house.gateway, "test") == ((), 0, 1)
@@ -152,8 +194,15 @@ async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was
 
 
 @in_batch_house()
-async def test_the_code_of_a_cancelled_batch_is_right_also_where_it_is_cancelled_while_another_one_is_written(house):
-    await house.started(jsonl(line("x")), "batch_1", caller="them", input_file_id=await house.uploaded(jsonl(line("x")), caller="them"))
+async def test_the_code_of_a_cancelled_batch_is_right_also_where_it_is_cancelled_while_another_one_is_written(
+    house,
+):
+    await house.started(
+        jsonl(line("x")),
+        "batch_1",
+        caller="them",
+        input_file_id=await house.uploaded(jsonl(line("x")), caller="them"),
+    )
     await house.started(jsonl(*lines(5, service_s=10.0)), "batch_2")
     await house.events.until(lambda: bool(house.events.of(JobEnded)))
     house.disk.latency_s = 1.0
@@ -178,22 +227,33 @@ async def test_at_the_end_of_its_window_what_has_not_ended_is_named_in_the_error
 
 
 @in_batch_house()
-async def test_a_cancelled_request_and_one_whose_result_was_deleted_are_named_and_the_others_are_done(house):
+async def test_a_cancelled_request_and_one_whose_result_was_deleted_are_named_and_the_others_are_done(
+    house,
+):
     await house.started(jsonl(*lines(8, service_s=20.0)))
     await sleep_until(5.0)
-    ((job_id,),) = house.disk.rows("SELECT id FROM jobs WHERE state = 'queued' ORDER BY number DESC LIMIT 1")
+    ((job_id,),) = house.disk.rows(
+        "SELECT id FROM jobs WHERE state = 'queued' ORDER BY number DESC LIMIT 1"
+    )
     assert await house.jobs.cancel(await house.record(job_id))
     house.disk.connection.execute("DELETE FROM jobs WHERE number = 7")
     done, codes = await house.outcome()
     assert (len(done), codes) == (6, {"r7": "result_lost", "r8": "request_cancelled"})
 
 
-@for_each(("ends_at", "orderly"), [*((at, False) for at in (0.05, 0.3, 3.0, 17.5, 29.9, 60.0, 100.2)), (20.0, True)])
+@for_each(
+    ("ends_at", "orderly"),
+    [*((at, False) for at in (0.05, 0.3, 3.0, 17.5, 29.9, 60.0, 100.2)), (20.0, True)],
+)
 @in_virtual_time
-async def test_a_batch_survives_the_end_of_its_process_and_writes_every_request_once(ends_at, orderly):
+async def test_a_batch_survives_the_end_of_its_process_and_writes_every_request_once(
+    ends_at, orderly
+):
     disk = Disk()
     async with BatchHouse("a", "b", resident=("a",), disk=disk) as house:
-        await house.started(jsonl(*[line(f"r{number}", "ab"[number % 2], service_s=1.0) for number in range(100)]))
+        await house.started(
+            jsonl(*[line(f"r{number}", "ab"[number % 2], service_s=1.0) for number in range(100)])
+        )
         await sleep_until(ends_at)
         left_behind = disk if orderly else disk.copy()
     async with BatchHouse("a", "b", resident=("a",), disk=left_behind) as house:
@@ -201,12 +261,16 @@ async def test_a_batch_survives_the_end_of_its_process_and_writes_every_request_
             await house.ended_batch()
         batch = await house.batch()
         assert (batch.status, batch.completed, batch.failed) == ("completed", 100, 0)
-        assert [each["custom_id"] for each in await house.content(batch.output_file_id)] == [f"r{number}" for number in range(100)]
+        assert [each["custom_id"] for each in await house.content(batch.output_file_id)] == [
+            f"r{number}" for number in range(100)
+        ]
 
 
 @pytest.mark.parametrize("how", ["broken", "silent"])
 @in_batch_house()
-async def test_while_the_disk_fails_or_does_what_it_says_it_did_not_a_batch_waits_and_then_goes_on(house, how):
+async def test_while_the_disk_fails_or_does_what_it_says_it_did_not_a_batch_waits_and_then_goes_on(
+    house, how
+):
     await house.started(jsonl(*lines(100)))
     for broken_at in (0.1, 0.25, 10.0, 40.0):
         await sleep_until(broken_at)
@@ -225,7 +289,9 @@ async def test_a_defect_in_one_batch_holds_up_no_other():
         await house.started(jsonl(broken), "batch_0", endpoint="/no/route")
         await house.started(jsonl(*lines(2)))
         assert await house.outcome() == (["r1", "r2"], {})
-        assert {(fault.where, fault.detail) for fault in house.events.of(InternalFault)} == {("batch", "KeyError")}
+        assert {(fault.where, fault.detail) for fault in house.events.of(InternalFault)} == {
+            ("batch", "KeyError")
+        }
 
 
 @in_batch_house()
@@ -241,7 +307,9 @@ async def test_a_batch_that_is_there_though_its_caller_was_told_otherwise_is_can
 
 
 @in_batch_house()
-async def test_a_request_whose_cancel_the_disk_took_and_reported_as_failed_does_not_outlive_its_batch(house):
+async def test_a_request_whose_cancel_the_disk_took_and_reported_as_failed_does_not_outlive_its_batch(
+    house,
+):
     await house.started(jsonl(*lines(2, service_s=50.0)))
     await sleep_until(5.0)
     await house.batches.cancel("batch_1")
@@ -286,7 +354,9 @@ async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_o
 async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs_already():
     day = settings_with(scheduling={"active_hours": (Window(start_minute=0, end_minute=60),)})
     off_peak = day.replace(batches=BatchSettings(window="offpeak"))
-    async with BatchHouse("a", resident=("a",), settings=off_peak.replace(jobs=JobSettings(max_in_queue=1))) as house:
+    async with BatchHouse(
+        "a", resident=("a",), settings=off_peak.replace(jobs=JobSettings(max_in_queue=1))
+    ) as house:
         await house.started(jsonl(*lines(6)))
         await sleep_until(60.0)
         assert house.ollama.calls == []
@@ -303,12 +373,19 @@ async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs
 @in_virtual_time
 async def test_a_full_store_holds_a_batch_up_until_there_is_room():
     content = jsonl(*lines(4))
-    settings = settings_with().replace(jobs=JobSettings(max_stored_mib=(len(content) + 200) / (1 << 20)))
+    settings = settings_with().replace(
+        jobs=JobSettings(max_stored_mib=(len(content) + 200) / (1 << 20))
+    )
     async with BatchHouse("a", resident=("a",), settings=settings) as house:
         await house.started(content)
         await sleep_until(30.0)
-        assert (house.batches.status(), house.ollama.calls) == ({"open": 1, "requests_left": 4, "held": True}, [])
-        house.gateway.reload(replace(house.gateway.config, settings=settings.replace(jobs=JobSettings())))
+        assert (house.batches.status(), house.ollama.calls) == (
+            {"open": 1, "requests_left": 4, "held": True},
+            [],
+        )
+        house.gateway.reload(
+            replace(house.gateway.config, settings=settings.replace(jobs=JobSettings()))
+        )
         assert len((await house.outcome())[0]) == 4
         assert house.now < 50.0
 
@@ -334,7 +411,9 @@ async def test_what_files_keep_is_not_there_for_jobs_or_other_files(house):
 
 
 @in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(max_open=1)))
-async def test_a_batch_is_refused_while_too_many_are_open_without_its_file_without_off_peak_hours_and_while_stopping(house):
+async def test_a_batch_is_refused_while_too_many_are_open_without_its_file_without_off_peak_hours_and_while_stopping(
+    house,
+):
     await house.started(jsonl(*lines(1)), "batch_1")
 
     async def refused(error: type[HearthError], batch_id: str, **changed: Any) -> str:
@@ -346,7 +425,9 @@ async def test_a_batch_is_refused_while_too_many_are_open_without_its_file_witho
     await house.ended_batch("batch_1")
     await refused(NotFound, "batch_3", input_file_id="file-none")
     await refused(NotFound, "batch_4", caller="somebody else")
-    house.gateway.reload(GatewayConfig(settings=settings_with().replace(batches=BatchSettings(window="offpeak"))))
+    house.gateway.reload(
+        GatewayConfig(settings=settings_with().replace(batches=BatchSettings(window="offpeak")))
+    )
     assert "would never start" in await refused(BadRequest, "batch_5")
     await house.gateway.stop(0.0)
     await refused(ShuttingDown, "batch_6")
@@ -369,10 +450,14 @@ async def test_files_are_forgotten_at_their_time_but_not_while_a_batch_reads_the
     await house.started(jsonl(*lines(30, service_s=600.0)))
     house.disk.connection.execute("UPDATE files SET expires_wall_s = 0 WHERE id = 'file-batch_1'")
     with pytest.raises(BadRequest, match="batch_1"):
-        await house.batches.delete_file(house.disk.rows("SELECT number FROM files WHERE id = 'file-batch_1'")[0][0])
+        await house.batches.delete_file(
+            house.disk.rows("SELECT number FROM files WHERE id = 'file-batch_1'")[0][0]
+        )
     await sleep_until(7200.0)
     assert await house.files.find("file-old") is None
-    assert house.disk.rows("SELECT COUNT(*) FROM file_parts WHERE file IN (SELECT number FROM files WHERE id = 'file-old')") == [(0,)]
+    assert house.disk.rows(
+        "SELECT COUNT(*) FROM file_parts WHERE file IN (SELECT number FROM files WHERE id = 'file-old')"
+    ) == [(0,)]
     assert await house.files.find("file-batch_1") is not None
     assert len((await house.outcome())[0]) == 30
     await asyncio.sleep(1300.0)
@@ -388,7 +473,9 @@ async def test_a_list_goes_on_after_an_entry_that_was_deleted_and_whose_room_is_
     (latest,) = await house.files.list_files(Page(caller="test", limit=1))
     await house.batches.delete_file(latest.number)
     await asyncio.sleep(1.0)
-    assert house.disk.rows("SELECT TOTAL(bytes), COUNT(filename = 'in.jsonl' OR NULL) FROM files") == [(2000.0, 2)]
+    assert house.disk.rows(
+        "SELECT TOTAL(bytes), COUNT(filename = 'in.jsonl' OR NULL) FROM files"
+    ) == [(2000.0, 2)]
     rest = Page(caller="test", limit=9, after="file-2")
     assert [each.file_id for each in await house.files.list_files(rest)] == ["file-1", "file-0"]
     await asyncio.sleep(AFTER_DELETED_S + FORGET_INTERVAL_S)
@@ -424,10 +511,18 @@ async def test_an_upload_that_comes_to_nothing_leaves_nothing(how):
             assert (disk.rows("SELECT COUNT(*) FROM files") == [(0,)]) is not disk.broken
             disk.broken = False
             await sleep_until(begun_at + 1000.0)
-            assert disk.rows("SELECT COUNT(*) FROM files") == disk.rows("SELECT COUNT(*) FROM file_parts") == [(0,)]
+            assert (
+                disk.rows("SELECT COUNT(*) FROM files")
+                == disk.rows("SELECT COUNT(*) FROM file_parts")
+                == [(0,)]
+            )
     async with BatchHouse("a", disk=disk) as house:
         await asyncio.sleep(1.0)
-        assert disk.rows("SELECT COUNT(*) FROM files") == disk.rows("SELECT COUNT(*) FROM file_parts") == [(0,)]
+        assert (
+            disk.rows("SELECT COUNT(*) FROM files")
+            == disk.rows("SELECT COUNT(*) FROM file_parts")
+            == [(0,)]
+        )
 
 
 @in_batch_house(settings=settings_with().replace(batches=BatchSettings(keep_files_days=1.0)))

@@ -18,23 +18,36 @@ def finding(measured: float | None, target: float | None) -> Finding:
     return Finding(subject="s", name="n", unit="ms", measured=measured, target=target)
 
 
-@for_each(("measured", "target", "verdict"), [(0.5, 0.5, "ok"), (0.51, 0.5, "over"), (None, 0.5, ""), (0.5, None, "")])
+@for_each(
+    ("measured", "target", "verdict"),
+    [(0.5, 0.5, "ok"), (0.51, 0.5, "over"), (None, 0.5, ""), (0.5, None, "")],
+)
 def test_a_number_is_over_only_when_it_exceeds_its_target(measured, target, verdict):
     assert finding(measured, target).verdict == verdict
 
 
 @for_each(("measured", "verdict"), [(1.0, "ok"), (0.9, "under"), (None, "")])
 def test_a_rate_is_under_only_when_it_falls_short_of_its_target(measured, verdict):
-    assert Finding(subject="s", name="n", unit="/s", measured=measured, target=1.0, at_least=True).verdict == verdict
+    assert (
+        Finding(
+            subject="s", name="n", unit="/s", measured=measured, target=1.0, at_least=True
+        ).verdict
+        == verdict
+    )
 
 
 def test_markdown_has_a_column_for_each_proxy_that_was_measured_and_the_rest_as_a_remark():
-    rows = [replace(finding(2.0, 1.0), beside={"nginx": 0.5}), replace(finding(None, None), beside={"1,000": 3.0}, note="slow")]
+    rows = [
+        replace(finding(2.0, 1.0), beside={"nginx": 0.5}),
+        replace(finding(None, None), beside={"1,000": 3.0}, note="slow"),
+    ]
     assert markdown(rows, {"nginx": "nginx 1.22", "litellm": "LiteLLM"}).splitlines()[0::2] == [
         "|  | measure | target | measured |  | nginx 1.22 |  |",
         "| s | n | ≤ 1 ms | 2 ms | over | 0.5 |  |",
     ]
-    assert markdown(rows, {"nginx": "nginx 1.22"}).endswith("| s | n |  | - |  |  | 1,000 3; slow |\n")
+    assert markdown(rows, {"nginx": "nginx 1.22"}).endswith(
+        "| s | n |  | - |  |  | 1,000 3; slow |\n"
+    )
 
 
 def test_a_bound_follows_the_other_proxy_and_is_none_without_it():
@@ -44,8 +57,21 @@ def test_a_bound_follows_the_other_proxy_and_is_none_without_it():
 
 
 def test_a_picture_is_drawn_of_what_was_measured_and_of_nothing_else():
-    cpu = Finding(subject="1 connection", name="CPU per request", unit="µs", measured=500.0, target=300.0, beside={"nginx": 20.0})
-    depth = Finding(subject="a decision", name="fifo, 100,000 waiting", unit="µs", measured=9.0, beside={"100": 8.0})
+    cpu = Finding(
+        subject="1 connection",
+        name="CPU per request",
+        unit="µs",
+        measured=500.0,
+        target=300.0,
+        beside={"nginx": 20.0},
+    )
+    depth = Finding(
+        subject="a decision",
+        name="fifo, 100,000 waiting",
+        unit="µs",
+        measured=9.0,
+        beside={"100": 8.0},
+    )
     assert draw_png([cpu, depth, finding(1.0, None)], "a machine").startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="choose"):
         draw_png([finding(1.0, None)], "a machine")
@@ -59,7 +85,12 @@ def test_a_quantile_is_a_value_that_was_measured():
 
 
 def load(*latencies_s: float) -> Load:
-    return Load(cpu_s=0.0, took_s=1.0, latencies_s=list(latencies_s), first_s=[latency / 2 for latency in latencies_s])
+    return Load(
+        cpu_s=0.0,
+        took_s=1.0,
+        latencies_s=list(latencies_s),
+        first_s=[latency / 2 for latency in latencies_s],
+    )
 
 
 def test_added_latency_compares_rounds_pairwise():
@@ -71,5 +102,13 @@ def test_added_latency_compares_rounds_pairwise():
 
 
 def test_a_gap_runs_from_an_end_to_the_next_arrival_and_nothing_else():
-    log = [("arrived", 1.0), ("ended", 2.0), ("arrived", 2.5), ("closed", 3.0), ("arrived", 4.0), ("ended", 5.0), ("arrived", 5.25)]
+    log = [
+        ("arrived", 1.0),
+        ("ended", 2.0),
+        ("arrived", 2.5),
+        ("closed", 3.0),
+        ("arrived", 4.0),
+        ("ended", 5.0),
+        ("arrived", 5.25),
+    ]
     assert gaps_ms(log) == pytest.approx([500.0, 250.0])

@@ -51,9 +51,13 @@ async def test_the_driver_measures_every_request_but_the_warm_up(port, streaming
 
 async def test_openais_client_understands_the_stub(port):
     async with AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
-        whole = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}])
+        whole = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "hello"}]
+        )
         assert (whole.choices[0].message.content or "").startswith("four words")
-        stream = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True)
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "hello"}], stream=True
+        )
         chunks = [chunk async for chunk in stream]
     assert len(chunks) == CHUNKS
     assert chunks[-1].choices[0].finish_reason == "stop"
@@ -63,7 +67,10 @@ async def test_openais_client_understands_the_stub(port):
 @pytest.mark.parametrize("proxy", ["passthrough", "bare"])
 async def test_the_bare_proxies_change_nothing_and_keep_chunks_apart(port, proxy, streaming):
     proxied = free_port()
-    with Child([sys.executable, "-m", f"benchmarks.{proxy}", str(proxied), f"http://127.0.0.1:{port}"], proxied) as child:
+    with Child(
+        [sys.executable, "-m", f"benchmarks.{proxy}", str(proxied), f"http://127.0.0.1:{port}"],
+        proxied,
+    ) as child:
         assert await raw(child.port, streaming=streaming) == await raw(port, streaming=streaming)
 
 

@@ -25,7 +25,9 @@ class Hearth:
         self._environ = {"HOME": str(home), "XDG_CONFIG_HOME": "", "XDG_STATE_HOME": "", **unset}
 
     def __call__(self, *args: str, input: str | None = None, **environ: str) -> Result:  # noqa: A002 (as click's runner calls it)
-        return CliRunner().invoke(main, args, input=input, env={**self._environ, **environ}, prog_name="hearth")
+        return CliRunner().invoke(
+            main, args, input=input, env={**self._environ, **environ}, prog_name="hearth"
+        )
 
 
 @pytest.fixture
@@ -55,22 +57,34 @@ async def _emulator(speed: float = 500.0) -> AsyncIterator[str]:
 async def _gateway(config: Path, port: int) -> AsyncIterator[tuple[str, str]]:
     async with (
         _emulator() as ollama_url,
-        running_gateway(load_gateway_config(config), port=port, ollama_url=ollama_url, store=True, watch=True) as (_, url),
+        running_gateway(
+            load_gateway_config(config), port=port, ollama_url=ollama_url, store=True, watch=True
+        ) as (_, url),
     ):
         yield url, ollama_url
 
 
 @contextmanager
 def emulated(speed: float = 500.0) -> Iterator[str]:
-    """The URL of a fast emulated Ollama, in a thread of its own: the commands are called from here, as from a shell."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_emulator(speed)) as url:
+    """The URL of a fast emulated Ollama, in a thread of its own: the commands are called from here,
+    as from a shell.
+    """
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(_emulator(speed)) as url,
+    ):
         yield url
 
 
 @contextmanager
 def serving(config: Path, port: int = 0) -> Iterator[tuple[str, str]]:
-    """A gateway with the file's settings and a store, and a fast emulated Ollama behind it: the URLs of both."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_gateway(config, port)) as urls:
+    """A gateway with the file's settings and a store, and a fast emulated Ollama behind it: the
+    URLs of both.
+    """
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(_gateway(config, port)) as urls,
+    ):
         yield urls
 
 

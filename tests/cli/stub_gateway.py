@@ -1,4 +1,6 @@
-"""A gateway that answers recorded JSON over real HTTP: what the commands see, without what makes it."""
+"""A gateway that answers recorded JSON over real HTTP: what the commands see, without what makes
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,16 @@ from typing import Any
 
 def recorded(name: str) -> dict[str, Any]:
     """A fresh copy of an answer in `recorded/`."""
-    answer: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / f"{name}.json").read_text())
+    answer: dict[str, Any] = json.loads(
+        (Path(__file__).parent / "recorded" / f"{name}.json").read_text()
+    )
     return answer
 
 
 @dataclass
 class StubGateway:
-    """Answers by path, or `otherwise`: (status, content type, body). Remembers the headers and bodies of requests.
+    """Answers by path, or `otherwise`: (status, content type, body). Remembers the headers and
+    bodies of requests.
 
     A stream promises one byte more than it has: its reader waits for it while `after_stream` runs.
     """
@@ -54,14 +59,21 @@ class _Handler(BaseHTTPRequestHandler):
     stub: StubGateway
 
     def do_GET(self) -> None:
-        self.stub.seen.append({name.lower(): value for name, value in self.headers.items()} | {"path": self.path, "method": self.command})
+        self.stub.seen.append(
+            {name.lower(): value for name, value in self.headers.items()}
+            | {"path": self.path, "method": self.command}
+        )
         if (length := int(self.headers.get("Content-Length", "0"))) > 0:
             self.stub.bodies.append(json.loads(self.rfile.read(length)))
         status, content_type, body = self.stub.answers.get(self.path, self.stub.otherwise)
         after = self.stub.after_stream if content_type == "text/event-stream" else None
         own = {"Content-Type": content_type, "Content-Length": str(len(body) + (after is not None))}
         self.send_response(status)
-        for name, value in {**own, **self.stub.answer_headers, **({"Location": body.decode()} if status == 307 else {})}.items():
+        for name, value in {
+            **own,
+            **self.stub.answer_headers,
+            **({"Location": body.decode()} if status == 307 else {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -9,32 +9,63 @@ from tests.cli.conftest import emulated
 from tests.support.cases import for_each
 
 
-def test_every_installed_model_is_measured_again_and_the_output_is_a_configuration(hearth, tmp_path):
-    (tmp_path / "mine.yaml").write_text("server: {port: 1}\nmodels: {'llama3.1:8b': {num_ctx: 8192}}\n")
+def test_every_installed_model_is_measured_again_and_the_output_is_a_configuration(
+    hearth, tmp_path
+):
+    (tmp_path / "mine.yaml").write_text(
+        "server: {port: 1}\nmodels: {'llama3.1:8b': {num_ctx: 8192}}\n"
+    )
     with emulated(speed=20.0) as url:
-        warm, result = (hearth("bench", *models, "--config", "mine.yaml", "--ollama-url", url) for models in (["llama3.1:8b"], []))
+        warm, result = (
+            hearth("bench", *models, "--config", "mine.yaml", "--ollama-url", url)
+            for models in (["llama3.1:8b"], [])
+        )
     assert [each.exit_code for each in (warm, result)] == [0, 0], result.output
     settings = parse_config(result.stdout, source="f", environ={}).settings
-    assert set(settings.models) == {"llama3.1:8b", "nomic-embed-text:latest", "qwen2.5-coder:14b", "qwen2.5:32b-instruct-q6_K"}
+    assert set(settings.models) == {
+        "llama3.1:8b",
+        "nomic-embed-text:latest",
+        "qwen2.5-coder:14b",
+        "qwen2.5:32b-instruct-q6_K",
+    }
     assert settings.models["llama3.1:8b"].num_ctx == 8192
     assert all(each.vram_gb for each in settings.models.values())
-    speeds = re.findall(r"# loads in [\d.]+ s(, reads \d+ tokens/s, writes \d+ tokens/s)?(, partly on the CPU)?\n", result.stdout)
-    assert sorted((bool(speed), bool(partly)) for speed, partly in speeds) == [(False, False), (True, False), (True, False), (True, True)]
+    speeds = re.findall(
+        r"# loads in [\d.]+ s(, reads \d+ tokens/s, writes \d+ tokens/s)?(, partly on the CPU)?\n",
+        result.stdout,
+    )
+    assert sorted((bool(speed), bool(partly)) for speed, partly in speeds) == [
+        (False, False),
+        (True, False),
+        (True, False),
+        (True, True),
+    ]
     assert settings.models["qwen2.5:32b-instruct-q6_K"].vram_gb == 22.5
     loads_s = re.findall(r"loads in (.*?) s.*\n  \"llama", warm.stdout + result.stdout)
-    assert (len(loads_s), "0.0" in loads_s) == (2, False)  # it was loaded for it also where it was in memory
+    # it was loaded for it also where it was in memory
+    assert (len(loads_s), "0.0" in loads_s) == (2, False)
 
 
 def test_a_model_that_cannot_be_measured_is_a_comment_and_ends_with_1(hearth, tmp_path):
     (tmp_path / "mine.yaml").write_text("server: {port: 1}\n")
     with emulated() as url:
-        result = hearth("bench", "none:1b", "llama3.1:8b", "--config", "mine.yaml", "--ollama-url", url)
-    assert (result.exit_code, set(parse_config(result.stdout, source="f", environ={}).settings.models)) == (1, {"llama3.1:8b"})
+        result = hearth(
+            "bench", "none:1b", "llama3.1:8b", "--config", "mine.yaml", "--ollama-url", url
+        )
+    assert (
+        result.exit_code,
+        set(parse_config(result.stdout, source="f", environ={}).settings.models),
+    ) == (1, {"llama3.1:8b"})
     assert "# none:1b could not be measured: model 'none:1b' not found" in result.stdout
 
 
-@for_each(("answers", "says"), [({"service": "hearth"}, "stop it first"), ({}, "no Ollama at http://127.0.0.1:1")])
-def test_without_an_ollama_or_beside_a_gateway_nothing_is_measured(hearth, tmp_path, busy, answers, says):
+@for_each(
+    ("answers", "says"),
+    [({"service": "hearth"}, "stop it first"), ({}, "no Ollama at http://127.0.0.1:1")],
+)
+def test_without_an_ollama_or_beside_a_gateway_nothing_is_measured(
+    hearth, tmp_path, busy, answers, says
+):
     (tmp_path / "mine.yaml").write_text(f"server: {{port: {busy.url.rpartition(':')[2]}}}\n")
     busy.put("/healthz", answers)
     result = hearth("bench", "--config", "mine.yaml", "--ollama-url", "http://127.0.0.1:1")

@@ -1,4 +1,6 @@
-"""`hearth config`, `backup` and `restore`: which file counts, what it would change, and copies of the store beside a gateway that runs."""
+"""`hearth config`, `backup` and `restore`: which file counts, what it would change, and copies of
+the store beside a gateway that runs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ priority_map: {parse_task: critical, generate_nudge: background}
 models: {"llama3.1:8b": {parallel: 2}}
 """
 PAGE = "/llm/admin/config"
-REQUEST = json.dumps({"request": {"model": "llama3.1:8b", "prompt": "why?"}, "not_before": "2100-01-01T00:00:00Z"})
+REQUEST = json.dumps(
+    {"request": {"model": "llama3.1:8b", "prompt": "why?"}, "not_before": "2100-01-01T00:00:00Z"}
+)
 
 
 @pytest.fixture
@@ -47,20 +51,34 @@ def stub() -> Iterator[StubGateway]:
 
 def in_force(file: Path, stub: StubGateway) -> ConfigInForce:
     """What a gateway has in force that was started with the file; the stub shows it."""
-    running = ConfigInForce(load_gateway_config(file, {}), clock=SystemClock(), events=EventFanout(()))
+    running = ConfigInForce(
+        load_gateway_config(file, {}), clock=SystemClock(), events=EventFanout(())
+    )
     stub.put(PAGE, running.shown())
     return running
 
 
 def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp_path):
-    places = [tmp_path / name for name in ("mine.yaml", "named.yaml", "here/config/llm_gateway.yaml", "xdg/hearth/llm_gateway.yaml")]
+    places = [
+        tmp_path / name
+        for name in (
+            "mine.yaml",
+            "named.yaml",
+            "here/config/llm_gateway.yaml",
+            "xdg/hearth/llm_gateway.yaml",
+        )
+    ]
     explicit, named, project, user = places
     under_home = tmp_path / ".config" / "hearth" / "llm_gateway.yaml"
     for path in (*places, under_home):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}\n")
     (tmp_path / "dir" / "config" / "llm_gateway.yaml").mkdir(parents=True)
-    environ = {"HEARTH_CONFIG": str(named), "XDG_CONFIG_HOME": str(tmp_path / "xdg"), "HOME": str(tmp_path)}
+    environ = {
+        "HEARTH_CONFIG": str(named),
+        "XDG_CONFIG_HOME": str(tmp_path / "xdg"),
+        "HOME": str(tmp_path),
+    }
     here, elsewhere, missing = tmp_path / "here", tmp_path / "dir", tmp_path / "missing.yaml"
     for chosen, changed, directory, expected in (
         (missing, {}, here, missing),
@@ -71,16 +89,29 @@ def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp
         (None, {"HEARTH_CONFIG": ""}, elsewhere, user),
         (None, {"HEARTH_CONFIG": "", "XDG_CONFIG_HOME": ""}, elsewhere, under_home),
         (None, {"HEARTH_CONFIG": "", "XDG_CONFIG_HOME": "relative/path"}, elsewhere, under_home),
-        (None, {"HEARTH_CONFIG": "", "XDG_CONFIG_HOME": "/nowhere", "HOME": "/nowhere"}, elsewhere, None),
+        (
+            None,
+            {"HEARTH_CONFIG": "", "XDG_CONFIG_HOME": "/nowhere", "HOME": "/nowhere"},
+            elsewhere,
+            None,
+        ),
     ):
         assert find_config(chosen, environ=environ | changed, directory=directory)[0] == expected
 
 
-def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_line_and_ends_with_2(hearth, file, tmp_path, stub):
+def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_line_and_ends_with_2(
+    hearth, file, tmp_path, stub
+):
     good = hearth("config", "check", HEARTH_CONFIG=str(file))
-    assert (good.exit_code, good.stdout[:61]) == (0, f"{file} (from HEARTH_CONFIG): ok (keys: 0, models: 1, task types: 2, "[:61])
+    assert (good.exit_code, good.stdout[:61]) == (
+        0,
+        f"{file} (from HEARTH_CONFIG): ok (keys: 0, models: 1, task types: 2, "[:61],
+    )
     assert "built-in defaults (no configuration file found): ok" in hearth("config", "check").stdout
-    assert "missing.yaml: cannot be read" in hearth("config", "check", str(tmp_path / "missing.yaml")).stderr
+    assert (
+        "missing.yaml: cannot be read"
+        in hearth("config", "check", str(tmp_path / "missing.yaml")).stderr
+    )
     file.write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
     for command in (("check",), ("show",), ("diff", "--url", stub.url)):
         result = hearth("config", *command, str(file))
@@ -89,7 +120,9 @@ def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_li
         assert "mine.yaml:2: gpu.swap_timout_s" in result.stderr
 
 
-def test_a_home_model_that_ollama_does_not_have_or_cannot_be_asked_for_is_a_warning(hearth, file, stub):
+def test_a_home_model_that_ollama_does_not_have_or_cannot_be_asked_for_is_a_warning(
+    hearth, file, stub
+):
     stub.put("/api/version", {"version": "0.33.0"})
     stub.put("/api/ps", {"models": []})
     here, nowhere, odd = (
@@ -99,18 +132,34 @@ def test_a_home_model_that_ollama_does_not_have_or_cannot_be_asked_for_is_a_warn
     )
     for name, url, models, says in (
         ("HERE:1b", stub.url, here, ""),
-        ("a:1b", stub.url, here, "warning: gpu.home_model: home model a:1b is not installed: ollama pull a:1b\n"),
+        (
+            "a:1b",
+            stub.url,
+            here,
+            "warning: gpu.home_model: home model a:1b is not installed: ollama pull a:1b\n",
+        ),
         ("a:1b", stub.url, "none", f"warning: gpu.home_model: {odd}"),
-        ("a:1b", nowhere, here, f"warning: gpu.home_model: Ollama does not answer at {nowhere}, so it is unknown whether a:1b is"),
+        (
+            "a:1b",
+            nowhere,
+            here,
+            f"warning: gpu.home_model: Ollama does not answer at {nowhere}, so it is unknown whether a:1b is",
+        ),
     ):
         stub.put("/api/tags", {"models": models})
-        file.write_text(f"gpu: {{home_model: '{name}'}}\nollama: {{url: '{url}'}}\nstorage: {{enabled: false}}\n")
+        file.write_text(
+            f"gpu: {{home_model: '{name}'}}\nollama: {{url: '{url}'}}\nstorage: {{enabled: false}}\n"
+        )
         result = hearth("config", "check", str(file))
         assert (result.exit_code, result.stderr[: len(says) or None]) == (0, says)
 
 
-def test_show_prints_the_effective_settings_without_a_key_or_whole_digest_and_schema_and_example_what_they_say(hearth, file):
-    file.write_text(f'{GOOD}auth: {{keys: [{{name: a, sha256: "{DIGEST}"}}, {{name: b, key: "${{SECRET}}"}}]}}\n')
+def test_show_prints_the_effective_settings_without_a_key_or_whole_digest_and_schema_and_example_what_they_say(
+    hearth, file
+):
+    file.write_text(
+        f'{GOOD}auth: {{keys: [{{name: a, sha256: "{DIGEST}"}}, {{name: b, key: "${{SECRET}}"}}]}}\n'
+    )
     result = hearth("config", "show", str(file), SECRET="hearth_clear_as_day")
     shown = yaml.safe_load(result.stdout)
     assert (shown["queue"]["max_external_depth"], shown["queue"]["max_interrupt_count"]) == (7, 3)
@@ -120,10 +169,15 @@ def test_show_prints_the_effective_settings_without_a_key_or_whole_digest_and_sc
     assert load_gateway_config(file, {}).settings.backend.mode == "ollama"
 
 
-def test_every_difference_says_what_was_what_comes_and_when_and_what_a_reload_has_left_for_a_restart(hearth, file, stub):
+def test_every_difference_says_what_was_what_comes_and_when_and_what_a_reload_has_left_for_a_restart(
+    hearth, file, stub
+):
     running, asked = in_force(file, stub), ("config", "diff", str(file), "--url", stub.url)
     same = hearth(*asked)
-    assert (same.exit_code, same.stdout) == (0, f"no difference between the gateway at {stub.url} and {file}\n")
+    assert (same.exit_code, same.stdout) == (
+        0,
+        f"no difference between the gateway at {stub.url} and {file}\n",
+    )
     file.write_text(GOOD.replace("7", "9") + "server: {port: 9000}\n")
     result = hearth(*asked)
     assert (result.exit_code, result.stdout.splitlines()) == (
@@ -144,12 +198,18 @@ def test_every_difference_says_what_was_what_comes_and_when_and_what_a_reload_ha
     running.take(load_gateway_config(file, {}))
     stub.put(PAGE, running.shown())
     result = hearth(*asked)
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "already waiting for a restart: server.port")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
+        0,
+        "already waiting for a restart: server.port",
+    )
 
 
 @for_each(
     ("setting", "path"),
-    [("auth: {keys: [{name: a, sha256: '%s'}]}", "auth.keys.a.sha256"), (f"alerts: {{ntfy_url: '{HOOK}%s'}}", "alerts.ntfy_url")],
+    [
+        ("auth: {keys: [{name: a, sha256: '%s'}]}", "auth.keys.a.sha256"),
+        (f"alerts: {{ntfy_url: '{HOOK}%s'}}", "alerts.ntfy_url"),
+    ],
 )
 def test_a_changed_secret_is_a_difference_and_shown_nowhere(hearth, file, stub, setting, path):
     file.write_text(setting % DIGEST)
@@ -164,19 +224,25 @@ def test_a_changed_secret_is_a_difference_and_shown_nowhere(hearth, file, stub, 
         assert secret not in stub.answers[PAGE][2].decode() + same.output + changed.output
 
 
-def test_another_file_and_the_one_that_serve_would_use_are_other_sides_and_keys_are_compared_by_name(hearth, file, tmp_path):
+def test_another_file_and_the_one_that_serve_would_use_are_other_sides_and_keys_are_compared_by_name(
+    hearth, file, tmp_path
+):
     a, b, c = (f"{{name: {name}, sha256: '{name * 64}'}}" for name in "abc")
     file.write_text(f"auth: {{keys: [{a}, {b}]}}")
     other = tmp_path / "other.yaml"
     other.write_text(f"auth: {{keys: [{b}, {a}]}}")
     assert hearth("config", "diff", str(other), "--against", str(file)).exit_code == 0
     other.write_text(f"auth: {{keys: [{b}, {c}]}}")
-    lines = hearth("config", "diff", str(other), "--against", "file", HEARTH_CONFIG=str(file)).stdout.splitlines()
+    lines = hearth(
+        "config", "diff", str(other), "--against", "file", HEARTH_CONFIG=str(file)
+    ).stdout.splitlines()
     assert [line.partition(":")[0] for line in lines[:2]] == ["auth.keys.a", "auth.keys.c"]
     assert "a" * 9 not in "".join(lines)
 
 
-def test_trouble_with_the_gateway_is_no_difference_and_one_of_another_version_is_compared_where_both_know_a_key(hearth, file, stub):
+def test_trouble_with_the_gateway_is_no_difference_and_one_of_another_version_is_compared_where_both_know_a_key(
+    hearth, file, stub
+):
     page: Any = in_force(file, stub).shown()
     page["settings"]["queue"]["of_tomorrow\x07"] = "x\x07"
     page["restart_pending"] = ["y\x07"]
@@ -198,18 +264,24 @@ def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_pat
     with serving(config) as (url, _):
         kept = hearth("jobs", "submit", "--url", url, input=REQUEST).stdout
         saved = hearth("backup", "copy.db")
-        assert (saved.exit_code, (tmp_path / "copy.db").stat().st_mode & 0o777) == (0, 0o600), saved.output
+        assert (saved.exit_code, (tmp_path / "copy.db").stat().st_mode & 0o777) == (0, 0o600), (
+            saved.output
+        )
         hearth("jobs", "submit", "--url", url, input=REQUEST)
         busy = hearth("restore", "copy.db")
         assert (busy.exit_code, "in use by process" in busy.stderr) == (1, True)
     assert hearth("backup", "copy.db").exit_code == 2
     restored = hearth("restore", "copy.db")
-    assert (restored.exit_code, f"the former store is {store}.before-restore." in restored.stdout) == (0, True)
+    assert (
+        restored.exit_code,
+        f"the former store is {store}.before-restore." in restored.stdout,
+    ) == (0, True)
     assert not store.with_name("hearth.db-wal").exists()
     with serving(config) as (url, _):
         listed = json.loads(hearth("jobs", "list", "--json", "--url", url).stdout)["jobs"]
     assert [each["id"] for each in listed] == [kept.partition(":")[0]]
-    store.with_name("hearth.db-wal").write_bytes(b"left by a crash")  # it belongs to the store that is moved away
+    # it belongs to the store that is moved away
+    store.with_name("hearth.db-wal").write_bytes(b"left by a crash")
     assert hearth("restore", "copy.db").exit_code == 0
     assert store.with_name("hearth.db.before-restore.1-wal").read_bytes() == b"left by a crash"
     with closing(sqlite3.connect(f"{store}.before-restore")) as former:
@@ -222,7 +294,10 @@ def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_pat
     ("content", "says"),
     [
         (None, "there is no file"),
-        (b"not a database, but as long as the header of one would be" * 9, "is not a valid SQLite database"),
+        (
+            b"not a database, but as long as the header of one would be" * 9,
+            "is not a valid SQLite database",
+        ),
         (b"", "another program"),
     ],
 )

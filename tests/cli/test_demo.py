@@ -1,4 +1,6 @@
-"""The demo: its callers, what it prints of their requests, and the whole of it in this process, faster than for people."""
+"""The demo: its callers, what it prints of their requests, and the whole of it in this process,
+faster than for people.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ from typing import Any
 
 from hearth import events
 from hearth.admission.auth import digest_of
-from hearth.cli.demo import CALLERS, HOME_MODEL, ROUND, VISITOR, Narrator, ask_for_ever, demo_config, key_of, run_demo
+from hearth.cli.demo import (
+    CALLERS,
+    HOME_MODEL,
+    ROUND,
+    VISITOR,
+    Narrator,
+    ask_for_ever,
+    demo_config,
+    key_of,
+    run_demo,
+)
 from hearth.cli.views import console_for
 from hearth.config.loading import exposure_problem
 from hearth.emulator.models import default_profiles
@@ -39,11 +51,23 @@ KNOWN: dict[str, Any] = {
 
 def event(name: str, **fields: Any) -> Any:
     kind: type[Event] = getattr(events, name)
-    return samples.sample(kind, **{field: value for field, value in KNOWN.items() if field in kind.__dataclass_fields__} | fields)
+    return samples.sample(
+        kind,
+        **{field: value for field, value in KNOWN.items() if field in kind.__dataclass_fields__}
+        | fields,
+    )
 
 
-def ended(who: str = "editor", outcome: Outcome = Outcome.COMPLETED, *, queue_s: float = 0.0, backend_s: float = 1.0) -> ItemEnded:
-    return samples.ended(outcome, caller=who, queue_s=queue_s, backend_s=backend_s, total_s=queue_s + backend_s)
+def ended(
+    who: str = "editor",
+    outcome: Outcome = Outcome.COMPLETED,
+    *,
+    queue_s: float = 0.0,
+    backend_s: float = 1.0,
+) -> ItemEnded:
+    return samples.ended(
+        outcome, caller=who, queue_s=queue_s, backend_s=backend_s, total_s=queue_s + backend_s
+    )
 
 
 QUEUED = event("ItemQueued", position=0)
@@ -67,11 +91,20 @@ def printed(*happened: Event, speed: float = 10.0, summed_up: bool = False) -> l
 @for_each(
     ("happened", "last"),
     [
-        ([event("ModeChanged", at=100.0), replace(QUEUED, at=103.25, position=2)], f"3.2 s editor asks {CODER}, 2 ahead"),
-        ([ASSISTANT, replace(QUEUED, caller="chat"), INTERRUPTED], "editor is interrupted after 0.8 s: assistant goes first"),
+        (
+            [event("ModeChanged", at=100.0), replace(QUEUED, at=103.25, position=2)],
+            f"3.2 s editor asks {CODER}, 2 ahead",
+        ),
+        (
+            [ASSISTANT, replace(QUEUED, caller="chat"), INTERRUPTED],
+            "editor is interrupted after 0.8 s: assistant goes first",
+        ),
         ([event("ItemDispatched", attempt=2, waited_s=0.0)], "0.0 s editor runs again (try 2)"),
         ([event("ItemDispatched", attempt=1, waited_s=0.01)], ""),
-        ([event("ItemDispatched", attempt=1, waited_s=2.0)], "0.0 s editor runs, after it waited 2.0 s"),
+        (
+            [event("ItemDispatched", attempt=1, waited_s=2.0)],
+            "0.0 s editor runs, after it waited 2.0 s",
+        ),
         ([RESUMED], "0.0 s editor continues where it stopped: 120 tokens read again in 0.4 s"),
         ([replace(RESUMED, how="replayed")], "120 tokens repeated and compared in 0.4 s"),
         ([event("SwapStarted")], f"0.0 s swap: {HOME_MODEL} is replaced by {CODER}"),
@@ -79,8 +112,14 @@ def printed(*happened: Event, speed: float = 10.0, summed_up: bool = False) -> l
         ([event("SwapStarted", from_models=())], f"0.0 s load: {CODER}"),
         ([event("SwapStarted", why="home")], f"nothing waits: loading the home model {CODER}"),
         ([event("SwapFailed", detail="no room")], f"{CODER} could not be loaded: no room"),
-        ([event("SwapFailed", to_model="", detail="no answer")], f"{HOME_MODEL} could not be unloaded: no answer"),
-        ([event("ItemProtected", interrupt_count=3)], "was interrupted 3 times, and will not be again"),
+        (
+            [event("SwapFailed", to_model="", detail="no answer")],
+            f"{HOME_MODEL} could not be unloaded: no answer",
+        ),
+        (
+            [event("ItemProtected", interrupt_count=3)],
+            "was interrupted 3 times, and will not be again",
+        ),
         ([ended(queue_s=2.0)], "has its answer after 3.0 s, of which it waited 2.0 s"),
         ([replace(ended(outcome=Outcome.FAILED), reason="swap_failed")], "failed: swap_failed"),
         ([replace(QUEUED, model="\x1b[2J", caller="\x07")], "\ufffd asks \ufffd[2J"),
@@ -91,9 +130,18 @@ def test_an_event_is_printed_in_plain_words(happened: list[Event], last: str):
 
 
 def test_the_closing_table_counts_what_failed_averages_the_waits_and_says_what_swaps_and_arrival_order_took():
-    failed = [ended("notes", outcome, backend_s=0.0) for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED)]
+    failed = [
+        ended("notes", outcome, backend_s=0.0)
+        for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED)
+    ]
     waited = [ended("chat", queue_s=1.0, backend_s=5.0), ended("chat", queue_s=3.0, backend_s=0.0)]
-    assert printed(*waited, *failed, replace(INTERRUPTED, ran_s=3.0), replace(SWAPPED, swap_s=2.0), summed_up=True)[1:-1] == [
+    assert printed(
+        *waited,
+        *failed,
+        replace(INTERRUPTED, ran_s=3.0),
+        replace(SWAPPED, swap_s=2.0),
+        summed_up=True,
+    )[1:-1] == [
         "caller requests failed mean wait interruptions",
         "chat 2 0 2.0 s 0",
         "editor 0 0 - 1",
@@ -102,7 +150,10 @@ def test_the_closing_table_counts_what_failed_averages_the_waits_and_says_what_s
         "1 swap took 2.0 s: 20 % of the GPU's working time",
     ]
     assert "0 swaps took 0.0 s: 0 % of the GPU's working time" in printed(QUEUED, summed_up=True)
-    asked = [replace(ended("chat", queue_s=1.0), at=float(at), model=model) for at, model in ((10, "a"), (11, "b"), (12, "a"), (13, "b"))]
+    asked = [
+        replace(ended("chat", queue_s=1.0), at=float(at), model=model)
+        for at, model in ((10, "a"), (11, "b"), (12, "a"), (13, "b"))
+    ]
     swaps = [replace(SWAPPED, from_models=(), to_model=name, swap_s=2.0) for name in ("a", "b")]
     assert printed(*asked, *swaps, speed=1.0)[-1].endswith("b is loaded after 2.0 s")
     assert printed(*asked, *swaps, summed_up=True)[-1].startswith(
@@ -123,8 +174,12 @@ async def test_every_caller_asks_with_its_key_and_a_refusal_or_a_lost_gateway_is
     assert {body["model"] for *_, body in ROUND} <= {profile.name for profile in default_profiles()}
     await ask_for_ever(gateway.url, pace=0.0, complain=complain, rounds=1)
     complaints = out.getvalue().splitlines()
-    assert ["the queue is full" in each for each in complaints] == [True] * len(ROUND) + [False] * len(ROUND)
-    assert ["lost its connection" in each for each in complaints] == [False] * len(ROUND) + [True] * len(ROUND)
+    assert ["the queue is full" in each for each in complaints] == [True] * len(ROUND) + [
+        False
+    ] * len(ROUND)
+    assert ["lost its connection" in each for each in complaints] == [False] * len(ROUND) + [
+        True
+    ] * len(ROUND)
 
 
 class Stage(io.StringIO):
@@ -147,18 +202,28 @@ class Stage(io.StringIO):
 
 async def test_a_round_shows_an_interruption_that_continues_swaps_the_way_home_and_what_arrival_order_would_have_cost():
     stage = Stage("continues where it stopped.*is replaced by.*loading the home model")
-    found = await run_demo(console_for(stage, environ={"COLUMNS": "160"}), speed=40.0, port=0, stopped=stage.seen)
+    found = await run_demo(
+        console_for(stage, environ={"COLUMNS": "160"}), speed=40.0, port=0, stopped=stage.seen
+    )
     text = stage.getvalue()
     assert re.search(r"is interrupted after .*: assistant goes first", text)
-    assert re.search(r"writer +is interrupted after .*writer +runs again.*writer +continues where it stopped", text, re.DOTALL)
+    assert re.search(
+        r"writer +is interrupted after .*writer +runs again.*writer +continues where it stopped",
+        text,
+        re.DOTALL,
+    )
     assert text.rindex("loading the home model") < text.index("mean wait")
     assert re.search(r"In order of arrival, the same \d+ requests would have cost \d+ swaps", text)
-    assert {(each.caller, each.outcome) for each in found.requests} == {(caller, Outcome.COMPLETED) for caller in CALLERS}
+    assert {(each.caller, each.outcome) for each in found.requests} == {
+        (caller, Outcome.COMPLETED) for caller in CALLERS
+    }
     assert len(found.swaps) >= 4
     assert not any(each.offloaded for each in found.swaps)  # the dashboard would have an alert
 
 
-def test_a_taken_port_that_was_asked_for_ends_with_1_and_the_usual_one_is_replaced_by_a_free_one(hearth):
+def test_a_taken_port_that_was_asked_for_ends_with_1_and_the_usual_one_is_replaced_by_a_free_one(
+    hearth,
+):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = hearth("demo", "--seconds", "1", "--port", str(taken.getsockname()[1]))
     assert (result.exit_code, "cannot listen on" in result.stderr) == (1, True)
@@ -170,7 +235,11 @@ def test_a_taken_port_that_was_asked_for_ends_with_1_and_the_usual_one_is_replac
         except OSError:
             """Somebody else has it: the same situation."""
         result = hearth("demo", "--seconds", "0.1", "--speed", "100")
-    assert (result.exit_code, ":8411" in result.stdout, "cancelled" in result.stdout) == (0, False, False)
+    assert (result.exit_code, ":8411" in result.stdout, "cancelled" in result.stdout) == (
+        0,
+        False,
+        False,
+    )
     assert "A home with one GPU" in result.stdout
     assert "of the GPU's working time" in result.stdout
 
@@ -182,9 +251,16 @@ def test_the_configuration_is_active_all_day_stays_on_loopback_warns_of_no_swap_
     assert config.settings.gpu.alerts.swaps_per_hour_warning > 19 * 60  # as often as it swaps
     assert config.settings.rate_limits.of_caller("chat") == (120, 2000)
     assert demo_config(0.1).settings.rate_limits.of_caller("chat") == (1200, 20_000)
-    assert demo_config(10.0).settings.gpu.restore_home_delay_s == 10 * config.settings.gpu.restore_home_delay_s
+    assert (
+        demo_config(10.0).settings.gpu.restore_home_delay_s
+        == 10 * config.settings.gpu.restore_home_delay_s
+    )
     keys = {key.name: (key.lane, key.admin, key.sha256) for key in config.settings.auth.keys}
     assert keys == {
-        name: (Lane.INTERNAL if name == "assistant" else Lane.EXTERNAL, name == VISITOR, digest_of(key_of(name)))
+        name: (
+            Lane.INTERNAL if name == "assistant" else Lane.EXTERNAL,
+            name == VISITOR,
+            digest_of(key_of(name)),
+        )
         for name in (*CALLERS, VISITOR)
     }

@@ -1,4 +1,6 @@
-"""`hearth doctor`: what it says of a home that is in order and of one that is not, and each check beside values that are wrong."""
+"""`hearth doctor`: what it says of a home that is in order and of one that is not, and each check
+beside values that are wrong.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def written(folder: Path, ollama_url: str, more: str = "", port: int | None = No
 
 def test_a_home_in_order_ends_with_0_and_every_subject_is_named(hearth, tmp_path):
     port, home = free_port(), "gpu: {home_model: 'llama3.1:8b', nvml: false}\n"
-    config = Path(written(tmp_path, "http://127.0.0.1:1", f"{home}backend: {{mode: ollama}}\n", port))
+    config = Path(
+        written(tmp_path, "http://127.0.0.1:1", f"{home}backend: {{mode: ollama}}\n", port)
+    )
     with serving(config, port=port) as (_, ollama_url):
         result = hearth("doctor", written(tmp_path, ollama_url, home, port))
     assert (result.exit_code, "FAIL" in result.stdout) == (0, False), result.output
@@ -52,34 +56,64 @@ def test_a_home_in_order_ends_with_0_and_every_subject_is_named(hearth, tmp_path
 
 def test_what_is_wrong_is_named_with_what_to_do_and_ends_with_1(hearth, tmp_path, busy):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        config = written(tmp_path, "http://127.0.0.1:1", "gpu: {nvml: false}\n", other.getsockname()[1])
+        config = written(
+            tmp_path, "http://127.0.0.1:1", "gpu: {nvml: false}\n", other.getsockname()[1]
+        )
         taken = json.loads(hearth("doctor", config, "--json").stdout)
     with emulated() as ollama_url:
         home = "gpu: {home_model: 'none:1b', nvml: false}\n"
-        broken = hearth("doctor", written(tmp_path, ollama_url, f"{home}models: {{'other:2b': {{parallel: 2}}}}\nbudget: 7\n"))
-        missing = hearth("doctor", written(tmp_path, ollama_url, f"{home}alerts: {{disk_free_warning_mib: 900000000}}\n"))
+        broken = hearth(
+            "doctor",
+            written(
+                tmp_path, ollama_url, f"{home}models: {{'other:2b': {{parallel: 2}}}}\nbudget: 7\n"
+            ),
+        )
+        missing = hearth(
+            "doctor",
+            written(tmp_path, ollama_url, f"{home}alerts: {{disk_free_warning_mib: 900000000}}\n"),
+        )
     found = {each["subject"]: (each["level"], each["advice"]) for each in taken}
     assert found["Ollama"] == ("FAIL", "start it (`systemctl start ollama`), or correct ollama.url")
     assert found["port"] == ("FAIL", "stop it, or set server.port")
-    assert (broken.exit_code, "FAIL configuration   " in broken.stdout, "budget: must be a mapping" in broken.stdout) == (1, True, True)
-    for words in ("     -> ollama pull none:1b\n", "FAIL disk", "is free: no gateway runs", "\n2 wrong, "):
+    assert (
+        broken.exit_code,
+        "FAIL configuration   " in broken.stdout,
+        "budget: must be a mapping" in broken.stdout,
+    ) == (1, True, True)
+    for words in (
+        "     -> ollama pull none:1b\n",
+        "FAIL disk",
+        "is free: no gateway runs",
+        "\n2 wrong, ",
+    ):
         assert words in missing.stdout
     busy.put("/healthz", {"service": "hearth"})  # a gateway that wants a key
     busy.put("/llm/queue/status", {"error": "no key"}, 401)
     port = int(busy.url.rpartition(":")[2])
-    locked = hearth("doctor", written(tmp_path, "http://127.0.0.1:1", "backend: {mode: emulator}\n", port)).stdout
+    locked = hearth(
+        "doctor", written(tmp_path, "http://127.0.0.1:1", "backend: {mode: emulator}\n", port)
+    ).stdout
     for words in ("give an API key in HEARTH_KEY", "FAIL dashboard", "warn Ollama"):
         assert words in locked
 
 
-def test_an_odd_list_of_loaded_models_is_named_with_route_status_and_what_was_expected(hearth, tmp_path, busy):
+def test_an_odd_list_of_loaded_models_is_named_with_route_status_and_what_was_expected(
+    hearth, tmp_path, busy
+):
     busy.put("/api/version", {"version": "0.33.0"})
     busy.put("/api/tags", {"models": []})
     busy.put("/api/ps", {"error": "not found"}, 404)
-    said = json.loads(hearth("doctor", written(tmp_path, busy.url, "gpu: {nvml: false}\n"), "--json").stdout)
+    said = json.loads(
+        hearth("doctor", written(tmp_path, busy.url, "gpu: {nvml: false}\n"), "--json").stdout
+    )
     (found,) = (each for each in said if each["subject"] == "Ollama")
-    assert (found["level"], found["advice"]) == ("FAIL", "set ollama.url to the address of Ollama itself")
-    assert found["says"].startswith("GET /api/ps answered 404 with an object; 200 with an object with the list `models`")
+    assert (found["level"], found["advice"]) == (
+        "FAIL",
+        "set ollama.url to the address of Ollama itself",
+    )
+    assert found["says"].startswith(
+        "GET /api/ps answered 404 with an object; 200 with an object with the list `models`"
+    )
 
 
 def ollama(environ: dict[str, str] | None, config: str) -> Iterator[Finding]:
@@ -108,20 +142,46 @@ NOW = time.time()
     [
         (ollama(None, "{}"), ["ok cannot be read"]),
         (ollama({}, "{}"), ["ok OLLAMA_NUM_PARALLEL 1, OLLAMA_MAX_LOADED_MODELS automatic"]),
-        (ollama({"OLLAMA_NUM_PARALLEL": "2", "OLLAMA_MAX_LOADED_MODELS": "3"}, "gpu: {parallel: 2}"), ["ok OLLAMA_NUM_PARALLEL 2"]),
+        (
+            ollama(
+                {"OLLAMA_NUM_PARALLEL": "2", "OLLAMA_MAX_LOADED_MODELS": "3"}, "gpu: {parallel: 2}"
+            ),
+            ["ok OLLAMA_NUM_PARALLEL 2"],
+        ),
         (ollama({}, "gpu: {parallel: 2}"), ["warn OLLAMA_NUM_PARALLEL is 1, and Hearth sends 2"]),
-        (ollama({}, "models: {'a:1b': {parallel: 3}}"), ["warn OLLAMA_NUM_PARALLEL is 1, and Hearth sends 3 requests"]),
-        (ollama({"OLLAMA_NUM_PARALLEL": "4"}, "{}"), ["warn OLLAMA_NUM_PARALLEL is 4, and Hearth sends 1 at once"]),
+        (
+            ollama({}, "models: {'a:1b': {parallel: 3}}"),
+            ["warn OLLAMA_NUM_PARALLEL is 1, and Hearth sends 3 requests"],
+        ),
+        (
+            ollama({"OLLAMA_NUM_PARALLEL": "4"}, "{}"),
+            ["warn OLLAMA_NUM_PARALLEL is 4, and Hearth sends 1 at once"],
+        ),
         (ollama({"OLLAMA_NUM_PARALLEL": "x"}, "{}"), ["ok OLLAMA_NUM_PARALLEL 1"]),
-        (ollama({"OLLAMA_MAX_LOADED_MODELS": "1"}, "{}"), ["warn OLLAMA_MAX_LOADED_MODELS is 1: a small model never stays"]),
-        (ollama({"OLLAMA_HOST": "0.0.0.0:11434"}, "{}"), ["warn OLLAMA_HOST is 0.0.0.0:11434: programs on", "ok OLLAMA_NUM"]),
-        (ollama({"OLLAMA_HOST": "http://192.168.1.2"}, "{}"), ["warn OLLAMA_HOST is http", "ok OLLAMA_NUM"]),
+        (
+            ollama({"OLLAMA_MAX_LOADED_MODELS": "1"}, "{}"),
+            ["warn OLLAMA_MAX_LOADED_MODELS is 1: a small model never stays"],
+        ),
+        (
+            ollama({"OLLAMA_HOST": "0.0.0.0:11434"}, "{}"),
+            ["warn OLLAMA_HOST is 0.0.0.0:11434: programs on", "ok OLLAMA_NUM"],
+        ),
+        (
+            ollama({"OLLAMA_HOST": "http://192.168.1.2"}, "{}"),
+            ["warn OLLAMA_HOST is http", "ok OLLAMA_NUM"],
+        ),
         (ollama({"OLLAMA_HOST": "127.0.0.1:11434"}, "{}"), ["ok OLLAMA_NUM"]),
         (models([], "{}"), ["FAIL none is installed"]),
         (models(["a:latest"], "gpu: {home_model: A}"), ["ok 1 installed; home model A"]),
         (models(["a:1b"], "{}"), ["ok 1 installed; home model none"]),
-        (models(["a:1b"], "gpu: {home_model: 'b:1b'}"), ["FAIL gpu.home_model: b:1b is not installed"]),
-        (models(["a:1b"], "models: {'b:1b': {parallel: 1}}"), ["warn models.b:1b: b:1b is not installed"]),
+        (
+            models(["a:1b"], "gpu: {home_model: 'b:1b'}"),
+            ["FAIL gpu.home_model: b:1b is not installed"],
+        ),
+        (
+            models(["a:1b"], "models: {'b:1b': {parallel: 1}}"),
+            ["warn models.b:1b: b:1b is not installed"],
+        ),
         (gpu(CARD, "{}"), ["ok RTX 3090, 6.0 of 24.0 GiB used"]),
         (gpu(GpuReading(name="x"), "gpu: {vram_gb: 8}"), ["ok x, memory unknown"]),
         (gpu(CARD, "gpu: {vram_gb: 32}"), ["FAIL gpu.vram_gb is 32, and RTX 3090 has 24.0 GiB"]),
@@ -133,29 +193,55 @@ NOW = time.time()
         (check_status({}), []),
         (check_status({"backend": {"up": True}}), []),
         (check_status({"backend": {"up": False}}), ["FAIL it cannot reach its model server"]),
-        (check_status({"backend": {"up": True, "emulator": True}}), ["FAIL the emulator answers: texts are made up"]),
-        (check_status({"storage": {"clock_in_doubt": True}}), ["warn it jumped ahead, so no old data is deleted"]),
         (
-            check_status({"storage": {"wal_frames_unreadable": 3, "damaged_copy": "hearth.db.damaged-1"}}),
+            check_status({"backend": {"up": True, "emulator": True}}),
+            ["FAIL the emulator answers: texts are made up"],
+        ),
+        (
+            check_status({"storage": {"clock_in_doubt": True}}),
+            ["warn it jumped ahead, so no old data is deleted"],
+        ),
+        (
+            check_status(
+                {"storage": {"wal_frames_unreadable": 3, "damaged_copy": "hearth.db.damaged-1"}}
+            ),
             ["warn 3 frames could not be read at the start; hearth.db.damaged-1 is kept"],
         ),
         (check_status({"storage": {"wal_frames_unreadable": 0, "damaged_copy": None}}), []),
-        (check_status({"config": {"problems": ["a:1: x"]}}), ["FAIL the configuration was refused, the old one is in force: a:1: x"]),
-        (check_status({"config": {"restart_pending": ["server.port"]}}), ["warn settings wait for a restart: server.port"]),
-        (check_status({"alerts": {"active": [{"type": "gpu_lost", "subject": ""}]}}), ["warn alert gpu_lost"]),
+        (
+            check_status({"config": {"problems": ["a:1: x"]}}),
+            ["FAIL the configuration was refused, the old one is in force: a:1: x"],
+        ),
+        (
+            check_status({"config": {"restart_pending": ["server.port"]}}),
+            ["warn settings wait for a restart: server.port"],
+        ),
+        (
+            check_status({"alerts": {"active": [{"type": "gpu_lost", "subject": ""}]}}),
+            ["warn alert gpu_lost"],
+        ),
     ],
 )
-def test_what_is_found_is_compared_with_the_configuration_and_what_a_running_gateway_reports_is_repeated(found, expected):
+def test_what_is_found_is_compared_with_the_configuration_and_what_a_running_gateway_reports_is_repeated(
+    found, expected
+):
     said = [f"{each.level} {each.says}" for each in found]
     assert len(said) == len(expected)
     assert all(line.startswith(begins) for line, begins in zip(said, expected, strict=True)), said
 
 
-def test_the_environment_of_the_process_that_serves_is_read_and_a_gateway_that_listens_everywhere_is_asked_here(tmp_path):
+def test_the_environment_of_the_process_that_serves_is_read_and_a_gateway_that_listens_everywhere_is_asked_here(
+    tmp_path,
+):
     for pid, name, command, environ in (
         ("1", "bash", b"bash\0serve\0", b"A=1\0"),
         ("20", "ollama", b"ollama\0run\0", b"A=2\0"),
-        ("300", "ollama", b"/usr/bin/ollama\0serve\0", b"OLLAMA_NUM_PARALLEL=4\0EMPTY=\0X=a=b\0odd\0"),
+        (
+            "300",
+            "ollama",
+            b"/usr/bin/ollama\0serve\0",
+            b"OLLAMA_NUM_PARALLEL=4\0EMPTY=\0X=a=b\0odd\0",
+        ),
     ):
         folder = tmp_path / pid
         folder.mkdir()
@@ -163,5 +249,10 @@ def test_the_environment_of_the_process_that_serves_is_read_and_a_gateway_that_l
         (folder / "cmdline").write_bytes(command)
         (folder / "environ").write_bytes(environ)
     assert ollama_environment(tmp_path) == {"OLLAMA_NUM_PARALLEL": "4", "EMPTY": "", "X": "a=b"}
-    for host, reached in (("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("nas.lan", "nas.lan")):
+    for host, reached in (
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "[::1]"),
+        ("nas.lan", "nas.lan"),
+    ):
         assert address_of(ServerSettings(host=host, port=7)) == f"http://{reached}:7"

@@ -21,24 +21,50 @@ from tests.support.patience import WITHIN_S
 
 async def test_it_answers_like_an_ollama_with_the_quirks_that_were_named_and_says_what_the_models_can_do():
     said, speed, quirk = io.StringIO(), 20.0, "busy-503=1"
-    emulator = Emulator(read_models(None), clock=SystemClock(), speed=speed, seed=1, quirks=frozenset([quirk]))
+    emulator = Emulator(
+        read_models(None), clock=SystemClock(), speed=speed, seed=1, quirks=frozenset([quirk])
+    )
 
     def ask(url: str) -> None:
         with httpx.Client(base_url=url, trust_env=False, timeout=WITHIN_S) as client:
-            assert "llama3.1:8b" in [model["name"] for model in client.get("/api/tags").json()["models"]]
+            assert "llama3.1:8b" in [
+                model["name"] for model in client.get("/api/tags").json()["models"]
+            ]
             assert client.post("/api/generate", json={"model": "llama3.1:8b"}).status_code == 503
 
     async def stopped() -> None:
         await asyncio.to_thread(ask, said.getvalue().split("listens on ")[1].split(",")[0])
 
     about = [models_table(default_profiles(), speed=speed)]
-    await run_emulator(emulator, console_for(said, environ={}), host="127.0.0.1", port=0, speed=speed, about=about, stopped=stopped)
+    await run_emulator(
+        emulator,
+        console_for(said, environ={}),
+        host="127.0.0.1",
+        port=0,
+        speed=speed,
+        about=about,
+        stopped=stopped,
+    )
     rows = [line.split() for line in said.getvalue().splitlines()]
     assert "20 times as fast as real" in said.getvalue()
-    assert ["llama3.1:8b", "6.2", "GiB", "0.1", "s", "77,300", "tokens/s", "2,240", "tokens/s", "131,072", "tokens"] in rows
+    assert [
+        "llama3.1:8b",
+        "6.2",
+        "GiB",
+        "0.1",
+        "s",
+        "77,300",
+        "tokens/s",
+        "2,240",
+        "tokens/s",
+        "131,072",
+        "tokens",
+    ] in rows
     assert next(row for row in rows if row[:1] == ["nomic-embed-text"])[-3] == "-"
     narrow = io.StringIO()
-    console_for(narrow, environ={"COLUMNS": "80"}).print(models_table(default_profiles(), speed=1.0))
+    console_for(narrow, environ={"COLUMNS": "80"}).print(
+        models_table(default_profiles(), speed=1.0)
+    )
     head, *names = [" ".join(line.split()) for line in narrow.getvalue().splitlines()]
     assert head == "model GPU memory load prompt answer"
     assert {row.split()[0] for row in names} == {profile.name for profile in default_profiles()}
@@ -47,11 +73,19 @@ async def test_it_answers_like_an_ollama_with_the_quirks_that_were_named_and_say
 @for_each(
     ("args", "code", "says"),
     [
-        (("--port", "{taken}"), 1, "127.0.0.1:{taken} is taken (by a real Ollama?); choose another with --port"),
+        (
+            ("--port", "{taken}"),
+            1,
+            "127.0.0.1:{taken} is taken (by a real Ollama?); choose another with --port",
+        ),
         (("--host", "192.0.2.1", "--port", "0"), 1, "cannot listen on 192.0.2.1:0"),
         (("--quirk", "leak"), 2, "unknown quirk 'leak'; known are eviction-wedge, slot-leak"),
         (("--quirk", "slot-leak=7"), 2, "quirk slot-leak: cannot be '7'; it takes a probability"),
-        (("--port", "0", "--quirk", "no-done", "--quirk", "no-done=2"), 2, "a quirk is given twice: no-done, no-done=2"),
+        (
+            ("--port", "0", "--quirk", "no-done", "--quirk", "no-done=2"),
+            2,
+            "a quirk is given twice: no-done, no-done=2",
+        ),
     ],
 )
 def test_what_cannot_be_emulated_ends_in_words(hearth, args, code, says):
@@ -67,7 +101,11 @@ def test_models_come_from_a_file_and_one_that_is_not_usable_ends_with_2(hearth, 
         if content is not None:
             path.write_bytes(content)
         result = hearth("emulate", "--models", str(path))
-        assert (result.exit_code, f"  {path}: " in result.stderr, "Errno" in result.stderr) == (2, True, False)
+        assert (result.exit_code, f"  {path}: " in result.stderr, "Errno" in result.stderr) == (
+            2,
+            True,
+            False,
+        )
     path.write_text("- {name: tiny, load_s: 0.5}\n")
     assert [model.name for model in read_models(path)] == ["tiny"]
 

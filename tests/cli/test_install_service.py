@@ -1,4 +1,6 @@
-"""`hearth install-service`: what it writes, what it refuses, and what systemd itself thinks of the unit."""
+"""`hearth install-service`: what it writes, what it refuses, and what systemd itself thinks of the
+unit.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,32 @@ LEEWAY = 0.1
 
 
 def text_of(
-    *, system: bool = True, executable: str = "/opt/hearth/bin/hearth", config: str = "/etc/hearth/c.yaml", grace_s: float = 9
+    *,
+    system: bool = True,
+    executable: str = "/opt/hearth/bin/hearth",
+    config: str = "/etc/hearth/c.yaml",
+    grace_s: float = 9,
 ) -> str:
-    return unit_text(system=system, executable=Path(executable), config=Path(config), grace_s=grace_s)
+    return unit_text(
+        system=system, executable=Path(executable), config=Path(config), grace_s=grace_s
+    )
 
 
 def keys(text: str) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return dict(
+        line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")
+    )
 
 
 @for_each("system", [False, True])
 def test_the_unit_speaks_the_protocol_of_the_service_manager(system: bool):
     unit = keys(text_of(system=system))
-    expected = {"Type": "notify", "NotifyAccess": "main", "WatchdogSec": "30", "ExecReload": "/bin/kill -HUP $MAINPID"}
+    expected = {
+        "Type": "notify",
+        "NotifyAccess": "main",
+        "WatchdogSec": "30",
+        "ExecReload": "/bin/kill -HUP $MAINPID",
+    }
     assert unit | expected == unit
     assert unit["ExecStart"] == "/opt/hearth/bin/hearth serve --config /etc/hearth/c.yaml"
     assert re.findall(r"@[A-Z_]+@", text_of(system=system)) == []
@@ -47,7 +62,10 @@ def test_systemd_waits_longer_than_running_work_does_and_paths_are_quoted_as_it_
     for grace_s, stop_s in ((0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")):
         assert keys(text_of(grace_s=grace_s))["TimeoutStopSec"] == stop_s
     unit = keys(text_of(executable='/opt/a b/100%/"x"\\y/hearth', config="/etc/$x/5%/c.yaml"))
-    assert unit["ExecStart"] == '"/opt/a b/100%%/\\"x\\"\\\\y/hearth" serve --config /etc/$$x/5%%/c.yaml'
+    assert (
+        unit["ExecStart"]
+        == '"/opt/a b/100%%/\\"x\\"\\\\y/hearth" serve --config /etc/$$x/5%%/c.yaml'
+    )
     assert unit["EnvironmentFile"] == "-/etc/$x/5%%/environment"
 
 
@@ -61,16 +79,23 @@ def test_systemd_waits_longer_than_running_work_does_and_paths_are_quoted_as_it_
         (("--config", "mine.yaml"), {}, "{home}/mine.yaml"),
     ],
 )
-def test_print_shows_the_unit_with_the_configuration_where_it_belongs_and_writes_nothing(hearth, tmp_path, args, environ, config):
+def test_print_shows_the_unit_with_the_configuration_where_it_belongs_and_writes_nothing(
+    hearth, tmp_path, args, environ, config
+):
     printed = hearth("install-service", "--print", *args, **environ).stdout
     assert keys(printed)["ExecStart"].endswith(config.format(home=tmp_path))
     assert ("DynamicUser=yes" in printed, list(tmp_path.iterdir())) == ("--system" in args, [])
 
 
-def test_it_writes_a_unit_and_a_configuration_that_waits_for_ollama_and_says_what_is_next(hearth, tmp_path):
+def test_it_writes_a_unit_and_a_configuration_that_waits_for_ollama_and_says_what_is_next(
+    hearth, tmp_path
+):
     result = hearth(*INSTALL)
     assert result.exit_code == 0, result.output
-    config, unit = tmp_path / ".config" / "hearth" / "llm_gateway.yaml", tmp_path / "units" / "hearth.service"
+    config, unit = (
+        tmp_path / ".config" / "hearth" / "llm_gateway.yaml",
+        tmp_path / "units" / "hearth.service",
+    )
     settings = load_gateway_config(config, {}).settings
     assert (settings.backend.mode, settings.gpu) == (BackendMode.OLLAMA, Settings().gpu)
     assert config.with_name("llm_gateway.schema.json").is_file()
@@ -93,7 +118,11 @@ def test_a_unit_that_was_changed_is_replaced_by_force_only(hearth, tmp_path):
     unit.parent.mkdir()
     unit.write_bytes(b"m\xef ne\n")
     refused = hearth(*INSTALL)
-    assert (refused.exit_code, "--force" in refused.stderr, unit.read_bytes()) == (1, True, b"m\xef ne\n")
+    assert (refused.exit_code, "--force" in refused.stderr, unit.read_bytes()) == (
+        1,
+        True,
+        b"m\xef ne\n",
+    )
     assert not (tmp_path / ".config").exists()
     assert hearth(*INSTALL, "--force").exit_code == 0
     assert "ExecStart" in unit.read_text()
@@ -105,7 +134,12 @@ def test_a_unit_that_was_changed_is_replaced_by_force_only(hearth, tmp_path):
         ("server: {shutdown_grace_s: 300}\n", None, 0, "wrote"),
         ("colour: red\n", None, 2, "mine.yaml:1: colour"),
         ("auth: {keys: [{name: a, key: '${HOUSE_KEY}'}]}\n", None, 2, "HOUSE_KEY"),
-        ("auth: {keys: [{name: a, key: '${HOUSE_KEY}'}]}\n", "# keys\nHOUSE_KEY='hearth_0123456789abcdef'\n", 0, "wrote"),
+        (
+            "auth: {keys: [{name: a, key: '${HOUSE_KEY}'}]}\n",
+            "# keys\nHOUSE_KEY='hearth_0123456789abcdef'\n",
+            0,
+            "wrote",
+        ),
     ],
 )
 def test_a_configuration_that_is_there_is_kept_and_its_grace_counts_and_one_that_is_not_usable_is_refused(
@@ -118,7 +152,12 @@ def test_a_configuration_that_is_there_is_kept_and_its_grace_counts_and_one_that
         (tmp_path / "environment").write_text(environment)
         assert variables_in(tmp_path / "environment") == {"HOUSE_KEY": "hearth_0123456789abcdef"}
     result = hearth(*INSTALL, "--config", "mine.yaml")
-    assert (result.exit_code, says in result.output, file.read_text(), unit.exists()) == (code, True, config, code == 0)
+    assert (result.exit_code, says in result.output, file.read_text(), unit.exists()) == (
+        code,
+        True,
+        config,
+        code == 0,
+    )
     assert "grace" not in config or "TimeoutStopSec=320\n" in unit.read_text()
 
 
@@ -130,20 +169,34 @@ def test_an_unreadable_environment_is_empty_and_what_cannot_be_written_is_named(
     assert (result.exit_code, "environment/units cannot be written" in result.stderr) == (1, True)
 
 
-def test_without_systemd_it_says_what_to_do_instead_and_what_is_in_somebodys_home_cannot_be_a_system_service(hearth, tmp_path, monkeypatch):
+def test_without_systemd_it_says_what_to_do_instead_and_what_is_in_somebodys_home_cannot_be_a_system_service(
+    hearth, tmp_path, monkeypatch
+):
     monkeypatch.setattr(module, "SYSTEMD_RUNS", tmp_path / "nowhere")
     result = hearth("install-service")
     assert (result.exit_code, "systemd is not running" in result.stderr) == (1, True)
     monkeypatch.setattr(module, "SYSTEMD_RUNS", tmp_path)
-    assert f"wrote {tmp_path}/.config/systemd/user/hearth.service" in hearth("install-service").stdout
+    assert (
+        f"wrote {tmp_path}/.config/systemd/user/hearth.service" in hearth("install-service").stdout
+    )
     with pytest.raises(CommandFailed, match=r"/home/ann/\.venv/bin/hearth"):
         check_visible(Path("/home/ann/.venv/bin/hearth"), Path("/etc/hearth/c.yaml"))
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_finds_nothing_to_complain_about_and_the_system_service_as_little_exposed_as_the_page_says(tmp_path: Path):
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+def test_systemd_finds_nothing_to_complain_about_and_the_system_service_as_little_exposed_as_the_page_says(
+    tmp_path: Path,
+):
     def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=WITHIN_S, check=False)
+        return subprocess.run(
+            ["systemd-analyze", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
 
     unit = tmp_path / "hearth.service"
     for system in (False, True):

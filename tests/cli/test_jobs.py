@@ -13,7 +13,9 @@ REQUEST = {"model": "llama3.1:8b", "prompt": "why?", "options": {"num_predict": 
 
 
 def test_a_job_is_submitted_awaited_shown_listed_and_forgotten(hearth, url):
-    submitted = hearth("jobs", "submit", "--task-type", "letter", "--wait", "--url", url, input=json.dumps(REQUEST))
+    submitted = hearth(
+        "jobs", "submit", "--task-type", "letter", "--wait", "--url", url, input=json.dumps(REQUEST)
+    )
     assert submitted.exit_code == 0, submitted.output
     job_id = submitted.stdout.partition(":")[0]
     assert submitted.stdout.splitlines()[1] == f"{job_id}: completed"
@@ -21,7 +23,12 @@ def test_a_job_is_submitted_awaited_shown_listed_and_forgotten(hearth, url):
     shown = hearth("jobs", "show", job_id, "--url", url).stdout
     assert all(words in shown for words in (job_id, "completed", "letter", "attempts"))
     text = hearth("jobs", "show", job_id, "--result", "--url", url).stdout
-    assert text.strip() == json.loads(hearth("jobs", "show", job_id, "--json", "--url", url).stdout)["result"]["response"].strip()
+    assert (
+        text.strip()
+        == json.loads(hearth("jobs", "show", job_id, "--json", "--url", url).stdout)["result"][
+            "response"
+        ].strip()
+    )
     assert job_id in hearth("jobs", "list", "--state", "completed", "--url", url).stdout
     assert hearth("jobs", "list", "--unended", "--url", url).stdout == "no jobs match\n"
     assert hearth("jobs", "cancel", job_id, "--url", url).exit_code == 1
@@ -33,14 +40,20 @@ def test_a_job_is_submitted_awaited_shown_listed_and_forgotten(hearth, url):
 def test_a_file_may_hold_many_jobs_and_sending_it_once_makes_none_twice(hearth, url, tmp_path):
     later = {"request": REQUEST, "not_before": "2100-01-01T00:00:00Z"}
     (tmp_path / "jobs.jsonl").write_text(f"{json.dumps(later)}\n\n{json.dumps(later)}\n")
-    first, again = (hearth("jobs", "submit", "jobs.jsonl", "--once", "--url", url).stdout.splitlines() for _ in range(2))
+    first, again = (
+        hearth("jobs", "submit", "jobs.jsonl", "--once", "--url", url).stdout.splitlines()
+        for _ in range(2)
+    )
     ids = [line.partition(":")[0] for line in first]
     assert len(set(ids)) == 2
     assert [line.partition(":")[0] for line in again if "known already" in line] == ids
     late = hearth("jobs", "wait", ids[0], "--timeout", "0", "--url", url)
     assert (late.exit_code, "has not ended after 0 s" in late.stderr) == (1, True)
     cancelled = hearth("jobs", "cancel", *ids, "--url", url)
-    assert (cancelled.exit_code, cancelled.stdout) == (0, "".join(f"{each}: cancelled\n" for each in ids))
+    assert (cancelled.exit_code, cancelled.stdout) == (
+        0,
+        "".join(f"{each}: cancelled\n" for each in ids),
+    )
     waited = hearth("jobs", "wait", *ids, "--url", url)
     assert (waited.exit_code, waited.stdout.count(": cancelled")) == (1, 2)
     missing = hearth("jobs", "show", ids[0], "--result", "--url", url)
@@ -50,9 +63,21 @@ def test_a_file_may_hold_many_jobs_and_sending_it_once_makes_none_twice(hearth, 
 @for_each(
     ("text", "options", "found"),
     [
-        ("why?", ["-m", "m", "--off-peak"], [{"request": {"model": "m", "prompt": "why?"}, "window": "offpeak"}]),
-        ('{"request": {"model": "m"}}', ["--priority", "normal"], [{"request": {"model": "m"}, "priority": "normal"}]),
-        ('[{"model": "a"}, {"model": "b"}]', [], [{"request": {"model": "a"}}, {"request": {"model": "b"}}]),
+        (
+            "why?",
+            ["-m", "m", "--off-peak"],
+            [{"request": {"model": "m", "prompt": "why?"}, "window": "offpeak"}],
+        ),
+        (
+            '{"request": {"model": "m"}}',
+            ["--priority", "normal"],
+            [{"request": {"model": "m"}, "priority": "normal"}],
+        ),
+        (
+            '[{"model": "a"}, {"model": "b"}]',
+            [],
+            [{"request": {"model": "a"}}, {"request": {"model": "b"}}],
+        ),
         ("why?", [], "line 1 is not JSON"),
         ('{}\n{"a"', [], "line 2 is not JSON"),
         ("[1]", [], "JSON objects"),
@@ -60,23 +85,35 @@ def test_a_file_may_hold_many_jobs_and_sending_it_once_makes_none_twice(hearth, 
         (" ", [], "empty"),
     ],
 )
-def test_what_a_file_says_is_what_is_sent_and_one_without_jobs_is_refused_before(hearth, busy, text, options, found):
+def test_what_a_file_says_is_what_is_sent_and_one_without_jobs_is_refused_before(
+    hearth, busy, text, options, found
+):
     busy.bodies.clear()
     busy.put("/llm/jobs", {"id": "job_1", "state": "queued", "new": True, "position": 3}, 202)
     result = hearth("jobs", "submit", *options, "--url", busy.url, input=text)
     sent = found if isinstance(found, list) else []
-    assert (result.exit_code, busy.bodies, result.stdout) == (0 if sent else 2, sent, "job_1: queued, position 3\n" * len(sent))
+    assert (result.exit_code, busy.bodies, result.stdout) == (
+        0 if sent else 2,
+        sent,
+        "job_1: queued, position 3\n" * len(sent),
+    )
     assert sent or found in result.stderr
     busy.put("/llm/jobs", {"error": "the queue is full"}, 503)
     refused = hearth("jobs", "submit", *options, "--url", busy.url, input=text).stderr
-    assert not sent or refused == f"Error: job 1 of {len(sent)} was refused, 0 were accepted: the queue is full\n"
+    assert (
+        not sent
+        or refused
+        == f"Error: job 1 of {len(sent)} was refused, 0 were accepted: the queue is full\n"
+    )
 
 
 def test_waiting_asks_again_until_the_job_has_ended(busy):
     busy.put("/llm/jobs/job_1", {"state": "running"})
     after = iter([{"state": "running"}, {"state": "failed", "reason": "swap_failed"}])
     client = GatewayClient(busy.url)
-    found = list(ended(client, ("job_1",), None, lambda _: busy.put("/llm/jobs/job_1", next(after))))
+    found = list(
+        ended(client, ("job_1",), None, lambda _: busy.put("/llm/jobs/job_1", next(after)))
+    )
     assert found == [("job_1", {"state": "failed", "reason": "swap_failed"})]
     busy.put("/llm/jobs/job_1", {"state": "queued"})
     with pytest.raises(CommandFailed, match="is queued"):

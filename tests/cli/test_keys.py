@@ -1,4 +1,6 @@
-"""`hearth admin key`: keys that are printed once, and the configuration file that they are written into."""
+"""`hearth admin key`: keys that are printed once, and the configuration file that they are written
+into.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,19 @@ def test_a_new_key_is_printed_once_with_yaml_that_holds_only_its_digest(hearth, 
         assert made(hearth("admin", "key", "new", name))[1]["name"] == name
 
 
-@for_each("args", [*((name,) for name in ("", "two words", "-x", "a:b", "a\nb", 'a"b', "ü", "x" * 65)), ("a", "--lane=fast")])
+@for_each(
+    "args",
+    [
+        *((name,) for name in ("", "two words", "-x", "a:b", "a\nb", 'a"b', "ü", "x" * 65)),
+        ("a", "--lane=fast"),
+    ],
+)
 def test_a_name_that_would_be_trouble_elsewhere_is_a_usage_error(hearth, args):
-    result = hearth("admin", "key", "new", *args) if args[1:] else hearth("admin", "key", "new", "--", *args)
+    result = (
+        hearth("admin", "key", "new", *args)
+        if args[1:]
+        else hearth("admin", "key", "new", "--", *args)
+    )
     assert (result.exit_code, "hearth_" in result.output) == (2, False)
 
 
@@ -69,7 +81,11 @@ def test_a_key_is_added_and_removed_again_and_every_comment_stays(text):
     added = with_key(text, ENTRY)
     assert names(added) == [*before, "new"]
     assert "\r\n" not in text or re.search(r"(?<!\r)\n", added) is None
-    assert set(text.splitlines()) - set(added.splitlines()) <= {"{}", "auth: {}  # none yet", "  keys: []  # none yet"}
+    assert set(text.splitlines()) - set(added.splitlines()) <= {
+        "{}",
+        "auth: {}  # none yet",
+        "  keys: []  # none yet",
+    }
     assert re.findall("# .*", added) == re.findall("# .*", text)
     removed = without_key(added, "new")
     assert names(removed) == before
@@ -88,10 +104,15 @@ def test_new_and_revoke_edit_the_file_and_list_shows_no_digest(hearth, tmp_path)
     (secret,) = re.findall(r"hearth_[A-Za-z0-9_-]{43}\b", result.output)
     digest = digest_of(secret)
     assert (result.exit_code, digest in file.read_text()) == (0, True)
-    assert (file.read_text().startswith("# mine\n"), stat.S_IMODE(file.stat().st_mode)) == (True, 0o640)
+    assert (file.read_text().startswith("# mine\n"), stat.S_IMODE(file.stat().st_mode)) == (
+        True,
+        0o640,
+    )
     hearth("admin", "key", "new", "tv", "--lane", "internal", "--write")
     hearth("admin", "key", "new", "voice", "--assistant", "--write")
-    (voice,) = [each for each in load_gateway_config(file).settings.auth.keys if each.name == "voice"]
+    (voice,) = [
+        each for each in load_gateway_config(file).settings.auth.keys if each.name == "voice"
+    ]
     assert (voice.lane, voice.priority) == (Lane.INTERNAL, Priority.CRITICAL)
     hearth("admin", "key", "revoke", "voice")
     listed = hearth("admin", "key", "list").stdout
@@ -114,8 +135,18 @@ def test_new_and_revoke_edit_the_file_and_list_shows_no_digest(hearth, tmp_path)
     ("text", "args", "code", "says"),
     [
         (None, ("new", "a", "--write"), 2, "no configuration file"),
-        (f"auth: {{keys: [{{name: old, sha256: {B}}}]}}\n", ("new", "a", "--write"), 2, "edit the file by hand"),
-        (f"auth: {{keys: [{{name: old, sha256: {B}}}]}}\n", ("revoke", "old"), 2, "edit the file by hand"),
+        (
+            f"auth: {{keys: [{{name: old, sha256: {B}}}]}}\n",
+            ("new", "a", "--write"),
+            2,
+            "edit the file by hand",
+        ),
+        (
+            f"auth: {{keys: [{{name: old, sha256: {B}}}]}}\n",
+            ("revoke", "old"),
+            2,
+            "edit the file by hand",
+        ),
         ("{queue: {}}\n", ("new", "a", "--write"), 2, "edit the file by hand"),
         ("queue: 7\n", ("new", "a", "--write"), 2, "1 problem in the configuration"),
         (
@@ -127,7 +158,9 @@ def test_new_and_revoke_edit_the_file_and_list_shows_no_digest(hearth, tmp_path)
         ("queue: {}\n", ("new", "a", "--write"), 1, "cannot be written"),
     ],
 )
-def test_a_file_that_cannot_be_edited_safely_stays_as_it_is_and_no_key_is_shown(hearth, tmp_path, text, args, code, says):
+def test_a_file_that_cannot_be_edited_safely_stays_as_it_is_and_no_key_is_shown(
+    hearth, tmp_path, text, args, code, says
+):
     file = tmp_path / "config" / "llm_gateway.yaml"
     file.parent.mkdir(exist_ok=True)
     if code == 1:
@@ -139,13 +172,21 @@ def test_a_file_that_cannot_be_edited_safely_stays_as_it_is_and_no_key_is_shown(
     assert (says in result.stderr, "hearth_" in result.output) == (True, False)
 
 
-def test_the_first_key_of_a_service_is_in_its_file_and_its_digest_in_the_configuration(hearth, tmp_path):
-    file, started = tmp_path / "mine.yaml", ("serve", "--config", "mine.yaml", "--emulator", "--host", "192.0.2.1", "--first-key")
+def test_the_first_key_of_a_service_is_in_its_file_and_its_digest_in_the_configuration(
+    hearth, tmp_path
+):
+    file, started = (
+        tmp_path / "mine.yaml",
+        ("serve", "--config", "mine.yaml", "--emulator", "--host", "192.0.2.1", "--first-key"),
+    )
     file.write_text("queue: {max_external_depth: 5}\nauth:\n  keys: []  # none\n")
     made = hearth(*started, "first.key")
     assert (made.exit_code, "cannot listen on" in made.stderr) == (1, True)
     before, secret = file.read_text(), (tmp_path / "first.key").read_text().strip()
-    assert ((tmp_path / "first.key").stat().st_mode & 0o777, f'sha256: "{digest_of(secret)}"' in before) == (0o600, True)
+    assert (
+        (tmp_path / "first.key").stat().st_mode & 0o777,
+        f'sha256: "{digest_of(secret)}"' in before,
+    ) == (0o600, True)
     hearth(*started, "second.key")
     assert (file.read_text(), (tmp_path / "second.key").exists()) == (before, False)
     refused = hearth("serve", "--first-key", "third.key", "--emulator")

@@ -1,4 +1,6 @@
-"""The root command: what it imports, and what a shell completes; `tests/golden` has what it lists."""
+"""The root command: what it imports, and what a shell completes; `tests/golden` has what it
+lists.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,33 @@ from click.shell_completion import ShellComplete
 from hearth.cli import main
 from tests.support.cases import for_each
 
-HEAVY = ("fastapi", "starlette", "uvicorn", "ollama", "aiohttp", "pydantic", "rich", "asyncio", "yaml")
+HEAVY = (
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "ollama",
+    "aiohttp",
+    "pydantic",
+    "rich",
+    "asyncio",
+    "yaml",
+)
 NOBODY = "--url localhost:1"
 
 
-@for_each("command", ["--help", "stauts", f"status --json {NOBODY}", f"cancel 17 {NOBODY}", f"admin pause {NOBODY}"])
+@for_each(
+    "command",
+    ["--help", "stauts", f"status --json {NOBODY}", f"cancel 17 {NOBODY}", f"admin pause {NOBODY}"],
+)
 def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
     program = (
         "import sys\nfrom hearth.cli import main\n"
         f"try: main({command.split()!r})\nexcept SystemExit: pass\n"
         f"print('IMPORTED', *[name for name in {HEAVY!r} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "IMPORTED"
 
 
@@ -42,7 +59,9 @@ def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
         ("cancel --url {busy} --caller n", ["n8n", "nightly"]),
     ],
 )
-def test_a_shell_completes_commands_options_choices_and_the_names_that_the_gateway_knows(url, busy, words, offered):
+def test_a_shell_completes_commands_options_choices_and_the_names_that_the_gateway_knows(
+    url, busy, words, offered
+):
     busy.put("/llm/log?limit=500", {"items": [{"caller": "nightly"}, {"caller": "n8n"}]})
     *before, incomplete = words.format(url=url, busy=busy.url).split(" ")
     completing = ShellComplete(main, {}, "hearth", "_HEARTH_COMPLETE")

@@ -1,4 +1,6 @@
-"""`hearth submit` and `hearth chat`: prompts go in, texts come out, and the wait is shown on a terminal only."""
+"""`hearth submit` and `hearth chat`: prompts go in, texts come out, and the wait is shown on a
+terminal only.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,28 @@ from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 
-LAST = {"response": "", "message": {"content": ""}, "done": True, "prompt_eval_count": 12, "eval_count": 2, "eval_duration": 40_000_000}
+LAST = {
+    "response": "",
+    "message": {"content": ""},
+    "done": True,
+    "prompt_eval_count": 12,
+    "eval_count": 2,
+    "eval_duration": 40_000_000,
+}
 
 
 def answers(stub: StubGateway, *lines: object, status: int = 200) -> None:
     """A text is a piece of the answer."""
-    pieces = [{"response": each, "message": {"content": each}, "done": False} if isinstance(each, str) else each for each in lines]
+    pieces = [
+        {"response": each, "message": {"content": each}, "done": False}
+        if isinstance(each, str)
+        else each
+        for each in lines
+    ]
     body = b"".join(json.dumps(piece).encode() + b"\n" for piece in pieces)
-    stub.answers |= dict.fromkeys(("/api/generate", "/api/chat"), (status, "application/x-ndjson", body))
+    stub.answers |= dict.fromkeys(
+        ("/api/generate", "/api/chat"), (status, "application/x-ndjson", body)
+    )
 
 
 @for_each(
@@ -46,42 +62,95 @@ def answers(stub: StubGateway, *lines: object, status: int = 200) -> None:
         (("yes\n", LAST), 200, 0, "yes\n", ""),
         (({"error": "limit of 10 a minute"},), 429, 1, "", "Error: limit of 10 a minute\n"),
         (({"error": "refused\x07"},), 503, 1, "", "Error: refused\ufffd\n"),
-        (("half", {"error": "broke off\x07"}), 200, 1, "half", "Error: the answer ended with an error: broke off\ufffd\n"),
+        (
+            ("half", {"error": "broke off\x07"}),
+            200,
+            1,
+            "half",
+            "Error: the answer ended with an error: broke off\ufffd\n",
+        ),
         (("half",), 200, 1, "half", "Error: the answer ended early\n"),
     ],
 )
-def test_the_text_of_the_answer_is_the_output_and_a_failure_is_said_in_the_gateways_words(hearth, busy, lines, status, code, output, says):
+def test_the_text_of_the_answer_is_the_output_and_a_failure_is_said_in_the_gateways_words(
+    hearth, busy, lines, status, code, output, says
+):
     answers(busy, *lines, status=status)
     result = hearth("submit", "--model", "m", "--url", busy.url, input="why?")
     assert (result.exit_code, result.stdout, result.stderr) == (code, output, says)
     assert busy.bodies[-1] == {"model": "m", "prompt": "why?", "stream": True}
-    assert (busy.seen[-1]["content-type"], busy.seen[-1]["x-request-id"][:4]) == ("application/json", "req_")
-    chat = hearth("chat", "m", "--url", busy.url, input="a\nb\n")  # without a terminal, a failure ends it
-    assert (chat.exit_code, chat.stderr, busy.bodies[-1]["messages"][-1]["content"]) == (code, says, "a" if code else "b")
+    assert (busy.seen[-1]["content-type"], busy.seen[-1]["x-request-id"][:4]) == (
+        "application/json",
+        "req_",
+    )
+    # without a terminal, a failure ends it
+    chat = hearth("chat", "m", "--url", busy.url, input="a\nb\n")
+    assert (chat.exit_code, chat.stderr, busy.bodies[-1]["messages"][-1]["content"]) == (
+        code,
+        says,
+        "a" if code else "b",
+    )
 
 
 @for_each(
-    ("content", "says"), [(b"\xef\xbb\xbfhow?", ""), (None, "cannot be read"), (b"\xff\xfe\x00", "UTF-8"), (b" \n", "the text is empty")]
+    ("content", "says"),
+    [
+        (b"\xef\xbb\xbfhow?", ""),
+        (None, "cannot be read"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b" \n", "the text is empty"),
+    ],
 )
-def test_a_file_is_read_as_text_and_what_is_no_prompt_is_not_sent(hearth, busy, tmp_path, content, says):
+def test_a_file_is_read_as_text_and_what_is_no_prompt_is_not_sent(
+    hearth, busy, tmp_path, content, says
+):
     busy.bodies.clear()
     answers(busy, LAST)
     if content is not None:
         (tmp_path / f"prompt-{says}").write_bytes(content)
     result = hearth("submit", "-m", "m", f"prompt-{says}", "--url", busy.url)
-    assert (result.exit_code, [body["prompt"] for body in busy.bodies]) == ((2, []) if says else (0, ["how?"]))
+    assert (result.exit_code, [body["prompt"] for body in busy.bodies]) == (
+        (2, []) if says else (0, ["how?"])
+    )
     assert says in result.stderr
 
 
-def test_options_reach_the_model_and_the_queue_and_json_is_one_object_with_what_it_took(hearth, busy):
+def test_options_reach_the_model_and_the_queue_and_json_is_one_object_with_what_it_took(
+    hearth, busy
+):
     answers(busy, "be", "cause", LAST)
     busy.answer_headers = {"X-Queue-Position": "3", "X-Estimated-Wait-Seconds": "12.5"}
-    options = ("--system", "be brief", "--max-tokens", "50", "--json-mode", "--task-type", "digest", "--priority", "background")
-    result = hearth("submit", "--json", "-m", "m", "--url", busy.url, "--key", "hearth_k", *options, input="why?")
+    options = (
+        "--system",
+        "be brief",
+        "--max-tokens",
+        "50",
+        "--json-mode",
+        "--task-type",
+        "digest",
+        "--priority",
+        "background",
+    )
+    result = hearth(
+        "submit",
+        "--json",
+        "-m",
+        "m",
+        "--url",
+        busy.url,
+        "--key",
+        "hearth_k",
+        *options,
+        input="why?",
+    )
     more = {"system": "be brief", "options": {"num_predict": 50}, "format": "json"}
     assert busy.bodies == [{"model": "m", "prompt": "why?", "stream": True} | more]
     asked = busy.seen[0]
-    assert (asked["x-task-type"], asked["x-priority"], asked["authorization"]) == ("digest", "background", "Bearer hearth_k")
+    assert (asked["x-task-type"], asked["x-priority"], asked["authorization"]) == (
+        "digest",
+        "background",
+        "Bearer hearth_k",
+    )
     assert json.loads(result.stdout) == {
         "request_id": asked["x-request-id"],
         "model": "m",
@@ -94,9 +163,12 @@ def test_options_reach_the_model_and_the_queue_and_json_is_one_object_with_what_
     }
     for odd in ("", "soon", "NaN", "[3]", "true"):
         busy.answer_headers = {"X-Estimated-Wait-Seconds": odd}
-        printed = json.loads(hearth("submit", "--json", "-m", "m", "--url", busy.url, input="why?").stdout)
+        printed = json.loads(
+            hearth("submit", "--json", "-m", "m", "--url", busy.url, input="why?").stdout
+        )
         assert printed["estimated_wait_s"] is None
-    assert without_controls("a\x1b[2Jb\n\tc\rd") == "a\ufffd[2Jb\n\tc\ufffdd"  # what a terminal gets of an answer
+    # what a terminal gets of an answer
+    assert without_controls("a\x1b[2Jb\n\tc\rd") == "a\ufffd[2Jb\n\tc\ufffdd"
 
 
 @for_each(
@@ -107,7 +179,9 @@ def test_options_reach_the_model_and_the_queue_and_json_is_one_object_with_what_
         ({"loaded_model": None, "home_model": ""}, None),
     ],
 )
-def test_without_a_model_it_is_the_loaded_one_else_the_home_model_else_an_advice(hearth, busy, gpu, model):
+def test_without_a_model_it_is_the_loaded_one_else_the_home_model_else_an_advice(
+    hearth, busy, gpu, model
+):
     answers(busy, LAST)
     busy.put("/llm/queue/status", {"gpu": gpu})
     result = hearth("submit", "--url", busy.url, input="why?")
@@ -128,12 +202,17 @@ def test_without_a_model_it_is_the_loaded_one_else_the_home_model_else_an_advice
         ("/?\nb\n", ["user: b"]),
     ],
 )
-def test_what_was_said_goes_along_until_it_is_cleared_and_a_system_prompt_stays(hearth, busy, typed, asked):
+def test_what_was_said_goes_along_until_it_is_cleared_and_a_system_prompt_stays(
+    hearth, busy, typed, asked
+):
     answers(busy, "yes", LAST)
     for options, first in (((), []), (("-s", "be brief"), ["system: be brief"])):
         result = hearth("chat", "m", *options, "--url", busy.url, input=typed)
         assert (result.exit_code, "/clear starts" in result.stdout) == (0, "/?" in typed)
-        assert [f"{each['role']}: {each['content']}" for each in busy.bodies[-1]["messages"]] == [*first, *asked]
+        assert [f"{each['role']}: {each['content']}" for each in busy.bodies[-1]["messages"]] == [
+            *first,
+            *asked,
+        ]
     answers(busy, LAST)  # a message without an answer is not sent again
     hearth("chat", "m", "--url", busy.url, input="a\nb\n")
     assert [each["content"] for each in busy.bodies[-1]["messages"]] == ["b"]
@@ -141,18 +220,34 @@ def test_what_was_said_goes_along_until_it_is_cleared_and_a_system_prompt_stays(
 
 async def test_a_real_gateway_answers_and_a_caller_who_leaves_takes_the_request_along(hearth):
     events = Recorder()
-    async with running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.EMULATOR, sinks=(events,)) as (_, url):
+    async with running_gateway(
+        GatewayConfig(), port=0, backend_mode=BackendMode.EMULATOR, sinks=(events,)
+    ) as (_, url):
         submit = ("submit", "-m", "llama3.1:8b", "--max-tokens", "3", "--json", "--url", url)
         result = await asyncio.to_thread(hearth, *submit, input="why?")
         assert json.loads(result.stdout)["output_tokens"] == 3
-        chat = await asyncio.to_thread(hearth, "chat", "llama3.1:8b", "--url", url, input="hello\nand then?\n/bye\nnever sent\n")
+        chat = await asyncio.to_thread(
+            hearth,
+            "chat",
+            "llama3.1:8b",
+            "--url",
+            url,
+            input="hello\nand then?\n/bye\nnever sent\n",
+        )
         assert (chat.exit_code, chat.stderr) == (0, "")
         await asyncio.to_thread(leave_after_the_first_line, GatewayClient(url))
-    assert [each.outcome.value for each in events.of(ItemEnded)] == ["completed"] * 3 + ["cancelled"]
+    assert [each.outcome.value for each in events.of(ItemEnded)] == ["completed"] * 3 + [
+        "cancelled"
+    ]
 
 
 def leave_after_the_first_line(client: GatewayClient) -> None:
-    body = {"model": "llama3.1:8b", "prompt": "a long story", "stream": True, "options": {"num_predict": 100_000}}
+    body = {
+        "model": "llama3.1:8b",
+        "prompt": "a long story",
+        "stream": True,
+        "options": {"num_predict": 100_000},
+    }
     with client.send("/api/generate", body, {}) as (_, lines):
         next(lines)
 
@@ -161,8 +256,19 @@ def test_a_reader_of_the_answer_who_goes_away_is_not_taken_for_a_gateway_that_do
     answers(busy, "half", LAST)
     unread, output = os.pipe()
     os.close(unread)
-    command = [sys.executable, "-c", "from hearth.cli import main; main()", "submit", "-m", "m", "--url", busy.url]
-    result = subprocess.run(command, input=b"why?", stdout=output, stderr=subprocess.PIPE, timeout=WITHIN_S, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        "from hearth.cli import main; main()",
+        "submit",
+        "-m",
+        "m",
+        "--url",
+        busy.url,
+    ]
+    result = subprocess.run(
+        command, input=b"why?", stdout=output, stderr=subprocess.PIPE, timeout=WITHIN_S, check=False
+    )
     os.close(output)
     assert (result.returncode, result.stderr) == (1, b"")
 
@@ -203,8 +309,15 @@ def test_ctrl_c_aborts_a_submit_and_stops_an_answer_but_not_the_chat(hearth, bus
 
 
 def status(*waiting: str, ahead: int = 0, **more: Any) -> dict[str, Any]:
-    items = [{"request_id": name, "estimated_start_s": 75.0 * (index + 1)} for index, name in enumerate(waiting)]
-    return {"internal_queue": {"pending": ahead}, "external_queue": {"pending": len(items), "next_items": items}, **more}
+    items = [
+        {"request_id": name, "estimated_start_s": 75.0 * (index + 1)}
+        for index, name in enumerate(waiting)
+    ]
+    return {
+        "internal_queue": {"pending": ahead},
+        "external_queue": {"pending": len(items), "next_items": items},
+        **more,
+    }
 
 
 def mine(**fields: object) -> dict[str, Any]:
@@ -216,11 +329,20 @@ def mine(**fields: object) -> dict[str, Any]:
     [
         (status("me"), "next in line, starts in about 75 s"),
         (status("x", "me", ahead=3), "4 ahead, starts in about 2 min"),
-        (status("me", gpu={"current_swap": {"to_model": "m\x1b"}}), "next in line, starts in about 75 s; m\ufffd is loading"),
-        (status("me", gpu={"residents": [{"model": "m", "phase": "loading"}]}), "next in line, starts in about 75 s; m is loading"),
+        (
+            status("me", gpu={"current_swap": {"to_model": "m\x1b"}}),
+            "next in line, starts in about 75 s; m\ufffd is loading",
+        ),
+        (
+            status("me", gpu={"residents": [{"model": "m", "phase": "loading"}]}),
+            "next in line, starts in about 75 s; m is loading",
+        ),
         (status("x", "y"), "waiting, 2 in the queue"),
         (status(running=[{"request_id": "me"}]), "the model reads the prompt"),
-        (mine(estimated_start_s=9.0, estimate_is_rough=True), "next in line, starts in very roughly 9.0 s"),
+        (
+            mine(estimated_start_s=9.0, estimate_is_rough=True),
+            "next in line, starts in very roughly 9.0 s",
+        ),
         (mine(estimated_start_s=float("inf")), "next in line"),
         ({"running": 3, "internal_queue": [], "gpu": "x"}, "waiting"),
     ],
@@ -230,7 +352,9 @@ def test_the_wait_in_words(answer, words):
 
 
 @for_each(("answer", "code"), [(status("x", "me"), 200), ({"error": "no"}, 403)])
-def test_the_line_follows_the_status_until_the_answer_begins_and_disturbs_nothing_where_there_is_none(busy, answer, code):
+def test_the_line_follows_the_status_until_the_answer_begins_and_disturbs_nothing_where_there_is_none(
+    busy, answer, code
+):
     busy.seen.clear()
     busy.put("/llm/queue/status", answer, code)
     terminal, over = Terminal(), threading.Event()
@@ -241,7 +365,9 @@ def test_the_line_follows_the_status_until_the_answer_begins_and_disturbs_nothin
             over.set()
         return over.is_set()
 
-    with waiting_line(GatewayClient(busy.url), "me", console_for(terminal, environ={"TERM": "xterm"}), pause=pause) as end:
+    with waiting_line(
+        GatewayClient(busy.url), "me", console_for(terminal, environ={"TERM": "xterm"}), pause=pause
+    ) as end:
         assert over.wait(WITHIN_S)
         end()
         shown = terminal.getvalue()

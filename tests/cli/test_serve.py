@@ -43,56 +43,123 @@ from tests.support.recorder import Recorder
     [
         (("--emulator", "--ollama-url", "http://127.0.0.1:11434"), {}, 2, ["exclude each other"]),
         (("--ollama-url", "gpu-box:11434"), {}, 2, ["must be a URL"]),
-        (("--ollama-url", "http://gpu-box:11434/v1/"), {}, 2, ["without /v1", "http://gpu-box:11434"]),
+        (
+            ("--ollama-url", "http://gpu-box:11434/v1/"),
+            {},
+            2,
+            ["without /v1", "http://gpu-box:11434"],
+        ),
         (("--ollama-url", "ftp://gpu-box"), {}, 2, ["must be a URL"]),
         (("--ollama-url", "http://me:secret@gpu-box"), {}, 2, ["must be a URL"]),
-        (("--config", "bad.yaml"), {}, 2, ["2 problems", "bad.yaml:1: queue.max_external_depth", "bad.yaml:2: gpu.swap_timout_s"]),
+        (
+            ("--config", "bad.yaml"),
+            {},
+            2,
+            ["2 problems", "bad.yaml:1: queue.max_external_depth", "bad.yaml:2: gpu.swap_timout_s"],
+        ),
         ((), {"HEARTH_CONFIG": "nowhere.yaml"}, 2, ["nowhere.yaml: cannot be read"]),
         (("--emulator", "--host", "0.0.0.0"), {}, 2, ["without auth.keys"]),
-        (("--emulator", "--port", "{taken}"), {}, 1, ["cannot listen on 127.0.0.1:{taken}"]),  # it may be free later
+        # it may be free later
+        (("--emulator", "--port", "{taken}"), {}, 1, ["cannot listen on 127.0.0.1:{taken}"]),
     ],
 )
 def test_what_cannot_be_served_ends_in_words(hearth, tmp_path, args, environ, code, says):
-    (tmp_path / "bad.yaml").write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
+    (tmp_path / "bad.yaml").write_text(
+        "queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n"
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
-        result = hearth("serve", "--port", "0", *(each.format(taken=taken) for each in args), **environ)
+        result = hearth(
+            "serve", "--port", "0", *(each.format(taken=taken) for each in args), **environ
+        )
     assert result.exit_code == code
     assert all(each.format(taken=taken) in result.stderr for each in says)
 
 
 @pytest.mark.parametrize("last", [signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU], ids=str)
-def test_a_saved_file_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_it_with_0(last: signal.Signals, tmp_path: Path):
+def test_a_saved_file_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_it_with_0(
+    last: signal.Signals, tmp_path: Path
+):
     file = tmp_path / "hearth.yaml"
     file.write_text("queue: {max_external_depth: 5}\n")
-    command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--emulator", "--port", "0", "--config", str(file)]
+    command = [
+        sys.executable,
+        "-c",
+        "from hearth.cli import main; main()",
+        "serve",
+        "--emulator",
+        "--port",
+        "0",
+        "--config",
+        str(file),
+    ]
     environ = {"HOME": str(tmp_path), "PATH": ""}
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gateway:
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as gateway:
         assert gateway.stdout is not None
         assert gateway.stderr is not None
         events = (json.loads(line) for line in gateway.stdout)
-        assert "emulator_started" in itertools.takewhile(lambda name: name != "gateway_started", (each["event"] for each in events))
-        said = (each for each in events if each["event"] in {"config_reloaded", "config_rejected", "gateway_stopped"})
+        assert "emulator_started" in itertools.takewhile(
+            lambda name: name != "gateway_started", (each["event"] for each in events)
+        )
+        said = (
+            each
+            for each in events
+            if each["event"] in {"config_reloaded", "config_rejected", "gateway_stopped"}
+        )
         file.write_text("queue: {max_external_depth: 6}\nserver: {port: 9000}\n")
         reloaded = next(said)
-        assert (reloaded["event"], reloaded["generation"], reloaded["needs_restart"]) == ("config_reloaded", 2, ["server.port"])
+        assert (reloaded["event"], reloaded["generation"], reloaded["needs_restart"]) == (
+            "config_reloaded",
+            2,
+            ["server.port"],
+        )
         file.write_text("queue: {max_external_depth: six}\n")
         assert next(said)["problems"][0].startswith(f"{file}:1: queue.max_external_depth")
-        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO):
+        for number in (
+            signal.SIGUSR1,
+            signal.SIGUSR2,
+            signal.SIGALRM,
+            signal.SIGVTALRM,
+            signal.SIGPROF,
+            signal.SIGIO,
+        ):
             gateway.send_signal(number)
         gateway.send_signal(signal.SIGHUP)
         assert next(said)["event"] == "config_rejected"
         gateway.send_signal(last)
         assert [each["event"] for each in said] == ["gateway_stopped"]
-        assert (gateway.wait(timeout=WITHIN_S), gateway.stderr.read()) == (0, f"configuration: {file}\n")
+        assert (gateway.wait(timeout=WITHIN_S), gateway.stderr.read()) == (
+            0,
+            f"configuration: {file}\n",
+        )
 
 
 def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
     out = io.StringIO()
-    banner = StartBanner(console_for(out, environ={}), settings=Settings(), config_source="config/llm_gateway.yaml")
-    started = GatewayStarted(at=0.0, url="http://127.0.0.1:8411", version="0.1.0", backend="Ollama 0.33.0", authentication=False)
+    banner = StartBanner(
+        console_for(out, environ={}), settings=Settings(), config_source="config/llm_gateway.yaml"
+    )
+    started = GatewayStarted(
+        at=0.0,
+        url="http://127.0.0.1:8411",
+        version="0.1.0",
+        backend="Ollama 0.33.0",
+        authentication=False,
+    )
     emulated = EmulatorStarted(at=0.0, url="http://127.0.0.1:1", reason="nothing answers")
-    for event in (ModeChanged(at=0.0, active=True), emulated, started, replace(started, authentication=True)):
+    for event in (
+        ModeChanged(at=0.0, active=True),
+        emulated,
+        started,
+        replace(started, authentication=True),
+    ):
         banner.emit(event)
     for words in (
         "ANSWERS ARE MADE UP",
@@ -120,7 +187,14 @@ async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_serv
 
     silent = await asyncio.start_server(take, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-    house = running_gateway(GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url, sinks=(events,), stop=stop)
+    house = running_gateway(
+        GatewayConfig(),
+        port=0,
+        backend_mode=BackendMode.OLLAMA,
+        ollama_url=url,
+        sinks=(events,),
+        stop=stop,
+    )
     async with silent, asyncio.timeout(CONTROL_TIMEOUT_S / 2), house:
         assert stop.is_set()
     for writer in writers:
@@ -150,7 +224,9 @@ async def test_the_port_opens_when_the_store_is_open_and_read():
         gateway.history = cast("Any", history)
 
     async def live() -> None:
-        async with running_gateway(GatewayConfig(), port=port, backend_mode=BackendMode.EMULATOR, beside=beside):
+        async with running_gateway(
+            GatewayConfig(), port=port, backend_mode=BackendMode.EMULATOR, beside=beside
+        ):
             pass
 
     living = asyncio.ensure_future(live())
@@ -163,38 +239,58 @@ async def test_the_port_opens_when_the_store_is_open_and_read():
         await living
 
 
-async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and_at_reload(tmp_path: Path):
+async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and_at_reload(
+    tmp_path: Path,
+):
     file = tmp_path / "config.yaml"
     file.write_text("storage: {enabled: false}\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR) as (gateway, other):
+    async with running_gateway(
+        load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR
+    ) as (gateway, other):
         for url, own_port in ((other, 0), (f"http://127.0.0.1:{port}", port)):
             with pytest.raises(ConfigError, match="Hearth answers at"):
-                async with running_gateway(GatewayConfig(), port=own_port, backend_mode=BackendMode.OLLAMA, ollama_url=url):
+                async with running_gateway(
+                    GatewayConfig(), port=own_port, backend_mode=BackendMode.OLLAMA, ollama_url=url
+                ):
                     pass
         file.write_text(f"storage: {{enabled: false}}\nollama: {{url: '{other}'}}\n")
         assert not await gateway.reload_file()
         assert gateway.config.settings.ollama.url == "http://127.0.0.1:11434"
 
 
-async def test_a_directory_of_the_owners_choice_that_others_can_read_is_named_and_left_alone(tmp_path, hearth):
+async def test_a_directory_of_the_owners_choice_that_others_can_read_is_named_and_left_alone(
+    tmp_path, hearth
+):
     tmp_path.chmod(0o755)
     file = tmp_path / "config.yaml"
     file.write_text(f"storage: {{path: '{tmp_path}/hearth.db', reserve_mib: 0}}\n")
-    async with running_gateway(load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR, store=True) as (gateway, _):
+    async with running_gateway(
+        load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR, store=True
+    ) as (gateway, _):
         (said,) = gateway.warnings()
-    assert said == f"storage.path: {tmp_path} is accessible to other users of this machine (mode 755): chmod 700 {tmp_path}"
-    assert (f"warning: {said}" in hearth("config", "check", str(file)).stderr, tmp_path.stat().st_mode & 0o777) == (True, 0o755)
+    assert (
+        said
+        == f"storage.path: {tmp_path} is accessible to other users of this machine (mode 755): chmod 700 {tmp_path}"
+    )
+    assert (
+        f"warning: {said}" in hearth("config", "check", str(file)).stderr,
+        tmp_path.stat().st_mode & 0o777,
+    ) == (True, 0o755)
     tmp_path.chmod(0o700)
     assert said not in hearth("config", "check", str(file)).stderr
 
 
-def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ThreadPoolExecutor(8) as threads:
         claims = list(threads.map(claim_ollama, [f"http://{tmp_path}"] * 8))
-    assert sorted(f"(process {os.getpid()})" in shared for _, shared in claims) == [False] + [True] * 7
+    assert (
+        sorted(f"(process {os.getpid()})" in shared for _, shared in claims) == [False] + [True] * 7
+    )
     for claim, _ in claims:
         claim.close()
     assert list(tmp_path.iterdir()) == []
@@ -203,7 +299,9 @@ def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_
 def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
     url = f"http://{tmp_path}"
     code = f"from hearth.bootstrap.probing import claim_ollama; c = claim_ollama({url!r}); print('has it', flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
         assert other.stdout is not None
         other.stdout.readline()
         assert f"(process {other.pid})" in claim_ollama(url)[1]
@@ -216,7 +314,9 @@ def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
 async def test_a_second_gateway_on_the_same_ollama_says_so_at_once_and_the_next_one_does_not():
     emulator = Emulator(default_profiles(), clock=SystemClock())
     url = await emulator.start("127.0.0.1", 0)
-    started = partial(running_gateway, GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url)
+    started = partial(
+        running_gateway, GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url
+    )
     try:
         async with started() as (first, _), started() as (second, _):
             assert first.warnings() == []

@@ -31,7 +31,9 @@ ONE_PLACE = "give one of --trace FILE, --workload NAME and --from-log"
 
 
 class LogGateway(StubGateway):
-    """Answers `/llm/log` as a gateway with these rows does: those that ended by `until`, latest first, at most `limit` after `skip`."""
+    """Answers `/llm/log` as a gateway with these rows does: those that ended by `until`, latest
+    first, at most `limit` after `skip`.
+    """
 
     def keep(self, *items: dict[str, Any], swaps: tuple[dict[str, Any], ...] = ()) -> None:
         self.put("/llm/swaps?since=7d&limit=1000", {"swaps": list(swaps)})
@@ -42,7 +44,9 @@ class LogGateway(StubGateway):
             earlier = [each for each in latest_first if each["ended_wall_s"] <= row["ended_wall_s"]]
             self.put(f"/llm/log?{asked}", {"items": earlier[:PAGE_ROWS]})
             for skip in range(PAGE_ROWS, len(earlier) + PAGE_ROWS, PAGE_ROWS):
-                self.put(f"/llm/log?{asked}&skip={skip}", {"items": earlier[skip : skip + PAGE_ROWS]})
+                self.put(
+                    f"/llm/log?{asked}&skip={skip}", {"items": earlier[skip : skip + PAGE_ROWS]}
+                )
 
 
 @pytest.fixture
@@ -68,14 +72,24 @@ def runs_of(result: Any) -> list[dict[str, Any]]:
         (("--workload", "all", "--save", "out"), 2, "--save"),
         (("--workload", FIRST, "--plot", "none/p.png"), 1, "cannot be written"),
         (("--from-log", "--url", "http://127.0.0.1:9"), 3, "no gateway at"),
-        (("--workload", FIRST, "--plot", "p.png", "--save", "out"), 1, ".venv/bin/pip install matplotlib"),
+        (
+            ("--workload", FIRST, "--plot", "p.png", "--save", "out"),
+            1,
+            ".venv/bin/pip install matplotlib",
+        ),
     ],
 )
-def test_what_cannot_be_simulated_ends_in_words_before_anything_is_written(hearth, tmp_path, monkeypatch, args, code, says):
+def test_what_cannot_be_simulated_ends_in_words_before_anything_is_written(
+    hearth, tmp_path, monkeypatch, args, code, says
+):
     if "pip" in says:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = hearth("simulate", *args)
-    assert (result.exit_code, says in result.stderr, (tmp_path / "out").exists()) == (code, True, False)
+    assert (result.exit_code, says in result.stderr, (tmp_path / "out").exists()) == (
+        code,
+        True,
+        False,
+    )
 
 
 @for_each(
@@ -86,43 +100,73 @@ def test_what_cannot_be_simulated_ends_in_words_before_anything_is_written(heart
         (("--trace", "day.jsonl", "--policy", "luck"), 2, "'luck'"),
         (("--trace", "day.jsonl", "--config", "bad.yaml"), 2, "nonsense"),
         (("--trace", "day.jsonl", "--json", "none/o.json"), 1, "none"),
-        (("--trace", "day.jsonl", "--policy", "affinity", "--policy", "fifo", "--json", "-"), 0, ["affinity", "fifo"]),
+        (
+            ("--trace", "day.jsonl", "--policy", "affinity", "--policy", "fifo", "--json", "-"),
+            0,
+            ["affinity", "fifo"],
+        ),
         (("--trace", "day.jsonl", "--json", "-"), 0, list(PolicyName)),
     ],
 )
-def test_a_trace_is_run_under_the_policies_in_the_order_asked_for_or_refused_in_words(hearth, tmp_path, options, code, says):
-    for name, text in (("day.jsonl", TRACE), ("bad.jsonl", TRACE + '{"id": 10}\n'), ("bad.yaml", "nonsense: 1\n")):
+def test_a_trace_is_run_under_the_policies_in_the_order_asked_for_or_refused_in_words(
+    hearth, tmp_path, options, code, says
+):
+    for name, text in (
+        ("day.jsonl", TRACE),
+        ("bad.jsonl", TRACE + '{"id": 10}\n'),
+        ("bad.yaml", "nonsense: 1\n"),
+    ):
         (tmp_path / name).write_text(text)
     result = hearth("simulate", *options)
     assert (result.exit_code, "Traceback" in result.output) == (code, False)
-    assert says in result.stderr if code else [run["policy"] for run in json.loads(result.stdout)] == says
+    assert (
+        says in result.stderr
+        if code
+        else [run["policy"] for run in json.loads(result.stdout)] == says
+    )
 
 
 def test_the_rules_of_a_configuration_apply(hearth, tmp_path):
-    requests = [{"id": number, "model": model, "service_s": 1} for number, model in enumerate("aba")]
-    (tmp_path / "day.jsonl").write_text("\n".join([TRACE.splitlines()[0], *map(json.dumps, requests)]))
+    requests = [
+        {"id": number, "model": model, "service_s": 1} for number, model in enumerate("aba")
+    ]
+    (tmp_path / "day.jsonl").write_text(
+        "\n".join([TRACE.splitlines()[0], *map(json.dumps, requests)])
+    )
     (tmp_path / "c.yaml").write_text("scheduling:\n  max_swap_wait_s: 0\n  residency_factor: 0\n")
     asked = ("simulate", "--trace", "day.jsonl", "--policy", "affinity", "--json", "-")
-    assert [len(runs_of(hearth(*asked, *more))[0]["swaps"]) for more in ((), ("--config", "c.yaml"))] == [1, 2]
+    assert [
+        len(runs_of(hearth(*asked, *more))[0]["swaps"]) for more in ((), ("--config", "c.yaml"))
+    ] == [1, 2]
 
 
 @for_each(
     ("items", "code", "says"),
     [
         ((), 1, "since 7d"),
-        ((item(0), item(1, outcome="failed", backend_s=None)), 0, "1 of 2 logged requests are left out"),
+        (
+            (item(0), item(1, outcome="failed", backend_s=None)),
+            0,
+            "1 of 2 logged requests are left out",
+        ),
         (None, 1, "there is no request log"),
     ],
 )
 def test_a_log_with_little_or_nothing_in_it_is_said_in_words(hearth, gateway, items, code, says):
     gateway.keep(*(items or ()))
     if items is None:
-        gateway.put("/llm/log?since=7d&limit=1000", {"error": "there is no request log: storage.enabled is off"}, 404)
+        gateway.put(
+            "/llm/log?since=7d&limit=1000",
+            {"error": "there is no request log: storage.enabled is off"},
+            404,
+        )
     result = hearth("simulate", "--from-log", "--url", gateway.url)
     assert (result.exit_code, says in result.stderr) == (code, True)
 
 
-@for_each(("names", "expected"), [((FIRST, SECOND), [FIRST, SECOND]), ((FIRST, "all"), list(WORKLOADS))])
+@for_each(
+    ("names", "expected"), [((FIRST, SECOND), [FIRST, SECOND]), ((FIRST, "all"), list(WORKLOADS))]
+)
 def test_several_workloads_are_a_table_each(hearth, names, expected):
     asked = [argument for name in names for argument in ("--workload", name)]
     lines = hearth("simulate", *asked, "--policy", "affinity", COLUMNS="160").stdout.splitlines()
@@ -130,27 +174,44 @@ def test_several_workloads_are_a_table_each(hearth, names, expected):
     assert sum(line.startswith("affinity ") for line in lines) == len(expected)
 
 
-def test_workloads_are_named_in_the_answer_and_a_saved_one_is_the_same_when_it_is_read(hearth, tmp_path):
+def test_workloads_are_named_in_the_answer_and_a_saved_one_is_the_same_when_it_is_read(
+    hearth, tmp_path
+):
     runs = runs_of(hearth("simulate", *BOTH, "--policy", "fifo", "--json", "-"))
     assert [(run["workload"], run["policy"]) for run in runs] == [(SECOND, "fifo"), (FIRST, "fifo")]
     saved = str(tmp_path / "day.jsonl")
-    first = runs_of(hearth("simulate", "--workload", SECOND, "--policy", "affinity", "--json", "-", "--save", saved))
+    first = runs_of(
+        hearth(
+            "simulate", "--workload", SECOND, "--policy", "affinity", "--json", "-", "--save", saved
+        )
+    )
     again = runs_of(hearth("simulate", "--trace", saved, "--policy", "affinity", "--json", "-"))
     assert [run | {"workload": SECOND} for run in again] == first
     example = Path(__file__).parents[2] / "examples" / "two_models.jsonl"
-    assert len(runs_of(hearth("simulate", "--trace", str(example), "--json", "-"))) == len(PolicyName)
+    assert len(runs_of(hearth("simulate", "--trace", str(example), "--json", "-"))) == len(
+        PolicyName
+    )
 
 
 def test_a_picture_of_several_workloads_shows_them_all(hearth, tmp_path):
     for name, options in (("both", BOTH), ("one", BOTH[:2])):
-        assert hearth("simulate", *options, "--policy", "affinity", "--plot", str(tmp_path / name)).exit_code == 0
+        assert (
+            hearth(
+                "simulate", *options, "--policy", "affinity", "--plot", str(tmp_path / name)
+            ).exit_code
+            == 0
+        )
     assert (tmp_path / "both").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "both").read_bytes() != (tmp_path / "one").read_bytes()
 
 
-def test_the_log_of_a_gateway_is_replayed_under_another_policy_page_by_page_and_no_row_twice(hearth, gateway):
+def test_the_log_of_a_gateway_is_replayed_under_another_policy_page_by_page_and_no_row_twice(
+    hearth, gateway
+):
     swaps = (swap("a:latest", "b:latest", 6.0, vram_mib=9000.0),)
-    gateway.keep(item(0), item(1, model="b:latest"), item(2, accepted_wall_s=BEGAN + 1), swaps=swaps)
+    gateway.keep(
+        item(0), item(1, model="b:latest"), item(2, accepted_wall_s=BEGAN + 1), swaps=swaps
+    )
     asked = ("simulate", "--from-log", "--url", gateway.url, "--policy", "fifo", "--json", "-")
     (run,) = runs_of(hearth(*asked, HEARTH_KEY="hearth_k"))
     assert [request["arrived"] for request in run["requests"]] == [0.0, 1.0, 1.0]
@@ -165,7 +226,9 @@ def test_the_log_of_a_gateway_is_replayed_under_another_policy_page_by_page_and_
 
 
 @pytest.mark.parametrize(("of_one_instant", "pages"), [(PAGE_ROWS, 5), (2 * PAGE_ROWS + 17, 6)])
-def test_more_rows_of_one_instant_than_a_page_has_are_all_listed_and_so_are_those_before(gateway, of_one_instant, pages):
+def test_more_rows_of_one_instant_than_a_page_has_are_all_listed_and_so_are_those_before(
+    gateway, of_one_instant, pages
+):
     instants = [BEGAN + 1.0] * of_one_instant + [BEGAN] * PAGE_ROWS
     gateway.keep(*(item(number, ended_wall_s=instant) for number, instant in enumerate(instants)))
     found: list[Any] = list(rows(GatewayClient(gateway.url), "/llm/log", "items", "7d"))
@@ -174,7 +237,9 @@ def test_more_rows_of_one_instant_than_a_page_has_are_all_listed_and_so_are_thos
 
 
 @for_each("ended_wall_s", [BEGAN, BEGAN + 2.4e-7, BEGAN + 0.1, 1e300, "soon", None])
-def test_a_page_ends_no_earlier_than_its_last_row_though_instants_are_told_in_microseconds(ended_wall_s):
+def test_a_page_ends_no_earlier_than_its_last_row_though_instants_are_told_in_microseconds(
+    ended_wall_s,
+):
     told = _instant({"ended_wall_s": ended_wall_s})
     if not isinstance(ended_wall_s, float) or ended_wall_s > 2 * BEGAN:
         assert told is None
@@ -183,11 +248,16 @@ def test_a_page_ends_no_earlier_than_its_last_row_though_instants_are_told_in_mi
         assert 0.0 <= datetime.fromisoformat(told).timestamp() - ended_wall_s < 1e-5
 
 
-@for_each(("step_s", "terminal", "drawn"), [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)])
+@for_each(
+    ("step_s", "terminal", "drawn"),
+    [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)],
+)
 def test_a_bar_is_drawn_on_a_terminal_from_the_first_second_on(step_s, terminal, drawn):
     out = StringIO()
     with progress_bar(
-        Console(file=out, force_terminal=terminal, width=80), SimpleNamespace(monotonic=count(0.0, step_s).__next__), 100
+        Console(file=out, force_terminal=terminal, width=80),
+        SimpleNamespace(monotonic=count(0.0, step_s).__next__),
+        100,
     ) as show:
         show(0, 50)
         show(50, 1)

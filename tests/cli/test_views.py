@@ -17,13 +17,43 @@ from tests.cli.stub_gateway import recorded
 from tests.support.cases import for_each
 
 HOSTILE = "\x1b[2Jx"
-FIELDS = ("pending", "next_items", "sequence", "waited_s", "caller", "loaded_model", "last_swap_ms", "current_swap", "backend", "up")
+FIELDS = (
+    "pending",
+    "next_items",
+    "sequence",
+    "waited_s",
+    "caller",
+    "loaded_model",
+    "last_swap_ms",
+    "current_swap",
+    "backend",
+    "up",
+)
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from([10**400, "", "x", HOSTILE, "[red]"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*FIELDS, "readings"]), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from([10**400, "", "x", HOSTILE, "[red]"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*FIELDS, "readings"]), inner, max_size=4)
+    ),
     max_leaves=8,
 )
-SECTIONS = ("running", "internal_queue", "external_queue", "stats_24h", "mode", "gpu", "backend", "config", "latency", "orders", "cloud")
+SECTIONS = (
+    "running",
+    "internal_queue",
+    "external_queue",
+    "stats_24h",
+    "mode",
+    "gpu",
+    "backend",
+    "config",
+    "latency",
+    "orders",
+    "cloud",
+)
 
 
 class Terminal(io.StringIO):
@@ -46,23 +76,43 @@ def test_a_pipe_gets_plain_text_as_wide_as_columns_says_and_a_terminal_colours(m
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    for stream, silence, coloured in ((Terminal(), "", True), (Terminal(), "1", False), (io.StringIO(), "", False)):
-        console_for(stream, environ={"NO_COLOR": silence}).print(Text("[red]x[/red] :smile:", style="bold red"))
+    for stream, silence, coloured in (
+        (Terminal(), "", True),
+        (Terminal(), "1", False),
+        (io.StringIO(), "", False),
+    ):
+        console_for(stream, environ={"NO_COLOR": silence}).print(
+            Text("[red]x[/red] :smile:", style="bold red")
+        )
         assert ("\x1b[" in stream.getvalue()) is coloured
         assert coloured or stream.getvalue() == "[red]x[/red] :smile:\n"
-    widths = [console_for(io.StringIO(), environ={"COLUMNS": columns}).width for columns in ("", "60", "wide", "0")]
+    widths = [
+        console_for(io.StringIO(), environ={"COLUMNS": columns}).width
+        for columns in ("", "60", "wide", "0")
+    ]
     assert widths == [120, 60, 120, 120]
 
 
 @for_each("name", ["\x1b[2Jx", "x\ry", "x\ny", "\u202ex", "\x07", "\x9b2J"])
 def test_a_name_cannot_steer_the_terminal(name):
     assert (printable(name).isprintable(), len(printable(name))) == (True, len(name))
-    assert printable("qwen2.5:32b-instruct-q6_K Küche 日本") == "qwen2.5:32b-instruct-q6_K Küche 日本"
+    assert (
+        printable("qwen2.5:32b-instruct-q6_K Küche 日本") == "qwen2.5:32b-instruct-q6_K Küche 日本"
+    )
 
 
 @for_each(
     ("seconds", "words"),
-    [(None, "-"), (0.04, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (89, "89 s"), (90, "2 min"), (3599, "1 h 0 min"), (7500, "2 h 5 min")],
+    [
+        (None, "-"),
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (10, "10 s"),
+        (89, "89 s"),
+        (90, "2 min"),
+        (3599, "1 h 0 min"),
+        (7500, "2 h 5 min"),
+    ],
 )
 def test_durations_read_as_people_say_them(seconds, words):
     assert duration(seconds) == words
@@ -74,8 +124,19 @@ def test_an_odd_answer_is_drawn_without_an_error(answer):
     assert lines(top_view(answer, rows=5))
 
 
-CARD = {"readings": "ok", "device": "RTX 3090", "memory_used_mib": 9216.0, "memory_total_mib": 24576.0, "foreign_mib": 819.2}
-CARD |= {"utilisation_pct": 87.0, "temperature_c": 61.4, "power_w": 250.5, "throttle_reasons": ["hardware_thermal"]}
+CARD = {
+    "readings": "ok",
+    "device": "RTX 3090",
+    "memory_used_mib": 9216.0,
+    "memory_total_mib": 24576.0,
+    "foreign_mib": 819.2,
+}
+CARD |= {
+    "utilisation_pct": 87.0,
+    "temperature_c": 61.4,
+    "power_w": 250.5,
+    "throttle_reasons": ["hardware_thermal"],
+}
 UNKNOWN_CARD = CARD | {"memory_used_mib": None, "temperature_c": None, "throttle_reasons": []}
 LOADING = [{"model": "old", "phase": "ready"}, {"model": "new", "phase": "loading"}]
 
@@ -87,18 +148,47 @@ def hour(lane: str, model: str | None, requests: int, typical_s: float) -> dict[
 
 
 FULL = busy(
-    running=[{"sequence": 7, "priority": "critical", "waited_s": 9, "running_s": 0, "caller": HOSTILE, "model": "[red]m[/red]"}],
+    running=[
+        {
+            "sequence": 7,
+            "priority": "critical",
+            "waited_s": 9,
+            "running_s": 0,
+            "caller": HOSTILE,
+            "model": "[red]m[/red]",
+        }
+    ],
     backend=busy()["backend"] | {"emulator": True, "instead_of": "http://127.0.0.1:11434"},
-    orders={"draining": True, "paused": ["external"], "pinned": "p:8b", "loads": ["a:1b"], "unloads": ["b:1b"], "since": {}},
-    gpu=CARD | {"residents": LOADING, "offloaded_models": ["big:70b"], "loaded_model": "old", "last_swap_ms": None},
+    orders={
+        "draining": True,
+        "paused": ["external"],
+        "pinned": "p:8b",
+        "loads": ["a:1b"],
+        "unloads": ["b:1b"],
+        "since": {},
+    },
+    gpu=CARD
+    | {
+        "residents": LOADING,
+        "offloaded_models": ["big:70b"],
+        "loaded_model": "old",
+        "last_swap_ms": None,
+    },
     stats_24h={"internal_failed": 1, "external_expired": 2},
     latency=hour("external", None, 12, 0.8),
-    config={"problems": ["a.yaml:7: x: unknown key"], "restart_pending": ["server.port", "ollama.url"]},
+    config={
+        "problems": ["a.yaml:7: x: unknown key"],
+        "restart_pending": ["server.port", "ollama.url"],
+    },
     rate_limits={f"caller-{number}": {"minute": "1/10", "hour": "2/100"} for number in range(9)},
     cloud={"state": "ready", "running": [{}], "spent_today_usd": 1.5, "limit_today_usd": 5},
-    alerts={"active": [{"type": "swap_failed", "subject": "m"}, {"type": "gpu_hot", "subject": ""}]},
+    alerts={
+        "active": [{"type": "swap_failed", "subject": "m"}, {"type": "gpu_hot", "subject": ""}]
+    },
 )
-FULL["external_queue"]["next_items"][0].update(interrupt_count=2, estimated_start_s=125.0, estimate_is_rough=True)
+FULL["external_queue"]["next_items"][0].update(
+    interrupt_count=2, estimated_start_s=125.0, estimate_is_rough=True
+)
 LONG_CALLER = busy(running=[busy()["running"][0] | {"caller": "a-caller-with-a-very-long-name"}])
 EMULATOR = """\
 │ ANSWERS ARE MADE UP: the emulator is used instead of Ollama. │
@@ -130,7 +220,9 @@ waits (internal) 44 router qwen2.5:32b-instruct-q6_K parse_task 0.4 s
 waits (external) 41 open-webui llama3.1:8b 2 min
 waits (external) 43 n8n any 12 s
 ... and 3 more external"""
-BUSY_STATUS = f"# caller model task for\nruns 42 continue qwen2.5-coder:14b 3.4 s\n{WAITING}\n{BUSY_FACTS}"
+BUSY_STATUS = (
+    f"# caller model task for\nruns 42 continue qwen2.5-coder:14b 3.4 s\n{WAITING}\n{BUSY_FACTS}"
+)
 FULL_STATUS = f"{EMULATOR}\n# caller model task for\nruns 7 \ufffd[2Jx [red]m[/red] critical 0.0 s\n{WAITING}\n{FULL_FACTS}"
 BUSY_TOP = f"""\
 1 running 1 internal and 5 external waiting 24 h: 0 failed, 0 refused
@@ -160,11 +252,19 @@ alerts swap_failed m; gpu_hot"""
 
 @for_each(
     ("answer", "rows", "status", "top"),
-    [(busy(), 20, BUSY_STATUS, BUSY_TOP), (busy(config={"generation": 3}), 20, BUSY_STATUS, BUSY_TOP), (FULL, 3, FULL_STATUS, FULL_TOP)],
+    [
+        (busy(), 20, BUSY_STATUS, BUSY_TOP),
+        (busy(config={"generation": 3}), 20, BUSY_STATUS, BUSY_TOP),
+        (FULL, 3, FULL_STATUS, FULL_TOP),
+    ],
 )
 def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top):
-    assert [line for line in lines(view("status", answer), 400) if line[0] not in "╭╰"] == status.splitlines()
-    assert [line for line in lines(top_view(answer, rows=rows), 400) if line[0] not in "╭╰"] == top.splitlines()
+    assert [
+        line for line in lines(view("status", answer), 400) if line[0] not in "╭╰"
+    ] == status.splitlines()
+    assert [
+        line for line in lines(top_view(answer, rows=rows), 400) if line[0] not in "╭╰"
+    ] == top.splitlines()
 
 
 @for_each(
@@ -174,10 +274,27 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
         ({"running": [{"sequence": 1}, {"sequence": 2}]}, "runs 2 any -", "continue"),
         ({"external_queue": {"pending": 1}}, "... and 1 more external", "... and 3"),
         ({"backend": busy()["backend"] | {"up": False}}, "DOWN", " up"),
-        ({"gpu": {"loaded_model": "old", "current_swap": {"from_model": "old", "to_model": "new"}}}, "GPU loading new", "old"),
-        ({"gpu": {"loaded_model": "llama3.1:8b", "is_home": True}}, "llama3.1:8b loaded (home)", "home is"),
+        (
+            {
+                "gpu": {
+                    "loaded_model": "old",
+                    "current_swap": {"from_model": "old", "to_model": "new"},
+                }
+            },
+            "GPU loading new",
+            "old",
+        ),
+        (
+            {"gpu": {"loaded_model": "llama3.1:8b", "is_home": True}},
+            "llama3.1:8b loaded (home)",
+            "home is",
+        ),
         ({"gpu": {"loaded_model": None}}, "no model loaded", "device"),
-        ({"gpu": CARD | {"foreign_mib": 0.0, "power_w": None, "throttle_reasons": None}}, "GiB used, 61 °C, 87 % busy\n", "throttled"),
+        (
+            {"gpu": CARD | {"foreign_mib": 0.0, "power_w": None, "throttle_reasons": None}},
+            "GiB used, 61 °C, 87 % busy\n",
+            "throttled",
+        ),
         ({"gpu": UNKNOWN_CARD}, "RTX 3090, memory unknown, 250 W, 87 % busy\n", "throttled"),
         ({"gpu": CARD | {"readings": "unknown"}}, "device unknown\n", "RTX"),
         ({"gpu": CARD | {"readings": "lost"}}, "RTX 3090 no longer answers\n", "GiB"),
@@ -192,8 +309,16 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
             "turn of external requests on big, once it is loaded",
             "is held",
         ),
-        ({"turn": {"model": "big", "turn_s": 60.0, "ends_in_s": 42.0}}, "on big, for up to 42 s", "is held"),
-        ({"latency": hour("internal", None, 1, 2.0)}, "internal: 1 request; waits 2.0 s (95 %: 20 s)", "requests"),
+        (
+            {"turn": {"model": "big", "turn_s": 60.0, "ends_in_s": 42.0}},
+            "on big, for up to 42 s",
+            "is held",
+        ),
+        (
+            {"latency": hour("internal", None, 1, 2.0)},
+            "internal: 1 request; waits 2.0 s (95 %: 20 s)",
+            "requests",
+        ),
         ({"latency": hour("external", "coder:14b", 12, 5.0)}, "mode active", "last hour"),
     ],
 )
@@ -216,17 +341,27 @@ def test_the_status_shows_nothing_that_is_not_there(changed, shown, absent):
             "alerts",
         ),
         ({"external_queue": {"pending": True}}, 140, "0 running", "more"),
-        ({"running": True, "gpu": [], "rate_limits": {"x": 1}, "alerts": {"active": [1]}}, 140, "nothing runs or waits", "callers"),
+        (
+            {"running": True, "gpu": [], "rate_limits": {"x": 1}, "alerts": {"active": [1]}},
+            140,
+            "nothing runs or waits",
+            "callers",
+        ),
     ],
 )
-def test_top_shows_nothing_that_is_not_there_and_fewer_columns_where_there_is_less_room(answer, columns, shown, absent):
+def test_top_shows_nothing_that_is_not_there_and_fewer_columns_where_there_is_less_room(
+    answer, columns, shown, absent
+):
     drawn = "\n".join(lines(top_view(answer, rows=20), columns=columns))
     assert (shown in drawn, absent in drawn) == (True, False), drawn
 
 
 def test_the_last_screen_stays_with_the_reason_above_it_while_the_gateway_is_away_and_is_cut_to_the_height_of_the_terminal():
     stream = Terminal()
-    watch([busy(), "no gateway at http://x: refused", busy()], console_for(stream, environ={"TERM": "xterm"}))
+    watch(
+        [busy(), "no gateway at http://x: refused", busy()],
+        console_for(stream, environ={"TERM": "xterm"}),
+    )
     screens = stream.getvalue().split("\x1b[H")
     away = [screen for screen in screens if "trying again" in screen]
     assert away
@@ -246,9 +381,19 @@ ITEM: dict[str, Any] = {
     "outcome": "completed",
     "reason": "",
 }
-ITEM |= {"ended_wall_s": 1_767_571_200.0, "queue_s": 2.5, "swap_s": 1.5, "first_byte_s": 0.25, "backend_s": 42.0, "total_s": 44.5}
+ITEM |= {
+    "ended_wall_s": 1_767_571_200.0,
+    "queue_s": 2.5,
+    "swap_s": 1.5,
+    "first_byte_s": 0.25,
+    "backend_s": 42.0,
+    "total_s": 44.5,
+}
 ITEM |= {"prompt_tokens": 12, "output_tokens": None, "interrupt_count": 0}
-WHOLE, LONG = "ended caller model task outcome queue swap first byte backend total tokens", "qwen2.5:32b-instruct-q6_K"
+WHOLE, LONG = (
+    "ended caller model task outcome queue swap first byte backend total tokens",
+    "qwen2.5:32b-instruct-q6_K",
+)
 ODD: tuple[object, ...] = (None, "text", True, [], 1e300, 10**400, -1e14)
 EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
 
@@ -256,26 +401,72 @@ EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
 @for_each(
     ("changes", "columns", "head", "row"),
     [
-        ({}, 140, WHOLE, r"\d\d-\d\d \d\d:\d\d:\d\d open-webui llama3.1:8b - completed 2.5 s 1.5 s 0.25 s 42 s 44 s 12\+\?"),
-        ({"outcome": "failed", "reason": "backend_gone"}, 140, WHOLE, r".* failed \(backend_gone\) .*"),
+        (
+            {},
+            140,
+            WHOLE,
+            r"\d\d-\d\d \d\d:\d\d:\d\d open-webui llama3.1:8b - completed 2.5 s 1.5 s 0.25 s 42 s 44 s 12\+\?",
+        ),
+        (
+            {"outcome": "failed", "reason": "backend_gone"},
+            140,
+            WHOLE,
+            r".* failed \(backend_gone\) .*",
+        ),
         ({"interrupt_count": 2}, 140, WHOLE, r".* completed \+2 interrupted .*"),
         ({"outcome": "cancelled", "reason": "cancelled"}, 140, WHOLE, r".* cancelled 2.5 s .*"),
         ({"caller": HOSTILE}, 140, WHOLE, ".* \ufffd\\[2Jx .*"),
-        ({"model": LONG, "caller": "n8n"}, 80, "ended caller model outcome queue total", f".* n8n {LONG} completed 2.5 s 44 s"),
-        ({"model": "m" * 60}, 60, "ended caller model outcome total", r".* open-webui m+ completed 44 s"),  # broken: it fits nowhere
+        (
+            {"model": LONG, "caller": "n8n"},
+            80,
+            "ended caller model outcome queue total",
+            f".* n8n {LONG} completed 2.5 s 44 s",
+        ),
+        # broken: it fits nowhere
+        (
+            {"model": "m" * 60},
+            60,
+            "ended caller model outcome total",
+            r".* open-webui m+ completed 44 s",
+        ),
         *((dict.fromkeys(ITEM, odd), 9000, WHOLE, ".*") for odd in ODD),
     ],
 )
-def test_a_logged_request_is_a_row_that_says_how_it_ended_and_a_narrow_log_has_fewer_columns(changes, columns, head, row):
+def test_a_logged_request_is_a_row_that_says_how_it_ended_and_a_narrow_log_has_fewer_columns(
+    changes, columns, head, row
+):
     first, *rows = lines(view("log", {"items": [ITEM | changes]}), columns=columns)
     assert (first, re.fullmatch(row, rows[0]) is not None) == (head, True)
     assert "".join(rows).count("m") >= str(changes.get("model")).count("m")
 
 
-DISK = {"name": "a:8b", "installed": True, "resident": False, "phase": None, "home": False, "running": 0, "waiting": 0, "parallel": 1}
+DISK = {
+    "name": "a:8b",
+    "installed": True,
+    "resident": False,
+    "phase": None,
+    "home": False,
+    "running": 0,
+    "waiting": 0,
+    "parallel": 1,
+}
 GONE = DISK | {"name": "b:8b", "installed": False}
-CODER = {"name": "coder:14b", "installed": True, "resident": True, "phase": "loading", "parallel": 1}
-HOME = DISK | {"name": "qwen2.5:32b", "resident": True, "phase": "ready", "home": True, "running": 1, "waiting": 3, "parallel": 2}
+CODER = {
+    "name": "coder:14b",
+    "installed": True,
+    "resident": True,
+    "phase": "loading",
+    "parallel": 1,
+}
+HOME = DISK | {
+    "name": "qwen2.5:32b",
+    "resident": True,
+    "phase": "ready",
+    "home": True,
+    "running": 1,
+    "waiting": 3,
+    "parallel": 2,
+}
 HOME |= {"vram_mib": 20480.0, "size_mib": 25600.0, "offloaded": True}
 
 
@@ -287,11 +478,16 @@ def test_the_models_begin_with_what_is_in_memory_and_nothing_to_list_is_said_in_
         "a:8b on the disk - - - -",
         "b:8b not installed - - - -",
     ]
-    for columns, head in ((80, "model state running waiting on the GPU"), (60, "model state running")):
+    for columns, head in (
+        (80, "model state running waiting on the GPU"),
+        (60, "model state running"),
+    ):
         shown = lines(view("models", {"models": [HOME | {"name": LONG}, DISK]}), columns=columns)
         assert (shown[0], f"{LONG} home" in shown[1]) == (head, True)
     odd = {"name": HOSTILE, "resident": True, "vram_mib": "much", "running": True}
     assert lines(view("models", {"models": [odd]}))[1] == "\ufffd[2Jx in memory 0 of 0 - - -"
     for found in EMPTY:
         assert lines(view("log", {"items": found})) == ["no finished request matches"]
-        assert lines(view("models", {"models": found}))[0].startswith("no models are known: none is installed, or the model server is down")
+        assert lines(view("models", {"models": found}))[0].startswith(
+            "no models are known: none is installed, or the model server is down"
+        )

@@ -1,6 +1,8 @@
-"""A whole house on loopback sockets: emulated model server, gateway and HTTP server in the test's own event loop.
+"""A whole house on loopback sockets: emulated model server, gateway and HTTP server in the test's
+own event loop.
 
-`start_home` assembles one; what a test needs to see or break is on `Home`. Nothing here stands in for a part of the gateway.
+`start_home` assembles one; what a test needs to see or break is on `Home`. Nothing here stands in
+for a part of the gateway.
 """
 
 from __future__ import annotations
@@ -47,12 +49,17 @@ CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
 SLOW = "slow:latest"
 """A model that writes a token every fifty milliseconds and never ends by itself."""
 LONG_TOKENS = 12_000
-"""Ten minutes of a slow model: longer than any test looks, on a busy machine too. `SkippingClock` ends
-it. The official clients ask for no more without streaming.
+"""Ten minutes of a slow model: longer than any test looks, on a busy machine too. `SkippingClock`
+ends it. The official clients ask for no more without streaming.
 """
 LONG = {"num_predict": LONG_TOKENS}
 
-ADMIN_KEY, HOUSE_KEY, FRIEND_KEY, GUEST_KEY = "hearth_admin", "hearth_house", "hearth_friend", "hearth_guest"
+ADMIN_KEY, HOUSE_KEY, FRIEND_KEY, GUEST_KEY = (
+    "hearth_admin",
+    "hearth_house",
+    "hearth_friend",
+    "hearth_guest",
+)
 KEYS = (
     KeySettings(name="owner", sha256=digest_of(ADMIN_KEY), admin=True),
     KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL),
@@ -63,8 +70,15 @@ KEYS = (
 HELLO: Any = [{"role": "user", "content": "say hello"}]
 WEATHER_QUESTION: Any = [{"role": "user", "content": "What is the weather in Paris now?"}]
 WEATHER_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
-WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "weather", "parameters": WEATHER_PARAMETERS}}
-BOOK_SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}, "year": {"type": "integer"}}, "required": ["title", "year"]}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "weather", "parameters": WEATHER_PARAMETERS},
+}
+BOOK_SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "year": {"type": "integer"}},
+    "required": ["title", "year"],
+}
 
 WHOLE_DAY = (Window(start_minute=0, end_minute=0),)
 SPEED = 500.0
@@ -89,11 +103,16 @@ def house_settings(
     sizes = {profile.name: ModelSettings(vram_gb=profile.vram_gib) for profile in _profiles()}
     return Settings(
         scheduling=SchedulingSettings(
-            active_hours=WHOLE_DAY, preempt_min_remaining_s=0, preempt_restart_bound_s=0.0, started_streams=started_streams
+            active_hours=WHOLE_DAY,
+            preempt_min_remaining_s=0,
+            preempt_restart_bound_s=0.0,
+            started_streams=started_streams,
         ),
         queue=queue or QueueSettings(max_external_depth=1000),
         priority_map=tasks,
-        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute, requests_per_hour=1_000_000)),
+        rate_limits=RateLimitSettings(
+            default=CallerLimits(requests_per_minute=per_minute, requests_per_hour=1_000_000)
+        ),
         gpu=gpu,
         models={} if gpu is NARROW else sizes,
         backend=BackendSettings(mode=BackendMode.OLLAMA, wait_when_down_s=wait_when_down_s),
@@ -123,7 +142,9 @@ class Home:
         return anthropic.AsyncAnthropic(base_url=self.url, api_key=key, max_retries=0)
 
     async def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """The queue's status as soon as it fulfils the condition; raises `TimeoutError` where it does not in time."""
+        """The queue's status as soon as it fulfils the condition; raises `TimeoutError` where it
+        does not in time.
+        """
         async with asyncio.timeout(WITHIN_S):
             async for _ in self.gateway.worker.changes():
                 status: dict[str, Any] = self.gateway.worker.get_status()
@@ -133,7 +154,9 @@ class Home:
 
     async def running(self, model: str) -> dict[str, Any]:
         """The item that runs on `model`, as soon as one does."""
-        status = await self.until(lambda status: any(item["model"] == model for item in status["running"]))
+        status = await self.until(
+            lambda status: any(item["model"] == model for item in status["running"])
+        )
         found: dict[str, Any] = next(item for item in status["running"] if item["model"] == model)
         return found
 
@@ -187,7 +210,13 @@ def new_emulator(clock: Clock | None = None) -> Emulator:
 
 def _profiles() -> tuple[EmulatedModel, ...]:
     slow = EmulatedModel(
-        name=SLOW, size_gib=1, vram_gib=1, prompt_tokens_per_s=1000, decode_tokens_per_s=20 / SPEED, load_s=1.0, unload_s=0.5
+        name=SLOW,
+        size_gib=1,
+        vram_gib=1,
+        prompt_tokens_per_s=1000,
+        decode_tokens_per_s=20 / SPEED,
+        load_s=1.0,
+        unload_s=0.5,
     )
     return (*default_profiles(), slow)
 
@@ -197,16 +226,29 @@ def _models() -> list[EmulatedModel]:
 
 
 @asynccontextmanager
-async def open_home(settings: Settings, emulator: Emulator | None = None, *, store: bool = False) -> AsyncIterator[Home]:
-    """A house for the time of the block; `emulator` in place of one with the models of these tests."""
+async def open_home(
+    settings: Settings, emulator: Emulator | None = None, *, store: bool = False
+) -> AsyncIterator[Home]:
+    """A house for the time of the block; `emulator` in place of one with the models of these
+    tests.
+    """
     emulator, events = emulator or new_emulator(), Recorder()
     async with AsyncExitStack() as stack:
         direct_url = await emulator.start()
         stack.push_async_callback(emulator.stop)
         config = GatewayConfig(settings=settings)
-        running = running_gateway(config, port=0, backend_mode=BackendMode.OLLAMA, ollama_url=direct_url, sinks=(events,), store=store)
+        running = running_gateway(
+            config,
+            port=0,
+            backend_mode=BackendMode.OLLAMA,
+            ollama_url=direct_url,
+            sinks=(events,),
+            store=store,
+        )
         gateway, url = await stack.enter_async_context(running)
-        home = Home(url=url, direct_url=direct_url, gateway=gateway, emulator=emulator, events=events)
+        home = Home(
+            url=url, direct_url=direct_url, gateway=gateway, emulator=emulator, events=events
+        )
         try:
             yield home
         finally:

@@ -1,4 +1,6 @@
-"""The model server fails while the official clients wait or listen: each of them gets an error it can recognise, never a short answer."""
+"""The model server fails while the official clients wait or listen: each of them gets an error it
+can recognise, never a short answer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ import pytest
 from hearth.config.settings import QueueSettings
 from hearth.errors import ShuttingDown
 from hearth.events import ItemBrokenOff, ItemResumed
-from tests.clients.home import HELLO, LLAMA, LONG_TOKENS, SLOW, Home, StartHome, exhaust, house_settings
+from tests.clients.home import (
+    HELLO,
+    LLAMA,
+    LONG_TOKENS,
+    SLOW,
+    Home,
+    StartHome,
+    exhaust,
+    house_settings,
+)
 from tests.support.patience import WITHIN_S
 
 Asks = dict[str, tuple[type[Exception], Any, Any]]
@@ -23,39 +34,53 @@ ASKS: Asks = {
     "native chat": (
         ollama.ResponseError,
         Home.native,
-        lambda on, model, n, **more: on.chat(model=model, messages=HELLO, options={"num_predict": n}, **more),
+        lambda on, model, n, **more: on.chat(
+            model=model, messages=HELLO, options={"num_predict": n}, **more
+        ),
     ),
     "chat": (
         openai.APIError,
         Home.gpt,
-        lambda on, model, n, **more: on.chat.completions.create(model=model, messages=HELLO, max_tokens=n, **more),
+        lambda on, model, n, **more: on.chat.completions.create(
+            model=model, messages=HELLO, max_tokens=n, **more
+        ),
     ),
     "message": (
         anthropic.APIStatusError,
         Home.claude,
-        lambda on, model, n, **more: on.messages.create(model=model, messages=HELLO, max_tokens=n, **more),
+        lambda on, model, n, **more: on.messages.create(
+            model=model, messages=HELLO, max_tokens=n, **more
+        ),
     ),
 }
 STREAMS: Asks = ASKS | {
     "native generate": (
         ollama.ResponseError,
         Home.native,
-        lambda on, model, n, **more: on.generate(model=model, prompt="x", options={"num_predict": n}, **more),
+        lambda on, model, n, **more: on.generate(
+            model=model, prompt="x", options={"num_predict": n}, **more
+        ),
     ),
     "completion": (
         openai.APIError,
         Home.gpt,
-        lambda on, model, n, **more: on.completions.create(model=model, prompt="x", max_tokens=n, **more),
+        lambda on, model, n, **more: on.completions.create(
+            model=model, prompt="x", max_tokens=n, **more
+        ),
     ),
     "response": (
         openai.APIError,
         Home.gpt,
-        lambda on, model, n, **more: on.responses.create(model=model, input="x", max_output_tokens=n, **more),
+        lambda on, model, n, **more: on.responses.create(
+            model=model, input="x", max_output_tokens=n, **more
+        ),
     ),
 }
 
 
-async def parts(home: Home, name: str, model: str = SLOW, tokens: int = LONG_TOKENS) -> AsyncIterator[Any]:
+async def parts(
+    home: Home, name: str, model: str = SLOW, tokens: int = LONG_TOKENS
+) -> AsyncIterator[Any]:
     _, client, ask = STREAMS[name]
     async with client(home) as on:
         async for part in await ask(on, model, tokens, stream=True):
@@ -64,15 +89,21 @@ async def parts(home: Home, name: str, model: str = SLOW, tokens: int = LONG_TOK
 
 @pytest.mark.parametrize("how", ["the runner dies", "the model server goes", "the gateway stops"])
 @pytest.mark.parametrize("name", STREAMS)
-async def test_a_stream_that_breaks_off_ends_with_the_clients_own_error(start_home: StartHome, name: str, how: str):
-    home = await start_home(house_settings(started_streams="resume" if "server" in how else "finish"))
+async def test_a_stream_that_breaks_off_ends_with_the_clients_own_error(
+    start_home: StartHome, name: str, how: str
+):
+    home = await start_home(
+        house_settings(started_streams="resume" if "server" in how else "finish")
+    )
     stream = parts(home, name)
     await anext(stream)
     if how == "the runner dies":
         home.emulator.kill_runner(SLOW)
     else:
         await (home.emulator if "server" in how else home.gateway).stop()
-    with pytest.raises(STREAMS[name][0], match="shutting down" if how == "the gateway stops" else None):
+    with pytest.raises(
+        STREAMS[name][0], match="shutting down" if how == "the gateway stops" else None
+    ):
         await asyncio.wait_for(exhaust(stream), WITHIN_S)
 
 
@@ -97,7 +128,11 @@ async def whole(home: Home, name: str, model: str = SLOW, tokens: int = 1) -> An
 async def refusals(*asking: Any, match: str | None = None) -> list[Any]:
     """The 503 that each client raises, in its own type."""
     raised = []
-    for one, error in zip(asking, (ollama.ResponseError, openai.InternalServerError, anthropic.InternalServerError), strict=True):
+    for one, error in zip(
+        asking,
+        (ollama.ResponseError, openai.InternalServerError, anthropic.InternalServerError),
+        strict=True,
+    ):
         with pytest.raises(error, match=match) as caught:
             await asyncio.wait_for(one, WITHIN_S)
         assert getattr(caught.value, "status_code", 0) == 503
@@ -105,7 +140,9 @@ async def refusals(*asking: Any, match: str | None = None) -> list[Any]:
     return raised
 
 
-async def test_a_model_server_that_goes_away_in_mid_answer_or_is_down_is_a_typed_503_that_says_when_to_come_back(home: Home, clients):
+async def test_a_model_server_that_goes_away_in_mid_answer_or_is_down_is_a_typed_503_that_says_when_to_come_back(
+    home: Home, clients
+):
     asking = [asyncio.ensure_future(whole(home, name, SLOW, LONG_TOKENS)) for name in ASKS]
     await home.until(lambda status: status["running"])
     await home.emulator.stop()
@@ -119,7 +156,9 @@ async def test_a_model_server_that_goes_away_in_mid_answer_or_is_down_is_a_typed
 
 
 async def test_a_gateway_that_is_told_to_stop_refuses_those_who_wait_with_a_503(home: Home):
-    running = asyncio.ensure_future(await home.gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS))
+    running = asyncio.ensure_future(
+        await home.gateway.worker.enqueue_internal(prompt="x", model=SLOW, max_tokens=LONG_TOKENS)
+    )
     await home.running(SLOW)
     waiting = [asyncio.ensure_future(whole(home, name)) for name in ASKS]
     await home.until(lambda status: status["external_queue"]["pending"] == 3)
@@ -132,7 +171,9 @@ async def test_requests_wait_for_a_model_server_that_is_away_for_a_moment(start_
     home = await start_home(house_settings(wait_when_down_s=5))
     await home.emulator.stop()
     asking = [asyncio.ensure_future(whole(home, name, LLAMA, 2)) for name in ASKS]
-    await home.until(lambda status: status["external_queue"]["pending"] == 3 and not status["backend"]["up"])
+    await home.until(
+        lambda status: status["external_queue"]["pending"] == 3 and not status["backend"]["up"]
+    )
     await home.revive()
     native, gpt, claude = await asyncio.wait_for(asyncio.gather(*asking), WITHIN_S)
     assert (native.eval_count, gpt.usage.completion_tokens, claude.usage.output_tokens) == (2, 2, 2)

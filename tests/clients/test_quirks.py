@@ -1,4 +1,6 @@
-"""Recorded requests of well-known clients: what reaches the model server, which model answers, and what a hasty caller leaves behind."""
+"""Recorded requests of well-known clients: what reaches the model server, which model answers, and
+what a hasty caller leaves behind.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from hearth.config.settings import ClientSettings, KeySettings, ModelSettings, S
 from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
-from tests.clients.home import CODER, EMBEDDER, LLAMA, NARROW, SLOW, WIDE, Home, house_settings, open_home
+from tests.clients.home import (
+    CODER,
+    EMBEDDER,
+    LLAMA,
+    NARROW,
+    SLOW,
+    WIDE,
+    Home,
+    house_settings,
+    open_home,
+)
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
@@ -40,7 +52,9 @@ async def forwarded(name: str, gateway: FakeGateway | None = None) -> tuple[Any,
     recorded = recording(name)
     headers = {key.replace("-", "_"): value for key, value in recorded["headers"].items()}
     raw = json.dumps(recorded["body"]).encode()
-    got = await ask(gateway.app(), "POST", recorded["path"], raw, content_type="application/json", **headers)
+    got = await ask(
+        gateway.app(), "POST", recorded["path"], raw, content_type="application/json", **headers
+    )
     assert got.status == 200
     return json.loads(gateway.worker.calls[0].body), got
 
@@ -48,7 +62,10 @@ async def forwarded(name: str, gateway: FakeGateway | None = None) -> tuple[Any,
 def without_seed(body: Any) -> Any:
     """A body without the seed that makes a stream repeatable."""
     options = {key: value for key, value in body.get("options", {}).items() if key != "seed"}
-    return {**{key: value for key, value in body.items() if key not in ("seed", "options")}, **({"options": options} if options else {})}
+    return {
+        **{key: value for key, value in body.items() if key not in ("seed", "options")},
+        **({"options": options} if options else {}),
+    }
 
 
 def mended(body: Any) -> Any:
@@ -56,7 +73,11 @@ def mended(body: Any) -> Any:
     options = {key: value for key, value in body.get("options", {}).items() if key not in LOAD_TIME}
     kept = {key: value for key, value in body.items() if key not in ("keep_alive", "options")}
     if isinstance(kept.get("system"), list):
-        kept["system"] = [block for block in kept["system"] if not block["text"].startswith("x-anthropic-billing-header")]
+        kept["system"] = [
+            block
+            for block in kept["system"]
+            if not block["text"].startswith("x-anthropic-billing-header")
+        ]
     return {**kept, **({"options": options} if options else {})}
 
 
@@ -69,7 +90,10 @@ async def test_of_a_recorded_request_nothing_but_its_quirks_is_changed(name):
 async def test_two_turns_of_claude_code_share_everything_up_to_the_new_message():
     one, two = [(await forwarded(f"claude_code_turn_{turn}"))[0] for turn in (1, 2)]
 
-    assert recording("claude_code_turn_1")["body"]["system"] != recording("claude_code_turn_2")["body"]["system"]
+    assert (
+        recording("claude_code_turn_1")["body"]["system"]
+        != recording("claude_code_turn_2")["body"]["system"]
+    )
     assert one["system"] == two["system"]
     assert one["tools"] == two["tools"]
     assert two["messages"][: len(one["messages"])] == one["messages"]
@@ -87,23 +111,44 @@ async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for
     assert {"keep_alive", "options.num_ctx"} <= set(got.headers["x-hearth-rewrote"].split(","))
 
 
-async def post(home: Home, name: str, *, key: str | None = None, **changes: Any) -> tuple[int, Any, str]:
-    """Status, body and rewrites of the answer to a recording that does not stream, some fields of it changed."""
+async def post(
+    home: Home, name: str, *, key: str | None = None, **changes: Any
+) -> tuple[int, Any, str]:
+    """Status, body and rewrites of the answer to a recording that does not stream, some fields of
+    it changed.
+    """
     recorded = recording(name)
-    headers = recorded["headers"] if key is None else {**recorded["headers"], "authorization": f"Bearer {key}"}
+    headers = (
+        recorded["headers"]
+        if key is None
+        else {**recorded["headers"], "authorization": f"Bearer {key}"}
+    )
     async with (
         aiohttp.ClientSession(trust_env=False) as session,
-        session.post(home.url + recorded["path"], json={**recorded["body"], **changes}, headers=headers) as got,
+        session.post(
+            home.url + recorded["path"], json={**recorded["body"], **changes}, headers=headers
+        ) as got,
     ):
-        return got.status, await got.json(content_type=None), got.headers.get("x-hearth-rewrote", "")
+        return (
+            got.status,
+            await got.json(content_type=None),
+            got.headers.get("x-hearth-rewrote", ""),
+        )
 
 
 async def talk(home: Home, model: str, key: str | None = None) -> None:
     async with home.native(key) as client:
-        await (client.embed(model=model, input="hi") if model == EMBEDDER else client.generate(model=model, prompt="hi", options=ONE))
+        await (
+            client.embed(model=model, input="hi")
+            if model == EMBEDDER
+            else client.generate(model=model, prompt="hi", options=ONE)
+        )
 
 
-KEYS = (KeySettings(name="owner", sha256=digest_of("hearth_owner")), KeySettings(name="c", sha256=digest_of(CODER_KEY), models=(CODER,)))
+KEYS = (
+    KeySettings(name="owner", sha256=digest_of("hearth_owner")),
+    KeySettings(name="c", sha256=digest_of(CODER_KEY), models=(CODER,)),
+)
 NARROW_HOUSE, AS_ASKED = house_settings(gpu=NARROW), ClientSettings(background_tasks="as_asked")
 
 
@@ -111,21 +156,40 @@ NARROW_HOUSE, AS_ASKED = house_settings(gpu=NARROW), ClientSettings(background_t
     ("settings", "before", "name", "key", "answers", "loads"),
     [
         *((NARROW_HOUSE, [LLAMA], task, None, LLAMA, [LLAMA]) for task in TASKS),
-        (house_settings(gpu=WIDE), [LLAMA, CODER], TASKS[0], None, CODER, [LLAMA, CODER]),  # it is in memory, too
+        # it is in memory, too
+        (house_settings(gpu=WIDE), [LLAMA, CODER], TASKS[0], None, CODER, [LLAMA, CODER]),
         (NARROW_HOUSE, [EMBEDDER], TASKS[0], None, CODER, [f"{EMBEDDER}:latest", CODER]),
-        (house_settings(gpu=NARROW, keys=KEYS), [LLAMA], TASKS[0], CODER_KEY, CODER, [LLAMA, CODER]),
+        (
+            house_settings(gpu=NARROW, keys=KEYS),
+            [LLAMA],
+            TASKS[0],
+            CODER_KEY,
+            CODER,
+            [LLAMA, CODER],
+        ),
         (NARROW_HOUSE.replace(clients=AS_ASKED), [LLAMA], TASKS[0], None, CODER, [LLAMA, CODER]),
     ],
 )
 async def test_a_background_task_is_answered_by_the_model_in_memory_where_that_may_stand_in(
-    settings: Settings, before: list[str], name: str, key: str | None, answers: str, loads: list[str]
+    settings: Settings,
+    before: list[str],
+    name: str,
+    key: str | None,
+    answers: str,
+    loads: list[str],
 ):
-    """Not one for embeddings, none that the key may not use, and none where the owner has tasks answered as asked."""
+    """Not one for embeddings, none that the key may not use, and none where the owner has tasks
+    answered as asked.
+    """
     async with open_home(settings) as home:
         for model in before:
             await talk(home, model, None if key is None else "hearth_owner")
         status, answer, rewrote = await post(home, name, key=key)
-        assert (status, answer["model"], "model" in rewrote.split(",")) == (200, answers, answers == LLAMA)
+        assert (status, answer["model"], "model" in rewrote.split(",")) == (
+            200,
+            answers,
+            answers == LLAMA,
+        )
         assert [event.to_model for event in home.events.of(SwapCompleted)] == loads
 
 

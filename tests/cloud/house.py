@@ -1,4 +1,5 @@
-"""A whole gateway that may ask Claude: the emulator for local models, a fake Claude, a store on disk, the official clients.
+"""A whole gateway that may ask Claude: the emulator for local models, a fake Claude, a store on
+disk, the official clients.
 
 async with open_cloud_home(tmp_path) as home:
     home.claude_api.scripts = [Script(cut_after=2)]
@@ -33,12 +34,20 @@ from tests.support.fake_claude import KEY, FakeClaude
 from tests.support.patience import WITHIN_S
 from tests.support.reading import read_to_its_end
 
-RICH, STAY, POOR, BOSS, SAVER = "hearth_rich", "hearth_stay", "hearth_poor", "hearth_boss", "hearth_saver"
+RICH, STAY, POOR, BOSS, SAVER = (
+    "hearth_rich",
+    "hearth_stay",
+    "hearth_poor",
+    "hearth_boss",
+    "hearth_saver",
+)
 CLOUD_KEYS = (
     KeySettings(name="rich", sha256=digest_of(RICH), allow_cloud=True),
     KeySettings(name="stay", sha256=digest_of(STAY), allow_cloud=True, local_only=True),
     KeySettings(name="poor", sha256=digest_of(POOR)),
-    KeySettings(name="boss", sha256=digest_of(BOSS), allow_cloud=True, lane=Lane.INTERNAL, admin=True),
+    KeySettings(
+        name="boss", sha256=digest_of(BOSS), allow_cloud=True, lane=Lane.INTERNAL, admin=True
+    ),
     KeySettings(name="saver", sha256=digest_of(SAVER), allow_cloud=True, daily_usd=0.01),
 )
 HAIKU = "claude-fake-1"
@@ -68,10 +77,19 @@ class CloudHome(Home):
         await self.events.until(lambda: len(self.ended) >= count)
         return self.ended
 
-    async def post(self, body: dict[str, Any], key: str = RICH, path: str = "/api/chat") -> tuple[int, bytes, dict[str, str]]:
+    async def post(
+        self, body: dict[str, Any], key: str = RICH, path: str = "/api/chat"
+    ) -> tuple[int, bytes, dict[str, str]]:
         headers = {"authorization": f"Bearer {key}"}
-        async with aiohttp.ClientSession(trust_env=False) as session, session.post(self.url + path, json=body, headers=headers) as got:
-            return got.status, await read_to_its_end(got), {name.lower(): value for name, value in got.headers.items()}
+        async with (
+            aiohttp.ClientSession(trust_env=False) as session,
+            session.post(self.url + path, json=body, headers=headers) as got,
+        ):
+            return (
+                got.status,
+                await read_to_its_end(got),
+                {name.lower(): value for name, value in got.headers.items()},
+            )
 
     async def ledger(self) -> list[tuple[str, float, float | None]]:
         """`(state, reserved, settled)` of every row, once all is written."""
@@ -90,7 +108,10 @@ class CloudHome(Home):
         """Return once Hearth has noticed."""
         async with asyncio.timeout(WITHIN_S):
             await self.until(
-                lambda status: status["backend"]["up"] is up and (self.gateway.worker.scheduler.state.down_since is None) is up
+                lambda status: (
+                    status["backend"]["up"] is up
+                    and (self.gateway.worker.scheduler.state.down_since is None) is up
+                )
             )
 
     def spent(self) -> dict[str, Any]:
@@ -100,7 +121,9 @@ class CloudHome(Home):
 
 def ledger_rows(path: Path) -> list[tuple[str, float, float | None]]:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-        return list(connection.execute("SELECT state, reserved_usd, settled_usd FROM ledger ORDER BY rowid"))
+        return list(
+            connection.execute("SELECT state, reserved_usd, settled_usd FROM ledger ORDER BY rowid")
+        )
 
 
 def cloud_settings(
@@ -114,8 +137,17 @@ def cloud_settings(
     base: Settings | None = None,
     **cloud: Any,
 ) -> Settings:
-    settings, prices = base or house_settings(keys=keys), {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
-    given: dict[str, Any] = {"model": HAIKU, "prices": prices, "timeout_s": WITHIN_S, "max_retries": 2, "default_max_tokens": 100}
+    settings, prices = (
+        base or house_settings(keys=keys),
+        {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)},
+    )
+    given: dict[str, Any] = {
+        "model": HAIKU,
+        "prices": prices,
+        "timeout_s": WITHIN_S,
+        "max_retries": 2,
+        "default_max_tokens": 100,
+    }
     return settings.replace(
         auth=settings.auth.replace(keys=keys),
         backend=settings.backend.replace(check_interval_s=0.2),
@@ -127,7 +159,9 @@ def cloud_settings(
 
 
 @asynccontextmanager
-async def open_cloud_home(folder: Path, claude: FakeClaude | None = None, **settings: Any) -> AsyncIterator[CloudHome]:
+async def open_cloud_home(
+    folder: Path, claude: FakeClaude | None = None, **settings: Any
+) -> AsyncIterator[CloudHome]:
     """A home for the time of the block."""
     api = claude or FakeClaude()
     if not api.url:

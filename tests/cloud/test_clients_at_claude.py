@@ -1,4 +1,6 @@
-"""The official clients, answered by Claude through Hearth: same words, same end, real usage, in every dialect."""
+"""The official clients, answered by Claude through Hearth: same words, same end, real usage, in
+every dialect.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ COUNTS = (PROMPT_TOKENS, len(WORDS))
 ASKED: Any = {"model": ELSEWHERE, "messages": HELLO}
 
 
-async def test_anthropics_client_is_answered_streamed_and_whole_and_refused_in_its_own_shape(home: CloudHome):
+async def test_anthropics_client_is_answered_streamed_and_whole_and_refused_in_its_own_shape(
+    home: CloudHome,
+):
     """What the other clients read is in `tests/golden` and `tests/dialects/claude`."""
     asked: Any = {"model": HAIKU, "max_tokens": 50, "messages": HELLO}
     async with home.claude(RICH) as claude:
@@ -32,13 +36,25 @@ async def test_anthropics_client_is_answered_streamed_and_whole_and_refused_in_i
         assert (message.usage.input_tokens, message.usage.output_tokens) == COUNTS
 
 
-async def test_an_openai_stream_ends_with_a_usage_only_where_the_caller_asks_for_it(home: CloudHome):
+async def test_an_openai_stream_ends_with_a_usage_only_where_the_caller_asks_for_it(
+    home: CloudHome,
+):
     async with home.gpt(RICH) as gpt:
         asking: Any = {"stream_options": {"include_usage": True}}
         for more, usages in (({}, []), (asking, [COUNTS])):
-            parts = [part async for part in await gpt.chat.completions.create(**ASKED, stream=True, **more)]
-            assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == TEXT
-            assert [(part.usage.prompt_tokens, part.usage.completion_tokens) for part in parts if part.usage] == usages
+            parts = [
+                part
+                async for part in await gpt.chat.completions.create(**ASKED, stream=True, **more)
+            ]
+            assert (
+                "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+                == TEXT
+            )
+            assert [
+                (part.usage.prompt_tokens, part.usage.completion_tokens)
+                for part in parts
+                if part.usage
+            ] == usages
     assert {(ended.prompt_tokens, ended.output_tokens) for ended in await home.ends(2)} == {COUNTS}
 
 
@@ -46,7 +62,12 @@ async def test_a_claude_item_is_an_item_like_any_other(home: CloudHome):
     headers = (await home.post(BODY | {"stream": False}))[2]
     assert (headers["x-hearth-served-by"], bool(headers["x-request-id"])) == ("claude", True)
     (ended,) = await home.ends(1)
-    assert (ended.outcome, ended.model, ended.caller, ended.status) == (Outcome.COMPLETED, HAIKU, "rich", 200)
+    assert (ended.outcome, ended.model, ended.caller, ended.status) == (
+        Outcome.COMPLETED,
+        HAIKU,
+        "rich",
+        200,
+    )
     assert ended.cost_usd == pytest.approx((PROMPT_TOKENS + 5 * len(WORDS)) / 1e6)
     async with home.native(BOSS) as boss:
         addresses = (f"/llm/queue/item/{ended.sequence}", "/llm/log", "/llm/queue/status")
@@ -65,7 +86,9 @@ async def test_local_models_stay_local_and_items_share_one_row_of_numbers(home: 
     assert home.emulator.resident == (LLAMA,)
 
 
-async def test_nobody_is_sent_to_claude_whose_key_does_not_say_so_or_with_what_cannot_be_carried(home: CloudHome):
+async def test_nobody_is_sent_to_claude_whose_key_does_not_say_so_or_with_what_cannot_be_carried(
+    home: CloudHome,
+):
     for key in (POOR, STAY):
         async with home.gpt(key) as client:
             for model in (ELSEWHERE, HAIKU):
@@ -81,11 +104,18 @@ async def test_nobody_is_sent_to_claude_whose_key_does_not_say_so_or_with_what_c
 
 async def test_the_key_goes_to_its_address_only_and_shows_nowhere(home: CloudHome):
     async with home.claude(RICH) as client:
-        await client.messages.create(model=HAIKU, max_tokens=5, messages=HELLO, extra_headers={"anthropic-beta": "x", "cookie": "c"})
+        await client.messages.create(
+            model=HAIKU,
+            max_tokens=5,
+            messages=HELLO,
+            extra_headers={"anthropic-beta": "x", "cookie": "c"},
+        )
     (sent,) = home.claude_api.headers
     assert (sent["authorization"], RICH in str(sent)) == (f"Bearer {KEY}", False)
     assert not {"cookie", "anthropic-beta"} & set(sent)
-    assert KEY not in str(home.events.all) + str(home.gateway.worker.get_status()) + repr(home.gateway.config)
+    assert KEY not in str(home.events.all) + str(home.gateway.worker.get_status()) + repr(
+        home.gateway.config
+    )
 
 
 async def test_completions_go_there_only_where_they_say_so_themselves(home: CloudHome):
@@ -95,6 +125,12 @@ async def test_completions_go_there_only_where_they_say_so_themselves(home: Clou
         answered = await client._client.post("/llm/completions", json=body | {"allow_cloud": True})
         await home.emulator.stop()
         await home.backend_is(up=False)
-        unnamed = await client._client.post("/llm/completions", json={"prompt": "hello", "allow_cloud": True})
-    assert (refused.status_code, answered.json()["output"], answered.headers["x-hearth-served-by"]) == (404, TEXT, "claude")
+        unnamed = await client._client.post(
+            "/llm/completions", json={"prompt": "hello", "allow_cloud": True}
+        )
+    assert (
+        refused.status_code,
+        answered.json()["output"],
+        answered.headers["x-hearth-served-by"],
+    ) == (404, TEXT, "claude")
     assert (answered.json()["model"], unnamed.json()["model"]) == (ELSEWHERE, HAIKU)

@@ -1,4 +1,6 @@
-"""Money for Claude: exact, on the disk before it is spent, closed once, right on every day, and patient with a disk that fails."""
+"""Money for Claude: exact, on the disk before it is spent, closed once, right on every day, and
+patient with a disk that fails.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import pytest
 from hearth.admission.budget import REMEMBERED_DAYS, Budget, Caps, Day, Totals
 from hearth.cloud.budget import CloudBudget
 from hearth.config.active_hours import day_of
-from hearth.config.settings import AlertType, BudgetSettings, CloudSettings, GatewayConfig, KeySettings, SchedulingSettings, Settings
+from hearth.config.settings import (
+    AlertType,
+    BudgetSettings,
+    CloudSettings,
+    GatewayConfig,
+    KeySettings,
+    SchedulingSettings,
+    Settings,
+)
 from hearth.errors import BudgetExceeded, StorageUnavailable, TooExpensive
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.types import Lane, nano_usd
@@ -42,7 +52,16 @@ class MemoryLedger:
         if self.broken:
             raise StorageUnavailable("disk_full")
 
-    async def reserve(self, reservation_id: str, *, caller: str, lane: Lane, model: str, reserved_usd: float, at_wall_s: float) -> bool:
+    async def reserve(
+        self,
+        reservation_id: str,
+        *,
+        caller: str,
+        lane: Lane,
+        model: str,
+        reserved_usd: float,
+        at_wall_s: float,
+    ) -> bool:
         await self._check()
         self.rows[reservation_id] = (at_wall_s, caller, lane, reserved_usd, None)
         return True
@@ -58,10 +77,17 @@ class MemoryLedger:
     async def release(self, reservation_id: str) -> bool:
         return await self.settle(reservation_id, 0.0)
 
-    async def booked(self, *, start_wall_s: float, end_wall_s: float) -> tuple[tuple[str, str, Lane, float], ...]:
+    async def booked(
+        self, *, start_wall_s: float, end_wall_s: float
+    ) -> tuple[tuple[str, str, Lane, float], ...]:
         await self._check()
-        rows = [(name, *row) for name, row in self.rows.items() if start_wall_s <= row[0] < end_wall_s]
-        return tuple((name, caller, lane, worst if bill is None else bill) for name, _, caller, lane, worst, bill in rows)
+        rows = [
+            (name, *row) for name, row in self.rows.items() if start_wall_s <= row[0] < end_wall_s
+        ]
+        return tuple(
+            (name, caller, lane, worst if bill is None else bill)
+            for name, _, caller, lane, worst, bill in rows
+        )
 
     def save(self, name: str, document: Mapping[str, object]) -> None:
         self.documents[name] = dict(document)
@@ -75,10 +101,16 @@ class Money:
     """A budget of a dollar a day in Berlin, and everything around it."""
 
     def __init__(self, *, month: int = 1, day: int = 5, hour: int = 12, second: int = 0) -> None:
-        self.clock = StoppedClock(wall_s=datetime(2026, month, day, hour, tzinfo=BERLIN).timestamp() + second)
+        self.clock = StoppedClock(
+            wall_s=datetime(2026, month, day, hour, tzinfo=BERLIN).timestamp() + second
+        )
         self.ledger, self.events = MemoryLedger(), Recorder()
         scheduling = SchedulingSettings(time_zone="Europe/Berlin")
-        settings = Settings(scheduling=scheduling, budget=BudgetSettings(daily_external_usd=1.0), cloud=CloudSettings(api_key="k"))
+        settings = Settings(
+            scheduling=scheduling,
+            budget=BudgetSettings(daily_external_usd=1.0),
+            cloud=CloudSettings(api_key="k"),
+        )
         self.config = GatewayConfig(settings=settings)
         self.restart()
 
@@ -93,7 +125,9 @@ class Money:
     def restart(self) -> None:
         """The next process."""
         ledger, clock, events = self.ledger, self.clock, self.events
-        self.budget = CloudBudget(ledger=ledger, documents=ledger, clock=clock, events=events, config=lambda: self.config)
+        self.budget = CloudBudget(
+            ledger=ledger, documents=ledger, clock=clock, events=events, config=lambda: self.config
+        )
 
     async def restarted(self) -> Totals:
         self.restart()
@@ -105,7 +139,9 @@ class Money:
 
     def message_arrives(self, *kinds: AlertType) -> None:
         """The owner has read of these."""
-        self.budget.emit(AlertSent(at=0.0, target="ntfy", types=kinds, alerts=1, suppressed=0, attempts=1))
+        self.budget.emit(
+            AlertSent(at=0.0, target="ntfy", types=kinds, alerts=1, suppressed=0, attempts=1)
+        )
 
     def save(self, **sections: Mapping[str, object]) -> None:
         """The owner saves other settings."""
@@ -119,9 +155,13 @@ class Money:
         return await self.opened()
 
     async def reserve(self, nano: int, *, caller: str = "a", lane: Lane = Lane.EXTERNAL) -> str:
-        return await self.budget.reserve(await self.budget.open_today(), caller=caller, lane=lane, model="m", amount=nano)
+        return await self.budget.reserve(
+            await self.budget.open_today(), caller=caller, lane=lane, model="m", amount=nano
+        )
 
-    async def spend(self, nano: int, *, times: int = 1, lasting_s: float = 0.0, lane: Lane = Lane.EXTERNAL) -> None:
+    async def spend(
+        self, nano: int, *, times: int = 1, lasting_s: float = 0.0, lane: Lane = Lane.EXTERNAL
+    ) -> None:
         for _ in range(times):
             name = await self.reserve(max(nano, DIME), lane=lane)
             self.clock.advance(lasting_s)
@@ -136,7 +176,9 @@ class Money:
 
 
 @for_each(("month", "day", "hours"), [(3, 29, 23), (10, 25, 25), (6, 1, 24)])
-def test_a_day_lasts_from_local_midnight_to_the_next_and_has_one_budget_also_with_a_clock_change(month, day, hours):
+def test_a_day_lasts_from_local_midnight_to_the_next_and_has_one_budget_also_with_a_clock_change(
+    month, day, hours
+):
     @in_virtual_time
     async def scenario() -> None:
         money = Money(month=month, day=day, hour=0)
@@ -206,7 +248,9 @@ async def test_nothing_is_spent_that_cannot_be_written_down_first_and_an_end_is_
 async def test_the_owner_is_warned_once_a_day_and_not_again_after_a_restart_or_in_another_time_zone():
     money = Money()
     await money.spend(DIME, times=8)
-    assert [(warning.spent_usd, warning.limit_usd, warning.pct) for warning in money.warnings] == [(0.8, 1.0, 80.0)]
+    assert [(warning.spent_usd, warning.limit_usd, warning.pct) for warning in money.warnings] == [
+        (0.8, 1.0, 80.0)
+    ]
     for zone in ("Asia/Tokyo", "America/Chicago", "Europe/Berlin"):
         await money.move_to(zone)
         await money.spend(nano_usd(0.01))
@@ -223,7 +267,11 @@ async def test_the_owner_is_warned_once_a_day_and_not_again_after_a_restart_or_i
 async def test_a_warning_that_did_not_arrive_before_the_process_died_is_emitted_by_the_next_one():
     money = Money()
     await money.spend(DIME, times=8)
-    for arrived, warnings in ((AlertType.RATE_LIMITED, 2), (AlertType.RATE_LIMITED, 3), (AlertType.BUDGET, 3)):
+    for arrived, warnings in (
+        (AlertType.RATE_LIMITED, 2),
+        (AlertType.RATE_LIMITED, 3),
+        (AlertType.BUDGET, 3),
+    ):
         money.message_arrives(arrived)
         await money.restarted()
         assert len(money.warnings) == warnings
@@ -231,7 +279,9 @@ async def test_a_warning_that_did_not_arrive_before_the_process_died_is_emitted_
 
 @pytest.mark.parametrize("lane", Lane)
 @in_virtual_time
-async def test_every_refusal_is_emitted_with_the_numbers_of_the_budget_that_refused_and_the_internal_lane_is_counted_apart(lane):
+async def test_every_refusal_is_emitted_with_the_numbers_of_the_budget_that_refused_and_the_internal_lane_is_counted_apart(
+    lane,
+):
     money = Money()
     await money.spend(nano_usd(0.5))
     await money.reserve(nano_usd(0.4))
@@ -240,7 +290,10 @@ async def test_every_refusal_is_emitted_with_the_numbers_of_the_budget_that_refu
     money.save(auth={"keys": (KeySettings(name="b", sha256="0" * 64, lane=lane, daily_usd=0.05),)})
     with pytest.raises(BudgetExceeded, match="this key's budget"):
         await money.reserve(nano_usd(0.06), caller="b", lane=lane)
-    told = [(event.caller, event.own, event.wanted_usd, event.spent_usd, event.limit_usd) for event in money.events.of(BudgetExhausted)]
+    told = [
+        (event.caller, event.own, event.wanted_usd, event.spent_usd, event.limit_usd)
+        for event in money.events.of(BudgetExhausted)
+    ]
     assert told == [("a", False, 0.2, 0.9, 1.0), ("b", True, 0.06, 0.0, 0.05)]
     with pytest.raises(TooExpensive, match="max_per_request_usd"):  # one call is bound whoever asks
         await money.reserve(nano_usd(99.0), lane=lane)
@@ -256,7 +309,9 @@ async def test_a_call_in_two_time_zones_costs_its_bill_and_no_more_whether_it_is
     await money.spend(DIME)
     names = [await money.reserve(4 * DIME) for _ in range(2)]
     money.budget.close(names[0], DIME)
-    assert await money.move_to("Asia/Tokyo") == Totals(external_spent=2 * DIME, external_reserved=4 * DIME)
+    assert await money.move_to("Asia/Tokyo") == Totals(
+        external_spent=2 * DIME, external_reserved=4 * DIME
+    )
     money.budget.close(names[1], DIME)
     assert money.totals == Totals(external_spent=3 * DIME)
     assert money.budget.by_caller()["a"]["used_usd"] == 0.3
@@ -282,7 +337,13 @@ async def test_a_call_that_begins_or_ends_while_the_new_day_is_read_is_counted_o
 async def test_time_zones_back_and_forth_open_no_second_budget():
     money = Money()
     await money.opened()
-    for zone in ("Asia/Tokyo", "Europe/Berlin", "America/Chicago", "Asia/Tokyo", "Europe/Berlin") * 3:
+    for zone in (
+        "Asia/Tokyo",
+        "Europe/Berlin",
+        "America/Chicago",
+        "Asia/Tokyo",
+        "Europe/Berlin",
+    ) * 3:
         await money.move_to(zone)
         with suppress(BudgetExceeded):
             await money.spend(DIME)
@@ -350,7 +411,9 @@ async def test_a_day_of_another_time_zone_is_emitted_when_it_has_spent_so_much_i
     await money.spend(4 * DIME, times=2, lasting_s=5 * 3600.0)
     assert money.warnings == []
     await money.move_to("America/Chicago")
-    assert [(told.spent_usd, told.limit_usd, told.pct) for told in money.warnings] == [(0.8, 1.0, 80.0)]
+    assert [(told.spent_usd, told.limit_usd, told.pct) for told in money.warnings] == [
+        (0.8, 1.0, 80.0)
+    ]
     money = Money(hour=2)
     await money.spend(DIME, times=8)
     money.clock.advance(20 * 3600.0)
@@ -365,7 +428,15 @@ CAPS = Caps(request=100, external=250)
 
 
 def set_aside(budget: Budget, name: str, nano: int, day: Day = DAYS[0]) -> None:
-    budget.reserve(name, day=day, caller="a", lane=Lane.EXTERNAL, nano_usd=nano, caps=CAPS, now_wall_s=day.start_wall_s)
+    budget.reserve(
+        name,
+        day=day,
+        caller="a",
+        lane=Lane.EXTERNAL,
+        nano_usd=nano,
+        caps=CAPS,
+        now_wall_s=day.start_wall_s,
+    )
 
 
 def test_old_days_are_forgotten_and_what_a_call_of_theirs_costs_is_known_where_they_come_again():
@@ -375,9 +446,16 @@ def test_old_days_are_forgotten_and_what_a_call_of_theirs_costs_is_known_where_t
     for number, day in enumerate(DAYS[1:], start=1):
         budget.open_day(day, ())
         set_aside(budget, f"{number}", 1, day)
-        assert [budget.settle(f"{number}", 1), budget.settle(f"{number}", 1), budget.settle("ghost", 1)] == [True, False, False]
-    assert [budget.knows(day) for day in DAYS] == [False] * (39 - REMEMBERED_DAYS) + [True] * (REMEMBERED_DAYS + 1)
-    assert len(budget._spends) == REMEMBERED_DAYS + 2  # what has ended is kept no longer than its day
+        assert [
+            budget.settle(f"{number}", 1),
+            budget.settle(f"{number}", 1),
+            budget.settle("ghost", 1),
+        ] == [True, False, False]
+    assert [budget.knows(day) for day in DAYS] == [False] * (39 - REMEMBERED_DAYS) + [True] * (
+        REMEMBERED_DAYS + 1
+    )
+    # what has ended is kept no longer than its day
+    assert len(budget._spends) == REMEMBERED_DAYS + 2
     budget.open_day(DAYS[0], [("endless", "a", Lane.EXTERNAL, 100)])
     assert budget.totals(DAYS[0]) == Totals(external_reserved=100)
     assert (budget.settle("endless", 1), budget.totals(DAYS[0])) == (True, Totals(external_spent=1))
@@ -402,11 +480,23 @@ def test_spent_and_reserved_are_always_the_sum_of_what_happened_and_never_above_
                 opened[f"{step}"] = amount
             except BudgetExceeded:
                 assert spent + sum(opened.values()) + amount > CAPS.external
-        assert budget.totals(DAYS[0]) == Totals(external_spent=spent, external_reserved=sum(opened.values()))
+        assert budget.totals(DAYS[0]) == Totals(
+            external_spent=spent, external_reserved=sum(opened.values())
+        )
         assert spent + sum(opened.values()) <= CAPS.external
 
 
-@for_each("zone", ["Europe/Berlin", "America/Sao_Paulo", "America/St_Johns", "Africa/Cairo", "Pacific/Apia", "UTC"])
+@for_each(
+    "zone",
+    [
+        "Europe/Berlin",
+        "America/Sao_Paulo",
+        "America/St_Johns",
+        "Africa/Cairo",
+        "Pacific/Apia",
+        "UTC",
+    ],
+)
 def test_days_adjoin_and_every_instant_is_in_exactly_one(zone):
     moment = datetime(2009, 12, 25, tzinfo=UTC).timestamp()
     last_s = datetime(2012, 1, 5, tzinfo=UTC).timestamp()
@@ -420,4 +510,5 @@ def test_days_adjoin_and_every_instant_is_in_exactly_one(zone):
             start_s, end_s = found
             local = datetime.fromtimestamp(start_s, ZoneInfo(zone))
             assert (local.minute, local.second) == (0, 0)
-            assert local.hour == 0 or datetime.fromtimestamp(start_s - 1, ZoneInfo(zone)).hour == 23  # no midnight on that day
+            # no midnight on that day
+            assert local.hour == 0 or datetime.fromtimestamp(start_s - 1, ZoneInfo(zone)).hour == 23

@@ -1,4 +1,6 @@
-"""A disk that takes no reservation, or takes its time, while Claude is considered for a request that the GPU could answer."""
+"""A disk that takes no reservation, or takes its time, while Claude is considered for a request
+that the GPU could answer.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SLOW_S = 5.0
 
 
 def told(story: Callable[[World], Awaitable[None]], **cloud: Any) -> World:
-    """A gateway in which Claude is to answer whatever would wait, after the story; every rule of `judge` has to hold at its end."""
+    """A gateway in which Claude is to answer whatever would wait, after the story; every rule of
+    `judge` has to hold at its end.
+    """
     drawn = houses()[0].settings[0]
     given: dict[str, Any] = {"when_wait_over_s": 0.0} | cloud
     settings = drawn.replace(
@@ -41,8 +45,16 @@ def told(story: Callable[[World], Awaitable[None]], **cloud: Any) -> World:
     return lived(world, living, 1)
 
 
-def asks(world: World, model: str = "a", *, allow_cloud: bool = True, patience_s: float | None = None) -> Ask:
-    ask = world.new_ask(caller="ada", model=model, path="/v1/chat/completions", patience_s=patience_s, changeable=False)
+def asks(
+    world: World, model: str = "a", *, allow_cloud: bool = True, patience_s: float | None = None
+) -> Ask:
+    ask = world.new_ask(
+        caller="ada",
+        model=model,
+        path="/v1/chat/completions",
+        patience_s=patience_s,
+        changeable=False,
+    )
     world.go(world.over_http(ask, Lane.EXTERNAL, allow_cloud=allow_cloud))
     return ask
 
@@ -51,7 +63,9 @@ def ledger(world: World) -> list[tuple[str, float | None]]:
     return world.disk.rows("SELECT state, settled_usd FROM ledger")
 
 
-@pytest.mark.parametrize(("patience_s", "state"), [(CONNECT_S / 2, "released"), (CONNECT_S * 1.5, "settled")])
+@pytest.mark.parametrize(
+    ("patience_s", "state"), [(CONNECT_S / 2, "released"), (CONNECT_S * 1.5, "settled")]
+)
 def test_whoever_leaves_pays_once_the_call_was_sent_and_not_before(patience_s, state):
     async def story(world: World) -> None:
         asks(world, HAIKU, patience_s=patience_s)
@@ -60,7 +74,9 @@ def test_whoever_leaves_pays_once_the_call_was_sent_and_not_before(patience_s, s
 
 
 @pytest.mark.parametrize("latency_s", [0.0, SLOW_S])
-def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue_where_that_can_answer(latency_s):
+def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue_where_that_can_answer(
+    latency_s,
+):
     async def story(world: World) -> None:
         world.disk.latency_s, world.disk.broken_writes = latency_s, True
         waiting, only_claudes = asks(world), asks(world, HAIKU)
@@ -83,7 +99,9 @@ def test_a_request_that_the_disk_gave_back_to_the_queue_goes_before_whoever_come
         later = asks(world, allow_cloud=False)
         await asyncio.sleep(30.0)
         ends = [world.life.watch.items[ask.sequence].ended for ask in (first, given_back, later)]
-        assert [end.at for end in ends if end is not None] == sorted(end.at for end in ends if end is not None)
+        assert [end.at for end in ends if end is not None] == sorted(
+            end.at for end in ends if end is not None
+        )
         assert all(ask.whole and not ask.by_claude for ask in (first, given_back, later))
         world.disk.broken_writes = False
 

@@ -1,4 +1,6 @@
-"""Everything that can go wrong with Claude, through the whole gateway: what the caller hears, and what the ledger says afterwards."""
+"""Everything that can go wrong with Claude, through the whole gateway: what the caller hears, and
+what the ledger says afterwards.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,19 @@ from hearth.errors import ShuttingDown
 from hearth.events import BudgetExhausted, CloudCameUp, CloudWentDown, ItemResent
 from hearth.types import BackendCall, Outcome, nano_usd, usd
 from tests.clients.home import HELLO, LLAMA, LONG_TOKENS, SLOW, house_settings
-from tests.cloud.house import BODY, BOSS, CLOUD_KEYS, ELSEWHERE, HAIKU, POOR, RICH, SAVER, CloudHome, ledger_rows, open_cloud_home
+from tests.cloud.house import (
+    BODY,
+    BOSS,
+    CLOUD_KEYS,
+    ELSEWHERE,
+    HAIKU,
+    POOR,
+    RICH,
+    SAVER,
+    CloudHome,
+    ledger_rows,
+    open_cloud_home,
+)
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
 from tests.support.patience import WITHIN_S, until
 from tests.support.skipping import skip
@@ -36,7 +50,10 @@ async def stalled(home: CloudHome) -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_passing_refusal_is_tried_again_unnoticed(home: CloudHome, streaming):
-    troubles = [refusal(529, "overloaded_error"), *(refusal(status, "api_error") for status in (500, 503))]
+    troubles = [
+        refusal(529, "overloaded_error"),
+        *(refusal(status, "api_error") for status in (500, 503)),
+    ]
     troubles.append(refusal(429, "rate_limit_error", retry_after="0"))
     for count, trouble in enumerate(troubles, start=1):
         home.claude_api.scripts = [trouble]
@@ -62,13 +79,17 @@ async def test_attempts_are_bounded_and_a_long_pause_is_the_callers_to_wait(home
     await home.ends(2)
     await home.claude_api.stop()
     assert (await home.post(BODY))[0] == 503
-    assert [state for state, _, _ in await home.ledger()] == ["released"] * 3, "nothing was sent, or a refusal"
+    assert [state for state, _, _ in await home.ledger()] == ["released"] * 3, (
+        "nothing was sent, or a refusal"
+    )
 
 
 ACCOUNT = {
     "401": refusal(401, "authentication_error", f"invalid x-api-key {KEY}"),
     "403": refusal(403, "permission_error"),
-    "credit": refusal(400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API."),
+    "credit": refusal(
+        400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API."
+    ),
     "spend limit": refusal(429, "rate_limit_error", "enforced_spend_limit_reached"),
 }
 
@@ -79,7 +100,9 @@ async def test_a_refused_account_is_not_asked_again_until_a_reload(home: CloudHo
     for _ in range(2):
         status, body, _ = await home.post(BODY | {"model": HAIKU})
         assert (status, KEY.encode() in body) == (503, False)
-    assert (await home.post(BODY))[0] == 404, "while Claude is down, a missing model is simply missing"
+    assert (await home.post(BODY))[0] == 404, (
+        "while Claude is down, a missing model is simply missing"
+    )
     assert len(home.claude_api.requests) == len(home.events.of(CloudWentDown)) == 1
     assert KEY not in str(home.events.all)
     assert home.spent()["state"] == "down"
@@ -89,8 +112,13 @@ async def test_a_refused_account_is_not_asked_again_until_a_reload(home: CloudHo
     await home.billed_equals_ledger()
 
 
-async def test_a_refused_key_that_the_owner_has_replaced_meanwhile_says_nothing_of_the_new_one(home: CloudHome):
-    home.claude_api.scripts = [refusal(529, "overloaded_error", retry_after="5"), refusal(401, "authentication_error")]
+async def test_a_refused_key_that_the_owner_has_replaced_meanwhile_says_nothing_of_the_new_one(
+    home: CloudHome,
+):
+    home.claude_api.scripts = [
+        refusal(529, "overloaded_error", retry_after="5"),
+        refusal(401, "authentication_error"),
+    ]
     asking = asyncio.ensure_future(home.post(BODY))
     await asyncio.wait_for(home.claude_api.asked.wait(), WITHIN_S)
     fresh, settings = FakeClaude(), home.gateway.config.settings
@@ -103,7 +131,9 @@ async def test_a_refused_key_that_the_owner_has_replaced_meanwhile_says_nothing_
     await fresh.stop()
 
 
-async def test_what_the_caller_has_to_change_reaches_the_caller_and_is_not_tried_again(home: CloudHome):
+async def test_what_the_caller_has_to_change_reaches_the_caller_and_is_not_tried_again(
+    home: CloudHome,
+):
     for trouble, status in (
         (refusal(400, "invalid_request_error", "messages: too odd"), 400),
         (refusal(413, "request_too_large"), 413),
@@ -121,20 +151,34 @@ BREAKS = {
     "no message_stop": Script(words=DENSE.words, no_stop=True),
     "overloaded": Script(words=DENSE.words, error_after=3),
     "api error": Script(words=DENSE.words, error_after=3, error_type="api_error"),
-    "no event": Script(words=DENSE.words, cut_after=3, garbage=b"event: content_block_delta\ndata: {broken\n\n"),
+    "no event": Script(
+        words=DENSE.words, cut_after=3, garbage=b"event: content_block_delta\ndata: {broken\n\n"
+    ),
 }
 
 
 @pytest.mark.parametrize("script", BREAKS.values(), ids=BREAKS)
-async def test_a_stream_that_breaks_off_is_an_error_in_every_client_and_is_paid_for(home: CloudHome, script):
+async def test_a_stream_that_breaks_off_is_an_error_in_every_client_and_is_paid_for(
+    home: CloudHome, script
+):
     home.claude_api.default = script
     async with home.native(RICH) as native, home.gpt(RICH) as gpt, home.claude(RICH) as claude:
         with pytest.raises(ollama.ResponseError):
             [part async for part in await native.chat(model=ELSEWHERE, messages=HELLO, stream=True)]
         with pytest.raises(openai.APIError):
-            [part async for part in await gpt.chat.completions.create(model=ELSEWHERE, messages=HELLO, stream=True)]
+            [
+                part
+                async for part in await gpt.chat.completions.create(
+                    model=ELSEWHERE, messages=HELLO, stream=True
+                )
+            ]
         with pytest.raises(anthropic.APIStatusError):
-            [part async for part in await claude.messages.create(model=HAIKU, max_tokens=9, messages=HELLO, stream=True)]
+            [
+                part
+                async for part in await claude.messages.create(
+                    model=HAIKU, max_tokens=9, messages=HELLO, stream=True
+                )
+            ]
         with pytest.raises(openai.InternalServerError):
             await gpt.chat.completions.create(model=ELSEWHERE, messages=HELLO)
     ended = await home.ends(4)
@@ -145,7 +189,9 @@ async def test_a_stream_that_breaks_off_is_an_error_in_every_client_and_is_paid_
 
 
 @pytest.mark.parametrize("pings", [0, 1])
-async def test_a_stall_ends_even_where_signs_of_life_go_on_and_one_without_a_head_may_have_been_charged(tmp_path, pings):
+async def test_a_stall_ends_even_where_signs_of_life_go_on_and_one_without_a_head_may_have_been_charged(
+    tmp_path, pings
+):
     async with open_cloud_home(tmp_path, timeout_s=LIMIT_S) as home:
         home.claude_api.default = replace(STALLS, pings=pings)
         async with asyncio.timeout(WITHIN_S), home.native(RICH) as native:
@@ -164,12 +210,23 @@ async def test_a_stall_ends_even_where_signs_of_life_go_on_and_one_without_a_hea
         skip(LIMIT_S + 1.0)
         assert (await held)[0] == 504
         state, reserved, settled = (await home.ledger())[-1]
-        assert (state, len(home.claude_api.requests), 0 < (settled or 0) < reserved) == ("settled", 2, True)
+        assert (state, len(home.claude_api.requests), 0 < (settled or 0) < reserved) == (
+            "settled",
+            2,
+            True,
+        )
 
 
-async def test_an_answer_that_says_nothing_from_its_beginning_may_have_been_charged_for_its_prompt(home: CloudHome):
+async def test_an_answer_that_says_nothing_from_its_beginning_may_have_been_charged_for_its_prompt(
+    home: CloudHome,
+):
     before = 0
-    for garbage in (b"event: message_start\ndata: {broken\n\n", b"event: x\ndata: \xff\n\n", b"<html>", b""):
+    for garbage in (
+        b"event: message_start\ndata: {broken\n\n",
+        b"event: x\ndata: \xff\n\n",
+        b"<html>",
+        b"",
+    ):
         home.claude_api.default = Script(garbage=garbage, no_start=True)
         assert (await home.post(BODY))[0] == 502
         state, _, settled = (await home.ledger())[-1]
@@ -180,7 +237,9 @@ async def test_an_answer_that_says_nothing_from_its_beginning_may_have_been_char
     assert len(home.claude_api.requests) == 4
 
 
-async def test_a_prompt_that_was_not_counted_or_as_nobody_can_count_is_paid_at_its_worst(home: CloudHome):
+async def test_a_prompt_that_was_not_counted_or_as_nobody_can_count_is_paid_at_its_worst(
+    home: CloudHome,
+):
     for count, tokens in enumerate((None, 0, -1, "40", 10**30), start=1):
         home.claude_api.default = Script(usage={"input_tokens": tokens})
         assert (await home.post(BODY | {"stream": False}))[0] == 200
@@ -199,22 +258,44 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     asking = asyncio.ensure_future(home.post(BODY | {"stream": streaming}))
     await stalled(home)
     (running,) = home.spent()["running"]
-    assert (running["state"], running["model"], running["served_by"], running["why"]) == ("running", HAIKU, "claude", "not_local")
+    assert (running["state"], running["model"], running["served_by"], running["why"]) == (
+        "running",
+        HAIKU,
+        "claude",
+        "not_local",
+    )
     assert "say hello" not in str(running)
-    by_id, by_number = f"/llm/requests/{running['request_id']}/cancel", f"/llm/queue/item/{running['sequence']}/cancel"
+    by_id, by_number = (
+        f"/llm/requests/{running['request_id']}/cancel",
+        f"/llm/queue/item/{running['sequence']}/cancel",
+    )
     for address in (by_id, by_number):
-        assert (await home.post({}, SAVER, address))[0] == 404, "others can neither see nor cancel it"
+        assert (await home.post({}, SAVER, address))[0] == 404, (
+            "others can neither see nor cancel it"
+        )
     assert not asking.done()
     if how == "closes":
         asking.cancel()
     elif how == "cancels":
         assert json.loads((await home.post({}, BOSS, by_id))[1])["cancelled"]
     elif how == "cancels by number":
-        named = {"sequence": running["sequence"], "request_id": running["request_id"], "cancelled": True}
-        assert [json.loads((await home.post({}, BOSS, by_number))[1]) for _ in range(2)] == [named] * 2
+        named = {
+            "sequence": running["sequence"],
+            "request_id": running["request_id"],
+            "cancelled": True,
+        }
+        assert [json.loads((await home.post({}, BOSS, by_number))[1]) for _ in range(2)] == [
+            named
+        ] * 2
     else:
-        answers = [await home.post({}, BOSS, f"/llm/requests/cancel?caller={running['caller']}") for _ in range(2)]
-        assert [json.loads(body)["requests"] for _, body, _ in answers] == [[running["request_id"]], []]
+        answers = [
+            await home.post({}, BOSS, f"/llm/requests/cancel?caller={running['caller']}")
+            for _ in range(2)
+        ]
+        assert [json.loads(body)["requests"] for _, body, _ in answers] == [
+            [running["request_id"]],
+            [],
+        ]
     await asyncio.wait_for(home.claude_api.gone.wait(), WITHIN_S)
     (ended,) = await home.ends(1)
     assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
@@ -225,7 +306,9 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     assert json.loads((await home.post({}, BOSS, by_id))[1])["cancelled"]
 
 
-async def test_a_call_that_runs_gets_its_grace_until_a_hurry_and_then_an_error_worth_a_retry(tmp_path):
+async def test_a_call_that_runs_gets_its_grace_until_a_hurry_and_then_an_error_worth_a_retry(
+    tmp_path,
+):
     async with open_cloud_home(tmp_path, grace_s=WITHIN_S) as home:
         home.claude_api.scripts = [STALLS, Script(words=DENSE.words * 20)]
         endless = asyncio.ensure_future(home.post(BODY | {"stream": True}))
@@ -242,8 +325,11 @@ async def test_a_call_that_runs_gets_its_grace_until_a_hurry_and_then_an_error_w
         assert [event.outcome for event in home.ended] == [Outcome.COMPLETED, Outcome.CANCELLED]
         rows = ledger_rows(home.database)
         assert [state for state, _, _ in rows] == ["settled", "settled"]
-        assert sum(nano_usd(settled or 0) for *_, settled in rows) == home.claude_api.billed_nano_usd
-    async with open_cloud_home(tmp_path, grace_s=0.1) as home:  # a grace that is over cuts it off, too
+        assert (
+            sum(nano_usd(settled or 0) for *_, settled in rows) == home.claude_api.billed_nano_usd
+        )
+    # a grace that is over cuts it off, too
+    async with open_cloud_home(tmp_path, grace_s=0.1) as home:
         home.claude_api.default = STALLS
         asking = asyncio.ensure_future(home.post(BODY | {"stream": False}))
         await stalled(home)
@@ -257,7 +343,9 @@ async def test_what_claude_has_answered_cannot_be_cancelled_any_more(home: Cloud
     assert ticket is not None
     await ticket.reply.head()
     await ticket.reply.body()
-    assert home.gateway.worker.registry.live(ticket.sequence) is not None, "its cost is not settled yet"
+    assert home.gateway.worker.registry.live(ticket.sequence) is not None, (
+        "its cost is not settled yet"
+    )
     assert home.gateway.worker.cancel(ticket.sequence) is False
     assert [end.outcome for end in await home.ends(1)] == [Outcome.COMPLETED]
 
@@ -265,7 +353,11 @@ async def test_what_claude_has_answered_cannot_be_cancelled_any_more(home: Cloud
 async def test_a_call_that_is_still_being_read_at_the_stop_is_refused(home: CloudHome):
     large = json.dumps(BODY | {"messages": [{"role": "user", "content": "x" * 1_200_000}]}).encode()
     new = new_item()
-    new = replace(new, item=replace(new.item, model=HAIKU), call=BackendCall(method="POST", path="/api/chat", body=large))
+    new = replace(
+        new,
+        item=replace(new.item, model=HAIKU),
+        call=BackendCall(method="POST", path="/api/chat", body=large),
+    )
     taking = asyncio.ensure_future(home.cloud.take(new))
     await asyncio.sleep(0)
     await home.cloud.stop(0.0)
@@ -273,7 +365,9 @@ async def test_a_call_that_is_still_being_read_at_the_stop_is_refused(home: Clou
         await taking
 
 
-async def test_what_could_cost_too_much_or_what_nobody_knows_is_refused_with_the_reason(home: CloudHome):
+async def test_what_could_cost_too_much_or_what_nobody_knows_is_refused_with_the_reason(
+    home: CloudHome,
+):
     for change, status, reason in (
         ({"options": {"num_predict": 900_000}}, 400, b"max_per_request_usd"),
         ({"model": "claude-nonsense-9"}, 404, b"cloud.prices"),
@@ -283,12 +377,23 @@ async def test_what_could_cost_too_much_or_what_nobody_knows_is_refused_with_the
     assert home.claude_api.requests == []
 
 
-async def test_a_refusal_for_money_says_when_to_come_back_and_does_not_hold_up_the_internal_lane(tmp_path):
+async def test_a_refusal_for_money_says_when_to_come_back_and_does_not_hold_up_the_internal_lane(
+    tmp_path,
+):
     async with open_cloud_home(tmp_path, daily_usd=0.001) as home:
         status, body, headers = await home.post(BODY)
-        assert (status, b"budget" in body, 1 <= int(headers["retry-after"]) <= 25 * 3600) == (429, True, True)
+        assert (status, b"budget" in body, 1 <= int(headers["retry-after"]) <= 25 * 3600) == (
+            429,
+            True,
+            True,
+        )
         (event,) = home.events.of(BudgetExhausted)
-        assert (event.caller, event.limit_usd, home.claude_api.requests, home.ended) == ("rich", 0.001, [], [])
+        assert (event.caller, event.limit_usd, home.claude_api.requests, home.ended) == (
+            "rich",
+            0.001,
+            [],
+            [],
+        )
         assert (await home.post(BODY, BOSS))[0] == 200
         await home.ends(1)
         assert home.spent()["internal_spent_today_usd"] == usd(home.claude_api.billed_nano_usd) > 0
@@ -296,7 +401,9 @@ async def test_a_refusal_for_money_says_when_to_come_back_and_does_not_hold_up_t
         await home.emulator.stop()
         await home.backend_is(up=False)
         status, body, _ = await home.post(BODY | {"model": LLAMA})
-        assert (status, b"cannot be reached" in body) == (503, True), "what Claude may not do still goes to the queue"
+        assert (status, b"cannot be reached" in body) == (503, True), (
+            "what Claude may not do still goes to the queue"
+        )
 
 
 async def test_rate_limits_count_calls_to_claude(tmp_path):
@@ -321,8 +428,12 @@ async def test_claude_steps_in_while_ollama_is_down_and_steps_back_when_it_is_up
 async def test_a_wait_that_is_too_long_is_claudes_and_a_short_one_is_not(tmp_path):
     async with open_cloud_home(tmp_path, when_wait_over_s=0.5) as home:
         slow = {"model": SLOW, "messages": HELLO, "options": {"num_predict": LONG_TOKENS}}
-        running = [asyncio.ensure_future(home.post(slow | {"stream": True}, POOR)) for _ in range(4)]
-        await home.until(lambda status: status["running"] and status["external_queue"]["pending"] >= 2)
+        running = [
+            asyncio.ensure_future(home.post(slow | {"stream": True}, POOR)) for _ in range(4)
+        ]
+        await home.until(
+            lambda status: status["running"] and status["external_queue"]["pending"] >= 2
+        )
         status, body, headers = await home.post(slow)
         assert (status, headers.get("x-hearth-served-by")) == (200, "claude"), body
         for task in running:
@@ -333,7 +444,9 @@ async def test_a_wait_that_is_too_long_is_claudes_and_a_short_one_is_not(tmp_pat
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-async def test_without_keys_this_machine_may_use_claude_only_where_the_owner_says_so(tmp_path, allowed):
+async def test_without_keys_this_machine_may_use_claude_only_where_the_owner_says_so(
+    tmp_path, allowed
+):
     async with open_cloud_home(tmp_path, keys=(), allow_local=allowed) as home:
         assert (await home.post(BODY))[0] == (200 if allowed else 404)
 
@@ -343,7 +456,9 @@ async def test_what_was_spent_or_set_aside_today_counts_as_spent_in_the_next_pro
         assert (await home.post(BODY))[0] == 200
         await home.ends(1)
         spent, day = home.spent()["spent_today_usd"], await home.cloud._budget.open_today()
-        await home.cloud._budget.reserve(day, caller="rich", lane=CLOUD_KEYS[0].lane, model=HAIKU, amount=nano_usd(0.4))
+        await home.cloud._budget.reserve(
+            day, caller="rich", lane=CLOUD_KEYS[0].lane, model=HAIKU, amount=nano_usd(0.4)
+        )
     async with open_cloud_home(tmp_path) as again:
         await again.cloud._budget.open_today()
         assert again.spent()["spent_today_usd"] == pytest.approx(spent + 0.4)
@@ -359,21 +474,38 @@ async def test_after_a_run_full_of_faults_the_ledger_is_what_claude_charged(home
         refusal(500, "api_error", retry_after="0"),
         refusal(400, "invalid_request_error"),
         Script(words=WORDS, usage={"cache_read_input_tokens": 700}),
-        Script(words=DENSE.words, usage={"cache_creation_input_tokens": 90, "cache_creation": {"ephemeral_1h_input_tokens": 40}}),
+        Script(
+            words=DENSE.words,
+            usage={
+                "cache_creation_input_tokens": 90,
+                "cache_creation": {"ephemeral_1h_input_tokens": 40},
+            },
+        ),
     ]
     home.claude_api.scripts = troubles * 4
     keys = (RICH, BOSS)
-    await asyncio.gather(*(home.post(BODY | {"stream": bool(number % 2)}, keys[number % 3 == 0]) for number in range(40)))
+    await asyncio.gather(
+        *(
+            home.post(BODY | {"stream": bool(number % 2)}, keys[number % 3 == 0])
+            for number in range(40)
+        )
+    )
     await home.ends(40)
     assert len({event.sequence for event in home.ended}) == 40
     await home.billed_equals_ledger()
 
 
-async def test_another_time_zone_while_a_call_runs_changes_neither_its_bill_nor_what_is_shown(home: CloudHome):
+async def test_another_time_zone_while_a_call_runs_changes_neither_its_bill_nor_what_is_shown(
+    home: CloudHome,
+):
     def move(hour: int) -> None:
         """The owner saves a time zone in which it is about that hour."""
         settings, zone = home.gateway.config.settings, f"Etc/GMT{datetime.now(UTC).hour - hour:+d}"
-        assert home.gateway.reload(GatewayConfig(settings=settings.replace(scheduling=settings.scheduling.replace(time_zone=zone))))
+        assert home.gateway.reload(
+            GatewayConfig(
+                settings=settings.replace(scheduling=settings.scheduling.replace(time_zone=zone))
+            )
+        )
 
     move(12)
     home.claude_api.scripts = [DENSE, STALLS]

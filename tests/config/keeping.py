@@ -1,4 +1,6 @@
-"""A configuration that is kept up to date with a real file, without the rest of a gateway: what the tests of reloading share."""
+"""A configuration that is kept up to date with a real file, without the rest of a gateway: what the
+tests of reloading share.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Kept(Recorder):
 
 
 @asynccontextmanager
-async def keeping(path: Path | None, *, clock: Clock | None = None, watching: MakeWatch | None = None) -> AsyncIterator[Kept]:
+async def keeping(
+    path: Path | None, *, clock: Clock | None = None, watching: MakeWatch | None = None
+) -> AsyncIterator[Kept]:
     kept = Kept(path, clock=clock or SystemClock(), watching=watching)
     running = asyncio.create_task(kept.reloader.run())
     try:

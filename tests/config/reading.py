@@ -1,4 +1,6 @@
-"""A text as the owner's file, and the settings as tests walk them: by the classes, and by what the schema says of every value."""
+"""A text as the owner's file, and the settings as tests walk them: by the classes, and by what the
+schema says of every value.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from hearth.errors import ConfigError
 
 Node = dict[str, Any]
 _SCHEMA = schema()
-NEEDED = {"name": "a", "sha256": "0" * 64, "task_type": "a", "cron": "0 6 * * *", "input_usd": 1, "output_usd": 1}
+NEEDED = {
+    "name": "a",
+    "sha256": "0" * 64,
+    "task_type": "a",
+    "cron": "0 6 * * *",
+    "input_usd": 1,
+    "output_usd": 1,
+}
 """What must stand beside other values of a section."""
 
 
@@ -48,10 +57,18 @@ def _beside(others: Node, name: str, around: Callable[[Any], Any], value: object
     return around(others | {name: value})
 
 
-def values(node: Node = _SCHEMA, around: Callable[[Any], Any] = lambda value: value) -> Iterator[tuple[Node, Callable[[Any], Any]]]:
-    """What the schema says of each single value, with the document in which just that one is given."""
+def values(
+    node: Node = _SCHEMA, around: Callable[[Any], Any] = lambda value: value
+) -> Iterator[tuple[Node, Callable[[Any], Any]]]:
+    """What the schema says of each single value, with the document in which just that one is
+    given.
+    """
     while "$ref" in node or "anyOf" in node:
-        node = _SCHEMA["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node["anyOf"][0]
+        node = (
+            _SCHEMA["$defs"][node["$ref"].rpartition("/")[2]]
+            if "$ref" in node
+            else node["anyOf"][0]
+        )
     if "properties" in node:
         needed = {name: value for name, value in NEEDED.items() if name in node["properties"]}
         for name in node["properties"].keys() - {"key"}:

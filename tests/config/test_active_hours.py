@@ -1,4 +1,6 @@
-"""Active hours, minute by minute around the clock changes, against tables of the changes themselves."""
+"""Active hours, minute by minute around the clock changes, against tables of the changes
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,16 @@ CHANGES = [
 ]
 WHOLE_DAYS = ["06:00-06:00", "00:00-24:00"]
 WINDOWS = [
-    *("06:00-22:00", "22:00-06:00", "02:10-02:20", "02:30-06:00", "00:00-02:30", "01:45-23:00", "22:00-24:00", "23:59-00:00"),
+    *(
+        "06:00-22:00",
+        "22:00-06:00",
+        "02:10-02:20",
+        "02:30-06:00",
+        "00:00-02:30",
+        "01:45-23:00",
+        "22:00-24:00",
+        "23:59-00:00",
+    ),
     *WHOLE_DAYS,
 ]
 BERLIN = zone_of("Europe/Berlin")
@@ -56,25 +67,40 @@ def minutes_inside(text: str) -> set[int]:
 
 @for_each("text", WINDOWS)
 @for_each(("zone_name", "change", "before", "after"), CHANGES)
-def test_every_minute_around_a_clock_change_and_the_next_change_after_it_follow_the_wall_clock(zone_name, change, before, after, text):
+def test_every_minute_around_a_clock_change_and_the_next_change_after_it_follow_the_wall_clock(
+    zone_name, change, before, after, text
+):
     hours, zone, inside = (parse_window(text),), zone_of(zone_name), minutes_inside(text)
 
     def expected(at: int) -> bool:
         return (at // 60 + (before if at < change else after)) % 1440 in inside
 
-    assert [at for at in range(change - 36 * 3600, change + 36 * 3600, 60) if is_active(hours, zone, at) is not expected(at)] == []
+    assert [
+        at
+        for at in range(change - 36 * 3600, change + 36 * 3600, 60)
+        if is_active(hours, zone, at) is not expected(at)
+    ] == []
     if text in WHOLE_DAYS:
         assert next_change(hours, zone, change) is None
         return
     for start in range(change - 26 * 3600, change + 3 * 3600, 37 * 60):
-        brute = next(at for at in range(start - start % 60 + 60, start + 4 * 86400, 60) if expected(at) is not expected(start))
+        brute = next(
+            at
+            for at in range(start - start % 60 + 60, start + 4 * 86400, 60)
+            if expected(at) is not expected(start)
+        )
         assert next_change(hours, zone, start) == brute
 
 
 def test_a_boundary_belongs_to_the_new_mode_and_the_next_change_is_strictly_later():
     window = (parse_window("06:00-22:00"),)
     begin, end = instant("2026-01-10T06:00:00+01:00"), instant("2026-01-10T22:00:00+01:00")
-    assert [is_active(window, BERLIN, at) for at in (begin - 0.001, begin, end - 0.001, end)] == [False, True, True, False]
+    assert [is_active(window, BERLIN, at) for at in (begin - 0.001, begin, end - 0.001, end)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
     assert [next_change(window, BERLIN, at) for at in (begin, begin - 0.25)] == [end, begin]
 
 
@@ -98,16 +124,28 @@ def minutes_of_the_week(texts: list[str]) -> set[int]:
         days, _, times = text.rpartition(" ")
         start, end = (int(each[:2]) * 60 + int(each[3:]) for each in times.split("-"))
         named = [part.split("-") for part in (days or "Mon-Sun").split(",")]
-        begins = {day for part in named for day in range(DAY_NAMES.index(part[0]), DAY_NAMES.index(part[-1]) + 1)}
+        begins = {
+            day
+            for part in named
+            for day in range(DAY_NAMES.index(part[0]), DAY_NAMES.index(part[-1]) + 1)
+        }
         lasts = (end if end > start else end + 1440) - start
-        found |= {(day * 1440 + start + minute) % 10_080 for day in begins for minute in range(lasts)}
+        found |= {
+            (day * 1440 + start + minute) % 10_080 for day in begins for minute in range(lasts)
+        }
     return found
 
 
 @for_each("texts", WEEKS)
 @for_each(("zone_name", "change", "before", "after"), CHANGES[:4])
-def test_several_windows_and_days_follow_the_wall_clock_too(zone_name, change, before, after, texts):
-    hours, zone, inside = tuple(map(parse_window, texts)), zone_of(zone_name), minutes_of_the_week(texts)
+def test_several_windows_and_days_follow_the_wall_clock_too(
+    zone_name, change, before, after, texts
+):
+    hours, zone, inside = (
+        tuple(map(parse_window, texts)),
+        zone_of(zone_name),
+        minutes_of_the_week(texts),
+    )
 
     def expected(at: int) -> bool:
         minutes = at // 60 + (before if at < change else after)
@@ -119,7 +157,11 @@ def test_several_windows_and_days_follow_the_wall_clock_too(zone_name, change, b
         assert next_change(hours, zone, change) is None
         return
     for start in range(change - 5 * 86400, change + 86400, 29 * 3600 + 37 * 60):
-        brute = next(at for at in range(start - start % 60 + 60, start + 15 * 86400, 60) if expected(at) is not expected(start))
+        brute = next(
+            at
+            for at in range(start - start % 60 + 60, start + 15 * 86400, 60)
+            if expected(at) is not expected(start)
+        )
         assert next_change(hours, zone, start) == brute
 
 
@@ -148,17 +190,41 @@ def test_days_may_be_written_in_several_ways(text, written):
 @for_each(
     ("read", "texts", "says"),
     [
-        (parse_window, ["", "6-22", "6:00-22:00", "06:00", "٠٦:00-22:00", "06:00-22:00\n"], "must be a window"),
         (
             parse_window,
-            ["Mo 06:00-22:00", "Mon- 06:00-22:00", "MON 06:00-22:00", "Mon06:00-22:00", "Mon,,Tue 06:00-22:00"],
+            ["", "6-22", "6:00-22:00", "06:00", "٠٦:00-22:00", "06:00-22:00\n"],
+            "must be a window",
+        ),
+        (
+            parse_window,
+            [
+                "Mo 06:00-22:00",
+                "Mon- 06:00-22:00",
+                "MON 06:00-22:00",
+                "Mon06:00-22:00",
+                "Mon,,Tue 06:00-22:00",
+            ],
             "must be a window",
         ),
         (parse_window, ["24:00-06:00", "06:60-07:00", "06:00-24:01"], "is not a time of day"),
-        (zone_of, ["Mars/Olympus", "", "../../etc/passwd", "/etc/localtime", "Europe", "a" * 5000, "Europe/Berlin\0"], "tzdata"),
+        (
+            zone_of,
+            [
+                "Mars/Olympus",
+                "",
+                "../../etc/passwd",
+                "/etc/localtime",
+                "Europe",
+                "a" * 5000,
+                "Europe/Berlin\0",
+            ],
+            "tzdata",
+        ),
     ],
 )
-def test_text_that_is_no_window_or_no_zone_of_this_machine_is_refused_with_advice(read, texts, says):
+def test_text_that_is_no_window_or_no_zone_of_this_machine_is_refused_with_advice(
+    read, texts, says
+):
     for text in texts:
         with pytest.raises(ValueError, match=says):
             read(text)
@@ -178,26 +244,45 @@ def machine_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None
 
 
 @for_each(("zone_name", "change"), [each[:2] for each in CHANGES])
-def test_the_machines_own_zone_agrees_with_the_named_one_through_a_clock_change(machine_in, zone_name, change):
+def test_the_machines_own_zone_agrees_with_the_named_one_through_a_clock_change(
+    machine_in, zone_name, change
+):
     machine_in(zone_name)
     for at in range(change - 3 * 3600, change + 3 * 3600, 300):
-        here, there = datetime.fromtimestamp(at, MachineZone()), datetime.fromtimestamp(at, ZoneInfo(zone_name))
-        assert (here.replace(tzinfo=None), here.fold, here.utcoffset()) == (there.replace(tzinfo=None), there.fold, there.utcoffset())
+        here, there = (
+            datetime.fromtimestamp(at, MachineZone()),
+            datetime.fromtimestamp(at, ZoneInfo(zone_name)),
+        )
+        assert (here.replace(tzinfo=None), here.fold, here.utcoffset()) == (
+            there.replace(tzinfo=None),
+            there.fold,
+            there.utcoffset(),
+        )
         assert here.timestamp() == at
     window = (parse_window("06:00-22:00"),)
-    assert next_change(window, zone_of("local"), change) == next_change(window, ZoneInfo(zone_name), change)
+    assert next_change(window, zone_of("local"), change) == next_change(
+        window, ZoneInfo(zone_name), change
+    )
 
 
 def test_the_announcements_that_come_first_are_named_together_with_their_instant():
-    announced = [Announcement(task_type=cron, cron=cron) for cron in ("0 9 * * *", "30 6 * * *", "30 6 * * 6")]
+    announced = [
+        Announcement(task_type=cron, cron=cron)
+        for cron in ("0 9 * * *", "30 6 * * *", "30 6 * * 6")
+    ]
     now = instant("2026-01-10T05:00:00+01:00")
-    assert next_occurrences(announced, BERLIN, now) == (tuple(announced[1:]), instant("2026-01-10T06:30:00+01:00"))
+    assert next_occurrences(announced, BERLIN, now) == (
+        tuple(announced[1:]),
+        instant("2026-01-10T06:30:00+01:00"),
+    )
     assert next_occurrences([], BERLIN, now) is None
 
 
 @for_each("cron", ["15 2 * * *", "*/20 * * * *", "0 3 * * *", "45 1,2 * * *"])
 @for_each(("zone_name", "change"), [each[:2] for each in CHANGES])
-def test_the_next_announcement_is_strictly_later_through_a_clock_change(machine_in, zone_name, change, cron):
+def test_the_next_announcement_is_strictly_later_through_a_clock_change(
+    machine_in, zone_name, change, cron
+):
     machine_in(zone_name)
     for zone in (zone_of("local"), zone_of(zone_name)):
         for at in range(change - 3 * 3600, change + 3 * 3600, 613):

@@ -1,4 +1,7 @@
-"""Only YAML that means what it looks like is read; nothing hostile gets further than a ConfigError. With libyaml and without it."""
+"""Only YAML that means what it looks like is read; nothing hostile gets further than a ConfigError.
+
+With libyaml and without it.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,42 @@ def problems(text: str, loader: Loader) -> list[tuple[str, int | None, str]]:
 
 @both_loaders
 def test_plain_values_come_with_the_lines_of_their_keys_and_text_stays_text(loader: Loader) -> None:
-    document = Document("a:\n  b: [1, -2.5,\n   true]\n\n'c': text # note\nd:\n", source="f", loader=loader)
+    document = Document(
+        "a:\n  b: [1, -2.5,\n   true]\n\n'c': text # note\nd:\n", source="f", loader=loader
+    )
     assert document.value == {"a": {"b": [1, -2.5, True]}, "c": "text", "d": None}
-    assert document.lines == {("a",): 1, ("a", "b"): 2, ("a", "b", 0): 2, ("a", "b", 1): 2, ("a", "b", 2): 3, ("c",): 5, ("d",): 6}
+    assert document.lines == {
+        ("a",): 1,
+        ("a", "b"): 2,
+        ("a", "b", 0): 2,
+        ("a", "b", 1): 2,
+        ("a", "b", 2): 3,
+        ("c",): 5,
+        ("d",): 6,
+    }
     texts = ["'22:30'", '"0644"', "1e3", "06:00-22:00", "0o17", "v1", "1.2.3"]
-    assert Document(f"[{', '.join(texts)}]", source="f", loader=loader).value == [each.strip("'\"") for each in texts]
+    assert Document(f"[{', '.join(texts)}]", source="f", loader=loader).value == [
+        each.strip("'\"") for each in texts
+    ]
     assert document.problems == []
 
 
-MISREAD_NUMBERS = ["22:30", "1:30:00", "0644", "0x1F", "0b11", "1_000", "+5", ".5", "5.", ".inf", "-.INF", ".nan", "2026-01-02", "9" * 31]
+MISREAD_NUMBERS = [
+    "22:30",
+    "1:30:00",
+    "0644",
+    "0x1F",
+    "0b11",
+    "1_000",
+    "+5",
+    ".5",
+    "5.",
+    ".inf",
+    "-.INF",
+    ".nan",
+    "2026-01-02",
+    "9" * 31,
+]
 MISREAD_KEYS = ["on", "yes", "5", "1.5", "22:30", "2026-01-02", "null", "~", "true"]
 NOT_SUPPORTED = ["&x 1", "*x", "{<<: 1}", "!!str 1", "!!python/object:os.system {}", "{&x b: 1}"]
 
@@ -51,7 +81,9 @@ NOT_SUPPORTED = ["&x 1", "*x", "{<<: 1}", "!!str 1", "!!python/object:os.system 
         ("a: 1\n'a': 3\n", "is already given in line 1; remove one of them"),
     ],
 )
-def test_what_does_not_mean_what_it_looks_like_is_refused_with_advice_and_the_rest_is_read(loader: Loader, text: str, says: str) -> None:
+def test_what_does_not_mean_what_it_looks_like_is_refused_with_advice_and_the_rest_is_read(
+    loader: Loader, text: str, says: str
+) -> None:
     ((_, line, said),) = problems(text, loader)
     assert (line, says in said) == (2, True)
     value: Any = Document(text, source="f", loader=loader).value
@@ -60,7 +92,9 @@ def test_what_does_not_mean_what_it_looks_like_is_refused_with_advice_and_the_re
 
 @both_loaders
 def test_an_alias_bomb_costs_nothing(loader: Loader) -> None:
-    levels = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
+    levels = ["a0: &a0 [x, x]"] + [
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)
+    ]
     assert len(problems("\n".join(levels), loader)) == 30 + 29 * 9
 
 
@@ -73,15 +107,40 @@ def test_an_alias_bomb_costs_nothing(loader: Loader) -> None:
         ("models:\n- @x\n", "put quotes around text that begins with @"),
         ("a: b: c\n", "put quotes around text that contains `: `"),
         ("a: 1\n--- \nb: 2\n", "f:2: begins a second document"),
-        *((text, "f:1: has a list, mapping or alias as a key; keys must be text") for text in ("[a]: 1\n", "{a: 1}: 1\n", "? " * 100_000)),
-        *((f"a: 1\nb: {character}\n", f"f:2: control character U+00{ord(character):02X}") for character in "\0\x1b\x7f\x85"),
-        *((text, "is nested deeper than 16 levels") for text in ("a: " + "[" * 100_000, "{a: " * 50_000, "- " * 100_000, "[{a: " * 1000)),
+        *(
+            (text, "f:1: has a list, mapping or alias as a key; keys must be text")
+            for text in ("[a]: 1\n", "{a: 1}: 1\n", "? " * 100_000)
+        ),
+        *(
+            (f"a: 1\nb: {character}\n", f"f:2: control character U+00{ord(character):02X}")
+            for character in "\0\x1b\x7f\x85"
+        ),
+        *(
+            (text, "is nested deeper than 16 levels")
+            for text in ("a: " + "[" * 100_000, "{a: " * 50_000, "- " * 100_000, "[{a: " * 1000)
+        ),
         ("{a: " * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1), "is nested deeper than 16 levels"),
-        *((text, "f:") for text in ("'", '"', "{", "[", "a: {", "%YAML 3.0\n---\na: 1\n", "a: 'x\n\nb: y", "a: %x", "}", ": :\n -")),
+        *(
+            (text, "f:")
+            for text in (
+                "'",
+                '"',
+                "{",
+                "[",
+                "a: {",
+                "%YAML 3.0\n---\na: 1\n",
+                "a: 'x\n\nb: y",
+                "a: %x",
+                "}",
+                ": :\n -",
+            )
+        ),
         *((text, "f:") for text in ("a: \ud800", "a: \ufffe")),
     ],
 )
-def test_what_is_not_yaml_or_too_deep_for_a_stack_is_told_with_its_line_and_advice(loader: Loader, text: str, says: str) -> None:
+def test_what_is_not_yaml_or_too_deep_for_a_stack_is_told_with_its_line_and_advice(
+    loader: Loader, text: str, says: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         Document(text, source="f", loader=loader)
     assert caught.value.problems[-1].startswith("f:")
@@ -97,8 +156,13 @@ def test_sixteen_levels_are_read_and_a_hostile_key_cannot_reach_the_terminal() -
 
 
 @settings(max_examples=190, deadline=None, derandomize=True)
-@given(st.data(), st.text(alphabet=st.sampled_from("ab:1.-[]{}&*!|>'\"%@`#?,\n\t \ud800é0x~<=$"), max_size=40))
-def test_any_text_and_any_damaged_file_is_either_read_or_refused_with_a_config_error(data: st.DataObject, text: str) -> None:
+@given(
+    st.data(),
+    st.text(alphabet=st.sampled_from("ab:1.-[]{}&*!|>'\"%@`#?,\n\t \ud800é0x~<=$"), max_size=40),
+)
+def test_any_text_and_any_damaged_file_is_either_read_or_refused_with_a_config_error(
+    data: st.DataObject, text: str
+) -> None:
     whole = SHIPPED.read_text("utf-8")
     at, dropped = data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, 40))
     damaged = whole[:at] + data.draw(st.text(max_size=6)) + whole[at + dropped :]

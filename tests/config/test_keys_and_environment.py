@@ -1,4 +1,6 @@
-"""Keys and addresses from the environment: digests inside, no clear key anywhere, and no open door without keys."""
+"""Keys and addresses from the environment: digests inside, no clear key anywhere, and no open door
+without keys.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,25 @@ SECRET = "hk_correct-horse-battery-staple"
 DIGITS = "01234567"
 DIGEST = "ab" * 32
 SHORT = "15_characters_x"
-ENVIRON = {"K": SECRET, "EMPTY": "", "BROKEN": "two\nlines", "SPACED": f"{SECRET} x", "SHORT": SHORT, "ENOUGH": f"{SHORT}!", "BOX": "gpu"}
+ENVIRON = {
+    "K": SECRET,
+    "EMPTY": "",
+    "BROKEN": "two\nlines",
+    "SPACED": f"{SECRET} x",
+    "SHORT": SHORT,
+    "ENOUGH": f"{SHORT}!",
+    "BOX": "gpu",
+}
 BEYOND = ("0.0.0.0", "::", "192.168.1.5", "gpu-box.lan", "127.0.0.1.example.org")
-BAD_URLS = ("ftp://host/x", "host/x", "https:///x", "https://host/ x", "https://ho\u017ft/x", "https://host:0/", "//host")
+BAD_URLS = (
+    "ftp://host/x",
+    "host/x",
+    "https:///x",
+    "https://host/ x",
+    "https://ho\u017ft/x",
+    "https://host:0/",
+    "//host",
+)
 PLACES = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret, server.allowed_hosts and the URLs of alerts"
 
 
@@ -29,7 +47,12 @@ def test_a_key_from_the_environment_becomes_its_digest_and_an_address_is_put_tog
     text = "auth: {keys: [{name: house, key: '${ENOUGH}', lane: internal, max_priority: normal, models: ['llama*'], admin: true}]}"
     settings = settings_of(text + "\nollama: {url: 'http://${BOX}:1${ONE}'}", ONE="1", **ENVIRON)
     digest = hashlib.sha256(ENVIRON["ENOUGH"].encode()).hexdigest()
-    rights: dict[str, Any] = {"lane": Lane.INTERNAL, "max_priority": Priority.NORMAL, "models": ("llama*",), "admin": True}
+    rights: dict[str, Any] = {
+        "lane": Lane.INTERNAL,
+        "max_priority": Priority.NORMAL,
+        "models": ("llama*",),
+        "admin": True,
+    }
     assert settings.auth.keys == (KeySettings(name="house", sha256=digest, **rights),)
     assert settings.ollama.url == "http://gpu:11"
 
@@ -42,10 +65,16 @@ def test_a_key_from_the_environment_becomes_its_digest_and_an_address_is_put_tog
         ("ollama: {url: 'http://${EMPTY:-other}:1'}", "ollama.url", "http://other:1"),
         ("alerts: {webhook_url: '${HOOK:-}'}", "alerts.webhook_url", ""),
         ("cloud: {api_key: '${LOST:-}'}", "cloud.api_key", ""),
-        ("server: {allowed_hosts: ['${BOX}', '${HOST:-}', '*.${ZONE:-lan}', b]}", "server.allowed_hosts", ("gpu", "", "*.lan", "b")),
+        (
+            "server: {allowed_hosts: ['${BOX}', '${HOST:-}', '*.${ZONE:-lan}', b]}",
+            "server.allowed_hosts",
+            ("gpu", "", "*.lan", "b"),
+        ),
     ],
 )
-def test_a_variable_may_have_a_default_also_an_empty_one(text: str, path: str, value: object) -> None:
+def test_a_variable_may_have_a_default_also_an_empty_one(
+    text: str, path: str, value: object
+) -> None:
     held: Any = settings_of(text, **ENVIRON)
     for step in path.split("."):
         held = getattr(held, step)
@@ -62,7 +91,9 @@ def test_a_variable_may_have_a_default_also_an_empty_one(text: str, path: str, v
         "jobs: {webhooks: {secret: '${NOPE:-}'}}",
     ],
 )
-def test_a_setting_of_which_optional_variables_leave_nothing_is_as_if_it_was_not_written(text: str) -> None:
+def test_a_setting_of_which_optional_variables_leave_nothing_is_as_if_it_was_not_written(
+    text: str,
+) -> None:
     section, settings = text.partition(":")[0], settings_of(text, **ENVIRON)
     assert settings == Settings()
     held = getattr(settings, section)
@@ -76,12 +107,17 @@ def test_an_empty_text_that_names_no_variable_is_still_a_mistake() -> None:
 
 def test_a_key_whose_variable_is_optional_and_not_set_opens_nothing_and_is_noted() -> None:
     entries = "[{name: a, key: '${LOST:-}'}, {name: b, key: '${GONE:-}', admin: true}, {name: c, key: '${K:-}'}]"
-    config = parse_config(f"auth: {{keys: {entries}}}\nserver: {{host: '0.0.0.0'}}", source="f.yaml", environ=ENVIRON)
+    config = parse_config(
+        f"auth: {{keys: {entries}}}\nserver: {{host: '0.0.0.0'}}", source="f.yaml", environ=ENVIRON
+    )
     keys = config.settings.auth.keys
     assert [key.name for key in keys] == ["a", "b", "c"]
     assert keys[2].sha256 == hashlib.sha256(SECRET.encode()).hexdigest()
     assert len({key.sha256 for key in keys}) == 3
-    assert [note.partition(":")[0] for note in config.notes] == ["auth.keys[0].key", "auth.keys[1].key"]
+    assert [note.partition(":")[0] for note in config.notes] == [
+        "auth.keys[0].key",
+        "auth.keys[1].key",
+    ]
     assert "LOST" in config.notes[0]
 
 
@@ -92,7 +128,10 @@ UNUSABLE_KEYS = [
     ("{name: a, key: '${MISSING}'}", "key: the environment variable MISSING is not set"),
     ("{name: a, key: '${EMPTY}'}", "key: the environment variable EMPTY is not set"),
     ("{name: a, key: '${BROKEN}'}", "key: the environment variable BROKEN contains a character"),
-    ("{name: a, key: '${SHORT}'}", "key: the environment variable SHORT has fewer than 16 characters"),
+    (
+        "{name: a, key: '${SHORT}'}",
+        "key: the environment variable SHORT has fewer than 16 characters",
+    ),
     ("{name: a, key: 5}", "key: must be ${NAME}"),
     ("{name: a, key: '${LOST:-0123456789abcdef}'}", "key: must be ${NAME}"),
     (f"{{sha256: '{DIGEST}'}}", "name: is missing"),
@@ -106,21 +145,39 @@ UNUSABLE_KEYS = [
     ("text", "says"),
     [
         *((f"auth: {{keys: [{entry}]}}", f"auth.keys[0].{says}") for entry, says in UNUSABLE_KEYS),
-        ("ollama: {url: 'http://${LOST}'}", "ollama.url: the environment variable LOST is not set; set it, or write the value itself"),
+        (
+            "ollama: {url: 'http://${LOST}'}",
+            "ollama.url: the environment variable LOST is not set; set it, or write the value itself",
+        ),
         ("gpu: {home_model: '${BOX}'}", f"gpu.home_model: `${{...}}` is replaced only in {PLACES}"),
         ("ollama: {url: 'http://a/${b'}", "ollama.url: contains `${` without"),
         ("ollama: {url: 'http://${A:-${BOX}}'}", "ollama.url: contains `${` without"),
-        ("cloud: {api_key: '${LOST:-sk-ant-clear}'}", "cloud.api_key: must be ${NAME}, to keep the key out of this file"),
+        (
+            "cloud: {api_key: '${LOST:-sk-ant-clear}'}",
+            "cloud.api_key: must be ${NAME}, to keep the key out of this file",
+        ),
         ("server: {allowed_hosts: ['*']}", "server.allowed_hosts: `*` needs auth.keys"),
-        ("cloud: {api_key: sk-ant-clear}", "cloud.api_key: must be ${NAME}, to keep the key out of this file"),
-        ("cloud: {api_key: '${MISSING}'}", "cloud.api_key: the environment variable MISSING is not set"),
-        ("cloud: {api_key: '${SPACED}'}", "cloud.api_key: contains a character that HTTP headers do not allow"),
+        (
+            "cloud: {api_key: sk-ant-clear}",
+            "cloud.api_key: must be ${NAME}, to keep the key out of this file",
+        ),
+        (
+            "cloud: {api_key: '${MISSING}'}",
+            "cloud.api_key: the environment variable MISSING is not set",
+        ),
+        (
+            "cloud: {api_key: '${SPACED}'}",
+            "cloud.api_key: contains a character that HTTP headers do not allow",
+        ),
         ("cloud: {api_key: '${K}'}\nstorage: {enabled: false}", "cloud.api_key: needs the store"),
         ("cloud: {models: {a: 5}}", "cloud.models.a: must be text"),
         ("cloud: {prices: {a: {input_usd: 1}}}", "cloud.prices.a.output_usd: is missing"),
         *((f"server: {{host: '{host}'}}", "server.host: without auth.keys") for host in BEYOND),
         *(
-            (f"alerts: {{webhook_url: '{url}'}}", "alerts.webhook_url: must be the whole URL that messages are posted to")
+            (
+                f"alerts: {{webhook_url: '{url}'}}",
+                "alerts.webhook_url: must be the whole URL that messages are posted to",
+            )
             for url in BAD_URLS
         ),
     ],
@@ -171,7 +228,10 @@ def test_no_problem_and_no_exception_chain_shows_a_key(text: str) -> None:
         ("auth: {keys: [{name: a, key: '${K}'}]}", "auth.keys"),
         ("cloud: {api_key: '${K}'}", "cloud.api_key"),
         ("jobs: {webhooks: {secret: '${K}'}}", "jobs.webhooks.secret"),
-        *((f"alerts: {{{name}: 'https://host/${{K}}'}}", f"alerts.{name}") for name in ("discord_webhook_url", "webhook_url", "ntfy_url")),
+        *(
+            (f"alerts: {{{name}: 'https://host/${{K}}'}}", f"alerts.{name}")
+            for name in ("discord_webhook_url", "webhook_url", "ntfy_url")
+        ),
     ],
 )
 def test_a_secret_comes_from_the_environment_and_is_shown_nowhere(text: str, path: str) -> None:
@@ -185,7 +245,12 @@ def test_a_secret_comes_from_the_environment_and_is_shown_nowhere(text: str, pat
 
 
 @for_each("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST", *BEYOND])
-def test_listening_on_this_machine_needs_no_key_and_with_one_every_address_will_do(host: str) -> None:
+def test_listening_on_this_machine_needs_no_key_and_with_one_every_address_will_do(
+    host: str,
+) -> None:
     key = f"auth: {{keys: [{{name: a, sha256: '{DIGEST.upper()}'}}]}}" if host in BEYOND else ""
     settings = settings_of(f"server: {{host: '{host}'}}\n{key}")
-    assert (settings.server.host, [each.sha256 for each in settings.auth.keys]) == (host, [DIGEST] if key else [])
+    assert (settings.server.host, [each.sha256 for each in settings.auth.keys]) == (
+        host,
+        [DIGEST] if key else [],
+    )

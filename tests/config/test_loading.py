@@ -1,4 +1,6 @@
-"""A file with mistakes is refused with all of them at once, each with its line, its path and what to do."""
+"""A file with mistakes is refused with all of them at once, each with its line, its path and what
+to do.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,41 @@ from pathlib import Path
 import pytest
 
 from hearth.config.fields import MAX_NAME_CHARS, MAX_TEXT_CHARS, MIN_SECRET_CHARS
-from hearth.config.loading import MAX_DOCUMENT_BYTES, changed_meanings, effectless, load_gateway_config, parse_config
+from hearth.config.loading import (
+    MAX_DOCUMENT_BYTES,
+    changed_meanings,
+    effectless,
+    load_gateway_config,
+    parse_config,
+)
 from hearth.config.rendering import as_yaml
-from hearth.config.settings import Announcement, CallerLimits, GatewayConfig, ModelSettings, SchedulerSettings, Settings, Window
+from hearth.config.settings import (
+    Announcement,
+    CallerLimits,
+    GatewayConfig,
+    ModelSettings,
+    SchedulerSettings,
+    Settings,
+    Window,
+)
 from hearth.errors import ConfigError
 from hearth.types import Priority
 from tests.config.reading import Node, only_problem_of, problems_of, settings_of, values
 from tests.support.cases import for_each
 
-BAD_PATHS = ("hearth", "//hearth", "/a//b", "/a b", "/../a", "/.a", "/a/..", "/%61", "http://a/b", "/a?b", "/ä")
+BAD_PATHS = (
+    "hearth",
+    "//hearth",
+    "/a//b",
+    "/a b",
+    "/../a",
+    "/.a",
+    "/a/..",
+    "/%61",
+    "http://a/b",
+    "/a?b",
+    "/ä",
+)
 CRON = "scheduling: {announcements: [{task_type: a, cron: '%s'}]}"
 NO_FIVE_FIELDS = ("0 6 * *", "0 0 6 * * *", "9" * 200 + " 6 * * *", "@daily")
 
@@ -70,50 +98,134 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         ("gpu: [1]", "gpu: must be a mapping, not a list"),
         ("queue: {max_wait_s: '5'}", 'queue.max_wait_s: must be a number, not "5"'),
         ("queue: {max_wait_s: true}", "queue.max_wait_s: must be a number, not true"),
-        ("queue: {max_external_depth: }", "queue.max_external_depth: has no value; give one, or remove the line for the default"),
+        (
+            "queue: {max_external_depth: }",
+            "queue.max_external_depth: has no value; give one, or remove the line for the default",
+        ),
         ("gpu: {home_model: 7}", "gpu.home_model: must be text in quotes, not 7"),
-        ("gpu: {home_model: 'a b'}", "gpu.home_model: is not a model name: it must not contain spaces"),
+        (
+            "gpu: {home_model: 'a b'}",
+            "gpu.home_model: is not a model name: it must not contain spaces",
+        ),
         ("gpu: {home_model: ' a'}", "gpu.home_model: must not begin or end with a space"),
-        ('gpu: {home_model: "a\\u0007"}', "gpu.home_model: must not contain line breaks or control characters"),
+        (
+            'gpu: {home_model: "a\\u0007"}',
+            "gpu.home_model: must not contain line breaks or control characters",
+        ),
         ("models: {'': {}}", 'models[""]: must not be empty'),
         ("models: {'a b': {}}", 'models["a b"]: is not a model name: it must not contain spaces'),
         (
             "scheduling: {policy: clever}",
             "scheduling.policy: must be 'fifo', 'affinity', 'cost_aware', 'time_slice' or 'adaptive', not \"clever\"",
         ),
-        ("scheduling: {active_hours: '6-22'}", 'scheduling.active_hours: must be a window such as "06:00-22:00" or "Mon-Fri'),
-        ("scheduling: {active_hours: ['06:00-22:00', '6-22']}", "scheduling.active_hours[1]: must be a window such as"),
-        ("scheduling: {active_hours: ['Mon-Fri 25:00-26:00']}", "scheduling.active_hours[0]: is not a time of day"),
-        ("scheduling: {active_hours: {mon: '06:00-22:00'}}", "scheduling.active_hours: must be a window such as"),
-        ("backend: somewhere", "backend.mode: must be 'auto', 'ollama' or 'emulator', not \"somewhere\""),
+        (
+            "scheduling: {active_hours: '6-22'}",
+            'scheduling.active_hours: must be a window such as "06:00-22:00" or "Mon-Fri',
+        ),
+        (
+            "scheduling: {active_hours: ['06:00-22:00', '6-22']}",
+            "scheduling.active_hours[1]: must be a window such as",
+        ),
+        (
+            "scheduling: {active_hours: ['Mon-Fri 25:00-26:00']}",
+            "scheduling.active_hours[0]: is not a time of day",
+        ),
+        (
+            "scheduling: {active_hours: {mon: '06:00-22:00'}}",
+            "scheduling.active_hours: must be a window such as",
+        ),
+        (
+            "backend: somewhere",
+            "backend.mode: must be 'auto', 'ollama' or 'emulator', not \"somewhere\"",
+        ),
         ("priority_map: {a: 0}", "priority_map.a: must be critical, normal or background"),
-        ("server: {host: 'localhost:80'}", "server.host: must be a host name or an IP address, without port"),
-        ("server: {allowed_hosts: ['http://a']}", "server.allowed_hosts[0]: must be a host name or an IP address, without port"),
+        (
+            "server: {host: 'localhost:80'}",
+            "server.host: must be a host name or an IP address, without port",
+        ),
+        (
+            "server: {allowed_hosts: ['http://a']}",
+            "server.allowed_hosts[0]: must be a host name or an IP address, without port",
+        ),
         *(
-            (f"server: {{allowed_hosts: ['{name}']}}", "server.allowed_hosts[0]: must be a host name or an IP address, without port")
+            (
+                f"server: {{allowed_hosts: ['{name}']}}",
+                "server.allowed_hosts[0]: must be a host name or an IP address, without port",
+            )
             for name in ("gpu*", "*.a.*", "a.*", "*.", "**", "*.lan:80")
         ),
-        *((f"server: {{base_path: '{path}'}}", "server.base_path: must be a path such as /hearth") for path in BAD_PATHS),
-        *((f"server: {{base_path: '{path}'}}", "server.base_path: begins as an address") for path in ("/api", "/v1/x", "/llm/", "/static")),
+        *(
+            (f"server: {{base_path: '{path}'}}", "server.base_path: must be a path such as /hearth")
+            for path in BAD_PATHS
+        ),
+        *(
+            (f"server: {{base_path: '{path}'}}", "server.base_path: begins as an address")
+            for path in ("/api", "/v1/x", "/llm/", "/static")
+        ),
         ("gpu: {device: 'GPU 0'}", "gpu.device: must be the number of a GPU in quotes"),
         ("storage: {path: hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
-        ("storage: {path: ~other/hearth.db}", "storage.path: must be an absolute path, or begin with ~/"),
-        ("alerts: {webhook_url: 'https://host/#x'}", "alerts.webhook_url: must be a URL without fragment"),
-        ("ollama: {url: 'gpu:11434'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
-        ("ollama: {url: 'http://a:99999'}", "ollama.url: must be a URL that begins with http:// or https:// and names a host"),
-        ("ollama: {url: 'http://gpu:11434/v1'}", "ollama.url: must be the address without /v1: http://gpu:11434"),
-        ("ollama: {url: 'https://gpu/box/api/'}", "ollama.url: must be the address without /api: https://gpu/box"),
-        ("ollama: {url: 'http://gpu/v1/chat/completions'}", "ollama.url: must be the address without /v1/chat/completions: http://gpu"),
-        ("ollama: {url: 'http://me:pw@a'}", "ollama.url: must be a URL without user, password, query or fragment"),
-        ("telemetry: {otlp_endpoint: 'http://me:pw@c:4318'}", "telemetry.otlp_endpoint: must be a URL without user, password"),
+        (
+            "storage: {path: ~other/hearth.db}",
+            "storage.path: must be an absolute path, or begin with ~/",
+        ),
+        (
+            "alerts: {webhook_url: 'https://host/#x'}",
+            "alerts.webhook_url: must be a URL without fragment",
+        ),
+        (
+            "ollama: {url: 'gpu:11434'}",
+            "ollama.url: must be a URL that begins with http:// or https:// and names a host",
+        ),
+        (
+            "ollama: {url: 'http://a:99999'}",
+            "ollama.url: must be a URL that begins with http:// or https:// and names a host",
+        ),
+        (
+            "ollama: {url: 'http://gpu:11434/v1'}",
+            "ollama.url: must be the address without /v1: http://gpu:11434",
+        ),
+        (
+            "ollama: {url: 'https://gpu/box/api/'}",
+            "ollama.url: must be the address without /api: https://gpu/box",
+        ),
+        (
+            "ollama: {url: 'http://gpu/v1/chat/completions'}",
+            "ollama.url: must be the address without /v1/chat/completions: http://gpu",
+        ),
+        (
+            "ollama: {url: 'http://me:pw@a'}",
+            "ollama.url: must be a URL without user, password, query or fragment",
+        ),
+        (
+            "telemetry: {otlp_endpoint: 'http://me:pw@c:4318'}",
+            "telemetry.otlp_endpoint: must be a URL without user, password",
+        ),
         ("telemetry: {service_name: ''}", "telemetry.service_name: must not be empty"),
         ("{'': 1}", '[""]: unknown key'),
-        ("budget: {colour: red}", "budget.colour: unknown key; known here: daily_external_usd, alert_pct"),
-        ("scheduling: {time_zone: Mars/Olympus}", "scheduling.time_zone: unknown time zone: check the spelling"),
-        *((text, "is empty; write `{}` to use all defaults") for text in ("", "\n\n", "# only\n", "\ufeff")),
-        *((CRON % cron, "scheduling.announcements[0].cron: must have five fields") for cron in NO_FIVE_FIELDS),
-        (CRON % "60 6 * * *", "scheduling.announcements[0].cron: is not a cron expression: bad minute"),
-        (CRON % "0 0 30 2 *", "scheduling.announcements[0].cron: is not a cron expression: bad day-of-month"),
+        (
+            "budget: {colour: red}",
+            "budget.colour: unknown key; known here: daily_external_usd, alert_pct",
+        ),
+        (
+            "scheduling: {time_zone: Mars/Olympus}",
+            "scheduling.time_zone: unknown time zone: check the spelling",
+        ),
+        *(
+            (text, "is empty; write `{}` to use all defaults")
+            for text in ("", "\n\n", "# only\n", "\ufeff")
+        ),
+        *(
+            (CRON % cron, "scheduling.announcements[0].cron: must have five fields")
+            for cron in NO_FIVE_FIELDS
+        ),
+        (
+            CRON % "60 6 * * *",
+            "scheduling.announcements[0].cron: is not a cron expression: bad minute",
+        ),
+        (
+            CRON % "0 0 30 2 *",
+            "scheduling.announcements[0].cron: is not a cron expression: bad day-of-month",
+        ),
         (CRON % "0 0 */31 * 1#3", "scheduling.announcements[0].cron: never matches a date"),
     ],
 )
@@ -122,7 +234,9 @@ def test_a_wrong_value_is_answered_with_what_would_be_right(text: str, says: str
 
 
 @for_each(("node", "document_with"), [each for each in values() if "maximum" in each[0]])
-def test_every_number_has_a_range_that_holds_at_both_ends(node: Node, document_with: Callable[[float], object]) -> None:
+def test_every_number_has_a_range_that_holds_at_both_ends(
+    node: Node, document_with: Callable[[float], object]
+) -> None:
     def text(value: float) -> str:
         return json.dumps(document_with(int(value) if node["type"] == "integer" else value))
 
@@ -139,10 +253,17 @@ def test_every_number_has_a_range_that_holds_at_both_ends(node: Node, document_w
     [
         ("gpu: {home_model: %s}", MAX_NAME_CHARS, MAX_NAME_CHARS + 1, "must not be longer than"),
         ("storage: {path: /%s}", MAX_TEXT_CHARS - 1, MAX_TEXT_CHARS, "must not be longer than"),
-        ("jobs: {webhooks: {secret: '%s'}}", MIN_SECRET_CHARS, MIN_SECRET_CHARS - 1, "must have at least 16 characters"),
+        (
+            "jobs: {webhooks: {secret: '%s'}}",
+            MIN_SECRET_CHARS,
+            MIN_SECRET_CHARS - 1,
+            "must have at least 16 characters",
+        ),
     ],
 )
-def test_a_text_has_a_length_and_one_character_beyond_it_is_refused(text: str, inside: int, outside: int, says: str) -> None:
+def test_a_text_has_a_length_and_one_character_beyond_it_is_refused(
+    text: str, inside: int, outside: int, says: str
+) -> None:
     settings_of(text % ("a" * inside))
     assert says in only_problem_of(text % ("a" * outside))
 
@@ -158,8 +279,12 @@ models: {"llama3.1:8b": {vram_gb: 6, num_ctx: 8192}}
 queue: {max_wait_s: 5}
 ollama: {url: "http://gpu.lan:11434/"}
 """)
-    assert settings.scheduling.active_hours == (Window(start_minute=22 * 60 + 15, end_minute=6 * 60 + 45),)
-    assert settings.scheduling.announcements == (Announcement(task_type="digest", cron="30 6 * * *"),)
+    assert settings.scheduling.active_hours == (
+        Window(start_minute=22 * 60 + 15, end_minute=6 * 60 + 45),
+    )
+    assert settings.scheduling.announcements == (
+        Announcement(task_type="digest", cron="30 6 * * *"),
+    )
     assert settings.priority_map == {"parse_task": Priority.CRITICAL, "nudge": Priority.BACKGROUND}
     assert settings.rate_limits.callers == {"notebook": CallerLimits(requests_per_minute=30)}
     assert settings.models == {"llama3.1:8b": ModelSettings(vram_gb=6.0, num_ctx=8192)}
@@ -181,16 +306,25 @@ def test_what_is_left_out_has_its_default(text: str, same: str) -> None:
     assert settings_of(text) == settings_of(same)
 
 
-def test_the_named_file_is_read_else_the_one_in_the_usual_place_else_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_file_is_read_else_the_one_in_the_usual_place_else_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOUSE_GPU_BOX", "gpu")
     assert load_gateway_config() == GatewayConfig()
     usual, named = Path("config/llm_gateway.yaml"), tmp_path / "house.yaml"
     usual.parent.mkdir()
     usual.write_text("ollama: {url: 'http://${HOUSE_GPU_BOX}'}")
-    named.write_bytes(b"\xef\xbb\xbfqueue:\r\n  max_external_depth: 7\r\n" + b" #".ljust(MAX_DOCUMENT_BYTES - 36, b"x"))
+    named.write_bytes(
+        b"\xef\xbb\xbfqueue:\r\n  max_external_depth: 7\r\n"
+        + b" #".ljust(MAX_DOCUMENT_BYTES - 36, b"x")
+    )
     config = load_gateway_config(named, {})
-    assert (config.source, config.settings.queue.max_external_depth, named.stat().st_size) == (named, 7, MAX_DOCUMENT_BYTES)
+    assert (config.source, config.settings.queue.max_external_depth, named.stat().st_size) == (
+        named,
+        7,
+        MAX_DOCUMENT_BYTES,
+    )
     config = load_gateway_config()
     assert (config.source, config.settings.ollama.url) == (usual, "http://gpu")
 
@@ -200,7 +334,10 @@ def test_the_named_file_is_read_else_the_one_in_the_usual_place_else_none(tmp_pa
     [
         (None, ": cannot be read: No such file or directory"),
         (Path.mkdir, ": is not a regular file"),
-        (b"queue:\n  max_external_depth: -7\n", ":2: queue.max_external_depth: must be at least 1, not -7"),
+        (
+            b"queue:\n  max_external_depth: -7\n",
+            ":2: queue.max_external_depth: must be at least 1, not -7",
+        ),
         (b"a: \xff\n", ":1: is not UTF-8 text; save it as UTF-8"),
         ("queue: {}".encode("utf-16"), ":1: is not UTF-8 text; save it as UTF-8"),
         (b"queue: {} #".ljust(MAX_DOCUMENT_BYTES + 1, b"x"), ": is larger than 256 KiB"),
@@ -234,7 +371,9 @@ def instant(text: str) -> float:
 
 def test_a_task_type_has_the_priority_that_the_map_gives_it_else_normal() -> None:
     config = parsed("priority_map: {parse_task: critical, nudge: background}")
-    found = [config.priority_for_task_type(each) for each in ("parse_task", "nudge", "PARSE_TASK", None)]
+    found = [
+        config.priority_for_task_type(each) for each in ("parse_task", "nudge", "PARSE_TASK", None)
+    ]
     assert found == [Priority.CRITICAL, Priority.BACKGROUND, Priority.NORMAL, Priority.NORMAL]
 
 
@@ -243,10 +382,16 @@ def test_a_task_type_has_the_priority_that_the_map_gives_it_else_normal() -> Non
     [
         ("{}", 120, 2000),
         ("{callers: {a: {requests_per_hour: 0}}}", 120, 0),
-        ("{default: {requests_per_hour: 9}, callers: {a: {requests_per_minute: 7}, b: {requests_per_hour: 3}}}", 7, 9),
+        (
+            "{default: {requests_per_hour: 9}, callers: {a: {requests_per_minute: 7}, b: {requests_per_hour: 3}}}",
+            7,
+            9,
+        ),
     ],
 )
-def test_a_caller_has_its_own_limits_else_the_owners_else_ours(limits: str, per_minute: int, per_hour: int) -> None:
+def test_a_caller_has_its_own_limits_else_the_owners_else_ours(
+    limits: str, per_minute: int, per_hour: int
+) -> None:
     config = parsed(f"rate_limits: {limits}")
     assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (per_minute, per_hour)
 
@@ -267,7 +412,9 @@ def test_several_windows_are_a_list(text: str) -> None:
 
 def test_active_hours_and_announcements_are_read_in_the_configured_zone() -> None:
     announced = "announcements: [{task_type: digest, cron: '30 6 * * *'}]"
-    config = parsed(f"scheduling: {{active_hours: '06:00-22:00', time_zone: Asia/Kolkata, {announced}}}")
+    config = parsed(
+        f"scheduling: {{active_hours: '06:00-22:00', time_zone: Asia/Kolkata, {announced}}}"
+    )
     begins_at, ends_at = instant("2026-01-10T06:00:00+05:30"), instant("2026-01-10T22:00:00+05:30")
     assert [config.is_active_hours(at) for at in (begins_at - 1, begins_at)] == [False, True]
     assert config.next_mode_change(begins_at) == ends_at
@@ -278,7 +425,9 @@ def test_active_hours_and_announcements_are_read_in_the_configured_zone() -> Non
 
 
 def test_the_scheduler_gets_its_part_of_the_settings() -> None:
-    config = parsed("queue: {max_interrupt_count: 9}\nbackend: {wait_when_down_s: 1}\ngpu: {parallel: 2}\nmodels: {m: {parallel: 3}}")
+    config = parsed(
+        "queue: {max_interrupt_count: 9}\nbackend: {wait_when_down_s: 1}\ngpu: {parallel: 2}\nmodels: {m: {parallel: 3}}"
+    )
     scheduler = config.scheduler_settings
     assert scheduler == SchedulerSettings.of(config.settings)
     assert (scheduler.queue.max_interrupt_count, scheduler.wait_when_down_s) == (9, 1.0)
@@ -295,13 +444,27 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
         (LIMITED % "ghost", ["rate_limits.callers.ghost: no key in auth.keys has this name"]),
         (LIMITED % "local", []),
         (KEYS + LIMITED % "a", []),
-        (KEYS + LIMITED % "boss", ["rate_limits.callers.boss: its key is in the internal lane, which has no limits"]),
-        (KEYS + LIMITED % "local", ["rate_limits.callers.local: no key in auth.keys has this name"]),
-        (KEYS.replace("lane: internal", "allow_cloud: true"), ["auth.keys[1].allow_cloud: cloud.api_key is not set"]),
-        (KEYS.replace("lane: internal", "daily_usd: 1"), ["auth.keys[1].daily_usd: has no effect without allow_cloud"]),
+        (
+            KEYS + LIMITED % "boss",
+            ["rate_limits.callers.boss: its key is in the internal lane, which has no limits"],
+        ),
+        (
+            KEYS + LIMITED % "local",
+            ["rate_limits.callers.local: no key in auth.keys has this name"],
+        ),
+        (
+            KEYS.replace("lane: internal", "allow_cloud: true"),
+            ["auth.keys[1].allow_cloud: cloud.api_key is not set"],
+        ),
+        (
+            KEYS.replace("lane: internal", "daily_usd: 1"),
+            ["auth.keys[1].daily_usd: has no effect without allow_cloud"],
+        ),
     ],
 )
-def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: list[str]) -> None:
+def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(
+    text: str, says: list[str]
+) -> None:
     assert [*effectless(parsed(text).settings)] == says
 
 
@@ -314,13 +477,17 @@ def test_a_drain_that_holds_back_more_than_before_is_named_where_tasks_are_annou
     assert [*changed_meanings(parsed(text % "[]").settings)] == []
 
 
-def test_a_swap_timeout_of_the_owners_own_is_named_since_it_no_longer_bounds_the_whole_load() -> None:
+def test_a_swap_timeout_of_the_owners_own_is_named_since_it_no_longer_bounds_the_whole_load() -> (
+    None
+):
     [said] = changed_meanings(parsed("gpu: {swap_timeout_s: 300}").settings)
     assert said.startswith("gpu.swap_timeout_s: bounds how long a load shows no progress")
     assert [*changed_meanings(parsed("gpu: {swap_timeout_s: 120}").settings)] == []
 
 
-def test_a_limit_of_requests_that_no_longer_counts_embeddings_is_named_until_those_have_their_own() -> None:
+def test_a_limit_of_requests_that_no_longer_counts_embeddings_is_named_until_those_have_their_own() -> (
+    None
+):
     text = "rate_limits: {default: {requests_per_hour: 5, embeddings_per_minute: 7}, callers: {local: {requests_per_minute: 3%s}}}"
     said = [*changed_meanings(parsed(text % "").settings)]
     assert said == [

@@ -1,8 +1,10 @@
-"""A reload reaches everything: after it, nothing in the gateway remembers what the keys said before.
+"""A reload reaches everything: after it, nothing in the gateway remembers what the keys said
+before.
 
-Every key that is hot gets a value that occurs nowhere else, is changed by a reload, and is then looked for in whatever can be reached
-from the gateway and its HTTP side: a part that copied a setting when it was built would still hold the old value. That a setting is
-read at all is tested in `test_traps.py`.
+Every key that is hot gets a value that occurs nowhere else, is changed by a reload, and is then
+looked for in whatever can be reached from the gateway and its HTTP side: a part that copied a
+setting when it was built would still hold the old value. That a setting is read at all is tested in
+`test_traps.py`.
 """
 
 from __future__ import annotations
@@ -24,12 +26,21 @@ from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from tests.config.reading import NEEDED, entry_of, kind_of, section_in
 
 Path = tuple[str, ...]
-UNTOUCHED = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType, type, enum.Enum)
+UNTOUCHED = (
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.FrameType,
+    type,
+    enum.Enum,
+)
 """What is reached but belongs to no gateway."""
 
 
 def hot(cls: type[Section] = Settings, path: Path = ()) -> Iterator[tuple[Path, tuple[Any, Any]]]:
-    """The places of all hot settings outside lists and mappings, with what they hold, and what the entries of that are."""
+    """The places of all hot settings outside lists and mappings, with what they hold, and what the
+    entries of that are.
+    """
     for name in cls.model_fields:
         kind = kind_of(cls, name)
         inner = section_in(kind)
@@ -40,9 +51,14 @@ def hot(cls: type[Section] = Settings, path: Path = ()) -> Iterator[tuple[Path, 
 
 
 HOT = dict(hot())
-VALUES = [path for path, (kind, _) in HOT.items() if kind in {int, float, str} and path[-1] != "time_zone"]
+VALUES = [
+    path for path, (kind, _) in HOT.items() if kind in {int, float, str} and path[-1] != "time_zone"
+]
 """All numbers and free texts; a time zone has to be one that exists."""
-CONTAINERS = {path: f"marker-{number}:1b" for number, path in enumerate(path for path, (_, entry) in HOT.items() if entry is not None)}
+CONTAINERS = {
+    path: f"marker-{number}:1b"
+    for number, path in enumerate(path for path, (_, entry) in HOT.items() if entry is not None)
+}
 """All lists and mappings, with the name of what is put into each."""
 
 
@@ -60,10 +76,16 @@ def at(tree: Any, path: Path) -> Any:
 
 def marked(*, late: bool) -> Settings:
     """Settings with a value at every place that nothing else has by chance."""
-    tree: Any = changed(changed(Settings(), ("backend", "mode"), BackendMode.OLLAMA), ("storage", "enabled"), False)
+    tree: Any = changed(
+        changed(Settings(), ("backend", "mode"), BackendMode.OLLAMA), ("storage", "enabled"), False
+    )
     for index, path in enumerate(VALUES):
         number, kind = 730_001 + 2 * index + late, HOT[path][0]
-        tree = changed(tree, path, f"marker-{number}:1b" if kind is str else number if kind is int else number + 0.127)
+        tree = changed(
+            tree,
+            path,
+            f"marker-{number}:1b" if kind is str else number if kind is int else number + 0.127,
+        )
     settled: Settings = tree
     return settled
 
@@ -73,7 +95,9 @@ def filled(kind: Any, item: Any, name: str) -> object:
     is_mapping = get_origin(kind) is Mapping
     if section := section_in(item):
         given = NEEDED | {"name": name, "task_type": name}
-        entry: object = section(**{key: value for key, value in given.items() if key in section.model_fields})
+        entry: object = section(
+            **{key: value for key, value in given.items() if key in section.model_fields}
+        )
     elif item is str:
         entry = "other" if is_mapping else name
     elif item is Window:
@@ -84,7 +108,9 @@ def filled(kind: Any, item: Any, name: str) -> object:
 
 
 def reachable(*roots: object) -> Iterator[object]:
-    """Everything that the roots hold, directly or through others; not the frames of this test, nor what is the interpreter's."""
+    """Everything that the roots hold, directly or through others; not the frames of this test, nor
+    what is the interpreter's.
+    """
     seen: set[int] = set()
     waiting: list[object] = list(roots)
     while waiting:
@@ -119,9 +145,15 @@ async def held_after_a_reload(before: Settings, after: Settings) -> list[object]
 
 async def test_no_part_of_the_house_keeps_what_a_hot_key_said_before():
     before, after = marked(late=False), marked(late=True)
-    held = {value for value in await held_after_a_reload(before, after) if isinstance(value, str | int | float)}
+    held = {
+        value
+        for value in await held_after_a_reload(before, after)
+        if isinstance(value, str | int | float)
+    }
     names = {".".join(path): (at(before, path), at(after, path)) for path in VALUES}
-    assert {name for name, (old, _) in names.items() if old in held or f"{old}:latest" in held} == set()
+    assert {
+        name for name, (old, _) in names.items() if old in held or f"{old}:latest" in held
+    } == set()
     assert {name for name, (_, new) in names.items() if new not in held} == set()
 
 
@@ -135,7 +167,11 @@ async def test_no_part_of_the_house_keeps_an_entry_that_is_gone():
     def traces(path: Path) -> set[object]:
         container = at(before, path)
         (entry,) = container.values() if isinstance(container, Mapping) else container
-        return {id(container), CONTAINERS[path], *([id(entry)] if isinstance(entry, Section) else [])}
+        return {
+            id(container),
+            CONTAINERS[path],
+            *([id(entry)] if isinstance(entry, Section) else []),
+        }
 
     assert [path for path in CONTAINERS if traces(path) & kept] == []
 
@@ -148,6 +184,14 @@ async def test_the_search_finds_what_is_kept_and_covers_every_section_that_can_b
 
     settings = changed(marked(late=False), ("models",), filled(*HOT["models",], "m"))
     held = [id(value) for value in reachable(Part(settings))]
-    assert {id(settings.queue.max_external_depth), id(settings.gpu.restore_home_delay_s), id(settings.models["m"])} <= set(held)
+    assert {
+        id(settings.queue.max_external_depth),
+        id(settings.gpu.restore_home_delay_s),
+        id(settings.models["m"]),
+    } <= set(held)
     # `clients` has choices only; the others need a restart.
-    assert set(Settings.model_fields) - {path[0] for path in (*VALUES, *CONTAINERS)} == {"clients", "storage", "telemetry"}
+    assert set(Settings.model_fields) - {path[0] for path in (*VALUES, *CONTAINERS)} == {
+        "clients",
+        "storage",
+        "telemetry",
+    }

@@ -63,17 +63,23 @@ def deleted_and_made_anew(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-@pytest.mark.parametrize("save", [in_place, in_three_pieces, renamed_over, vim, deleted_and_made_anew])
+@pytest.mark.parametrize(
+    "save", [in_place, in_three_pieces, renamed_over, vim, deleted_and_made_anew]
+)
 async def test_every_way_of_saving_is_noticed_again_and_again(save: Save, file):
     async with keeping(file, watching=FileWatch) as kept:
         for number in (2, 3, 4):
             save(file, depth(number))
             await kept.reloaded(number)
         assert kept.in_force.summary()["watch"] == "events"
-        assert [event.changed for event in kept.of(ConfigReloaded)] == [("queue.max_external_depth",)] * 3
+        assert [event.changed for event in kept.of(ConfigReloaded)] == [
+            ("queue.max_external_depth",)
+        ] * 3
 
 
-async def test_a_swapped_symlink_in_the_style_of_kubernetes_is_noticed_again_and_again(tmp_path: Path):
+async def test_a_swapped_symlink_in_the_style_of_kubernetes_is_noticed_again_and_again(
+    tmp_path: Path,
+):
     def publish(number: int) -> None:
         version = tmp_path / f"..{number}"
         version.mkdir()
@@ -90,25 +96,34 @@ async def test_a_swapped_symlink_in_the_style_of_kubernetes_is_noticed_again_and
 
 
 @pytest.mark.parametrize("relative", [False, True])
-async def test_a_file_behind_a_symlink_or_in_a_linked_directory_is_noticed_where_it_lies(file, tmp_path, monkeypatch, relative):
+async def test_a_file_behind_a_symlink_or_in_a_linked_directory_is_noticed_where_it_lies(
+    file, tmp_path, monkeypatch, relative
+):
     link = tmp_path / "elsewhere" / "hearth.yaml"
     link.parent.mkdir()
     link.symlink_to(file)
     (tmp_path / "linked").symlink_to(file.parent)
     monkeypatch.chdir(tmp_path)
-    async with keeping(Path("linked") / file.name if relative else link, watching=FileWatch) as kept:
+    async with keeping(
+        Path("linked") / file.name if relative else link, watching=FileWatch
+    ) as kept:
         for number, save in enumerate((in_place, renamed_over), start=2):
             save(file, depth(number))
             await kept.reloaded(number)
 
 
-async def test_a_file_or_directory_that_is_gone_is_refused_once_and_the_good_one_after_it_counts(file):
+async def test_a_file_or_directory_that_is_gone_is_refused_once_and_the_good_one_after_it_counts(
+    file,
+):
     async with keeping(file, watching=FileWatch) as kept:
 
         def is_refused(count: int) -> bool:
             return len(kept.of(ConfigRejected)) == count
 
-        for refused, lose in enumerate((lambda: in_place(file, depth(-1)), file.unlink, lambda: shutil.rmtree(file.parent)), start=1):
+        for refused, lose in enumerate(
+            (lambda: in_place(file, depth(-1)), file.unlink, lambda: shutil.rmtree(file.parent)),
+            start=1,
+        ):
             lose()
             await kept.until(partial(is_refused, refused))
             file.parent.mkdir(exist_ok=True)
@@ -127,15 +142,21 @@ async def test_where_the_system_has_no_watches_left_changes_are_found_by_looking
     def refuse(directories: list[str], hear: Callable[[Any], None]) -> Any:
         raise OSError(28, "inotify watch limit reached")
 
-    async with keeping(file, watching=lambda path, touched, loop: FileWatch(path, touched, loop, observing=refuse)) as kept:
+    async with keeping(
+        file, watching=lambda path, touched, loop: FileWatch(path, touched, loop, observing=refuse)
+    ) as kept:
         for number in (2, 3):
             renamed_over(file, depth(number))
             await kept.reloaded(number)
         assert kept.in_force.summary()["watch"] == "polling"
 
 
-async def test_what_was_saved_before_the_watch_is_not_lost_and_our_own_reading_and_a_touch_lead_to_no_reload(file):
-    def late(path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop) -> FileWatch:
+async def test_what_was_saved_before_the_watch_is_not_lost_and_our_own_reading_and_a_touch_lead_to_no_reload(
+    file,
+):
+    def late(
+        path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop
+    ) -> FileWatch:
         path.write_text(depth(2))
         return FileWatch(path, touched, loop)
 
@@ -164,7 +185,9 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
     await asyncio.to_thread(watch.close)
 
 
-async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed_and_what_happens_at_once_is_reported_once(file):
+async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed_and_what_happens_at_once_is_reported_once(
+    file,
+):
     """The database may lie there, and is written to all the time."""
     reported, heard = list[bool](), list[Callable[[Any], None]]()
 
@@ -191,7 +214,9 @@ async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed_an
 
 async def test_a_watch_that_is_closed_or_cannot_start_leaves_no_thread_and_no_descriptor(file):
     def used() -> tuple[set[str], int]:
-        return {thread.name for thread in threading.enumerate()}, len(list(Path("/proc/self/fd").iterdir()))
+        return {thread.name for thread in threading.enumerate()}, len(
+            list(Path("/proc/self/fd").iterdir())
+        )
 
     before = used()
     watch = FileWatch(file, lambda writing: None, asyncio.get_running_loop())
@@ -213,12 +238,20 @@ def config_text(per_hour: int) -> str:
     )
 
 
-async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the_next_request_and_count_exactly(file):
+async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the_next_request_and_count_exactly(
+    file,
+):
     file.write_text(config_text(100_000))
     emulator = new_emulator()
     model_server = await emulator.start("127.0.0.1", 0)
     events, answers, ending = Recorder(), Counter[int](), asyncio.Event()
-    options: dict[str, Any] = {"port": 0, "backend_mode": BackendMode.OLLAMA, "ollama_url": model_server, "sinks": (events,), "watch": True}
+    options: dict[str, Any] = {
+        "port": 0,
+        "backend_mode": BackendMode.OLLAMA,
+        "ollama_url": model_server,
+        "sinks": (events,),
+        "watch": True,
+    }
 
     async def ended(more: int) -> None:
         goal = len(events.of(ItemEnded)) + more
@@ -230,7 +263,12 @@ async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the
     ):
 
         async def ask() -> int:
-            body = {"model": LLAMA, "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
+            body = {
+                "model": LLAMA,
+                "messages": HELLO,
+                "stream": False,
+                "options": {"num_predict": 1},
+            }
             async with session.post(f"{url}/api/chat", json=body) as got:
                 await got.read()
                 return got.status
@@ -243,8 +281,16 @@ async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the
             async with session.request(method, url + path) as got:
                 return got.status, await got.json()
 
-        slow = {"model": SLOW, "messages": HELLO, "stream": True, "options": LONG | {"num_predict": 20}}
-        async with asyncio.TaskGroup() as tasks, session.post(f"{url}/api/chat", json=slow) as stream:
+        slow = {
+            "model": SLOW,
+            "messages": HELLO,
+            "stream": True,
+            "options": LONG | {"num_predict": 20},
+        }
+        async with (
+            asyncio.TaskGroup() as tasks,
+            session.post(f"{url}/api/chat", json=slow) as stream,
+        ):
             await stream.content.readline()
             for _ in range(6):
                 tasks.create_task(caller())
@@ -252,9 +298,16 @@ async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the
             file.write_text("rate_limits: {default: {requests_per_hour: none}}\n")
             await events.until(lambda: events.of(ConfigRejected))
             status, said = await told("POST", "/llm/admin/reload")
-            assert (status, said["reloaded"], said["generation"], said["rejected_count"]) == (422, False, 1, 2)
+            assert (status, said["reloaded"], said["generation"], said["rejected_count"]) == (
+                422,
+                False,
+                1,
+                2,
+            )
             assert said["problems"] == list(events.of(ConfigRejected)[0].problems)
-            assert (await told("GET", "/llm/queue/status"))[1]["config"]["problems"] == said["problems"]
+            assert (await told("GET", "/llm/queue/status"))[1]["config"]["problems"] == said[
+                "problems"
+            ]
             assert gateway.config.settings.rate_limits.default.requests_per_hour == 100_000
             rounds = 30 * EXAMPLES
             for number in range(rounds):
@@ -264,7 +317,9 @@ async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the
                 await ended(1)
             assert set(answers) == {200}
             file.write_text(config_text(20))
-            await events.until(lambda: gateway.config.settings.rate_limits.default.requests_per_hour == 20)
+            await events.until(
+                lambda: gateway.config.settings.rate_limits.default.requests_per_hour == 20
+            )
             answers_before = answers[200]
             assert await ask() == 429
             ending.set()
@@ -274,7 +329,9 @@ async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the
         assert (answers[200] <= answers_before + 6, set(answers) <= {200, 429}) == (True, True)
         shown = (await told("GET", "/llm/queue/status"))[1]
         assert shown["rate_limits"]["local"]["hour"] == f"{len(events.of(ItemQueued))}/20"
-        assert shown["config"]["generation"] == 1 + sum(bool(each.changed) for each in events.of(ConfigReloaded))
+        assert shown["config"]["generation"] == 1 + sum(
+            bool(each.changed) for each in events.of(ConfigReloaded)
+        )
         await gateway.stop()
         file.write_text(config_text(7))
         with pytest.raises(ShuttingDown):

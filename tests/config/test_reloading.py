@@ -1,4 +1,6 @@
-"""From the file to the configuration in force: when it is tried, what is refused, and what overlaps."""
+"""From the file to the configuration in force: when it is tried, what is refused, and what
+overlaps.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Simulation:
         found, gone = token(self.content), self.content is None
         if step == "look":
             self.looks.append(self.now)
-        if step == "obey" or (step == "look" and self.plan.looked(found, self.now, gone=gone, blind=self.blind)):
+        if step == "obey" or (
+            step == "look" and self.plan.looked(found, self.now, gone=gone, blind=self.blind)
+        ):
             self.plan.tried(found)
             self.tries.append((round(self.now, 3), self.content))
 
@@ -85,9 +89,16 @@ def order(it: Simulation) -> None:
     it.plan.ordered()
 
 
-WRITER = [(5.0, save(b"", writing=True)), (6.0, save(HALF, writing=True)), (7.0, save(NEW, writing=True)), (7.0, save(NEW))]
+WRITER = [
+    (5.0, save(b"", writing=True)),
+    (6.0, save(HALF, writing=True)),
+    (7.0, save(NEW, writing=True)),
+    (7.0, save(NEW)),
+]
 LATE_WRITER = [(9.0, save(HALF, writing=True)), (12.0, save(NEW, writing=True)), (12.0, save(NEW))]
-RESTLESS: list[tuple[float, Fact]] = sorted([*((at / 100, noise) for at in range(100, 1000)), (5.005, save(NEW))], key=lambda fact: fact[0])
+RESTLESS: list[tuple[float, Fact]] = sorted(
+    [*((at / 100, noise) for at in range(100, 1000)), (5.005, save(NEW))], key=lambda fact: fact[0]
+)
 
 
 @for_each(
@@ -100,9 +111,12 @@ RESTLESS: list[tuple[float, Fact]] = sorted([*((at / 100, noise) for at in range
         (in_steps(0.29), [(5.7, NEW)]),
         (WRITER, [(7.4, NEW)]),  # who holds the file open is waited for
         (LATE_WRITER, [(12.4, NEW)]),  # a look without a reason does not cut a writer short
-        ([(5.0, save(NEW, writing=True))], [(5.0 + WRITING_S + 0.1, NEW)]),  # who never closes the file is not waited for for ever
-        ([(5.0, save(HALF)), (5.35, unreported(NEW))], [(5.5, NEW)]),  # what lasted for one look only is never tried
-        ([(5.0, save(None)), (5.9, save(NEW))], [(6.0, NEW)]),  # deleted and written anew is never seen as gone
+        # who never closes the file is not waited for for ever
+        ([(5.0, save(NEW, writing=True))], [(5.0 + WRITING_S + 0.1, NEW)]),
+        # what lasted for one look only is never tried
+        ([(5.0, save(HALF)), (5.35, unreported(NEW))], [(5.5, NEW)]),
+        # deleted and written anew is never seen as gone
+        ([(5.0, save(None)), (5.9, save(NEW))], [(6.0, NEW)]),
         ([(5.0, save(None)), (50.0, save(OLD))], [(6.3, None), (50.4, OLD)]),
         # prometheus-operator #4708: after a bad file, the good one was never picked up.
         ([(5.0, save(HALF)), (50.0, save(OLD))], [(5.4, HALF), (50.4, OLD)]),
@@ -114,7 +128,9 @@ def test_when_what_is_tried(facts, tries):
     it = Simulation()
     it.play(*facts)
     assert it.tries == tries
-    assert (10.0 in it.looks or facts[0][0] != 9.0, len(it.looks) < 40) == (True, True), "looks without a reason, and not too many"
+    assert (10.0 in it.looks or facts[0][0] != 9.0, len(it.looks) < 40) == (True, True), (
+        "looks without a reason, and not too many"
+    )
 
 
 def test_a_change_is_soon_found_where_none_are_reported_and_without_a_watch_only_orders_are_obeyed():
@@ -123,7 +139,9 @@ def test_a_change_is_soon_found_where_none_are_reported_and_without_a_watch_only
     ((found_at, content),) = blind.tries
     assert (content, found_at - 25.01 <= BLIND_POLL_S + 0.31) == (NEW, True)
     deaf.play(*[(5 + n / 100, order) for n in range(100)], until=1000.0)
-    assert (deaf.tries, deaf.looks) == ([(5.0, OLD), (5.0 + ORDER_GAP_S, OLD)], []), "many within a second are two"
+    assert (deaf.tries, deaf.looks) == ([(5.0, OLD), (5.0 + ORDER_GAP_S, OLD)], []), (
+        "many within a second are two"
+    )
 
 
 def test_a_touch_during_a_look_leads_to_another_look():
@@ -137,18 +155,25 @@ def test_a_touch_during_a_look_leads_to_another_look():
 
 
 class DeafWatch(FileWatch):
-    """A file system that reports nothing: the watch is told of changes by the test alone, or of none."""
+    """A file system that reports nothing: the watch is told of changes by the test alone, or of
+    none.
+    """
 
     def refresh(self) -> bool:
         return False
 
 
 @in_virtual_time
-async def test_a_bad_content_changes_nothing_the_good_one_after_it_counts_and_the_summary_says_so(file):
+async def test_a_bad_content_changes_nothing_the_good_one_after_it_counts_and_the_summary_says_so(
+    file,
+):
     clock = LoopClock()
     async with keeping(file, clock=clock) as kept:
         before, began = kept.in_force.config, clock.wall()
-        for content, says in ((None, "is not a regular file"), (b"queue:\n  max_external_depht: 2\n", "did you mean max_external_depth")):
+        for content, says in (
+            (None, "is not a regular file"),
+            (b"queue:\n  max_external_depht: 2\n", "did you mean max_external_depth"),
+        ):
             file.unlink()
             file.mkdir() if content is None else file.write_bytes(content)
             assert await kept.reloader.reload() is False
@@ -158,18 +183,33 @@ async def test_a_bad_content_changes_nothing_the_good_one_after_it_counts_and_th
             if content is None:
                 file.rmdir()
                 file.touch()
-        expected = {"generation": 1, "source": str(file), "problems": [problem], "loaded_wall": began, "last_attempt": began + 1}
+        expected = {
+            "generation": 1,
+            "source": str(file),
+            "problems": [problem],
+            "loaded_wall": began,
+            "last_attempt": began + 1,
+        }
         counts = {"reload_count": 0, "rejected_count": 2, "restart_pending": [], "watch": "off"}
         assert kept.in_force.summary() == expected | counts
         await asyncio.sleep(10.0)
         file.write_text(depth(2))
-        assert [await kept.reloader.reload() for _ in range(2)] == [True, True], "what is unchanged is accepted and no new generation"
-        expected |= {"generation": 2, "problems": [], "loaded_wall": began + 12, "last_attempt": began + 12}
+        assert [await kept.reloader.reload() for _ in range(2)] == [True, True], (
+            "what is unchanged is accepted and no new generation"
+        )
+        expected |= {
+            "generation": 2,
+            "problems": [],
+            "loaded_wall": began + 12,
+            "last_attempt": began + 12,
+        }
         assert (kept.depth, kept.in_force.summary()) == (2, expected | counts | {"reload_count": 2})
 
 
 @in_virtual_time
-async def test_orders_that_come_together_share_a_try_and_who_gives_up_waiting_takes_nobody_along(file):
+async def test_orders_that_come_together_share_a_try_and_who_gives_up_waiting_takes_nobody_along(
+    file,
+):
     async with keeping(file, clock=LoopClock()) as kept:
         leaving, *staying = (asyncio.ensure_future(kept.reloader.reload()) for _ in range(100))
         await asyncio.sleep(0)
@@ -179,7 +219,9 @@ async def test_orders_that_come_together_share_a_try_and_who_gives_up_waiting_ta
 
 
 @in_virtual_time
-async def test_orders_without_a_file_put_the_defaults_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_orders_without_a_file_put_the_defaults_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     async with keeping(None, clock=LoopClock()) as kept:
         assert await kept.reloader.reload() is True
@@ -202,7 +244,9 @@ async def test_on_the_way_out_nothing_is_put_in_force_and_nobody_is_left_waiting
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_an_order_that_is_being_obeyed_on_the_way_out_is_refused_as_well(file, cancelled: bool):
+async def test_an_order_that_is_being_obeyed_on_the_way_out_is_refused_as_well(
+    file, cancelled: bool
+):
     async with keeping(file) as kept:
         file.write_text(depth(2))
         order = asyncio.ensure_future(kept.reloader.reload())
@@ -218,7 +262,9 @@ async def test_an_order_that_is_being_obeyed_on_the_way_out_is_refused_as_well(f
 
 
 @in_virtual_time
-async def test_a_listener_that_breaks_keeps_no_other_from_hearing_and_a_change_meanwhile_is_not_lost(file):
+async def test_a_listener_that_breaks_keeps_no_other_from_hearing_and_a_change_meanwhile_is_not_lost(
+    file,
+):
     async with keeping(file, clock=LoopClock(), watching=DeafWatch) as kept:
         heard: list[GatewayConfig] = []
 
@@ -254,7 +300,11 @@ async def test_a_file_of_the_largest_size_does_not_hold_the_loop_up(file):
 @in_virtual_time
 async def test_keys_that_wait_for_a_restart_are_named_until_they_are_back(file):
     async with keeping(file, clock=LoopClock()) as kept:
-        for port, number, pending in ((9000, 1, ["server.port"]), (9000, 2, ["server.port"]), (8411, 2, [])):
+        for port, number, pending in (
+            (9000, 1, ["server.port"]),
+            (9000, 2, ["server.port"]),
+            (8411, 2, []),
+        ):
             settings = Settings().replace(server=ServerSettings(port=port))
             queue = settings.queue.replace(max_external_depth=number)
             kept.in_force.take(GatewayConfig(settings=settings.replace(queue=queue), source=file))

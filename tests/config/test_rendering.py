@@ -11,13 +11,31 @@ from tests.support.cases import for_each
 
 DIGEST = "0123456789abcdef" * 4
 MISREAD = (
-    *("on", "22:30", "0644", "~", "*", "a: b", "1e3", "#x", "- a", "null", "2026-01-02", "&a", "!t", "%x", "@x"),
+    *(
+        "on",
+        "22:30",
+        "0644",
+        "~",
+        "*",
+        "a: b",
+        "1e3",
+        "#x",
+        "- a",
+        "null",
+        "2026-01-02",
+        "&a",
+        "!t",
+        "%x",
+        "@x",
+    ),
     *("a\u00fc\u3042", "{", "'"),
 )
 
 
 @for_each(("node", "document_with"), values())
-def test_settings_written_as_yaml_read_back_as_the_same_settings(node: Node, document_with: Callable[[object], object]) -> None:
+def test_settings_written_as_yaml_read_back_as_the_same_settings(
+    node: Node, document_with: Callable[[object], object]
+) -> None:
     found = [
         *node.get("enum", ()),
         *([True, False] if node["type"] == "boolean" else []),
@@ -31,11 +49,18 @@ def test_settings_written_as_yaml_read_back_as_the_same_settings(node: Node, doc
 
 def test_text_that_yaml_would_misread_survives_being_written() -> None:
     names = [each for each in MISREAD if " " not in each]
-    text = json.dumps({"priority_map": dict.fromkeys(MISREAD, "normal"), "models": {each: {"vram_gb": 0.1} for each in names}})
+    text = json.dumps(
+        {
+            "priority_map": dict.fromkeys(MISREAD, "normal"),
+            "models": {each: {"vram_gb": 0.1} for each in names},
+        }
+    )
     assert settings_of(as_yaml(settings_of(text))) == settings_of(text)
 
 
-def test_a_change_is_named_with_whether_a_reload_applies_it_and_an_entry_that_came_or_went_by_itself() -> None:
+def test_a_change_is_named_with_whether_a_reload_applies_it_and_an_entry_that_came_or_went_by_itself() -> (
+    None
+):
     old = settings_of("models: {m: {num_ctx: 1}, gone: {parallel: 2}}\npriority_map: {a: normal}")
     new = settings_of("""
 models: {m: {num_ctx: 2}, "new:8b": {}}
@@ -56,9 +81,16 @@ rate_limits: {default: {requests_per_hour: 5}}
     assert differences(new, new.replace(server=new.server.replace())) == {}
 
 
-def test_of_a_secret_only_the_beginning_is_shown_and_a_change_is_one_even_where_what_is_shown_is_equal() -> None:
-    webhook = "alerts: {discord_webhook_url: 'https://discord.com/api/webhooks/1/canary?thread_id=2'}"
-    old, new = (settings_of(f"auth: {{keys: [{{name: a, sha256: '{it}'}}]}}\n{webhook}") for it in (DIGEST, DIGEST[:8] + "0" * 56))
+def test_of_a_secret_only_the_beginning_is_shown_and_a_change_is_one_even_where_what_is_shown_is_equal() -> (
+    None
+):
+    webhook = (
+        "alerts: {discord_webhook_url: 'https://discord.com/api/webhooks/1/canary?thread_id=2'}"
+    )
+    old, new = (
+        settings_of(f"auth: {{keys: [{{name: a, sha256: '{it}'}}]}}\n{webhook}")
+        for it in (DIGEST, DIGEST[:8] + "0" * 56)
+    )
     assert as_yaml(old) == as_yaml(new)
     assert "sha256: 01234567…" in as_yaml(old)
     assert "discord_webhook_url: https://discord.com/…\n" in as_yaml(old)

@@ -32,7 +32,9 @@ Field = tuple[type[Section], str, KeyPath]
 
 
 def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Field]:
-    """Every field of every class, with its place in the complete file: under the first entry where that has several."""
+    """Every field of every class, with its place in the complete file: under the first entry where
+    that has several.
+    """
     complete: Any = WHOLE.value
     for step in path:
         complete = complete[step]
@@ -59,15 +61,34 @@ def comment_above(path: KeyPath) -> str:
     return " ".join(comment)
 
 
-def test_the_shipped_file_loads_with_the_keys_of_the_page_it_comes_from_and_differs_from_the_defaults_only_in_task_types() -> None:
+def test_the_shipped_file_loads_with_the_keys_of_the_page_it_comes_from_and_differs_from_the_defaults_only_in_task_types() -> (
+    None
+):
     settings = load_gateway_config(FOLDER / "llm_gateway.yaml", {}).settings
     assert settings == Settings(priority_map=settings.priority_map)
-    tasks = {"parse_task": 0, "challenge_task": 0, "generate_digest": 1, "generate_nudge": 2, "generate_reminder": 2}
+    tasks = {
+        "parse_task": 0,
+        "challenge_task": 0,
+        "generate_digest": 1,
+        "generate_nudge": 2,
+        "generate_reminder": 2,
+    }
     assert settings.priority_map == {name: Priority(number) for name, number in tasks.items()}
     given: Any = Document(SHIPPED, source="f").value
-    assert {f"{section}.{key}" for section, keys in given.items() for key in keys if section != "priority_map"} == {
+    assert {
+        f"{section}.{key}"
+        for section, keys in given.items()
+        for key in keys
+        if section != "priority_map"
+    } == {
         *(f"scheduling.{name}" for name in ("active_hours", "schedule_drain_minutes")),
-        *("queue.max_external_depth", "queue.max_interrupt_count", "rate_limits.callers", "budget.daily_external_usd", "budget.alert_pct"),
+        *(
+            "queue.max_external_depth",
+            "queue.max_interrupt_count",
+            "rate_limits.callers",
+            "budget.daily_external_usd",
+            "budget.alert_pct",
+        ),
         *(f"gpu.{name}" for name in ("swap_timeout_s", "restore_home_delay_s", "alerts")),
     }
 
@@ -80,7 +101,9 @@ def test_donnas_own_configuration_loads_and_keeps_its_limits_and_its_home_model(
 
 def test_the_file_that_donna_itself_ships_loads_under_its_old_names_with_a_note_for_each() -> None:
     text = (FOLDER.parent / "examples" / "donna.yaml").read_text()
-    text = text.replace("  schedule_drain_minutes: 2\n", "  schedule_drain_minutes: 2\n  timezone: Europe/Berlin\n")
+    text = text.replace(
+        "  schedule_drain_minutes: 2\n", "  schedule_drain_minutes: 2\n  timezone: Europe/Berlin\n"
+    )
     text += "cloud:\n  max_per_request_usd: 0.50\n  daily_cloud_external_usd: 2.00\nollama_health_check: true\n"
     text += "alerts:\n  queue_depth_warning: 10\n  rate_limit_alert_threshold: 3\n  debounce_minutes: 10\n"
     config = parse_config(text, source="f", environ={})
@@ -92,7 +115,9 @@ def test_the_file_that_donna_itself_ships_loads_under_its_old_names_with_a_note_
         "cloud.daily_cloud_external_usd",
     ]
     with pytest.raises(ConfigError, match="timezone: unknown key"):
-        parse_config("scheduling: {timezone: Europe/Berlin, time_zone: Europe/Paris}", source="f", environ={})
+        parse_config(
+            "scheduling: {timezone: Europe/Berlin, time_zone: Europe/Paris}", source="f", environ={}
+        )
 
 
 def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
@@ -105,7 +130,11 @@ def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
 def test_the_comment_of_a_setting_is_its_docstring_with_its_default_and_when_a_change_takes_effect(
     cls: type[Section], name: str, path: KeyPath
 ) -> None:
-    field, section, comment = cls.model_fields[name], section_in(kind_of(cls, name)), comment_above(path)
+    field, section, comment = (
+        cls.model_fields[name],
+        section_in(kind_of(cls, name)),
+        comment_above(path),
+    )
     if cls.__name__ == "CallerLimits" and path[1] == "callers":
         return
     if field.description is None:
@@ -116,27 +145,58 @@ def test_the_comment_of_a_setting_is_its_docstring_with_its_default_and_when_a_c
     default = re.fullmatch(rf"{re.escape(text)}(?:Default (.+)\. )?{cls.reload_of(name)}", comment)
     assert default is not None, f"{text}... is not {comment}"
     if default.group(1) is not None:
-        assert Document(default.group(1), source="f").value == cls.model_construct().model_dump(mode="json")[name]
+        assert (
+            Document(default.group(1), source="f").value
+            == cls.model_construct().model_dump(mode="json")[name]
+        )
     else:
-        assert field.is_required() or section is not None or (field.default is None and "Unset: " in text)
+        assert (
+            field.is_required()
+            or section is not None
+            or (field.default is None and "Unset: " in text)
+        )
 
 
-def test_the_schema_is_the_generated_one_has_no_titles_that_hide_descriptions_and_editors_are_led_to_it() -> None:
+def test_the_schema_is_the_generated_one_has_no_titles_that_hide_descriptions_and_editors_are_led_to_it() -> (
+    None
+):
     assert SHIPPED.splitlines()[0] == "# yaml-language-server: $schema=llm_gateway.schema.json"
     assert (FOLDER / "llm_gateway.schema.json").read_text("utf-8") == schema_text()
     assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert '"title"' not in json.dumps({key: value for key, value in schema().items() if key != "title"})
+    assert '"title"' not in json.dumps(
+        {key: value for key, value in schema().items() if key != "title"}
+    )
 
 
-TAKEN = [SHIPPED, COMPLETE, "{}", "gpu:\nauth:\n  keys:\n", "backend: auto", "auth: {keys: [{name: a, key: '${K}'}]}"]
+TAKEN = [
+    SHIPPED,
+    COMPLETE,
+    "{}",
+    "gpu:\nauth:\n  keys:\n",
+    "backend: auto",
+    "auth: {keys: [{name: a, key: '${K}'}]}",
+]
 REFUSED = [
-    *("colour: red", "gpu: {swap_timout_s: 1}", "gpu: {swap_timeout_s: 0}", "server: {port: 70000}", "queue: {max_external_depth: 1.5}"),
-    *("scheduling: {active_hours: '6-22'}", "backend: nowhere", "priority_map: {a: 2}", "auth: {keys: [{name: a}]}"),
+    *(
+        "colour: red",
+        "gpu: {swap_timout_s: 1}",
+        "gpu: {swap_timeout_s: 0}",
+        "server: {port: 70000}",
+        "queue: {max_external_depth: 1.5}",
+    ),
+    *(
+        "scheduling: {active_hours: '6-22'}",
+        "backend: nowhere",
+        "priority_map: {a: 2}",
+        "auth: {keys: [{name: a}]}",
+    ),
     "auth: {keys: [{sha256: a}]}",
 ]
 
 
-@for_each(("text", "taken"), [*((text, True) for text in TAKEN), *((text, False) for text in REFUSED)])
+@for_each(
+    ("text", "taken"), [*((text, True) for text in TAKEN), *((text, False) for text in REFUSED)]
+)
 def test_the_schema_and_the_loader_agree(text: str, taken: bool) -> None:
     assert jsonschema_rs.validator_for(schema()).is_valid(Document(text, source="f").value) is taken
     with contextlib.nullcontext() if taken else pytest.raises(ConfigError):

@@ -1,4 +1,6 @@
-"""The page in a real browser, in front of a real gateway: over a fake Ollama, or over the emulator with a store and jobs."""
+"""The page in a real browser, in front of a real gateway: over a fake Ollama, or over the emulator
+with a store and jobs.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,13 @@ from tests.api.house import Caller
 from tests.clients.home import SkippingClock, house_settings, new_emulator
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 WITHIN_MS = 600_000
-"""Long enough for a browser on a machine that has much else to do; nothing waits for so long where all is well."""
+"""Long enough for a browser on a machine that has much else to do; nothing waits for so long where
+all is well.
+"""
 LONG = {"service_s": 60.0, "first_byte_s": 0.01, "chunks": 300}
 EVIL = "<img src=x onerror=alert(1)>"
 KEYS = (
@@ -51,7 +57,9 @@ KEYS = (
 
 @dataclass
 class House:
-    """A gateway with its server, and its callers; its fake Ollama is as quick or slow as a request asks."""
+    """A gateway with its server, and its callers; its fake Ollama is as quick or slow as a request
+    asks.
+    """
 
     gateway: Gateway
     ollama: FakeOllama = field(default_factory=FakeOllama)
@@ -69,7 +77,9 @@ class House:
 
     async def serve(self) -> None:
         """At the port that it had before, where it had one."""
-        self.server = HearthServer(HearthApp(self.gateway), lambda: self.gateway.config.settings.server)
+        self.server = HearthServer(
+            HearthApp(self.gateway), lambda: self.gateway.config.settings.server
+        )
         self.url = await self.server.start("127.0.0.1", urlsplit(self.url).port or 0)
 
     async def stop_serving(self) -> None:
@@ -100,7 +110,11 @@ class House:
         return (await (await self.post(path, body)).head())[0]
 
     async def ask(self, model: str, name: str, *, key: str = "", long: bool = True) -> Caller:
-        body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "fake": LONG if long else {"service_s": 0.02}}
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": "hi"}],
+            "fake": LONG if long else {"service_s": 0.02},
+        }
         caller = await self.post("/api/chat", body, key=key, name=name)
         async with asyncio.timeout(WITHIN_MS / 1000):
             while self.gateway.worker.get_item(len(self.callers)) is None:  # noqa: ASYNC110 - no event tells a caller that it was accepted
@@ -109,12 +123,21 @@ class House:
 
 
 def _quickly(call: BackendCall) -> Service:
-    return service_asked_for(call) if b'"fake"' in call.body else Service(service_s=0.02, first_byte_s=0.01)
+    return (
+        service_asked_for(call)
+        if b'"fake"' in call.body
+        else Service(service_s=0.02, first_byte_s=0.01)
+    )
 
 
 @asynccontextmanager
 async def house_with(
-    *models: str, keys: tuple[KeySettings, ...] = (), emulator: bool = False, depth: int = 20, previews: bool = False, base_path: str = ""
+    *models: str,
+    keys: tuple[KeySettings, ...] = (),
+    emulator: bool = False,
+    depth: int = 20,
+    previews: bool = False,
+    base_path: str = "",
 ) -> AsyncIterator[House]:
     """Over a fake Ollama; the server is up."""
     ollama = FakeOllama(*(FakeModel(name=name, load_s=0.01) for name in models), service=_quickly)
@@ -126,13 +149,17 @@ async def house_with(
     )
     identity = BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator)
     config, clock, events = GatewayConfig(settings=settings), SystemClock(), EventFanout(())
-    gateway = Gateway(config=config, backend=ollama, control=ollama, identity=identity, clock=clock, events=events)
+    gateway = Gateway(
+        config=config, backend=ollama, control=ollama, identity=identity, clock=clock, events=events
+    )
     async with gateway, House(gateway, ollama).serving() as house:
         yield house
 
 
 @asynccontextmanager
-async def whole_house(folder: Path, *, alerts: AlertSettings | None = None, source: Path | None = None) -> AsyncIterator[House]:
+async def whole_house(
+    folder: Path, *, alerts: AlertSettings | None = None, source: Path | None = None
+) -> AsyncIterator[House]:
     """As `hearth serve` wires it: a store, jobs, commands; over an emulated Ollama."""
     clock = SkippingClock()
     ollama = new_emulator(clock)
@@ -144,7 +171,9 @@ async def whole_house(folder: Path, *, alerts: AlertSettings | None = None, sour
     ollama_url = await ollama.start("127.0.0.1", 0)
     try:
         config = GatewayConfig(settings=settings, source=source)
-        async with await build_gateway(config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=True) as gateway:
+        async with await build_gateway(
+            config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=True
+        ) as gateway:
             async with House(gateway).serving() as house:
                 house.model_time = clock
                 yield house
@@ -163,23 +192,32 @@ class Watched:
 
     def listen(self) -> None:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda message: self.complaints.append(message.text) if message.type in {"error", "warning"} else None)
+        self.page.on(
+            "console",
+            lambda message: (
+                self.complaints.append(message.text)
+                if message.type in {"error", "warning"}
+                else None
+            ),
+        )
         self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
         self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
         self.page.on("websocket", lambda socket: self.hosts.add(urlsplit(socket.url).netloc))
 
     async def order(self, button: str | Locator, answer: str, says: str = "") -> None:
         """Press a button, answer the question that it asks, and wait until the page says this."""
-        found = self.page.get_by_role("button", name=button, exact=True) if isinstance(button, str) else button
+        found = (
+            self.page.get_by_role("button", name=button, exact=True)
+            if isinstance(button, str)
+            else button
+        )
         await found.click()
         await self.page.get_by_role("dialog").get_by_role("button", name=answer, exact=True).click()
         if says:
             await expect(self.page.locator(".said")).to_contain_text(says)
 
 
-_REPORTING = (
-    "globalThis.brokenPolicies = []; addEventListener('securitypolicyviolation', (event) => brokenPolicies.push(event.violatedDirective));"
-)
+_REPORTING = "globalThis.brokenPolicies = []; addEventListener('securitypolicyviolation', (event) => brokenPolicies.push(event.violatedDirective));"
 _CANNED = """(frame, locked) => {
   const { fetch } = globalThis;
   globalThis.fetch = async (path, options) => {
@@ -191,16 +229,27 @@ _CANNED = """(frame, locked) => {
 
 
 async def opened(
-    browser: Browser, house: House, *, path: str = "/", width: int = 1440, key: str = "", script: str = "", stream: str = ""
+    browser: Browser,
+    house: House,
+    *,
+    path: str = "/",
+    width: int = 1440,
+    key: str = "",
+    script: str = "",
+    stream: str = "",
 ) -> Watched:
-    """A page that has begun to load; `stream`: what it is sent, with a key where the house has keys, in place of the house's own stream."""
+    """A page that has begun to load; `stream`: what it is sent, with a key where the house has
+    keys, in place of the house's own stream.
+    """
     page = await browser.new_page(viewport={"width": width, "height": 900}, color_scheme="dark")
     page.set_default_timeout(WITHIN_MS)
     await page.add_init_script(_REPORTING + script)
     if key:
         await page.add_init_script(f"sessionStorage.setItem('hearth.key', '{key}')")
     if stream:
-        await page.add_init_script(f"({_CANNED})({json.dumps(stream)}, {str(bool(house.gateway.config.settings.auth.keys)).lower()})")
+        await page.add_init_script(
+            f"({_CANNED})({json.dumps(stream)}, {str(bool(house.gateway.config.settings.auth.keys)).lower()})"
+        )
     watched = Watched(page)
     watched.listen()
     await page.goto(house.url + path)

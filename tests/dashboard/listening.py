@@ -16,7 +16,12 @@ from hearth.types import Lane, Priority
 
 
 def guest(caller: str = "owner", *, admin: bool = True) -> Listener:
-    rights: dict[str, Any] = {"lane": Lane.EXTERNAL, "max_priority": Priority.NORMAL, "models": (), "authenticated": True}
+    rights: dict[str, Any] = {
+        "lane": Lane.EXTERNAL,
+        "max_priority": Priority.NORMAL,
+        "models": (),
+        "authenticated": True,
+    }
     return Listener(identity=Identity(caller=caller, admin=admin, **rights))
 
 
@@ -55,12 +60,18 @@ class Page:
             message = json.loads(data.removeprefix("data: "))
             self.now = message["now"]
             self.kinds.append(kind.removeprefix("event: "))
-            self.state = message["state"] if "state" in message else applied(self.state, message["patch"])
+            self.state = (
+                message["state"] if "state" in message else applied(self.state, message["patch"])
+            )
 
 
 @asynccontextmanager
 async def watching(
-    gateway: Gateway, caller: str = "owner", *, admin: bool = True, feed: DashboardFeed | None = None
+    gateway: Gateway,
+    caller: str = "owner",
+    *,
+    admin: bool = True,
+    feed: DashboardFeed | None = None,
 ) -> AsyncIterator[Page]:
     """A page for the time of the block, of its own feed where none is given."""
     page = Page(feed or DashboardFeed(gateway), guest(caller, admin=admin))

@@ -1,4 +1,6 @@
-"""A reverse proxy as people put one before a gateway: below a path, which it removes or leaves, and with a password of its own."""
+"""A reverse proxy as people put one before a gateway: below a path, which it removes or leaves, and
+with a password of its own.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,22 @@ class Proxy:
             self.strays.append(path)
             return web.Response(status=404)
         path = path.removeprefix(self.prefix) if self.strips else path
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
-        asking = self.session.request(request.method, self.target + path, headers=headers, data=await request.read(), allow_redirects=False)
+        headers = {
+            name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP
+        }
+        asking = self.session.request(
+            request.method,
+            self.target + path,
+            headers=headers,
+            data=await request.read(),
+            allow_redirects=False,
+        )
         async with asking as answer:
-            kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
+            kept = {
+                name: value
+                for name, value in answer.headers.items()
+                if name.lower() not in HOP_BY_HOP
+            }
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
             async for chunk in answer.content.iter_any():

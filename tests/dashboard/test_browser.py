@@ -1,4 +1,7 @@
-"""The page in a real browser, in front of a real gateway: what it shows, says and sends. Skipped where there is no Chromium."""
+"""The page in a real browser, in front of a real gateway: what it shows, says and sends.
+
+Skipped where there is no Chromium.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
+pytest.importorskip(
+    "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
+)
 
 from playwright.async_api import expect
 
@@ -19,7 +24,15 @@ from hearth.admission.peers import PER_WINDOW
 from hearth.api.dashboard.view import JOBS_SHOWN
 from hearth.config.settings import AlertSettings
 from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
-from tests.dashboard.browsing import KEYS, WITHIN_MS, House, Watched, house_with, opened, whole_house
+from tests.dashboard.browsing import (
+    KEYS,
+    WITHIN_MS,
+    House,
+    Watched,
+    house_with,
+    opened,
+    whole_house,
+)
 from tests.dashboard.proxying import PASSWORD, USER, proxied
 from tests.support.fake_ollama import Ending
 from tests.support.fake_webhooks import Webhooks
@@ -27,7 +40,9 @@ from tests.support.fake_webhooks import serving as serving_webhooks
 from tests.support.patience import until
 
 
-async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_being_loaded_again(browser):
+async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_being_loaded_again(
+    browser,
+):
     async with house_with("a:1", "b:1", emulator=True) as house:
         watched = await opened(browser, house, path="/llm/queue/status")
         page = watched.page
@@ -48,16 +63,23 @@ async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_bei
         await expect(page.locator(".run .model")).to_have_text("b:1")
         await expect(page.locator(".recent tbody tr")).to_have_count(1)
         await expect(page.locator(".lanes canvas")).to_be_visible()
-        due_at = round(house.gateway.clock.wall()) + 30 * 3600  # what is not of today is shown with its day
+        # what is not of today is shown with its day
+        due_at = round(house.gateway.clock.wall()) + 30 * 3600
         due = datetime.fromtimestamp(due_at, UTC).astimezone()
         house.gateway.worker.announce("digest", due_at)
         await expect(page.get_by_text(f"digest is due at {due:%a %H:%M}")).to_be_visible()
         shown = f"import('/static/format.js').then(({{ day }}) => [0, 6, 7].map((days) => day({due_at}, {due_at} + days * 86_400)))"
-        assert await page.evaluate(shown) == [f"{due:%H:%M}", f"{due:%a %H:%M}", f"{due:%b} {due.day}, {due:%H:%M}"]
+        assert await page.evaluate(shown) == [
+            f"{due:%H:%M}",
+            f"{due:%a %H:%M}",
+            f"{due:%b} {due.day}, {due:%H:%M}",
+        ]
         assert (watched.complaints, watched.hosts) == ([], {urlsplit(house.url).netloc})
 
 
-async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_or_the_device_and_can_forget_it(browser):
+async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_or_the_device_and_can_forget_it(
+    browser,
+):
     async with house_with("a:1", keys=KEYS) as house:
         page = (await opened(browser, house)).page
 
@@ -87,7 +109,9 @@ async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_o
         await expect(page.get_by_text("friend", exact=True)).to_be_visible()
 
 
-async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_row_has_moved(browser):
+async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_row_has_moved(
+    browser,
+):
     async with house_with("a:1", "b:1") as house:
         watched = await opened(browser, house)
         page = watched.page
@@ -110,16 +134,27 @@ async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_
         assert watched.complaints == []
 
 
-async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused_and_asks_for_a_model_as_with_any_request(browser):
+async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused_and_asks_for_a_model_as_with_any_request(
+    browser,
+):
     async with house_with("a:1", "b:1", keys=KEYS) as house:
         owners = await house.ask("a:1", "owners", key="hearth_owner")
         friends = await house.ask("a:1", "friends", key="hearth_friend")
         watched = await opened(browser, house, key="hearth_friend")
         page = watched.page
         await expect(page.locator(".queue .caller")).to_have_text("friend")
-        for name in ("Reload configuration", "Interrupt others", "Pause others", "Drain", "Pin", "Unload"):
+        for name in (
+            "Reload configuration",
+            "Interrupt others",
+            "Pause others",
+            "Drain",
+            "Pin",
+            "Unload",
+        ):
             assert await page.get_by_role("button", name=name).count() == 0
-        names = await page.get_by_role("button", name="Cancel").evaluate_all("all => all.map(one => one.ariaLabel)")
+        names = await page.get_by_role("button", name="Cancel").evaluate_all(
+            "all => all.map(one => one.ariaLabel)"
+        )
         assert names == ["Cancel friend's request friends"]
         owners.leave()
         friends.leave()
@@ -128,8 +163,12 @@ async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused_and_asks_fo
         await expect(page.locator(".panel .box > .residents .model")).to_contain_text(["b:1"])
 
 
-@pytest.mark.parametrize("strips", [True, False], ids=("a proxy that removes the path", "one that leaves it"))
-async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password(strips: bool, browser):
+@pytest.mark.parametrize(
+    "strips", [True, False], ids=("a proxy that removes the path", "one that leaves it")
+)
+async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password(
+    strips: bool, browser
+):
     prefix = "/home/hearth"
     async with (
         house_with("a:1", "b:1", keys=KEYS, base_path="" if strips else prefix) as house,
@@ -137,7 +176,9 @@ async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password
     ):
         first = await house.ask("a:1", "first", key="hearth_owner")
         await house.ask("b:1", "mine", key="hearth_owner")
-        context = await browser.new_context(http_credentials={"username": USER, "password": PASSWORD, "origin": proxy.url})
+        context = await browser.new_context(
+            http_credentials={"username": USER, "password": PASSWORD, "origin": proxy.url}
+        )
         page = await context.new_page()
         page.set_default_timeout(WITHIN_MS)
         watched = Watched(page)
@@ -148,7 +189,11 @@ async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password
         await expect(page.locator(".run .model")).to_have_text("a:1")
         flame = page.locator("header img")
         assert await flame.evaluate("(image) => image.decode().then(() => image.naturalWidth > 0)")
-        await watched.order(page.get_by_role("button", name="Cancel owner's request mine"), "Cancel the request", "mine is cancelled.")
+        await watched.order(
+            page.get_by_role("button", name="Cancel owner's request mine"),
+            "Cancel the request",
+            "mine is cancelled.",
+        )
         await page.get_by_role("button", name="History").click()
         await expect(page.get_by_role("dialog")).to_contain_text("needs the store")
         await page.keyboard.press("Escape")
@@ -164,7 +209,9 @@ async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password
         await context.close()
 
 
-async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_what_is_there_when_it_is_back(browser):
+async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_what_is_there_when_it_is_back(
+    browser,
+):
     async with house_with("a:1", "b:1") as house:
         watched = await opened(browser, house)
         page = watched.page
@@ -197,7 +244,9 @@ SELECT :hour - i / 60, format('caller %d', i % 12), format('model %d', i / 12 % 
 """90 days in which 12 callers ask for each of 5 models in every hour."""
 
 
-async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_as_history(browser, tmp_path):
+async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_as_history(
+    browser, tmp_path
+):
     async with whole_house(tmp_path) as house:
         with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
             connection.execute(BUSY, {"hour": int(time() / 3600)})
@@ -228,7 +277,9 @@ def in_force(house: House, name: str) -> object:
     return orders[name]
 
 
-async def test_pausing_holds_other_programs_back_and_draining_refuses_them_each_said_until_it_is_ended(browser, tmp_path):
+async def test_pausing_holds_other_programs_back_and_draining_refuses_them_each_said_until_it_is_ended(
+    browser, tmp_path
+):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         page, banner = watched.page, watched.page.locator(".order.paused")
@@ -272,29 +323,50 @@ async def test_a_model_is_loaded_pinned_unpinned_and_unloaded_but_not_while_in_u
         await watched.order(f"Unload {CODER}", "Unload")
         await expect(resident).to_have_count(0)
         assert watched.complaints == []
-        assert await house.status("/api/generate", {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}}) == 200
+        assert (
+            await house.status(
+                "/api/generate",
+                {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}},
+            )
+            == 200
+        )
         await expect(page.locator(".run .model")).to_have_text("slow")
         await watched.order("Unload slow", "Unload")
         await expect(page.locator(".said.bad")).to_contain_text("slow")
         await expect(page.locator(".run .model")).to_have_text("slow")
-        await watched.order("Interrupt others", "Interrupt", "1 running request is being interrupted.")
+        await watched.order(
+            "Interrupt others", "Interrupt", "1 running request is being interrupted."
+        )
         await until(house.has_written_all)
         await expect(page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
         assert all("409" in each for each in watched.complaints)
 
 
-async def test_jobs_are_shown_and_cancelled_one_by_one_and_one_that_failed_with_its_reason(browser, tmp_path):
+async def test_jobs_are_shown_and_cancelled_one_by_one_and_one_that_failed_with_its_reason(
+    browser, tmp_path
+):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
-        page, rows = watched.page, watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role("listitem")
+        page, rows = (
+            watched.page,
+            watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role("listitem"),
+        )
         await expect(page.get_by_text("No jobs are waiting.")).to_be_visible()
-        body = {"request": {"model": EMBEDDER, "input": "x", "truncate": "maybe"}, "task_type": "extract"}
+        body = {
+            "request": {"model": EMBEDDER, "input": "x", "truncate": "maybe"},
+            "task_type": "extract",
+        }
         assert await house.status("/llm/jobs", body) == 202
         failed = page.locator(".jobs").get_by_role("listitem").filter(has=page.locator(".dot.bad"))
         await expect(failed).to_contain_text("extract")
         await expect(failed).to_contain_text("400")
         for number in range(JOBS_SHOWN + 3):
-            assert await house.status("/llm/jobs", {"request": ENDLESS, "task_type": f"night-{number}"}) == 202
+            assert (
+                await house.status(
+                    "/llm/jobs", {"request": ENDLESS, "task_type": f"night-{number}"}
+                )
+                == 202
+            )
         await expect(page.locator(".jobs .counts")).to_contain_text(f"{JOBS_SHOWN + 2}")
         await expect(rows).to_have_count(JOBS_SHOWN + 1)
         await expect(rows.nth(1)).to_contain_text("next")
@@ -303,22 +375,33 @@ async def test_jobs_are_shown_and_cancelled_one_by_one_and_one_that_failed_with_
             row = rows.filter(has_text=task_type)
             await watched.order(row.get_by_role("button"), "Cancel the job")
             await expect(row).to_have_count(0)
-        await expect(page.locator(".jobs .counts div").filter(has_text="cancelled").locator("dd")).to_have_text("2")
+        await expect(
+            page.locator(".jobs .counts div").filter(has_text="cancelled").locator("dd")
+        ).to_have_text("2")
         assert watched.complaints == []
 
 
-async def test_alerts_are_tried_and_the_configuration_is_read_again_and_its_mistakes_are_shown(browser, tmp_path):
+async def test_alerts_are_tried_and_the_configuration_is_read_again_and_its_mistakes_are_shown(
+    browser, tmp_path
+):
     source = tmp_path / "hearth.yaml"
     source.write_text("scheduling:\n  no_such_key: 1\n")
-    async with serving_webhooks(Webhooks()) as url, whole_house(tmp_path, source=source, alerts=AlertSettings(webhook_url=url)) as house:
+    async with (
+        serving_webhooks(Webhooks()) as url,
+        whole_house(tmp_path, source=source, alerts=AlertSettings(webhook_url=url)) as house,
+    ):
         watched = await opened(browser, house)
         page = watched.page
-        await watched.order("Interrupt others", "Interrupt", "No running request can be interrupted.")
+        await watched.order(
+            "Interrupt others", "Interrupt", "No running request can be interrupted."
+        )
         await watched.order("Test alerts", "Send", "webhook: delivered")
         assert watched.complaints == []
         await watched.order("Reload configuration", "Reload", "no_such_key")
         await expect(page.locator(".said.bad")).to_be_visible()
-        await expect(page.locator(".notices")).to_contain_text("The configuration file has a mistake")
+        await expect(page.locator(".notices")).to_contain_text(
+            "The configuration file has a mistake"
+        )
         await expect(page.locator(".facts code").first).to_contain_text("no_such_key")
         source.write_text("{}\n")
         await watched.order("Reload configuration", "Reload", "Configuration 2 is in force.")

@@ -1,4 +1,6 @@
-"""The stream of changes: what a listener pieces together is the truth, it costs next to nothing, and it ends when it should."""
+"""The stream of changes: what a listener pieces together is the truth, it costs next to nothing,
+and it ends when it should.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ SOON_S = MIN_INTERVAL_S + 0.05
 SCALARS = st.one_of(st.integers(0, 3), st.sampled_from(["", "a", "é"]), st.booleans())
 LEAVES = st.one_of(SCALARS, st.lists(SCALARS, max_size=2))
 STATES = st.dictionaries(
-    st.sampled_from("abcd"), st.recursive(LEAVES, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3))
+    st.sampled_from("abcd"),
+    st.recursive(LEAVES, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3)),
 )
 
 
@@ -36,8 +39,15 @@ def test_a_patch_makes_the_old_state_into_the_new_one_and_names_only_what_change
     assert applied(old, merge_patch(old, new)) == new
     assert merge_patch(old, dict(old)) == {}
     before: dict[str, object] = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
-    assert merge_patch(before, {"a": {"x": 1, "y": 5}, "b": [1]}) == {"a": {"y": 5}, "b": [1], "c": None}
-    assert bare({"a": None, "b": {"c": None, "d": [{"e": None, "f": 0}]}, 5: False}) == {"b": {"d": [{"f": 0}]}, "5": False}
+    assert merge_patch(before, {"a": {"x": 1, "y": 5}, "b": [1]}) == {
+        "a": {"y": 5},
+        "b": [1],
+        "c": None,
+    }
+    assert bare({"a": None, "b": {"c": None, "d": [{"e": None, "f": 0}]}, 5: False}) == {
+        "b": {"d": [{"f": 0}]},
+        "5": False,
+    }
 
 
 @pytest.mark.parametrize("seed", range(2 * EXAMPLES))
@@ -50,7 +60,11 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_sent(seed):
             async with watching(house.gateway, feed=feed) as page:
                 for number in range(40):
                     await asyncio.sleep(rng.expovariate(0.5))
-                    wanted = {"service_s": rng.uniform(0.1, 8.0), "request_id": f"req_{number}", "caller": rng.choice("xyz")}
+                    wanted = {
+                        "service_s": rng.uniform(0.1, 8.0),
+                        "request_id": f"req_{number}",
+                        "caller": rng.choice("xyz"),
+                    }
                     submit = house.internal if rng.random() < 0.2 else house.submit
                     ticket = submit(rng.choice("abc"), **wanted)
                     if rng.random() < 0.1:
@@ -60,7 +74,10 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_sent(seed):
                 async with watching(house.gateway, feed=feed) as late:
                     await asyncio.sleep(0.9 * MIN_INTERVAL_S)
                     assert page.state == late.state
-                    assert (page.kinds[0], set(page.kinds[1:]) - {"heartbeat"}) == ("state", {"patch"})
+                    assert (page.kinds[0], set(page.kinds[1:]) - {"heartbeat"}) == (
+                        "state",
+                        {"patch"},
+                    )
                     assert bare(page.state) == page.state
             await asyncio.sleep(1000)
 
@@ -78,12 +95,21 @@ async def test_an_idle_gateway_commands_in_force_and_a_request_that_only_takes_t
                 orders.pause()
                 orders.drain()
                 await asyncio.sleep(SOON_S)
-                assert (page.state["orders"]["draining"], page.state["orders"]["paused"]) == (True, ["external"])
-                assert page.state["orders"]["since"] == {"paused": ordered_at, "draining": ordered_at}
+                assert (page.state["orders"]["draining"], page.state["orders"]["paused"]) == (
+                    True,
+                    ["external"],
+                )
+                assert page.state["orders"]["since"] == {
+                    "paused": ordered_at,
+                    "draining": ordered_at,
+                }
             if situation == "running":
                 orders.resume()
                 await asyncio.sleep(SOON_S)
-                assert (page.state["orders"]["draining"], page.state["orders"]["paused"]) == (False, [])
+                assert (page.state["orders"]["draining"], page.state["orders"]["paused"]) == (
+                    False,
+                    [],
+                )
                 house.submit("a", service_s=1000.0, first_byte_s=1.0)
                 await asyncio.sleep(60)
             before = len(page.frames)
@@ -136,7 +162,10 @@ async def test_of_what_has_ended_a_caller_sees_only_its_own_an_admin_all_and_nob
                 for page in (owner, friend):
                     assert [run["caller"] for run in page.state["running"].values()] == ["friend"]
                 await asyncio.sleep(5)
-                assert {item["caller"] for item in owner.state["recent"].values()} == {"friend", "stranger"}
+                assert {item["caller"] for item in owner.state["recent"].values()} == {
+                    "friend",
+                    "stranger",
+                }
                 assert {item["caller"] for item in friend.state["recent"].values()} == {"friend"}
                 assert friend.state["you"] == {"caller": "friend", "admin": False}
 
@@ -144,7 +173,10 @@ async def test_of_what_has_ended_a_caller_sees_only_its_own_an_admin_all_and_nob
 @in_virtual_time
 async def test_a_view_serves_who_comes_within_half_a_pause_and_is_made_anew_for_who_comes_later():
     async with House("a", resident=("a",)) as house:
-        for after_s, is_shared in ((MIN_INTERVAL_S / 2 - 0.02, True), (MIN_INTERVAL_S / 2 + 0.02, False)):
+        for after_s, is_shared in (
+            (MIN_INTERVAL_S / 2 - 0.02, True),
+            (MIN_INTERVAL_S / 2 + 0.02, False),
+        ):
             feed = DashboardFeed(house.gateway)
             async with watching(house.gateway, feed=feed) as first:
                 await asyncio.sleep(after_s)
@@ -186,11 +218,19 @@ async def test_a_waiting_item_says_what_it_waits_for(situation, kind):
             elif situation != "loading":
                 house.submit("a", service_s=30.0)
             await settle()
-            house.submit("a" if situation == "same model" else "b", service_s=5.0, caller="asker", max_tokens=100_000)
+            house.submit(
+                "a" if situation == "same model" else "b",
+                service_s=5.0,
+                caller="asker",
+                max_tokens=100_000,
+            )
             await asyncio.sleep(3.1 if situation == "load failed" else 1.1)
             (row,) = page.state["waiting"]["rows"].values()
             assert (row["caller"], row["why"]["kind"]) == ("asker", kind)
-            assert kind != "swap" or (row["why"]["model"], row["start"] >= page.now) == ("b:latest", True)
+            assert kind != "swap" or (row["why"]["model"], row["start"] >= page.now) == (
+                "b:latest",
+                True,
+            )
         await asyncio.sleep(100)
 
 
@@ -229,5 +269,7 @@ async def test_of_very_many_models_the_page_has_those_in_use_and_the_first_by_na
         ticket = house.submit(names[-3], service_s=1.0)
         shown = await View(house.gateway, 0.0).build(house.now)
         assert isinstance(shown["models"], dict)
-        assert list(shown["models"]) == [f"{name}:latest" for name in (*names[-3:], *names[: MODELS_SHOWN - 3])]
+        assert list(shown["models"]) == [
+            f"{name}:latest" for name in (*names[-3:], *names[: MODELS_SHOWN - 3])
+        ]
         await body_of(ticket)

@@ -1,4 +1,6 @@
-"""Whatever a name or a text in the stream is, the page shows it as text: every string of a full state is replaced by markup."""
+"""Whatever a name or a text in the stream is, the page shows it as text: every string of a full
+state is replaced by markup.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
-pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
+pytest.importorskip(
+    "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
+)
 
 from playwright.async_api import expect
 
 from tests.dashboard.browsing import EVIL, house_with, opened
 from tests.dashboard.full_state import frame_of, full_state
 
-WORDS = frozenset({"kind", "phase", "lane", "band", "state", "readings", "mode", "outcome", "why", "status"})
-"""Fields with a fixed vocabulary, which decide what is drawn; and `timeline`, in which the second of each span is one."""
+WORDS = frozenset(
+    {"kind", "phase", "lane", "band", "state", "readings", "mode", "outcome", "why", "status"}
+)
+"""Fields with a fixed vocabulary, which decide what is drawn; and `timeline`, in which the second
+of each span is one.
+"""
 
 
 def spoiled(value: Any, spoil: Callable[[str, str], str], name: str = "") -> Any:
@@ -26,8 +34,14 @@ def spoiled(value: Any, spoil: Callable[[str, str], str], name: str = "") -> Any
     if isinstance(value, list):
         return [spoiled(each, spoil, name) for each in value]
     if isinstance(value, dict):
-        names_of_things = name in {"models", "residents", "callers", "announced", "waiting", "running", "failed"} and "order" not in value
-        return {(spoil("", key) if names_of_things else key): spoiled(each, spoil, key) for key, each in value.items()}
+        names_of_things = (
+            name in {"models", "residents", "callers", "announced", "waiting", "running", "failed"}
+            and "order" not in value
+        )
+        return {
+            (spoil("", key) if names_of_things else key): spoiled(each, spoil, key)
+            for key, each in value.items()
+        }
     return value
 
 
@@ -45,7 +59,13 @@ async def test_every_text_of_the_stream_stays_text(spoil, browser):
             await expect(page.locator(".notices")).to_contain_text(EVIL)
             await page.locator(".others summary").click()
             panels = [f".panel.{name}" for name in ("now", "line", "jobs", "ended")]
-            for panel in (*panels, *(f"section[aria-labelledby={name}-title]" for name in ("memory", "limits", "gateway"))):
+            for panel in (
+                *panels,
+                *(
+                    f"section[aria-labelledby={name}-title]"
+                    for name in ("memory", "limits", "gateway")
+                ),
+            ):
                 await expect(page.locator(panel)).to_contain_text(EVIL)
             buttons = await page.get_by_role("button", name="Cancel").all()
             assert len(buttons) > 2
@@ -53,6 +73,9 @@ async def test_every_text_of_the_stream_stays_text(spoil, browser):
                 await button.click()
                 await expect(page.get_by_role("dialog")).to_contain_text(EVIL)
                 await page.keyboard.press("Escape")
-            assert (await page.locator("img").count(), await page.locator("[onerror]").count()) == (1, 0)
+            assert (await page.locator("img").count(), await page.locator("[onerror]").count()) == (
+                1,
+                0,
+            )
             assert (watched.complaints, await page.evaluate("brokenPolicies")) == ([], [])
             assert watched.hosts == {urlsplit(house.url).netloc}

@@ -1,4 +1,6 @@
-"""What an update costs the page: what it has to read, and on a quiet machine the CPU time of its own thread; and a long history."""
+"""What an update costs the page: what it has to read, and on a quiet machine the CPU time of its
+own thread; and a long history.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
+pytest.importorskip(
+    "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
+)
 
 from playwright.async_api import CDPSession, Page, expect
 
@@ -55,7 +59,9 @@ class Cost(NamedTuple):
         return cls(await page.evaluate("chars"), cpu_s)
 
 
-async def test_an_update_is_drawn_in_the_turn_in_which_it_comes_and_costs_the_same_however_many_wait(browser, record_testsuite_property):
+async def test_an_update_is_drawn_in_the_turn_in_which_it_comes_and_costs_the_same_however_many_wait(
+    browser, record_testsuite_property
+):
     async with house_with("a:1", depth=2 * MANY) as house:
         watched = await opened(browser, house, script=SCRIPT)
         page, worker, sent = watched.page, house.gateway.worker, count()
@@ -70,17 +76,25 @@ async def test_an_update_is_drawn_in_the_turn_in_which_it_comes_and_costs_the_sa
             for _ in range(leaving):
                 worker.cancel(Sequence(next(oldest)))
             for _ in range(by):
-                worker.submit(new_item("a:1", caller="someone", request_id=f"req-{next(sent)}", service_s=600.0))
+                worker.submit(
+                    new_item(
+                        "a:1", caller="someone", request_id=f"req-{next(sent)}", service_s=600.0
+                    )
+                )
             waiting += by - leaving
             await expect(page.locator(".line .note")).to_contain_text(f"{waiting:,},")
 
         async def cost() -> Cost:
-            """Of one update, in which the first one leaves and two come, which changes every row."""
+            """Of one update, in which the first one leaves and two come, which changes every
+            row.
+            """
             before = await Cost.so_far(page, thread)
             for _ in range(UPDATES):
                 await grow(2, leaving=1)
             after = await Cost.so_far(page, thread)
-            return Cost((after.chars - before.chars) / UPDATES, (after.cpu_s - before.cpu_s) / UPDATES)
+            return Cost(
+                (after.chars - before.chars) / UPDATES, (after.cpu_s - before.cpu_s) / UPDATES
+            )
 
         await grow(FEW)
         await cost()  # the browser compiles what is used often
@@ -104,8 +118,16 @@ ASK = """async () => {
 
 
 def waited_ms() -> float:
-    """How long threads of this process, the gateway's among them, have waited for a CPU that other programs had."""
-    return sum(int((thread / "schedstat").read_text().split()[1]) for thread in Path("/proc/self/task").iterdir()) / 1e6
+    """How long threads of this process, the gateway's among them, have waited for a CPU that other
+    programs had.
+    """
+    return (
+        sum(
+            int((thread / "schedstat").read_text().split()[1])
+            for thread in Path("/proc/self/task").iterdir()
+        )
+        / 1e6
+    )
 
 
 async def answered_ms(page: Page) -> float:

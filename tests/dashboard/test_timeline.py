@@ -15,7 +15,13 @@ from tests.support.cases import for_each
 
 
 def about(number: int) -> dict[str, Any]:
-    return {"sequence": Sequence(number), "request_id": RequestId(f"req_{number}"), "caller": "n8n", "model": "a", "lane": Lane.EXTERNAL}
+    return {
+        "sequence": Sequence(number),
+        "request_id": RequestId(f"req_{number}"),
+        "caller": "n8n",
+        "model": "a",
+        "lane": Lane.EXTERNAL,
+    }
 
 
 def event(name: str, at: float, number: int | None = None, **fields: Any) -> Event:
@@ -23,7 +29,9 @@ def event(name: str, at: float, number: int | None = None, **fields: Any) -> Eve
     return sample(kind, at=at, **({} if number is None else about(number)) | fields)
 
 
-queued, started, ended = (partial(event, name) for name in ("ItemQueued", "ItemDispatched", "ItemEnded"))
+queued, started, ended = (
+    partial(event, name) for name in ("ItemQueued", "ItemDispatched", "ItemEnded")
+)
 drifted = partial(event, "ResidencyDrifted", appeared=("a",), vanished=())
 
 
@@ -51,12 +59,24 @@ THREE = [queued(0, 1), queued(0, 2), queued(0, 3)]
     [
         ([*THREE, started(1, 1), started(3, 2), ended(5, 1), ended(8, 2)], [("a", "busy", 1, 8)]),
         # What goes on after a moment is one stretch, what begins after a pause another.
-        ([*THREE, started(1, 1), ended(2, 1), started(2 + JOIN_S, 2), ended(6, 2)], [("a", "busy", 1, 6)]),
-        ([*THREE, started(1, 1), ended(2, 1), started(20, 3)], [("a", "busy", 1, 2), ("a", "busy", 20, None)]),
+        (
+            [*THREE, started(1, 1), ended(2, 1), started(2 + JOIN_S, 2), ended(6, 2)],
+            [("a", "busy", 1, 6)],
+        ),
+        (
+            [*THREE, started(1, 1), ended(2, 1), started(20, 3)],
+            [("a", "busy", 1, 2), ("a", "busy", 20, None)],
+        ),
         # A swap spans the unloading too, and residency begins where it ends.
-        ([drifted(0), SWAP_STARTED, SWAP_COMPLETED], [("a", "resident", 0, 12), ("b", "swap", 10, 20), ("b", "resident", 20, None)]),
+        (
+            [drifted(0), SWAP_STARTED, SWAP_COMPLETED],
+            [("a", "resident", 0, 12), ("b", "swap", 10, 20), ("b", "resident", 20, None)],
+        ),
         ([SWAP_STARTED, SWAP_FAILED], [("b", "failed", 12, 15)]),
-        ([drifted(0), drifted(7, appeared=("b",), vanished=("a",))], [("a", "resident", 0, 7), ("b", "resident", 7, None)]),
+        (
+            [drifted(0), drifted(7, appeared=("b",), vanished=("a",))],
+            [("a", "resident", 0, 7), ("b", "resident", 7, None)],
+        ),
     ],
 )
 def test_spans_say_what_was_in_memory_worked_or_was_swapped(happened, spans):
@@ -67,54 +87,128 @@ def test_memory_is_brought_in_line_with_what_is_really_there():
     timeline = heard(drifted(5, appeared=("gone",)))
     timeline.settle({"here": 2.0}, 9.0)
     timeline.settle({"here": 2.0}, 10.0)
-    assert sorted(shown(timeline, 11)) == [("gone", "resident", 5, 9.0), ("here", "resident", 2.0, None)]
+    assert sorted(shown(timeline, 11)) == [
+        ("gone", "resident", 5, 9.0),
+        ("here", "resident", 2.0, None),
+    ]
 
 
 def test_depths_keep_the_most_and_the_last_of_each_step_by_lane_and_an_item_that_is_sent_again_waits_and_ends_once():
     internal = queued(2, 3, lane=Lane.INTERNAL), started(11, 3, lane=Lane.INTERNAL)
-    first, second = heard(queued(0, 1), queued(1, 2), internal[0], started(3, 1), ended(4, 2), internal[1]).depths(20)
-    assert (first.external, first.external_last, first.internal, first.internal_last) == (2, 0, 1, 1)
+    first, second = heard(
+        queued(0, 1), queued(1, 2), internal[0], started(3, 1), ended(4, 2), internal[1]
+    ).depths(20)
+    assert (first.external, first.external_last, first.internal, first.internal_last) == (
+        2,
+        0,
+        1,
+        1,
+    )
     assert (second.external, second.internal, second.internal_last) == (0, 0, 0)
-    timeline = heard(queued(0, 1), started(10, 1), event("ItemInterrupted", 15, 1), queued(25, 2))  # ends the work; the item waits again
+    # ends the work; the item waits again
+    timeline = heard(queued(0, 1), started(10, 1), event("ItemInterrupted", 15, 1), queued(25, 2))
     assert shown(timeline, 30) == [("a", "busy", 10, 15)]
-    assert [(mark.at, mark.model, mark.caller) for _, mark in timeline.interruptions(30)] == [(15, "a", "n8n")]
+    assert [(mark.at, mark.model, mark.caller) for _, mark in timeline.interruptions(30)] == [
+        (15, "a", "n8n")
+    ]
     assert timeline.depths(30)[-1].external_last == 2
-    timeline = heard(queued(0, 1), started(1, 1), event("ItemResent", 2, 1), started(3, 1), ended(4, 1))
+    timeline = heard(
+        queued(0, 1), started(1, 1), event("ItemResent", 2, 1), started(3, 1), ended(4, 1)
+    )
     assert (timeline.depths(5)[-1].external_last, len(timeline.ended)) == (0, 1)
 
 
 def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows_without_bound():
     each_s = 10.0
-    lives = ((queued(n * each_s, n), started(n * each_s + 1, n), ended(n * each_s + 2, n)) for n in range(6000))
+    lives = (
+        (queued(n * each_s, n), started(n * each_s + 1, n), ended(n * each_s + 2, n))
+        for n in range(6000)
+    )
     timeline = heard(*(event for life in lives for event in life))
     now = 60_000.0
-    assert all(span.ended_at is not None and span.ended_at > now - SPAN_S for span in timeline.spans(now))
+    assert all(
+        span.ended_at is not None and span.ended_at > now - SPAN_S for span in timeline.spans(now)
+    )
     assert len(timeline.spans(now)) == 360
     assert len(timeline.depths(now)) <= SPAN_S / 10 + 1
     assert len(timeline.ended) == ENDED_KEPT
 
 
-TIMES: dict[str, Any] = {"accepted_wall_s": 1000.0, "ended_wall_s": 1010.0, "queue_s": 5.0, "swap_s": 0.0, "first_byte_s": 1.0}
-MORE: dict[str, Any] = {"backend_s": 4.0, "total_s": 10.0, "attempts": 1, "interrupt_count": 0, "status": 200}
+TIMES: dict[str, Any] = {
+    "accepted_wall_s": 1000.0,
+    "ended_wall_s": 1010.0,
+    "queue_s": 5.0,
+    "swap_s": 0.0,
+    "first_byte_s": 1.0,
+}
+MORE: dict[str, Any] = {
+    "backend_s": 4.0,
+    "total_s": 10.0,
+    "attempts": 1,
+    "interrupt_count": 0,
+    "status": 200,
+}
 INVOCATION = Invocation(
-    epoch=1, outcome=Outcome.COMPLETED, reason="", task_type=None, prompt_tokens=1, output_tokens=1, **about(7), **TIMES, **MORE
+    epoch=1,
+    outcome=Outcome.COMPLETED,
+    reason="",
+    task_type=None,
+    prompt_tokens=1,
+    output_tokens=1,
+    **about(7),
+    **TIMES,
+    **MORE,
 )
-SWAP = LoggedSwap(ended_wall_s=1006.0, from_models=(), to_model="a", swap_s=3.0, vram_mib=None, offloaded=None, failed=False, reason="")
+SWAP = LoggedSwap(
+    ended_wall_s=1006.0,
+    from_models=(),
+    to_model="a",
+    swap_s=3.0,
+    vram_mib=None,
+    offloaded=None,
+    failed=False,
+    reason="",
+)
 
 
-STUCK = replace(SWAP, ended_wall_s=1008.0, from_models=("b",), to_model="", swap_s=0.0, failed=True, reason="swap_failed")
-OVERLAPPING = [INVOCATION, replace(INVOCATION, ended_wall_s=1009.0, backend_s=1.0), replace(INVOCATION, backend_s=8.0)]
+STUCK = replace(
+    SWAP,
+    ended_wall_s=1008.0,
+    from_models=("b",),
+    to_model="",
+    swap_s=0.0,
+    failed=True,
+    reason="swap_failed",
+)
+OVERLAPPING = [
+    INVOCATION,
+    replace(INVOCATION, ended_wall_s=1009.0, backend_s=1.0),
+    replace(INVOCATION, backend_s=8.0),
+]
 
 
 @for_each(
     ("swaps", "invocations", "wall_s", "spans"),
     [
-        ([STUCK, SWAP], [INVOCATION], 1020.0, [("a", "swap", 103.0, 106.0), ("a", "busy", 106.0, 110.0)]),
+        (
+            [STUCK, SWAP],
+            [INVOCATION],
+            1020.0,
+            [("a", "swap", 103.0, 106.0), ("a", "busy", 106.0, 110.0)],
+        ),
         ([], OVERLAPPING, 1020.0, [("a", "busy", 102.0, 110.0)]),  # one span to its last end
-        ([SWAP], [INVOCATION], 1010.0 - 7200.0, [("a", "busy", 116.0, 120.0), ("a", "swap", 117.0, 120.0)]),  # the calendar was set back
+        # the calendar was set back
+        (
+            [SWAP],
+            [INVOCATION],
+            1010.0 - 7200.0,
+            [("a", "busy", 116.0, 120.0), ("a", "swap", 117.0, 120.0)],
+        ),
     ],
 )
-def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log(swaps, invocations, wall_s, spans):
+def test_an_hour_that_an_earlier_process_saw_is_recalled_from_the_log(
+    swaps, invocations, wall_s, spans
+):
     timeline = Timeline()
     timeline.recall(swaps, invocations, now=120.0, wall_s=wall_s)
     assert shown(timeline, 120.0) == spans

@@ -1,4 +1,6 @@
-"""Answers of a real Ollama, as recorded in tests/captures: one request and its raw response per file."""
+"""Answers of a real Ollama, as recorded in tests/captures: one request and its raw response per
+file.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from tests.emulator.captures import CAPTURES, dechunk, read_capture
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One exchange; `chunks` are the HTTP chunks of the answer's body (one for an answer that is not chunked)."""
+    """One exchange; `chunks` are the HTTP chunks of the answer's body (one for an answer that is
+    not chunked).
+    """
 
     method: str
     path: str
@@ -37,4 +41,9 @@ def captured(name: str) -> Captured:
 def captured_streams() -> list[str]:
     """Names of all captures whose answer streams."""
     names = sorted(path.stem for path in CAPTURES.glob("*.txt"))
-    return [name for name in names if captured(name).headers.get("content-type") in ("application/x-ndjson", "text/event-stream")]
+    return [
+        name
+        for name in names
+        if captured(name).headers.get("content-type")
+        in ("application/x-ndjson", "text/event-stream")
+    ]

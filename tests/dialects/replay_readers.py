@@ -1,7 +1,7 @@
 """Strict readers of every dialect's streams.
 
-They refuse whatever a careful client could stumble over: a second beginning, a name that changes, a number left out, a block that was not
-opened.
+They refuse whatever a careful client could stumble over: a second beginning, a name that changes, a
+number left out, a block that was not opened.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def _read_native(reader: Told, data: bytes, *, chat: bool) -> None:
         fields = json.loads(line)
         said = fields["message"] if chat else fields
         need(fields["model"] == "m", "another model")
-        need(fields["created_at"].endswith("Z") and fields["created_at"].count("Z") == 1, "a broken date")
+        need(
+            fields["created_at"].endswith("Z") and fields["created_at"].count("Z") == 1,
+            "a broken date",
+        )
         reader.say("thinking", said.get("thinking", ""))
         reader.say("content", said["content" if chat else "response"])
         for call in said.get("tool_calls", ()):
@@ -126,7 +129,12 @@ def _read_anthropic(reader: Told, events: Iterator[dict[str, Any]]) -> None:
         elif kind == "content_block_delta":
             need(block and event["index"] == index, "a delta outside its block")
             delta = event["delta"]
-            need(delta["type"].startswith("input_json" if block["type"] == "tool_use" else block["type"]), "a delta of another kind")
+            need(
+                delta["type"].startswith(
+                    "input_json" if block["type"] == "tool_use" else block["type"]
+                ),
+                "a delta of another kind",
+            )
             arguments += delta.get("partial_json", "")
             reader.say("thinking", delta.get("thinking", ""))
             reader.say("content", delta.get("text", ""))
@@ -137,7 +145,9 @@ def _read_anthropic(reader: Told, events: Iterator[dict[str, Any]]) -> None:
             block = {}
         elif kind == "message_delta":
             need(not block and event["usage"]["input_tokens"] > 0, "a block is open")
-            reader.reason = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls"}[event["delta"]["stop_reason"]]
+            reader.reason = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls"}[
+                event["delta"]["stop_reason"]
+            ]
         elif kind == "message_stop":
             reader.ended = reader.reason is not None
 
@@ -158,14 +168,26 @@ def _read_responses(reader: Told, events: Iterator[dict[str, Any]]) -> None:
             items.append(event["item"])
             said = ""
         elif "item_id" in event:
-            need(event["item_id"] == items[-1]["id"] and event["output_index"] == len(items) - 1, "another item")
+            need(
+                event["item_id"] == items[-1]["id"] and event["output_index"] == len(items) - 1,
+                "another item",
+            )
             said += event.get("delta", "")
             if "part" in event:
                 need(said == event["part"]["text"], "the part is not the whole")
                 continue
-            need(kind.endswith(".delta") or said == event.get("text", event.get("arguments")), "the sum is not the whole")
+            need(
+                kind.endswith(".delta") or said == event.get("text", event.get("arguments")),
+                "the sum is not the whole",
+            )
         elif kind == "output_item.done":
-            need(all(event["item"].get(key) == items[-1].get(key) for key in ("id", "call_id", "type")), "another item")
+            need(
+                all(
+                    event["item"].get(key) == items[-1].get(key)
+                    for key in ("id", "call_id", "type")
+                ),
+                "another item",
+            )
             items[-1] = event["item"]
         elif kind == "completed":
             need(event["response"]["output"] == items, "the output is not the items")

@@ -1,5 +1,6 @@
-"""Streams of every dialect from the gateway's own writers, which other tests hold to recordings; runs differ in names and cuts. An
-interrupted one is played: what is sent, said again and continued."""
+"""Streams of every dialect from the gateway's own writers, which other tests hold to recordings;
+runs differ in names and cuts. An interrupted one is played: what is sent, said again and continued.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,14 @@ from hearth.dialects.writers import (
     response_in_progress,
 )
 
-ROUTES = ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
+ROUTES = [
+    "/api/chat",
+    "/api/generate",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/messages",
+    "/v1/responses",
+]
 TEXT_ONLY = frozenset({"/api/generate", "/v1/completions"})
 Part = tuple[str, str]
 """`thinking` or `content` with its text; `call` with `[name, arguments]` as JSON."""
@@ -68,7 +76,9 @@ def some_text(rng: random.Random, longest: int) -> str:
 
 
 def some_call(rng: random.Random) -> str:
-    return json.dumps([some_text(rng, 5), {some_text(rng, 4): some_text(rng, 8), "id": rng.randrange(9)}])
+    return json.dumps(
+        [some_text(rng, 5), {some_text(rng, 4): some_text(rng, 8), "id": rng.randrange(9)}]
+    )
 
 
 def some_answer(rng: random.Random, path: str, *, longest: int = 12) -> Answer:
@@ -90,7 +100,10 @@ def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
     """The frames of one run."""
     thoughts = "".join(text for kind, text in answer.parts if kind == "thinking")
     item, reasoned = _reasoning(thoughts, run) if thoughts and path == "/v1/responses" else ({}, [])
-    writer, wall_s = _writer(path, run, [item] if item else []), 1_795_220_000.0 + run.digits() / 512
+    writer, wall_s = (
+        _writer(path, run, [item] if item else []),
+        1_795_220_000.0 + run.digits() / 512,
+    )
     written, said = [*writer.begin(), *reasoned], list[Said]()
     for kind, text in answer.parts:
         if kind == "call":
@@ -100,12 +113,24 @@ def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
             said += [Text(text=piece, thinking=kind == "thinking") for piece in run.cut(text)]
     for part in said:
         written += writer.say(part, wall_s)
-    counts = {"prompt_tokens": run.prompt_tokens, "output_tokens": 6, "total_ns": run.digits(), "output_ns": run.digits()}
+    counts = {
+        "prompt_tokens": run.prompt_tokens,
+        "output_tokens": 6,
+        "total_ns": run.digits(),
+        "output_ns": run.digits(),
+    }
     context = (1, 2, 33) if path == "/api/generate" else ()
-    written += writer.end(Generation(said=said, reason=answer.reason, context=context, **counts), wall_s)
-    frames = [frame_of(route(path), raw) for raw in WholeFrames(route(path)).split(b"".join(written))]
+    written += writer.end(
+        Generation(said=said, reason=answer.reason, context=context, **counts), wall_s
+    )
+    frames = [
+        frame_of(route(path), raw) for raw in WholeFrames(route(path)).split(b"".join(written))
+    ]
     if path == "/v1/responses":
-        frames = [frame.saying({**frame.fields, "sequence_number": number}) for number, frame in enumerate(frames)]
+        frames = [
+            frame.saying({**frame.fields, "sequence_number": number})
+            for number, frame in enumerate(frames)
+        ]
     return [frame.raw for frame in frames]
 
 
@@ -116,21 +141,52 @@ def _writer(path: str, run: Run, items: list[JsonObject]) -> Writer:
     if path == "/v1/messages":
         return MessagesWriter(f"msg_{name}", "m", estimated_tokens=2)
     if path == "/v1/responses":
-        return ResponsesWriter(name, response_in_progress(name, "m", {"tools": [{"id": "mine"}]}, created_wall_s), items=items)
+        return ResponsesWriter(
+            name,
+            response_in_progress(name, "m", {"tools": [{"id": "mine"}]}, created_wall_s),
+            items=items,
+        )
     chat = path == "/v1/chat/completions"
-    return OpenAiWriter(name, "m", chat=chat, created_wall_s=created_wall_s, made_by="fp_ollama", include_usage=run.usage)
+    return OpenAiWriter(
+        name,
+        "m",
+        chat=chat,
+        created_wall_s=created_wall_s,
+        made_by="fp_ollama",
+        include_usage=run.usage,
+    )
 
 
 def _reasoning(thoughts: str, run: Run) -> tuple[JsonObject, list[bytes]]:
-    """The item of a response that shows thoughts, and its events, which the gateway itself never writes."""
-    item: JsonObject = {"id": f"rs_{run.digits()}", "summary": [{"text": thoughts, "type": "summary_text"}], "type": "reasoning"}
+    """The item of a response that shows thoughts, and its events, which the gateway itself never
+    writes.
+    """
+    item: JsonObject = {
+        "id": f"rs_{run.digits()}",
+        "summary": [{"text": thoughts, "type": "summary_text"}],
+        "type": "reasoning",
+    }
     place: JsonObject = {"item_id": item["id"], "output_index": 0, "sequence_number": 0}
     kind = "response.reasoning_summary_text"
     return item, [
-        event({"item": {**item, "summary": []}, "output_index": 0, "sequence_number": 0, "type": "response.output_item.added"}),
+        event(
+            {
+                "item": {**item, "summary": []},
+                "output_index": 0,
+                "sequence_number": 0,
+                "type": "response.output_item.added",
+            }
+        ),
         *(event({"delta": piece, **place, "type": f"{kind}.delta"}) for piece in run.cut(thoughts)),
         event({**place, "text": thoughts, "type": f"{kind}.done"}),
-        event({"item": item, "output_index": 0, "sequence_number": 0, "type": "response.output_item.done"}),
+        event(
+            {
+                "item": item,
+                "output_index": 0,
+                "sequence_number": 0,
+                "type": "response.output_item.done",
+            }
+        ),
     ]
 
 
@@ -150,7 +206,9 @@ def sent_of(path: str, data: bytes) -> Sent:
     return sent
 
 
-def go_on(path: str, sent: Sent, data: bytes, rng: random.Random, *, to_its_end: bool = True) -> bytes:
+def go_on(
+    path: str, sent: Sent, data: bytes, rng: random.Random, *, to_its_end: bool = True
+) -> bytes:
     """What the caller gets of another run; it is added to `sent` as it goes."""
     replay = Replay(route(path), sent)
     out = b""
@@ -178,7 +236,14 @@ def interrupted(path: str, answer: Answer, rng: random.Random) -> bytes:
 
 
 def expected(path: str, answer: Answer) -> Answer:
-    """The answer as its reader takes it: who calls a tool says so as the reason to end, where the dialect has a word for that."""
+    """The answer as its reader takes it: who calls a tool says so as the reason to end, where the
+    dialect has a word for that.
+    """
     called = any(kind == "call" for kind, _ in answer.parts)
-    by_calls = called and (path == "/v1/messages" or (path == "/v1/chat/completions" and answer.reason == "stop"))
-    return Answer(parts=answer.parts, reason="stop" if path == "/v1/responses" else "tool_calls" if by_calls else answer.reason)
+    by_calls = called and (
+        path == "/v1/messages" or (path == "/v1/chat/completions" and answer.reason == "stop")
+    )
+    return Answer(
+        parts=answer.parts,
+        reason="stop" if path == "/v1/responses" else "tool_calls" if by_calls else answer.reason,
+    )

@@ -1,4 +1,7 @@
-"""Any value in any place of a request: it is read, or refused in a way that blames the caller. Nothing else."""
+"""Any value in any place of a request: it is read, or refused in a way that blames the caller.
+
+Nothing else.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,30 @@ from tests.dialects.claude.stories import PNG
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
-ODD: list[Any] = [None, True, -1, 1.5, 1e308, 10**400, "", "text", "\ud800", [], {}, [None], [[]], [{}], {"type": []}, {"a": []}]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    1.5,
+    1e308,
+    10**400,
+    "",
+    "text",
+    "\ud800",
+    [],
+    {},
+    [None],
+    [[]],
+    [{}],
+    {"type": []},
+    {"a": []},
+]
 
 DATE = {"type": "string", "format": "date", "enum": ["x"]}
-SCHEMA = {"type": "object", "properties": {"a": DATE, "b": {"type": "array", "items": {"type": "null"}, "minItems": 1}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": DATE, "b": {"type": "array", "items": {"type": "null"}, "minItems": 1}},
+}
 FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA}
 NESTED = [{"type": "function", "function": FUNCTION}]
 IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
@@ -35,7 +58,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/api/chat": {
         "messages": [
             {"role": "user", "content": "x", "images": [PNG]},
-            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {}}}]},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {}}}],
+            },
             {"role": "tool", "tool_call_id": "c", "tool_name": "f", "content": "r"},
         ],
         "tools": NESTED,
@@ -44,7 +70,15 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "keep_alive": "5m",
         "stream": True,
     },
-    "/api/generate": {"prompt": "x", "system": "s", "suffix": "", "images": [PNG], "raw": False, "context": [], "format": "json"},
+    "/api/generate": {
+        "prompt": "x",
+        "system": "s",
+        "suffix": "",
+        "images": [PNG],
+        "raw": False,
+        "context": [],
+        "format": "json",
+    },
     "/api/embed": {"input": ["x"]},
     "/api/embeddings": {"prompt": "x"},
     "/v1/embeddings": {"input": ["x"]},
@@ -80,8 +114,14 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "system": [TEXT],
         "messages": [
             {"role": "user", "content": [DOCUMENT]},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [TEXT]}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "c", "content": [TEXT]}],
+            },
         ],
         "tools": [{"name": "f", "input_schema": SCHEMA}],
         "tool_choice": {"type": "auto"},
@@ -92,7 +132,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 def with_odd_values(request: Any) -> Iterator[Any]:
     """The request with each of its values, however deep, replaced by each odd one."""
-    inside = request.items() if isinstance(request, dict) else enumerate(request) if isinstance(request, list) else ()
+    inside = (
+        request.items()
+        if isinstance(request, dict)
+        else enumerate(request)
+        if isinstance(request, list)
+        else ()
+    )
     for place, value in inside:
         for other in (*ODD, *with_odd_values(value)):
             if isinstance(request, dict):
@@ -102,7 +148,9 @@ def with_odd_values(request: Any) -> Iterator[Any]:
 
 
 def read(path: str, body: bytes) -> None:
-    """What the gateway reads of every request before it is queued, and of one that is interrupted or gathered."""
+    """What the gateway reads of every request before it is queued, and of one that is interrupted
+    or gathered.
+    """
     route = INFERENCE_ROUTES[path]
     _, fields = read_request(route, body, lambda _model: LoadOptions(), strip_attribution=True)
     seeded(route, body, fields, 5, only_replay=False, continue_diverged=True)
@@ -133,7 +181,12 @@ def test_no_value_in_any_place_breaks_the_reading_of_a_request(path, done):
 
 
 @settings(max_examples=50 * EXAMPLES, deadline=None)
-@given(st.sampled_from([(path, done) for path in INFERENCE_ROUTES for done in (read, translate, count)]), st.randoms(use_true_random=False))
+@given(
+    st.sampled_from(
+        [(path, done) for path in INFERENCE_ROUTES for done in (read, translate, count)]
+    ),
+    st.randoms(use_true_random=False),
+)
 def test_nor_do_several_at_once(of, rng):
     path, done = of
     request: Any = {"model": "m", **REQUESTS[path]}

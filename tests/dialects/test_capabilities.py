@@ -32,17 +32,46 @@ BLOCK = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
         ("/api/chat", {"messages": [USER], "think": "very"}, ""),  # refused for itself
         ("/api/chat", {"messages": [USER, {**USER, "images": ["AA=="]}]}, "vision"),
         ("/api/chat", {"messages": [{**USER, "images": []}], "images": ["AA=="]}, ""),
-        ("/api/chat", {"messages": [{**USER, "Images": ["AA=="]}], "Tools": TOOLS}, "tools vision"),  # as Go matches keys
-        ("/api/generate", {"prompt": "hi", "suffix": "x", "think": "low", "tools": TOOLS}, "thinking insert"),
+        # as Go matches keys
+        ("/api/chat", {"messages": [{**USER, "Images": ["AA=="]}], "Tools": TOOLS}, "tools vision"),
+        (
+            "/api/generate",
+            {"prompt": "hi", "suffix": "x", "think": "low", "tools": TOOLS},
+            "thinking insert",
+        ),
         ("/api/generate", {"prompt": "hi", "images": ["AA=="], "suffix": ""}, "vision"),
-        ("/v1/chat/completions", {"messages": [USER], "tools": TOOLS, "reasoning_effort": "low"}, "thinking tools"),
+        (
+            "/v1/chat/completions",
+            {"messages": [USER], "tools": TOOLS, "reasoning_effort": "low"},
+            "thinking tools",
+        ),
         ("/v1/chat/completions", {"messages": [USER], "reasoning": {"effort": "high"}}, "thinking"),
-        ("/v1/chat/completions", {"messages": [USER], "reasoning_effort": "none", "think": True}, ""),
+        (
+            "/v1/chat/completions",
+            {"messages": [USER], "reasoning_effort": "none", "think": True},
+            "",
+        ),
         ("/v1/chat/completions", {"messages": turn(IMAGE_URL)}, "vision"),
-        ("/v1/completions", {"prompt": "hi", "suffix": "x", "tools": TOOLS, "reasoning_effort": "low"}, ""),
-        ("/v1/responses", {"input": "hi", "tools": [{"type": "web_search"}], "reasoning": {"effort": "low"}}, "thinking"),
-        ("/v1/responses", {"input": turn(INPUT_IMAGE), "tools": [{"type": "function", "name": "f"}]}, "tools vision"),
-        ("/v1/messages", {"messages": [USER], "tools": [{"name": "f"}], "thinking": {"type": "enabled"}}, "tools"),
+        (
+            "/v1/completions",
+            {"prompt": "hi", "suffix": "x", "tools": TOOLS, "reasoning_effort": "low"},
+            "",
+        ),
+        (
+            "/v1/responses",
+            {"input": "hi", "tools": [{"type": "web_search"}], "reasoning": {"effort": "low"}},
+            "thinking",
+        ),
+        (
+            "/v1/responses",
+            {"input": turn(INPUT_IMAGE), "tools": [{"type": "function", "name": "f"}]},
+            "tools vision",
+        ),
+        (
+            "/v1/messages",
+            {"messages": [USER], "tools": [{"name": "f"}], "thinking": {"type": "enabled"}},
+            "tools",
+        ),
         ("/v1/messages", {"messages": turn({"type": "tool_result", "content": [BLOCK]})}, "vision"),
         ("/v1/messages", {"messages": [1, {"content": 5}, {"content": ["a"]}]}, ""),
     ],
@@ -65,11 +94,17 @@ def test_a_body_is_read_for_what_its_model_must_be_able_to_do(path, asked, wante
         ("/v1/responses", {"input": {}, "tools": TOOLS}, ()),
     ],
 )
-def test_an_embedding_of_nothing_only_loads_the_model_and_what_ollama_cannot_read_is_left_to_it(path, asked, wanted):
+def test_an_embedding_of_nothing_only_loads_the_model_and_what_ollama_cannot_read_is_left_to_it(
+    path, asked, wanted
+):
     assert needs_of(INFERENCE_ROUTES[path], Body(asked), "m").capabilities == wanted
 
 
-EVERYTHING: dict[str, Any] = {"messages": [{**USER, "images": ["AA=="]}], "tools": TOOLS, "think": True}
+EVERYTHING: dict[str, Any] = {
+    "messages": [{**USER, "images": ["AA=="]}],
+    "tools": TOOLS,
+    "think": True,
+}
 VISION = "Multimodal data provided, but model does not support multimodal requests."
 
 
@@ -86,15 +121,29 @@ VISION = "Multimodal data provided, but model does not support multimodal reques
     ],
 )
 def test_of_several_things_that_a_model_cannot_do_ollama_names_the_first(has, name, text):
-    refused = refusal(needs_of(INFERENCE_ROUTES["/api/chat"], Body(EVERYTHING), "called"), frozenset(has.split()), name, "0.33.0")
-    assert (None if refused is None else (refused.message, refused.status)) == (None if text is None else (text, 400))
+    refused = refusal(
+        needs_of(INFERENCE_ROUTES["/api/chat"], Body(EVERYTHING), "called"),
+        frozenset(has.split()),
+        name,
+        "0.33.0",
+    )
+    assert (None if refused is None else (refused.message, refused.status)) == (
+        None if text is None else (text, 400)
+    )
 
 
 @for_each(
     ("path", "has", "version", "refused"),
     [
-        *(("/api/embed", "completion", version, 501) for version in ("0.30.0", "0.33.0-rc2", "v1.2.3", "0.0.0")),
-        *(("/api/embed", "completion", version, None) for version in ("0.24.0", "0.9.6", "", "unknown")),  # any model could, then
+        *(
+            ("/api/embed", "completion", version, 501)
+            for version in ("0.30.0", "0.33.0-rc2", "v1.2.3", "0.0.0")
+        ),
+        # any model could, then
+        *(
+            ("/api/embed", "completion", version, None)
+            for version in ("0.24.0", "0.9.6", "", "unknown")
+        ),
         ("/api/embeddings", "completion", "0.33.0", 500),
         ("/v1/embeddings", "completion", "0.33.0", 501),
         ("/v1/embeddings", "embedding", "0.33.0", None),

@@ -1,4 +1,6 @@
-"""The rest of an interrupted answer: asked for from the right place, joined without a gap or a repetition, in every dialect."""
+"""The rest of an interrupted answer: asked for from the right place, joined without a gap or a
+repetition, in every dialect.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hearth.dialects.continuing import NO_TIME, Continuation, Spent, goes_on_with_the_answer, lead_in, prompt_tokens_in, rendered_in
+from hearth.dialects.continuing import (
+    NO_TIME,
+    Continuation,
+    Spent,
+    goes_on_with_the_answer,
+    lead_in,
+    prompt_tokens_in,
+    rendered_in,
+)
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import read_request, seeded
 from hearth.errors import BackendError, StreamDiverged
 from hearth.types import BackendCall, LoadOptions
 from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import ROUTES, Answer, Run, chunked, expected, sent_of, some_text, stream
+from tests.dialects.replay_streams import (
+    ROUTES,
+    Answer,
+    Run,
+    chunked,
+    expected,
+    sent_of,
+    some_text,
+    stream,
+)
 from tests.dialects.replay_streams import route as route_of
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
@@ -45,7 +64,10 @@ class Words(Run):
 
 
 SCHEMA: JsonObject = {"type": "object"}
-TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "Finds", "parameters": SCHEMA}}
+TOOL: JsonObject = {
+    "type": "function",
+    "function": {"name": "find", "description": "Finds", "parameters": SCHEMA},
+}
 
 
 def offering(path: str) -> dict[str, Any]:
@@ -65,33 +87,73 @@ WALL_S = 1_795_227_019.0
 
 
 def call_to(path: str, **more: Any) -> BackendCall:
-    return BackendCall(method="POST", path=path, body=encode({"model": "m", **BODIES[path], "stream": True, **more}))
+    return BackendCall(
+        method="POST",
+        path=path,
+        body=encode({"model": "m", **BODIES[path], "stream": True, **more}),
+    )
 
 
-def native_rest(rest: str, *, done: str = "stop", cut: Run | None = None, calls: Sequence[str] | None = None) -> bytes:
-    """What a model server says to `raw`; with `calls` to `/api/chat` with the beginning of an answer."""
-    said: list[dict[str, Any]] = [{"content": piece} for piece in (cut or Run(rng=random.Random(1))).cut(rest)]
+def native_rest(
+    rest: str, *, done: str = "stop", cut: Run | None = None, calls: Sequence[str] | None = None
+) -> bytes:
+    """What a model server says to `raw`; with `calls` to `/api/chat` with the beginning of an
+    answer.
+    """
+    said: list[dict[str, Any]] = [
+        {"content": piece} for piece in (cut or Run(rng=random.Random(1))).cut(rest)
+    ]
     for number, (name, arguments) in enumerate(map(json.loads, calls or ())):
-        called = {"id": f"call_{number}", "function": {"index": number, "name": name, "arguments": arguments}}
+        called = {
+            "id": f"call_{number}",
+            "function": {"index": number, "name": name, "arguments": arguments},
+        }
         said.append({"content": "", "tool_calls": [called]})
-    counts = {"total_duration": 5, "prompt_eval_count": 30, "eval_count": len(said), "eval_duration": 3}
+    counts = {
+        "total_duration": 5,
+        "prompt_eval_count": 30,
+        "eval_count": len(said),
+        "eval_duration": 3,
+    }
     lines: list[tuple[dict[str, Any], dict[str, Any]]] = [(one, {"done": False}) for one in said]
     lines += [({"content": ""}, {"done": True, "done_reason": done, **counts})]
     head: dict[str, Any] = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
-    shaped = [({"response": one["content"]} if calls is None else {"message": {"role": "assistant", **one}}, end) for one, end in lines]
+    shaped = [
+        (
+            {"response": one["content"]}
+            if calls is None
+            else {"message": {"role": "assistant", **one}},
+            end,
+        )
+        for one, end in lines
+    ]
     return b"".join(encode({**head, **one, **end}) + b"\n" for one, end in shaped)
 
 
 def gone_on(
-    path: str, answer: Answer, seen: bytes, rng: random.Random, *, stop: tuple[str, ...] = (), offers: bool = False
+    path: str,
+    answer: Answer,
+    seen: bytes,
+    rng: random.Random,
+    *,
+    stop: tuple[str, ...] = (),
+    offers: bool = False,
 ) -> bytes | None:
-    """All that a caller sees of an answer of which it had `seen`; None where that is nothing to go on from."""
+    """All that a caller sees of an answer of which it had `seen`; None where that is nothing to go
+    on from.
+    """
     name = {"/v1/messages": "stop_sequences"}.get(path, "stop")
-    more = ({name: list(stop)} if path.startswith("/v1") else {"options": {"stop": list(stop)}}) if stop else {}
+    more = (
+        ({name: list(stop)} if path.startswith("/v1") else {"options": {"stop": list(stop)}})
+        if stop
+        else {}
+    )
     sent = sent_of(path, seen)
     seen = sent.data
     try:
-        rest = Continuation(route_of(path), call_to(path, **more, **(offering(path) if offers else {})), sent)
+        rest = Continuation(
+            route_of(path), call_to(path, **more, **(offering(path) if offers else {})), sent
+        )
     except StreamDiverged:
         return None
     if rest.nothing_said:
@@ -104,7 +166,11 @@ def gone_on(
     calls = [call for kind, call in answer.parts if kind == "call"] if offers else None
     done = "length" if answer.reason == "length" else "stop"
     said = native_rest(text[len(known) :], done=done, cut=Run(rng=rng), calls=calls)
-    return seen + b"".join([rest.feed(chunk, WALL_S) for chunk in chunked(said, rng)]) + rest.finish(NO_TIME, WALL_S)
+    return (
+        seen
+        + b"".join([rest.feed(chunk, WALL_S) for chunk in chunked(said, rng)])
+        + rest.finish(NO_TIME, WALL_S)
+    )
 
 
 def said(words: str) -> Answer:
@@ -119,7 +185,8 @@ def asked(rest: Continuation, *, from_before: bool = True) -> Any:
 def plain_answer(rng: random.Random, path: str) -> Answer:
     thinks = rng.random() < 0.3 and path != "/v1/completions"
     thoughts = (("thinking", some_text(rng, 9)),) if thinks else ()
-    reason = "stop" if path == "/v1/messages" else rng.choice(("stop", "length"))  # which of the two is told two frames after the text
+    # which of the two is told two frames after the text
+    reason = "stop" if path == "/v1/messages" else rng.choice(("stop", "length"))
     return Answer(parts=(*thoughts, ("content", some_text(rng, 14))), reason=reason)
 
 
@@ -128,7 +195,9 @@ ENDINGS = {"/v1/chat/completions": 3, "/v1/completions": 3, "/v1/messages": 3, "
 
 
 def places(path: str, frames: list[bytes]) -> Iterator[bytes]:
-    """What a caller may have when its stream is interrupted: any byte up to the end of the text, then whole frames."""
+    """What a caller may have when its stream is interrupted: any byte up to the end of the text,
+    then whole frames.
+    """
     text = b"".join(frames[: -ENDINGS.get(path, 1)])
     yield from (text[:cut] for cut in range(1, len(text) + 1))
     yield from (b"".join(frames[:-left]) for left in range(ENDINGS.get(path, 1) - 1, 0, -1))
@@ -148,9 +217,18 @@ def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
     assert went_on > 100
 
 
-@for_each("calls", [(), ('["find", {"city": "Rome", "n": [1, {"a": null}]}]',), ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]')])
+@for_each(
+    "calls",
+    [
+        (),
+        ('["find", {"city": "Rome", "n": [1, {"a": null}]}]',),
+        ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]'),
+    ],
+)
 @for_each("path", CHATS)
-def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on_from_also_with_calls(path: str, calls: tuple[str, ...]) -> None:
+def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on_from_also_with_calls(
+    path: str, calls: tuple[str, ...]
+) -> None:
     reason = TOLD_BY.get(path, "stop") if calls else "stop"
     for number in range(DRAWN):
         rng = random.Random(number)
@@ -165,11 +243,22 @@ def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on_from_als
 
 @pytest.mark.parametrize("path", ROUTES)
 @settings(max_examples=30 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(content=st.text(st.characters(exclude_categories=["Cs"]), min_size=2), seed=st.integers(0, 10**9))
-def test_any_text_goes_on_from_any_place_also_with_stop_sequences(path: str, content: str, seed: int) -> None:
+@given(
+    content=st.text(st.characters(exclude_categories=["Cs"]), min_size=2),
+    seed=st.integers(0, 10**9),
+)
+def test_any_text_goes_on_from_any_place_also_with_stop_sequences(
+    path: str, content: str, seed: int
+) -> None:
     rng, answer = random.Random(seed), said(content)
     stop = (content[rng.randrange(len(content)) :] + "?", "END")
-    seen = gone_on(path, answer, rng.choice(list(places(path, list(stream(path, answer, Run(rng=rng)))))), rng, stop=stop)
+    seen = gone_on(
+        path,
+        answer,
+        rng.choice(list(places(path, list(stream(path, answer, Run(rng=rng)))))),
+        rng,
+        stop=stop,
+    )
     assert seen is None or told(path, seen).answer == expected(path, answer)
 
 
@@ -182,7 +271,9 @@ def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: s
         if rest.nothing_said:
             continue
         known = asked(rest)["prompt"].removeprefix(PREFIX)
-        seen = sent.data + rest.feed(native_rest(answer.text[len(known) : len(known) + 6])[:-200], WALL_S)
+        seen = sent.data + rest.feed(
+            native_rest(answer.text[len(known) : len(known) + 6])[:-200], WALL_S
+        )
         again = gone_on(path, answer, seen, rng)
         assert again is not None
         assert told(path, again).answer == expected(path, answer)
@@ -193,13 +284,20 @@ TWO = said("one two three four")
 
 def after(path: str, answer: Answer, frames: int, **more: Any) -> Continuation:
     """What goes on after so many frames of an answer."""
-    sent = stream(path, answer, Words(rng=random.Random(0)) if "|" in answer.text else Run(rng=random.Random(0)))[:frames]
+    sent = stream(
+        path,
+        answer,
+        Words(rng=random.Random(0)) if "|" in answer.text else Run(rng=random.Random(0)),
+    )[:frames]
     return Continuation(route_of(path), call_to(path, **more), sent_of(path, b"".join(sent)))
 
 
 def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> Any:
     """The request for the rest of a native answer that was sent a word per frame."""
-    return asked(after("/api/generate", said(sent), sent.count("|") + 1, options=options), from_before=from_before)
+    return asked(
+        after("/api/generate", said(sent), sent.count("|") + 1, options=options),
+        from_before=from_before,
+    )
 
 
 @for_each(
@@ -216,7 +314,9 @@ def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> Any:
         ("   ", [], ""),
     ],
 )
-def test_it_is_asked_from_before_what_cannot_be_read_again_as_it_was(sent: str, stop: list[str], known: str) -> None:
+def test_it_is_asked_from_before_what_cannot_be_read_again_as_it_was(
+    sent: str, stop: list[str], known: str
+) -> None:
     assert asked_for(sent, stop=stop)["prompt"] == PREFIX + known
     assert asked_for(sent, stop=stop, from_before=False)["prompt"] == PREFIX + sent.replace("|", "")
 
@@ -224,11 +324,21 @@ def test_it_is_asked_from_before_what_cannot_be_read_again_as_it_was(sent: str, 
 def test_the_rest_of_the_budget_and_another_seed_are_asked_for() -> None:
     body = asked_for("one| two| three|  ", num_predict=10, seed=7, temperature=0.8, num_ctx=512)
     assert body["options"] == {"num_predict": 7, "seed": 10, "temperature": 0.8, "num_ctx": 512}
-    assert (body["raw"], body["stream"], body["truncate"], body["model"]) == (True, True, False, "m")
+    assert (body["raw"], body["stream"], body["truncate"], body["model"]) == (
+        True,
+        True,
+        False,
+        "m",
+    )
 
 
-@for_each(("path", "more", "expected"), [(CHAT, {"shift": False}, {"shift": False}), (GPT, {"shift": False}, {}), (CHAT, {}, {})])
-def test_whether_the_context_may_shift_is_asked_for_as_a_native_caller_said(path, more, expected) -> None:
+@for_each(
+    ("path", "more", "expected"),
+    [(CHAT, {"shift": False}, {"shift": False}), (GPT, {"shift": False}, {}), (CHAT, {}, {})],
+)
+def test_whether_the_context_may_shift_is_asked_for_as_a_native_caller_said(
+    path, more, expected
+) -> None:
     body = asked(after(path, said("one|"), 1, **more))
     assert {name: value for name, value in body.items() if name == "shift"} == expected
 
@@ -246,9 +356,15 @@ def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None
 def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
     rest = after(CHAT, said("one|one|one"), 3)
     asked(rest)
-    seen = rest.feed(native_rest("more"), WALL_S) + rest.finish(Spent(total_s=2.0, prompt_s=0.5, decode_s=1.5), WALL_S)
+    seen = rest.feed(native_rest("more"), WALL_S) + rest.finish(
+        Spent(total_s=2.0, prompt_s=0.5, decode_s=1.5), WALL_S
+    )
     last, output = json.loads(seen.splitlines()[-1]), 3 + len(seen.splitlines()) - 1
-    assert (last["prompt_eval_count"], last["eval_count"]) == (rest.usage.prompt_tokens, rest.usage.output_tokens) == (27, output)
+    assert (
+        (last["prompt_eval_count"], last["eval_count"])
+        == (rest.usage.prompt_tokens, rest.usage.output_tokens)
+        == (27, output)
+    )
     assert (last["total_duration"], last["eval_duration"]) == (2_000_000_005, 1_500_000_003)
     assert not {"load_duration", "prompt_eval_duration"} & last.keys()
 
@@ -264,7 +380,9 @@ def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
         (None, 27, 3),
     ],
 )
-def test_the_text_so_far_has_as_many_tokens_as_the_model_server_counts_if_that_can_be(prompt, read, known) -> None:
+def test_the_text_so_far_has_as_many_tokens_as_the_model_server_counts_if_that_can_be(
+    prompt, read, known
+) -> None:
     rest = after("/api/generate", said("three| |wörter"), 3, options={"num_predict": 20})
     rest.prefix("", PREFIX, None)
     rest.prompt_tokens = prompt
@@ -291,25 +409,50 @@ def test_an_answer_without_a_limit_is_counted_when_it_ends() -> None:
 
 
 def test_one_token_is_asked_for_to_count_a_prompt_on_the_model_as_it_is_loaded() -> None:
-    rest = after(CHAT, said("one|two"), 2, options={"num_ctx": 512, "stop": ["x"], "num_predict": 9}, shift=False)
+    rest = after(
+        CHAT,
+        said("one|two"),
+        2,
+        options={"num_ctx": 512, "stop": ["x"], "num_predict": 9},
+        shift=False,
+    )
     rest.prefix("<final>", "<a>", None)
     rest.place("<a><final>", from_before=True)
     for text, prompt in ((False, "<a>"), (True, "<a><final>onetwo")):
         call = rest.counting(text=text)
         body = json.loads(call.body)
-        assert (call.path, body.pop("prompt"), body.pop("options")) == (GENERATE, prompt, {"num_ctx": 512, "num_predict": 1})
-        assert body == {"model": "m", "raw": True, "stream": False, "truncate": False, "shift": False}
+        assert (call.path, body.pop("prompt"), body.pop("options")) == (
+            GENERATE,
+            prompt,
+            {"num_ctx": 512, "num_predict": 1},
+        )
+        assert body == {
+            "model": "m",
+            "raw": True,
+            "stream": False,
+            "truncate": False,
+            "shift": False,
+        }
     assert prompt_tokens_in(b'{"prompt_eval_count":7}') == 7
-    assert [prompt_tokens_in(answer) for answer in (b"", b"[]", b"{}", b'{"prompt_eval_count":-1}')] == [None] * 4
+    assert [
+        prompt_tokens_in(answer) for answer in (b"", b"[]", b"{}", b'{"prompt_eval_count":-1}')
+    ] == [None] * 4
 
 
-@for_each(("limit", "reason", "tokens"), [(None, "stop", 6), (9, "stop", 6), (5, "length", 5), (4, "length", 4), (9, "length", 5)])
+@for_each(
+    ("limit", "reason", "tokens"),
+    [(None, "stop", 6), (9, "stop", 6), (5, "length", 5), (4, "length", 4), (9, "length", 5)],
+)
 def test_an_answer_that_had_ended_counts_its_end(limit, reason, tokens) -> None:
     """Its text was closed, or the finish was told; the rest that is asked for is not passed on."""
     answer = Answer(parts=(("content", "one|two"),), reason=reason)
     options = {} if limit is None else {"max_tokens": limit}
     frames = stream(COMPLETIONS, answer, Words(rng=random.Random(0)))
-    rest = Continuation(route_of(COMPLETIONS), call_to(COMPLETIONS, **options), sent_of(COMPLETIONS, b"".join(frames[:3])))
+    rest = Continuation(
+        route_of(COMPLETIONS),
+        call_to(COMPLETIONS, **options),
+        sent_of(COMPLETIONS, b"".join(frames[:3])),
+    )
     rest.prefix("", PREFIX, None)
     rest.prompt_tokens = 25
     rest.place(PREFIX, from_before=True)
@@ -317,7 +460,10 @@ def test_an_answer_that_had_ended_counts_its_end(limit, reason, tokens) -> None:
     assert json.loads(rest.ask().body)["options"]["num_predict"] == 1
     rest.feed(native_rest("more"), WALL_S)
     seen = told(COMPLETIONS, b"".join(frames[:3]) + rest.finish(NO_TIME, WALL_S)).answer
-    assert (seen, rest.usage.output_tokens) == (Answer(parts=(("content", "onetwo"),), reason=reason), tokens)
+    assert (seen, rest.usage.output_tokens) == (
+        Answer(parts=(("content", "onetwo"),), reason=reason),
+        tokens,
+    )
 
 
 def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
@@ -333,13 +479,17 @@ def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
         (continuing("one"), b'{"error":"unexpected EOF"}\n', BackendError),
     ],
 )
-def test_something_else_than_was_asked_from_and_an_error_are_refused_before_anything_comes_out(rest, told, error) -> None:
+def test_something_else_than_was_asked_from_and_an_error_are_refused_before_anything_comes_out(
+    rest, told, error
+) -> None:
     with pytest.raises(error):
         rest.feed(told, WALL_S)
     assert rest.asked_from_before is (error is StreamDiverged)
 
 
-def test_a_stop_sequence_across_the_cut_ends_the_answer_and_a_rest_without_its_last_line_does_not() -> None:
+def test_a_stop_sequence_across_the_cut_ends_the_answer_and_a_rest_without_its_last_line_does_not() -> (
+    None
+):
     rest = continuing("say EN", stop=("END",))
     assert rest.feed(native_rest(""), WALL_S) + rest.finish(NO_TIME, WALL_S) != b""
     assert rest.complete
@@ -356,9 +506,19 @@ def text_of(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-IMAGE_URL, SEARCH = {"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "web_search", "name": "web_search"}
+IMAGE_URL, SEARCH = (
+    {"type": "image_url", "image_url": {"url": "data:,"}},
+    {"type": "web_search", "name": "web_search"},
+)
 NOT_PLAIN: list[tuple[str, dict[str, Any]]] = [
-    *((CHAT, more) for more in ({"format": "json"}, {"logprobs": True}, {"messages": [turn("user", "x", images=["aGk="])]})),
+    *(
+        (CHAT, more)
+        for more in (
+            {"format": "json"},
+            {"logprobs": True},
+            {"messages": [turn("user", "x", images=["aGk="])]},
+        )
+    ),
     (GENERATE, {"images": ["aGk="]}),
     (GPT, {"response_format": {"type": "json_object"}}),
     *((GPT, {"messages": [turn("user", [IMAGE_URL])], **more}) for more in ({}, {"tools": [TOOL]})),
@@ -366,7 +526,10 @@ NOT_PLAIN: list[tuple[str, dict[str, Any]]] = [
     (COMPLETIONS, {"prompt": ["a", "b"]}),
     *((path, {"tools": [SEARCH]}) for path in (CLAUDE, RESPONSES)),
     (CLAUDE, {"messages": [turn("user", [{"type": "image", "source": {}}])]}),
-    (CLAUDE, {"messages": [turn("user", [{"type": "tool_result", "content": [{"type": "image"}]}])]}),
+    (
+        CLAUDE,
+        {"messages": [turn("user", [{"type": "tool_result", "content": [{"type": "image"}]}])]},
+    ),
     (RESPONSES, {"text": {"format": {"type": "json_schema", "schema": {}}}}),
     (RESPONSES, {"input": [{"type": "function_call", "name": "t", "arguments": "{"}]}),
 ]
@@ -381,20 +544,34 @@ def test_what_is_no_plain_text_is_not_continued(path, more) -> None:
 @for_each("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
 def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments) -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": "HERE"}}
-    asked: Any = {"model": "m", "stream": True, "tools": [TOOL], "messages": [turn("assistant", "", tool_calls=[call])]}
+    asked: Any = {
+        "model": "m",
+        "stream": True,
+        "tools": [TOOL],
+        "messages": [turn("assistant", "", tool_calls=[call])],
+    }
     body = encode(asked).replace(b"HERE", arguments)
     fields = read_request(route_of(GPT), body, lambda _: LoadOptions())[1]
-    assert "continued" not in seeded(route_of(GPT), body, fields, 1, only_replay=False, continue_diverged=True)[1]
+    assert (
+        "continued"
+        not in seeded(route_of(GPT), body, fields, 1, only_replay=False, continue_diverged=True)[1]
+    )
 
 
-def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thoughts_are_no_rest() -> None:
+def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thoughts_are_no_rest() -> (
+    None
+):
     frames = len(stream(CLAUDE, TWO, Run(rng=random.Random(0))))
     with pytest.raises(StreamDiverged):
         after(CLAUDE, TWO, frames - 2, **offering(CLAUDE))
     rest = after(CHAT, TWO, 4, **offering(CHAT))
     asked(rest)
     with pytest.raises(StreamDiverged):
-        rest.feed(encode({"model": "m", "message": turn("assistant", "", thinking="well"), "done": False}) + b"\n", WALL_S)
+        rest.feed(
+            encode({"model": "m", "message": turn("assistant", "", thinking="well"), "done": False})
+            + b"\n",
+            WALL_S,
+        )
 
 
 @for_each("parts", [(("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))])
@@ -403,27 +580,51 @@ def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path
     whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
     place = whole.rindex(b"well" if parts[0][0] == "thinking" else b'"t"')
     with pytest.raises(StreamDiverged):
-        Continuation(route_of(path), call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2]))
+        Continuation(
+            route_of(path), call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2])
+        )
 
 
 ASKED, SUN = turn("user", "weather?"), turn("tool", "sun", tool_call_id="c1")
 CALLED: Any = {"id": "c1", "function": {"name": "find", "arguments": {"city": "Rome"}}}
-OPENAI_CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"city": "Rome"}'}}
+OPENAI_CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "find", "arguments": '{"city": "Rome"}'},
+}
 CLAUDE_CALL = {"type": "tool_use", "id": "c1", "name": "find", "input": {"city": "Rome"}}
 CLAUDE_RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": [text_of("sun")]}
-RESPONSE_CALL = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{"city": "Rome"}'}
+RESPONSE_CALL = {
+    "type": "function_call",
+    "call_id": "c1",
+    "name": "find",
+    "arguments": '{"city": "Rome"}',
+}
 RESPONSE_RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
 HIDDEN_THOUGHT = {"type": "reasoning", "summary": [], "encrypted_content": "hm"}
-NATIVE_TOOL: JsonObject = {"type": "function", "function": {"name": "find", "description": "", "parameters": SCHEMA}}
+NATIVE_TOOL: JsonObject = {
+    "type": "function",
+    "function": {"name": "find", "description": "", "parameters": SCHEMA},
+}
 CLAUDE_TOOL = {"name": "find", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}
-RESPONSE_TOOL = {"type": "function", "name": "find", "description": None, "strict": False, "parameters": SCHEMA}
+RESPONSE_TOOL = {
+    "type": "function",
+    "name": "find",
+    "description": None,
+    "strict": False,
+    "parameters": SCHEMA,
+}
 BRIEF, HI = turn("system", "be brief"), turn("assistant", "hi")
 NATIVE: list[tuple[str, dict[str, Any], list[Any]]] = [
     (
         GPT,
         {
             "tools": [NATIVE_TOOL],
-            "messages": [ASKED, turn("assistant", None, tool_calls=[OPENAI_CALL]), turn("tool", [text_of("sun")], tool_call_id="c1")],
+            "messages": [
+                ASKED,
+                turn("assistant", None, tool_calls=[OPENAI_CALL]),
+                turn("tool", [text_of("sun")], tool_call_id="c1"),
+            ],
         },
         [ASKED, turn("assistant", "", tool_calls=[CALLED]), SUN | {"tool_name": "find"}],
     ),
@@ -431,13 +632,20 @@ NATIVE: list[tuple[str, dict[str, Any], list[Any]]] = [
         CLAUDE,
         {
             "tools": [CLAUDE_TOOL],
-            "messages": [ASKED, turn("assistant", [text_of("Let me see."), CLAUDE_CALL]), turn("user", [text_of("go on"), CLAUDE_RESULT])],
+            "messages": [
+                ASKED,
+                turn("assistant", [text_of("Let me see."), CLAUDE_CALL]),
+                turn("user", [text_of("go on"), CLAUDE_RESULT]),
+            ],
         },
         [ASKED, turn("assistant", "Let me see.", tool_calls=[CALLED]), SUN, turn("user", "go on")],
     ),
     (
         RESPONSES,
-        {"tools": [RESPONSE_TOOL], "input": [ASKED, HIDDEN_THOUGHT, RESPONSE_CALL, RESPONSE_RESULT]},
+        {
+            "tools": [RESPONSE_TOOL],
+            "input": [ASKED, HIDDEN_THOUGHT, RESPONSE_CALL, RESPONSE_RESULT],
+        },
         [ASKED, turn("assistant", "", thinking="hm", tool_calls=[CALLED]), SUN],
     ),
     (CLAUDE, {"system": "be brief", "messages": TURNS}, [BRIEF, *TURNS]),
@@ -454,12 +662,23 @@ NATIVE: list[tuple[str, dict[str, Any], list[Any]]] = [
         [BRIEF, *TURNS, HI | {"thinking": "hm"}],
     ),
     (RESPONSES, {"instructions": "be brief", "input": "hello"}, [BRIEF, *TURNS]),
-    (RESPONSES, {"input": [turn("user", [{"type": "input_text", "text": "hello"}]), {"type": "message", **HI}]}, [*TURNS, HI]),
+    (
+        RESPONSES,
+        {
+            "input": [
+                turn("user", [{"type": "input_text", "text": "hello"}]),
+                {"type": "message", **HI},
+            ]
+        },
+        [*TURNS, HI],
+    ),
 ]
 
 
 @for_each(("path", "more", "messages"), NATIVE)
-def test_messages_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(path, more, messages) -> None:
+def test_messages_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(
+    path, more, messages
+) -> None:
     rest = after(path, TWO, 6, **more)
     if "tools" in more:
         body = asked(rest)
@@ -477,9 +696,21 @@ WARM = {"temperature": 1.0, "top_p": 1.0}
 @for_each(
     ("path", "more", "options"),
     [
-        (GPT, {"max_tokens": 100, "stop": "x", "seed": 1}, {**WARM, "num_predict": 92, "stop": ["x"], "seed": 9}),
-        (COMPLETIONS, {"temperature": 0.5}, {**WARM, "temperature": 0.5, "frequency_penalty": 0, "presence_penalty": 0}),
-        (CLAUDE, {"top_k": 3, "stop_sequences": ["x"]}, {"num_predict": 9991, "top_k": 3, "stop": ["x"]}),
+        (
+            GPT,
+            {"max_tokens": 100, "stop": "x", "seed": 1},
+            {**WARM, "num_predict": 92, "stop": ["x"], "seed": 9},
+        ),
+        (
+            COMPLETIONS,
+            {"temperature": 0.5},
+            {**WARM, "temperature": 0.5, "frequency_penalty": 0, "presence_penalty": 0},
+        ),
+        (
+            CLAUDE,
+            {"top_k": 3, "stop_sequences": ["x"]},
+            {"num_predict": 9991, "top_k": 3, "stop": ["x"]},
+        ),
         (RESPONSES, {"max_output_tokens": 50}, {"temperature": 1.0, "num_predict": 42}),
     ],
 )
@@ -494,7 +725,11 @@ HERE = "the answer begins here 5f3c9a"
 def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it() -> None:
     assert goes_on_with_the_answer("", "<a>", f"<a>{HERE}")
     assert goes_on_with_the_answer("<final>", "<a>", f"<a><final>{HERE}")
-    for plain, answered in (("<a>", f"<a>{HERE}<end>"), ("<a><think>", f"<a>{HERE}"), ("<a>", HERE)):
+    for plain, answered in (
+        ("<a>", f"<a>{HERE}<end>"),
+        ("<a><think>", f"<a>{HERE}"),
+        ("<a>", HERE),
+    ):
         assert not goes_on_with_the_answer("", plain, answered)
 
 
@@ -504,11 +739,21 @@ def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering_with_one
     assert lead_in("<a><think>", f"<a>{HERE}") == ""
 
 
-def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothing_is_continued() -> None:
-    data = b"".join(stream(CHAT, Answer(parts=(("thinking", "well"), ("content", "one two"))), Run(rng=random.Random(0)))[:-2])
+def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothing_is_continued() -> (
+    None
+):
+    data = b"".join(
+        stream(
+            CHAT,
+            Answer(parts=(("thinking", "well"), ("content", "one two"))),
+            Run(rng=random.Random(0)),
+        )[:-2]
+    )
     rest = Continuation(route_of(CHAT), call_to(CHAT), sent_of(CHAT, data))
     assert rest.has_thought
-    assert json.loads(rest.rendering(answered=True).body)["messages"][-1] == turn("assistant", HERE, thinking="well")
+    assert json.loads(rest.rendering(answered=True).body)["messages"][-1] == turn(
+        "assistant", HERE, thinking="well"
+    )
     assert rest.prefix("", "<a>", f"<a><think>well</think>{HERE}<a>") == "<a><think>well</think>"
     for answered in (f"<a>{HERE}<a>", f"<b><think>well</think>{HERE}", None):
         with pytest.raises(StreamDiverged):
@@ -527,7 +772,9 @@ def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothi
         ("[THINK]", f"<a>{HERE}", "[THINK][/THINK]\n\n"),
     ],
 )
-def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(opened, answered, closed) -> None:
+def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(
+    opened, answered, closed
+) -> None:
     rest = after(CHAT, TWO, 3)
     assert rest.needs_answered(f"<a>{opened}")
     assert rest.prefix("", f"<a>{opened}", answered) == f"<a>{closed}"
@@ -542,14 +789,19 @@ def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(opened, 
         (GENERATE, TWO, {"raw": True}),
     ],
 )
-def test_it_is_part_of_the_text_where_the_model_server_does_not_tell_thoughts_from_text(path, answer, more) -> None:
+def test_it_is_part_of_the_text_where_the_model_server_does_not_tell_thoughts_from_text(
+    path, answer, more
+) -> None:
     rest = after(path, answer, 3, **more)
     assert not rest.needs_answered("<a><think>\n")
     assert rest.prefix("", "<a><think>\n", None) == "<a><think>\n"
 
 
 def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it_for_a_model_without_any() -> None:
-    for more in ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"output_config": {"effort": "low"}}):
+    for more in (
+        {"thinking": {"type": "enabled", "budget_tokens": 9}},
+        {"output_config": {"effort": "low"}},
+    ):
         for offered in ({}, offering(CLAUDE)):
             rest = after(CLAUDE, TWO, 6, **more, **offered)
             assert "think" in json.loads(rest.rendering(answered=False).body)
@@ -559,22 +811,54 @@ def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it_for_a_model_withou
     assert not after(CHAT, TWO, 3, think=True).relax_thinking()
 
 
-def test_where_an_answer_follows_the_thoughts_of_a_prompt_is_seen_in_the_conversation_that_ollama_makes_of_it() -> None:
-    data = b"".join(stream(GENERATE, Answer(parts=(("thinking", "well"), ("content", "one two"))), Run(rng=random.Random(0)))[:-2])
-    more = {"system": "be brief", "think": True, "options": {"num_ctx": 512}, "context": [1], "keep_alive": 5}
+def test_where_an_answer_follows_the_thoughts_of_a_prompt_is_seen_in_the_conversation_that_ollama_makes_of_it() -> (
+    None
+):
+    data = b"".join(
+        stream(
+            GENERATE,
+            Answer(parts=(("thinking", "well"), ("content", "one two"))),
+            Run(rng=random.Random(0)),
+        )[:-2]
+    )
+    more = {
+        "system": "be brief",
+        "think": True,
+        "options": {"num_ctx": 512},
+        "context": [1],
+        "keep_alive": 5,
+    }
     rest = Continuation(route_of(GENERATE), call_to(GENERATE, **more), sent_of(GENERATE, data))
     assert rest.rendering(answered=False).path == GENERATE
     asked_of = rest.rendering(answered=True)
     body = json.loads(asked_of.body)
-    assert (asked_of.path, body.pop("messages")) == (CHAT, [BRIEF, *TURNS, turn("assistant", HERE, thinking="well")])
-    assert body == {"model": "m", "options": {"num_ctx": 512}, "think": True, "stream": False, "_debug_render_only": True}
+    assert (asked_of.path, body.pop("messages")) == (
+        CHAT,
+        [BRIEF, *TURNS, turn("assistant", HERE, thinking="well")],
+    )
+    assert body == {
+        "model": "m",
+        "options": {"num_ctx": 512},
+        "think": True,
+        "stream": False,
+        "_debug_render_only": True,
+    }
     assert rest.prefix("", "<a>", f"<a><think>well</think>{HERE}") == "<a><think>well</think>"
     raw = Continuation(route_of(GENERATE), call_to(GENERATE, raw=True), sent_of(GENERATE, data))
     with pytest.raises(StreamDiverged):
         raw.prefix("", "<a>", f"<a><think>well</think>{HERE}")
 
 
-@for_each("answer", [b"", b"[]", b'{"message":{}}', b'{"_debug_info":{}}', b'{"_debug_info":{"rendered_template":"x","image_count":1}}'])
+@for_each(
+    "answer",
+    [
+        b"",
+        b"[]",
+        b'{"message":{}}',
+        b'{"_debug_info":{}}',
+        b'{"_debug_info":{"rendered_template":"x","image_count":1}}',
+    ],
+)
 def test_an_answer_without_a_rendering_shows_none(answer) -> None:
     assert rendered_in(answer) is None
     assert rendered_in(b'{"_debug_info":{"rendered_template":"\\u003cuser\\u003e"}}') == "<user>"

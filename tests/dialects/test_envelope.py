@@ -1,4 +1,6 @@
-"""The queue learns what it must know of a body; the body goes on as it came, but for what only the owner may decide."""
+"""The queue learns what it must know of a body; the body goes on as it came, but for what only the
+owner may decide.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from hearth.types import MIB, LoadOptions, Way
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
-CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE = "/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions", "/v1/messages"
+CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE = (
+    "/api/chat",
+    "/api/generate",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/messages",
+)
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED: dict[str, Any] = {"model": "a", "prompt": "x"}
 
@@ -37,7 +45,9 @@ def raw(body: object) -> bytes:
 
 
 def read(path: str, body: object, num_ctx: int | None = None, **more: Any) -> Envelope:
-    return read_request(INFERENCE_ROUTES[path], raw(body), lambda _: LoadOptions(num_ctx=num_ctx), **more)[0]
+    return read_request(
+        INFERENCE_ROUTES[path], raw(body), lambda _: LoadOptions(num_ctx=num_ctx), **more
+    )[0]
 
 
 def refusal(path: str, body: object) -> CallerError:
@@ -46,7 +56,17 @@ def refusal(path: str, body: object) -> CallerError:
     return raised.value
 
 
-@for_each("name", ["chat_stream", "generate_raw", "embed_many", "embeddings_legacy", "oai_compl_stream", "anth_stream"])
+@for_each(
+    "name",
+    [
+        "chat_stream",
+        "generate_raw",
+        "embed_many",
+        "embeddings_legacy",
+        "oai_compl_stream",
+        "anth_stream",
+    ],
+)
 def test_a_body_that_asks_for_nothing_of_the_owners_goes_on_as_the_very_same_bytes_object(name):
     request = captured(name)
     envelope = read(request.path, request.request_body)
@@ -77,7 +97,10 @@ READ: list[tuple[str, str, dict[str, Any], Any]] = [
     ("streaming", "/v1/responses", {"input": "x", "stream": True}, True),
     *(("streaming", "/api/embed", {"stream": given}, False) for given in (True, "as it comes")),
     ("streaming", "/v1/embeddings", {"input": "x", "stream": {}}, False),
-    *(("max_tokens", CHAT, {"options": {"num_predict": given}}, limit) for given, limit in ((7.9, 7), (-1, None), (0, 0), (True, None))),
+    *(
+        ("max_tokens", CHAT, {"options": {"num_predict": given}}, limit)
+        for given, limit in ((7.9, 7), (-1, None), (0, 0), (True, None))
+    ),
     ("max_tokens", CHAT, {"options": {"Num_Predict": 7}, "max_tokens": 7}, None),
     ("max_tokens", GPT, {"messages": HELLO, "max_tokens": 7}, 7),
     ("max_tokens", GPT, {"messages": HELLO, "max_completion_tokens": 7}, None),
@@ -87,13 +110,54 @@ READ: list[tuple[str, str, dict[str, Any], Any]] = [
     ("max_tokens", "/v1/responses", {"input": "x", "max_output_tokens": 0}, None),
     ("max_tokens", CLAUDE, {"messages": HELLO, "max_tokens": 7}, 7),
     ("max_tokens", "/v1/embeddings", {"input": "x", "max_tokens": 7}, None),
-    *(("prompt_tokens", GENERATE, {"prompt": text}, tokens) for text, tokens in (("x" * 7, 2), ("x" * 8, 3), ("ü" * 7, 2))),
-    ("prompt_tokens", GENERATE, {"prompt": "x" * 7, "system": "y" * 7, "suffix": "z" * 7, "images": ["aGVsbG8=" * 100, "b"]}, 6 + 512),
-    ("prompt_tokens", CHAT, {"messages": [{"role": "user", "content": "x" * 7, "images": ["a" * 999]}]}, 2 + 256),
-    ("prompt_tokens", CHAT, {"messages": HELLO, "tools": [{"parameters": {"a": {"type": ["string", "null"], "title": "t" * 9}}}]}, 4),
-    ("prompt_tokens", GPT, {"messages": [{"content": [{"type": "text", "text": "x" * 7}, IMAGE_URL]}]}, 2 + 256),
-    ("prompt_tokens", "/v1/responses", {"instructions": "x" * 7, "input": [{"role": "user", "content": "y" * 7}]}, 4),
-    ("prompt_tokens", CLAUDE, {"max_tokens": 1, "system": [{"type": "text", "text": "s" * 7}], "messages": HELLO}, 4),
+    *(
+        ("prompt_tokens", GENERATE, {"prompt": text}, tokens)
+        for text, tokens in (("x" * 7, 2), ("x" * 8, 3), ("ü" * 7, 2))
+    ),
+    (
+        "prompt_tokens",
+        GENERATE,
+        {
+            "prompt": "x" * 7,
+            "system": "y" * 7,
+            "suffix": "z" * 7,
+            "images": ["aGVsbG8=" * 100, "b"],
+        },
+        6 + 512,
+    ),
+    (
+        "prompt_tokens",
+        CHAT,
+        {"messages": [{"role": "user", "content": "x" * 7, "images": ["a" * 999]}]},
+        2 + 256,
+    ),
+    (
+        "prompt_tokens",
+        CHAT,
+        {
+            "messages": HELLO,
+            "tools": [{"parameters": {"a": {"type": ["string", "null"], "title": "t" * 9}}}],
+        },
+        4,
+    ),
+    (
+        "prompt_tokens",
+        GPT,
+        {"messages": [{"content": [{"type": "text", "text": "x" * 7}, IMAGE_URL]}]},
+        2 + 256,
+    ),
+    (
+        "prompt_tokens",
+        "/v1/responses",
+        {"instructions": "x" * 7, "input": [{"role": "user", "content": "y" * 7}]},
+        4,
+    ),
+    (
+        "prompt_tokens",
+        CLAUDE,
+        {"max_tokens": 1, "system": [{"type": "text", "text": "s" * 7}], "messages": HELLO},
+        4,
+    ),
     ("prompt_tokens", "/api/embed", {"input": ["x"] * 10_000}, 2858),
     ("model", GPT, {"Model": "other", "messages": HELLO}, "other"),
 ]
@@ -110,27 +174,51 @@ def test_a_null_does_not_hide_the_model_or_the_stream_that_ollama_would_run():
     assert (envelope.model, envelope.streaming) == ("other", True)
 
 
-RELOADING = ["num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"]
+RELOADING = [
+    "num_ctx",
+    "num_batch",
+    "num_gpu",
+    "main_gpu",
+    "use_mmap",
+    "num_thread",
+    "draft_num_predict",
+]
 TWICE = b'{"model":"a","prompt":"x","options":{"num_ctx":1},"options":{"seed":2}}'
 SPELLED = {**ASKED, "options": {"num_ctx": 1, "top_k": 3}, "Options": {"seed": 2}}
 REWRITTEN: list[tuple[Any, int | None, dict[str, Any], tuple[str, ...]]] = [
-    *(({"model": "a", key: -1, "prompt": "x"}, None, {}, ("keep_alive",)) for key in ("keep_alive", "Keep_Alive", "\u212aeep_alive")),
-    *(({**ASKED, "options": {name: 3}}, None, {"options": {}}, (f"options.{name}",)) for name in RELOADING),
+    *(
+        ({"model": "a", key: -1, "prompt": "x"}, None, {}, ("keep_alive",))
+        for key in ("keep_alive", "Keep_Alive", "\u212aeep_alive")
+    ),
+    *(
+        ({**ASKED, "options": {name: 3}}, None, {"options": {}}, (f"options.{name}",))
+        for name in RELOADING
+    ),
     (
         {**ASKED, "options": {"seed": 1, "num_gpu": 99, "temperature": 0.5, "NUM_THREAD": 4}},
         None,
         {"options": {"seed": 1, "temperature": 0.5}},
         ("options.num_gpu", "options.NUM_THREAD"),
     ),
-    ({**ASKED, "options": {"num_ctx": 1, "seed": 2}}, 4096, {"options": {"num_ctx": 4096, "seed": 2}}, ("options.num_ctx",)),
-    *(({**ASKED, **given}, 4096, {"options": {"num_ctx": 4096}}, ("options.num_ctx",)) for given in ({}, {"options": None})),
+    (
+        {**ASKED, "options": {"num_ctx": 1, "seed": 2}},
+        4096,
+        {"options": {"num_ctx": 4096, "seed": 2}},
+        ("options.num_ctx",),
+    ),
+    *(
+        ({**ASKED, **given}, 4096, {"options": {"num_ctx": 4096}}, ("options.num_ctx",))
+        for given in ({}, {"options": None})
+    ),
     (TWICE, None, {"options": {"seed": 2}}, ("duplicate keys",)),
     (SPELLED, None, {"options": {"top_k": 3, "seed": 2}}, ("options.num_ctx", "duplicate keys")),
 ]
 
 
 @for_each(("body", "num_ctx", "extra", "rewritten"), REWRITTEN)
-def test_what_only_the_owner_decides_is_taken_out_or_replaced_in_its_place(body, num_ctx, extra, rewritten):
+def test_what_only_the_owner_decides_is_taken_out_or_replaced_in_its_place(
+    body, num_ctx, extra, rewritten
+):
     envelope = read(GENERATE, body, num_ctx)
     assert envelope.body == json.dumps({**ASKED, **extra}, separators=(",", ":")).encode()
     assert envelope.rewritten == rewritten
@@ -140,7 +228,10 @@ def test_what_only_the_owner_decides_is_taken_out_or_replaced_in_its_place(body,
     ("path", "body"),
     [
         (GENERATE, b'{"model": "a", "prompt": "x", "options": {"num_ctx": 4096}}'),
-        *((path, raw({"model": "a", "max_tokens": 1, "messages": HELLO, "keep_alive": 0})) for path in (GPT, CLAUDE)),
+        *(
+            (path, raw({"model": "a", "max_tokens": 1, "messages": HELLO, "keep_alive": 0}))
+            for path in (GPT, CLAUDE)
+        ),
     ],
 )
 def test_a_body_with_the_pinned_length_and_those_of_other_dialects_are_not_touched(path, body):
@@ -149,13 +240,30 @@ def test_a_body_with_the_pinned_length_and_those_of_other_dialects_are_not_touch
 
 def test_the_pinned_options_are_looked_up_by_the_name_the_caller_wrote():
     names: list[str] = []
-    read_request(INFERENCE_ROUTES[GENERATE], raw({"model": "Llama3.1:8B"}), lambda name: names.append(name) or LoadOptions())  # type: ignore[func-returns-value]
+    read_request(
+        INFERENCE_ROUTES[GENERATE],
+        raw({"model": "Llama3.1:8B"}),
+        lambda name: names.append(name) or LoadOptions(),  # type: ignore[func-returns-value]
+    )
     assert names == ["Llama3.1:8B"]
 
 
-KEYS = st.text(max_size=5).filter(lambda key: key.isascii() and key == key.lower() not in ("model", "stream", "seed", "options"))
-SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3))
+KEYS = st.text(max_size=5).filter(
+    lambda key: key.isascii() and key == key.lower() not in ("model", "stream", "seed", "options")
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+)
 
 
 @given(st.dictionaries(KEYS, SCALARS, max_size=5))
@@ -177,14 +285,32 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/embeddings", {"model": "a", "input": [1, 2]}, "invalid input type"),
     ("/v1/responses", {"input": "x"}, "model is required"),
     (CLAUDE, {}, "model is required"),
-    (CLAUDE, {"model": "a", "messages": HELLO, "max_tokens": 0}, "max_tokens is required and must be positive"),
+    (
+        CLAUDE,
+        {"model": "a", "messages": HELLO, "max_tokens": 0},
+        "max_tokens is required and must be positive",
+    ),
     (CLAUDE, {"model": "a", "max_tokens": 5}, "messages is required"),
     (GPT, {"model": "a"}, "[] is too short - 'messages'"),
     (CLAUDE, b"", "EOF"),
     (CHAT, b" ", "missing request body"),
     (CLAUDE, {"model": "bad name", "messages": HELLO, "max_tokens": 5}, "invalid model name"),
-    *((path, {"model": "a", "messages": HELLO * 10_001}, "too many messages: 10001, at most 10000 are accepted") for path in (CHAT, GPT)),
-    *((path, {"model": "a", "input": ["x"] * 10_001}, "too many inputs: 10001, at most 10000 are accepted") for path in ("/api/embed",)),
+    *(
+        (
+            path,
+            {"model": "a", "messages": HELLO * 10_001},
+            "too many messages: 10001, at most 10000 are accepted",
+        )
+        for path in (CHAT, GPT)
+    ),
+    *(
+        (
+            path,
+            {"model": "a", "input": ["x"] * 10_001},
+            "too many inputs: 10001, at most 10000 are accepted",
+        )
+        for path in ("/api/embed",)
+    ),
     *((path, b'{"model":"a","x":' + b"[" * 100_000, "exceeded max depth") for path in Endpoint),
 ]
 
@@ -204,12 +330,37 @@ def test_a_missing_model_is_not_found_on_the_routes_that_look_it_up_first(path):
 @for_each(
     ("name", "parsed"),
     [
-        *((name, True) for name in ("llama3.1:8b", "qwen2.5:32b-instruct-q6_K", "library/llama3", "_x", "a" * 80)),
+        *(
+            (name, True)
+            for name in (
+                "llama3.1:8b",
+                "qwen2.5:32b-instruct-q6_K",
+                "library/llama3",
+                "_x",
+                "a" * 80,
+            )
+        ),
         ("hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M", True),
         ("localhost:5000/ns/model:tag", True),
         ("https://registry.ollama.ai/library/mistral:latest", True),
         *(("h" * host + "/" + "n" * 80 + "/" + "m" * 80, host == 94) for host in (94, 95)),
-        *((name, False) for name in ("", "bad name!!", "a\n", "a\x00", "-a", ".a", "a:", ":a", "/a", "a//b", "../../etc/passwd", "a:b:c")),
+        *(
+            (name, False)
+            for name in (
+                "",
+                "bad name!!",
+                "a\n",
+                "a\x00",
+                "-a",
+                ".a",
+                "a:",
+                ":a",
+                "/a",
+                "a//b",
+                "../../etc/passwd",
+                "a:b:c",
+            )
+        ),
         *((name, False) for name in ("n.s/model", "ünïcode", "a" * 81)),
     ],
 )
@@ -234,20 +385,57 @@ def test_numbers_are_seconds_and_strings_are_go_durations(given, expected_ns):
     assert keep_alive_ns(given) == expected_ns
 
 
-@for_each("given", ["", "-", ".", "m", "five", "5", "1h5", "5x", "5 m", "9" * 30 + "s", "9999999999h", True, [], {}])
+@for_each(
+    "given",
+    [
+        "",
+        "-",
+        ".",
+        "m",
+        "five",
+        "5",
+        "1h5",
+        "5x",
+        "5 m",
+        "9" * 30 + "s",
+        "9999999999h",
+        True,
+        [],
+        {},
+    ],
+)
 def test_anything_else_is_refused(given):
     with pytest.raises(GoJsonError, match="duration"):
         keep_alive_ns(given)
 
 
-def seeding(path: str, body: bytes, *, only_replay: bool = False, continue_diverged: bool = True) -> tuple[bytes, tuple[Way, ...]]:
+def seeding(
+    path: str, body: bytes, *, only_replay: bool = False, continue_diverged: bool = True
+) -> tuple[bytes, tuple[Way, ...]]:
     fields = folded(Body(decode(body)).fields)
-    return seeded(INFERENCE_ROUTES[path], body, fields, 4711, only_replay=only_replay, continue_diverged=continue_diverged)
+    return seeded(
+        INFERENCE_ROUTES[path],
+        body,
+        fields,
+        4711,
+        only_replay=only_replay,
+        continue_diverged=continue_diverged,
+    )
 
 
 UNSEEDED: list[tuple[str, bytes, bytes, bool]] = [
-    (CHAT, b' {"model": "m", "n": 1.0}', b' {"options":{"seed":4711},"model": "m", "n": 1.0}', True),
-    (CHAT, b'{"options": {"num_ctx": 1e3}, "x": "\xff"}', b'{"options":{"seed":4711,"num_ctx":1000.0},"x":"\xef\xbf\xbd"}', True),
+    (
+        CHAT,
+        b' {"model": "m", "n": 1.0}',
+        b' {"options":{"seed":4711},"model": "m", "n": 1.0}',
+        True,
+    ),
+    (
+        CHAT,
+        b'{"options": {"num_ctx": 1e3}, "x": "\xff"}',
+        b'{"options":{"seed":4711,"num_ctx":1000.0},"x":"\xef\xbf\xbd"}',
+        True,
+    ),
     (GENERATE, b'{"OPTIONS":{}}', b'{"options":{"seed":4711}}', True),
     (GENERATE, b'{"a":1,"options": null}', b'{"a":1,"options":{"seed":4711}}', True),
     (CHAT, b'{"options":{"a":1,"seed": null }}', b'{"options":{"seed":4711,"a":1}}', True),
@@ -256,15 +444,38 @@ UNSEEDED: list[tuple[str, bytes, bytes, bool]] = [
     (GPT, b'{"model":"m"} trailing', b'{"seed":4711,"model":"m"} trailing', True),
     (COMPLETIONS, b'{"model":"m","Seed":null}', b'{"model":"m","seed":4711}', True),
 ]
-OWN_SEEDS = [("0", True), ("7", True), ("-2", True), ("-1", False), ("4294967295", False), ("5.0", True), ("1" * 400, True)]
+OWN_SEEDS = [
+    ("0", True),
+    ("7", True),
+    ("-2", True),
+    ("-1", False),
+    ("4294967295", False),
+    ("5.0", True),
+    ("1" * 400, True),
+]
 SEEDED: list[tuple[str, bytes, bytes, bool]] = [
     *UNSEEDED,
-    *((CHAT, (body := b'{"options":{"seed":%b}}' % seed.encode()), body, repeats) for seed, repeats in OWN_SEEDS),
-    *((GPT, (body := b'{"seed":%b}' % seed.encode()), body, repeats) for seed, repeats in OWN_SEEDS),
-    *((path, b'{"temperature":0.0,"seed":-1}', b'{"temperature":0.0,"seed":-1}', True) for path in (COMPLETIONS, CLAUDE)),
-    *(("/v1/responses", body, body, cold) for body, cold in ((b'{"Temperature":0}', True), (b'{"temperature":false}', False))),
+    *(
+        (CHAT, (body := b'{"options":{"seed":%b}}' % seed.encode()), body, repeats)
+        for seed, repeats in OWN_SEEDS
+    ),
+    *(
+        (GPT, (body := b'{"seed":%b}' % seed.encode()), body, repeats)
+        for seed, repeats in OWN_SEEDS
+    ),
+    *(
+        (path, b'{"temperature":0.0,"seed":-1}', b'{"temperature":0.0,"seed":-1}', True)
+        for path in (COMPLETIONS, CLAUDE)
+    ),
+    *(
+        ("/v1/responses", body, body, cold)
+        for body, cold in ((b'{"Temperature":0}', True), (b'{"temperature":false}', False))
+    ),
     *((CLAUDE, body, body, False) for body in (b'{"temperature":0.1}', b'{"seed":5}', b"{}")),
-    *((CHAT, body, body, False) for body in (b'{"options":{"seed":"7"}}', b'{"options":{"seed":true}}')),
+    *(
+        (CHAT, body, body, False)
+        for body in (b'{"options":{"seed":"7"}}', b'{"options":{"seed":true}}')
+    ),
 ]
 
 
@@ -272,7 +483,9 @@ SEEDED: list[tuple[str, bytes, bytes, bool]] = [
 def test_a_seed_is_put_in_where_none_was_given_and_the_callers_own_or_temperature_zero_say_whether_it_repeats(
     path, body, expected, repeatable
 ):
-    """-1, also as 32 bits, means another answer every time; two routes have no seed; what is no number is the model server's to refuse."""
+    """-1, also as 32 bits, means another answer every time; two routes have no seed; what is no
+    number is the model server's to refuse.
+    """
     seeded_body, ways = seeding(path, body)
     assert (seeded_body, "replayed" in ways) == (expected, repeatable)
     assert (seeded_body is body) is (body == expected)
@@ -284,7 +497,10 @@ def test_no_other_field_and_no_order_changes(fields, indent):
     again = json.loads(seeding(COMPLETIONS, body)[0])
     assert list(again.items()) == [("seed", 4711), *fields.items()]
     nested = json.dumps({"options": fields, **fields}, indent=indent).encode()
-    assert list(json.loads(seeding(CHAT, nested)[0])["options"].items()) == [("seed", 4711), *fields.items()]
+    assert list(json.loads(seeding(CHAT, nested)[0])["options"].items()) == [
+        ("seed", 4711),
+        *fields.items(),
+    ]
 
 
 REPLAY, CONTINUE = "replayed", "continued"
@@ -307,7 +523,9 @@ def test_who_chose_a_repeatable_answer_is_replayed_first_and_continued_only_wher
 ):
     """`scheduling.started_streams` and `scheduling.on_divergence`."""
     body = raw({"model": "m", "messages": HELLO, "max_tokens": 9, "options": options})
-    assert seeding(path, body, only_replay=only_replay, continue_diverged=continue_diverged)[1] == ways
+    assert (
+        seeding(path, body, only_replay=only_replay, continue_diverged=continue_diverged)[1] == ways
+    )
 
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;"
@@ -329,7 +547,11 @@ SYSTEMS: list[tuple[Any, Any]] = [
 @for_each(("system", "left"), SYSTEMS)
 def test_the_attribution_line_goes_and_the_rest_of_the_system_prompt_stays(system, left):
     body = {"model": "m", "max_tokens": 5, "system": system, "messages": HELLO}
-    expected = {key: left if key == "system" else one for key, one in body.items() if key != "system" or left is not None}
+    expected = {
+        key: left if key == "system" else one
+        for key, one in body.items()
+        if key != "system" or left is not None
+    }
     envelope = read(CLAUDE, body, strip_attribution=True)
     assert list(json.loads(envelope.body).items()) == list(expected.items())
     assert (envelope.rewritten, envelope.prompt_tokens) == (("system",), prompt_tokens(expected))
@@ -348,7 +570,9 @@ KEPT: list[Any] = [
 
 
 @for_each("system", KEPT)
-def test_a_system_prompt_without_the_line_comes_back_as_the_same_object_whatever_users_and_the_model_say(system):
+def test_a_system_prompt_without_the_line_comes_back_as_the_same_object_whatever_users_and_the_model_say(
+    system,
+):
     said = [{"role": "user", "content": [text_block(LINE)]}, {"role": "assistant", "content": LINE}]
     fields = {"model": "m", "system": system, "messages": said}
     assert without_attribution(fields) is fields
@@ -356,36 +580,62 @@ def test_a_system_prompt_without_the_line_comes_back_as_the_same_object_whatever
 
 def test_a_body_with_a_repeated_key_or_where_the_owner_leaves_the_line_in_goes_on_as_it_came():
     for twice, strip in ((b"", False), (b'"system":"",', True)):
-        body = b'{"model":"m","max_tokens":5,%b"system":"%b","messages":[{"role":"user"}]}' % (twice, LINE.encode())
+        body = b'{"model":"m","max_tokens":5,%b"system":"%b","messages":[{"role":"user"}]}' % (
+            twice,
+            LINE.encode(),
+        )
         assert read(CLAUDE, body, strip_attribution=strip).body is body
 
 
 HISTORY = "### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"
-TITLE = '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "your concise title here" }\n' + HISTORY
-USER, PIRATE = {"role": "user", "content": TITLE}, {"role": "system", "content": "You speak like a pirate."}
+TITLE = (
+    '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "your concise title here" }\n'
+    + HISTORY
+)
+USER, PIRATE = (
+    {"role": "user", "content": TITLE},
+    {"role": "system", "content": "You speak like a pirate."},
+)
 TASKS: list[tuple[str, Any, bool]] = [
     *((path, [PIRATE, USER], True) for path in (CHAT, GPT)),
-    *((CHAT, [USER | {"content": TITLE.replace("title", key)}], True) for key in ("tags", "follow_ups")),
+    *(
+        (CHAT, [USER | {"content": TITLE.replace("title", key)}], True)
+        for key in ("tags", "follow_ups")
+    ),
     *((path, [USER], False) for path in (GENERATE, COMPLETIONS, CLAUDE)),
     (CHAT, [*HELLO, {"role": "assistant", "content": "hello"}, USER], False),
-    *((CHAT, messages, False) for messages in (None, [], "no list", [5], [USER | {"role": "assistant"}])),
+    *(
+        (CHAT, messages, False)
+        for messages in (None, [], "no list", [5], [USER | {"role": "assistant"}])
+    ),
     (CHAT, [USER | {"content": f"please explain:\n{TITLE}"}], False),
     (CHAT, [USER | {"content": TITLE.replace("<chat_history>", "<history>")}], False),
     (CHAT, [USER | {"content": TITLE.replace("title", "queries")}], False),
     (CHAT, [USER | {"content": f'### Task:\nWhat is this?\n{HISTORY}\n{{ "title": "x" }}'}], False),
-    *((CHAT, [USER | {"content": odd}], False) for odd in ([{"type": "text", "text": TITLE}], None)),
+    *(
+        (CHAT, [USER | {"content": odd}], False)
+        for odd in ([{"type": "text", "text": TITLE}], None)
+    ),
 ]
 
 
 @for_each(("path", "messages", "is_task"), TASKS)
-def test_a_background_task_is_known_by_what_its_prompt_asks_for_and_by_nothing_that_resembles_it(path, messages, is_task):
-    assert is_background_task(INFERENCE_ROUTES[path], {"model": "m", "messages": messages}) is is_task
+def test_a_background_task_is_known_by_what_its_prompt_asks_for_and_by_nothing_that_resembles_it(
+    path, messages, is_task
+):
+    assert (
+        is_background_task(INFERENCE_ROUTES[path], {"model": "m", "messages": messages}) is is_task
+    )
 
 
 def test_a_request_on_another_model_differs_in_nothing_else():
     body = b'{"stream": false, "model": "a", "messages": [{"role": "user", "content": "\xc3\xa9 <b>"}], "MODEL": "b"}'
     moved = read(GPT, body, model="c:1")
-    assert json.loads(moved.body) == {"stream": False, "model": "c:1", "messages": [{"role": "user", "content": "é <b>"}]}
+    assert json.loads(moved.body) == {
+        "stream": False,
+        "model": "c:1",
+        "messages": [{"role": "user", "content": "é <b>"}],
+    }
     assert (moved.model, moved.rewritten) == ("c:1", ("model",))
 
 
@@ -394,9 +644,23 @@ COUNTED = {
     "system": "s" * 7,
     "tools": [{"name": "n" * 7, "description": "d" * 7, "input_schema": {"type": "object"}}],
     "messages": [
-        {"role": "user", "content": [{"type": "text", "text": "t" * 7}, {"type": "image", "source": {"data": "A" * 999}}]},
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "n" * 7, "input": {"q": "x" * 7}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "r" * 7}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "t" * 7},
+                {"type": "image", "source": {"data": "A" * 999}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": "toolu_1", "name": "n" * 7, "input": {"q": "x" * 7}}
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "r" * 7}],
+        },
     ],
 }
 
@@ -413,7 +677,9 @@ COUNTED = {
         (b"[]", "the body must be of type object"),
     ],
 )
-def test_tokens_are_counted_over_system_tools_and_messages_and_a_broken_body_is_refused_as_a_message_would_be(body, said):
+def test_tokens_are_counted_over_system_tools_and_messages_and_a_broken_body_is_refused_as_a_message_would_be(
+    body, said
+):
     if isinstance(said, bytes):
         assert count_tokens(raw(body)) == said
     else:
@@ -424,10 +690,24 @@ def test_tokens_are_counted_over_system_tools_and_messages_and_a_broken_body_is_
 
 @for_each(
     ("more", "ways"),
-    [("hi" * 1000, ("continued", "replayed")), ("hi" * MIB, ("replayed",)), ([{"role": "user", "content": "a"}] * 10_000, ("replayed",))],
+    [
+        ("hi" * 1000, ("continued", "replayed")),
+        ("hi" * MIB, ("replayed",)),
+        ([{"role": "user", "content": "a"}] * 10_000, ("replayed",)),
+    ],
 )
 def test_a_stream_whose_body_takes_long_to_read_again_is_replayed_only(more, ways):
     turns = more if isinstance(more, list) else [{"role": "user", "content": more}]
     fields: Any = {"model": "m", "messages": turns}
     body = json.dumps(fields).encode()
-    assert seeded(INFERENCE_ROUTES["/api/chat"], body, fields, 1, only_replay=False, continue_diverged=True)[1] == ways
+    assert (
+        seeded(
+            INFERENCE_ROUTES["/api/chat"],
+            body,
+            fields,
+            1,
+            only_replay=False,
+            continue_diverged=True,
+        )[1]
+        == ways
+    )

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from hearth.dialects.errors import stream_error
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.dialects.stream import MOST_NANOSECONDS, MOST_TOKENS, DeathNotice, Ending, StreamTail, read_whole
+from hearth.dialects.stream import (
+    MOST_NANOSECONDS,
+    MOST_TOKENS,
+    DeathNotice,
+    Ending,
+    StreamTail,
+    read_whole,
+)
 from hearth.errors import BackendGone
 from hearth.types import RequestId, Usage
 from tests.dialects.captured import captured, captured_streams
@@ -19,10 +26,16 @@ STREAMS = [name for name in captured_streams() if captured(name).path in INFEREN
 NOTHING = Usage()
 TWO = Usage(prompt_tokens=24, output_tokens=2)
 ENDED = {
-    "chat_stream": Usage(prompt_tokens=24, output_tokens=6, load_s=0.000914769, prompt_s=0.005029, decode_s=0.003629),
-    "generate_stream": Usage(prompt_tokens=32, output_tokens=6, load_s=0.00073665, prompt_s=0.001207, decode_s=0.000678),
+    "chat_stream": Usage(
+        prompt_tokens=24, output_tokens=6, load_s=0.000914769, prompt_s=0.005029, decode_s=0.003629
+    ),
+    "generate_stream": Usage(
+        prompt_tokens=32, output_tokens=6, load_s=0.00073665, prompt_s=0.001207, decode_s=0.000678
+    ),
     "oai_chat_stream": NOTHING,
-    **dict.fromkeys(("oai_chat_stream_usage", "oai_compl_stream", "oai_resp_stream", "anth_stream"), TWO),
+    **dict.fromkeys(
+        ("oai_chat_stream_usage", "oai_compl_stream", "oai_resp_stream", "anth_stream"), TWO
+    ),
 }
 SILENT = ("/v1/responses", "/v1/messages")
 """Where Ollama says nothing of a runner that died."""
@@ -46,19 +59,32 @@ def ending_of(path: str, *chunks: bytes) -> Ending:
 
 
 @for_each(("name", "usage"), ENDED.items())
-def test_a_stream_that_ollama_ended_itself_is_complete_at_its_last_line_whatever_its_length(name, usage):
+def test_a_stream_that_ollama_ended_itself_is_complete_at_its_last_line_whatever_its_length(
+    name, usage
+):
     stream = captured(name)
     ending = ending_of(stream.path, *stream.chunks)
     assert ending == Ending(complete=True, reported_error=False, usage=usage)
     assert not ending_of(stream.path, stream.body.rstrip(b"\n")[:-1]).complete
     body = stream.chunks[0] * 5000 + stream.body
-    assert ending_of(stream.path, *(body[at : at + 1000] for at in range(0, len(body), 1000))) == ending
+    assert (
+        ending_of(stream.path, *(body[at : at + 1000] for at in range(0, len(body), 1000)))
+        == ending
+    )
 
 
 @for_each("name", BROKEN)
-def test_a_stream_that_only_stops_is_not_complete_and_only_native_routes_report_that_their_runner_died(name):
+def test_a_stream_that_only_stops_is_not_complete_and_only_native_routes_report_that_their_runner_died(
+    name,
+):
     reported, died = name in ("midstream_kill_chat", "midstream_kill_generate"), "kill" in name
-    expected = Ending(complete=False, reported_error=reported, usage=NOTHING, error=DIED if reported else "", died=died)
+    expected = Ending(
+        complete=False,
+        reported_error=reported,
+        usage=NOTHING,
+        error=DIED if reported else "",
+        died=died,
+    )
     assert ending_of(captured(name).path, captured(name).body) == expected
 
 
@@ -78,7 +104,10 @@ def test_only_the_word_of_a_death_is_held_back_and_only_as_long_as_nothing_follo
 def test_how_a_stream_is_cut_into_chunks_never_matters(name, data):
     stream = captured(name)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream.body)), max_size=30)))
-    pieces = [stream.body[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream.body)], strict=True)]
+    pieces = [
+        stream.body[start:end]
+        for start, end in zip([0, *cuts], [*cuts, len(stream.body)], strict=True)
+    ]
     assert ending_of(stream.path, *pieces) == ending_of(stream.path, stream.body)
 
 
@@ -91,10 +120,18 @@ def test_only_the_end_of_a_long_stream_is_held():
 
 
 def test_a_last_line_that_lists_a_large_context_is_understood():
-    said = {"response": "", "done": True, "context": [123456] * 130_000, "prompt_eval_count": 129_000, "eval_count": 5}
+    said = {
+        "response": "",
+        "done": True,
+        "context": [123456] * 130_000,
+        "prompt_eval_count": 129_000,
+        "eval_count": 5,
+    }
     body = b'{"response":"x","done":false}\n' * 3000 + json.dumps(said).encode() + b"\n"
     ending = ending_of("/api/generate", *(body[at : at + 4096] for at in range(0, len(body), 4096)))
-    assert ending == Ending(complete=True, reported_error=False, usage=Usage(prompt_tokens=129_000, output_tokens=5))
+    assert ending == Ending(
+        complete=True, reported_error=False, usage=Usage(prompt_tokens=129_000, output_tokens=5)
+    )
 
 
 LAST: list[tuple[str, bytes, Ending]] = [
@@ -110,7 +147,12 @@ LAST: list[tuple[str, bytes, Ending]] = [
         (
             path,
             stream_error(route, BackendGone(), RequestId("req_1")),
-            Ending(complete=False, reported_error=True, usage=NOTHING, error=BackendGone().message if path.startswith("/api") else ""),
+            Ending(
+                complete=False,
+                reported_error=True,
+                usage=NOTHING,
+                error=BackendGone().message if path.startswith("/api") else "",
+            ),
         )
         for path, route in INFERENCE_ROUTES.items()
         if "embed" not in path
@@ -118,15 +160,33 @@ LAST: list[tuple[str, bytes, Ending]] = [
     *(
         (
             "/v1/responses",
-            b'event: x\ndata: {"type":"response.%b","response":{"usage":{"input_tokens":3,"output_tokens":4}}}\n\n' % kind,
-            Ending(complete=True, reported_error=kind == b"failed", usage=Usage(prompt_tokens=3, output_tokens=4)),
+            b'event: x\ndata: {"type":"response.%b","response":{"usage":{"input_tokens":3,"output_tokens":4}}}\n\n'
+            % kind,
+            Ending(
+                complete=True,
+                reported_error=kind == b"failed",
+                usage=Usage(prompt_tokens=3, output_tokens=4),
+            ),
         )
         for kind in (b"failed", b"incomplete")
     ),
     *(
-        (path, body, Ending(complete=False, reported_error=False, usage=NOTHING, died=path in SILENT))
+        (
+            path,
+            body,
+            Ending(complete=False, reported_error=False, usage=NOTHING, died=path in SILENT),
+        )
         for path in ("/api/chat", "/v1/chat/completions", *SILENT)
-        for body in (b"", b"\n\n", b"<html>\n", b"data: <html>\n\n", b"[1]\n", b"data: [1]\n\n", b'data: {"type":[]}\n\n', b"\xff\xfe\n")
+        for body in (
+            b"",
+            b"\n\n",
+            b"<html>\n",
+            b"data: <html>\n\n",
+            b"[1]\n",
+            b"data: [1]\n\n",
+            b'data: {"type":[]}\n\n',
+            b"\xff\xfe\n",
+        )
     ),
     *(  # no terminator is what an answer only says
         (path, body, Ending(complete=False, reported_error=False, usage=NOTHING))
@@ -143,28 +203,50 @@ def test_the_last_line_says_how_a_stream_ended(path, body, ending):
     assert ending_of(path, body) == ending
 
 
-def claiming(path: str, *, tokens: int = MOST_TOKENS, ns: int = MOST_NANOSECONDS) -> tuple[str, bytes]:
+def claiming(
+    path: str, *, tokens: int = MOST_TOKENS, ns: int = MOST_NANOSECONDS
+) -> tuple[str, bytes]:
     return path, json.dumps({"done": True, "eval_count": tokens, "eval_duration": ns}).encode()
 
 
 @for_each(
     ("answer", "usage"),
     [
-        ("chat_nostream", Usage(prompt_tokens=24, output_tokens=6, load_s=0.000770124, prompt_s=0.000335, decode_s=0.001536)),
+        (
+            "chat_nostream",
+            Usage(
+                prompt_tokens=24,
+                output_tokens=6,
+                load_s=0.000770124,
+                prompt_s=0.000335,
+                decode_s=0.001536,
+            ),
+        ),
         ("embed_one", Usage(prompt_tokens=6)),
         ("oai_chat_nostream", Usage(prompt_tokens=24, output_tokens=4)),
         ("oai_embeddings", Usage(prompt_tokens=8)),
-        *((name, Usage(prompt_tokens=24, output_tokens=3)) for name in ("oai_resp_nostream", "anth_nostream")),
+        *(
+            (name, Usage(prompt_tokens=24, output_tokens=3))
+            for name in ("oai_resp_nostream", "anth_nostream")
+        ),
         *((name, NOTHING) for name in ("embeddings_legacy", "load_generate", "chat_missing")),
         (claiming("/api/chat"), Usage(output_tokens=MOST_TOKENS, decode_s=MOST_NANOSECONDS / 1e9)),
         (claiming("/api/chat", tokens=MOST_TOKENS + 1, ns=MOST_NANOSECONDS + 1), NOTHING),
         *(
             ((path, body), NOTHING)
             for path in INFERENCE_ROUTES
-            for body in (b"", b"nonsense", b"[]", b'{"usage":5}', b'{"usage":{"prompt_tokens":"x","completion_tokens":-1}}')
+            for body in (
+                b"",
+                b"nonsense",
+                b"[]",
+                b'{"usage":5}',
+                b'{"usage":{"prompt_tokens":"x","completion_tokens":-1}}',
+            )
         ),
     ],
 )
 def test_an_answer_in_one_piece_reports_its_usage_where_that_makes_sense(answer, usage):
-    path, body = (captured(answer).path, captured(answer).body) if isinstance(answer, str) else answer
+    path, body = (
+        (captured(answer).path, captured(answer).body) if isinstance(answer, str) else answer
+    )
     assert read_whole(INFERENCE_ROUTES[path], body).usage == usage

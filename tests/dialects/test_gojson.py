@@ -35,14 +35,21 @@ from hearth.errors import BadRequest
 from tests.support.cases import for_each
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
 LONG = b'{"prompt":"' + b"a" * 2 * LARGE_BYTES
 BROKEN = [
     *((body, "EOF") for body in (b"", b" \r\n\t")),
-    *((body, "unexpected EOF") for body in (b"{", b'{"model":', b'{"model":"a', b"[" + b"1," * 200_000, LONG)),
+    *(
+        (body, "unexpected EOF")
+        for body in (b"{", b'{"model":', b'{"model":"a', b"[" + b"1," * 200_000, LONG)
+    ),
     (b'{"model": nope}', "invalid JSON near character 10: Expecting value"),
     (LONG + b'\\q"}', "invalid JSON near character 524299: Invalid \\escape"),
     (LONG + b'\x01"}', "invalid JSON near character 524299: Invalid control character at"),
@@ -51,7 +58,10 @@ BROKEN = [
     (b'{"a":-Infinity}', "invalid JSON: -Infinity is no number"),
     (b"[1e999]", "the number 1e999 is too large"),
     (b"[" + b"1" * 5000 + b"]", "a number has too many digits"),
-    *((b"[" * depth + b"]" * depth, "exceeded max depth") for depth in (MAX_DEPTH + 1, 1000, 200_000)),
+    *(
+        (b"[" * depth + b"]" * depth, "exceeded max depth")
+        for depth in (MAX_DEPTH + 1, 1000, 200_000)
+    ),
     (b"[" * 200_000, "exceeded max depth"),
 ]
 
@@ -75,7 +85,10 @@ def test_a_broken_body_is_refused(body, text):
         (b'"a\xffb"', "a\ufffdb"),
         (b'"\xed\xa0\x80"', "\ufffd\ufffd\ufffd"),
         (rb'{"\ud800":[{"a":"\udfff"},1]}', {"\ufffd": [{"a": "\ufffd"}, 1]}),
-        (b'{"a":"x","b":true,"c":[1],"d":1,"a":null,"b":null,"c":null,"d":null}', {"a": "x", "b": True, "c": None, "d": None}),
+        (
+            b'{"a":"x","b":true,"c":[1],"d":1,"a":null,"b":null,"c":null,"d":null}',
+            {"a": "x", "b": True, "c": None, "d": None},
+        ),
     ],
 )
 def test_a_body_is_read_as_go_reads_it(body, value):
@@ -90,14 +103,21 @@ def test_the_last_of_repeated_keys_wins_in_value_and_in_place_and_makes_a_body_i
     assert decode_document(b'{"a":1,"A":{"a":2}}')[1]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["model", "Model", "MODEL"]), st.sampled_from([None, "a", "b"])), max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["model", "Model", "MODEL"]), st.sampled_from([None, "a", "b"])),
+        max_size=8,
+    )
+)
 @example([("Model", "a"), ("model", "b"), ("model", None)])
 @example([("Model", "a"), ("model", "b"), ("Model", None)])
 def test_a_text_is_the_last_that_is_not_null_however_its_key_is_spelled_and_repeated(members):
     body = "{" + ",".join(f"{json.dumps(key)}:{json.dumps(text)}" for key, text in members) + "}"
     read = Body(decode(body.encode()))
     said = [text for _, text in members if text is not None]
-    assert (read.string("model"), read.fields.get("model")) == ((said[-1], said[-1]) if said else ("", None))
+    assert (read.string("model"), read.fields.get("model")) == (
+        (said[-1], said[-1]) if said else ("", None)
+    )
 
 
 @given(JSON)
@@ -112,7 +132,10 @@ def test_any_bytes_are_either_a_value_or_a_go_error(body):
 
 
 def test_text_is_written_as_go_writes_it():
-    assert encode({"a": "<b>&\u2028\u2029ü\U0001f600\x7f"}) == '{"a":"\\u003cb\\u003e\\u0026\\u2028\\u2029ü\U0001f600\x7f"}'.encode()
+    assert (
+        encode({"a": "<b>&\u2028\u2029ü\U0001f600\x7f"})
+        == '{"a":"\\u003cb\\u003e\\u0026\\u2028\\u2029ü\U0001f600\x7f"}'.encode()
+    )
     assert encode("\ud800") == encode_large("\ud800") == '"\ufffd"'.encode()
 
 
@@ -129,7 +152,9 @@ PLAIN: dict[str, Any] = {"model": "a", "options": {"Seed": 1}}
         ({**PLAIN, "Options": {"top_k": 2}, "OPTIONS": None}, "options", {"Seed": 1, "top_k": 2}),
     ],
 )
-def test_a_key_matches_in_every_spelling_that_go_accepts_and_only_then_the_fields_are_copied(fields, name, value):
+def test_a_key_matches_in_every_spelling_that_go_accepts_and_only_then_the_fields_are_copied(
+    fields, name, value
+):
     assert lookup(fields, name) == value
     assert folded(PLAIN) is PLAIN
 
@@ -156,7 +181,12 @@ def test_a_value_of_another_type_is_refused_by_name(field, read, kind):
 def test_fields_that_are_absent_or_null_have_a_default(fields):
     body = Body(fields)
     assert (body.string("a"), body.flag("a"), body.flag("a", default=True)) == ("", False, True)
-    assert (body.integer("a"), body.number("a"), body.array("a"), body.object("a").fields) == (None, None, [], {})
+    assert (body.integer("a"), body.number("a"), body.array("a"), body.object("a").fields) == (
+        None,
+        None,
+        [],
+        {},
+    )
     assert (Body({"n": 2**63 - 1}).integer("n"), Body({"n": 2}).number("n")) == (2**63 - 1, 2)
 
 
@@ -167,16 +197,54 @@ AWKWARD = '\U0001f600\\"\\\\\n<é\u4e2d,{[:'
 @for_each("escaped", [True, False])
 @for_each("shift", range(13))
 def test_a_large_text_is_read_and_written_in_pieces_as_if_it_were_whole(shift, escaped):
-    value: Any = {"model": "a", "prompt": "x" * shift + (AWKWARD + "word") * (LARGE_BYTES // 12), "few": [1, 2.5, None, True, {}, []]}
+    value: Any = {
+        "model": "a",
+        "prompt": "x" * shift + (AWKWARD + "word") * (LARGE_BYTES // 12),
+        "few": [1, 2.5, None, True, {}, []],
+    }
     body = json.dumps(value, ensure_ascii=escaped).encode()
     assert len(body) > LARGE_BYTES
     assert decode(body) == json.loads(encode_large(value)) == value
 
 
 MEMBERS = [
-    *("", " ", '"a":1', ' "a" : 1 , "b":\t[ ]\r\n', '"a":{},"b":{ "a" : {"a":null} }', '"a":1,"b":2,"a":3', '"":"","\\u0041":true'),
-    *('"a"', '"a" ', '"a":', '"a" : ', '"a" 1', '"a":1 ', '"a":1 2', '"a":1,,', '"a":1 , ,', '"a":1,2', ",", "a:1", "'a':1", "1:1"),
-    *('"a":nope', '"a": ,"b":1', '"a\\q":1', '"a\n":1', '"a', '"a":"b', "{", '"a":{', '"a":{"b":1', '"a":[{"b"]'),
+    *(
+        "",
+        " ",
+        '"a":1',
+        ' "a" : 1 , "b":\t[ ]\r\n',
+        '"a":{},"b":{ "a" : {"a":null} }',
+        '"a":1,"b":2,"a":3',
+        '"":"","\\u0041":true',
+    ),
+    *(
+        '"a"',
+        '"a" ',
+        '"a":',
+        '"a" : ',
+        '"a" 1',
+        '"a":1 ',
+        '"a":1 2',
+        '"a":1,,',
+        '"a":1 , ,',
+        '"a":1,2',
+        ",",
+        "a:1",
+        "'a':1",
+        "1:1",
+    ),
+    *(
+        '"a":nope',
+        '"a": ,"b":1',
+        '"a\\q":1',
+        '"a\n":1',
+        '"a',
+        '"a":"b',
+        "{",
+        '"a":{',
+        '"a":{"b":1',
+        '"a":[{"b"]',
+    ),
 ]
 
 
@@ -210,7 +278,9 @@ ESCAPED = {  # what a text may be full of, and what is read from it
 
 
 class Calls:
-    """How often C was entered while a block ran, by the function: each time it keeps the interpreter's lock to its end."""
+    """How often C was entered while a block ran, by the function: each time it keeps the
+    interpreter's lock to its end.
+    """
 
     def __init__(self, *functions: Callable[..., Any]) -> None:
         self.count = 0
@@ -233,7 +303,10 @@ def test_a_text_full_of_escapes_is_read_in_many_short_pieces(escape):
     for shift in range(14):
         with Calls(scanstring) as calls:
             read = decode(f'{{"model":"a","prompt":"{"x" * shift}{text}"}}'.encode())
-        assert read == {"model": "a", "prompt": "x" * shift + ESCAPED[escape] * (len(text) // len(escape))}
+        assert read == {
+            "model": "a",
+            "prompt": "x" * shift + ESCAPED[escape] * (len(text) // len(escape)),
+        }
         assert calls.count >= len(text) / PIECE_CHARS
 
 
@@ -261,12 +334,17 @@ def test_bytes_that_are_no_text_become_signs_of_that_wherever_they_stand_and_onl
         times = (MAX_INVALID_BYTES - 10) // len(wrong)
         body = b'["%b%b"]' % ("é".encode() * shift + b"x" * 3 * LARGE_BYTES, wrong * times)
         assert decode(body) == ["é" * shift + "x" * 3 * LARGE_BYTES + said * times]
-    with pytest.raises(GoJsonError, match=r"^the body has more than 10,000 bytes that are not UTF-8$"):
+    with pytest.raises(
+        GoJsonError, match=r"^the body has more than 10,000 bytes that are not UTF-8$"
+    ):
         decode(b'["%b"]' % (wrong * (MAX_INVALID_BYTES + 1)))
 
 
 def test_a_large_text_is_written_in_many_short_pieces():
-    value: Any = {"prompt": '\n"<é\U0001f600\ud800' * LARGE_BYTES, "few": [1, 2.5, None, True, {}, [], {"a": "b"}]}
+    value: Any = {
+        "prompt": '\n"<é\U0001f600\ud800' * LARGE_BYTES,
+        "few": [1, 2.5, None, True, {}, [], {"a": "b"}],
+    }
     with Calls(json.encoder.encode_basestring) as calls:
         written = encode_large(value)
     assert json.loads(written) == json.loads(json.dumps(value).replace("\\ud800", "\ufffd"))
@@ -277,6 +355,11 @@ def test_values_are_counted_outside_of_texts_only():
     prose = b'{"prompt":"%b"}' % (rb"One, two: [three] and \"{four}\", \\\\" * 40_000)
     assert len(prose) > 4 * LARGE_BYTES
     assert (check_structure(prose), check_structure(b'{"a":[1,2,{}],"b":","}')) == (2, 8)
-    for many in (b'{"a":[' + b"0," * 300_000 + b"0]}", b"[" * 300_001, b'{"a":1,' * 150_000, b" " * 9 * 1024 * 1024):
+    for many in (
+        b'{"a":[' + b"0," * 300_000 + b"0]}",
+        b"[" * 300_001,
+        b'{"a":1,' * 150_000,
+        b" " * 9 * 1024 * 1024,
+    ):
         with pytest.raises(BadRequest, match="the body has more than"):
             check_structure(many)

@@ -1,4 +1,6 @@
-"""An interrupted stream goes on as if it had never stopped; a second run that says anything else ends it, and none of it is passed on."""
+"""An interrupted stream goes on as if it had never stopped; a second run that says anything else
+ends it, and none of it is passed on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,19 @@ from hearth.errors import BackendGone, StreamDiverged
 from hearth.types import RequestId
 from tests.dialects.captured import captured
 from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import ROUTES, Answer, Run, chunked, expected, go_on, interrupted, route, sent_of, some_answer, stream
+from tests.dialects.replay_streams import (
+    ROUTES,
+    Answer,
+    Run,
+    chunked,
+    expected,
+    go_on,
+    interrupted,
+    route,
+    sent_of,
+    some_answer,
+    stream,
+)
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
@@ -28,7 +42,9 @@ CHAT, GPT, CLAUDE = "/api/chat", "/v1/chat/completions", "/v1/messages"
 
 
 def runs(path: str, *answers: Answer) -> list[list[bytes]]:
-    return [stream(path, answer, Run(rng=random.Random(seed))) for seed, answer in enumerate(answers)]
+    return [
+        stream(path, answer, Run(rng=random.Random(seed))) for seed, answer in enumerate(answers)
+    ]
 
 
 def text(said: str) -> Answer:
@@ -45,7 +61,9 @@ def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(p
 
 
 @for_each("path", ROUTES)
-def test_a_run_passes_as_it_is_where_nothing_was_sent_and_adds_nothing_where_all_was(path: str) -> None:
+def test_a_run_passes_as_it_is_where_nothing_was_sent_and_adds_nothing_where_all_was(
+    path: str,
+) -> None:
     first, second = map(b"".join, runs(path, text("abcdef"), text("abcdef")))
     assert go_on(path, sent_of(path, b""), first, random.Random(5)) == first
     assert go_on(path, sent_of(path, first), second, random.Random(1)) == b""
@@ -54,24 +72,48 @@ def test_a_run_passes_as_it_is_where_nothing_was_sent_and_adds_nothing_where_all
 def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed() -> None:
     sent = Sent(route(CHAT), limit_bytes=10)
     assert (sent.feed(b"0123456789"), sent.replayable, sent.data) == (False, True, b"0123456789")
-    assert (sent.feed(b"x"), sent.feed(b"y"), sent.replayable, sent.data) == (True, False, False, b"")
+    assert (sent.feed(b"x"), sent.feed(b"y"), sent.replayable, sent.data) == (
+        True,
+        False,
+        False,
+        b"",
+    )
     with pytest.raises(StreamDiverged):
         Replay(route(CHAT), sent)
 
 
-def test_whole_frames_are_passed_on_as_the_very_chunks_that_came_and_one_that_is_too_long_is_not_held_back() -> None:
+def test_whole_frames_are_passed_on_as_the_very_chunks_that_came_and_one_that_is_too_long_is_not_held_back() -> (
+    None
+):
     sent = Sent(route(CHAT), limit_bytes=10)
     chunks = (b'{"a":1}\n', b"{}\n")
     assert all(passed is chunk for passed, chunk in zip(sent.whole(chunks), chunks, strict=True))
-    assert [sent.whole((b'{"b"', b":2}", b"\n{")), sent.held(), sent.whole((b"}",))] == [(b'{"b":2}\n',), b"{", (b"}",)]
+    assert [sent.whole((b'{"b"', b":2}", b"\n{")), sent.held(), sent.whole((b"}",))] == [
+        (b'{"b":2}\n',),
+        b"{",
+        (b"}",),
+    ]
     sent = Sent(route(CHAT), limit_bytes=10)
-    assert [sent.whole((piece,)) for piece in (b"x" * 10, b"y", b"z")] == [(), (b"x" * 10 + b"y",), (b"z",)]
+    assert [sent.whole((piece,)) for piece in (b"x" * 10, b"y", b"z")] == [
+        (),
+        (b"x" * 10 + b"y",),
+        (b"z",),
+    ]
 
 
 @for_each(
     ("name", "step"),
     [
-        *((name, 3) for name in ("chat_stream", "generate_stream", "oai_chat_stream", "oai_chat_stream_usage", "oai_compl_stream")),
+        *(
+            (name, 3)
+            for name in (
+                "chat_stream",
+                "generate_stream",
+                "oai_chat_stream",
+                "oai_chat_stream_usage",
+                "oai_compl_stream",
+            )
+        ),
         *((name, 11) for name in ("anth_stream", "oai_resp_stream")),
     ],
 )
@@ -89,19 +131,29 @@ def escaped(data: bytes) -> bytes:
 
 
 @settings(max_examples=100 * EXAMPLES, deadline=None)
-@given(st.sampled_from(ROUTES), st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.randoms(use_true_random=False))
-def test_any_text_goes_on_from_any_byte_also_within_a_character_and_between_the_two_parts_of_one(path, said, rng) -> None:
+@given(
+    st.sampled_from(ROUTES),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    st.randoms(use_true_random=False),
+)
+def test_any_text_goes_on_from_any_byte_also_within_a_character_and_between_the_two_parts_of_one(
+    path, said, rng
+) -> None:
     first, second = (b"".join(stream(path, text(said), Run(rng=rng))) for _ in range(2))
     first, second = rng.choice([(first, escaped(second)), (escaped(first), second)])
     sent = sent_of(path, first[: rng.randrange(1, len(first) + 1)])
-    assert told(path, sent.data + go_on(path, sent, second, rng)).answer == expected(path, text(said))
+    assert told(path, sent.data + go_on(path, sent, second, rng)).answer == expected(
+        path, text(said)
+    )
 
 
 # Runs that differ.
 
 
 def changed(answer: Answer, rng: random.Random) -> Answer:
-    """The answer with one letter of one part replaced, added or dropped, or with a call or the end changed."""
+    """The answer with one letter of one part replaced, added or dropped, or with a call or the end
+    changed.
+    """
     parts = list(answer.parts)
     place = rng.randrange(len(parts) + 1)
     if place == len(parts):
@@ -109,7 +161,10 @@ def changed(answer: Answer, rng: random.Random) -> Answer:
     kind, said = parts[place]
     if kind == "call":
         name, arguments = json.loads(said)
-        parts[place] = (kind, json.dumps(rng.choice(([name + "x", arguments], [name, arguments | {"id": 77}]))))
+        parts[place] = (
+            kind,
+            json.dumps(rng.choice(([name + "x", arguments], [name, arguments | {"id": 77}]))),
+        )
     else:
         at = rng.randrange(len(said))
         parts[place] = (kind, said[:at] + rng.choice(("", "è", said[at] + "!")) + said[at + 1 :])
@@ -151,20 +206,30 @@ def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: st
 
 
 @for_each("path", ROUTES)
-def test_an_error_that_the_backend_reports_reaches_the_caller_while_the_answer_does_not(path: str) -> None:
+def test_an_error_that_the_backend_reports_reaches_the_caller_while_the_answer_does_not(
+    path: str,
+) -> None:
     first, second = runs(path, text("abcdef"), text("abcdef"))
     replay = Replay(route(path), sent_of(path, b"".join(first[:-1])))
-    assert b"boom" in replay.feed(second[0] + stream_error(route(path), BackendGone("boom"), RequestId("req_1")))
+    assert b"boom" in replay.feed(
+        second[0] + stream_error(route(path), BackendGone("boom"), RequestId("req_1"))
+    )
     assert replay.finish() == b""
 
 
 def native(done: bool = False, **said: Any) -> bytes:
     message = {"role": "assistant", "content": "", **said}
-    return json.dumps({"model": "m", "message": message, "done": done}, separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps({"model": "m", "message": message, "done": done}, separators=(",", ":")).encode()
+        + b"\n"
+    )
 
 
 def calling(*names: str, number: int = 1) -> bytes:
-    calls = [{"id": f"call_{name}", "function": {"index": 0, "name": name, "arguments": {"id": number}}} for name in names]
+    calls = [
+        {"id": f"call_{name}", "function": {"index": 0, "name": name, "arguments": {"id": number}}}
+        for name in names
+    ]
     return native(tool_calls=calls)
 
 
@@ -193,7 +258,9 @@ def deep(levels: int) -> bytes:
         (GPT, b"data: what\n\n", b"data: else\n\n"),
     ],
 )
-def test_the_same_letters_elsewhere_and_other_marks_are_another_answer(path: str, sent: bytes, again: bytes) -> None:
+def test_the_same_letters_elsewhere_and_other_marks_are_another_answer(
+    path: str, sent: bytes, again: bytes
+) -> None:
     with pytest.raises(StreamDiverged):
         Replay(route(path), sent_of(path, sent)).feed(again)
 
@@ -201,21 +268,39 @@ def test_the_same_letters_elsewhere_and_other_marks_are_another_answer(path: str
 @for_each(
     ("path", "sent", "again", "passed"),
     [
-        (CHAT, native(thinking="a", content="b"), native(thinking="a") + native(content="b") + native(done=True), native(done=True)),
-        (CHAT, native(thinking="a") + native(content="b"), native(thinking="a", content="b") + native(done=True), native(done=True)),
+        (
+            CHAT,
+            native(thinking="a", content="b"),
+            native(thinking="a") + native(content="b") + native(done=True),
+            native(done=True),
+        ),
+        (
+            CHAT,
+            native(thinking="a") + native(content="b"),
+            native(thinking="a", content="b") + native(done=True),
+            native(done=True),
+        ),
         (CHAT, native(thinking="a"), native(thinking="a", content="b"), native(content="b")),
         (CHAT, calling("f"), calling("f").replace(b"call_f", b"call_6"), b""),
         (CHAT, calling("a"), calling("a", "b"), calling("b")),
-        *((CHAT, deep(levels), deep(levels) + native(done=True), native(done=True)) for levels in (300, 900, 5_000)),
+        *(
+            (CHAT, deep(levels), deep(levels) + native(done=True), native(done=True))
+            for levels in (300, 900, 5_000)
+        ),
         (GPT, b"data: what\n\n", b"data: what\n\ndata: more\n\n", b"data: more\n\n"),
     ],
 )
-def test_of_frames_that_say_the_same_only_what_is_new_is_passed_on(path: str, sent: bytes, again: bytes, passed: bytes) -> None:
+def test_of_frames_that_say_the_same_only_what_is_new_is_passed_on(
+    path: str, sent: bytes, again: bytes, passed: bytes
+) -> None:
     assert Replay(route(path), sent_of(path, sent)).feed(again) == passed
 
 
 def test_comments_and_pings_are_no_part_of_the_answer() -> None:
-    for path, noise in ((GPT, b": waiting\n\n"), (CLAUDE, b'event: ping\ndata: {"type":"ping"}\n\n')):
+    for path, noise in (
+        (GPT, b": waiting\n\n"),
+        (CLAUDE, b'event: ping\ndata: {"type":"ping"}\n\n'),
+    ):
         first, second = runs(path, text("abcdef"), text("abcdef"))
         sent = sent_of(path, noise + b"".join(first[:3]) + noise)
         go_on(path, sent, noise.join(second), random.Random(1))
@@ -227,20 +312,35 @@ def test_the_rest_of_a_token_comes_without_the_log_probability_of_the_whole() ->
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 
     def frame(said: str, **role: str) -> bytes:
-        choice = {"index": 0, "delta": {**role, "content": said}, "finish_reason": None, "logprobs": probability}
+        choice = {
+            "index": 0,
+            "delta": {**role, "content": said},
+            "finish_reason": None,
+            "logprobs": probability,
+        }
         return b"data: " + json.dumps({**head, "choices": [choice]}).encode() + b"\n\n"
 
     replay = Replay(route(GPT), sent_of(GPT, frame(" a")))
-    trimmed, whole = (json.loads(part.removeprefix(b"data: ")) for part in replay.feed(frame(" abc") + frame("d")).split(b"\n\n")[:-1])
+    trimmed, whole = (
+        json.loads(part.removeprefix(b"data: "))
+        for part in replay.feed(frame(" abc") + frame("d")).split(b"\n\n")[:-1]
+    )
     assert trimmed["choices"][0] == {"index": 0, "delta": {"content": "bc"}, "finish_reason": None}
     assert (whole["choices"][0]["logprobs"], replay.verified_chars) == (probability, len(" a"))
     replay = Replay(route(GPT), sent_of(GPT, frame("", role="assistant")))  # a role is no token
-    (named,) = json.loads(replay.feed(frame(" abc", role="assistant")).removeprefix(b"data: "))["choices"]
+    (named,) = json.loads(replay.feed(frame(" abc", role="assistant")).removeprefix(b"data: "))[
+        "choices"
+    ]
     assert (named["delta"], named["logprobs"]) == ({"content": " abc"}, probability)
 
 
-@given(data=st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b"d\n", b"e\n\n"])), path=st.sampled_from(ROUTES))
-def test_frames_are_the_same_however_the_bytes_arrive_and_no_byte_is_lost(data: list[bytes], path: str) -> None:
+@given(
+    data=st.lists(st.sampled_from([b"a", b"bc", b"\r", b"\n", b"d\n", b"e\n\n"])),
+    path=st.sampled_from(ROUTES),
+)
+def test_frames_are_the_same_however_the_bytes_arrive_and_no_byte_is_lost(
+    data: list[bytes], path: str
+) -> None:
     pieces, fed = WholeFrames(route(path)), WholeFrames(route(path))
     frames = [frame for piece in data for frame in pieces.split(piece)]
     assert b"".join(frames) + pieces.rest == b"".join(data)

@@ -1,4 +1,6 @@
-"""The usage of an OpenAI stream is asked for where its caller does not, and taken out again without a trace."""
+"""The usage of an OpenAI stream is asked for where its caller does not, and taken out again without
+a trace.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,18 @@ ASKING = {"include_usage": True}
 
 
 @for_each("path", [CHAT, COMPLETIONS])
-@for_each("given", [{}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}])
-def test_a_stream_is_asked_for_its_usage_and_everything_else_stays(path: str, given: dict[str, Any]) -> None:
+@for_each(
+    "given",
+    [
+        {},
+        {"stream_options": None},
+        {"stream_options": {}},
+        {"stream_options": {"include_usage": False}},
+    ],
+)
+def test_a_stream_is_asked_for_its_usage_and_everything_else_stays(
+    path: str, given: dict[str, Any]
+) -> None:
     body = b' {"model": "m",  "x":1' + (b"," + encode(given)[1:-1] if given else b"") + b"}"
     asking, fields = counted(route(path), body, json.loads(body))
     assert json.loads(asking) == fields == json.loads(body) | {"stream_options": ASKING}
@@ -29,7 +41,10 @@ def test_a_stream_is_asked_for_its_usage_and_everything_else_stays(path: str, gi
 
 def test_what_else_a_caller_says_of_its_stream_is_kept() -> None:
     asked: JsonObject = {"stream_options": {"Include_Usage": False, "include_obfuscation": False}}
-    assert counted(route(CHAT), encode(asked), asked)[1]["stream_options"] == {"include_obfuscation": False, **ASKING}
+    assert counted(route(CHAT), encode(asked), asked)[1]["stream_options"] == {
+        "include_obfuscation": False,
+        **ASKING,
+    }
 
 
 @for_each(
@@ -42,7 +57,9 @@ def test_what_else_a_caller_says_of_its_stream_is_kept() -> None:
         *((path, {}) for path in ("/api/chat", "/v1/responses", "/v1/messages")),
     ],
 )
-def test_a_body_stays_the_very_same_where_the_caller_asks_where_usage_always_comes_and_where_it_is_wrong(path, fields) -> None:
+def test_a_body_stays_the_very_same_where_the_caller_asks_where_usage_always_comes_and_where_it_is_wrong(
+    path, fields
+) -> None:
     body = encode({"model": "m", **fields})
     assert counted(route(path), body, fields)[0] is body
 
@@ -51,7 +68,10 @@ def test_a_body_stays_the_very_same_where_the_caller_asks_where_usage_always_com
 def test_what_is_left_is_the_stream_without_its_usage_in_the_same_chunks(path: str) -> None:
     for number in range(20 * EXAMPLES):
         answer = some_answer(random.Random(number), path)
-        told, silent = (stream(path, answer, Run(rng=random.Random(number), usage=usage)) for usage in (True, False))
+        told, silent = (
+            stream(path, answer, Run(rng=random.Random(number), usage=usage))
+            for usage in (True, False)
+        )
         hidden = HiddenUsage(route(path))
         passed = list(filter(None, map(hidden.without, told)))
         assert passed == silent
@@ -62,9 +82,15 @@ def test_how_it_is_cut_never_matters(path: str) -> None:
     for number in range(20 * EXAMPLES):
         rng = random.Random(number)
         answer = some_answer(rng, path)
-        told, silent = (b"".join(stream(path, answer, Run(rng=random.Random(number), usage=usage))) for usage in (True, False))
+        told, silent = (
+            b"".join(stream(path, answer, Run(rng=random.Random(number), usage=usage)))
+            for usage in (True, False)
+        )
         hidden = HiddenUsage(route(path))
-        assert b"".join([hidden.without(chunk) for chunk in chunked(told, rng)]) + hidden.rest() == silent
+        assert (
+            b"".join([hidden.without(chunk) for chunk in chunked(told, rng)]) + hidden.rest()
+            == silent
+        )
 
 
 @for_each("name", ["oai_chat_stream_usage", "oai_compl_stream"])
@@ -73,15 +99,21 @@ def test_of_a_recorded_stream_nothing_is_left_that_names_a_usage(name: str) -> N
     hidden = HiddenUsage(route(told.path))
     passed = [hidden.without(chunk) for chunk in told.chunks]
     assert b"usage" not in b"".join(passed)
-    assert [chunk.count(b"data: ") for chunk in passed] == [chunk.count(b"data: ") - (b'"choices":[],' in chunk) for chunk in told.chunks]
+    assert [chunk.count(b"data: ") for chunk in passed] == [
+        chunk.count(b"data: ") - (b'"choices":[],' in chunk) for chunk in told.chunks
+    ]
     assert passed[-1].endswith(b"data: [DONE]\n\n")
 
 
-def test_what_others_than_ollama_write_of_usage_goes_too_and_a_text_that_speaks_of_it_stays() -> None:
+def test_what_others_than_ollama_write_of_usage_goes_too_and_a_text_that_speaks_of_it_stays() -> (
+    None
+):
     hidden = HiddenUsage(route(CHAT))
     null = b'data: {"choices":[{"delta":{"content":"\\"usage\\": x"}}],"usage":null}\n\n'
     assert hidden.without(null) == b'data: {"choices":[{"delta":{"content":"\\"usage\\": x"}}]}\n\n'
-    assert hidden.without(b'data: {"choices":[],"usage":{"total_tokens":3},"timings":{}}\n\n') == b""
+    assert (
+        hidden.without(b'data: {"choices":[],"usage":{"total_tokens":3},"timings":{}}\n\n') == b""
+    )
     text = b'data: {"choices":[{"delta":{"content":"\\"usage\\":{}"}}]}\n\n'
     assert hidden.without(text) is text
     assert hidden.without(b"data: half") == b""

@@ -1,4 +1,6 @@
-"""The application of the HTTP tests, which the reference is compared with, and the browser of the dashboard's."""
+"""The application of the HTTP tests, which the reference is compared with, and the browser of the
+dashboard's.
+"""
 
 from tests.api.conftest import gateway
 from tests.dashboard.conftest import browser

@@ -1,8 +1,10 @@
-"""The programs that the documentation's commands call, as the tests run them: `python stand_ins.py NAME ARGS...`.
+"""The programs that the documentation's commands call, as the tests run them: `python stand_ins.py
+NAME ARGS...`.
 
-`hearth` is the real one; of commands that would go on for ever or change the machine, only the arguments are checked. `curl` sends the
-request to the gateway of the test, whatever machine the address names, and fails on a refusal. `sqlite3` is Python's. `make` looks
-whether the target exists. What belongs to the machine (systemctl, git and the like) does nothing.
+`hearth` is the real one; of commands that would go on for ever or change the machine, only the
+arguments are checked. `curl` sends the request to the gateway of the test, whatever machine the
+address names, and fails on a refusal. `sqlite3` is Python's. `make` looks whether the target
+exists. What belongs to the machine (systemctl, git and the like) does nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +20,28 @@ from urllib.parse import urlsplit
 import click
 
 ENDLESS = ("serve", "demo", "emulate", "top")
-OF_THE_MACHINE = ("docker", "git", "journalctl", "loginctl", "pip", "podman", "sudo", "systemctl", "systemd-analyze")
+OF_THE_MACHINE = (
+    "docker",
+    "git",
+    "journalctl",
+    "loginctl",
+    "pip",
+    "podman",
+    "sudo",
+    "systemctl",
+    "systemd-analyze",
+)
 
 
 def hearth(arguments: list[str]) -> int:
     """The command itself, or a check of its arguments."""
     from hearth.cli import main  # noqa: PLC0415 - the other stand-ins need not wait for it
 
-    if arguments[0] in ENDLESS or "--watch" in arguments or (arguments[0] == "install-service" and "--print" not in arguments):
+    if (
+        arguments[0] in ENDLESS
+        or "--watch" in arguments
+        or (arguments[0] == "install-service" and "--print" not in arguments)
+    ):
         name, command, rest = main.resolve_command(click.Context(main), arguments)
         assert command is not None
         command.make_context(name, rest)  # raises UsageError for what the command would not take
@@ -47,7 +63,12 @@ def curl(arguments: list[str]) -> int:
     headers = {} if asked.data is None else {"Content-Type": "application/x-www-form-urlencoded"}
     headers |= dict(line.split(": ", 1) for line in asked.headers)
     connection = http.client.HTTPConnection(urlsplit(os.environ["HEARTH_URL"]).netloc, timeout=40)
-    connection.request(asked.method or ("GET" if asked.data is None else "POST"), address.path or "/", asked.data, headers)
+    connection.request(
+        asked.method or ("GET" if asked.data is None else "POST"),
+        address.path or "/",
+        asked.data,
+        headers,
+    )
     answer = connection.getresponse()
     print(answer.status, answer.read().decode())  # noqa: T201
     return 0 if answer.status < 400 else 22
@@ -67,7 +88,12 @@ def make(arguments: list[str]) -> int:
     """Whether every target is one of the Makefile's."""
     rules = (Path(__file__).parents[2] / "Makefile").read_text("utf-8").splitlines()
     targets = [each for each in arguments if "=" not in each]
-    return 0 if targets and all(any(line.startswith(f"{target}:") for line in rules) for target in targets) else 2
+    return (
+        0
+        if targets
+        and all(any(line.startswith(f"{target}:") for line in rules) for target in targets)
+        else 2
+    )
 
 
 def nothing(arguments: list[str]) -> int:
@@ -76,7 +102,9 @@ def nothing(arguments: list[str]) -> int:
     return 0
 
 
-PROGRAMS = {"hearth": hearth, "curl": curl, "sqlite3": sqlite, "make": make} | dict.fromkeys(OF_THE_MACHINE, nothing)
+PROGRAMS = {"hearth": hearth, "curl": curl, "sqlite3": sqlite, "make": make} | dict.fromkeys(
+    OF_THE_MACHINE, nothing
+)
 
 if __name__ == "__main__":
     sys.exit(PROGRAMS[sys.argv[1]](sys.argv[2:]))

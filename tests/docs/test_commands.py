@@ -1,4 +1,6 @@
-"""What the documentation tells people to type and to paste, typed and pasted; and every `hearth` command that a text names."""
+"""What the documentation tells people to type and to paste, typed and pasted; and every `hearth`
+command that a text names.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from tests.support.patience import WITHIN_S
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {
-    page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    page.relative_to(ROOT).as_posix(): page.read_text("utf-8")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 OUTSIDE = re.compile(r"(^|[|;&(]) */|> */(?!tmp/)", re.MULTILINE)
@@ -54,18 +57,35 @@ BLOCKS = [
     for match in FENCE.finditer(text)
 ]
 SHELL = [block for block in BLOCKS if block.info.split()[:1] == ["sh"]]
-SCRIPTS = [block for block in BLOCKS if block.info.split()[:1] == ["python"] and block.place.startswith("docs/clients/")]
-OURS = [block for block in BLOCKS if block.info.startswith("yaml") and 'title="config/llm_gateway.yaml"' in block.info]
-INLINE = {code for text in TEXTS.values() for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", FENCE.sub("", text))}
+SCRIPTS = [
+    block
+    for block in BLOCKS
+    if block.info.split()[:1] == ["python"] and block.place.startswith("docs/clients/")
+]
+OURS = [
+    block
+    for block in BLOCKS
+    if block.info.startswith("yaml") and 'title="config/llm_gateway.yaml"' in block.info
+]
+INLINE = {
+    code
+    for text in TEXTS.values()
+    for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", FENCE.sub("", text))
+}
 
 Run = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture
 async def run(tmp_path: Path) -> AsyncIterator[Run]:
-    """Runs a command in an empty directory beside a gateway that has a store where the documentation says that it is, and a fast emulated
-    model server; there are stand-ins for what the commands call, and no other program can be called. Gives the output; exit must be 0."""
-    store, config = tmp_path / ".local" / "state" / "hearth" / "hearth.db", tmp_path / "config" / "llm_gateway.yaml"
+    """Runs a command in an empty directory beside a gateway that has a store where the
+    documentation says that it is, and a fast emulated model server; there are stand-ins for what
+    the commands call, and no other program can be called. Gives the output; exit must be 0.
+    """
+    store, config = (
+        tmp_path / ".local" / "state" / "hearth" / "hearth.db",
+        tmp_path / "config" / "llm_gateway.yaml",
+    )
     emulator = Emulator(default_profiles(), clock=SystemClock(), speed=500, seed=1)
     config.parent.mkdir()
     config.write_text(CONFIG.format(url=await emulator.start("127.0.0.1", 0), store=store))
@@ -74,15 +94,27 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
     (tmp_path / ".venv" / "bin").symlink_to(tmp_path / "bin")
     for name in stand_ins.PROGRAMS:
         program = tmp_path / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, stand_ins.__file__, name])} "$@"\n')
+        program.write_text(
+            f'#!/bin/sh\nexec {shlex.join([sys.executable, stand_ins.__file__, name])} "$@"\n'
+        )
         program.chmod(0o755)
     environ = {name: os.environ[name] for name in ("LANG", "PYTHONPATH") if name in os.environ}
-    environ |= {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "NO_PROXY": "*", "COLUMNS": "200"}
+    environ |= {
+        "PATH": str(tmp_path / "bin"),
+        "HOME": str(tmp_path),
+        "NO_PROXY": "*",
+        "COLUMNS": "200",
+    }
 
     async def output_of(*command: str) -> str:
-        words = [word.replace("http://127.0.0.1:8411", url) if command[0] != BASH else word for word in command]
+        words = [
+            word.replace("http://127.0.0.1:8411", url) if command[0] != BASH else word
+            for word in command
+        ]
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*words, cwd=tmp_path, env=environ, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+        process = await asyncio.create_subprocess_exec(
+            *words, cwd=tmp_path, env=environ, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+        )
         try:
             async with asyncio.timeout(WITHIN_S):
                 output, _ = await process.communicate()
@@ -108,13 +140,19 @@ async def test_every_command_in_a_shell_block_runs(run: Run, tmp_path: Path, blo
 
 
 @pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.place)
-async def test_every_script_of_the_client_pages_runs_and_prints_an_answer(run: Run, block: Block) -> None:
+async def test_every_script_of_the_client_pages_runs_and_prints_an_answer(
+    run: Run, block: Block
+) -> None:
     assert (await run(sys.executable, "-c", block.text)).strip()
 
 
 @for_each("block", OURS)
 def test_every_piece_of_our_configuration_that_is_shown_is_usable(block: Block) -> None:
-    parse_config(block.text, source=block.place, environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", block.text), "x" * 32))
+    parse_config(
+        block.text,
+        source=block.place,
+        environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", block.text), "x" * 32),
+    )
 
 
 @for_each("text", sorted(text for text in INLINE if text.startswith("hearth ")))
@@ -125,5 +163,12 @@ def test_every_hearth_command_in_a_text_exists_with_its_options(text: str) -> No
         inner = command.commands.get(words[0])
         assert inner is not None, f"no such command: {words}"
         command, words = inner.load() if isinstance(inner, LazyCommand) else inner, words[1:]
-    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", " ".join(words))) <= known | {"--help", "--version"}
+    known = {
+        option
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", " ".join(words))) <= known | {
+        "--help",
+        "--version",
+    }

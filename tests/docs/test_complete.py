@@ -1,6 +1,8 @@
-"""Every setting and every address is documented, and what is said of who may use an address is true.
+"""Every setting and every address is documented, and what is said of who may use an address is
+true.
 
-Events and metrics have such tests beside their own: `observability/test_events_doc.py` and `observability/test_metrics.py`.
+Events and metrics have such tests beside their own: `observability/test_events_doc.py` and
+`observability/test_metrics.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,22 @@ SETTINGS = [setting for section in sections() for setting in section.settings]
 
 
 def test_every_setting_is_in_the_reference() -> None:
-    kinds = {(cls, name): section_in(kind_of(cls, name)) for cls in settings_classes() for name in cls.model_fields}
-    assert {each.path.rpartition(".")[2] for each in SETTINGS} - {"key"} == {name for (_, name), inner in kinds.items() if inner is None}
+    kinds = {
+        (cls, name): section_in(kind_of(cls, name))
+        for cls in settings_classes()
+        for name in cls.model_fields
+    }
+    assert {each.path.rpartition(".")[2] for each in SETTINGS} - {"key"} == {
+        name for (_, name), inner in kinds.items() if inner is None
+    }
 
 
 def test_the_reference_says_what_a_setting_does_and_when_an_edit_counts() -> None:
-    silent = [each.path for each in SETTINGS if len(each.text) < 15 or not each.mode.startswith(("hot", "restart"))]
+    silent = [
+        each.path
+        for each in SETTINGS
+        if len(each.text) < 15 or not each.mode.startswith(("hot", "restart"))
+    ]
     assert silent == []
 
 
@@ -43,7 +55,9 @@ def served(gateway: FakeGateway) -> Iterator[tuple[str, str]]:
 
 
 def matches(path: str, documented: str) -> bool:
-    """Whether a path of the tables is the documented one; a table's prefix stands for what follows."""
+    """Whether a path of the tables is the documented one; a table's prefix stands for what
+    follows.
+    """
     if path.startswith("/static/"):
         return documented == "/static/{file}"
     return re.sub(r"\{[^}]*\}", "", documented) == re.sub(r"\{[^}]*\}", "", path)
@@ -53,7 +67,11 @@ async def test_every_address_is_in_the_reference(gateway: FakeGateway) -> None:
     listed = await addresses(gateway)
     for method, path in served(gateway):
         known = [each for each in listed if each.method == method and matches(path, each.path)]
-        assert known or (method == "HEAD" and path.startswith("/static/")) or (method, path) == ("HEAD", "/openapi.json"), (method, path)
+        assert (
+            known
+            or (method == "HEAD" and path.startswith("/static/"))
+            or (method, path) == ("HEAD", "/openapi.json")
+        ), (method, path)
 
 
 async def test_who_may_use_an_address_is_as_the_reference_says(gateway: FakeGateway) -> None:
@@ -66,11 +84,17 @@ async def test_who_may_use_an_address_is_as_the_reference_says(gateway: FakeGate
             continue
         low = (await ask(app, address.method, path, {}, key=LOW_KEY)).status
         assert (low == 403) == (address.who in ("admins", "admin keys")), address
-        assert (await ask(app, address.method, path, {}, key=ADMIN_KEY)).status not in (401, 403, 405), address
+        assert (await ask(app, address.method, path, {}, key=ADMIN_KEY)).status not in (
+            401,
+            403,
+            405,
+        ), address
 
 
 def test_every_test_that_the_security_policy_names_is_there() -> None:
-    named = re.findall(r"`((?:\.\./docs/)?test_\w+\.py)`", (ROOT / "SECURITY.md").read_text("utf-8"))
+    named = re.findall(
+        r"`((?:\.\./docs/)?test_\w+\.py)`", (ROOT / "SECURITY.md").read_text("utf-8")
+    )
     assert len(named) > 8
     assert [name for name in named if not (ROOT / "tests" / "security" / name).is_file()] == []
 

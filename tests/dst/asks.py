@@ -1,4 +1,6 @@
-"""What a simulated caller asks for and what it got; every prompt and every answer carries the number of its asker (a canary)."""
+"""What a simulated caller asks for and what it got; every prompt and every answer carries the
+number of its asker (a canary).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ from hearth.gateway import Gateway
 from hearth.job_types import Job
 from hearth.jobs.queue import body_of
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import BackendCall, Completion, Lane, LoadOptions, Priority, RequestId, Way, canonical_model
+from hearth.types import (
+    BackendCall,
+    Completion,
+    Lane,
+    LoadOptions,
+    Priority,
+    RequestId,
+    Way,
+    canonical_model,
+)
 from tests.support.ollama_wire import Service, is_embedding, vector_of
 
 _CANARY = re.compile(rb"canary(\d+)x")
@@ -54,7 +65,8 @@ class Ask:
     refused: HearthError | None = None
     whole: bool = False  # the answer was read to its end, without an error
     left_at: float | None = None  # when its caller left
-    # nobody reads the answer; it is kept with the job, or in a batch's file. With a `key` it is asked for until it is taken.
+    # nobody reads the answer; it is kept with the job, or in a batch's file. With a `key` it is
+    # asked for until it is taken.
     is_job: bool = False
     job_id: str = ""
     key: str | None = None
@@ -90,17 +102,31 @@ class Ask:
         return self.text if self.embeds else "".join(self.words_of_run(run))
 
     def next_service(self, call: BackendCall) -> Service:
-        """How the model server serves the next run, or says the rest of one from the text so far."""
+        """How the model server serves the next run, or says the rest of one from the text so
+        far.
+        """
         asked = json.loads(call.body or b"{}")
         if asked.get("raw"):
             words, prompt_tokens = self._rest(asked["prompt"].rpartition("<assistant>")[2]), 30
         else:
             self.runs += 1
-            words, prompt_tokens = self.words_of_run(self.runs), 5 + self.number % 7 if self.embeds else 10
-        return Service(service_s=self.service_s, first_byte_s=self.service_s / 4, words=words, prompt_tokens=prompt_tokens)
+            words, prompt_tokens = (
+                self.words_of_run(self.runs),
+                5 + self.number % 7 if self.embeds else 10,
+            )
+        return Service(
+            service_s=self.service_s,
+            first_byte_s=self.service_s / 4,
+            words=words,
+            prompt_tokens=prompt_tokens,
+        )
 
     def _rest(self, known: str) -> tuple[str, ...]:
-        said = [self.words_of_run(run) for run in range(self.runs, 0, -1) if self.text_of_run(run).startswith(known)]
+        said = [
+            self.words_of_run(run)
+            for run in range(self.runs, 0, -1)
+            if self.text_of_run(run).startswith(known)
+        ]
         assert said, f"request {self.number} is to go on from {known!r}, which nobody has said"
         self.continued = True
         words, spoken = said[0], 0
@@ -112,28 +138,66 @@ class Ask:
     async def submitted(self, gateway: Gateway, caller: Identity, task_type: str | None) -> Ticket:
         """As the route does it."""
         route = INFERENCE_ROUTES[self.path]
-        envelope, fields = read_request(route, json.dumps(self.body()).encode(), lambda _: LoadOptions())
+        envelope, fields = read_request(
+            route, json.dumps(self.body()).encode(), lambda _: LoadOptions()
+        )
         body, ways = envelope.body, tuple[Way, ...]()
         if self.stream:
-            body, ways = seeded(route, body, fields, self.number, only_replay=self.number % 2 == 0, continue_diverged=True)
+            body, ways = seeded(
+                route,
+                body,
+                fields,
+                self.number,
+                only_replay=self.number % 2 == 0,
+                continue_diverged=True,
+            )
         call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
-        return await submit(gateway, self._request(task_type), caller, envelope, model=self.model, call=call, ways=ways)
+        return await submit(
+            gateway,
+            self._request(task_type),
+            caller,
+            envelope,
+            model=self.model,
+            call=call,
+            ways=ways,
+        )
 
     def body(self) -> dict[str, object]:
         if self.embeds:
             return {"model": canonical_model(self.model or "a"), "input": self.prompt}
-        said = {"prompt": self.prompt} if self.path == "/api/generate" else {"messages": [{"role": "user", "content": self.prompt}]}
-        limit: dict[str, object] = {"max_tokens": MAX_TOKENS} if self.path.startswith("/v1/") else {"options": {"num_predict": MAX_TOKENS}}
-        model = self.model if self.model is None or self.model.startswith("claude-") else canonical_model(self.model)
+        said = (
+            {"prompt": self.prompt}
+            if self.path == "/api/generate"
+            else {"messages": [{"role": "user", "content": self.prompt}]}
+        )
+        limit: dict[str, object] = (
+            {"max_tokens": MAX_TOKENS}
+            if self.path.startswith("/v1/")
+            else {"options": {"num_predict": MAX_TOKENS}}
+        )
+        model = (
+            self.model
+            if self.model is None or self.model.startswith("claude-")
+            else canonical_model(self.model)
+        )
         return {"model": model, "stream": self.stream, **said, **limit}
 
     def _request(self, task_type: str | None) -> Request:
-        """The part of an HTTP request that admission looks at; whoever answers it is not simulated."""
+        """The part of an HTTP request that admission looks at; whoever answers it is not
+        simulated.
+        """
         values = {} if task_type is None else {b"x-task-type": task_type.encode()}
         unused: Any = dict.fromkeys(("peer", "receive", "answer", "disconnected"))
         headers = RequestHeaders(values=values, repeated=frozenset())
         request_id = RequestId(self.request_id)
-        return Request(method="POST", path=self.path, target=self.path, headers=headers, request_id=request_id, **unused)
+        return Request(
+            method="POST",
+            path=self.path,
+            target=self.path,
+            headers=headers,
+            request_id=request_id,
+            **unused,
+        )
 
     def as_job(self, lane: Lane) -> Job:
         """The same as durable work."""
@@ -190,7 +254,11 @@ class Ask:
     def terminators(self) -> int:
         """How often the stream that came says that it is complete."""
         body = b"".join(self.parts)
-        return body.count(b"data: [DONE]" if self.path.startswith("/v1/") else b'"done":true') if self.stream else 0
+        return (
+            body.count(b"data: [DONE]" if self.path.startswith("/v1/") else b'"done":true')
+            if self.stream
+            else 0
+        )
 
     def said(self) -> str:
         """The text in what came."""
@@ -199,16 +267,29 @@ class Ask:
             return _vectors(body)
         if not self.path.startswith("/v1/"):
             lines = [json.loads(line) for line in body.splitlines()]
-            return "".join(line.get("response", line.get("message", {}).get("content", "")) for line in lines)
+            return "".join(
+                line.get("response", line.get("message", {}).get("content", "")) for line in lines
+            )
         if not self.stream:
-            return "".join(choice["message"]["content"] for choice in json.loads(body).get("choices", []))
+            return "".join(
+                choice["message"]["content"] for choice in json.loads(body).get("choices", [])
+            )
         events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
-        return "".join(choice["delta"].get("content") or "" for event in events for choice in event.get("choices", []))
+        return "".join(
+            choice["delta"].get("content") or ""
+            for event in events
+            for choice in event.get("choices", [])
+        )
 
 
 def identity(caller: str, lane: Lane, *, allow_cloud: bool = False) -> Identity:
     """A caller with a key of that lane."""
-    rights: Any = {"max_priority": Priority.CRITICAL, "models": (), "admin": False, "authenticated": True}
+    rights: Any = {
+        "max_priority": Priority.CRITICAL,
+        "models": (),
+        "admin": False,
+        "authenticated": True,
+    }
     return Identity(caller=caller, lane=lane, allow_cloud=allow_cloud, **rights)
 
 
@@ -224,7 +305,13 @@ def words_of(number: int, count: int) -> tuple[str, ...]:
 
 def _vectors(body: bytes) -> str:
     said: dict[str, Any] = json.loads(body) if body else {"error": ""}
-    assert "error" not in said or not (said.keys() & {"embeddings", "data"}), f"half an answer: {body!r}"
+    assert "error" not in said or not (said.keys() & {"embeddings", "data"}), (
+        f"half an answer: {body!r}"
+    )
     if "error" in said:
         return ""
-    return json.dumps(said["embeddings"] if "embeddings" in said else [element["embedding"] for element in said["data"]])
+    return json.dumps(
+        said["embeddings"]
+        if "embeddings" in said
+        else [element["embedding"] for element in said["data"]]
+    )

@@ -1,4 +1,6 @@
-"""What the owner does, whoever may cancel, and work that is to be done whatever happens: durable jobs, and files with many of them."""
+"""What the owner does, whoever may cancel, and work that is to be done whatever happens: durable
+jobs, and files with many of them.
+"""
 
 from __future__ import annotations
 
@@ -55,17 +57,33 @@ class Owner:
             world.life.gateway.worker.cancel_caller(ask.caller)
 
     async def cancel_everything(self, caller: str | None = None) -> None:
-        """Somebody cancels all that he has, jobs and batches too: nothing of it goes on when that is answered."""
+        """Somebody cancels all that he has, jobs and batches too: nothing of it goes on when that
+        is answered.
+        """
         world = self.world
         life, caller = world.life, caller or world.rng.choice(CALLERS)
         self._given_up_by(caller)
         jobs, batches = world.overnight.give_up(caller)
-        waiting = [item for item in life.watch.live.values() if item.queued.caller == caller and item.waits]
+        waiting = [
+            item for item in life.watch.live.values() if item.queued.caller == caller and item.waits
+        ]
         await world.overnight.insist(lambda: cancel_caller(life.gateway, caller))
         if not life.killed:
-            going = {f"item {item.queued.sequence}" for item in waiting if item.ended is None and item.queued.request_id not in jobs}
-            going |= jobs & {row[0] for row in world.disk.rows("SELECT id FROM jobs WHERE state IN ('queued', 'running')")}
-            life.watch.broken.extend(f"at {world.now:g} s: {what} goes on though its caller has cancelled everything" for what in going)
+            going = {
+                f"item {item.queued.sequence}"
+                for item in waiting
+                if item.ended is None and item.queued.request_id not in jobs
+            }
+            going |= jobs & {
+                row[0]
+                for row in world.disk.rows(
+                    "SELECT id FROM jobs WHERE state IN ('queued', 'running')"
+                )
+            }
+            life.watch.broken.extend(
+                f"at {world.now:g} s: {what} goes on though its caller has cancelled everything"
+                for what in going
+            )
             world.overnight.look_at_cancelled(life, batches)
 
     def _given_up_by(self, caller: str) -> None:
@@ -99,7 +117,9 @@ class Owner:
             world.life.watch.draining, world.life.watch.drained_at = True, world.now
         else:
             world.disturbed = True  # the home model stays out when it was told to
-            await self._tried((orders.load if chance < 0.75 else orders.unload)(world.rng.choice(MODELS)))
+            await self._tried(
+                (orders.load if chance < 0.75 else orders.unload)(world.rng.choice(MODELS))
+            )
 
     async def _tried(self, order: Awaitable[object]) -> None:
         try:
@@ -133,13 +153,17 @@ class Batch:
     endpoint: str
     window_s: float
     spoiled: bool  # a line of its file is wrong, so that nothing of it may run
-    accepted: bool = False  # it was promised; else it may be in the store all the same, where the process died
+    # it was promised; else it may be in the store all the same, where the process died
+    accepted: bool = False
     given_up: bool = False  # somebody who may has cancelled it
     refused_by_disk: bool = False  # it may be in the store for as long as the disk fails
 
     def content(self) -> bytes:
         """The file."""
-        lines: list[Any] = [{"custom_id": ask.canary, "method": "POST", "url": self.endpoint, "body": ask.body()} for ask in self.asks]
+        lines: list[Any] = [
+            {"custom_id": ask.canary, "method": "POST", "url": self.endpoint, "body": ask.body()}
+            for ask in self.asks
+        ]
         return "\n".join(map(json.dumps, [*lines, *(lines[:1] if self.spoiled else ())])).encode()
 
 
@@ -154,7 +178,9 @@ class Overnight:
     async def job(self) -> None:
         """Work that is to be done whatever happens."""
         world, rng = self.world, self.world.rng
-        ask = world.new_ask(caller=rng.choice(CALLERS), stream=False, path="/api/generate", patience_s=None)
+        ask = world.new_ask(
+            caller=rng.choice(CALLERS), stream=False, path="/api/generate", patience_s=None
+        )
         ask.is_job, ask.changeable, ask.job_id = True, False, f"job_{ask.number:032x}"
         lane, life = rng.choice((Lane.INTERNAL, Lane.EXTERNAL)), world.life
         if world.hooks is not None and rng.random() < 0.8:
@@ -178,10 +204,13 @@ class Overnight:
             self.jobs[ask.job_id] = ask
 
     async def _ask_again(self, ask: Ask, lane: Lane) -> None:
-        """With the same key, until it is taken by a process that lives to say so: there is one job."""
+        """With the same key, until it is taken by a process that lives to say so: there is one
+        job.
+        """
         for time in count(1):
             await asyncio.sleep(AGAIN_S)
-            ask.job_id = f"job_{time:02x}{ask.number:030x}"  # each answer of 202 would have an id of its own
+            # each answer of 202 would have an id of its own
+            ask.job_id = f"job_{time:02x}{ask.number:030x}"
             try:
                 await self._accepted(ask, lane, self.world.life)
             except HearthError:
@@ -213,13 +242,21 @@ class Overnight:
         job_id, world = self.world.rng.choice(list(self.jobs)), self.world
         ask, life, asked_at = self.jobs[job_id], world.life, world.now
         record = await self.insist(lambda: life.tables.jobs.find(job_id))
-        if record is not None and await self.insist(lambda: life.jobs.cancel(record)) and not life.killed:
+        if (
+            record is not None
+            and await self.insist(lambda: life.jobs.cancel(record))
+            and not life.killed
+        ):
             ask.left_at = world.now
-        elif world.trouble.failed_between(asked_at, world.now):  # it may have been cancelled before that was said
+        elif world.trouble.failed_between(
+            asked_at, world.now
+        ):  # it may have been cancelled before that was said
             ask.given_up = True
 
     async def batch(self) -> None:
-        """A file with some requests, and a batch of it; the process may die at any point of that."""
+        """A file with some requests, and a batch of it; the process may die at any point of
+        that.
+        """
         rng = self.world.rng
         caller, path = rng.choice(CALLERS), rng.choice(ENDPOINTS)
         batch = Batch(
@@ -235,7 +272,9 @@ class Overnight:
 
     def _line(self, caller: str, path: str) -> Ask:
         model = self.world.rng.choice(MODELS)
-        ask = self.world.new_ask(caller=caller, stream=False, path=path, patience_s=None, changeable=False, model=model)
+        ask = self.world.new_ask(
+            caller=caller, stream=False, path=path, patience_s=None, changeable=False, model=model
+        )
         ask.is_job = True
         return ask
 
@@ -278,16 +317,27 @@ class Overnight:
     def look_at_cancelled(self, life: Life, batches: Iterable[Batch]) -> None:
         """What was cancelled is about to end, whatever as."""
         if not life.killed:
-            going = {row[0] for row in life.disk.rows("SELECT id FROM batches WHERE status IN ('validating', 'in_progress')")}
-            left = [batch.batch_id for batch in batches if batch.accepted and batch.batch_id in going]
+            going = {
+                row[0]
+                for row in life.disk.rows(
+                    "SELECT id FROM batches WHERE status IN ('validating', 'in_progress')"
+                )
+            }
+            left = [
+                batch.batch_id for batch in batches if batch.accepted and batch.batch_id in going
+            ]
             life.watch.broken.extend(f"{batch_id} was cancelled and goes on" for batch_id in left)
 
     def give_up(self, caller: str) -> tuple[set[str], list[Batch]]:
-        """A caller wants nothing of all this any more; his jobs, and his batches that were accepted."""
+        """A caller wants nothing of all this any more; his jobs, and his batches that were
+        accepted.
+        """
         mine = [batch for batch in self.batches.values() if batch.caller == caller]
         for batch in mine:
             batch.given_up = True
-        return {job_id for job_id, ask in self.jobs.items() if ask.caller == caller}, [batch for batch in mine if batch.accepted]
+        return {job_id for job_id, ask in self.jobs.items() if ask.caller == caller}, [
+            batch for batch in mine if batch.accepted
+        ]
 
     def is_done(self) -> bool:
         """Everything that is on the disk has ended, and been told."""

@@ -1,7 +1,9 @@
-"""The store of a simulated house: the real tables and the real group commit, in memory, without the writer's thread.
+"""The store of a simulated house: the real tables and the real group commit, in memory, without the
+writer's thread.
 
-Its disk may fail: one commit, or all for a while, before anything is written or after all of it was. What the real writer does then has
-tests of its own (`tests/storage`); here a commit fails at once, and what was posted is tried again.
+Its disk may fail: one commit, or all for a while, before anything is written or after all of it
+was. What the real writer does then has tests of its own (`tests/storage`); here a commit fails at
+once, and what was posted is tried again.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ T = TypeVar("T")
 AnyTable = TypeVar("AnyTable", bound=Table)
 
 RETRY_S = 1.0
-Blow = Literal["refused", "synced"]  # what becomes of a commit; `synced`: it is said to have failed, and is found in the file
+# what becomes of a commit; `synced`: it is said to have failed, and is found in the file
+Blow = Literal["refused", "synced"]
 
 
 @dataclass(slots=True, eq=False)
@@ -178,11 +181,21 @@ class WholeDisk(Disk):
         self.epochs += 1
         failing = None if self.trouble is None else FailingWriter(self, self.trouble)
         writer = cast("Writer", failing or _PostingWriter(self))
-        reader = cast("Reader", SteadyReader(self) if self.trouble is None else FailingReader(self, self.trouble))
+        reader = cast(
+            "Reader",
+            SteadyReader(self) if self.trouble is None else FailingReader(self, self.trouble),
+        )
         calendar = believed(clock)
 
         def table(kind: type[AnyTable]) -> AnyTable:
             return kind(writer=writer, reader=reader, clock=clock, calendar=calendar)
 
-        kinds = table(JobTable), table(Ledger), table(Estimates), table(InvocationLog), table(FileTable), table(BatchTable)
+        kinds = (
+            table(JobTable),
+            table(Ledger),
+            table(Estimates),
+            table(InvocationLog),
+            table(FileTable),
+            table(BatchTable),
+        )
         return Tables(self.epochs, failing, *kinds)

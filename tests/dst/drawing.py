@@ -1,4 +1,6 @@
-"""What a simulated world is like: what there is, and settings, drawn once, since making them would cost more than a world."""
+"""What a simulated world is like: what there is, and settings, drawn once, since making them would
+cost more than a world.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,16 @@ CAPACITY_MIB = 20 * 1024.0
 SECRETS = ("a secret of the owner", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 POOL = 48
 ZONES = ("UTC", "Europe/Berlin", "America/Chicago")
-"""The days of all three contain the first six hours of a world: whoever changes the zone spends the same money."""
-ALL_DAY, NEVER = (Window(start_minute=0, end_minute=0),), (Window(start_minute=720, end_minute=721),)
+"""The days of all three contain the first six hours of a world: whoever changes the zone spends the
+same money.
+"""
+ALL_DAY, NEVER = (
+    (Window(start_minute=0, end_minute=0),),
+    (Window(start_minute=720, end_minute=721),),
+)
 
-EVERY, OFFSET = 5, 3  # worlds 3, 8, 13 ... may have more. Together with the 48 settings that are drawn, every house can.
+# worlds 3, 8, 13 ... may have more. Together with the 48 settings that are drawn, every house can.
+EVERY, OFFSET = 5, 3
 
 
 class More(StrEnum):
@@ -51,7 +59,8 @@ class More(StrEnum):
     BATCHES = "batches"
     WEBHOOKS = "webhooks"  # jobs have somebody who is to be told
     FOREIGNER = "foreigner"  # somebody else uses the model server
-    ORDERS = "orders"  # the owner drains, loads and unloads too, and whoever cancels cancels everything that he has
+    # the owner drains, loads and unloads too, and whoever cancels cancels everything that he has
+    ORDERS = "orders"
     DISK = "disk"  # the disk fails now and then, and callers of jobs ask again
 
 
@@ -59,7 +68,8 @@ def more_of(number: int) -> frozenset[More]:
     """What the world of a number has."""
     if number % EVERY != OFFSET:
         return frozenset()
-    rng, fails = Random(f"more of {number}"), Random(f"disk of {number}").random() < 0.5  # drawn apart: the others stay what they were
+    # drawn apart: the others stay what they were
+    rng, fails = Random(f"more of {number}"), Random(f"disk of {number}").random() < 0.5
     drawn = frozenset(kind for kind in More if kind is not More.DISK and rng.random() < 0.5)
     return drawn | {More.DISK} if fails else drawn
 
@@ -68,7 +78,8 @@ class Drawn(NamedTuple):
     """One house."""
 
     capacity_mib: float | None  # of the card; None has room for one model
-    settings: tuple[Settings, ...]  # at the start; later ones come into force by reloads and agree with the card
+    # at the start; later ones come into force by reloads and agree with the card
+    settings: tuple[Settings, ...]
 
 
 @cache
@@ -85,7 +96,10 @@ def _drawn(rng: Random, others: Random, zones: Random) -> Drawn:
 
 
 def _with_others(settings: Settings, rng: Random, zones: Random) -> Settings:
-    """What came later is drawn from elsewhere: the stories stay the same. In no zone is it noon for hours: `NEVER` stays what it says."""
+    """What came later is drawn from elsewhere: the stories stay the same.
+
+    In no zone is it noon for hours: `NEVER` stays what it says.
+    """
     webhooks = WebhookSettings(
         allowed_hosts=rng.choice(((GOOD, FICKLE, LITERAL), (GOOD, LITERAL))),
         secret=rng.choice(SECRETS),
@@ -94,7 +108,9 @@ def _with_others(settings: Settings, rng: Random, zones: Random) -> Settings:
     )
     return settings.replace(
         jobs=settings.jobs.replace(webhooks=webhooks),
-        embeddings=EmbeddingSettings(max_inputs=rng.choice((2, 8)), max_wait_ms=rng.choice((50.0, 50.0, 1000.0))),
+        embeddings=EmbeddingSettings(
+            max_inputs=rng.choice((2, 8)), max_wait_ms=rng.choice((50.0, 50.0, 1000.0))
+        ),
         scheduling=settings.scheduling.replace(time_zone=zones.choice(ZONES)),
     )
 
@@ -110,7 +126,9 @@ def _settings(rng: Random, *, shared: bool) -> Settings:
         ),
         priority_map={"urgent": Priority.CRITICAL, "bulk": Priority.BACKGROUND},
         rate_limits=RateLimitSettings(
-            default=CallerLimits(requests_per_minute=rng.choice((3, 6, 100)), requests_per_hour=rng.choice((4, 500))),
+            default=CallerLimits(
+                requests_per_minute=rng.choice((3, 6, 100)), requests_per_hour=rng.choice((4, 500))
+            ),
             callers={"eve": CallerLimits(requests_per_minute=2)} if rng.random() < 0.3 else {},
         ),
         budget=BudgetSettings(daily_external_usd=rng.choice((0.011, 0.02, 5.0))),
@@ -133,7 +151,16 @@ def _settings(rng: Random, *, shared: bool) -> Settings:
             when_wait_over_s=rng.choice((None, 5.0)),
         ),
         server=ServerSettings(shutdown_grace_s=2.0),
-        auth=AuthSettings(keys=(KeySettings(name="bob", sha256="0" * 64, allow_cloud=True, daily_usd=rng.choice((None, 0.015))),)),
+        auth=AuthSettings(
+            keys=(
+                KeySettings(
+                    name="bob",
+                    sha256="0" * 64,
+                    allow_cloud=True,
+                    daily_usd=rng.choice((None, 0.015)),
+                ),
+            )
+        ),
         jobs=JobSettings(
             max_attempts=rng.choice((1, 3)),
             max_in_queue=rng.choice((1, 4)),

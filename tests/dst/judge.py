@@ -1,4 +1,5 @@
-"""Lives through simulated worlds, and what must be true when a house has come to rest and when it is gone.
+"""Lives through simulated worlds, and what must be true when a house has come to rest and when it
+is gone.
 
 world = simulated(17)          # raises AssertionError with what broke, and where
 """
@@ -20,7 +21,14 @@ from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.types import Outcome, canonical_model, nano_usd, usd
 from tests.dst.asks import Ask, askers_of
 from tests.dst.drawing import More, houses, more_of
-from tests.dst.judge_overnight import Calls, batches_agree, hooks_agree, jobs_agree, learn_job_ids, nothing_goes_on
+from tests.dst.judge_overnight import (
+    Calls,
+    batches_agree,
+    hooks_agree,
+    jobs_agree,
+    learn_job_ids,
+    nothing_goes_on,
+)
 from tests.dst.life import Life
 from tests.dst.world import World
 from tests.support.fake_gpu import Place
@@ -30,14 +38,20 @@ from tests.worker.house import settle, timers
 
 STEPS = 14
 LONG_GAPS_S = (0.0, 0.0, 0.25, 2.0, 2.0, 60.0, 600.0, 1200.0, 5400.0)
-CHECK_S = 60.0  # between looks at the model server where a world lasts for days: every five seconds would be most of what that costs
+# between looks at the model server where a world lasts for days: every five seconds would be most
+# of what that costs
+CHECK_S = 60.0
 CANCEL_S = 0.05  # from the order to stop an attempt to its connection's end
 DAY_S = 86_400.0
 CANARY = re.compile(rb"canary\d+x")
 
 
-def simulated(number: int, *, everything: bool = False, without: frozenset[More] = frozenset()) -> World:
-    """The story of a number; another one where its house has everything that a house can have, or not what it would have."""
+def simulated(
+    number: int, *, everything: bool = False, without: frozenset[More] = frozenset()
+) -> World:
+    """The story of a number; another one where its house has everything that a house can have, or
+    not what it would have.
+    """
     world = World(number, more=(frozenset(More) if everything else more_of(number)) - without)
     return lived(world, lambda: _story(world, STEPS, 1), number)
 
@@ -60,16 +74,24 @@ async def _story(world: World, steps: int, rests: int) -> None:
 
 def _by_day(settings: Settings, zone: str) -> Settings:
     """Active from 6 to 22."""
-    scheduling = settings.scheduling.replace(active_hours=(Window(start_minute=6 * 60, end_minute=22 * 60),), time_zone=zone)
-    return settings.replace(scheduling=scheduling, backend=settings.backend.replace(check_interval_s=CHECK_S))
+    scheduling = settings.scheduling.replace(
+        active_hours=(Window(start_minute=6 * 60, end_minute=22 * 60),), time_zone=zone
+    )
+    return settings.replace(
+        scheduling=scheduling, backend=settings.backend.replace(check_interval_s=CHECK_S)
+    )
 
 
-def lived(world: World, living: Callable[[], Awaitable[None]], seed: int, *, horizon_s: float = HORIZON_S) -> World:
+def lived(
+    world: World, living: Callable[[], Awaitable[None]], seed: int, *, horizon_s: float = HORIZON_S
+) -> World:
     """A world after its story. Raises AssertionError for whatever broke."""
 
     async def story() -> None:
         complaints = list[str]()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context.get("message"))))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: complaints.append(str(context.get("message")))
+        )
         before = asyncio.all_tasks()
         await living()
         judge_rest(world)
@@ -98,7 +120,9 @@ def judge_rest(world: World) -> None:
     assert world.claude.open_calls == 0, "a call to Claude goes on"
     assert life.purse.open_reservations == 0, "money is still set aside"
     if life.embeddings is not None:
-        assert life.embeddings.status() == {"held": 0, "calls_under_way": 0}, f"embeddings are held: {life.embeddings.status()}"
+        assert life.embeddings.status() == {"held": 0, "calls_under_way": 0}, (
+            f"embeddings are held: {life.embeddings.status()}"
+        )
         assert not life.embeddings._seats, "somebody still sits in a call"
         assert not life.embeddings._held, "a kind of calls is remembered for ever"
     mode_is_right(world)
@@ -110,8 +134,14 @@ def judge_rest(world: World) -> None:
 def mode_is_right(world: World) -> None:
     """Active hours are on by the owner's calendar, except in the second in which they change."""
     scheduling = world.life.settings.scheduling
-    (window,), local = scheduling.active_hours, datetime.fromtimestamp(world.clock.wall(), ZoneInfo(scheduling.time_zone))
-    inside = window.start_minute == window.end_minute or window.start_minute <= local.hour * 60 + local.minute < window.end_minute
+    (window,), local = (
+        scheduling.active_hours,
+        datetime.fromtimestamp(world.clock.wall(), ZoneInfo(scheduling.time_zone)),
+    )
+    inside = (
+        window.start_minute == window.end_minute
+        or window.start_minute <= local.hour * 60 + local.minute < window.end_minute
+    )
     active = world.life.gateway.worker.scheduler.state.active
     assert active == inside or local.second < 2, f"active is {active} at {local}"
 
@@ -124,7 +154,9 @@ def memory_agrees(world: World) -> None:
     there = {name for name in gpu.models if gpu.place(name) is Place.LOADED}
     assert believed == there, f"believed in memory: {sorted(believed)}, there: {sorted(there)}"
     home = life.settings.gpu.home_model
-    assert not home or world.disturbed or canonical_model(home) in there, f"{home} has not come back, there: {there}"
+    assert not home or world.disturbed or canonical_model(home) in there, (
+        f"{home} has not come back, there: {there}"
+    )
 
 
 def day_of(world: World, wall_s: float) -> str:
@@ -136,25 +168,41 @@ def day_of(world: World, wall_s: float) -> str:
 def money_agrees(world: World) -> None:
     """What the purse says of today is what the ledger says of it."""
     purse, today = world.life.purse, day_of(world, world.clock.wall())
-    totals, every = purse.totals(), world.disk.rows("SELECT lane, state, settled_usd, reserved_wall_s FROM ledger")
-    assert not [row for row in every if row[1] == "reserved"], "the ledger has money set aside for nobody"
+    totals, every = (
+        purse.totals(),
+        world.disk.rows("SELECT lane, state, settled_usd, reserved_wall_s FROM ledger"),
+    )
+    assert not [row for row in every if row[1] == "reserved"], (
+        "the ledger has money set aside for nobody"
+    )
     spent = Counter[str]()
     if purse._budget.knows(purse._today()):
         for lane, _, settled_usd, wall_s in every:
             spent[lane] += nano_usd(settled_usd or 0.0) if day_of(world, wall_s) == today else 0
-    said = (totals.external_spent, totals.internal_spent, totals.external_reserved, totals.internal_reserved)
-    assert said == (spent["external"], spent["internal"], 0, 0), f"the purse says {totals}, the ledger {spent}"
+    said = (
+        totals.external_spent,
+        totals.internal_spent,
+        totals.external_reserved,
+        totals.internal_reserved,
+    )
+    assert said == (spent["external"], spent["internal"], 0, 0), (
+        f"the purse says {totals}, the ledger {spent}"
+    )
 
 
 def counters_agree(world: World) -> None:
-    """The counts of the last day are those of the events, over all lives; what is a day old leaves up to two minutes early."""
+    """The counts of the last day are those of the events, over all lives; what is a day old leaves
+    up to two minutes early.
+    """
     shown = +Counter(cast("dict[str, int]", world.life.gateway.status_beside_queue()["stats_24h"]))
     least, most = (happened(world, world.now - span_s) for span_s in (DAY_S - 120.0, DAY_S))
     assert least <= shown <= most, f"counted {shown}, happened {most}, of which {least} for sure"
 
 
 def happened(world: World, since: float) -> Counter[str]:
-    """Ends and interruptions after an instant; a restart knows interruptions by the end of their item."""
+    """Ends and interruptions after an instant; a restart knows interruptions by the end of their
+    item.
+    """
     last = world.lives[-1]
     found: Counter[str] = Counter()
     for life in world.lives:
@@ -162,7 +210,9 @@ def happened(world: World, since: float) -> Counter[str]:
             end = item.ended
             if end is not None and end.at > since and number not in life.lost:
                 found[f"{end.lane.value}_{end.outcome.value}"] += 1
-                found[f"{end.lane.value}_interrupted"] += end.interrupt_count if life is not last else 0
+                found[f"{end.lane.value}_interrupted"] += (
+                    end.interrupt_count if life is not last else 0
+                )
     found.update(f"{lane.value}_interrupted" for lane, at in last.watch.interruptions if at > since)
     return +found
 
@@ -194,28 +244,55 @@ def judge_end(world: World) -> None:
 
 
 def log_agrees(world: World, life: Life) -> None:
-    """One row for each item that ended, with what became of it, but for those that a failing disk did not take before the end."""
+    """One row for each item that ended, with what became of it, but for those that a failing disk
+    did not take before the end.
+    """
     assert life.killed or not life.watch.live, f"items without an end: {list(life.watch.live)}"
     question = f"SELECT sequence, caller, outcome, attempts, interrupt_count, total_s FROM invocation_log WHERE epoch = {life.tables.epoch}"
     rows = set(world.disk.rows(question))
-    ends = [item.ended for number, item in life.watch.items.items() if item.ended is not None and number not in life.lost]
-    told = {(end.sequence, end.caller, end.outcome.value, end.attempts, end.interrupt_count, end.total_s) for end in ends}
+    ends = [
+        item.ended
+        for number, item in life.watch.items.items()
+        if item.ended is not None and number not in life.lost
+    ]
+    told = {
+        (
+            end.sequence,
+            end.caller,
+            end.outcome.value,
+            end.attempts,
+            end.interrupt_count,
+            end.total_s,
+        )
+        for end in ends
+    }
     assert rows == told, f"log and events differ: {rows ^ told}"
 
 
 def every_call_was_ordered(world: World, calls: Calls) -> None:
-    """Each upstream call is an attempt of an accepted item, sent at the instant of its dispatch, and has stopped if it was told to."""
+    """Each upstream call is an attempt of an accepted item, sent at the instant of its dispatch,
+    and has stopped if it was told to.
+    """
     dispatched: Counter[tuple[int, float]] = Counter()
     jobs = {ask.job_id: ask.number for ask in world.asks if ask.job_id}
     askers = [
-        {ask.sequence: ask.number for ask in world.asks if ask.life == number and not ask.is_job} for number in range(len(world.lives))
+        {ask.sequence: ask.number for ask in world.asks if ask.life == number and not ask.is_job}
+        for number in range(len(world.lives))
     ]
     for life, asker in zip(world.lives, askers, strict=True):
         for sequence, item in life.watch.items.items():
-            asker[sequence] = jobs[item.queued.request_id] if item.queued.request_id in jobs else asker[sequence]
+            asker[sequence] = (
+                jobs[item.queued.request_id] if item.queued.request_id in jobs else asker[sequence]
+            )
             dispatched.update((asker[sequence], at) for at in item.dispatches)
-    deaths = {life.killed_at for life in world.lives}  # what a dying process would have done is done here, and nobody hears of it
-    opened = Counter((number, call.opened_at) for number, mine in calls.items() for call in mine if call.opened_at not in deaths)
+    # what a dying process would have done is done here, and nobody hears of it
+    deaths = {life.killed_at for life in world.lives}
+    opened = Counter(
+        (number, call.opened_at)
+        for number, mine in calls.items()
+        for call in mine
+        if call.opened_at not in deaths
+    )
     assert opened <= dispatched, f"calls that nobody ordered: {opened - dispatched}"
     for life, asker in zip(world.lives, askers, strict=True):
         for at, sequence, attempt in life.watch.stops:
@@ -223,21 +300,34 @@ def every_call_was_ordered(world: World, calls: Calls) -> None:
             if attempt <= len(dispatches):
                 begun_at = dispatches[attempt - 1]
                 mine = (call for call in calls.get(number, []) if call.opened_at == begun_at)
-                late = [call for call in mine if call.ended_at is None or call.ended_at > at + CANCEL_S]
-                others = dispatched[number, begun_at] - 1  # another attempt of that instant may go on
-                assert len(late) <= others, f"item {sequence} was to stop at {at} and went on: {late}"
+                late = [
+                    call for call in mine if call.ended_at is None or call.ended_at > at + CANCEL_S
+                ]
+                # another attempt of that instant may go on
+                others = dispatched[number, begun_at] - 1
+                assert len(late) <= others, (
+                    f"item {sequence} was to stop at {at} and went on: {late}"
+                )
 
 
 def caller_was_told_the_truth(world: World, ask: Ask, calls: list[CallRecord]) -> None:
-    """One caller's answer: whole and its own, or an error, or it left; and what the house says of it."""
+    """One caller's answer: whole and its own, or an error, or it left; and what the house says of
+    it.
+    """
     ways = [ask.whole, ask.error is not None, ask.refused is not None, ask.left_at is not None]
     assert sum(ways) == 1, f"request {ask.number} ended in {sum(ways)} ways: {ask}"
-    assert set(CANARY.findall(b"".join(ask.parts))) <= {ask.canary.encode()}, f"request {ask.number} got somebody else's answer"
+    assert set(CANARY.findall(b"".join(ask.parts))) <= {ask.canary.encode()}, (
+        f"request {ask.number} got somebody else's answer"
+    )
     for error in (ask.refused, ask.error):
-        assert not isinstance(error, StorageUnavailable) or asks_for_claude(ask.model), f"request {ask.number} waits for the disk: {error}"
+        assert not isinstance(error, StorageUnavailable) or asks_for_claude(ask.model), (
+            f"request {ask.number} waits for the disk: {error}"
+        )
     if ask.refused is not None:
         assert not calls, f"request {ask.number} was refused and run"
-        assert all(bill.owner != ask.number for bill in world.claude.bills), f"request {ask.number} was refused and is charged"
+        assert all(bill.owner != ask.number for bill in world.claude.bills), (
+            f"request {ask.number} was refused and is charged"
+        )
         return
     text_is_right(ask)
     if ask.left_at is not None:
@@ -247,10 +337,16 @@ def caller_was_told_the_truth(world: World, ask: Ask, calls: list[CallRecord]) -
     assert end is not None or life.killed, f"request {ask.number} has not ended"
     if end is None or ask.left_at == end.at:  # in one instant: whoever was first
         return
-    may_be_cancelled = ask.left_at is not None or ask.given_up or isinstance(ask.error, ShuttingDown)
-    assert end.outcome is not Outcome.CANCELLED or may_be_cancelled, f"nobody who may has cancelled request {ask.number}: {ask}"
+    may_be_cancelled = (
+        ask.left_at is not None or ask.given_up or isinstance(ask.error, ShuttingDown)
+    )
+    assert end.outcome is not Outcome.CANCELLED or may_be_cancelled, (
+        f"nobody who may has cancelled request {ask.number}: {ask}"
+    )
     is_answered = ask.whole and ask.status == 200 and not (ask.stream and ends_with_an_error(ask))
-    assert (end.outcome is Outcome.COMPLETED) == is_answered, f"request {ask.number} is {end.outcome}: {ask}"
+    assert (end.outcome is Outcome.COMPLETED) == is_answered, (
+        f"request {ask.number} is {end.outcome}: {ask}"
+    )
 
 
 def ends_with_an_error(ask: Ask) -> bool:
@@ -259,22 +355,36 @@ def ends_with_an_error(ask: Ask) -> bool:
 
 
 def text_is_right(ask: Ask) -> None:
-    """A whole answer is what the last run said; a broken one is the beginning of what one run said."""
+    """A whole answer is what the last run said; a broken one is the beginning of what one run
+    said.
+    """
     if ask.status != 200:
         return
-    texts = [ask.text] if not ask.changeable or ask.by_claude else [ask.text_of_run(run) for run in range(1, ask.runs + 1)]
+    texts = (
+        [ask.text]
+        if not ask.changeable or ask.by_claude
+        else [ask.text_of_run(run) for run in range(1, ask.runs + 1)]
+    )
     said = ask.said()
     if ask.whole and not ends_with_an_error(ask):
-        assert said == texts[-1] or (ask.continued and said in texts), f"request {ask.number} got {said!r} for {texts[-1]!r}"
-        assert ask.terminators() == (1 if ask.stream else 0), f"request {ask.number} has {ask.terminators()} ends: {ask.parts}"
+        assert said == texts[-1] or (ask.continued and said in texts), (
+            f"request {ask.number} got {said!r} for {texts[-1]!r}"
+        )
+        assert ask.terminators() == (1 if ask.stream else 0), (
+            f"request {ask.number} has {ask.terminators()} ends: {ask.parts}"
+        )
     else:
-        assert any(text.startswith(said) for text in texts), f"request {ask.number} got {said!r} of {texts}"
+        assert any(text.startswith(said) for text in texts), (
+            f"request {ask.number} got {said!r} of {texts}"
+        )
 
 
 def caps_held(world: World) -> None:
-    """At no reservation was more set aside and spent than the largest cap that any of the settings had.
+    """At no reservation was more set aside and spent than the largest cap that any of the settings
+    had.
 
-    The disk calls it open what had ended in a process that ended before it could write that, and for as long as it failed.
+    The disk calls it open what had ended in a process that ended before it could write that, and
+    for as long as it failed.
     """
     rows = world.disk.rows(
         "SELECT caller, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s, id FROM ledger WHERE lane = 'external'"
@@ -287,33 +397,59 @@ def caps_held(world: World) -> None:
         if name in ended_usd and not itself:
             return ended_usd[name]
         is_open = closed_wall_s is None or closed_wall_s > at_wall_s
-        if is_open and closed_wall_s is not None:  # it may have ended before, since the disk failed meanwhile, or just had
-            is_open = not world.trouble.failed_between(at_wall_s - shift_s - RETRY_WRITE_S, closed_wall_s - shift_s)
+        # it may have ended before, since the disk failed meanwhile, or just had
+        if is_open and closed_wall_s is not None:
+            is_open = not world.trouble.failed_between(
+                at_wall_s - shift_s - RETRY_WRITE_S, closed_wall_s - shift_s
+            )
         return float(reserved_usd if is_open else min(reserved_usd, settled_usd or 0.0))
 
     own = [key.daily_usd for settings in world.house.settings for key in settings.auth.keys]
     own_cap = None if None in own else max(each for each in own if each is not None)
-    for limit_usd, caller in ((max(settings.budget.daily_external_usd for settings in world.house.settings), None), (own_cap, "bob")):
+    for limit_usd, caller in (
+        (max(settings.budget.daily_external_usd for settings in world.house.settings), None),
+        (own_cap, "bob"),
+    ):
         mine = [row for row in rows if caller in (None, row[0])]
         for last in mine:
-            before = [row for row in mine if row[3] <= last[3] and day_of(world, row[3]) == day_of(world, last[3])]
+            before = [
+                row
+                for row in mine
+                if row[3] <= last[3] and day_of(world, row[3]) == day_of(world, last[3])
+            ]
             used = sum(held_usd(row, last[3], itself=row is last) for row in before)
-            assert limit_usd is None or used <= limit_usd + 1e-9, f"{used} used or set aside of {limit_usd}, by {caller or 'all'}"
+            assert limit_usd is None or used <= limit_usd + 1e-9, (
+                f"{used} used or set aside of {limit_usd}, by {caller or 'all'}"
+            )
 
 
 def ledger_agrees(world: World) -> None:
-    """Every reservation has ended, no call cost more than was set aside, and what Claude charged is paid, neither less nor twice."""
+    """Every reservation has ended, no call cost more than was set aside, and what Claude charged is
+    paid, neither less nor twice.
+    """
     rows = world.disk.rows("SELECT epoch, state, reserved_usd, settled_usd FROM ledger")
     for _, state, reserved_usd, settled_usd in rows:
         assert state != "reserved", "a reservation has not ended"
-        assert (settled_usd or 0.0) <= reserved_usd, f"{settled_usd} was paid of {reserved_usd} set aside"
+        assert (settled_usd or 0.0) <= reserved_usd, (
+            f"{settled_usd} was paid of {reserved_usd} set aside"
+        )
     for number, life in enumerate(world.lives):
-        paid = sum(nano_usd(settled or 0.0) for epoch, _, _, settled in rows if epoch == life.tables.epoch)
-        ends = {ask.number: life.watch.items[ask.sequence].ended for ask in world.asks if ask.life == number and ask.by_claude}
-        costs = {owner: nano_usd(end.cost_usd or 0.0) for owner, end in ends.items() if end is not None}
+        paid = sum(
+            nano_usd(settled or 0.0) for epoch, _, _, settled in rows if epoch == life.tables.epoch
+        )
+        ends = {
+            ask.number: life.watch.items[ask.sequence].ended
+            for ask in world.asks
+            if ask.life == number and ask.by_claude
+        }
+        costs = {
+            owner: nano_usd(end.cost_usd or 0.0) for owner, end in ends.items() if end is not None
+        }
         bills = [bill for bill in world.claude.bills if bill.owner in ends]
         told, charged = sum(costs.values()), sum(bill.nano_usd for bill in bills)
-        assert paid >= charged if life.unclean else paid == told, f"life {number} paid {paid}, said {told} and was charged {charged}"
+        assert paid >= charged if life.unclean else paid == told, (
+            f"life {number} paid {paid}, said {told} and was charged {charged}"
+        )
         for bill in bills:
             cost = costs.get(bill.owner, bill.nano_usd)
             right = cost == bill.nano_usd if bill.whole else cost >= bill.nano_usd

@@ -1,4 +1,6 @@
-"""One process of the gateway in a simulated world: built as `bootstrap` builds it, over fakes and a store in memory."""
+"""One process of the gateway in a simulated world: built as `bootstrap` builds it, over fakes and a
+store in memory.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from tests.dst.watch import Watch
 if TYPE_CHECKING:
     from tests.dst.world import World
 
-JUST_BEFORE_S = 5.0  # a write that failed so long before a stop may not have been tried again when it ends
+# a write that failed so long before a stop may not have been tried again when it ends
+JUST_BEFORE_S = 5.0
 
 
 class Life:
@@ -36,8 +39,10 @@ class Life:
         self.watch = Watch(lambda: self.settings, thorough=world.thorough, members=self._members)
         self.killed, self.killed_at = False, -1.0  # it died at an instant instead of being stopped
         self.cut_off = False  # it was stopped while the disk failed, or just had
-        self.lost: frozenset[int] = frozenset()  # items that have ended, and of which no row came to the disk before the end
-        # what calls have cost that had ended when it ended, in nano-USD by reservation, and that the disk was not told
+        # items that have ended, and of which no row came to the disk before the end
+        self.lost: frozenset[int] = frozenset()
+        # what calls have cost that had ended when it ended, in nano-USD by reservation, and that
+        # the disk was not told
         self.unwritten: dict[str, int] = {}
         self.closed = 0
         self.gateway = gateway = Gateway(
@@ -60,7 +65,9 @@ class Life:
             config=lambda: gateway.config,
         )
         gateway.accompany("admissions", tables.invocations.run)
-        self.cloud = gateway.cloud = Cloud(gateway.worker, backend=world.claude, price_of=no_price, budget=self.purse)
+        self.cloud = gateway.cloud = Cloud(
+            gateway.worker, backend=world.claude, price_of=no_price, budget=self.purse
+        )
         gateway.accompany("cloud", self.purse.run)
         gateway.on_reload(self.cloud.reloaded)
         self.jobs = gateway.jobs = Jobs(store=tables.jobs, worker=gateway.worker)
@@ -69,7 +76,11 @@ class Life:
         if hooks is not None:
             sender = WebhookSender(
                 store=tables.jobs,
-                poster=SocketlessPoster(hooks, allowed=lambda: self.settings.jobs.webhooks.allowed_hosts, wall=clock.wall),
+                poster=SocketlessPoster(
+                    hooks,
+                    allowed=lambda: self.settings.jobs.webhooks.allowed_hosts,
+                    wall=clock.wall,
+                ),
                 settings=lambda: self.settings.jobs.webhooks,
                 clock=clock,
                 events=gateway.events,
@@ -79,7 +90,9 @@ class Life:
         self.embeddings = gateway.embeddings if More.EMBEDDINGS in world.more else None
         self.batches: Batches | None = None
         if More.BATCHES in world.more:
-            self.batches = gateway.batches = Batches(files=tables.files, store=tables.batches, jobs=self.jobs, worker=gateway.worker)
+            self.batches = gateway.batches = Batches(
+                files=tables.files, store=tables.batches, jobs=self.jobs, worker=gateway.worker
+            )
             gateway.events.subscribe(self.batches)
             gateway.accompany("batches", self.batches.run)
             gateway.accompany("forgotten files", self.batches.forget)
@@ -100,7 +113,9 @@ class Life:
         await self.gateway.start()
 
     def survived(self, ticket: Ticket) -> Ticket:
-        """The ticket, unless it was made by a process that is dead: then its caller's connection has ended. Raises BackendGone."""
+        """The ticket, unless it was made by a process that is dead: then its caller's connection
+        has ended. Raises BackendGone.
+        """
         if self.killed and ticket.sequence not in self.watch.items:
             raise BackendGone
         return ticket
@@ -116,12 +131,15 @@ class Life:
         await self.gateway.stop(grace_s)
         trouble = self.disk.trouble
         if trouble is not None:
-            self.cut_off = trouble.failed_between(stops_at - JUST_BEFORE_S, asyncio.get_running_loop().time())
+            self.cut_off = trouble.failed_between(
+                stops_at - JUST_BEFORE_S, asyncio.get_running_loop().time()
+            )
             self.unwritten = dict(self.purse._unwritten)
             self.lost = self._not_in_the_log(self.disk, trouble)
 
     async def kill(self) -> WholeDisk:
-        """It dies now: connections are closed by the system, and nothing that it would still have done is ever seen.
+        """It dies now: connections are closed by the system, and nothing that it would still have
+        done is ever seen.
 
         Returns:
             the disk as it was at that instant.
@@ -137,11 +155,22 @@ class Life:
 
     def _not_in_the_log(self, disk: WholeDisk, trouble: Trouble) -> frozenset[int]:
         """Only what has ended since the disk took something last may be missing."""
-        rows = {row[0] for row in disk.rows(f"SELECT sequence FROM invocation_log WHERE epoch = {self.tables.epoch}")}
-        ends = [item.ended for item in self.watch.items.values() if item.ended is not None and item.ended.sequence not in rows]
+        rows = {
+            row[0]
+            for row in disk.rows(
+                f"SELECT sequence FROM invocation_log WHERE epoch = {self.tables.epoch}"
+            )
+        }
+        ends = [
+            item.ended
+            for item in self.watch.items.values()
+            if item.ended is not None and item.ended.sequence not in rows
+        ]
         early = [end.sequence for end in ends if end.at < trouble.wrote_at]
         if early or (ends and not trouble.hits):
-            self.watch.broken.append(f"items {early} are in no log, and the disk wrote at {trouble.wrote_at} s")
+            self.watch.broken.append(
+                f"items {early} are in no log, and the disk wrote at {trouble.wrote_at} s"
+            )
         return frozenset(end.sequence for end in ends)
 
     async def _close(self) -> None:

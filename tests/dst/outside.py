@@ -1,4 +1,6 @@
-"""The world around a simulated house: Claude, who is told of the ends of jobs, and a neighbour at the model server."""
+"""The world around a simulated house: Claude, who is told of the ends of jobs, and a neighbour at
+the model server.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,27 @@ from random import Random
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from hearth.backends.poster import FORBIDDEN_ADDRESS, ForbiddenAddress, Found, guarded, literal_address
+from hearth.backends.poster import (
+    FORBIDDEN_ADDRESS,
+    ForbiddenAddress,
+    Found,
+    guarded,
+    literal_address,
+)
 from hearth.config.settings import CloudPriceSettings
 from hearth.errors import BackendBusy, BackendGone, BackendUnreachable
 from hearth.jobs.webhooks import is_forbidden
-from hearth.types import BackendCall, BilledTokens, CloudCall, LoadOptions, Post, PostAnswer, Price, Rates, canonical_model
+from hearth.types import (
+    BackendCall,
+    BilledTokens,
+    CloudCall,
+    LoadOptions,
+    Post,
+    PostAnswer,
+    Price,
+    Rates,
+    canonical_model,
+)
 from tests.support.fake_exchange import CallRecord
 from tests.support.fake_gpu import FakeModel, Occupant, Place
 from tests.support.fake_ollama import FakeOllama, LoadFault, Service, service_asked_for
@@ -26,7 +44,13 @@ from tests.support.fake_ollama import FakeOllama, LoadFault, Service, service_as
 
 HAIKU = "claude-fake-1"
 PRICES = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
-RATES = Rates.in_usd(input_usd=1.0, output_usd=5.0, cache_read_usd=0.1, cache_write_usd=1.25, cache_write_hour_usd=2.0)
+RATES = Rates.in_usd(
+    input_usd=1.0,
+    output_usd=5.0,
+    cache_read_usd=0.1,
+    cache_write_usd=1.25,
+    cache_write_hour_usd=2.0,
+)
 PROMPT_TOKENS = 40
 CONNECT_S = 0.25
 CloudFault = Literal["refuse", "busy", "cut", "stall"]  # the last two after two words
@@ -52,7 +76,10 @@ async def no_price(model: str) -> Price | None:
 
 
 class FakeClaude:
-    """The `CloudBackend` port in loop time: it streams, bills and fails as scripted. `told`: who asks and what to say, by the body."""
+    """The `CloudBackend` port in loop time: it streams, bills and fails as scripted.
+
+    `told`: who asks and what to say, by the body.
+    """
 
     def __init__(self, told: Callable[[bytes], tuple[int, tuple[str, ...]]]) -> None:
         self.bills: list[Bill] = []
@@ -81,22 +108,49 @@ class FakeClaude:
 class CloudAnswer:
     """The `CloudExchange` of one call."""
 
-    def __init__(self, claude: FakeClaude, bill: Bill, words: tuple[str, ...], fault: CloudFault | None) -> None:
-        self._claude, self._bill, self._words, self._fault, self._closed = claude, bill, words, fault, False
+    def __init__(
+        self, claude: FakeClaude, bill: Bill, words: tuple[str, ...], fault: CloudFault | None
+    ) -> None:
+        self._claude, self._bill, self._words, self._fault, self._closed = (
+            claude,
+            bill,
+            words,
+            fault,
+            False,
+        )
 
     async def events(self) -> AsyncIterator[Mapping[str, object]]:
         usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": 0}
-        message = {"id": "msg_fake", "type": "message", "role": "assistant", "model": HAIKU, "content": [], "usage": usage}
+        message = {
+            "id": "msg_fake",
+            "type": "message",
+            "role": "assistant",
+            "model": HAIKU,
+            "content": [],
+            "usage": usage,
+        }
         yield {"type": "message_start", "message": message}
-        yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        yield {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "text", "text": ""},
+        }
         for count, word in enumerate(self._words):
             if count == 2 and self._fault == "cut":
                 raise BackendGone
             await asyncio.sleep(1e6 if count == 2 and self._fault == "stall" else 0.25)
             self._bill.output = count + 1
-            yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}}
+            yield {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": word},
+            }
         yield {"type": "content_block_stop", "index": 0}
-        yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": self._bill.output}}
+        yield {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": self._bill.output},
+        }
         self._bill.whole = True
         yield {"type": "message_stop"}
 
@@ -105,11 +159,13 @@ class CloudAnswer:
         self._closed = True
 
 
-# Who is told of the ends of jobs: hosts behind a name server that may change its mind, and receivers that fail as they like.
+# Who is told of the ends of jobs: hosts behind a name server that may change its mind, and
+# receivers that fail as they like.
 
 GOOD, FICKLE, LITERAL, UNNAMED = "hook.lan", "fickle.lan", "2852039166", "elsewhere.lan"
-"""Fickle: its name leads to the machine's metadata now and then. Literal: it always does (169.254.169.254 as one number). Unnamed: the
-owner allows it nowhere."""
+"""Fickle: its name leads to the machine's metadata now and then. Literal: it always does
+(169.254.169.254 as one number). Unnamed: the owner allows it nowhere.
+"""
 HOME_ADDRESS, METADATA = "192.168.1.9", "169.254.169.254"
 ANSWERS = ("", "", "", "http_500", "http_503", "http_410", "stall", "lost")
 """`stall`: no answer at all; `lost`: it was taken, and the answer never came back."""
@@ -125,7 +181,10 @@ class Arrival(NamedTuple):
 
 
 class Hooks:
-    """The receivers. `kind`: from now on everything is taken, and every name leads home. `unwanted`: posts that the owner did not allow."""
+    """The receivers. `kind`: from now on everything is taken, and every name leads home.
+
+    `unwanted`: posts that the owner did not allow.
+    """
 
     def __init__(self, rng: Random) -> None:
         self.arrivals: list[Arrival] = []
@@ -143,13 +202,26 @@ class Hooks:
     def look_up(self, host: str, port: int) -> Found:
         """What a name leads to now."""
         leads_away = host == FICKLE and not self.kind and self._rng.random() < 0.5
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (METADATA if leads_away else HOME_ADDRESS, port))]
+        return [
+            (
+                socket.AF_INET,
+                socket.SOCK_STREAM,
+                6,
+                "",
+                (METADATA if leads_away else HOME_ADDRESS, port),
+            )
+        ]
 
 
 class SocketlessPoster:
-    """The gateway's poster up to its sockets: what it connects to is what the receivers see. `allowed`: the hosts that the owner allows."""
+    """The gateway's poster up to its sockets: what it connects to is what the receivers see.
 
-    def __init__(self, hooks: Hooks, *, allowed: Callable[[], Sequence[str]], wall: Callable[[], float]) -> None:
+    `allowed`: the hosts that the owner allows.
+    """
+
+    def __init__(
+        self, hooks: Hooks, *, allowed: Callable[[], Sequence[str]], wall: Callable[[], float]
+    ) -> None:
         self._hooks, self._allowed, self._wall = hooks, allowed, wall
 
     async def post(self, post: Post, timeout_s: float) -> PostAnswer:
@@ -169,7 +241,9 @@ class SocketlessPoster:
             return PostAnswer(failure=FORBIDDEN_ADDRESS)
 
     async def _connected_to(self, host: str) -> str:
-        """As aiohttp does it: an address is connected to as it is, a name to what the resolver says."""
+        """As aiohttp does it: an address is connected to as it is, a name to what the resolver
+        says.
+        """
         if address := literal_address(host):
             if is_forbidden(address):
                 raise ForbiddenAddress
@@ -186,9 +260,10 @@ class SocketlessPoster:
 
 
 class SharedOllama(FakeOllama):
-    """Somebody else uses it too: models come and go behind the gateway's back, and it makes room as Ollama does, which loads what a request
-    needs and drops idle models for it. For the gateway's own loads and calls that is a broken rule (it has to unload first, and to load
-    before it asks), except where it cannot know yet: until it has looked.
+    """Somebody else uses it too: models come and go behind the gateway's back, and it makes room as
+    Ollama does, which loads what a request needs and drops idle models for it. For the gateway's
+    own loads and calls that is a broken rule (it has to unload first, and to load before it asks),
+    except where it cannot know yet: until it has looked.
 
     Attributes:
         believed: what the gateway takes to be in memory, or on its way in.
@@ -196,7 +271,10 @@ class SharedOllama(FakeOllama):
     """
 
     def __init__(
-        self, *models: FakeModel, capacity_mib: float | None = None, service: Callable[[BackendCall], Service] = service_asked_for
+        self,
+        *models: FakeModel,
+        capacity_mib: float | None = None,
+        service: Callable[[BackendCall], Service] = service_asked_for,
     ) -> None:
         super().__init__(*models, capacity_mib=capacity_mib, service=service)
         self.came = self.went = 0
@@ -204,7 +282,9 @@ class SharedOllama(FakeOllama):
         self._capacity_mib = capacity_mib
 
     def bring(self, model: str) -> None:
-        """The neighbour asks for a model; where nothing that is busy is in the way, it is there at once."""
+        """The neighbour asks for a model; where nothing that is busy is in the way, it is there at
+        once.
+        """
         name = canonical_model(model)
         if not self._down and self.gpu.place(name) is None and self._make_room(name):
             self.came += 1
@@ -217,16 +297,22 @@ class SharedOllama(FakeOllama):
             self.went += 1
             self.vanish(name)
 
-    def _begin_load(self, model: str, options: LoadOptions, fault: LoadFault | None) -> asyncio.Future[None]:
+    def _begin_load(
+        self, model: str, options: LoadOptions, fault: LoadFault | None
+    ) -> asyncio.Future[None]:
         if self.gpu.place(model) is None:
             self._make_room(model, spare=self.believed())
         return super()._begin_load(model, options, fault)
 
     def _occupy(self, record: CallRecord, model: str) -> Callable[[], None]:
-        """Where there is no room, Ollama has the call wait; here it takes none, and its model is gone when it ends."""
+        """Where there is no room, Ollama has the call wait; here it takes none, and its model is
+        gone when it ends.
+        """
         if self._is_back(model) is not False:
             return super()._occupy(record, model)
-        self.gpu._occupants[model] = Occupant(place=Place.LOADED, context_tokens=self.gpu.models[model].context_tokens)
+        self.gpu._occupants[model] = Occupant(
+            place=Place.LOADED, context_tokens=self.gpu.models[model].context_tokens
+        )
         free = super()._occupy(record, model)
 
         def end() -> None:
@@ -241,7 +327,9 @@ class SharedOllama(FakeOllama):
             super()._read(model, at)
 
     def _is_back(self, model: str) -> bool | None:
-        """A call or a question loads a model that was taken away, where there is room; None where the gateway has seen that it is gone."""
+        """A call or a question loads a model that was taken away, where there is room; None where
+        the gateway has seen that it is gone.
+        """
         if self.gpu.place(model) is not None or model not in self.believed():
             return None
         fits = self._make_room(model)
@@ -250,14 +338,25 @@ class SharedOllama(FakeOllama):
         return fits
 
     def _make_room(self, model: str, *, spare: frozenset[str] = frozenset()) -> bool:
-        """Drop idle models until one more fits, none of those to `spare`; False where it does not."""
-        for name in [name for name in self.gpu.models if self.gpu.place(name) is Place.LOADED and not self.gpu.in_flight[name]]:
+        """Drop idle models until one more fits, none of those to `spare`; False where it does
+        not.
+        """
+        for name in [
+            name
+            for name in self.gpu.models
+            if self.gpu.place(name) is Place.LOADED and not self.gpu.in_flight[name]
+        ]:
             if not self._fits(model) and name not in spare:
                 self.vanish(name)
         return self._fits(model)
 
     def _fits(self, model: str) -> bool:
-        there = [other for name, other in self.gpu.models.items() if self.gpu.place(name) is not None]
+        there = [
+            other for name, other in self.gpu.models.items() if self.gpu.place(name) is not None
+        ]
         if self._capacity_mib is None:
             return not there
-        return math.fsum(other.vram_mib for other in (*there, self.gpu.models[model])) <= self._capacity_mib
+        return (
+            math.fsum(other.vram_mib for other in (*there, self.gpu.models[model]))
+            <= self._capacity_mib
+        )

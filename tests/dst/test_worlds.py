@@ -1,4 +1,5 @@
-"""Whole houses, each drawn from a number: whatever happens in whatever order, the rules of `judge` hold.
+"""Whole houses, each drawn from a number: whatever happens in whatever order, the rules of `judge`
+hold.
 
 A failure names the world: `simulated(number)` lives through it again.
 """
@@ -24,14 +25,27 @@ DAYS = 1 if EXAMPLES == 1 else 30
 BLOCK = 500
 BLOCKS = 1 if EXAMPLES == 1 else 10 * EXAMPLES
 REGRESSIONS = (3910, 4521, 3648, 4223, 8213, 8198, 24438, 21130, 52645, 54268, 84546)
-"""Worlds that broke a rule once, kept in case fewer are drawn. The first two: a reload between the choice of a job and its start; the next
-two: a home model that embeds and is asked for a text; then one who leaves a shared call as it is sent; a shared call that fails during a
-drain; a pause of no length; a restart just before the end; a lower limit of interruptions in the instant of one;
-a death in which a shared call is sent; a death before the end of a call at Claude is written. Their disks did not fail yet."""
+"""Worlds that broke a rule once, kept in case fewer are drawn. The first two: a reload between the
+choice of a job and its start; the next two: a home model that embeds and is asked for a text; then
+one who leaves a shared call as it is sent; a shared call that fails during a drain; a pause of no
+length; a restart just before the end; a lower limit of interruptions in the instant of one; a death
+in which a shared call is sent; a death before the end of a call at Claude is written. Their disks
+did not fail yet.
+"""
 EXPECTED = Counter(
-    {"ItemEnded": 2800, "ItemInterrupted": 32, "ItemResent": 32, "ItemBrokenOff": 4, "JobEnded": 240, "EmbeddingsFlushed": 100}
+    {
+        "ItemEnded": 2800,
+        "ItemInterrupted": 32,
+        "ItemResent": 32,
+        "ItemBrokenOff": 4,
+        "JobEnded": 240,
+        "EmbeddingsFlushed": 100,
+    }
     | {"at Claude": 320, "kills": 20, "restarts": 80, "shared calls": 10}
-    | {f"batch {status}": count for status, count in (("completed", 10), ("failed", 2), ("expired", 2), ("cancelled", 2))}
+    | {
+        f"batch {status}": count
+        for status, count in (("completed", 10), ("failed", 2), ("expired", 2), ("cancelled", 2))
+    }
     | {"webhook delivered": 10, "webhook failed": 5, "came": 8, "went": 3}
     | {"failures": 70, "said to have failed": 12, "refused jobs": 3, "cut off": 1, "lost rows": 1}
     | {kind.value: 16 for kind in More}
@@ -62,7 +76,9 @@ def contents(world: World) -> Counter[str]:
             "shared calls": sum(len(askers_of(call.body)) > 1 for call in world.ollama.calls),
             "failures": len(trouble.hits),
             "said to have failed": trouble.silent,
-            "refused jobs": sum(isinstance(ask.refused, StorageUnavailable) for ask in world.asks if ask.job_id),
+            "refused jobs": sum(
+                isinstance(ask.refused, StorageUnavailable) for ask in world.asks if ask.job_id
+            ),
             "cut off": sum(life.cut_off for life in lives),
             "lost rows": sum(len(life.lost) for life in lives),
         }
@@ -91,9 +107,21 @@ def test_a_world_tells_the_same_story_each_time() -> None:
     [(datetime(2026, 3, 29, tzinfo=BERLIN), 1), (datetime(2026, 10, 25, tzinfo=BERLIN), 2)],
     ids=["the day of 23 hours", "the day of 25 hours"],
 )
-def test_no_rule_is_broken_in_the_days_around_a_change_of_the_clocks(change: datetime, number: int) -> None:
+def test_no_rule_is_broken_in_the_days_around_a_change_of_the_clocks(
+    change: datetime, number: int
+) -> None:
     world = lived_days(number, change - timedelta(days=DAYS / 2), rests=5 * DAYS)
-    last_s = max(item.ended.at for life in world.lives for item in life.watch.items.values() if item.ended is not None)
-    assert datetime.fromtimestamp(world.clock._wall_at_start + last_s, BERLIN).utcoffset() != change.utcoffset()
+    last_s = max(
+        item.ended.at
+        for life in world.lives
+        for item in life.watch.items.values()
+        if item.ended is not None
+    )
+    assert (
+        datetime.fromtimestamp(world.clock._wall_at_start + last_s, BERLIN).utcoffset()
+        != change.utcoffset()
+    )
     seen = contents(world)
-    assert seen >= Counter({"kills": DAYS, "restarts": 2 * DAYS, "ItemEnded": 30 * DAYS, "at Claude": 3 * DAYS}), seen
+    assert seen >= Counter(
+        {"kills": DAYS, "restarts": 2 * DAYS, "ItemEnded": 30 * DAYS, "at Claude": 3 * DAYS}
+    ), seen

@@ -1,7 +1,8 @@
-"""A whole house in virtual time, drawn from a number: callers, jobs, money, reloads, restarts, deaths, faults, all shuffled together.
+"""A whole house in virtual time, drawn from a number: callers, jobs, money, reloads, restarts,
+deaths, faults, all shuffled together.
 
-One number is one story: settings, what happens and when, and the order of whatever is ready at one instant. `judge` holds the rules for
-its end; `watch` judges along the way.
+One number is one story: settings, what happens and when, and the order of whatever is ready at one
+instant. `judge` holds the rules for its end; `watch` judges along the way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from tests.dst.disk import Blow, Trouble, WholeDisk
 from tests.dst.drawing import CALLERS, MODELS, Drawn, More, houses, more_of
 from tests.dst.life import Life
 from tests.dst.outside import CLOUD_FAULTS, HAIKU, FakeClaude, Hooks, SharedOllama
-from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama, LoadFault, Service, UnloadFault
+from tests.support.fake_ollama import (
+    CallFault,
+    FakeModel,
+    FakeOllama,
+    LoadFault,
+    Service,
+    UnloadFault,
+)
 from tests.support.virtual_time import WALL_AT_START, AtOnce, LoopClock
 
 GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
@@ -32,7 +40,8 @@ DISK_FAILS_S = (0.5, 3.0, 12.0)
 READS_TOO = 0.3  # in so many of these periods nothing can be read either
 REST_S = 40.0
 LOOK_S = 4.0  # between two looks at what is left
-THOROUGH_EVERY = 16  # every so many worlds are looked at more closely: each decision, each event's text
+# every so many worlds are looked at more closely: each decision, each event's text
+THOROUGH_EVERY = 16
 TIDY_EVERY = 1024  # in so many the garbage collector runs after everything that happens
 
 Deeds = dict[Callable[[], Awaitable[None]], float]
@@ -54,7 +63,10 @@ class World:
         self.house = house or houses()[number % len(houses())]
         self.more = more_of(number) if more is None else more
         self.thorough, self.tidy = number % THOROUGH_EVERY == 0, number % TIDY_EVERY == 0
-        models = [FakeModel(name=canonical_model(name), parallel=2, load_s=rng.choice((1.0, 3.0))) for name in MODELS]
+        models = [
+            FakeModel(name=canonical_model(name), parallel=2, load_s=rng.choice((1.0, 3.0)))
+            for name in MODELS
+        ]
         kind = SharedOllama if More.FOREIGNER in self.more else FakeOllama
         self.ollama = kind(*models, capacity_mib=self.house.capacity_mib, service=self._service)
         if isinstance(self.ollama, SharedOllama):
@@ -67,9 +79,11 @@ class World:
         self.asks: list[Ask] = []
         self.lives: list[Life] = []
         self.overnight, self.owner = Overnight(self), Owner(self)
-        self.disturbed = False  # something happened to the model server after which not every promise about models holds
+        # something happened to the model server after which not every promise about models holds
+        self.disturbed = False
         self.gaps_s = gaps_s
-        self.down_s: tuple[float, ...] = (6.0, 8.0, 15.0)  # the model server may be gone: longer than the gateway takes to see it
+        # the model server may be gone: longer than the gateway takes to see it
+        self.down_s: tuple[float, ...] = (6.0, 8.0, 15.0)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._up_at = self._mended_at = 0.0
 
@@ -85,7 +99,11 @@ class World:
     # What the fakes say.
 
     def _believed(self) -> frozenset[str]:
-        return frozenset(self.life.gateway.worker.scheduler.state.residency.residents) if self.lives else frozenset()
+        return (
+            frozenset(self.life.gateway.worker.scheduler.state.residency.residents)
+            if self.lives
+            else frozenset()
+        )
 
     def _service(self, call: BackendCall) -> Service:
         served = [self.asks[number].next_service(call) for number in askers_of(call.body)]
@@ -93,7 +111,11 @@ class World:
         return (
             served[0]
             if len(served) == 1
-            else replace(served[0], service_s=longest_s, prompt_tokens=sum(each.prompt_tokens for each in served))
+            else replace(
+                served[0],
+                service_s=longest_s,
+                prompt_tokens=sum(each.prompt_tokens for each in served),
+            )
         )
 
     def _claude_says(self, body: bytes) -> tuple[int, tuple[str, ...]]:
@@ -103,7 +125,9 @@ class World:
     # The life of the process.
 
     async def begin(self) -> None:
-        """A process starts on the disk as it is, once that can be read and the model server has done what the last one asked of it."""
+        """A process starts on the disk as it is, once that can be read and the model server has
+        done what the last one asked of it.
+        """
         if More.BATCHES in self.more:
             asyncio.get_running_loop().set_default_executor(AtOnce())
         await self.ollama.settled()
@@ -141,7 +165,13 @@ class World:
             "patience_s": rng.choice((None, None, None, None, None, 0.0, 0.5, 1.0, 3.0)),
         }
         words = words_of(number, rng.randrange(4))
-        ask = Ask(number=number, life=len(self.lives) - 1, words=words, request_id=f"req_{number}", **(drawn | known))
+        ask = Ask(
+            number=number,
+            life=len(self.lives) - 1,
+            words=words,
+            request_id=f"req_{number}",
+            **(drawn | known),
+        )
         self.asks.append(ask)
         return ask
 
@@ -149,7 +179,9 @@ class World:
         """Somebody asks over HTTP; one of them may use Claude."""
         may_cloud = self.rng.random() < 0.6
         model = HAIKU if may_cloud and self.rng.random() < 0.5 else None
-        ask = self.new_ask(**({} if model is None else {"model": model, "caller": self.rng.choice(("ada", "bob"))}))
+        ask = self.new_ask(
+            **({} if model is None else {"model": model, "caller": self.rng.choice(("ada", "bob"))})
+        )
         if model is not None:
             ask.path = "/v1/chat/completions"
         self.go(self.over_http(ask, Lane.EXTERNAL, allow_cloud=may_cloud))
@@ -159,13 +191,17 @@ class World:
         task_type = self.rng.choice((None, "urgent", "bulk"))
         self.go(self.over_http(self.new_ask(caller="house"), Lane.INTERNAL, task_type=task_type))
 
-    async def over_http(self, ask: Ask, lane: Lane, *, allow_cloud: bool = False, task_type: str | None = None) -> None:
+    async def over_http(
+        self, ask: Ask, lane: Lane, *, allow_cloud: bool = False, task_type: str | None = None
+    ) -> None:
         life = self.life
         ask.life = len(self.lives) - 1
         if ask.embeds:
             life.watch.sharing.add(ask.request_id)
         try:
-            ticket = await ask.submitted(life.gateway, identity(ask.caller, lane, allow_cloud=allow_cloud), task_type)
+            ticket = await ask.submitted(
+                life.gateway, identity(ask.caller, lane, allow_cloud=allow_cloud), task_type
+            )
             ask.ticket = life.survived(ticket)
         except HearthError as refusal:
             ask.refused = refusal
@@ -177,10 +213,18 @@ class World:
         """Somebody indexes something, an input at a time and many at once; or several do."""
         rng = self.rng
         lane = rng.choice((Lane.EXTERNAL, Lane.INTERNAL))
-        same: dict[str, Any] = {"path": rng.choice(EMBEDDINGS), "model": rng.choice(MODELS), "service_s": rng.choice((0.25, 1.0, 2.0))}
+        same: dict[str, Any] = {
+            "path": rng.choice(EMBEDDINGS),
+            "model": rng.choice(MODELS),
+            "service_s": rng.choice((0.25, 1.0, 2.0)),
+        }
         for _ in range(rng.choice((1, 2, 4, 9))):
             caller = "house" if lane is Lane.INTERNAL else rng.choice(CALLERS)
-            self.go(self.over_http(self.new_ask(caller=caller, stream=False, changeable=False, **same), lane))
+            self.go(
+                self.over_http(
+                    self.new_ask(caller=caller, stream=False, changeable=False, **same), lane
+                )
+            )
 
     async def in_process(self) -> None:
         """A program that embeds the gateway asks, and may lose interest."""
@@ -188,10 +232,16 @@ class World:
 
     async def _ask_in_process(self, *, anything: bool) -> None:
         ask, life = self.new_ask(caller="internal", stream=False, path="/api/generate"), self.life
-        ask.model = None if anything and life.gateway.worker.scheduler.state.residency.residents else ask.model
+        ask.model = (
+            None
+            if anything and life.gateway.worker.scheduler.state.residency.residents
+            else ask.model
+        )
         priority = self.rng.choice((None, *Priority))
         try:
-            future = await life.gateway.worker.enqueue_internal(ask.prompt, ask.model, max_tokens=100, priority=priority)
+            future = await life.gateway.worker.enqueue_internal(
+                ask.prompt, ask.model, max_tokens=100, priority=priority
+            )
         except HearthError as refusal:
             ask.refused = refusal
             return
@@ -209,7 +259,9 @@ class World:
             self.claude.faults.extend(self.rng.choices((None, *CLOUD_FAULTS), k=2))
         elif chance < 0.85:
             self.disturbed = True
-            self.ollama.next_loads(self.rng.choice((LoadFault.FAIL, LoadFault.LIE, LoadFault.NEVER)))
+            self.ollama.next_loads(
+                self.rng.choice((LoadFault.FAIL, LoadFault.LIE, LoadFault.NEVER))
+            )
         else:
             self.disturbed = True
             self.ollama.next_unloads(self.rng.choice((None, UnloadFault.STUCK)))
@@ -222,16 +274,21 @@ class World:
         self._up_at = self.now + self.rng.choice(self.down_s)
         self.ollama.go_down()
         self.go(self._after(self._up_at - self.now, self.ollama.come_up))
-        if self.rng.random() < 0.5:  # what is believed to be in memory is gone when the server is back
+        # what is believed to be in memory is gone when the server is back
+        if self.rng.random() < 0.5:
             await self._ask_in_process(anything=True)
 
     async def neighbour(self) -> None:
         """Somebody else asks the model server for a model, or unloads one."""
         assert isinstance(self.ollama, SharedOllama)
-        (self.ollama.bring if self.rng.random() < 0.5 else self.ollama.take_away)(self.rng.choice(MODELS))
+        (self.ollama.bring if self.rng.random() < 0.5 else self.ollama.take_away)(
+            self.rng.choice(MODELS)
+        )
 
     async def disk_breaks(self) -> None:
-        """One commit is about to fail, or nothing can be written for a while; and somebody may want something of the disk."""
+        """One commit is about to fail, or nothing can be written for a while; and somebody may want
+        something of the disk.
+        """
         rng, trouble, overnight = self.rng, self.trouble, self.overnight
         blow = rng.choice(BLOWS)
         if rng.random() < 0.4:
@@ -265,9 +322,16 @@ class World:
         await self.come_to_rest()
 
     def _deeds(self) -> Deeds:
-        """What may happen, with its weight: no world has everything, but those that last for days."""
+        """What may happen, with its weight: no world has everything, but those that last for
+        days.
+        """
         owner, overnight = self.owner, self.overnight
-        may: Deeds = {self.external: 8.0, self.internal: 3.0, self.in_process: 2.0, owner.cancel: 1.0}
+        may: Deeds = {
+            self.external: 8.0,
+            self.internal: 3.0,
+            self.in_process: 2.0,
+            owner.cancel: 1.0,
+        }
         rare: Deeds = {
             owner.order: 2.0,
             owner.reload: 2.0,
@@ -286,14 +350,30 @@ class World:
             More.FOREIGNER: {self.neighbour: 6.0},
             More.ORDERS: {owner.other_order: 3.0, owner.cancel_everything: 0.5},
         }
-        may |= {deed: weight for deed, weight in rare.items() if self.rng.random() < 0.4 or self.gaps_s is not GAPS_S}
-        return may | {deed: weight for kind, deeds in own.items() if kind in self.more for deed, weight in deeds.items()}
+        may |= {
+            deed: weight
+            for deed, weight in rare.items()
+            if self.rng.random() < 0.4 or self.gaps_s is not GAPS_S
+        }
+        return may | {
+            deed: weight
+            for kind, deeds in own.items()
+            if kind in self.more
+            for deed, weight in deeds.items()
+        }
 
     async def come_to_rest(self) -> None:
-        """Faults stop, orders are taken back, nobody comes any more; what was accepted has to end in time."""
+        """Faults stop, orders are taken back, nobody comes any more; what was accepted has to end
+        in time.
+        """
         if self.now < self._up_at:
             await asyncio.sleep(self._up_at - self.now)
-        for faults in (self.ollama._call_faults, self.ollama._load_faults, self.ollama._unload_faults, self.claude.faults):
+        for faults in (
+            self.ollama._call_faults,
+            self.ollama._load_faults,
+            self.ollama._unload_faults,
+            self.claude.faults,
+        ):
             faults.clear()
         if self.hooks is not None:
             self.hooks.kind = True
@@ -303,10 +383,13 @@ class World:
         life.gateway.orders.unpin()
         bound_s = 120.0 + 120.0 * (len(life.watch.live) + sum(ask.is_job for ask in self.asks))
         began_at = self.now
-        await asyncio.sleep(LOOK_S)  # a process that has just begun does not know yet what its predecessor left
+        # a process that has just begun does not know yet what its predecessor left
+        await asyncio.sleep(LOOK_S)
         while self._tasks or life.watch.live or not self.overnight.is_done():
             waited_s = self.now - began_at
-            assert waited_s <= bound_s, f"not at rest after {waited_s} s: {list(life.watch.live)}, {life.jobs.status()}"
+            assert waited_s <= bound_s, (
+                f"not at rest after {waited_s} s: {list(life.watch.live)}, {life.jobs.status()}"
+            )
             await asyncio.sleep(LOOK_S)
         await asyncio.sleep(REST_S)
 

@@ -1,4 +1,6 @@
-"""Models that are fast to load and slow to finish, and a caller that asks an emulated server over real sockets."""
+"""Models that are fast to load and slow to finish, and a caller that asks an emulated server over
+real sockets.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from tests.support.reading import read_to_its_end
 
 
 def model(name: str, **changes: Any) -> EmulatedModel:
-    facts = {"size_gib": 10.0, "vram_gib": 12.0, "load_s": 0.01, "unload_s": 0.001, "prompt_tokens_per_s": 1e6}
+    facts = {
+        "size_gib": 10.0,
+        "vram_gib": 12.0,
+        "load_s": 0.01,
+        "unload_s": 0.001,
+        "prompt_tokens_per_s": 1e6,
+    }
     rates = {"decode_tokens_per_s": 1e5, "context_tokens": 8192}
     return EmulatedModel(name=name, ends=False, **{**facts, **rates, **changes})
 
@@ -53,7 +61,9 @@ class Caller:
 
     async def stream(self, path: str) -> tuple[int, bytes]:
         """Status and bytes of a short stream of model `a`, one of `STREAMS`."""
-        async with self.session.post(self.url + path, json={"model": "a", "stream": True, **STREAMS[path]}) as response:
+        async with self.session.post(
+            self.url + path, json={"model": "a", "stream": True, **STREAMS[path]}
+        ) as response:
             return response.status, await read_to_its_end(response)
 
     async def begin_stream(self) -> aiohttp.ClientResponse:
@@ -69,8 +79,12 @@ class Caller:
             return models
 
 
-async def occupied(emulator: Emulator, caller: Caller, *waiting: str) -> list[asyncio.Task[dict[str, Any]]]:
-    """An answer of `a` that never ends, then a request for each of these models, in this order of arrival."""
+async def occupied(
+    emulator: Emulator, caller: Caller, *waiting: str
+) -> list[asyncio.Task[dict[str, Any]]]:
+    """An answer of `a` that never ends, then a request for each of these models, in this order of
+    arrival.
+    """
     calls = [caller.begin("a", tokens=FOREVER_TOKENS)]
     await until(lambda: emulator.in_flight)
     for name in waiting:

@@ -1,4 +1,6 @@
-"""Recorded exchanges: reading the files, sending the request over a raw socket, and masking what differs between any two runs."""
+"""Recorded exchanges: reading the files, sending the request over a raw socket, and masking what
+differs between any two runs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ CAPTURES = Path(__file__).parent.parent / "captures"
 
 _MASKS = (
     (rb'"(created_at|expires_at|version)":"[^"]*"', rb'"\1":"*"'),
-    (rb'"(created_at|completed_at|created|size|(?:total|load|prompt_eval|eval)_duration)":\d+', rb'"\1":0'),
+    (
+        rb'"(created_at|completed_at|created|size|(?:total|load|prompt_eval|eval)_duration)":\d+',
+        rb'"\1":0',
+    ),
     (rb"(chatcmpl-|cmpl-|msg_|resp_|req_)[0-9a-f]+", rb"\1*"),
     (rb"[0-9a-f]{64}", rb"DIGEST"),
     (rb'"(content|response|text|delta|token|rendered_template)":"(?:[^"\\]|\\.)*"', rb'"\1":"*"'),
@@ -23,7 +28,9 @@ _MASKS = (
 
 
 GOS_WORDS = ("badjson2", "_gzip", "_wrongtype", "_arrayprompt", "keepalive_bad")
-"""How recordings are called whose errors say in the words of Go's parser what is wrong with the body: only their shape is compared."""
+"""How recordings are called whose errors say in the words of Go's parser what is wrong with the
+body: only their shape is compared.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +41,9 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A response taken apart: masked header lines in wire order, and the masked body, one entry per HTTP chunk."""
+    """A response taken apart: masked header lines in wire order, and the masked body, one entry per
+    HTTP chunk.
+    """
 
     status: bytes
     headers: tuple[bytes, ...]
@@ -43,7 +52,9 @@ class Answer:
 
 def read_capture(name: str) -> Exchange:
     raw = (CAPTURES / f"{name}.txt").read_bytes()
-    request, rest = raw.removeprefix(b">>> REQUEST\n").split(b"\n<<< RESPONSE (raw, chunked framing kept)\n")
+    request, rest = raw.removeprefix(b">>> REQUEST\n").split(
+        b"\n<<< RESPONSE (raw, chunked framing kept)\n"
+    )
     return Exchange(request=request, response=rest[: rest.rindex(b"\n--- recv timings")])
 
 
@@ -78,7 +89,13 @@ def comparable(name: str, answer: Answer) -> Answer:
     """The answer without the words of its error, where these are those of Go's parser."""
     if not name.endswith(GOS_WORDS):
         return answer
-    return replace(answer, chunks=tuple(re.sub(rb'"(error|message)":"(?:[^"\\]|\\.)*"', rb'"\1":"*"', chunk) for chunk in answer.chunks))
+    return replace(
+        answer,
+        chunks=tuple(
+            re.sub(rb'"(error|message)":"(?:[^"\\]|\\.)*"', rb'"\1":"*"', chunk)
+            for chunk in answer.chunks
+        ),
+    )
 
 
 def dechunk(body: bytes) -> tuple[bytes, ...]:

@@ -1,4 +1,6 @@
-"""Every recorded exchange with a real Ollama is replayed over a raw socket; what is not a date, id, duration or toy text must be equal."""
+"""Every recorded exchange with a real Ollama is replayed over a raw socket; what is not a date, id,
+duration or toy text must be equal.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ ALL = sorted(path.stem for path in CAPTURES.glob("*.txt"))
 BUSY = [name for name in ALL if name.startswith("busy_503")]
 KILLED = [name for name in ALL if name.startswith("midstream_kill")]
 KILLED_WHOLE = [name for name in ALL if name.startswith("kill_nostream")]
-STATEFUL = {"oai_chat_zstd", "ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash", "delete_ok", "oai_models"}
+STATEFUL = {
+    "oai_chat_zstd",
+    "ps_loaded",
+    "ps_after_oai_keepalive",
+    "ps_after_runner_crash",
+    "delete_ok",
+    "oai_models",
+}
 PLAIN = [name for name in ALL if name not in {*BUSY, *KILLED, *KILLED_WHOLE, *STATEFUL}]
 
 
@@ -34,9 +43,15 @@ def models_of(name: str) -> list[EmulatedModel]:
     return toys("slow", "tiny-a", "tiny-b") if name == "oai_models" else toys()
 
 
-async def come_to(name: str, emulator: Emulator, url: str, signed: Callable[[bytes], bytes] = bytes) -> None:
+async def come_to(
+    name: str, emulator: Emulator, url: str, signed: Callable[[bytes], bytes] = bytes
+) -> None:
     """Do what was done before the recording."""
-    model = {"ps_loaded": "tiny-a", "ps_after_oai_keepalive": "tiny-a", "ps_after_runner_crash": "ma"}.get(name)
+    model = {
+        "ps_loaded": "tiny-a",
+        "ps_after_oai_keepalive": "tiny-a",
+        "ps_after_runner_crash": "ma",
+    }.get(name)
     if model is not None:
         await send(url, signed(post("/api/generate", f'{{"model":"{model}"}}')))
     if name == "ps_after_runner_crash":
@@ -46,7 +61,9 @@ async def come_to(name: str, emulator: Emulator, url: str, signed: Callable[[byt
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *LISTED])
-async def test_a_recorded_request_is_answered_as_recorded(name: str, start_emulator: StartEmulator) -> None:
+async def test_a_recorded_request_is_answered_as_recorded(
+    name: str, start_emulator: StartEmulator
+) -> None:
     emulator, url = await start_emulator(models_of(name), vram_gib=0, marked=False)
     await come_to(name, emulator, url)
     exchange = read_capture(name)
@@ -54,15 +71,22 @@ async def test_a_recorded_request_is_answered_as_recorded(name: str, start_emula
     assert comparable(name, answer) == comparable(name, recorded)
 
 
-async def test_a_body_in_zstd_is_answered_as_recorded_but_for_the_tokens_of_another_template(start_emulator: StartEmulator) -> None:
+async def test_a_body_in_zstd_is_answered_as_recorded_but_for_the_tokens_of_another_template(
+    start_emulator: StartEmulator,
+) -> None:
     _, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture("oai_chat_zstd")
-    answer, recorded = (re.sub(rb'"(prompt|total)_tokens":\d+', b"", raw) for raw in (await send(url, exchange.request), exchange.response))
+    answer, recorded = (
+        re.sub(rb'"(prompt|total)_tokens":\d+', b"", raw)
+        for raw in (await send(url, exchange.request), exchange.response)
+    )
     assert take_apart(answer) == take_apart(recorded)
 
 
 @for_each("name", BUSY)
-async def test_a_full_load_queue_is_refused_as_recorded(name: str, start_emulator: StartEmulator) -> None:
+async def test_a_full_load_queue_is_refused_as_recorded(
+    name: str, start_emulator: StartEmulator
+) -> None:
     _, url = await start_emulator(toys(), max_queue=1, vram_gib=0, marked=False)
     waiting = []
     for model in ("slow", "ma"):
@@ -76,13 +100,17 @@ async def test_a_full_load_queue_is_refused_as_recorded(name: str, start_emulato
 
 
 async def until_in_loader(url: str) -> None:
-    """A later request on the same loop is answered only after the earlier one has reached the scheduler."""
+    """A later request on the same loop is answered only after the earlier one has reached the
+    scheduler.
+    """
     for _ in range(2):
         await send(url, post("/api/version", "", "GET"))
 
 
 @for_each("name", KILLED)
-async def test_a_runner_that_dies_in_mid_stream_breaks_it_off_as_recorded(name: str, start_emulator: StartEmulator) -> None:
+async def test_a_runner_that_dies_in_mid_stream_breaks_it_off_as_recorded(
+    name: str, start_emulator: StartEmulator
+) -> None:
     emulator, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture(name)
     reader, writer = await connect(url)
@@ -97,12 +125,17 @@ async def test_a_runner_that_dies_in_mid_stream_breaks_it_off_as_recorded(name: 
 
 def _shapes(chunks: tuple[bytes, ...]) -> list[bytes]:
     """The chunks with runs of equal ones shortened to one, and their numbering left out."""
-    plain = [re.sub(rb'"(sequence_number|max_output_tokens|input_tokens)":\d+', b"", chunk) for chunk in chunks]
+    plain = [
+        re.sub(rb'"(sequence_number|max_output_tokens|input_tokens)":\d+', b"", chunk)
+        for chunk in chunks
+    ]
     return [shape for shape, _ in groupby(plain)]
 
 
 @for_each("name", KILLED_WHOLE)
-async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(name: str, start_emulator: StartEmulator) -> None:
+async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(
+    name: str, start_emulator: StartEmulator
+) -> None:
     emulator, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture(name)
     answering = asyncio.ensure_future(send(url, exchange.request))

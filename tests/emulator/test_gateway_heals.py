@@ -1,4 +1,6 @@
-"""A gateway in front of an Ollama with a known bug: it avoids the bug, heals it, or says so in the caller's own dialect."""
+"""A gateway in front of an Ollama with a known bug: it avoids the bug, heals it, or says so in the
+caller's own dialect.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from hearth.emulator import Emulator
 from hearth.errors import BackendGone
 from hearth.events import ItemResent, ResidencyDrifted, SwapCompleted, SwapFailed
 from tests.clients.home import Home, house_settings, open_home
-from tests.emulator.callers import SLOW, STREAMS, Caller, cancel, leave_in_mid_stream, loaded_names, model
+from tests.emulator.callers import (
+    SLOW,
+    STREAMS,
+    Caller,
+    cancel,
+    leave_in_mid_stream,
+    loaded_names,
+    model,
+)
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S, until
 
@@ -50,8 +60,15 @@ async def build(session: aiohttp.ClientSession) -> AsyncIterator[Any]:
             **facts: Any,
         ) -> Healing:
             models = [model("a", **{**SLOW, **facts}), model("b", **SLOW)]
-            emulator = Emulator(models, clock=SystemClock(), seed=1, quirks=quirks, num_parallel=parallel)
-            gpu = GpuSettings(home_model="", swap_timeout_s=swap_timeout_s, swap_cost_prior_s=0.1, parallel=parallel)
+            emulator = Emulator(
+                models, clock=SystemClock(), seed=1, quirks=quirks, num_parallel=parallel
+            )
+            gpu = GpuSettings(
+                home_model="",
+                swap_timeout_s=swap_timeout_s,
+                swap_cost_prior_s=0.1,
+                parallel=parallel,
+            )
             settings = house_settings(gpu=gpu).replace(
                 models=MappingProxyType({"a": ModelSettings(parallel=parallel, num_ctx=num_ctx)}),
                 ollama=OllamaSettings(first_byte_timeout_s=first_byte_timeout_s),
@@ -63,10 +80,14 @@ async def build(session: aiohttp.ClientSession) -> AsyncIterator[Any]:
 
 
 def told(path: str, body: bytes) -> str:
-    """The error that a stream ends with, in the dialect of the route; a `KeyError` where it ends with none."""
+    """The error that a stream ends with, in the dialect of the route; a `KeyError` where it ends
+    with none.
+    """
     last = json.loads(body.strip().split(b"\n")[-1].removeprefix(b"data: "))
     error = last["error"]
-    assert path.startswith("/api/") or body.strip().split(b"\n\n")[-1].startswith((b"data: ", b"event: error\n"))
+    assert path.startswith("/api/") or body.strip().split(b"\n\n")[-1].startswith(
+        (b"data: ", b"event: error\n")
+    )
     return str(error if path.startswith("/api/") else error["message"])
 
 
@@ -80,11 +101,17 @@ async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_a
     assert set(loaded_names(home.emulator)) == {"a", "b"}
 
 
-async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_reload(build) -> None:
+async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_reload(
+    build,
+) -> None:
     home = await build("slot-leak", first_byte_timeout_s=SHORT_S)
     await leave_in_mid_stream(home.emulator, home.caller)
     assert home.emulator.leaked_slots == {"a:latest": 1}
-    loads, resent, began_at = len(home.emulator.loads), len(home.events.of(ItemResent)), time.monotonic()
+    loads, resent, began_at = (
+        len(home.emulator.loads),
+        len(home.events.of(ItemResent)),
+        time.monotonic(),
+    )
     status, body = await home.caller.stream("/api/chat")
     assert status == 200
     assert json.loads(body.splitlines()[-1])["done"] is True
@@ -95,7 +122,9 @@ async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_
 
 
 @for_each("path", STREAMS)
-async def test_a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialect(path, build) -> None:
+async def test_a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialect(
+    path, build
+) -> None:
     home = await build("no-done")
     status, body = await home.caller.stream(path)
     assert status == 200
@@ -107,11 +136,24 @@ def swaps(home: Healing) -> list[SwapCompleted]:
 
 
 HEALED: dict[str, tuple[dict[str, Any], str, Callable[[Healing], bool]]] = {
-    # what the model `a` is like beside, whom callers ask for in turn, and what shows that the bug was there
+    # what the model `a` is like beside, whom callers ask for in turn, and what shows that the bug
+    # was there
     "dead-runner=1": ({}, "aaa", lambda home: loaded_names(home.emulator) == ["a", "a", "a"]),
-    "stuck-unload=0.1": ({}, "ab", lambda home: home.emulator.resident == ("b:latest",) and swaps(home)[-1].swap_s > 0.1),
-    "cpu-offload": ({"size_gib": 26.0, "vram_gib": 28.0}, "a", lambda home: [swap.offloaded for swap in swaps(home)] == [True]),
-    "busy-503=2": ({}, "aa", lambda home: {event.reason for event in home.events.of(ItemResent)} == {"backend_busy"}),
+    "stuck-unload=0.1": (
+        {},
+        "ab",
+        lambda home: home.emulator.resident == ("b:latest",) and swaps(home)[-1].swap_s > 0.1,
+    ),
+    "cpu-offload": (
+        {"size_gib": 26.0, "vram_gib": 28.0},
+        "a",
+        lambda home: [swap.offloaded for swap in swaps(home)] == [True],
+    ),
+    "busy-503=2": (
+        {},
+        "aa",
+        lambda home: {event.reason for event in home.events.of(ItemResent)} == {"backend_busy"},
+    ),
 }
 
 
@@ -123,7 +165,9 @@ async def test_callers_see_nothing_of_a_bug_that_can_be_healed(quirk: str, build
     assert shows(home)
 
 
-async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_other_model_is_served(build) -> None:
+async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_other_model_is_served(
+    build,
+) -> None:
     home = await build("endless-load=a", swap_timeout_s=SHORT_S)
     began_at = time.monotonic()
     hopeless = home.caller.begin("a")
@@ -136,7 +180,9 @@ async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_o
     assert (await other)["done"] is True
 
 
-async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the_model_is_reloaded(build) -> None:
+async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the_model_is_reloaded(
+    build,
+) -> None:
     home = await build("ignores-disconnect", prompt_tokens_per_s=10.0)
     await home.caller.post("/api/generate", model="a")
     call = home.caller.begin("a")
@@ -152,33 +198,51 @@ def seen(home: Healing, count: int) -> bool:
     return len(home.events.of(ResidencyDrifted)) >= count
 
 
-async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_reload_at_every_change_of_dialect(build) -> None:
+async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_reload_at_every_change_of_dialect(
+    build,
+) -> None:
     home = await build(num_ctx=2048)
     await home.caller.generate("a")
-    for count, path in enumerate(("/v1/messages", "/api/generate", "/v1/chat/completions"), start=1):
+    for count, path in enumerate(
+        ("/v1/messages", "/api/generate", "/v1/chat/completions"), start=1
+    ):
         await home.caller.stream(path)
         await until(partial(seen, home, count))
     pinned, own = "a:latest (8192 -> 2048 tokens)", "a:latest (2048 -> 8192 tokens)"
-    assert [drift.reloaded for drift in home.events.of(ResidencyDrifted)] == [(own,), (pinned,), (own,)]
+    assert [drift.reloaded for drift in home.events.of(ResidencyDrifted)] == [
+        (own,),
+        (pinned,),
+        (own,),
+    ]
 
 
-async def test_ollama_stop_unloads_a_model_that_nobody_uses_and_leaves_one_that_somebody_does(build) -> None:
+async def test_ollama_stop_unloads_a_model_that_nobody_uses_and_leaves_one_that_somebody_does(
+    build,
+) -> None:
     home = await build()
     stream = await home.caller.begin_stream()
     wished = await home.caller.unload("a")
-    assert (wished["status"], wished["done_reason"], home.emulator.resident) == (200, "unload", ("a:latest",))
+    assert (wished["status"], wished["done_reason"], home.emulator.resident) == (
+        200,
+        "unload",
+        ("a:latest",),
+    )
     stream.close()
     await until(lambda: not home.emulator.in_flight)
     assert (await home.caller.unload("a"))["done_reason"] == "unload"
     await until(lambda: not home.emulator.resident)
 
 
-async def test_a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from(build) -> None:
+async def test_a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from(
+    build,
+) -> None:
     home = await build()
     direct = Caller(home.caller.session, home.direct_url)
     await direct.post("/api/create", model="butler", system="Be brief.", **{"from": "a"})
     await home.caller.generate("butler")
-    async with home.caller.session.delete(f"{home.direct_url}/api/delete", json={"model": "butler"}):
+    async with home.caller.session.delete(
+        f"{home.direct_url}/api/delete", json={"model": "butler"}
+    ):
         assert home.emulator.resident == ("butler:latest",)
     assert (await home.caller.generate("a"))["done"] is True
     assert home.emulator.resident == ("a:latest",)

@@ -15,7 +15,16 @@ import pytest
 from hearth.emulator import Emulator
 from hearth.emulator.quirks import KINDS, parse_quirk
 from hearth.errors import ConfigError
-from tests.emulator.callers import MESSAGES, SLOW, Caller, cancel, leave_in_mid_stream, loaded_names, model, occupied
+from tests.emulator.callers import (
+    MESSAGES,
+    SLOW,
+    Caller,
+    cancel,
+    leave_in_mid_stream,
+    loaded_names,
+    model,
+    occupied,
+)
 from tests.emulator.captures import dechunk, masked, read_capture
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S, until
@@ -28,9 +37,16 @@ Show = Callable[..., Awaitable[tuple[Emulator, Caller]]]
 def show(emulated) -> Show:
     """Starts an emulator with quirks, of the models `a` (with other facts) and `b`."""
 
-    async def start(*quirks: str, parallel: int = 1, card_gib: float = 24.0, **facts: Any) -> tuple[Emulator, Caller]:
+    async def start(
+        *quirks: str, parallel: int = 1, card_gib: float = 24.0, **facts: Any
+    ) -> tuple[Emulator, Caller]:
         started: tuple[Emulator, Caller] = await emulated(
-            model("a", **facts), model("b"), quirks=quirks, num_parallel=parallel, vram_gib=card_gib, marked=False
+            model("a", **facts),
+            model("b"),
+            quirks=quirks,
+            num_parallel=parallel,
+            vram_gib=card_gib,
+            marked=False,
         )
         return started
 
@@ -63,11 +79,22 @@ async def leave_while_it_runs(emulator: Emulator, caller: Caller, **body: Any) -
         *((f"eviction-wedge={value}", None) for value in ("maybe", "")),
         *((f"slot-leak={value}", None) for value in ("0", "1.1", "")),
         *((f"dead-runner={value}", None) for value in ("0", "1.5", "inf")),
-        *((text, None) for text in ("no-done=x", "busy-503=-1", "endless-load=0", "cpu-offload=0.5", "ignores-disconnect=1")),
+        *(
+            (text, None)
+            for text in (
+                "no-done=x",
+                "busy-503=-1",
+                "endless-load=0",
+                "cpu-offload=0.5",
+                "ignores-disconnect=1",
+            )
+        ),
         ("stuck-unload=nan", None),
     ],
 )
-def test_a_quirk_is_read_with_and_without_a_value_and_refused_with_one_that_it_cannot_have(text, setting) -> None:
+def test_a_quirk_is_read_with_and_without_a_value_and_refused_with_one_that_it_cannot_have(
+    text, setting
+) -> None:
     name = text.partition("=")[0]
     if setting is not None:
         assert parse_quirk(text) == (name, setting)
@@ -76,16 +103,25 @@ def test_a_quirk_is_read_with_and_without_a_value_and_refused_with_one_that_it_c
         parse_quirk(text)
 
 
-async def test_every_quirk_is_documented_and_an_unknown_one_and_one_that_is_given_twice_are_refused(show) -> None:
-    assert re.findall(r"^\| `([a-z0-9-]+)`", DOCUMENTATION.read_text(), re.MULTILINE)[-len(KINDS) :] == list(KINDS)
+async def test_every_quirk_is_documented_and_an_unknown_one_and_one_that_is_given_twice_are_refused(
+    show,
+) -> None:
+    assert re.findall(r"^\| `([a-z0-9-]+)`", DOCUMENTATION.read_text(), re.MULTILINE)[
+        -len(KINDS) :
+    ] == list(KINDS)
     assert [name for name in KINDS if parse_quirk(name)[0] != name] == []
-    with pytest.raises(ConfigError, match=r"unknown quirk 'leak'; known are eviction-wedge, slot-leak, .*stuck-unload"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown quirk 'leak'; known are eviction-wedge, slot-leak, .*stuck-unload",
+    ):
         parse_quirk("leak=1")
     with pytest.raises(ConfigError, match=r"given twice: slot-leak, slot-leak=0\.5"):
         await show("slot-leak", "slot-leak=0.5")
 
 
-@for_each(("texts", "wedged"), [((), True), (("eviction-wedge",), True), (("eviction-wedge=off",), False)])
+@for_each(
+    ("texts", "wedged"), [((), True), (("eviction-wedge",), True), (("eviction-wedge=off",), False)]
+)
 async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedged, show) -> None:
     emulator, caller = await show(*texts, parallel=2, **SLOW)
     long, waiting = await occupied(emulator, caller, "b")
@@ -98,8 +134,13 @@ async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedg
     assert (await waiting)["done"] is True
 
 
-@for_each(("texts", "leaked"), [((), {}), (("slot-leak=0.000001",), {}), (("slot-leak",), {"a:latest": 1})])
-async def test_a_slot_leaks_by_the_odds_and_leaves_the_other_slot_and_not_where_nothing_streams(texts, leaked, show) -> None:
+@for_each(
+    ("texts", "leaked"),
+    [((), {}), (("slot-leak=0.000001",), {}), (("slot-leak",), {"a:latest": 1})],
+)
+async def test_a_slot_leaks_by_the_odds_and_leaves_the_other_slot_and_not_where_nothing_streams(
+    texts, leaked, show
+) -> None:
     emulator, caller = await show(*texts, parallel=1 + len(leaked), **SLOW)
     (whole,) = await occupied(emulator, caller)
     await cancel(whole)
@@ -112,19 +153,25 @@ async def test_a_slot_leaks_by_the_odds_and_leaves_the_other_slot_and_not_where_
 
 async def test_an_answer_without_done_has_the_keys_of_the_recorded_one(show) -> None:
     _, caller = await show("no-done")
-    answer = await caller.post("/api/chat", model="a", messages=MESSAGES, options={"num_predict": 5})
+    answer = await caller.post(
+        "/api/chat", model="a", messages=MESSAGES, options={"num_predict": 5}
+    )
     assert (answer.pop("status"), answer["done"]) == (200, False)
     assert list(answer) == list(json.loads(recorded("token_repeat_abort_nostream")))
 
 
 @for_each("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk_of_no_model(path, show) -> None:
+async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk_of_no_model(
+    path, show
+) -> None:
     emulator, caller = await show("empty-error-chunk=2")
     (_, whole), (status, cut) = await caller.stream(path), await caller.stream(path)
     last = json.loads(cut.strip().split(b"\n\n")[-1].removeprefix(b"data: "))
     assert (status, last["model"], whole.endswith(b"data: [DONE]\n\n")) == (200, "", True)
     assert last["choices"][0].get("delta", {}).get("content", last["choices"][0].get("text")) == ""
-    assert path == "/v1/completions" or masked(cut).endswith(masked(dechunk(recorded("midstream_kill_oai_chat"))[-1]))
+    assert path == "/v1/completions" or masked(cut).endswith(
+        masked(dechunk(recorded("midstream_kill_oai_chat"))[-1])
+    )
     assert emulator.resident == ("a:latest",)
     assert (await caller.generate("a"))["done"] is True
     assert loaded_names(emulator) == ["a", "a"]
@@ -148,16 +195,26 @@ async def test_an_endless_load_holds_up_every_other_until_its_caller_leaves(text
 
 @for_each(
     ("text", "card_gib", "facts"),
-    [("cpu-offload", 24.0, {"size_gib": 26.0, "vram_gib": 28.0}), ("cpu-offload=3000", 24.0, {}), ("cpu-offload=3000", 0.0, {})],
+    [
+        ("cpu-offload", 24.0, {"size_gib": 26.0, "vram_gib": 28.0}),
+        ("cpu-offload=3000", 24.0, {}),
+        ("cpu-offload=3000", 0.0, {}),
+    ],
 )
-async def test_a_model_larger_than_the_card_runs_as_many_times_slower_and_no_other(text, card_gib, facts, show) -> None:
+async def test_a_model_larger_than_the_card_runs_as_many_times_slower_and_no_other(
+    text, card_gib, facts, show
+) -> None:
     _, caller = await show(text, card_gib=card_gib, decode_tokens_per_s=1000.0, **facts)
     took_ns = (await caller.generate("a", tokens=20))["eval_duration"]
     assert took_ns >= 7 * 19 * 1_000_000 if facts else took_ns < 30e9, "it would be a minute"
 
 
-@for_each(("texts", "tokens_per_s", "held_s"), [((), 0.01, 0.0), (("ignores-disconnect",), 30.0, 0.1)])
-async def test_leaving_during_prompt_evaluation_frees_the_slot_at_once_or_only_at_its_end(texts, tokens_per_s, held_s, show) -> None:
+@for_each(
+    ("texts", "tokens_per_s", "held_s"), [((), 0.01, 0.0), (("ignores-disconnect",), 30.0, 0.1)]
+)
+async def test_leaving_during_prompt_evaluation_frees_the_slot_at_once_or_only_at_its_end(
+    texts, tokens_per_s, held_s, show
+) -> None:
     emulator, caller = await show(*texts, prompt_tokens_per_s=tokens_per_s)
     await caller.post("/api/generate", model="a")
     began_at = time.monotonic()
@@ -166,7 +223,9 @@ async def test_leaving_during_prompt_evaluation_frees_the_slot_at_once_or_only_a
     assert time.monotonic() - began_at > held_s
 
 
-async def test_a_model_that_cannot_go_stays_listed_serves_stays_if_it_is_asked_to_and_holds_up_the_next_until_it_is_let_go(show) -> None:
+async def test_a_model_that_cannot_go_stays_listed_serves_stays_if_it_is_asked_to_and_holds_up_the_next_until_it_is_let_go(
+    show,
+) -> None:
     emulator, caller = await show("stuck-unload")
     await caller.generate("a", keep_alive=0)
     assert (await caller.generate("a", keep_alive=-1))["done"] is True
@@ -174,14 +233,25 @@ async def test_a_model_that_cannot_go_stays_listed_serves_stays_if_it_is_asked_t
     assert emulator.resident == ("a:latest",)
     answer, waiting = await caller.unload("a"), caller.begin("b")
     await asyncio.wait({waiting}, timeout=0.05)
-    assert (answer["done_reason"], await listed(caller), waiting.done()) == ("unload", ["a:latest"], False)
+    assert (answer["done_reason"], await listed(caller), waiting.done()) == (
+        "unload",
+        ["a:latest"],
+        False,
+    )
     emulator.let_go()
     assert (await waiting)["done"] is True
     assert emulator.resident == ("b:latest",)
 
 
 async def test_an_emulator_with_a_leak_an_orphan_and_a_stuck_model_stops(show) -> None:
-    emulator, caller = await show("slot-leak", "ignores-disconnect", "stuck-unload", parallel=2, prompt_tokens_per_s=100.0, **SLOW)
+    emulator, caller = await show(
+        "slot-leak",
+        "ignores-disconnect",
+        "stuck-unload",
+        parallel=2,
+        prompt_tokens_per_s=100.0,
+        **SLOW,
+    )
     await leave_in_mid_stream(emulator, caller)
     await leave_while_it_runs(emulator, caller, options={"stop": ["x"]})
     await caller.unload("a")

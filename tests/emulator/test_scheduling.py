@@ -12,14 +12,24 @@ import pytest
 
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
-from tests.emulator.callers import FOREVER_TOKENS, MESSAGES, SLOW, cancel, loaded_names, model, occupied
+from tests.emulator.callers import (
+    FOREVER_TOKENS,
+    MESSAGES,
+    SLOW,
+    cancel,
+    loaded_names,
+    model,
+    occupied,
+)
 from tests.emulator.conftest import Emulated
 from tests.support.cases import for_each
 from tests.support.examples import needs_quiet
 from tests.support.patience import WITHIN_S, until
 
 
-async def test_loads_are_served_in_order_of_arrival_and_a_loaded_model_past_a_load_that_waits_for_it(emulated):
+async def test_loads_are_served_in_order_of_arrival_and_a_loaded_model_past_a_load_that_waits_for_it(
+    emulated,
+):
     emulator, caller = await emulated(model("a", **SLOW), model("b"), model("c"), num_parallel=2)
     long, *waiting = await occupied(emulator, caller, "b", "c", "b")
     assert (await caller.generate("a"))["done"] is True
@@ -38,7 +48,9 @@ async def test_a_caller_that_leaves_stops_its_generation_and_its_load(emulated):
     await until(lambda: len(emulator.requests) == 2)
     await cancel(loading)
     assert (await caller.generate("a"))["done"] is True
-    assert loaded_names(emulator) in (["a"], ["a", "a"]), "the load may have evicted the idle model before it was left"
+    assert loaded_names(emulator) in (["a"], ["a", "a"]), (
+        "the load may have evicted the idle model before it was left"
+    )
 
 
 async def test_a_queued_caller_that_leaves_still_evicts(emulated):
@@ -57,7 +69,9 @@ async def test_slots_bound_what_runs_at_the_same_time(emulated):
         assert emulator.max_concurrent == slots
 
 
-async def test_another_num_ctx_reloads_and_other_options_do_not_and_what_may_not_shift_ends_where_it_does(emulated):
+async def test_another_num_ctx_reloads_and_other_options_do_not_and_what_may_not_shift_ends_where_it_does(
+    emulated,
+):
     emulator, caller = await emulated(model("a"))
     for options in ({}, {"temperature": 0.1, "seed": 3}, {"num_ctx": 1024}, {"num_ctx": 1024}, {}):
         await caller.generate("a", options=options)
@@ -65,7 +79,10 @@ async def test_another_num_ctx_reloads_and_other_options_do_not_and_what_may_not
         await caller.generate("a", options={"num_ctx": more_than_the_model_has})
     assert (len(emulator.loads), (await caller.ps())[0]["context_length"]) == (3, 8192)
     answer = await caller.generate("a", tokens=500, shift=False, options={"num_ctx": 64})
-    assert (answer["done_reason"], answer["prompt_eval_count"] + answer["eval_count"]) == ("length", 64)
+    assert (answer["done_reason"], answer["prompt_eval_count"] + answer["eval_count"]) == (
+        "length",
+        64,
+    )
 
 
 async def test_a_model_is_absent_from_ps_while_it_loads_and_gone_after_an_unload(emulated):
@@ -98,35 +115,57 @@ async def test_a_model_leaves_when_its_keep_alive_ends_and_never_with_minus_one(
 
 
 @for_each(("vram_gib", "resident"), [(9.6, {"a:latest", "b:latest"}), (9.7, {"b:latest"})])
-async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_of_what_is_free(vram_gib, resident, emulated):
-    emulator, caller = await emulated(model("a"), model("b", size_gib=5.0, vram_gib=vram_gib), vram_gib=24.0)
+async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_of_what_is_free(
+    vram_gib, resident, emulated
+):
+    emulator, caller = await emulated(
+        model("a"), model("b", size_gib=5.0, vram_gib=vram_gib), vram_gib=24.0
+    )
     await caller.generate("a")
     await caller.generate("b")
     assert set(emulator.resident) == resident
 
 
-async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the_oldest_or_the_first_to_expire(emulated):
-    emulator, caller = await emulated(*(model(name, size_gib=0.1, vram_gib=0.1) for name in "abc"), max_loaded=2)
+async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the_oldest_or_the_first_to_expire(
+    emulated,
+):
+    emulator, caller = await emulated(
+        *(model(name, size_gib=0.1, vram_gib=0.1) for name in "abc"), max_loaded=2
+    )
     await caller.generate("a", keep_alive="10s")
-    await caller.generate("b", keep_alive="9999ms")  # expires after `a`, since it has loaded for 10 ms meanwhile
+    # expires after `a`, since it has loaded for 10 ms meanwhile
+    await caller.generate("b", keep_alive="9999ms")
     await caller.generate("c")
     assert set(emulator.resident) == {"a:latest", "c:latest"}
 
 
-async def test_names_that_share_their_weights_share_a_runner_with_its_context_split_with_the_cpu_without_a_word(emulated, session):
-    emulator, caller = await emulated(model("a", size_gib=25.0, vram_gib=22.5, parameters={"num_ctx": 1234}))
+async def test_names_that_share_their_weights_share_a_runner_with_its_context_split_with_the_cpu_without_a_word(
+    emulated, session
+):
+    emulator, caller = await emulated(
+        model("a", size_gib=25.0, vram_gib=22.5, parameters={"num_ctx": 1234})
+    )
     await caller.post("/v1/chat/completions", model="a", messages=MESSAGES, max_tokens=1)
     await session.post(f"{caller.url}/api/copy", json={"source": "a", "destination": "twin"})
     await caller.generate("twin")
     assert len(emulator.loads) == 1
     (listed,) = await caller.ps()
-    assert (listed["name"], listed["context_length"], listed["size_vram"] < listed["size"]) == ("a:latest", 1234, True)
+    assert (listed["name"], listed["context_length"], listed["size_vram"] < listed["size"]) == (
+        "a:latest",
+        1234,
+        True,
+    )
 
 
-async def test_stopping_comes_to_an_end_with_open_streams_and_stalled_readers_and_may_be_repeated(session):
+async def test_stopping_comes_to_an_end_with_open_streams_and_stalled_readers_and_may_be_repeated(
+    session,
+):
     emulator = Emulator([model("a", decode_tokens_per_s=1e6)], clock=SystemClock(), seed=1)
     url = await emulator.start("127.0.0.1", 0)
-    stalled = await session.post(url + "/api/generate", json={"model": "a", "prompt": "x", "options": {"num_predict": 60_000}})
+    stalled = await session.post(
+        url + "/api/generate",
+        json={"model": "a", "prompt": "x", "options": {"num_predict": 60_000}},
+    )
     assert stalled.status == 200
     async with asyncio.timeout(WITHIN_S):
         await emulator.stop()
@@ -141,7 +180,16 @@ async def test_a_stalled_reader_holds_the_slot_until_it_leaves(emulated):
         stalled.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(stalled, ("127.0.0.1", urlsplit(caller.url).port))
-        body = json.dumps({"model": "a", "stream": True, "max_tokens": 2500, "logprobs": True, "top_logprobs": 20, "messages": MESSAGES})
+        body = json.dumps(
+            {
+                "model": "a",
+                "stream": True,
+                "max_tokens": 2500,
+                "logprobs": True,
+                "top_logprobs": 20,
+                "messages": MESSAGES,
+            }
+        )
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         await loop.sock_sendall(stalled, (head + body).encode())
         await until(lambda: emulator.in_flight)
@@ -169,9 +217,12 @@ async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(emulat
 
 
 @pytest.mark.parametrize(
-    ("path", "packed"), [("/api/embed", {}), ("/v1/embeddings", {}), ("/v1/embeddings", {"encoding_format": "base64"})]
+    ("path", "packed"),
+    [("/api/embed", {}), ("/v1/embeddings", {}), ("/v1/embeddings", {"encoding_format": "base64"})],
 )
-async def test_many_embeddings_are_computed_in_many_steps_of_the_loop(emulated: Emulated, path: str, packed: dict[str, str]) -> None:
+async def test_many_embeddings_are_computed_in_many_steps_of_the_loop(
+    emulated: Emulated, path: str, packed: dict[str, str]
+) -> None:
     _, caller = await emulated(model("a", capabilities=("embedding",), embedding_length=768))
     body = {"model": "a", "input": [f"text {number}" for number in range(1000)], **packed}
 
@@ -181,7 +232,8 @@ async def test_many_embeddings_are_computed_in_many_steps_of_the_loop(emulated: 
 
     answer = asyncio.create_task(ask())
     longest_s = 0.0
-    began_s = last_s = time.thread_time()  # of the processor: it does not matter how busy the machine is
+    # of the processor: it does not matter how busy the machine is
+    began_s = last_s = time.thread_time()
     while not answer.done():
         await asyncio.sleep(0)
         now_s = time.thread_time()

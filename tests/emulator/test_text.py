@@ -1,4 +1,6 @@
-"""What emulated models say: without a server, and at temperature 0 and with a warm cache through every API."""
+"""What emulated models say: without a server, and at temperature 0 and with a warm cache through
+every API.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from hearth.dialects.gojson import JsonObject
 from hearth.dialects.writers import Text
 from hearth.emulator.models import OllamaError, default_profiles
 from hearth.emulator.prompts import Ask, Message, count_tokens, fitted, pieces_of, read_options
-from hearth.emulator.text import Wish, chosen_tool, draws, held_back, plan_reply, sample, shortest, vector_of
+from hearth.emulator.text import (
+    Wish,
+    chosen_tool,
+    draws,
+    held_back,
+    plan_reply,
+    sample,
+    shortest,
+    vector_of,
+)
 from tests.emulator.callers import STREAMS, model
 from tests.support.cases import for_each
 
@@ -41,9 +52,13 @@ def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int) -> None:
     rests = [whole[:cut] + said(Wish(seed=seed), PROMPT + whole[:cut]) for cut in range(len(whole))]
     wrong = [cut for cut, text in enumerate(rests) if text != whole]
     within_a_word = [cut for cut in wrong if whole[cut - 1].isalpha() and whole[cut].isalpha()]
-    assert wrong == within_a_word, "words that begin alike may be finished in another way, and nothing else may differ"
+    assert wrong == within_a_word, (
+        "words that begin alike may be finished in another way, and nothing else may differ"
+    )
     assert len(wrong) < len(whole) / 10
-    assert said(Wish(seed=seed), PROMPT + whole[:60].replace(" ", "", 1)) not in whole, "a missing letter shows"
+    assert said(Wish(seed=seed), PROMPT + whole[:60].replace(" ", "", 1)) not in whole, (
+        "a missing letter shows"
+    )
 
 
 def test_what_may_begin_a_stop_string_is_sent_with_the_token_that_decides() -> None:
@@ -73,7 +88,12 @@ def test_the_tags_around_thoughts_are_tokens_too() -> None:
 def test_a_schema_is_followed_and_one_that_refers_to_itself_comes_to_an_end() -> None:
     schema: JsonObject = {
         "$defs": {"size": {"type": "integer", "minimum": 3, "maximum": 3}},
-        "properties": {"size": {"$ref": "#/$defs/size"}, "kind": {"enum": ["x"]}, "ok": {"type": "boolean"}, "on": {"const": 4}},
+        "properties": {
+            "size": {"$ref": "#/$defs/size"},
+            "kind": {"enum": ["x"]},
+            "ok": {"type": "boolean"},
+            "on": {"const": 4},
+        },
     }
     value = sample(schema, draws("k"))
     assert isinstance(value, dict)
@@ -82,7 +102,10 @@ def test_a_schema_is_followed_and_one_that_refers_to_itself_comes_to_an_end() ->
 
 
 def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it() -> None:
-    tool: JsonObject = {"type": "function", "function": {"name": "turn_on_lamp", "parameters": {"type": "object", "properties": {}}}}
+    tool: JsonObject = {
+        "type": "function",
+        "function": {"name": "turn_on_lamp", "parameters": {"type": "object", "properties": {}}},
+    }
     asked = Message(role="user", content="please turn_on_lamp")
     assert chosen_tool([asked], [tool]) is not None
     assert chosen_tool([asked, Message(role="tool", content="done")], [tool]) is None
@@ -90,7 +113,10 @@ def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it() -> None:
 
 
 def test_the_oldest_messages_are_dropped_until_the_rest_fits_and_the_system_message_stays() -> None:
-    turns = [Message(role="system", content="be kind"), *(Message(role="user", content=f"number {n} " * 20) for n in range(9))]
+    turns = [
+        Message(role="system", content="be kind"),
+        *(Message(role="user", content=f"number {n} " * 20) for n in range(9)),
+    ]
     ask = Ask(model="m", stream=False, messages=turns, options={"num_ctx": 150})
     options = read_options(MODEL, ask, default_num_ctx=4096)
     text, tokens = fitted(MODEL, ask, options)
@@ -105,7 +131,10 @@ def test_vectors_are_those_of_their_text_and_prompts_are_counted_and_cut_without
     assert vector == vector_of(MODEL, "text", 16) != vector_of(MODEL, "other", 16)
     assert all(len(repr(shortest(value))) <= 15 for value in vector)
     assert struct.pack("<16f", *map(shortest, vector)) == struct.pack("<16f", *vector)
-    assert [count_tokens(MODEL, ""), count_tokens(MODEL.model_copy(update={"byte_tokens": True}), "the of")] == [1, 9]
+    assert [
+        count_tokens(MODEL, ""),
+        count_tokens(MODEL.model_copy(update={"byte_tokens": True}), "the of"),
+    ] == [1, 9]
     text = '{"a": [1, "Größe"],\n  "b":  null}'
     assert "".join(pieces_of(text)) == text
 
@@ -122,28 +151,50 @@ def texts(part: object) -> list[str]:
         return [text for each in part for text in texts(each)]
     if not isinstance(part, dict):
         return []
-    own = [content for name, content in part.items() if name in {"response", "content", "text"} and isinstance(content, str)]
+    own = [
+        content
+        for name, content in part.items()
+        if name in {"response", "content", "text"} and isinstance(content, str)
+    ]
     return own + [text for content in part.values() for text in texts(content)]
 
 
 @for_each("path", STREAMS)
-async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_another_thing(path, emulated):
+async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_another_thing(
+    path, emulated
+):
     _, caller = await emulated(model("a"))
     cold = {"".join(texts(await caller.post(path, **at(0, path)))) for _ in range(3)}
     warm = {"".join(texts(await caller.post(path, **at(0.8, path)))) for _ in range(3)}
     assert (len(cold), len(warm), "" in cold) == (1, 3, False)
     if path == "/api/generate":
-        assert cold == {"".join(texts(await caller.post(path, **at(0.0, path, seed=seed)))) for seed in (1, 2, -1)}
+        assert cold == {
+            "".join(texts(await caller.post(path, **at(0.0, path, seed=seed))))
+            for seed in (1, 2, -1)
+        }
     else:
         answer = await caller.post(path, **at("cold", path))
-        wrong = (400, "temperature must be of type number") if path.startswith("/v1/") else (500, "must be of type float32")
+        wrong = (
+            (400, "temperature must be of type number")
+            if path.startswith("/v1/")
+            else (500, "must be of type float32")
+        )
         assert (answer["status"], wrong[1] in str(answer["error"])) == (wrong[0], True)
 
 
-async def test_a_warm_cache_says_something_else_where_the_quirk_is_on_and_a_cold_one_the_same(emulated) -> None:
+async def test_a_warm_cache_says_something_else_where_the_quirk_is_on_and_a_cold_one_the_same(
+    emulated,
+) -> None:
     _, caller = await emulated(model("a"), quirks=["cache-drift=1"])
-    ask = {"model": "a", "prompt": "hello", "stream": False, "options": {"seed": 3, "num_predict": 30}}
-    cold, warm, still_warm = [(await caller.post("/api/generate", **ask))["response"] for _ in range(3)]
+    ask = {
+        "model": "a",
+        "prompt": "hello",
+        "stream": False,
+        "options": {"seed": 3, "num_predict": 30},
+    }
+    cold, warm, still_warm = [
+        (await caller.post("/api/generate", **ask))["response"] for _ in range(3)
+    ]
     await caller.unload("a")
     assert warm == still_warm != cold
     assert (await caller.post("/api/generate", **ask))["response"] == cold

@@ -42,7 +42,9 @@ def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def letters_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One with a model whose tokens are single letters, so that any text is read as it was written."""
+    """One with a model whose tokens are single letters, so that any text is read as it was
+    written.
+    """
     yield from _serving(tmp_path_factory.mktemp("letters"), tuple(LETTERS))
 
 
@@ -52,7 +54,9 @@ def _serving(folder: Path, texts: tuple[str, ...]) -> Iterator[str]:
     root = Path(__file__).parents[2]
     with (
         (folder / "engine.log").open("wb") as log,
-        subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process,
+        subprocess.Popen(
+            command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        ) as process,
     ):
         assert process.stdout is not None
         url = process.stdout.readline().decode().strip()
@@ -80,7 +84,14 @@ async def open_bench(engine_url: str) -> AsyncIterator[Bench]:
     config = GatewayConfig(settings=SETTINGS)
     async with (
         open_front(engine_url) as (front, front_url),
-        running_gateway(config, host="127.0.0.1", port=0, backend_mode=BackendMode.OLLAMA, ollama_url=front_url, sinks=(events,)) as (
+        running_gateway(
+            config,
+            host="127.0.0.1",
+            port=0,
+            backend_mode=BackendMode.OLLAMA,
+            ollama_url=front_url,
+            sinks=(events,),
+        ) as (
             gateway,
             url,
         ),

@@ -1,7 +1,9 @@
-"""The thin layer of Ollama that a bare llama.cpp server lacks: version, tags, ps, load and unload of its one model; `/v1` goes through.
+"""The thin layer of Ollama that a bare llama.cpp server lacks: version, tags, ps, load and unload
+of its one model; `/v1` goes through.
 
-What it proxies it neither reads nor changes, apart from keeping the request bodies for the tests to look at. A caller that leaves takes
-its call to the engine with it. Source of the shapes: Ollama's `docs/api.md`.
+What it proxies it neither reads nor changes, apart from keeping the request bodies for the tests to
+look at. A caller that leaves takes its call to the engine with it. Source of the shapes: Ollama's
+`docs/api.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from aiohttp import web
 MODEL = "tiny:latest"
 BETWEEN_LOOKS_S = 2.5
 
-_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "server", "content-length"})
+_HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "transfer-encoding", "server", "content-length"}
+)
 _AT = "2026-11-01T00:00:00Z"
 _LISTED = {
     "name": MODEL,
@@ -27,7 +31,13 @@ _LISTED = {
     "modified_at": _AT,
     "size": 500_000,
     "digest": "0" * 64,
-    "details": {"format": "gguf", "family": "llama", "families": ["llama"], "parameter_size": "125K", "quantization_level": "F32"},
+    "details": {
+        "format": "gguf",
+        "family": "llama",
+        "families": ["llama"],
+        "parameter_size": "125K",
+        "quantization_level": "F32",
+    },
 }
 
 
@@ -61,7 +71,9 @@ class Front:
         return await self.written() is not None
 
     async def written(self) -> int | None:
-        """The tokens that the engine has written of the answer it is at; None where it is at none."""
+        """The tokens that the engine has written of the answer it is at; None where it is at
+        none.
+        """
         async with self._session.get(f"{self._engine_url}/slots") as answer:
             (slot,) = await answer.json()
         return int(slot["next_token"][0]["n_decoded"]) if slot["is_processing"] else None
@@ -69,7 +81,8 @@ class Front:
     async def written_until_idle(self) -> int:
         """The same, as it was last seen before the engine came to rest."""
         last = 0
-        # Each look at `/slots` puts off the engine's own look for a caller who has left, a second after the last.
+        # Each look at `/slots` puts off the engine's own look for a caller who has left, a second
+        # after the last.
         await asyncio.sleep(BETWEEN_LOOKS_S)
         while (written := await self.written()) is not None:
             last = written
@@ -77,7 +90,11 @@ class Front:
         return last
 
     async def _ps(self, _: web.Request) -> web.Response:
-        resident = _LISTED | {"expires_at": "2318-01-01T00:00:00Z", "size_vram": _LISTED["size"], "context_length": 32768}
+        resident = _LISTED | {
+            "expires_at": "2318-01-01T00:00:00Z",
+            "size_vram": _LISTED["size"],
+            "context_length": 32768,
+        }
         return web.json_response({"models": [resident] if self._loaded else []})
 
     async def _chat(self, request: web.Request) -> web.Response:
@@ -85,19 +102,38 @@ class Front:
         return web.json_response(await self._rendered(await request.json()))
 
     async def _rendered(self, asked: dict[str, Any]) -> dict[str, Any]:
-        async with self._session.post(f"{self._engine_url}/apply-template", json={"messages": asked["messages"]}) as answer:
+        async with self._session.post(
+            f"{self._engine_url}/apply-template", json={"messages": asked["messages"]}
+        ) as answer:
             prompt = (await answer.json())["prompt"]
-        return {"model": asked["model"], "done": False, "_debug_info": {"rendered_template": prompt}}
+        return {
+            "model": asked["model"],
+            "done": False,
+            "_debug_info": {"rendered_template": prompt},
+        }
 
     async def _raw(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
         """The engine's own completion, as lines of NDJSON, or as one of them."""
         options = asked["options"]
-        names = {"num_predict": "n_predict", "stop": "stop", "seed": "seed", "temperature": "temperature", "top_p": "top_p"}
+        names = {
+            "num_predict": "n_predict",
+            "stop": "stop",
+            "seed": "seed",
+            "temperature": "temperature",
+            "top_p": "top_p",
+        }
         wanted = {theirs: options[ours] for ours, theirs in names.items() if ours in options}
-        body = {"prompt": asked["prompt"], "stream": asked["stream"], "cache_prompt": self.warm(), **wanted}
+        body = {
+            "prompt": asked["prompt"],
+            "stream": asked["stream"],
+            "cache_prompt": self.warm(),
+            **wanted,
+        }
         if not asked["stream"]:
             async with self._session.post(f"{self._engine_url}/completion", json=body) as answer:
-                return web.Response(body=_line(asked["model"], await answer.json()), content_type="application/json")
+                return web.Response(
+                    body=_line(asked["model"], await answer.json()), content_type="application/json"
+                )
         passed = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         async with self._session.post(f"{self._engine_url}/completion", json=body) as answer:
             with suppress(ConnectionResetError):
@@ -113,10 +149,20 @@ class Front:
         if asked.get("raw"):
             return await self._raw(request, asked)
         if asked.get("prompt"):
-            return web.json_response({"error": "this engine is behind the /v1 routes only"}, status=501)
+            return web.json_response(
+                {"error": "this engine is behind the /v1 routes only"}, status=501
+            )
         self._loaded = asked.get("keep_alive") != 0
         reason = "load" if self._loaded else "unload"
-        return web.json_response({"model": asked["model"], "created_at": _AT, "response": "", "done": True, "done_reason": reason})
+        return web.json_response(
+            {
+                "model": asked["model"],
+                "created_at": _AT,
+                "response": "",
+                "done": True,
+                "done_reason": reason,
+            }
+        )
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -127,8 +173,14 @@ class Front:
         if asked:
             body = json.dumps({**asked, "cache_prompt": self.warm()}).encode()
         headers = {"content-type": "application/json"}
-        async with self._session.request(request.method, self._engine_url + request.raw_path, data=body, headers=headers) as answer:
-            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
+        async with self._session.request(
+            request.method, self._engine_url + request.raw_path, data=body, headers=headers
+        ) as answer:
+            kept = {
+                name: value
+                for name, value in answer.headers.items()
+                if name.lower() not in _HOP_BY_HOP
+            }
             passed = web.StreamResponse(status=answer.status, headers=kept)
             with suppress(ConnectionResetError):  # the caller left between two chunks
                 await passed.prepare(request)
@@ -148,19 +200,31 @@ async def _said(said: dict[str, Any], _: web.Request) -> web.Response:
 
 def _line(model: str, said: dict[str, Any]) -> bytes:
     """A piece of a completion as Ollama writes it."""
-    line: dict[str, Any] = {"model": model, "created_at": _AT, "response": said["content"], "done": said["stop"]}
+    line: dict[str, Any] = {
+        "model": model,
+        "created_at": _AT,
+        "response": said["content"],
+        "done": said["stop"],
+    }
     if said["stop"]:
         line["done_reason"] = "length" if said["stop_type"] == "limit" else "stop"
-        line |= {"total_duration": 1, "prompt_eval_count": said["tokens_evaluated"], "eval_count": said["tokens_predicted"]}
+        line |= {
+            "total_duration": 1,
+            "prompt_eval_count": said["tokens_evaluated"],
+            "eval_count": said["tokens_predicted"],
+        }
     return json.dumps(line).encode() + b"\n"
 
 
 @asynccontextmanager
 async def open_front(engine_url: str) -> AsyncIterator[tuple[Front, str]]:
     """A front that listens, and its URL."""
-    connector = aiohttp.TCPConnector(force_close=True)  # the engine drops a connection after a number of requests, without a word
+    # the engine drops a connection after a number of requests, without a word
+    connector = aiohttp.TCPConnector(force_close=True)
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=connector, trust_env=False, timeout=timeout) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, trust_env=False, timeout=timeout
+    ) as session:
         front = Front(engine_url, session)
         runner = web.AppRunner(front.app(), handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()

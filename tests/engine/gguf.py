@@ -1,8 +1,10 @@
-"""Writes a tiny language model that a real engine loads: GGUF version 3, llama architecture, byte-fallback tokenizer.
+"""Writes a tiny language model that a real engine loads: GGUF version 3, llama architecture,
+byte-fallback tokenizer.
 
-The same bytes every time, from the standard library alone. Its text is readable words at random: one dimension of the embedding is a
-constant, the output row of a word is positive there and that of a byte or a control token negative, so it never ends by itself. Source of
-the format: ggml's `docs/gguf.md`; of the keys and tensors: llama.cpp's `src/llama-arch.cpp`.
+The same bytes every time, from the standard library alone. Its text is readable words at random:
+one dimension of the embedding is a constant, the output row of a word is positive there and that of
+a byte or a control token negative, so it never ends by itself. Source of the format: ggml's
+`docs/gguf.md`; of the keys and tensors: llama.cpp's `src/llama-arch.cpp`.
 """
 
 from __future__ import annotations
@@ -32,19 +34,31 @@ _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = range(4, 10)
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 """Token types of llama.cpp."""
 Tensor = tuple[str, tuple[int, ...], list[float]]
-"""A matrix of 32-bit floats: its name, its shape with the row length first, as ggml counts, and its values."""
+"""A matrix of 32-bit floats: its name, its shape with the row length first, as ggml counts, and its
+values.
+"""
 
 
 def write_model(path: Path, texts: tuple[str, ...] = SAYINGS) -> None:
-    """Write the model (about 3 MB). `texts`: what it says; `tuple(LETTERS)` makes one that leaves its tokenizer no choice."""
+    """Write the model (about 3 MB).
+
+    `texts`: what it says; `tuple(LETTERS)` makes one that leaves its tokenizer no choice.
+    """
     # Three special tokens, every byte (a missing one fails the load), then words with their space.
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *texts]
-    metadata = _metadata(tokens, [_UNKNOWN, _CONTROL, _CONTROL] + [_BYTE] * 256 + [_NORMAL] * len(texts))
+    metadata = _metadata(
+        tokens, [_UNKNOWN, _CONTROL, _CONTROL] + [_BYTE] * 256 + [_NORMAL] * len(texts)
+    )
     tensors = list(_tensors(random.Random(1), len(tokens), len(texts)))
     bodies = [_padded(struct.pack(f"<{len(values)}f", *values)) for _, _, values in tensors]
-    head, offset = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)) + b"".join(metadata), 0
+    head, offset = (
+        struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)) + b"".join(metadata),
+        0,
+    )
     for (name, shape, _), body in zip(tensors, bodies, strict=True):
-        head += _value(_STRING, name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
+        head += _value(_STRING, name) + struct.pack(
+            f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset
+        )
         offset += len(body)
     path.write_bytes(_padded(head) + b"".join(bodies))
 
@@ -79,9 +93,14 @@ def _metadata(tokens: list[str], types: list[int]) -> list[bytes]:
         ("tokenizer.ggml.token_type", _INT32, types),
     )
     return [
-        *(_value(_STRING, key) + struct.pack("<I", kind) + _value(kind, value) for key, kind, value in entries),
         *(
-            _value(_STRING, key) + struct.pack("<IIQ", _ARRAY, kind, len(values)) + b"".join(_value(kind, value) for value in values)
+            _value(_STRING, key) + struct.pack("<I", kind) + _value(kind, value)
+            for key, kind, value in entries
+        ),
+        *(
+            _value(_STRING, key)
+            + struct.pack("<IIQ", _ARRAY, kind, len(values))
+            + b"".join(_value(kind, value) for value in values)
             for key, kind, values in arrays
         ),
     ]
@@ -95,12 +114,22 @@ def _tensors(chance: random.Random, rows: int, words: int) -> Iterator[Tensor]:
         return f"{name}.weight", (_WIDTH,), [1.0] * _WIDTH
 
     def noise(name: str, columns: int, count: int) -> Tensor:
-        """Drawn once and then repeated from another start in each row: drawing is what takes time, and noise is noise."""
+        """Drawn once and then repeated from another start in each row: drawing is what takes time,
+        and noise is noise.
+        """
         drawn = [chance.gauss(0, _QUIET) for _ in range(4 * columns)]
         starts = [chance.randrange(3 * columns) for _ in range(count)]
-        return f"{name}.weight", (columns, count), [value for start in starts for value in drawn[start : start + columns]]
+        return (
+            f"{name}.weight",
+            (columns, count),
+            [value for start in starts for value in drawn[start : start + columns]],
+        )
 
-    yield "token_embd.weight", (_WIDTH, rows), [value for _ in range(rows) for value in row(_CONSTANT, 1)]
+    yield (
+        "token_embd.weight",
+        (_WIDTH, rows),
+        [value for _ in range(rows) for value in row(_CONSTANT, 1)],
+    )
     signs = [_CONSTANT if number >= rows - words else -_CONSTANT for number in range(rows)]
     yield "output.weight", (_WIDTH, rows), [value for sign in signs for value in row(sign, 0.2)]
     yield ones("output_norm")

@@ -1,6 +1,8 @@
-"""A llama.cpp server with one model in a process of its own: `python -m tests.engine.serving MODEL_FILE MODEL_NAME`.
+"""A llama.cpp server with one model in a process of its own: `python -m tests.engine.serving
+MODEL_FILE MODEL_NAME`.
 
-Prints the address it listens on, then serves until its standard input ends, so it can never outlive the tests that started it.
+Prints the address it listens on, then serves until its standard input ends, so it can never outlive
+the tests that started it.
 """
 
 from __future__ import annotations

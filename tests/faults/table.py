@@ -1,7 +1,9 @@
-"""Every fault that Hearth is built for, what must hold when it happens, and the folders of tests/ that show it.
+"""Every fault that Hearth is built for, what must hold when it happens, and the folders of tests/
+that show it.
 
-What holds for every row and is not repeated in it: nothing accepted is lost or ended twice, nobody is answered with a defect, nothing is
-left over, and Hearth recovers without a restart. `test_phases.py` keeps the table true, docs_build/ makes a page of it.
+What holds for every row and is not repeated in it: nothing accepted is lost or ended twice, nobody
+is answered with a defect, nothing is left over, and Hearth recovers without a restart.
+`test_phases.py` keeps the table true, docs_build/ makes a page of it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Final
 
 @dataclass(slots=True)
 class Row:
-    """One fault; `phases` are those of the phase matrix that are of its kind, `left_out` says what no test can show, and why."""
+    """One fault; `phases` are those of the phase matrix that are of its kind, `left_out` says what
+    no test can show, and why.
+    """
 
     key: str
     folders: list[str]

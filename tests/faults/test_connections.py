@@ -1,4 +1,6 @@
-"""Connections that do what HTTP clients seldom do are answered properly or ended; a stranger in Claude's place is told nothing."""
+"""Connections that do what HTTP clients seldom do are answered properly or ended; a stranger in
+Claude's place is told nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,21 @@ from tests.wire.front import Front, front_settings, open_front
 
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"
-BODY = json.dumps({"model": "quick", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}).encode()
-SLOW_BODY = json.dumps({"model": "slow", "prompt": "hi", "stream": True, "max_tokens": 100_000}).encode()
+BODY = json.dumps(
+    {"model": "quick", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
+).encode()
+SLOW_BODY = json.dumps(
+    {"model": "slow", "prompt": "hi", "stream": True, "max_tokens": 100_000}
+).encode()
 POST = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-SLOW = POST.replace(b"/api/generate", b"/v1/completions") + b"Content-Length: %d\r\n\r\n" % len(SLOW_BODY) + SLOW_BODY
-"""A stream that ends properly when it is cancelled, so that what was pipelined behind it is served."""
+SLOW = (
+    POST.replace(b"/api/generate", b"/v1/completions")
+    + b"Content-Length: %d\r\n\r\n" % len(SLOW_BODY)
+    + SLOW_BODY
+)
+"""A stream that ends properly when it is cancelled, so that what was pipelined behind it is
+served.
+"""
 SERVED = b"HTTP/1.1 200 "
 CHURN = 1000
 MANY = 500
@@ -51,7 +63,9 @@ async def connect(front: Front) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def answers_to(front: Front, *parts: bytes, ends: bool = False) -> bytes:
-    """All that comes back on one connection until the other side closes it, after a last request that asks for that unless it `ends`."""
+    """All that comes back on one connection until the other side closes it, after a last request
+    that asks for that unless it `ends`.
+    """
     reader, writer = await connect(front)
     for part in parts:
         writer.write(part)
@@ -72,7 +86,10 @@ def length(body: bytes) -> bytes:
     return b"Content-Length: %d\r\n" % len(body)
 
 
-OFFERS = [b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", b"Upgrade: websocket\r\n\r\n"]
+OFFERS = [
+    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n",
+    b"Upgrade: websocket\r\n\r\n",
+]
 
 
 def post(body: bytes, head: bytes = b"") -> bytes:
@@ -86,11 +103,37 @@ UNKNOWN = BODY.replace(b"quick", b"nosuch")
     ("parts", "ends", "statuses", "runs"),
     [
         pytest.param((post(BODY) + VERSION,), False, {200: 3}, 1, id="two requests in one packet"),
-        pytest.param((post(UNKNOWN), post(BODY)), False, {404: 1, 200: 2}, 1, id="goes on after a refusal"),
-        pytest.param((post(BODY, b"X-Request-Id: same\r\n"), post(BODY)), False, {200: 3}, 2, id="the same twice without a key"),
-        pytest.param((UPGRADE + OFFERS[0],), False, {101: 0, 200: 2, 400: 0}, 0, id="an offer of HTTP/2 is not taken up"),
-        pytest.param(((UPGRADE + OFFERS[0]) * MANY + VERSION,), False, {200: MANY + 2}, 0, id="many offers in one packet"),
-        pytest.param((post(BODY) + b'{"more": 1}\r\n\r\n',), True, {200: 1, 400: 1}, 1, id="a body longer than it said"),
+        pytest.param(
+            (post(UNKNOWN), post(BODY)), False, {404: 1, 200: 2}, 1, id="goes on after a refusal"
+        ),
+        pytest.param(
+            (post(BODY, b"X-Request-Id: same\r\n"), post(BODY)),
+            False,
+            {200: 3},
+            2,
+            id="the same twice without a key",
+        ),
+        pytest.param(
+            (UPGRADE + OFFERS[0],),
+            False,
+            {101: 0, 200: 2, 400: 0},
+            0,
+            id="an offer of HTTP/2 is not taken up",
+        ),
+        pytest.param(
+            ((UPGRADE + OFFERS[0]) * MANY + VERSION,),
+            False,
+            {200: MANY + 2},
+            0,
+            id="many offers in one packet",
+        ),
+        pytest.param(
+            (post(BODY) + b'{"more": 1}\r\n\r\n',),
+            True,
+            {200: 1, 400: 1},
+            1,
+            id="a body longer than it said",
+        ),
     ],
 )
 async def test_what_comes_on_one_connection_is_answered_in_its_order_or_ends_it(
@@ -99,7 +142,11 @@ async def test_what_comes_on_one_connection_is_answered_in_its_order_or_ends_it(
     async with opened() as front:
         said = await answers_to(front, *parts, ends=ends)
         assert {status: said.count(b"HTTP/1.1 %d " % status) for status in statuses} == statuses
-        assert said.count(b'"done":true') == sum(b'"hi"' in one.body for one in front.emulator.requests) == runs
+        assert (
+            said.count(b'"done":true')
+            == sum(b'"hi"' in one.body for one in front.emulator.requests)
+            == runs
+        )
         assert not runs or ends or said.rindex(b'"done":true') < said.rindex(b'"version"')
         assert SERVED in await answers_to(front)
 
@@ -112,9 +159,13 @@ async def test_what_comes_on_one_connection_is_answered_in_its_order_or_ends_it(
         ("/api/version", lambda said: said["error"]),
     ],
 )
-async def test_a_websocket_that_is_offered_is_refused_with_426_so_that_codex_goes_on_with_post(path: str, message: Callable[[Any], str]):
+async def test_a_websocket_that_is_offered_is_refused_with_426_so_that_codex_goes_on_with_post(
+    path: str, message: Callable[[Any], str]
+):
     async with opened() as front:
-        said = await answers_to(front, UPGRADE.replace(b"/api/version", path.encode()) + OFFERS[1] + VERSION, ends=True)
+        said = await answers_to(
+            front, UPGRADE.replace(b"/api/version", path.encode()) + OFFERS[1] + VERSION, ends=True
+        )
         head, _, rest = said.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 426 ")
         assert "WebSockets are not supported" in message(json.loads(rest))
@@ -126,7 +177,9 @@ def requests_in_memory() -> int:
 
 
 async def test_what_is_pipelined_waits_unparsed_until_the_request_before_it_is_answered():
-    """A thousand requests behind one that runs cost their bytes, and a caller who leaves is still seen to leave."""
+    """A thousand requests behind one that runs cost their bytes, and a caller who leaves is still
+    seen to leave.
+    """
     async with opened() as front:
         _, writer = await connect(front)
         before = requests_in_memory()  # other tests may have left some
@@ -153,7 +206,10 @@ async def test_of_what_is_pipelined_without_end_no_more_is_read():
 
 @for_each(
     ("fields", "told_first"),
-    [(b"Connection: Upgrade, HTTP2-Settings\r\n" + OFFERS[0], b""), (b"Expect: 100-continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n")],
+    [
+        (b"Connection: Upgrade, HTTP2-Settings\r\n" + OFFERS[0], b""),
+        (b"Expect: 100-continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
 )
 async def test_a_body_that_comes_after_its_head_is_read_also_behind_an_offer_of_http_2_and_where_its_sender_waits_to_be_told(
     fields: bytes, told_first: bytes
@@ -184,7 +240,12 @@ async def test_a_thousand_connections_that_come_and_go_leave_nothing_behind():
 
 
 GUEST = "hearth_guest_of_the_tests"
-WITH_GUEST = {"keys": (KeySettings(name="guest", sha256=digest_of(GUEST)), KeySettings(name="other", sha256=digest_of("hearth_other")))}
+WITH_GUEST = {
+    "keys": (
+        KeySettings(name="guest", sha256=digest_of(GUEST)),
+        KeySettings(name="other", sha256=digest_of("hearth_other")),
+    )
+}
 WITHOUT_GUEST = {"keys": WITH_GUEST["keys"][1:]}
 
 
@@ -193,15 +254,22 @@ async def test_a_key_that_is_taken_out_ends_nothing_that_was_accepted_and_begins
 
         async def ask(tokens: int) -> tuple[int, bytes]:
             body = {"model": "slow", "prompt": "hi", "options": {"num_predict": tokens}}
-            async with session.post(f"{front.url}/api/generate", json=body, headers={"Authorization": f"Bearer {GUEST}"}) as got:
+            async with session.post(
+                f"{front.url}/api/generate", json=body, headers={"Authorization": f"Bearer {GUEST}"}
+            ) as got:
                 return got.status, await got.read()
 
         accepted = [asyncio.ensure_future(ask(30)) for _ in range(2)]
-        await until(lambda: front.gateway.health()["queue"]["waiting"] == 1 and front.emulator.in_flight)
+        await until(
+            lambda: front.gateway.health()["queue"]["waiting"] == 1 and front.emulator.in_flight
+        )
         assert front.gateway.reload(GatewayConfig(settings=front_settings(auth=WITHOUT_GUEST)))
         assert (await ask(1))[0] == 401
         async with asyncio.timeout(WITHIN_S):
-            assert all(status == 200 and b'"done":true' in body for status, body in await asyncio.gather(*accepted))
+            assert all(
+                status == 200 and b'"done":true' in body
+                for status, body in await asyncio.gather(*accepted)
+            )
 
 
 CERTIFICATE = Path(__file__).with_name("self_signed.pem")
@@ -226,12 +294,21 @@ async def stranger(*, tls: bool) -> AsyncIterator[tuple[int, bytearray]]:
         yield server.sockets[0].getsockname()[1], told
 
 
-@pytest.mark.parametrize(("tls", "host"), [(True, "localhost"), (True, "127.0.0.1"), (False, "localhost")])
-async def test_without_a_certificate_that_somebody_vouches_for_or_without_tls_nothing_is_said(tls: bool, host: str, monkeypatch):
+@pytest.mark.parametrize(
+    ("tls", "host"), [(True, "localhost"), (True, "127.0.0.1"), (False, "localhost")]
+)
+async def test_without_a_certificate_that_somebody_vouches_for_or_without_tls_nothing_is_said(
+    tls: bool, host: str, monkeypatch
+):
     monkeypatch.setenv("PYTHONHTTPSVERIFY", "0")
     backend = ClaudeBackend()
     async with stranger(tls=tls) as (port, told):
-        call = CloudCall(model="m", body=b'{"model": "m"}', base_url=f"https://{host}:{port}", api_key="sk-a-secret")
+        call = CloudCall(
+            model="m",
+            body=b'{"model": "m"}',
+            base_url=f"https://{host}:{port}",
+            api_key="sk-a-secret",
+        )
         with pytest.raises(BackendError) as caught:
             await backend.open(call)
         assert "sk-a-secret" not in repr(caught.value)

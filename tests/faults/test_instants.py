@@ -1,4 +1,6 @@
-"""The same scenario with one thing more, at every instant of it: what must not matter is shown not to matter."""
+"""The same scenario with one thing more, at every instant of it: what must not matter is shown not
+to matter.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,44 @@ def undisturbed(house: House) -> None:
 
 
 async def busy_house(act_at: float, act: Callable[[House], object]) -> list[Any]:
-    """Streams, a swap, a preemption and a queue, and `act` at an instant; what every item came to, and when."""
+    """Streams, a swap, a preemption and a queue, and `act` at an instant; what every item came to,
+    and when.
+    """
     async with House(*MODELS, resident=("a",), settings=settings_with(**SETTINGS)) as house:
         asyncio.get_running_loop().call_at(act_at, act, house)
-        tickets = [house.submit("a", service_s=2.0), house.submit("a", stream=True, service_s=0.5), house.submit("b", service_s=1.0)]
+        tickets = [
+            house.submit("a", service_s=2.0),
+            house.submit("a", stream=True, service_s=0.5),
+            house.submit("b", service_s=1.0),
+        ]
         await sleep_until(1.0)
         tickets.append(house.internal("a", service_s=0.5))
         await sleep_until(6.0)
-        tickets += [house.submit("a", stream=True, service_s=1.0), house.internal("b", service_s=0.5)]
+        tickets += [
+            house.submit("a", stream=True, service_s=1.0),
+            house.internal("b", service_s=0.5),
+        ]
         bodies = await asyncio.gather(*map(body_of, tickets))
         await sleep_until(SCENARIO_S)
         ends = house.events.of(ItemEnded)
         assert len(ends) == len(tickets)
         assert house.events.of(ItemInterrupted)
         assert house.events.of(SwapCompleted)
-        return [*bodies, *((end.at, end.sequence, end.outcome, end.queue_s, end.swap_s, end.backend_s, end.total_s) for end in ends)]
+        return [
+            *bodies,
+            *(
+                (
+                    end.at,
+                    end.sequence,
+                    end.outcome,
+                    end.queue_s,
+                    end.swap_s,
+                    end.backend_s,
+                    end.total_s,
+                )
+                for end in ends
+            ),
+        ]
 
 
 def told_of(act_at: float = 0.0, act: Callable[[House], object] = undisturbed) -> list[Any]:
@@ -63,7 +88,9 @@ def jump(by_s: float) -> Callable[[House], None]:
 
 
 def reload(house: House) -> None:
-    changed = settings_with(**SETTINGS, queue={"max_interrupt_count": 9}, gpu={"restore_home_delay_s": 77.0})
+    changed = settings_with(
+        **SETTINGS, queue={"max_interrupt_count": 9}, gpu={"restore_home_delay_s": 77.0}
+    )
     assert house.gateway.reload(GatewayConfig(settings=changed))
 
 
@@ -74,7 +101,11 @@ def look(house: House) -> None:
 
 @for_each(
     ("act", "every_s"),
-    [*((jump(by_s), 1.0) for by_s in (HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S, TO_1970_S)), (reload, 0.25), (look, 1.0)],
+    [
+        *((jump(by_s), 1.0) for by_s in (HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S, TO_1970_S)),
+        (reload, 0.25),
+        (look, 1.0),
+    ],
 )
 def test_a_jump_of_the_wall_clock_a_reload_and_a_look_at_any_instant_change_nothing_for_anybody(
     act: Callable[[House], None], every_s: float
@@ -95,7 +126,9 @@ FIRST_MINUTE = settings_with(
 
 @for_each(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
 @in_house("a", resident=("a",), settings=FIRST_MINUTE)
-async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(house: House, asked_at: float, interrupted: int):
+async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(
+    house: House, asked_at: float, interrupted: int
+):
     await sleep_until(55.0)
     external = house.submit("a", service_s=10.0)
     await sleep_until(asked_at)
@@ -106,7 +139,9 @@ async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(hous
 
 @for_each("asked_at", [59.0, 59.4, 60.0])
 @in_house(*MODELS, resident=("a",), settings=FIRST_MINUTE)
-async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(house: House, asked_at: float):
+async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(
+    house: House, asked_at: float
+):
     await sleep_until(asked_at)
     external = house.submit("b")
     await sleep_until(asked_at + 0.3)
@@ -117,10 +152,15 @@ async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(hous
 
 @for_each(
     ("leaves_after_s", "loads"),
-    [*((early_s, ["a:latest"]) for early_s in (0.0, 0.2, 0.5)), *((late_s, ["b:latest", "a:latest"]) for late_s in (0.9, 1.4, 1.6))],
+    [
+        *((early_s, ["a:latest"]) for early_s in (0.0, 0.2, 0.5)),
+        *((late_s, ["b:latest", "a:latest"]) for late_s in (0.9, 1.4, 1.6)),
+    ],
 )
 @in_house(*MODELS, resident=("a",))
-async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(house: House, leaves_after_s: float, loads: list[str]):
+async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(
+    house: House, leaves_after_s: float, loads: list[str]
+):
     away = house.submit("b")
     await settle()
     back = house.submit("a")
@@ -152,15 +192,28 @@ async def test_thousands_who_wait_and_leave_at_once_are_gone_at_once():
 
 @for_each(
     ("stopped_at", "promised"),
-    [(0.9, False), (1.0, False), (1.001, True), (1.25, True), (1.499, True), (1.5, True), (1.501, True), (2.0, True)],
+    [
+        (0.9, False),
+        (1.0, False),
+        (1.001, True),
+        (1.25, True),
+        (1.499, True),
+        (1.5, True),
+        (1.501, True),
+        (2.0, True),
+    ],
 )
 @in_virtual_time
-async def test_a_job_that_is_being_accepted_during_a_stop_is_durable_or_refused(stopped_at: float, promised: bool):
+async def test_a_job_that_is_being_accepted_during_a_stop_is_durable_or_refused(
+    stopped_at: float, promised: bool
+):
     disk = Disk()
     disk.latency_s = 0.5
     async with JobHouse("a", resident=("a",), disk=disk) as house:
         stops: list[asyncio.Future[None]] = []
-        asyncio.get_running_loop().call_at(stopped_at, lambda: stops.append(asyncio.ensure_future(house.gateway.stop(0.0))))
+        asyncio.get_running_loop().call_at(
+            stopped_at, lambda: stops.append(asyncio.ensure_future(house.gateway.stop(0.0)))
+        )
         await sleep_until(1.0)
         (accepted,) = await asyncio.gather(house.accept(job()), return_exceptions=True)
         assert isinstance(accepted, Job if promised else ShuttingDown)

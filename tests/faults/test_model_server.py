@@ -1,4 +1,6 @@
-"""A model server that says nonsense: what is no answer is never taken for one, and absurd numbers teach nothing and break nothing."""
+"""A model server that says nonsense: what is no answer is never taken for one, and absurd numbers
+teach nothing and break nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,15 @@ class OddOllama(FakeOllama):
 
     odd: list[Callable[[Chunks], Chunks]]
 
-    def _exchange(self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None) -> FakeExchange:
+    def _exchange(
+        self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None
+    ) -> FakeExchange:
         exchange = super()._exchange(call, body, record, fault)
         if self.odd:
             chunks = self.odd.pop(0)(exchange._answer.chunks)
-            exchange._answer = wire.Answer(status=200, headers=exchange._answer.headers, chunks=chunks)
+            exchange._answer = wire.Answer(
+                status=200, headers=exchange._answer.headers, chunks=chunks
+            )
             exchange._instants = (*exchange._instants, *exchange._instants)[-len(chunks) :]
         return exchange
 
@@ -62,7 +68,9 @@ async def ended(ticket: Ticket) -> bytes | BaseException:
 
 def in_both_forms(odd: Iterable[str], *, without: set[str]) -> list[tuple[str, bool]]:
     """Streamed and in one piece, `without` what needs several lines."""
-    return [(name, stream) for name in odd for stream in (False, True) if stream or name not in without]
+    return [
+        (name, stream) for name in odd for stream in (False, True) if stream or name not in without
+    ]
 
 
 NO_ANSWER: dict[str, Callable[[Chunks], Chunks]] = {
@@ -77,8 +85,13 @@ NO_ANSWER: dict[str, Callable[[Chunks], Chunks]] = {
 
 
 @in_virtual_time
-@for_each(("odd", "stream"), in_both_forms(NO_ANSWER, without={"a page in the middle", "no end", "words after the end"}))
-async def test_what_is_no_answer_is_an_error_of_the_model_server_and_never_a_completed_one(odd: str, stream: bool):
+@for_each(
+    ("odd", "stream"),
+    in_both_forms(NO_ANSWER, without={"a page in the middle", "no end", "words after the end"}),
+)
+async def test_what_is_no_answer_is_an_error_of_the_model_server_and_never_a_completed_one(
+    odd: str, stream: bool
+):
     async with house(NO_ANSWER[odd], NO_ANSWER[odd]) as home:
         ticket = home.submit("a", stream=stream)
         assert isinstance(await ended(ticket), BackendError)
@@ -97,16 +110,26 @@ ODD_ENDS: dict[str, Callable[[Chunks], Chunks]] = {
     "unknown fields": last_line_with(zz={"deep": [1, None]}, created_at="9999-99-99T99:99:99Z"),
     "negative counts": last_line_with(eval_count=-5, prompt_eval_count=-1, eval_duration=-(10**18)),
     "no durations": last_line_with(eval_count=10, eval_duration=0, prompt_eval_duration=0),
-    "absurd counts": last_line_with(eval_count=10**30, prompt_eval_count=2**63, eval_duration=10**30, load_duration=10**400),
-    "absurd tokens in no time": last_line_with(eval_count=2**62, eval_duration=1, prompt_eval_count=2**62, prompt_eval_duration=1),
-    "absurd time for no tokens": last_line_with(eval_count=1, eval_duration=2**62, prompt_eval_count=1, prompt_eval_duration=2**62),
-    "other types": last_line_with(eval_count="7", prompt_eval_count=1.5, eval_duration=[], load_duration=None),
+    "absurd counts": last_line_with(
+        eval_count=10**30, prompt_eval_count=2**63, eval_duration=10**30, load_duration=10**400
+    ),
+    "absurd tokens in no time": last_line_with(
+        eval_count=2**62, eval_duration=1, prompt_eval_count=2**62, prompt_eval_duration=1
+    ),
+    "absurd time for no tokens": last_line_with(
+        eval_count=1, eval_duration=2**62, prompt_eval_count=1, prompt_eval_duration=2**62
+    ),
+    "other types": last_line_with(
+        eval_count="7", prompt_eval_count=1.5, eval_duration=[], load_duration=None
+    ),
 }
 
 
 @in_virtual_time
 @for_each(("odd", "stream"), in_both_forms(ODD_ENDS, without={"twice"}))
-async def test_an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm(odd: str, stream: bool):
+async def test_an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm(
+    odd: str, stream: bool
+):
     async with house(ODD_ENDS[odd]) as home:
         ticket = home.submit("a", stream=stream, prompt_tokens=10, max_tokens=20)
         assert text_of(await body_of(ticket)).startswith(FULL_TEXT)
@@ -115,7 +138,9 @@ async def test_an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm(
         for count in (event.prompt_tokens, event.output_tokens):
             assert count is None or 0 <= count < 2**63
         tickets = [home.submit("a", stream=True, prompt_tokens=10, max_tokens=20) for _ in range(3)]
-        assert all(one.estimated_wait_s is None or math.isfinite(one.estimated_wait_s) for one in tickets)
+        assert all(
+            one.estimated_wait_s is None or math.isfinite(one.estimated_wait_s) for one in tickets
+        )
         assert [text_of(await body_of(one)) for one in tickets] == [FULL_TEXT] * 3
 
 
@@ -124,11 +149,15 @@ class ProxiedOllama(FakeOllama):
 
     pages: list[tuple[int, bytes, bytes]]
 
-    def _exchange(self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None) -> FakeExchange:
+    def _exchange(
+        self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None
+    ) -> FakeExchange:
         exchange = super()._exchange(call, body, record, fault)
         if self.pages:
             status, media, said = self.pages.pop(0)
-            exchange._answer = wire.Answer(status=status, headers=((b"content-type", media),), chunks=(said,))
+            exchange._answer = wire.Answer(
+                status=status, headers=((b"content-type", media),), chunks=(said,)
+            )
             exchange._instants = exchange._instants[-1:]
         return exchange
 
@@ -146,15 +175,25 @@ PAGES = [
 ]
 ASKED: list[tuple[str, dict[str, Any], Callable[[Any], object]]] = [
     ("/api/generate", {"prompt": "?"}, lambda said: said["error"]),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}]}, lambda said: said["error"]["message"]),
-    ("/v1/messages", {"messages": [{"role": "user", "content": "?"}], "max_tokens": 9}, lambda said: said["error"]["message"]),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "?"}]},
+        lambda said: said["error"]["message"],
+    ),
+    (
+        "/v1/messages",
+        {"messages": [{"role": "user", "content": "?"}], "max_tokens": 9},
+        lambda said: said["error"]["message"],
+    ),
 ]
 
 
 @for_each("page", PAGES)
 @for_each("stream", [False, True])
 @in_virtual_time
-async def test_a_request_that_a_proxy_answered_in_place_of_the_model_server_is_sent_once_more(page: tuple[int, bytes, bytes], stream: bool):
+async def test_a_request_that_a_proxy_answered_in_place_of_the_model_server_is_sent_once_more(
+    page: tuple[int, bytes, bytes], stream: bool
+):
     async with proxied(page) as home:
         ticket = home.submit("a", stream=stream)
         assert text_of(await body_of(ticket)) == FULL_TEXT
@@ -166,14 +205,26 @@ async def test_a_request_that_a_proxy_answered_in_place_of_the_model_server_is_s
 @for_each("stream", [False, True])
 @in_virtual_time
 async def test_a_proxy_that_keeps_answering_is_an_error_in_the_dialect_of_the_caller(
-    page: tuple[int, bytes, bytes], path: str, body: dict[str, Any], message: Callable[[Any], object], stream: bool
+    page: tuple[int, bytes, bytes],
+    path: str,
+    body: dict[str, Any],
+    message: Callable[[Any], object],
+    stream: bool,
 ):
     async with proxied(page, page) as home:
-        http = httpx.AsyncClient(transport=transport(httpx, Wire(HearthApp(home.gateway))), base_url="http://localhost")
+        http = httpx.AsyncClient(
+            transport=transport(httpx, Wire(HearthApp(home.gateway))), base_url="http://localhost"
+        )
         async with http:
             got = await http.post(path, json={"model": "a:latest", "stream": stream, **body})
-        assert (got.status_code, got.headers["content-type"].partition(";")[0]) == (page[0], "application/json")
-        assert message(got.json()) == f"A proxy before the model server answered {page[0]} in its place."
+        assert (got.status_code, got.headers["content-type"].partition(";")[0]) == (
+            page[0],
+            "application/json",
+        )
+        assert (
+            message(got.json())
+            == f"A proxy before the model server answered {page[0]} in its place."
+        )
         assert len(home.ollama.calls) == 2
 
 

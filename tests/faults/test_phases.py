@@ -1,7 +1,9 @@
-"""The table of faults is true, and every fault that can hit at any time does so at rest, with a full queue, and in mid-stream.
+"""The table of faults is true, and every fault that can hit at any time does so at rest, with a
+full queue, and in mid-stream.
 
-Whatever it is: everything that was accepted ends once, what completed has its whole text, nothing is an internal fault, no task, timer,
-call or slot is left, and ten seconds after the last of it has ended a new request is served. `House` judges the first four.
+Whatever it is: everything that was accepted ends once, what completed has its whole text, nothing
+is an internal fault, no task, timer, call or slot is left, and ten seconds after the last of it has
+ended a new request is served. `House` judges the first four.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ def killed(house: House) -> None:
 
 def reloaded_badly_and_well(house: House) -> None:
     for depth in (DEPTH, 1, DEPTH):
-        house.gateway.reload(GatewayConfig(settings=settings_with(**{**SETTINGS, "queue": {"max_external_depth": depth}})))
+        house.gateway.reload(
+            GatewayConfig(
+                settings=settings_with(**{**SETTINGS, "queue": {"max_external_depth": depth}})
+            )
+        )
 
 
 def all_leave(house: House) -> None:
@@ -62,13 +68,18 @@ LOADS = [fault for fault in LoadFault if fault is not LoadFault.LATE]
 FAULTS: dict[str, Fault] = {
     **{f"call {fault.value}": calls(fault) for fault in CallFault},
     **{f"two calls {fault.value}": calls(fault, fault) for fault in CallFault},
-    **{f"load {fault.value}": (lambda house, fault=fault: house.ollama.next_loads(fault)) for fault in LOADS},  # type: ignore[misc]
+    **{
+        f"load {fault.value}": (lambda house, fault=fault: house.ollama.next_loads(fault))  # type: ignore[misc]
+        for fault in LOADS
+    },
     "unload stuck": lambda house: house.ollama.next_unloads(UnloadFault.STUCK),
     "model server killed and back": killed,
     "loop stands still": lambda house: hold_up(30.0),
     "reload": reloaded_badly_and_well,
     "all callers leave": all_leave,
-    "the house needs the card": lambda house: [house.internal("b", caller="house") for _ in range(2)],
+    "the house needs the card": lambda house: [
+        house.internal("b", caller="house") for _ in range(2)
+    ],
     "the owner makes room": lambda house: house.worker.preempt_external(),
 }
 
@@ -78,21 +89,41 @@ def at_rest(house: House) -> list[Ticket]:
 
 
 def queue_full(house: House) -> list[Ticket]:
-    tickets = [house.submit("ab"[number % 2], stream=bool(number % 3), service_s=2.0, chunks=8) for number in range(DEPTH + 1)]
+    tickets = [
+        house.submit("ab"[number % 2], stream=bool(number % 3), service_s=2.0, chunks=8)
+        for number in range(DEPTH + 1)
+    ]
     with pytest.raises(QueueFull):
         house.submit("a")
     return tickets
 
 
 def mid_stream(house: House) -> list[Ticket]:
-    return [house.submit("a", stream=True, service_s=10.0, chunks=40), house.submit("b", stream=True, service_s=2.0, chunks=8)]
+    return [
+        house.submit("a", stream=True, service_s=10.0, chunks=40),
+        house.submit("b", stream=True, service_s=2.0, chunks=8),
+    ]
 
 
 MOST_TOLD = {"call": 1, "two": 2, "load": 2, "model": 1, "all": DEPTH + 1}
-"""By the first word of a fault: how many may get an error for it. Everybody else gets the whole text."""
+"""By the first word of a fault: how many may get an error for it.
+
+Everybody else gets the whole text.
+"""
 UNNOTICED = {
-    *(f"{calls} {fault.value}" for calls in ("call", "two calls") for fault in (CallFault.REFUSE, CallFault.SILENT, CallFault.SLOW)),
-    *("call gone_before_head", "load fail", "load lie", "unload stuck", "loop stands still", "reload"),
+    *(
+        f"{calls} {fault.value}"
+        for calls in ("call", "two calls")
+        for fault in (CallFault.REFUSE, CallFault.SILENT, CallFault.SLOW)
+    ),
+    *(
+        "call gone_before_head",
+        "load fail",
+        "load lie",
+        "unload stuck",
+        "loop stands still",
+        "reload",
+    ),
     *("the house needs the card", "the owner makes room"),
 }
 PHASES = {"at rest": at_rest, "queue full": queue_full, "mid-stream": mid_stream}
@@ -102,7 +133,12 @@ def test_the_table_is_complete_and_everything_that_it_names_exists():
     rows, tests = [row for rows in PARTS.values() for row in rows], Path(__file__).parents[1]
     assert [row.key for row in rows] == [f"F-{number:02}" for number in range(1, 114)]
     assert [row.key for row in rows if not (row.fault and row.expected)] == []
-    assert [folder for row in rows for folder in row.folders if not any((tests / folder).glob("test_*.py"))] == []
+    assert [
+        folder
+        for row in rows
+        for folder in row.folders
+        if not any((tests / folder).glob("test_*.py"))
+    ] == []
     assert {fault for row in rows for fault in row.phases} == set(FAULTS)
 
 
@@ -117,11 +153,16 @@ async def test_nothing_is_lost_doubled_or_left_over_and_the_house_recovers(fault
         FAULTS[fault](house)
         answers = [ended(ticket) for ticket in tickets]
         if phase != "queue full":
-            answers += [ended(house.submit(model, caller="next", stream=True, chunks=8)) for model in "ba"]
+            answers += [
+                ended(house.submit(model, caller="next", stream=True, chunks=8)) for model in "ba"
+            ]
         texts = await asyncio.gather(*answers)
         assert all(text is None or text.endswith((" w7", " w39")) for text in texts)
-        assert texts.count(None) <= (0 if fault in UNNOTICED else MOST_TOLD[fault.partition(" ")[0]])
-        await asyncio.sleep(house.gateway.config.settings.gpu.swap_timeout_s)  # what comes late has come
+        assert texts.count(None) <= (
+            0 if fault in UNNOTICED else MOST_TOLD[fault.partition(" ")[0]]
+        )
+        # what comes late has come
+        await asyncio.sleep(house.gateway.config.settings.gpu.swap_timeout_s)
         require_over(house)
         calm_at = house.now
         assert text_of(await body_of(house.submit("a", caller="after"))) == FULL_TEXT

@@ -1,4 +1,6 @@
-"""Signals, limits and odd surroundings, as a real `hearth serve` meets them in front of an emulated model server that outlives it."""
+"""Signals, limits and odd surroundings, as a real `hearth serve` meets them in front of an emulated
+model server that outlives it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tests.support.patience import WITHIN_S, until
 from tests.support.reading import read_to_its_end
 
 QUICK, SLOW, THINKER = "quick", "slow", "thinker"
-"""Models: one answers at once, one says twenty words a second, one takes a second for its first word."""
+"""Models: one answers at once, one says twenty words a second, one takes a second for its first
+word.
+"""
 WORDS_PER_S = 20
 CONFIG = """
 gpu: {{home_model: "", nvml: false, vram_gb: 0}}
@@ -39,10 +43,14 @@ ollama: {{url: "{url}", first_byte_timeout_s: 8, idle_timeout_s: 7}}
 STOPPED_S = 10.0 if EXAMPLES == 1 else 30.0
 """Longer than the silence that the configuration allows, before the first byte and after it."""
 ENDLESS_TOKENS = 12_000
-"""The slow model speaks for as long as a test waits. The emulator makes an answer up before its first word: with 100,000 tokens it needs a
-second of CPU, which on a busy machine lasts longer than the silence that the configuration allows."""
+"""The slow model speaks for as long as a test waits. The emulator makes an answer up before its
+first word: with 100,000 tokens it needs a second of CPU, which on a busy machine lasts longer than
+the silence that the configuration allows.
+"""
 DESCRIPTORS = 64
-FEW_DESCRIPTORS = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))"
+FEW_DESCRIPTORS = (
+    f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))"
+)
 ON_ONE_CORE = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
 OPEN_UMASK = "import os; os.umask(0)"
 _Lines = list[dict[str, Any]]
@@ -50,7 +58,9 @@ _Lines = list[dict[str, Any]]
 
 @dataclass
 class Home:
-    """A directory with a configuration and a store, and the model server that it names; no process outlives it."""
+    """A directory with a configuration and a store, and the model server that it names; no process
+    outlives it.
+    """
 
     directory: Path
     emulator: Emulator
@@ -59,9 +69,17 @@ class Home:
     stack: AsyncExitStack
 
     async def start(self, *, first: str = "pass", **environ: str) -> Process:
-        """Another process on the same files; `first` is Python that runs in it before anything else."""
-        before = (sys.executable, "-c", f"{first}\nimport os, sys\nos.execv(sys.argv[1], sys.argv[1:])")
-        starting = Process.start(self.directory, self.config, options=(), environ=environ, before=before)
+        """Another process on the same files; `first` is Python that runs in it before anything
+        else.
+        """
+        before = (
+            sys.executable,
+            "-c",
+            f"{first}\nimport os, sys\nos.execv(sys.argv[1], sys.argv[1:])",
+        )
+        starting = Process.start(
+            self.directory, self.config, options=(), environ=environ, before=before
+        )
         return await self.stack.enter_async_context(starting)
 
     async def serve(self, *, first: str = "pass", **environ: str) -> tuple[Process, str]:
@@ -69,13 +87,32 @@ class Home:
         process = await self.start(first=first, **environ)
         return process, await process.url()
 
-    async def ask(self, url: str, name: str = QUICK, tokens: int = 3, *, stream: bool = False, prompt: str = "hi") -> tuple[int, _Lines]:
-        """Status and lines of one generation, read to its proper end: a connection that breaks off elsewhere raises. No `prompt` loads."""
-        body = {"model": name, "prompt": prompt, "stream": stream, "options": {"num_predict": tokens}}
+    async def ask(
+        self,
+        url: str,
+        name: str = QUICK,
+        tokens: int = 3,
+        *,
+        stream: bool = False,
+        prompt: str = "hi",
+    ) -> tuple[int, _Lines]:
+        """Status and lines of one generation, read to its proper end: a connection that breaks off
+        elsewhere raises. No `prompt` loads.
+        """
+        body = {
+            "model": name,
+            "prompt": prompt,
+            "stream": stream,
+            "options": {"num_predict": tokens},
+        }
         async with self.session.post(f"{url}/api/generate", json=body) as got:
-            return got.status, [json.loads(line) for line in (await read_to_its_end(got)).splitlines()]
+            return got.status, [
+                json.loads(line) for line in (await read_to_its_end(got)).splitlines()
+            ]
 
-    async def begin(self, url: str, tokens: int = ENDLESS_TOKENS, name: str = SLOW) -> asyncio.Task[tuple[int, _Lines]]:
+    async def begin(
+        self, url: str, tokens: int = ENDLESS_TOKENS, name: str = SLOW
+    ) -> asyncio.Task[tuple[int, _Lines]]:
         """A stream which the model server has begun to serve."""
         before = sum(self.emulator.in_flight.values())
         task = asyncio.ensure_future(self.ask(url, name, tokens, stream=True))
@@ -92,17 +129,25 @@ class Home:
 
 @asynccontextmanager
 async def home(directory: Path) -> AsyncIterator[Home]:
-    models = (model(QUICK), model(SLOW, decode_tokens_per_s=WORDS_PER_S), model(THINKER, prompt_tokens_per_s=9.0))
+    models = (
+        model(QUICK),
+        model(SLOW, decode_tokens_per_s=WORDS_PER_S),
+        model(THINKER, prompt_tokens_per_s=9.0),
+    )
     emulator = Emulator(models, clock=SystemClock(), seed=1, vram_gib=0, num_parallel=8)
     async with AsyncExitStack() as stack:
         config = CONFIG.format(url=await emulator.start("127.0.0.1", 0))
         stack.push_async_callback(emulator.stop)
         connector = aiohttp.TCPConnector(limit=0)
-        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, trust_env=False))
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=connector, trust_env=False)
+        )
         yield Home(directory, emulator, session, config, stack)
 
 
-async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_been(tmp_path: Path):
+async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_been(
+    tmp_path: Path,
+):
     async with home(tmp_path) as house:
         serving, url = await house.serve()
         await house.ask(url, THINKER, prompt="")
@@ -112,12 +157,16 @@ async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_
         await asyncio.sleep(STOPPED_S)  # a stopped process gives no sign to wait for
         serving.process.send_signal(signal.SIGCONT)
         answers = await asyncio.wait_for(asyncio.gather(*streams), WITHIN_S)
-        assert all(status == 200 and lines[-1]["done_reason"] == "length" for status, lines in answers)
+        assert all(
+            status == 200 and lines[-1]["done_reason"] == "length" for status, lines in answers
+        )
         assert of(serving.said, "item_resent") == of(serving.said, "backend_down") == []
         await serving.stopped_s()
 
 
-async def test_a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_orderly_stop_loses_no_job(tmp_path: Path):
+async def test_a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_orderly_stop_loses_no_job(
+    tmp_path: Path,
+):
     async with home(tmp_path) as house:
         serving, url = await house.serve()
         stream = await house.begin(url)
@@ -130,7 +179,14 @@ async def test_a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_ord
         assert (await house.ask(url, SLOW))[0] == 200
         assert (len(house.emulator.loads), of(serving.said, "swap_started")) == (loads, [])
         stream = await house.begin(url)
-        body = {"request": {"model": SLOW, "prompt": "hi", "stream": False, "options": {"num_predict": ENDLESS_TOKENS}}}
+        body = {
+            "request": {
+                "model": SLOW,
+                "prompt": "hi",
+                "stream": False,
+                "options": {"num_predict": ENDLESS_TOKENS},
+            }
+        }
         async with house.session.post(f"{url}/llm/jobs", json=body) as got:
             assert got.status == 202
         serving.process.send_signal(signal.SIGTERM)
@@ -138,7 +194,9 @@ async def test_a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_ord
         await serving.ended_s(signal.SIGKILL, -signal.SIGKILL)
         with pytest.raises(aiohttp.ClientError):
             await stream
-        assert house.rows("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')") == [(1,)]
+        assert house.rows("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')") == [
+            (1,)
+        ]
 
 
 async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(tmp_path: Path):
@@ -154,9 +212,18 @@ async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(tmp_pa
         await serving.stopped_s()
 
 
-async def test_in_odd_surroundings_a_hundred_orders_to_read_the_file_cost_no_request_and_a_second_signal_ends_a_long_grace(tmp_path: Path):
+async def test_in_odd_surroundings_a_hundred_orders_to_read_the_file_cost_no_request_and_a_second_signal_ends_a_long_grace(
+    tmp_path: Path,
+):
     nowhere = str(tmp_path / "nowhere")
-    environ = {"HOME": nowhere, "TMPDIR": nowhere, "LC_ALL": "C", "LANG": "C", "TZ": "Nowhere/Such", "HTTP_PROXY": "http://127.0.0.1:9"}
+    environ = {
+        "HOME": nowhere,
+        "TMPDIR": nowhere,
+        "LC_ALL": "C",
+        "LANG": "C",
+        "TZ": "Nowhere/Such",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+    }
     async with home(tmp_path) as house:
         serving, url = await house.serve(first=OPEN_UMASK, **environ)
         file = tmp_path / "config.yaml"
@@ -179,8 +246,16 @@ async def test_in_odd_surroundings_a_hundred_orders_to_read_the_file_cost_no_req
 async def test_a_process_out_of_descriptors_serves_again_when_there_are_some(tmp_path: Path):
     async with home(tmp_path) as house:
         serving, url = await house.serve(first=FEW_DESCRIPTORS)
-        crowd = [await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2])) for _ in range(DESCRIPTORS + 40)]
-        await house.until(lambda: sum(reader.at_eof() or writer.transport.is_closing() for reader, writer in crowd) >= 40)
+        crowd = [
+            await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            for _ in range(DESCRIPTORS + 40)
+        ]
+        await house.until(
+            lambda: (
+                sum(reader.at_eof() or writer.transport.is_closing() for reader, writer in crowd)
+                >= 40
+            )
+        )
         for _, writer in crowd:
             writer.transport.abort()
         await house.until(lambda: len(list(Path(f"/proc/{serving.process.pid}/fd").iterdir())) < 40)
@@ -197,8 +272,12 @@ async def test_a_process_that_shares_one_core_with_four_others_is_slow_and_right
     try:
         async with home(tmp_path) as house:
             serving, url = await house.serve(first=ON_ONE_CORE)
-            answers = await asyncio.gather(*(house.ask(url, tokens=50, stream=True) for _ in range(100)))
-            assert all(status == 200 and lines[-1]["done_reason"] == "length" for status, lines in answers)
+            answers = await asyncio.gather(
+                *(house.ask(url, tokens=50, stream=True) for _ in range(100))
+            )
+            assert all(
+                status == 200 and lines[-1]["done_reason"] == "length" for status, lines in answers
+            )
             await serving.stopped_s()
     finally:
         for each in spin:

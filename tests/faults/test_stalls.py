@@ -1,6 +1,8 @@
-"""The loop stands still for longer than every timeout: what came in the meantime counts, and nothing is given up unread.
+"""The loop stands still for longer than every timeout: what came in the meantime counts, and
+nothing is given up unread.
 
-A stopped process, a suspended machine and a blocked loop look alike from inside: time has passed and nobody has looked.
+A stopped process, a suspended machine and a blocked loop look alike from inside: time has passed
+and nobody has looked.
 """
 
 from __future__ import annotations
@@ -33,12 +35,18 @@ SMALL_BUFFER = settings_with(server={"write_deadline_s": TIMEOUT_S, "write_buffe
     ],
 )
 @in_house("a", resident=("a",), settings=IMPATIENT)
-async def test_what_came_while_the_loop_stood_still_has_come(house: House, asked: dict[str, float], held_at: float, held_s: float):
+async def test_what_came_while_the_loop_stood_still_has_come(
+    house: House, asked: dict[str, float], held_at: float, held_s: float
+):
     ticket = house.submit("a", **asked)
     await sleep_until(held_at)
     hold_up(held_s)
     assert b" w%d" % (asked["chunks"] - 1) in await body_of(ticket)
-    assert (len(house.ollama.calls), house.events.of(ItemResent), house.events.of(SwapStarted)) == (1, [], [])
+    assert (len(house.ollama.calls), house.events.of(ItemResent), house.events.of(SwapStarted)) == (
+        1,
+        [],
+        [],
+    )
 
 
 @in_house("a", resident=("a",), settings=IMPATIENT)
@@ -52,7 +60,9 @@ async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon(ho
 
 
 @in_house("a", resident=("a",), settings=SMALL_BUFFER)
-async def test_a_reader_that_was_about_to_read_when_the_loop_stood_still_is_not_dropped(house: House):
+async def test_a_reader_that_was_about_to_read_when_the_loop_stood_still_is_not_dropped(
+    house: House,
+):
     ticket = house.submit("a", stream=True, service_s=10.0, chunks=20)
     asyncio.get_running_loop().call_at(2.2, hold_up, 30.0)
     await sleep_until(2.5)
@@ -61,7 +71,9 @@ async def test_a_reader_that_was_about_to_read_when_the_loop_stood_still_is_not_
 
 @in_house("a", "b", resident=("a",), settings=IMPATIENT)
 async def test_after_a_hold_up_everybody_is_served_and_nothing_is_sent_again(house: House):
-    tickets = [house.submit(model, stream=bool(n % 2), service_s=4.0) for n, model in enumerate("aabba")]
+    tickets = [
+        house.submit(model, stream=bool(n % 2), service_s=4.0) for n, model in enumerate("aabba")
+    ]
     tickets.append(house.internal("a"))
     await sleep_until(1.0)
     hold_up(30.0)

@@ -1,5 +1,6 @@
-"""`python -m tests.golden record`: write what this version does into `today/`. `python -m tests.golden compare PYTHON`: this version beside
-the one that PYTHON has installed, behind that one's emulator; prints what differs, and ends with 1 where anything does.
+"""`python -m tests.golden record`: write what this version does into `today/`. `python -m
+tests.golden compare PYTHON`: this version beside the one that PYTHON has installed, behind that
+one's emulator; prints what differs, and ends with 1 where anything does.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ TODAY = Path(__file__).parent / "today"
 
 def _recorded(python: str, emulator_of: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as directory:
-        return asyncio.run(recorded(Path(directory), python=python, emulator_of=emulator_of, traces=TRACES))
+        return asyncio.run(
+            recorded(Path(directory), python=python, emulator_of=emulator_of, traces=TRACES)
+        )
 
 
 def record() -> int:
     TODAY.mkdir(exist_ok=True)
     for name, text in _recorded(sys.executable, sys.executable).items():
-        if name != "store.sql" or not (TODAY / name).exists():  # a store of the first round stays one
+        # a store of the first round stays one
+        if name != "store.sql" or not (TODAY / name).exists():
             (TODAY / name).write_text(text)
     return 0
 
@@ -33,9 +37,17 @@ def compare(other: str) -> int:
     unlike = [name for name in old if name != "store.sql" and old[name] != new[name]]
     for name in unlike:
         sys.stdout.writelines(
-            difflib.unified_diff(old[name].splitlines(True), new[name].splitlines(True), f"old/{name}", f"new/{name}", n=1)
+            difflib.unified_diff(
+                old[name].splitlines(True),
+                new[name].splitlines(True),
+                f"old/{name}",
+                f"new/{name}",
+                n=1,
+            )
         )
-    sys.stdout.write(f"{len(old)} recordings, {len(unlike)} differ: {', '.join(unlike) or 'none'}\n")
+    sys.stdout.write(
+        f"{len(old)} recordings, {len(unlike)} differ: {', '.join(unlike) or 'none'}\n"
+    )
     return 1 if unlike else 0
 
 

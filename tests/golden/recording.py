@@ -1,4 +1,7 @@
-"""One version, recorded: its traffic, its store, its log, its command line, its decisions. Everything through what `pip` installs."""
+"""One version, recorded: its traffic, its store, its log, its command line, its decisions.
+
+Everything through what `pip` installs.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,22 @@ TRACES = range(200)
 
 
 async def recorded(
-    directory: Path, *, python: str = sys.executable, emulator_of: str = sys.executable, traces: Sequence[int]
+    directory: Path,
+    *,
+    python: str = sys.executable,
+    emulator_of: str = sys.executable,
+    traces: Sequence[int],
 ) -> dict[str, str]:
-    """Text by file name. `directory` is scratch; `traces`: the seeds of which decisions are recorded."""
+    """Text by file name.
+
+    `directory` is scratch; `traces`: the seeds of which decisions are recorded.
+    """
     claude = FakeClaude()
     claude_url = await claude.start()
     try:
-        async with running(directory, claude=claude_url, python=python, emulator_of=emulator_of) as gateway:
+        async with running(
+            directory, claude=claude_url, python=python, emulator_of=emulator_of
+        ) as gateway:
             texts = await transcripts_of(gateway)
     finally:
         await claude.stop()
@@ -46,7 +58,16 @@ def _dump_of(database: Path) -> str:
     with closing(sqlite3.connect(database)) as store:
         version = store.execute("PRAGMA user_version").fetchone()[0]
         application = store.execute("PRAGMA application_id").fetchone()[0]
-        return "\n".join((*store.iterdump(), f"PRAGMA user_version={version};", f"PRAGMA application_id={application};")) + "\n"
+        return (
+            "\n".join(
+                (
+                    *store.iterdump(),
+                    f"PRAGMA user_version={version};",
+                    f"PRAGMA application_id={application};",
+                )
+            )
+            + "\n"
+        )
 
 
 _SAY = """
@@ -78,11 +99,21 @@ async def _said_by(python: str, commands: Sequence[Sequence[str]]) -> list[str]:
     said, _ = await process.communicate()
     assert process.returncode == 0
     answers = map(json.loads, said.splitlines())
-    return [masked(f"$ hearth {' '.join(command)}\n{text}exit {code}\n\n") for command, (text, code) in zip(commands, answers, strict=True)]
+    return [
+        masked(f"$ hearth {' '.join(command)}\n{text}exit {code}\n\n")
+        for command, (text, code) in zip(commands, answers, strict=True)
+    ]
 
 
 WRONG_COMMANDS = (
-    *("nothing", "serve --port x", "status --url http://127.0.0.1:9", "config check /nowhere.yaml", "submit", "simulate"),
+    *(
+        "nothing",
+        "serve --port x",
+        "status --url http://127.0.0.1:9",
+        "config check /nowhere.yaml",
+        "submit",
+        "simulate",
+    ),
     *("log --limit 0", "cancel --url http://127.0.0.1:9 x", "version"),
 )
 
@@ -93,9 +124,16 @@ async def _command_line(python: str) -> str:
     paths: list[tuple[str, ...]] = [()]
     while paths:
         below: list[tuple[str, ...]] = []
-        for path, said in zip(paths, await _said_by(python, [(*path, "--help") for path in paths]), strict=True):
-            listed = said.split("\nCommands:\n")[1].split("\n\n")[0] if "\nCommands:\n" in said else ""
-            below += [(*path, name) for name in re.findall(r"^  ([a-z][\w-]*)", listed, flags=re.MULTILINE)]
+        for path, said in zip(
+            paths, await _said_by(python, [(*path, "--help") for path in paths]), strict=True
+        ):
+            listed = (
+                said.split("\nCommands:\n")[1].split("\n\n")[0] if "\nCommands:\n" in said else ""
+            )
+            below += [
+                (*path, name)
+                for name in re.findall(r"^  ([a-z][\w-]*)", listed, flags=re.MULTILINE)
+            ]
             texts.append(said)
         paths = below
     texts += await _said_by(python, [command.split() for command in WRONG_COMMANDS])
@@ -103,12 +141,20 @@ async def _command_line(python: str) -> str:
 
 
 def trace_of(seed: int) -> str:
-    """A made-up day on two to five models: bursts, loops, lanes, callers who leave, memory for one model or two."""
+    """A made-up day on two to five models: bursts, loops, lanes, callers who leave, memory for one
+    model or two.
+    """
     draw = random.Random(seed)
     models = [f"m{number}" for number in range(draw.randint(2, 5))]
     head: dict[str, Any] = {
-        "models": {model: {"vram_gb": draw.choice((6, 10, 13)), "parallel": draw.choice((1, 1, 2))} for model in models},
-        "swap_s": {old: {new: round(draw.uniform(1, 20), 2) for new in models if new != old} for old in ("", *models)},
+        "models": {
+            model: {"vram_gb": draw.choice((6, 10, 13)), "parallel": draw.choice((1, 1, 2))}
+            for model in models
+        },
+        "swap_s": {
+            old: {new: round(draw.uniform(1, 20), 2) for new in models if new != old}
+            for old in ("", *models)
+        },
         "gpu": {"vram_gb": 24},
     }
     if draw.random() < 0.5:
@@ -125,11 +171,17 @@ def trace_of(seed: int) -> str:
         request["caller"] = f"c{draw.randint(0, 4)}"
         request["stream"] = draw.random() < 0.4
         if draw.random() < 0.3:
-            request["lane"], request["priority"] = "internal", draw.choice(("critical", "normal", "background"))
+            request["lane"], request["priority"] = (
+                "internal",
+                draw.choice(("critical", "normal", "background")),
+            )
         if draw.random() < 0.1:
             request["cancel_after_s"] = round(draw.uniform(1, 60), 2)
         if number and draw.random() < 0.2:
-            request["after"], request["think_s"] = draw.randrange(number), round(draw.uniform(0, 5), 2)
+            request["after"], request["think_s"] = (
+                draw.randrange(number),
+                round(draw.uniform(0, 5), 2),
+            )
         lines.append(json.dumps(request))
     return "\n".join(lines) + "\n"
 
@@ -151,11 +203,15 @@ async def _decisions(directory: Path, python: str, seeds: Sequence[int]) -> str:
     paths = {seed: directory / f"{seed}.jsonl" for seed in seeds}
     for seed, path in paths.items():
         path.write_text(trace_of(seed))
-    process = await asyncio.create_subprocess_exec(python, "-c", _SIMULATE, *map(str, paths.values()))
+    process = await asyncio.create_subprocess_exec(
+        python, "-c", _SIMULATE, *map(str, paths.values())
+    )
     assert await process.wait() == 0
     lines: list[str] = []
     for seed, path in paths.items():
         for run in json.loads(Path(f"{path}.out").read_text()):  # noqa: ASYNC240 - scratch
             told = json.dumps([run["requests"], run["swaps"]], sort_keys=True)
-            lines.append(f"{seed} {run['policy']} {hashlib.sha256(told.encode()).hexdigest()[:12]}\n")
+            lines.append(
+                f"{seed} {run['policy']} {hashlib.sha256(told.encode()).hexdigest()[:12]}\n"
+            )
     return "".join(lines)

@@ -1,4 +1,7 @@
-"""What is recorded in `today/` is what this version does. A difference that is meant is recorded anew: `python -m tests.golden record`."""
+"""What is recorded in `today/` is what this version does.
+
+A difference that is meant is recorded anew: `python -m tests.golden record`.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,27 @@ async def test_the_outside_is_what_it_was(tmp_path: Path):
 async def test_a_store_of_the_first_round_is_taken_over(tmp_path: Path):
     with closing(sqlite3.connect(tmp_path / "hearth.db")) as store:
         store.executescript((TODAY / "store.sql").read_text())
-    async with running(tmp_path, claude="http://127.0.0.1:9") as gateway, aiohttp.ClientSession() as session:
+    async with (
+        running(tmp_path, claude="http://127.0.0.1:9") as gateway,
+        aiohttp.ClientSession() as session,
+    ):
         seen = Transcript(session, gateway)
-        jobs = {job["state"]: job for job in json.loads((await seen.answer("GET", "/llm/jobs")).body)["jobs"]}
+        jobs = {
+            job["state"]: job
+            for job in json.loads((await seen.answer("GET", "/llm/jobs")).body)["jobs"]
+        }
         assert sorted(jobs) == ["cancelled", "completed", "queued"]
         kept = json.loads((await seen.answer("GET", f"/llm/jobs/{jobs['completed']['id']}")).body)
         assert kept["result"]["done"] is True
-        assert len(json.loads((await seen.answer("GET", "/llm/log?limit=1000", key=ADMIN)).body)["items"]) > 50
-        assert len(json.loads((await seen.answer("GET", "/llm/swaps", key=ADMIN)).body)["swaps"]) > 10
+        assert (
+            len(
+                json.loads((await seen.answer("GET", "/llm/log?limit=1000", key=ADMIN)).body)[
+                    "items"
+                ]
+            )
+            > 50
+        )
+        assert (
+            len(json.loads((await seen.answer("GET", "/llm/swaps", key=ADMIN)).body)["swaps"]) > 10
+        )
         assert len(json.loads((await seen.answer("GET", "/v1/files")).body)["data"]) == 1

@@ -1,4 +1,6 @@
-"""A version of Hearth, given as the Python that it is installed for: `hearth emulate` and `hearth serve` with fixed settings."""
+"""A version of Hearth, given as the Python that it is installed for: `hearth emulate` and `hearth
+serve` with fixed settings.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.support.fake_claude import KEY as CLAUDE_KEY
 from tests.support.patience import WITHIN_S
 from tests.support.processes import started
 
-ADMIN, ASSISTANT, VISITOR, LIMITED = (f"golden-key-of-{name}" for name in ("admin", "assistant", "visitor", "limited"))
+ADMIN, ASSISTANT, VISITOR, LIMITED = (
+    f"golden-key-of-{name}" for name in ("admin", "assistant", "visitor", "limited")
+)
 MODELS = """
 - {name: "house:8b", size_gib: 4, vram_gib: 5, load_s: 2, unload_s: 1, decode_tokens_per_s: 100, capabilities: [completion, tools]}
 - {name: "coder:14b", size_gib: 8, vram_gib: 9, load_s: 3, unload_s: 1, decode_tokens_per_s: 1, capabilities: [completion, tools]}
@@ -82,14 +86,24 @@ class Running:
 async def running(
     directory: Path, *, claude: str, python: str = sys.executable, emulator_of: str = sys.executable
 ) -> AsyncIterator[Running]:
-    """A gateway of the version that `python` has installed, in front of that emulator which `emulator_of` has. Raises TimeoutError."""
+    """A gateway of the version that `python` has installed, in front of that emulator which
+    `emulator_of` has. Raises TimeoutError.
+    """
     environment = {"HOME": str(directory), "PATH": os.environ["PATH"], **ENVIRONMENT}
     async with _emulator(directory, emulator_of, environment) as model_server:
-        config, log, database = directory / "config.yaml", directory / "log", directory / "hearth.db"
-        config.write_text(CONFIG.format(model_server=model_server, claude=claude, database=database))
+        config, log, database = (
+            directory / "config.yaml",
+            directory / "log",
+            directory / "hearth.db",
+        )
+        config.write_text(
+            CONFIG.format(model_server=model_server, claude=claude, database=database)
+        )
         serve = (python, *RUN, "serve", "--port", "0", "--config", str(config))
         with log.open("wb") as output:
-            async with started(*serve, stdout=output, stderr=output, env=environment, cwd=directory) as gateway:
+            async with started(
+                *serve, stdout=output, stderr=output, env=environment, cwd=directory
+            ) as gateway:
                 url = await _url_logged(log, gateway)
                 await _ready(url)
                 yield Running(url, log, database)
@@ -98,13 +112,29 @@ async def running(
 
 
 @asynccontextmanager
-async def _emulator(directory: Path, python: str, environment: dict[str, str]) -> AsyncIterator[str]:
+async def _emulator(
+    directory: Path, python: str, environment: dict[str, str]
+) -> AsyncIterator[str]:
     """Its URL; it must have nothing to complain of."""
     models, complaints = directory / "models.yaml", directory / "complaints"
     models.write_text(MODELS)
-    emulate = (python, *RUN, "emulate", "--port", "0", "--models", str(models), "--speed", "20", "--seed", "7")
+    emulate = (
+        python,
+        *RUN,
+        "emulate",
+        "--port",
+        "0",
+        "--models",
+        str(models),
+        "--speed",
+        "20",
+        "--seed",
+        "7",
+    )
     with complaints.open("wb") as errors:
-        async with started(*emulate, stdout=asyncio.subprocess.PIPE, stderr=errors, env=environment, cwd=directory) as emulator:
+        async with started(
+            *emulate, stdout=asyncio.subprocess.PIPE, stderr=errors, env=environment, cwd=directory
+        ) as emulator:
             yield await _url_said(emulator)
     assert complaints.read_text() == ""
 

@@ -1,7 +1,9 @@
-"""NVIDIA's library as far as Hearth calls it, in Python: what the real binding (`pynvml`) loads in place of `libnvidia-ml.so.1`.
+"""NVIDIA's library as far as Hearth calls it, in Python: what the real binding (`pynvml`) loads in
+place of `libnvidia-ml.so.1`.
 
-The binding keeps the library it has loaded in a variable and looks its functions up by name, so everything above the C calls is the
-real thing: structures, versions, error classes, the two calls for a list.
+The binding keeps the library it has loaded in a variable and looks its functions up by name, so
+everything above the C calls is the real thing: structures, versions, error classes, the two calls
+for a list.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
 class StubDriver:
-    """One card. A function in `faults` answers with that error code; one in `missing` does not exist, as in an older driver.
+    """One card. A function in `faults` answers with that error code; one in `missing` does not
+    exist, as in an older driver.
 
     Attributes:
         processes: pid to (name, bytes held; None where the driver does not say).
@@ -31,7 +34,9 @@ class StubDriver:
         self.faults: dict[str, int] = {}
         self.missing: set[str] = set()
         self.memory_mib = {"total": 24576, "reserved": 400, "used": 9000}
-        self.processes: dict[int, tuple[str, int | None]] = {100: ("/usr/lib/ollama/llama-server", 8192 * MIB)}
+        self.processes: dict[int, tuple[str, int | None]] = {
+            100: ("/usr/lib/ollama/llama-server", 8192 * MIB)
+        }
         self.graphics: dict[int, tuple[str, int | None]] = {200: ("/usr/lib/xorg/Xorg", 300 * MIB)}
         self.utilisation_pct = 87
         self.temperature_c = 61
@@ -100,7 +105,9 @@ def _list(processes: dict[int, tuple[str, int | None]], count: Any, out: Any) ->
         return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
     for entry, (pid, (_, held)) in zip(out or (), processes.items(), strict=False):
         entry.pid = pid
-        entry.usedGpuMemory = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value if held is None else held
+        entry.usedGpuMemory = (
+            pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value if held is None else held
+        )
     return SUCCESS
 
 
@@ -133,8 +140,12 @@ _ANSWERS: dict[str, Callable[..., int]] = {
     "nvmlDeviceGetPowerUsage": _sets("value", lambda driver: driver.power_mw),
     "nvmlDeviceGetEnforcedPowerLimit": _sets("value", lambda _: 350_000),
     "nvmlDeviceGetCurrentClocksEventReasons": _sets("value", lambda driver: driver.reasons),
-    "nvmlDeviceGetComputeRunningProcesses_v3": lambda driver, handle, count, out: _list(driver.processes, count, out),
-    "nvmlDeviceGetGraphicsRunningProcesses_v3": lambda driver, handle, count, out: _list(driver.graphics, count, out),
+    "nvmlDeviceGetComputeRunningProcesses_v3": lambda driver, handle, count, out: _list(
+        driver.processes, count, out
+    ),
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": lambda driver, handle, count, out: _list(
+        driver.graphics, count, out
+    ),
     "nvmlSystemGetProcessName": _process_name,
 }
 

@@ -1,4 +1,6 @@
-"""The thread beside the event loop: nothing that a driver does, not even nothing, holds up the loop or the process. And AMD cards."""
+"""The thread beside the event loop: nothing that a driver does, not even nothing, holds up the loop
+or the process. And AMD cards.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from tests.support.patience import WITHIN_S
 
 SOON_S = 0.05
 """How long a driver that never answers is waited for."""
-READING, SMALL = GpuReading(name="a card", total_mib=24576.0), GpuReading(name="graphics of a processor", total_mib=512.0)
+READING, SMALL = (
+    GpuReading(name="a card", total_mib=24576.0),
+    GpuReading(name="graphics of a processor", total_mib=512.0),
+)
 
 
 class Card:
@@ -88,16 +93,28 @@ async def test_a_card_is_read_in_one_thread_that_is_not_the_loops(started):
 @for_each(
     ("first", "second", "found"),
     [
-        # of each card by turns; once the first has answered, the second, small one is not taken for it
+        # of each card by turns; once the first has answered, the second, small one is not taken for
+        # it
         (["no_driver"], [SMALL], [SMALL]),
         (["gpu_lost"], [SMALL], ["gpu_lost"]),
         (["no_driver"], ["no_driver"], ["no_driver"]),
-        (["no_driver", READING, "no_driver", READING], [SMALL], [SMALL, READING, "no_driver", READING]),
+        (
+            ["no_driver", READING, "no_driver", READING],
+            [SMALL],
+            [SMALL, READING, "no_driver", READING],
+        ),
     ],
 )
-async def test_the_first_make_with_a_driver_is_the_card_and_one_in_trouble_is_not_taken_for_another(first, second, found, started):
-    started.append(reader := GpuThread((Card(partial(by_turns, [*first])), Card(partial(by_turns, [*second])))))
-    assert [await (reader.read() if isinstance(each, GpuReading) else fault_of(reader)) for each in found] == found
+async def test_the_first_make_with_a_driver_is_the_card_and_one_in_trouble_is_not_taken_for_another(
+    first, second, found, started
+):
+    started.append(
+        reader := GpuThread((Card(partial(by_turns, [*first])), Card(partial(by_turns, [*second]))))
+    )
+    assert [
+        await (reader.read() if isinstance(each, GpuReading) else fault_of(reader))
+        for each in found
+    ] == found
 
 
 async def test_whatever_a_binding_raises_is_an_unavailable_card_and_no_text_of_it_gets_out(started):
@@ -169,15 +186,24 @@ RADEON = GpuReading(
     power_w=201.0,
     power_limit_w=263.0,
 )
-ODD = {"mem_info_vram_used": str(17 * GIB), "hwmon/hwmon3/power1_average": "", "hwmon/hwmon3/power1_input": "199000000"}
+ODD = {
+    "mem_info_vram_used": str(17 * GIB),
+    "hwmon/hwmon3/power1_average": "",
+    "hwmon/hwmon3/power1_input": "199000000",
+}
 
 
 @for_each(
     ("cards", "device", "said"),
     [
         ({1: WHOLE}, "0", RADEON),
-        ({0: WHOLE | ODD}, "0", replace(RADEON, power_w=199.0, used_mib=16384.0)),  # the best is made of odd numbers
-        ({0: {"mem_info_vram_total": str(GIB), "gpu_busy_percent": "n/a"}}, "0", GpuReading(name="AMD GPU", total_mib=1024.0)),
+        # the best is made of odd numbers
+        ({0: WHOLE | ODD}, "0", replace(RADEON, power_w=199.0, used_mib=16384.0)),
+        (
+            {0: {"mem_info_vram_total": str(GIB), "gpu_busy_percent": "n/a"}},
+            "0",
+            GpuReading(name="AMD GPU", total_mib=1024.0),
+        ),
         ({0: {"vendor": "0x10de"}, 1: WHOLE}, "0", RADEON),  # cards of other makes are not counted
         ({0: {"vendor": "0x10de"}, 1: WHOLE}, "GPU-11111111-2222-3333-4444-555555555555", RADEON),
         ({0: {"vendor": "0x10de"}, 1: WHOLE}, "1", "no_such_device"),
@@ -186,7 +212,9 @@ ODD = {"mem_info_vram_used": str(17 * GIB), "hwmon/hwmon3/power1_average": "", "
         ({0: {"mem_info_vram_total": ""}}, "0", "gpu_lost"),
     ],
 )
-def test_everything_that_an_amd_card_says_is_read_and_what_it_does_not_say_is_unknown(cards, device, said, tmp_path_factory):
+def test_everything_that_an_amd_card_says_is_read_and_what_it_does_not_say_is_unknown(
+    cards, device, said, tmp_path_factory
+):
     root = tmp_path_factory.mktemp("drm")
     for number, files in cards.items():
         for name, text in files.items():

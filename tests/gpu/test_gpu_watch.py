@@ -1,4 +1,6 @@
-"""The card in the whole gateway: what it changes in what is loaded, what an owner sees, and what happens when it is gone."""
+"""The card in the whole gateway: what it changes in what is loaded, what an owner sees, and what
+happens when it is gone.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class FakeCard:
         self.gpu = house.ollama.gpu
         self.names = True  # the driver names processes; else only sums are known, as in a container
         self.total_mib: float | None = TOTAL_MIB
-        self.reserved_mib = self.foreign_mib = 0.0  # what the driver keeps for itself, and what other programs hold
+        # what the driver keeps for itself, and what other programs hold
+        self.reserved_mib = self.foreign_mib = 0.0
         self.overhead_mib = 0.0  # what each model takes beside what Ollama says
         self.temperature_c: float | None = 50.0
         self.fault: GpuFault | None = None  # while set, there is no reading
@@ -66,7 +69,9 @@ class FakeCard:
         await asyncio.sleep(0)
         if self.fault is not None:
             raise GpuUnavailable(self.fault, "it is gone")
-        own = [mib + self.overhead_mib for mib in self.gpu.taken_mib(asyncio.get_running_loop().time())]
+        own = [
+            mib + self.overhead_mib for mib in self.gpu.taken_mib(asyncio.get_running_loop().time())
+        ]
         return GpuReading(
             name="Fake 3090",
             total_mib=self.total_mib,
@@ -79,7 +84,10 @@ class FakeCard:
         )
 
     def _processes(self, own: list[float]) -> tuple[GpuProcess, ...]:
-        models = [GpuProcess(pid=100 + n, name="/usr/lib/ollama/llama-server", used_mib=mib) for n, mib in enumerate(own)]
+        models = [
+            GpuProcess(pid=100 + n, name="/usr/lib/ollama/llama-server", used_mib=mib)
+            for n, mib in enumerate(own)
+        ]
         return (*models, GpuProcess(pid=7, name="/usr/bin/game", used_mib=self.foreign_mib))
 
 
@@ -90,7 +98,9 @@ class CardHouse(House):
         card: attributes of the card, from before the first reading.
     """
 
-    def __init__(self, *models: str | FakeModel, card: dict[str, Any] | None = None, **wanted: Any) -> None:
+    def __init__(
+        self, *models: str | FakeModel, card: dict[str, Any] | None = None, **wanted: Any
+    ) -> None:
         super().__init__(*models, **{"capacity_mib": TOTAL_MIB} | wanted)
         self.card = FakeCard(self)
         for name, value in (card or {}).items():
@@ -116,19 +126,39 @@ def model(name: str, gib: float) -> FakeModel:
 
 def sized(**gib: float) -> Settings:
     """Settings that know the sizes of models and nothing of the card."""
-    return settings_with().replace(models={name: ModelSettings(vram_gb=size) for name, size in gib.items()})
+    return settings_with().replace(
+        models={name: ModelSettings(vram_gb=size) for name, size in gib.items()}
+    )
 
 
 UNLOADED_FIRST = ["unload a:latest", "load b:latest"]
 ROOM: dict[str, tuple[float, float, dict[str, Any], float | None, list[str]]] = {
     # GiB of the models, the card, the owner's number for it, what Ollama was told to do
     "the card's own size lets models share it": (10, 10, {}, None, ["load b:latest"]),
-    "what the driver keeps for itself is no room for models": (12, 12, {"reserved_mib": 400.0}, None, UNLOADED_FIRST),
+    "what the driver keeps for itself is no room for models": (
+        12,
+        12,
+        {"reserved_mib": 400.0},
+        None,
+        UNLOADED_FIRST,
+    ),
     "without a reading": (10, 10, {"fault": "no_driver"}, None, UNLOADED_FIRST),
     "a card without a size": (10, 10, {"total_mib": None}, None, UNLOADED_FIRST),
     "a card that the models cannot be on": (10, 10, {"gpu": FakeGpu(())}, None, UNLOADED_FIRST),
-    "what others hold counts against the owner's number too": (10, 10, {"foreign_mib": 8 * GIB}, 24.0, UNLOADED_FIRST),
-    "a model larger than the card is loaded alone and not refused": (4, 30, {}, None, UNLOADED_FIRST),
+    "what others hold counts against the owner's number too": (
+        10,
+        10,
+        {"foreign_mib": 8 * GIB},
+        24.0,
+        UNLOADED_FIRST,
+    ),
+    "a model larger than the card is loaded alone and not refused": (
+        4,
+        30,
+        {},
+        None,
+        UNLOADED_FIRST,
+    ),
 }
 
 
@@ -139,17 +169,28 @@ async def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(nam
     known = sized(a=a_gib, b=b_gib)
     settings = known.replace(gpu=known.gpu.replace(vram_gb=vram_gb))
     capacity = {"capacity_mib": None} if b_gib > 24 else {}
-    async with CardHouse(model("a", a_gib), model("b", b_gib), resident=("a",), settings=settings, card=card, **capacity) as house:
+    async with CardHouse(
+        model("a", a_gib),
+        model("b", b_gib),
+        resident=("a",),
+        settings=settings,
+        card=card,
+        **capacity,
+    ) as house:
         assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
         assert house.orders() == orders
-        assert [(found.name, found.total_mib) for found in house.events.of(GpuFound)] in ([("Fake 3090", house.card.total_mib)], [])
+        assert [(found.name, found.total_mib) for found in house.events.of(GpuFound)] in (
+            [("Fake 3090", house.card.total_mib)],
+            [],
+        )
 
 
 @for_each(
     ("foreign_mib", "told_mib"),
     [
         ([0.0, 3 * GIB, 3 * GIB, 1 * GIB], [0.0, 3 * GIB, 1 * GIB]),
-        ([500.0 + 50.0 * (beat % 3) for beat in range(20)], [500.0]),  # a desktop that breathes is no news for the scheduler
+        # a desktop that breathes is no news for the scheduler
+        ([500.0 + 50.0 * (beat % 3) for beat in range(20)], [500.0]),
     ],
 )
 @in_virtual_time
@@ -187,7 +228,15 @@ async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
         (word,) = house.events.of(GpuUnreadable)
         assert (word.at, word.reason) == (0.0, "no_driver")
         assert house.events.of(GpuLost) == []
-        assert house.card.reads[:7] == [0.0, 10.0, 30.0, 70.0, 150.0, 310.0, 310.0 + UNKNOWN_RETRY_S]
+        assert house.card.reads[:7] == [
+            0.0,
+            10.0,
+            30.0,
+            70.0,
+            150.0,
+            310.0,
+            310.0 + UNKNOWN_RETRY_S,
+        ]
         assert len(house.card.reads) == 16
         assert (house.told, house.gpu_status["readings"]) == ([], "unknown")
         house.card.fault = None
@@ -199,7 +248,9 @@ async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
 
 @in_virtual_time
 async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each_and_counts_again():
-    async with CardHouse(model("a", 10), model("b", 10), resident=("a",), settings=sized(a=10, b=10)) as house:
+    async with CardHouse(
+        model("a", 10), model("b", 10), resident=("a",), settings=sized(a=10, b=10)
+    ) as house:
         await sleep_until(1.0)
         house.card.fault = "gpu_lost"
         await sleep_until(500.0)
@@ -208,7 +259,12 @@ async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each_and_count
         assert house.told[-1] == GpuSampled(capacity_mib=None, foreign_mib=0.0)
         assert max(later - earlier for earlier, later in pairwise(house.card.reads)) == 60.0
         shown = house.gpu_status
-        assert (shown["readings"], shown["memory_used_mib"], shown["temperature_c"], shown["device"]) == ("lost", None, None, "Fake 3090")
+        assert (
+            shown["readings"],
+            shown["memory_used_mib"],
+            shown["temperature_c"],
+            shown["device"],
+        ) == ("lost", None, None, "Fake 3090")
         house.card.fault = None
         await sleep_until(560.0)
         (back,) = house.events.of(GpuRecovered)
@@ -229,23 +285,34 @@ async def test_a_reading_that_never_ends_delays_nobody_and_a_model_server_that_i
         house.ollama.go_down()
         house.card.temperature_c = 77.0
         await sleep_until(house.now + 5.0)
-        assert (house.gpu_status["temperature_c"], house.gpu_status["readings"], len(house.told)) == (77.0, "ok", 1)
+        assert (
+            house.gpu_status["temperature_c"],
+            house.gpu_status["readings"],
+            len(house.told),
+        ) == (77.0, "ok", 1)
         house.ollama.come_up()
 
 
 @in_virtual_time
 async def test_a_card_that_hovers_at_the_limit_is_hot_once():
     async with CardHouse("a") as house:
-        for beat, temperature_c in enumerate((84.9, 85.0, 84.0, 91.0, 80.1, 80.0, 84.0, 85.5, None, 50.0)):
+        for beat, temperature_c in enumerate(
+            (84.9, 85.0, 84.0, 91.0, 80.1, 80.0, 84.0, 85.5, None, 50.0)
+        ):
             await sleep_until(max(0.0, beat * 5.0 - 1.0))
             house.card.temperature_c = temperature_c
             await sleep_until(beat * 5.0)
             await settle()
-        assert [(event.at, event.temperature_c, event.limit_c) for event in house.events.of(GpuOverheated)] == [
+        assert [
+            (event.at, event.temperature_c, event.limit_c)
+            for event in house.events.of(GpuOverheated)
+        ] == [
             (5.0, 85.0, 85.0),
             (35.0, 85.5, 85.0),
         ]
-        assert [(event.at, event.temperature_c, event.hot_s) for event in house.events.of(GpuCooledDown)] == [
+        assert [
+            (event.at, event.temperature_c, event.hot_s) for event in house.events.of(GpuCooledDown)
+        ] == [
             (25.0, 80.0, 20.0),
             (45.0, 50.0, 10.0),
         ]
@@ -256,29 +323,78 @@ async def test_a_card_that_hovers_at_the_limit_is_hot_once():
 
 def reading(used_mib: float | None, **held: float | None) -> GpuReading:
     """`held` by program, `/` written as `_`; no program at all is a driver that lists none."""
-    programs = tuple(GpuProcess(pid=n, name=name.replace("_", "/"), used_mib=mib) for n, (name, mib) in enumerate(held.items()))
+    programs = tuple(
+        GpuProcess(pid=n, name=name.replace("_", "/"), used_mib=mib)
+        for n, (name, mib) in enumerate(held.items())
+    )
     return GpuReading(used_mib=used_mib, processes=programs or None)
 
 
 def models(*vram_mib: float) -> tuple[ResidentModel, ...]:
-    return tuple(ResidentModel(name=f"m{n}", size_mib=mib, vram_mib=mib) for n, mib in enumerate(vram_mib))
+    return tuple(
+        ResidentModel(name=f"m{n}", size_mib=mib, vram_mib=mib) for n, mib in enumerate(vram_mib)
+    )
 
 
 @for_each(
     ("said", "resident", "foreign_mib"),
     [
-        pytest.param(reading(9000.0, _usr_bin_ollama=8500.0, game=500.0), models(8000.0), 500.0, id="the runner of an older Ollama"),
-        pytest.param(reading(9000.0, _opt_ollama_lib_runner=8500.0), models(8000.0), 500.0, id="its name anywhere in the path"),
-        pytest.param(reading(9000.0, **{"/x/llama-server": 8500.0}), models(8000.0), 500.0, id="the runner of a newer Ollama"),
-        pytest.param(reading(9000.0, a_ollama=4000.0, b_ollama=4000.0), models(9000.0), 1000.0, id="several of its processes"),
-        pytest.param(reading(9000.0, OLLAMA=None, game=500.0), models(8000.0), 1000.0, id="a driver that hides how much"),
-        pytest.param(reading(9000.0, **{"": 8500.0}), models(8000.0), 1000.0, id="a container that hides the names"),
+        pytest.param(
+            reading(9000.0, _usr_bin_ollama=8500.0, game=500.0),
+            models(8000.0),
+            500.0,
+            id="the runner of an older Ollama",
+        ),
+        pytest.param(
+            reading(9000.0, _opt_ollama_lib_runner=8500.0),
+            models(8000.0),
+            500.0,
+            id="its name anywhere in the path",
+        ),
+        pytest.param(
+            reading(9000.0, **{"/x/llama-server": 8500.0}),
+            models(8000.0),
+            500.0,
+            id="the runner of a newer Ollama",
+        ),
+        pytest.param(
+            reading(9000.0, a_ollama=4000.0, b_ollama=4000.0),
+            models(9000.0),
+            1000.0,
+            id="several of its processes",
+        ),
+        pytest.param(
+            reading(9000.0, OLLAMA=None, game=500.0),
+            models(8000.0),
+            1000.0,
+            id="a driver that hides how much",
+        ),
+        pytest.param(
+            reading(9000.0, **{"": 8500.0}),
+            models(8000.0),
+            1000.0,
+            id="a container that hides the names",
+        ),
         pytest.param(reading(9000.0), models(4000.0, 3000.0), 2000.0, id="no list at all"),
         pytest.param(reading(9000.0, game=9000.0), (), 9000.0, id="nothing loaded"),
-        pytest.param(reading(9000.0, game=9000.0), None, None, id="a model server that does not answer"),
-        pytest.param(reading(9000.0, ollama=8000.0), None, 1000.0, id="one that does not answer and still holds memory"),
-        pytest.param(reading(None, ollama=8000.0), models(8000.0), None, id="a card that does not say how much is in use"),
-        pytest.param(reading(8000.0, ollama=8100.0), models(8000.0), 0.0, id="two numbers of two instants"),
+        pytest.param(
+            reading(9000.0, game=9000.0), None, None, id="a model server that does not answer"
+        ),
+        pytest.param(
+            reading(9000.0, ollama=8000.0),
+            None,
+            1000.0,
+            id="one that does not answer and still holds memory",
+        ),
+        pytest.param(
+            reading(None, ollama=8000.0),
+            models(8000.0),
+            None,
+            id="a card that does not say how much is in use",
+        ),
+        pytest.param(
+            reading(8000.0, ollama=8100.0), models(8000.0), 0.0, id="two numbers of two instants"
+        ),
     ],
 )
 def test_what_is_in_use_and_not_the_model_servers_is_foreign(said, resident, foreign_mib):
@@ -300,7 +416,8 @@ def test_models_cannot_be_on_a_card_that_holds_less_than_they_take(used_mib, res
     assert holds_models(GpuReading(used_mib=used_mib, reserved_mib=400.0), resident) is held
 
 
-# What somebody else does to the memory: noticed within the check interval, counted, shown, and told where it is slow.
+# What somebody else does to the memory: noticed within the check interval, counted, shown, and told
+# where it is slow.
 
 
 SPLIT = FakeModel(name="split", vram_mib=20_000.0, size_mib=26_900.0)
@@ -316,7 +433,13 @@ async def offloaded_models(house: House) -> list[object]:
 async def test_every_change_by_somebody_else_is_counted_and_shown_within_the_interval():
     async with House("a", "b", resident=("a",), capacity_mib=20_000.0) as house:
         for count, (appears, vanishes, left) in enumerate(
-            (((), (), ["a"]), (("b",), (), ["a", "b"]), ((), ("a",), ["b"]), (("a",), ("b",), ["a"]), ((), ("a",), []))
+            (
+                ((), (), ["a"]),
+                (("b",), (), ["a", "b"]),
+                ((), ("a",), ["b"]),
+                (("a",), ("b",), ["a"]),
+                ((), ("a",), []),
+            )
         ):  # the last but one, an eviction in favour of another model, is one change
             await sleep_until(count * 10.0 + 1.0)
             for name in vanishes:
@@ -325,7 +448,10 @@ async def test_every_change_by_somebody_else_is_counted_and_shown_within_the_int
                 house.ollama.appear(f"{name}:latest")
             await sleep_until(count * 10.0 + 1.0 + NOTICED_S)
             shown = house.gpu_status
-            assert (shown["drift_count"], shown["resident_models"]) == (count, [f"{name}:latest" for name in left])
+            assert (shown["drift_count"], shown["resident_models"]) == (
+                count,
+                [f"{name}:latest" for name in left],
+            )
         drifts = house.events.of(ResidencyDrifted)
         assert [event.at for event in drifts] == [15.0, 25.0, 35.0, 45.0]
         assert (drifts[2].appeared, drifts[2].vanished) == (("a:latest",), ("b:latest",))
@@ -342,7 +468,9 @@ async def test_every_change_by_somebody_else_is_counted_and_shown_within_the_int
     ],
 )
 @in_virtual_time
-async def test_a_model_that_is_not_on_the_card_is_told_of_once_and_shown_as_long_as_it_is_there(model, vram_gb, by_us, told):
+async def test_a_model_that_is_not_on_the_card_is_told_of_once_and_shown_as_long_as_it_is_there(
+    model, vram_gb, by_us, told
+):
     async with House(model, settings=settings_with(gpu={"vram_gb": vram_gb})) as house:
         if by_us:
             await body_of(house.submit(model.name))
@@ -350,8 +478,13 @@ async def test_a_model_that_is_not_on_the_card_is_told_of_once_and_shown_as_long
             house.ollama.appear(f"{model.name}:latest")
         for _ in range(3):
             await sleep_until(house.now + NOTICED_S)
-        assert [(event.model, event.size_mib, event.vram_mib) for event in house.events.of(ModelOffloaded)] == told
-        assert [swap.offloaded for swap in house.events.of(SwapCompleted)] == [model is SPLIT] * by_us
+        assert [
+            (event.model, event.size_mib, event.vram_mib)
+            for event in house.events.of(ModelOffloaded)
+        ] == told
+        assert [swap.offloaded for swap in house.events.of(SwapCompleted)] == [
+            model is SPLIT
+        ] * by_us
         shown = [f"{model.name}:latest"] * (model is SPLIT or bool(told))
         assert house.gpu_status["offloaded_models"] == await offloaded_models(house) == shown
         house.ollama.vanish(f"{model.name}:latest")
@@ -363,22 +496,31 @@ async def test_a_model_that_is_not_on_the_card_is_told_of_once_and_shown_as_long
 async def test_a_resident_model_that_is_loaded_anew_and_split_is_told_of():
     async with House("a", resident=("a",)) as house:
         await sleep_until(1.0)
-        house.ollama.gpu.models["a:latest"] = replace(house.ollama.gpu.models["a:latest"], size_mib=12_000.0)
+        house.ollama.gpu.models["a:latest"] = replace(
+            house.ollama.gpu.models["a:latest"], size_mib=12_000.0
+        )
         await sleep_until(1.0 + NOTICED_S)
-        assert [(event.model, event.size_mib) for event in house.events.of(ModelOffloaded)] == [("a:latest", 12_000.0)]
+        assert [(event.model, event.size_mib) for event in house.events.of(ModelOffloaded)] == [
+            ("a:latest", 12_000.0)
+        ]
 
 
-# The assembled gateway reads the card of its machine, through the real binding, unless its answers are made up or its owner says no.
+# The assembled gateway reads the card of its machine, through the real binding, unless its answers
+# are made up or its owner says no.
 
 
 @asynccontextmanager
-async def gateway_status(gpu: GpuSettings, mode: BackendMode, events: Recorder) -> AsyncIterator[dict[str, Any]]:
+async def gateway_status(
+    gpu: GpuSettings, mode: BackendMode, events: Recorder
+) -> AsyncIterator[dict[str, Any]]:
     """The `gpu` part of the status once the first reading is in, where there is one to wait for."""
     emulator = Emulator(default_profiles(), clock=SystemClock())
     url = await emulator.start("127.0.0.1", 0)
     try:
         config = GatewayConfig(settings=Settings(gpu=gpu))
-        async with await build_gateway(config, backend_mode=mode, ollama_url=url, sinks=(events,)) as gateway:
+        async with await build_gateway(
+            config, backend_mode=mode, ollama_url=url, sinks=(events,)
+        ) as gateway:
             async with asyncio.timeout(WITHIN_S):
                 async for _ in gateway.worker.changes():
                     shown: Any = gateway.worker.get_status()["gpu"]
@@ -399,15 +541,27 @@ def give_back_the_driver() -> None:
 
 async def test_a_gateway_before_an_ollama_shows_the_card_of_its_machine(driver: StubDriver):
     events = Recorder()
-    async with gateway_status(GpuSettings(home_model="", device=UUID), BackendMode.OLLAMA, events) as shown:
-        assert (shown["readings"], shown["device"], shown["memory_used_mib"]) == ("ok", "NVIDIA GeForce RTX 3090", 9000.0)
+    async with gateway_status(
+        GpuSettings(home_model="", device=UUID), BackendMode.OLLAMA, events
+    ) as shown:
+        assert (shown["readings"], shown["device"], shown["memory_used_mib"]) == (
+            "ok",
+            "NVIDIA GeForce RTX 3090",
+            9000.0,
+        )
         assert shown["foreign_mib"] == 808.0
         assert [event.total_mib for event in events.of(GpuFound)] == [24576.0]
         assert driver.sessions == 1
 
 
 @for_each(("gpu", "mode"), [({}, BackendMode.EMULATOR), ({"nvml": False}, BackendMode.OLLAMA)])
-async def test_an_emulator_computes_on_no_card_of_this_machine_and_an_owner_can_keep_hearth_off_it(gpu, mode, driver: StubDriver):
+async def test_an_emulator_computes_on_no_card_of_this_machine_and_an_owner_can_keep_hearth_off_it(
+    gpu, mode, driver: StubDriver
+):
     async with gateway_status(GpuSettings(home_model="", **gpu), mode, Recorder()) as shown:
-        assert (shown["readings"], shown["device"], shown["memory_total_mib"]) == ("off", None, None)
+        assert (shown["readings"], shown["device"], shown["memory_total_mib"]) == (
+            "off",
+            None,
+            None,
+        )
     assert driver.calls == []

@@ -1,7 +1,8 @@
-"""A house with durable jobs in virtual time: the real desk, feeder and SQL, over a store without threads.
+"""A house with durable jobs in virtual time: the real desk, feeder and SQL, over a store without
+threads.
 
-`SteadyStore` runs the real `JobTable` on a database in memory through the real group commit; only the writer's thread is missing. The tests
-of the table run on it and on the real store alike.
+`SteadyStore` runs the real `JobTable` on a database in memory through the real group commit; only
+the writer's thread is missing. The tests of the table run on it and on the real store alike.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ class Disk:
     """A database in memory that lives through several processes, for as long as anybody holds it.
 
     Attributes:
-        broken: every access fails; broken_writes: whatever is to be written; silent: a commit is made, and reported as failed.
-        latency_s: how long every commit takes.
+        broken: every access fails; broken_writes: whatever is to be written; silent: a commit is
+        made, and reported as failed. latency_s: how long every commit takes.
     """
 
     def __init__(self, content: bytes | None = None) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self.connection.row_factory = sqlite3.Row
-        finalize(self, self.connection.close)  # on whichever thread lets go of the last of its users
+        # on whichever thread lets go of the last of its users
+        finalize(self, self.connection.close)
         self.connection.deserialize(content or _migrated())
         self.connection.execute("PRAGMA foreign_keys = ON")
         self.broken = self.broken_writes = self.silent = False
@@ -81,7 +83,9 @@ def _migrated() -> bytes:
 
 
 class SteadyWriter:
-    """`submit` and `write` of the real writer, done by the time the delay is over; what is posted is done with what is submitted next."""
+    """`submit` and `write` of the real writer, done by the time the delay is over; what is posted
+    is done with what is submitted next.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -149,7 +153,13 @@ def job(
 class JobHouse(House):
     """A gateway with jobs, for the time of the block: one process's life with the disk."""
 
-    def __init__(self, *models: str | FakeModel, disk: Disk | None = None, settings: Settings | None = None, **more: Any) -> None:
+    def __init__(
+        self,
+        *models: str | FakeModel,
+        disk: Disk | None = None,
+        settings: Settings | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(*models, settings=settings or settings_with(), **more)
         self.disk = disk or Disk()
         self.table = self.disk.table(LoopClock())
@@ -169,18 +179,24 @@ class JobHouse(House):
 
     async def ended(self, *job_ids: str) -> list[JobEnded]:
         """The ends of these jobs, once all of them have ended; each exactly once."""
-        await self.events.until(lambda: set(job_ids) <= {event.job_id for event in self.events.of(JobEnded)})
+        await self.events.until(
+            lambda: set(job_ids) <= {event.job_id for event in self.events.of(JobEnded)}
+        )
         found = [event for event in self.events.of(JobEnded) if event.job_id in job_ids]
         assert len(found) == len(job_ids)
         return found
 
     def judge(self) -> None:
-        """Beside the rules of every house: nobody is told twice of an end, and the disk agrees with what was said."""
+        """Beside the rules of every house: nobody is told twice of an end, and the disk agrees with
+        what was said.
+        """
         super().judge()
         said = [event.job_id for event in self.events.of(JobEnded)]
         assert len(said) == len(set(said))
         states = dict(self.disk.rows("SELECT id, state FROM jobs"))
-        assert {event.job_id: event.state for event in self.events.of(JobEnded)}.items() <= states.items()
+        assert {
+            event.job_id: event.state for event in self.events.of(JobEnded)
+        }.items() <= states.items()
         assert {event.job_id for event in self.events.of(JobQueued)} <= set(states)
 
 
@@ -189,13 +205,19 @@ def with_jobs(**keys: Any) -> Settings:
     return settings_with(jobs=keys)
 
 
-def in_house(*models: str | FakeModel, kind: type[JobHouse] = JobHouse, **how: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Run a test in virtual time within a house, its first argument; with one model, `a`, which is in memory, unless others are named."""
+def in_house(
+    *models: str | FakeModel, kind: type[JobHouse] = JobHouse, **how: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    """Run a test in virtual time within a house, its first argument; with one model, `a`, which is
+    in memory, unless others are named.
+    """
 
     def of(test: Callable[..., Any]) -> Any:
         @functools.wraps(test)
         async def scenario(*args: Any, **others: Any) -> None:
-            async with kind(*(models or ("a",)), **({} if models else {"resident": ("a",)}) | how) as house:
+            async with kind(
+                *(models or ("a",)), **({} if models else {"resident": ("a",)}) | how
+            ) as house:
                 await test(house, *args, **others)
 
         run: Any = in_virtual_time(scenario)

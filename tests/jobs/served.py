@@ -1,4 +1,6 @@
-"""Lives of a whole gateway over HTTP, one after the other, with one and the same store and an emulated model server."""
+"""Lives of a whole gateway over HTTP, one after the other, with one and the same store and an
+emulated model server.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,17 @@ class Life(Home):
     app: HearthApp
     key: str | None
 
-    async def ask(self, method: str, path: str, body: Any = b"", key: str | None = None, **headers: str) -> Got:
-        return await ask(self.app, method, path, body, key=key or self.key, **{"content_type": "application/json"} | headers)
+    async def ask(
+        self, method: str, path: str, body: Any = b"", key: str | None = None, **headers: str
+    ) -> Got:
+        return await ask(
+            self.app,
+            method,
+            path,
+            body,
+            key=key or self.key,
+            **{"content_type": "application/json"} | headers,
+        )
 
     async def get(self, path: str, key: str | None = None) -> Got:
         return await self.ask("GET", path, key=key)
@@ -39,7 +50,9 @@ class Life(Home):
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     async def shown(self, look: Callable[[], Awaitable[T]], holds: Callable[[T], bool]) -> T:
-        """What `look` shows once that holds; it looks again after every event, also after one that came while it looked."""
+        """What `look` shows once that holds; it looks again after every event, also after one that
+        came while it looked.
+        """
         async with asyncio.timeout(WITHIN_S):
             while True:
                 self.events.moved.clear()
@@ -57,9 +70,13 @@ Live = Callable[..., AbstractAsyncContextManager[Life]]
 
 
 @asynccontextmanager
-async def one_life(folder: Path, *, keys: bool = False, store: bool = True, **changed: Any) -> AsyncIterator[Life]:
+async def one_life(
+    folder: Path, *, keys: bool = False, store: bool = True, **changed: Any
+) -> AsyncIterator[Life]:
     """A gateway for the time of the block; settings `changed`."""
-    settings: Settings = house_settings().replace(storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0), **changed)
+    settings: Settings = house_settings().replace(
+        storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0), **changed
+    )
     settings = settings.replace(auth=settings.auth.replace(keys=KEYS)) if keys else settings
     async with open_home(settings, store=store) as home:
         yield Life(**vars(home), app=HearthApp(home.gateway), key=FRIEND_KEY if keys else None)

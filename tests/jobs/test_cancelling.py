@@ -1,4 +1,6 @@
-"""All jobs of a caller are cancelled: those that wait and those that run, each of them once, whatever the disk does."""
+"""All jobs of a caller are cancelled: those that wait and those that run, each of them once,
+whatever the disk does.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses(
     assert house.ollama.calls[0].ended_at == 1.0
     await house.ended("job_1")
     assert house.now == 6.0
-    assert ends(house) == {"job_0": "cancelled", "job_2": "cancelled", "job_3": "cancelled", "job_1": "completed"}
+    assert ends(house) == {
+        "job_0": "cancelled",
+        "job_2": "cancelled",
+        "job_3": "cancelled",
+        "job_1": "completed",
+    }
     assert len(house.ollama.calls) == 2
 
 
@@ -76,15 +83,21 @@ async def test_cancelling_races_with_every_moment_of_a_job_and_there_is_one_end(
 
 @pytest.mark.parametrize("how", ["id", "number", "caller"])
 @in_house()
-async def test_a_job_that_is_cancelled_frees_the_gpu_and_is_so_on_the_disk_when_that_is_answered(house, how: str):
-    """While the disk is broken requests are cancelled all the same, and the job frees the GPU where it is asked for as a request."""
+async def test_a_job_that_is_cancelled_frees_the_gpu_and_is_so_on_the_disk_when_that_is_answered(
+    house, how: str
+):
+    """While the disk is broken requests are cancelled all the same, and the job frees the GPU where
+    it is asked for as a request.
+    """
 
     async def cancel() -> object:
         if how == "caller":
             return (await cancel_caller(house.gateway, "me"))[1] == 1
         if how == "id":
             return await cancel_request(house.gateway, RequestId("job_1"), caller="me")
-        return await cancel_item(house.gateway, Sequence(house.jobs.runner.sequence_of("job_1") or 0))
+        return await cancel_item(
+            house.gateway, Sequence(house.jobs.runner.sequence_of("job_1") or 0)
+        )
 
     await house.accept(job("job_1", caller="me", service_s=50.0))
     mine = house.submit("a", caller="me", request_id="req_1")
@@ -117,14 +130,19 @@ async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(house,
     assert (await house.record("job_1")).position == 0
     assert await cancel_request(house.gateway, RequestId("job_1"), caller="them") is None
     assert await cancel_request(house.gateway, RequestId("job_9"), caller=None) is None
-    assert [await cancel_request(house.gateway, RequestId("job_1"), caller=caller) for caller in ("me", None)] == [True, True]
+    assert [
+        await cancel_request(house.gateway, RequestId("job_1"), caller=caller)
+        for caller in ("me", None)
+    ] == [True, True]
     await sleep_until(30.0)
     assert ends(house)["job_1"] == "cancelled"
     assert len(house.ollama.calls) == 1
 
 
 @in_house()
-async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled_and_its_item_ends_a_job_too(house):
+async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled_and_its_item_ends_a_job_too(
+    house,
+):
     await house.accept(job("job_1", caller="me"))
     await house.ended("job_1")
     assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is False
@@ -138,7 +156,9 @@ async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled_and_its_item_e
 
 @for_each("by", ["id", "caller", "nobody"])
 @in_house(settings=ONE_AT_A_TIME)
-async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_once_also_where_nobody_asks_again(house, by: str):
+async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_once_also_where_nobody_asks_again(
+    house, by: str
+):
     began_at = house.now
     for name in ("job_1", "job_2"):
         await house.accept(job(name, caller="me", service_s=50.0))
@@ -182,7 +202,9 @@ async def test_a_cancel_of_what_has_ended_tells_nobody_again_whatever_the_disk_d
 
 
 @in_house()
-async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_told_of_as_cancelled(house):
+async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_told_of_as_cancelled(
+    house,
+):
     await house.accept(job(service_s=1.0))
     await sleep_until(0.5)
     house.disk.broken_writes = True
@@ -208,4 +230,6 @@ async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reache
 
     watch = SimpleNamespace(resolve=resolve, check_capable=check_capable)
     worker = cast("LLMQueueWorker", SimpleNamespace(watch=watch))  # it cannot submit
-    assert await run_once(run, run.job, with_jobs(), worker) == JobEnd(state=JobState.CANCELLED, reason="cancelled")
+    assert await run_once(run, run.job, with_jobs(), worker) == JobEnd(
+        state=JobState.CANCELLED, reason="cancelled"
+    )

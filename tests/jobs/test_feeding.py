@@ -1,4 +1,6 @@
-"""Jobs on their way through a whole gateway, in virtual time: accepted, fed, ended once, whatever breaks in between."""
+"""Jobs on their way through a whole gateway, in virtual time: accepted, fed, ended once, whatever
+breaks in between.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import pytest
 
 from hearth.config.settings import GatewayConfig, Window
 from hearth.errors import BadRequest, KeyInUse, ShuttingDown, StorageUnavailable, WaitExpired
-from hearth.events import InternalFault, ItemQueued, JobEnded, JobRequeued, JobsRecovered, JobStarted
+from hearth.events import (
+    InternalFault,
+    ItemQueued,
+    JobEnded,
+    JobRequeued,
+    JobsRecovered,
+    JobStarted,
+)
 from hearth.job_types import JobState
 from hearth.jobs.runner import backoff_s
 from hearth.types import Lane
@@ -115,7 +124,9 @@ async def test_a_job_for_an_off_peak_time_that_never_comes_is_refused(house):
 
 
 @in_house()
-async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_conflict_and_later_one_job(house):
+async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_conflict_and_later_one_job(
+    house,
+):
     house.disk.latency_s = 0.1
     first = asyncio.ensure_future(house.accept(job(idempotency_key="k", digest="d")))
     await asyncio.sleep(0)
@@ -127,9 +138,14 @@ async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_co
     assert started(house) == ["job_1"]
 
 
-@for_each("known_by", [{"idempotency_key": "k", "digest": "d"}, {"task_type": "letter", "job_key": "7"}, {}])
+@for_each(
+    "known_by",
+    [{"idempotency_key": "k", "digest": "d"}, {"task_type": "letter", "job_key": "7"}, {}],
+)
 @in_house()
-async def test_a_job_that_was_taken_though_the_disk_said_that_it_failed_runs_only_where_it_can_be_asked_for_again(house, known_by):
+async def test_a_job_that_was_taken_though_the_disk_said_that_it_failed_runs_only_where_it_can_be_asked_for_again(
+    house, known_by
+):
     await settle()
     house.disk.silent = True
     with pytest.raises(StorageUnavailable):
@@ -159,14 +175,28 @@ async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt(
 @for_each(
     ("settings", "fault", "changed", "expected", "pauses"),
     [
-        ({"max_attempts": 3}, CallFault.SERVER_ERROR, {}, ("failed", 3, 500, "backend_status"), [5.0, 10.0]),
-        ({"max_attempts": 3}, CallFault.GONE_BEFORE_HEAD, {}, ("failed", 3, None, "backend_gone"), [5.0, 10.0]),
+        (
+            {"max_attempts": 3},
+            CallFault.SERVER_ERROR,
+            {},
+            ("failed", 3, 500, "backend_status"),
+            [5.0, 10.0],
+        ),
+        (
+            {"max_attempts": 3},
+            CallFault.GONE_BEFORE_HEAD,
+            {},
+            ("failed", 3, None, "backend_gone"),
+            [5.0, 10.0],
+        ),
         ({}, None, {"model": "nowhere"}, ("failed", 1, None, "model_not_found"), []),
         ({"max_result_mib": 0.0001}, None, {}, ("failed", 1, 200, "result_too_large"), []),
     ],
 )
 @in_virtual_time
-async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_given_up(settings, fault, changed, expected, pauses):
+async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_given_up(
+    settings, fault, changed, expected, pauses
+):
     async with JobHouse("a", resident=("a",), settings=with_jobs(**settings)) as house:
         house.ollama.next_calls(*[fault] * 8)
         await house.accept(job(**changed))
@@ -176,17 +206,32 @@ async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_give
 
 
 @in_house("a", FakeModel(name="emb", capabilities=frozenset({"embedding"})), resident=("a",))
-async def test_a_job_for_what_its_model_cannot_do_ends_as_if_the_model_server_had_been_asked_and_costs_no_swap(house):
+async def test_a_job_for_what_its_model_cannot_do_ends_as_if_the_model_server_had_been_asked_and_costs_no_swap(
+    house,
+):
     await house.accept(job(model="emb"))
     (end,) = await house.ended("job_1")
-    assert (end.state, end.attempts, end.status, end.reason) == ("failed", 1, 400, "model_not_capable")
+    assert (end.state, end.attempts, end.status, end.reason) == (
+        "failed",
+        1,
+        400,
+        "model_not_capable",
+    )
     record = await house.record("job_1")
     assert record.result == b'{"error":"\\"emb:latest\\" does not support generate"}'
     assert house.ollama.control == []
 
 
 def test_pauses_between_attempts_double_up_to_five_minutes():
-    assert [backoff_s(attempts) for attempts in (1, 2, 3, 6, 7, 8, 5000)] == [5, 10, 20, 160, 300, 300, 300]
+    assert [backoff_s(attempts) for attempts in (1, 2, 3, 6, 7, 8, 5000)] == [
+        5,
+        10,
+        20,
+        160,
+        300,
+        300,
+        300,
+    ]
 
 
 @in_house(settings=with_jobs(max_in_queue=1), expect_faults=True)
@@ -195,7 +240,9 @@ async def test_a_defect_ends_its_job_and_holds_up_no_other(house):
     await house.accept(job("job_2"))
     ends = {end.job_id: (end.state, end.reason) for end in await house.ended("job_1", "job_2")}
     assert ends == {"job_1": ("failed", "internal_error"), "job_2": ("completed", "")}
-    assert [(fault.where, fault.detail) for fault in house.events.of(InternalFault)] == [("job", "KeyError")]
+    assert [(fault.where, fault.detail) for fault in house.events.of(InternalFault)] == [
+        ("job", "KeyError")
+    ]
 
 
 @in_house(settings=settings_with(queue={"max_external_depth": 1}))
@@ -211,7 +258,9 @@ async def test_a_full_queue_of_the_gpu_is_no_fault_of_the_job(house):
 
 
 @in_house()
-async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits_until_it_can_be_kept(house):
+async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits_until_it_can_be_kept(
+    house,
+):
     await house.accept(job(service_s=5.0))
     await sleep_until(1.0)
     house.disk.broken = True
@@ -227,7 +276,9 @@ async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits_until
 
 @pytest.mark.parametrize("silent_at", [0.6, 2.0], ids=["of its start", "of its end"])
 @in_house()
-async def test_a_commit_that_was_made_and_reported_as_failed_costs_a_job_neither_its_end_nor_a_second_run(house, silent_at):
+async def test_a_commit_that_was_made_and_reported_as_failed_costs_a_job_neither_its_end_nor_a_second_run(
+    house, silent_at
+):
     house.disk.latency_s = 0.5
     await house.accept(job(service_s=5.0))
     await sleep_until(silent_at)
@@ -245,7 +296,9 @@ async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt_a
         for name in names:
             await house.accept(job(name, service_s=50.0))
         await sleep_until(1.0)
-    assert disk.rows("SELECT state, attempts, COUNT(*) FROM jobs GROUP BY 1, 2") == [("queued", 0, 8)]
+    assert disk.rows("SELECT state, attempts, COUNT(*) FROM jobs GROUP BY 1, 2") == [
+        ("queued", 0, 8)
+    ]
     assert house.events.of(JobRequeued) == []
     with pytest.raises(ShuttingDown):
         await house.accept(job("late"))
@@ -277,7 +330,9 @@ async def test_where_the_owner_says_so_a_restart_fails_the_job_on_the_gpu_and_no
         await sleep_until(1.0)
         await house.accept(job("job_3", service_s=50.0))
         left_behind = house.disk.copy()
-    async with JobHouse("a", resident=("a",), disk=left_behind, settings=with_jobs(on_restart="fail")) as house:
+    async with JobHouse(
+        "a", resident=("a",), disk=left_behind, settings=with_jobs(on_restart="fail")
+    ) as house:
         await house.ended(*(f"job_{n}" for n in range(4)))
         ends = [(end.job_id, end.state) for end in house.events.of(JobEnded)]
         assert ends == [("job_0", "failed"), *((f"job_{n}", "completed") for n in (1, 2, 3))]
@@ -285,7 +340,9 @@ async def test_where_the_owner_says_so_a_restart_fails_the_job_on_the_gpu_and_no
 
 @in_virtual_time
 async def test_a_job_that_brings_the_gateway_down_each_time_is_found_out_and_the_others_are_done():
-    """The process "dies" by being left behind with its disk: whatever it had started is running there."""
+    """The process "dies" by being left behind with its disk: whatever it had started is running
+    there.
+    """
     first = JobHouse("a")
     disk, names = first.disk, ["good_1", "poison", "good_2", "good_3", "good_4"]
     for name in names:
@@ -294,7 +351,9 @@ async def test_a_job_that_brings_the_gateway_down_each_time_is_found_out_and_the
         await first.table.start(number)
     deaths, done = 1, "SELECT COUNT(*) FROM jobs WHERE state = 'completed'"
     while True:
-        async with JobHouse("a", resident=("a",), disk=disk, settings=with_jobs(max_attempts=3)) as house:
+        async with JobHouse(
+            "a", resident=("a",), disk=disk, settings=with_jobs(max_attempts=3)
+        ) as house:
             while "poison" not in started(house) and disk.rows(done) != [(4,)]:  # noqa: ASYNC110 - the disk may show it after the event
                 await asyncio.sleep(1.0)
             if "poison" not in started(house):
@@ -304,7 +363,11 @@ async def test_a_job_that_brings_the_gateway_down_each_time_is_found_out_and_the
     states = dict(disk.rows("SELECT id, state FROM jobs"))
     assert states == {name: "failed" if name == "poison" else "completed" for name in names}
     assert deaths == 3
-    assert [event.job_id for event in house.events.of(JobEnded) if event.reason == "interrupted_by_restart"] == ["poison"]
+    assert [
+        event.job_id
+        for event in house.events.of(JobEnded)
+        if event.reason == "interrupted_by_restart"
+    ] == ["poison"]
 
 
 @in_virtual_time
@@ -324,7 +387,9 @@ async def test_a_pause_of_external_work_holds_no_internal_job_up_not_even_behind
 
 
 @in_house(settings=with_jobs(max_in_queue=1))
-async def test_when_a_job_starts_is_estimated_from_those_that_ran_but_not_while_an_order_holds_it_back(house):
+async def test_when_a_job_starts_is_estimated_from_those_that_ran_but_not_while_an_order_holds_it_back(
+    house,
+):
     for n in range(3):
         await house.accept(job(f"job_{n}", lane=Lane.EXTERNAL, service_s=10.0))
     await settle()

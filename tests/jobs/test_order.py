@@ -1,4 +1,6 @@
-"""Which job is next: as seen from outside, and against the same rules written down as plainly as they can be."""
+"""Which job is next: as seen from outside, and against the same rules written down as plainly as
+they can be.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,23 @@ RESEARCH: dict[str, Any] = {"task_type": "research"}
 
 
 def jobs(*wanted: tuple[str, dict[str, Any]]) -> list[Job]:
-    return [job(f"job_{number}", model, **changed) for number, (model, changed) in enumerate(wanted, 1)]
+    return [
+        job(f"job_{number}", model, **changed) for number, (model, changed) in enumerate(wanted, 1)
+    ]
 
 
 async def order(first: list[Job], *, suspects: tuple[int, ...] = (), at_once: int = 1) -> list[int]:
-    """The numbers of jobs that an earlier process left, in the order of their starts; `suspects` were running when it died."""
+    """The numbers of jobs that an earlier process left, in the order of their starts; `suspects`
+    were running when it died.
+    """
     left = JobHouse("a", "b")
     for each in first:
         await left.accept(each)
     for number in suspects:
         await left.table.start(number)
-    async with JobHouse("a", "b", resident=("a",), disk=left.disk, settings=with_jobs(max_in_queue=at_once)) as house:
+    async with JobHouse(
+        "a", "b", resident=("a",), disk=left.disk, settings=with_jobs(max_in_queue=at_once)
+    ) as house:
         await house.ended(*(each.job_id for each in first))
         return [int(event.job_id.removeprefix("job_")) for event in house.events.of(JobStarted)]
 
@@ -68,12 +76,18 @@ async def test_jobs_start_in_their_order(wanted, suspects, expected):
 
 @in_virtual_time
 async def test_a_batch_does_not_go_on_for_ever():
-    wanted: list[tuple[str, dict[str, Any]]] = [("a", {}), ("b", {}), *[("a", {})] * (BATCH_LIMIT + 5)]
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        ("a", {}),
+        ("b", {}),
+        *[("a", {})] * (BATCH_LIMIT + 5),
+    ]
     assert (await order(jobs(*wanted))).index(2) == 1 + BATCH_LIMIT
 
 
 @in_house("a", "b", resident=("a",), settings=with_jobs(max_in_queue=4))
-async def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_other_on_several(house):
+async def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_other_on_several(
+    house,
+):
     for each in jobs(("a", LETTER), ("a", LETTER), ("b", LETTER)):
         await house.accept(each)
     await house.events.until(lambda: len(house.events.of(JobStarted)) == 2)
@@ -99,12 +113,19 @@ async def test_all_of_one_type_go_before_the_other_though_they_came_by_turns(pol
 @in_virtual_time
 async def test_jobs_of_models_that_fit_into_memory_together_run_beside_each_other():
     settings = settings_with(jobs={"max_in_queue": 4}, gpu={"vram_gb": 24.0})
-    settings = settings.replace(models={name: ModelSettings(vram_gb=8.0) for name in ("a:latest", "b:latest")})
+    settings = settings.replace(
+        models={name: ModelSettings(vram_gb=8.0) for name in ("a:latest", "b:latest")}
+    )
     async with JobHouse("a", "b", settings=settings, capacity_mib=24 * 1024.0) as house:
         for each in jobs(("a", LETTER), ("b", RESEARCH), ("a", LETTER)):
-            await house.accept(replace(each, request=job(each.job_id, each.model, service_s=60.0).request))
+            await house.accept(
+                replace(each, request=job(each.job_id, each.model, service_s=60.0).request)
+            )
         await house.events.until(lambda: len(house.gateway.worker.scheduler.state.running) == 2)
-        assert {entry.item.model for entry in house.gateway.worker.scheduler.state.running} == {"a:latest", "b:latest"}
+        assert {entry.item.model for entry in house.gateway.worker.scheduler.state.running} == {
+            "a:latest",
+            "b:latest",
+        }
         await house.ended("job_1", "job_2", "job_3")
 
 
@@ -124,16 +145,41 @@ class PlainQueue:
         self.jobs: dict[int, Job] = {}
         self.suspects: set[int] = set()
 
-    def take(self, wall_s: float, models: set[str], running: list[Job], *, off_peak: bool, paused: bool, fits: bool) -> Job | None:
-        due = [job for job in self.jobs.values() if (job.not_before_wall_s or 0.0) <= wall_s and (off_peak or not job.off_peak)]
+    def take(
+        self,
+        wall_s: float,
+        models: set[str],
+        running: list[Job],
+        *,
+        off_peak: bool,
+        paused: bool,
+        fits: bool,
+    ) -> Job | None:
+        due = [
+            job
+            for job in self.jobs.values()
+            if (job.not_before_wall_s or 0.0) <= wall_s and (off_peak or not job.off_peak)
+        ]
         due = sorted((job for job in due if not (paused and job.lane is Lane.EXTERNAL)), key=place)
         suspects = [job for job in due if job.number in self.suspects]
         if suspects:
             first = suspects[0]
-            beside = [job for job in due if job.number not in self.suspects and job.task_type and job.task_type == first.task_type]
+            beside = [
+                job
+                for job in due
+                if job.number not in self.suspects
+                and job.task_type
+                and job.task_type == first.task_type
+            ]
             return None if running else min([first, *beside], key=place)
-        ready = [job for index, job in enumerate(due) if leads(job, due[:index]) and follows(job, running)]
-        same = [job for job in ready if job.model in models and place(job)[:2] == place(ready[0])[:2]]
+        ready = [
+            job
+            for index, job in enumerate(due)
+            if leads(job, due[:index]) and follows(job, running)
+        ]
+        same = [
+            job for job in ready if job.model in models and place(job)[:2] == place(ready[0])[:2]
+        ]
         chosen = next(iter([*same, *ready]), None)
         return chosen if chosen is None or fits or joins(chosen, running) else None
 
@@ -141,7 +187,10 @@ class PlainQueue:
         return sum(place(other) < place(self.jobs[number]) for other in self.jobs.values())
 
     def next_due(self, wall_s: float) -> float | None:
-        return min((at for job in self.jobs.values() if (at := job.not_before_wall_s or 0.0) > wall_s), default=None)
+        return min(
+            (at for job in self.jobs.values() if (at := job.not_before_wall_s or 0.0) > wall_s),
+            default=None,
+        )
 
 
 def place(job: Job) -> tuple[bool, int, int]:
@@ -154,7 +203,9 @@ def leads(job: Job, earlier: list[Job]) -> bool:
 
 
 def follows(job: Job, running: list[Job]) -> bool:
-    return job.task_type is None or all(other.task_type != job.task_type or other.model == job.model for other in running)
+    return job.task_type is None or all(
+        other.task_type != job.task_type or other.model == job.model for other in running
+    )
 
 
 def joins(job: Job, running: list[Job]) -> bool:
@@ -200,13 +251,24 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
             gone = plain.jobs.pop(chance.choice(list(plain.jobs)))
             assert await table.cancel(gone.job_id, inf)
         off_peak, paused = chance.random() < 0.5, chance.random() < 0.2
-        models: set[str] = chance.choice([{"a:latest"}, {"b:latest"}, {"a:latest", "b:latest"}, set()])
+        models: set[str] = chance.choice(
+            [{"a:latest"}, {"b:latest"}, {"a:latest", "b:latest"}, set()]
+        )
         fits = chance.random() < 0.5
         numbers = {each.number for each in running}
-        conditions: dict[str, bool] = {"off_peak": off_peak, "batches_off_peak": False, "paused": paused, "emulated": False}
-        heads, suspects, due = await table.startable(running=numbers, suspects=plain.suspects - numbers, **conditions)
+        conditions: dict[str, bool] = {
+            "off_peak": off_peak,
+            "batches_off_peak": False,
+            "paused": paused,
+            "emulated": False,
+        }
+        heads, suspects, due = await table.startable(
+            running=numbers, suspects=plain.suspects - numbers, **conditions
+        )
         taken = next_job(heads, suspects, running, models, has_room if fits else has_no_room)
-        expected = plain.take(clock.wall(), models, running, off_peak=off_peak, paused=paused, fits=fits)
+        expected = plain.take(
+            clock.wall(), models, running, off_peak=off_peak, paused=paused, fits=fits
+        )
         assert (taken and taken.number) == (expected and expected.number)
         assert due == plain.next_due(clock.wall())
         if taken is not None:
@@ -219,9 +281,16 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
             assert await table.put_back(back.number, counted=True, not_before_wall_s=due)
             plain.jobs[back.number] = back if due is None else replace(back, not_before_wall_s=due)
         listed = await table.list_jobs(state=None, unended=True, limit=100, positions=True)
-        assert {each.number: each.position for each in listed if each.position is not None} == {n: plain.position(n) for n in plain.jobs}
+        assert {each.number: each.position for each in listed if each.position is not None} == {
+            n: plain.position(n) for n in plain.jobs
+        }
         assert table.queued == len(plain.jobs)
         for caller in (None, "me"):
-            line = sorted((each for each in plain.jobs.values() if caller in (None, each.caller)), key=place)
+            line = sorted(
+                (each for each in plain.jobs.values() if caller in (None, each.caller)), key=place
+            )
             count, _, first = await table.waiting(caller, 3)
-            assert ([each.number for each in first], count) == ([each.number for each in line[:3]], len(line))
+            assert ([each.number for each in first], count) == (
+                [each.number for each in line[:3]],
+                len(line),
+            )

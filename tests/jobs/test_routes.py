@@ -10,14 +10,31 @@ from typing import Any
 import pytest
 
 from hearth.admission.auth import digest_of
-from hearth.config.settings import AuthSettings, CallerLimits, JobSettings, KeySettings, RateLimitSettings, WebhookSettings
+from hearth.config.settings import (
+    AuthSettings,
+    CallerLimits,
+    JobSettings,
+    KeySettings,
+    RateLimitSettings,
+    WebhookSettings,
+)
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BadRequest
 from hearth.events import ItemDispatched, SwapCompleted
 from hearth.jobs.queue import body_of, endpoint_of
 from hearth.types import Lane, Priority
 from tests.api.house import Got
-from tests.clients.home import ADMIN_KEY, CODER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, LLAMA, LONG_TOKENS, NARROW, SLOW
+from tests.clients.home import (
+    ADMIN_KEY,
+    CODER,
+    FRIEND_KEY,
+    GUEST_KEY,
+    HOUSE_KEY,
+    LLAMA,
+    LONG_TOKENS,
+    NARROW,
+    SLOW,
+)
 from tests.jobs.served import Life
 from tests.test_traps import body_for
 
@@ -33,7 +50,13 @@ async def delete(house: Life, job_id: str, key: str | None = None) -> Got:
     return await house.ask("DELETE", f"/llm/jobs/{job_id}", key=key)
 
 
-async def accepted(house: Life, request: Any = HI, key: str | None = None, headers: dict[str, str] | None = None, **more: Any) -> str:
+async def accepted(
+    house: Life,
+    request: Any = HI,
+    key: str | None = None,
+    headers: dict[str, str] | None = None,
+    **more: Any,
+) -> str:
     got = await post(house, {"request": request, **more}, key, **(headers or {}))
     assert got.status == 202, got.body
     name: str = got.json["id"]
@@ -42,24 +65,37 @@ async def accepted(house: Life, request: Any = HI, key: str | None = None, heade
 
 
 async def until(house: Life, job_id: str, *states: str, key: str | None = None) -> Any:
-    return (await house.shown(lambda: house.get(f"/llm/jobs/{job_id}", key), lambda got: got.json["state"] in states)).json
+    return (
+        await house.shown(
+            lambda: house.get(f"/llm/jobs/{job_id}", key), lambda got: got.json["state"] in states
+        )
+    ).json
 
 
 async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live):
     async with live() as house:
         for path in INFERENCE_ROUTES:
             body = {name: value for name, value in body_for(path).items() if name != "stream"}
-            shown = await until(house, await accepted(house, body | {"stream": True}, endpoint=path), "completed", "failed")
+            shown = await until(
+                house,
+                await accepted(house, body | {"stream": True}, endpoint=path),
+                "completed",
+                "failed",
+            )
             assert (shown["state"], shown["status"], shown["endpoint"]) == ("completed", 200, path)
             assert isinstance(shown["result"], dict)
 
 
-async def test_all_jobs_of_one_type_go_before_those_of_another_model_with_one_swap_between_them(live):
+async def test_all_jobs_of_one_type_go_before_those_of_another_model_with_one_swap_between_them(
+    live,
+):
     async with live(gpu=NARROW) as house:
         first = await accepted(house, LONG, task_type="letter")  # runs until all others have come
         models = {"letter": SLOW, "research": CODER}
         order = ("research", "letter") * 3 + ("letter",)
-        names = [await accepted(house, HI | {"model": models[kind]}, task_type=kind) for kind in order]
+        names = [
+            await accepted(house, HI | {"model": models[kind]}, task_type=kind) for kind in order
+        ]
         await house.at_work()
         await delete(house, first)
         for name in names:
@@ -71,7 +107,11 @@ async def test_all_jobs_of_one_type_go_before_those_of_another_model_with_one_sw
 
 def test_a_body_asks_for_one_whole_document_in_json_of_the_endpoint_that_takes_it():
     bodies: tuple[dict[str, object], ...] = ({"prompt": "x"}, {"messages": []}, {"input": "x"})
-    assert [endpoint_of(body, None) for body in bodies] == ["/api/generate", "/api/chat", "/api/embed"]
+    assert [endpoint_of(body, None) for body in bodies] == [
+        "/api/generate",
+        "/api/chat",
+        "/api/embed",
+    ]
     asked = {"stream": True, "stream_options": {"include_usage": True}, "x": 1}
     assert json.loads(body_of("/v1/chat/completions", asked)) == {"stream": False, "x": 1}
     assert json.loads(body_of("/v1/embeddings", {"x": 1})) == {"x": 1}
@@ -91,7 +131,9 @@ RESULTS = (
 )
 
 
-async def test_a_result_is_shown_as_the_model_server_wrote_it_and_as_text_where_it_is_no_json(live, tmp_path):
+async def test_a_result_is_shown_as_the_model_server_wrote_it_and_as_text_where_it_is_no_json(
+    live, tmp_path
+):
     async with live() as house:
         job_id = await accepted(house)
         await until(house, job_id, "completed")
@@ -114,7 +156,9 @@ async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
         assert (shown["position"], shown["sequence"], shown["attempts"]) == (0, None, 0)
         assert (await house.get("/llm/queue/status")).json["jobs"] == {"waiting": 1, "running": 1}
         letter = await accepted(house, task_type="letter", job_key="7")
-        assert [await accepted(house, task_type="letter", job_key=key) == letter for key in ("7", "8")] == [True, False]
+        assert [
+            await accepted(house, task_type="letter", job_key=key) == letter for key in ("7", "8")
+        ] == [True, False]
 
 
 REFUSED: tuple[tuple[dict[str, Any], int, str], ...] = (
@@ -140,16 +184,24 @@ REFUSED: tuple[tuple[dict[str, Any], int, str], ...] = (
 
 
 async def test_what_cannot_be_done_is_refused_with_what_is_wrong(live):
-    async with live(jobs=JobSettings(webhooks=WebhookSettings(allowed_hosts=("hook.test",)))) as house:
+    async with live(
+        jobs=JobSettings(webhooks=WebhookSettings(allowed_hosts=("hook.test",)))
+    ) as house:
         for body, status, says in REFUSED:
             got = await post(house, body)
-            assert (got.status, says in got.json["error"], "hook.lan" in got.json["error"]) == (status, True, False), (body, got.json)
+            assert (got.status, says in got.json["error"], "hook.lan" in got.json["error"]) == (
+                status,
+                True,
+                False,
+            ), (body, got.json)
         for key in ("", "x" * 256, "a\tb", "\u00e9"):
             assert (await post(house, {"request": HI}, idempotency_key=key)).status == 400
         assert (await house.get("/llm/jobs")).json == {"jobs": []}
 
 
-async def test_a_job_belongs_to_its_key_and_an_admin_sees_that_it_is_there_and_may_cancel_it_but_never_sees_its_result(live):
+async def test_a_job_belongs_to_its_key_and_an_admin_sees_that_it_is_there_and_may_cancel_it_but_never_sees_its_result(
+    live,
+):
     async with live(keys=True) as house:
         done, running = await accepted(house), await accepted(house, LONG)
         assert "result" in await until(house, done, "completed")
@@ -159,12 +211,30 @@ async def test_a_job_belongs_to_its_key_and_an_admin_sees_that_it_is_there_and_m
             assert (await delete(house, name, HOUSE_KEY)).status == missing.status == 404
         for query in ("", "?caller=friend"):
             assert (await house.get(f"/llm/jobs{query}", HOUSE_KEY)).json == {"jobs": []}
-            assert [shown["id"] for shown in (await house.get(f"/llm/jobs{query}")).json["jobs"]] == [running, done]
+            assert [
+                shown["id"] for shown in (await house.get(f"/llm/jobs{query}")).json["jobs"]
+            ] == [running, done]
         shown = (await house.get(f"/llm/jobs/{done}", ADMIN_KEY)).json
-        assert (shown["state"], shown["caller"], "result" in shown) == ("completed", "friend", False)
-        for question, found in (("state=completed", [done]), ("caller=friend", [running, done]), ("caller=house", []), ("task_type=x", [])):
-            assert [shown["id"] for shown in (await house.get(f"/llm/jobs?{question}", ADMIN_KEY)).json["jobs"]] == found, question
-        assert (await delete(house, running, ADMIN_KEY)).json == {"id": running, "cancelled": True, "state": "cancelled"}
+        assert (shown["state"], shown["caller"], "result" in shown) == (
+            "completed",
+            "friend",
+            False,
+        )
+        for question, found in (
+            ("state=completed", [done]),
+            ("caller=friend", [running, done]),
+            ("caller=house", []),
+            ("task_type=x", []),
+        ):
+            assert [
+                shown["id"]
+                for shown in (await house.get(f"/llm/jobs?{question}", ADMIN_KEY)).json["jobs"]
+            ] == found, question
+        assert (await delete(house, running, ADMIN_KEY)).json == {
+            "id": running,
+            "cancelled": True,
+            "state": "cancelled",
+        }
 
 
 async def test_what_waits_or_runs_is_listed_in_one_look_and_no_page_shows_a_request(live):
@@ -172,10 +242,14 @@ async def test_what_waits_or_runs_is_listed_in_one_look_and_no_page_shows_a_requ
         done = await accepted(house)
         pages = [await until(house, done, "completed")]
         left = await accepted(house, LONG)
-        assert [shown["id"] for shown in (await house.get("/llm/jobs?unended=true")).json["jobs"]] == [left]
+        assert [
+            shown["id"] for shown in (await house.get("/llm/jobs?unended=true")).json["jobs"]
+        ] == [left]
         pages.append((await house.get("/llm/jobs")).json)
         assert [shown["id"] for shown in pages[1]["jobs"]] == [left, done]
-        assert [shown["id"] for shown in (await house.get("/llm/jobs?limit=1")).json["jobs"]] == [left]
+        assert [shown["id"] for shown in (await house.get("/llm/jobs?limit=1")).json["jobs"]] == [
+            left
+        ]
         assert (await house.get("/llm/jobs?unended=true&state=completed")).json == {"jobs": []}
         assert "canary" not in json.dumps([*pages, (await house.get("/llm/queue/status")).json])
 
@@ -185,9 +259,17 @@ async def test_cancelling_is_idempotent_and_says_how_a_job_had_ended(live):
         running, done = await accepted(house, LONG), await accepted(house)
         await until(house, running, "running")
         for _ in range(2):
-            assert (await delete(house, running)).json == {"id": running, "cancelled": True, "state": "cancelled"}
+            assert (await delete(house, running)).json == {
+                "id": running,
+                "cancelled": True,
+                "state": "cancelled",
+            }
         await until(house, done, "completed")
-        assert (await delete(house, done)).json == {"id": done, "cancelled": False, "state": "completed"}
+        assert (await delete(house, done)).json == {
+            "id": done,
+            "cancelled": False,
+            "state": "completed",
+        }
         assert (await delete(house, "job_0")).status == 404
 
 
@@ -197,7 +279,12 @@ async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(
         first = await accepted(house, headers=key)
         await until(house, first, "completed")
         again = await post(house, {"request": HI}, **key)
-        assert (again.status, again.json["id"], again.json["state"], again.json["new"]) == (202, first, "completed", False)
+        assert (again.status, again.json["id"], again.json["state"], again.json["new"]) == (
+            202,
+            first,
+            "completed",
+            False,
+        )
         assert again.headers["idempotency-replayed"] == "true"
         other = await post(house, {"request": {**HI, "prompt": "y"}}, **key)
         assert (other.status, "Idempotency-Key" in other.json["error"]) == (422, True)
@@ -211,18 +298,24 @@ async def test_a_job_counts_once_against_the_limit_of_its_caller_and_waits_in_it
         assert (await post(house, {"request": HI}, FRIEND_KEY)).status == 429
         for job_id in jobs:
             assert (await until(house, job_id, "completed", key=FRIEND_KEY))["lane"] == "external"
-        assert (await post(house, {"request": {"model": SLOW, "prompt": "x"}}, GUEST_KEY)).status == 403
+        assert (
+            await post(house, {"request": {"model": SLOW, "prompt": "x"}}, GUEST_KEY)
+        ).status == 403
         own = await accepted(house, key=HOUSE_KEY)
         shown = await until(house, own, "completed", key=HOUSE_KEY)
         assert (shown["lane"], shown["priority"]) == ("internal", "background")
 
 
-async def test_the_priority_is_that_of_the_task_type_or_what_is_asked_for_and_capped_by_the_key(live):
+async def test_the_priority_is_that_of_the_task_type_or_what_is_asked_for_and_capped_by_the_key(
+    live,
+):
     keys = [
         KeySettings(name=key, sha256=digest_of(key), lane=Lane.INTERNAL, max_priority=ceiling)
         for key, ceiling in ((HOUSE_KEY, Priority.CRITICAL), (FRIEND_KEY, Priority.NORMAL))
     ]
-    async with live(auth=AuthSettings(keys=tuple(keys)), priority_map={"letter": Priority.NORMAL}) as house:
+    async with live(
+        auth=AuthSettings(keys=tuple(keys)), priority_map={"letter": Priority.NORMAL}
+    ) as house:
         rows: tuple[tuple[dict[str, Any], str, str], ...] = (
             ({}, HOUSE_KEY, "background"),
             ({"task_type": "letter"}, HOUSE_KEY, "normal"),

@@ -1,4 +1,7 @@
-"""The table of jobs: every state is left once, and what was accepted is kept. On the real store and on one without threads."""
+"""The table of jobs: every state is left once, and what was accepted is kept.
+
+On the real store and on one without threads.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ from tests.storage.house import WALL, StoppedClock, opened
 from tests.support.cases import for_each
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
-DONE = JobEnd(state=JobState.COMPLETED, status=200, content_type="application/json", result=b'{"x":1}')
+DONE = JobEnd(
+    state=JobState.COMPLETED, status=200, content_type="application/json", result=b'{"x":1}'
+)
 LETTER = job(task_type="letter", job_key="7")
 SIZE = len(job().request)
 NEVER = inf
@@ -38,7 +43,9 @@ def clock() -> StoppedClock:
 
 @pytest.fixture(params=["the real store", "the store without threads"])
 async def process(request, tmp_path: Path, clock: StoppedClock) -> AsyncIterator[Process]:
-    """Each call is a new process on the same file; the one before it has ended, in whatever state its jobs were."""
+    """Each call is a new process on the same file; the one before it has ended, in whatever state
+    its jobs were.
+    """
     disk, ends = Disk(), AsyncExitStack()
 
     async def start() -> JobTable:
@@ -51,7 +58,9 @@ async def process(request, tmp_path: Path, clock: StoppedClock) -> AsyncIterator
     await ends.aclose()
 
 
-async def recovered(table: JobTable, *, requeue: bool = True) -> tuple[set[int], list[tuple[str, str, int]]]:
+async def recovered(
+    table: JobTable, *, requeue: bool = True
+) -> tuple[set[int], list[tuple[str, str, int]]]:
     suspects, failed = await table.recover(requeue=requeue, max_attempts=3)
     return set(suspects), [(each.job_id, each.reason, each.attempts) for each in failed]
 
@@ -76,14 +85,21 @@ async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(proce
     assert (await table.find("job_1")).state is JobState.RUNNING
     assert await table.end(accepted.number, DONE)
     found = await table.find("job_1")
-    assert (found.state, found.status, found.result, found.attempts) == (JobState.COMPLETED, 200, b'{"x":1}', 1)
+    assert (found.state, found.status, found.result, found.attempts) == (
+        JobState.COMPLETED,
+        200,
+        b'{"x":1}',
+        1,
+    )
     room = len(b'{"x":1}') + SIZE
     with pytest.raises(QueueFull):
         await table.add(job("job_2"), replace(LIMITS, max_bytes=room - 1))
     assert (await table.add(job("job_2"), replace(LIMITS, max_bytes=room))).job_id == "job_2"
 
 
-@pytest.mark.parametrize("end", [DONE, JobEnd(state=JobState.FAILED, reason="x", error="y\ud83d"), None])
+@pytest.mark.parametrize(
+    "end", [DONE, JobEnd(state=JobState.FAILED, reason="x", error="y\ud83d"), None]
+)
 async def test_a_job_that_has_ended_never_changes_again(process, end):
     table = await process()
     await table.add(job(), LIMITS)
@@ -108,19 +124,31 @@ async def test_a_job_that_is_put_back_starts_again_and_counts_what_counts(proces
         assert (await table.find("job_1")).not_before_wall_s == WALL + 5
 
 
-async def test_the_next_process_finds_waiting_jobs_in_order_and_running_ones_as_suspects_until_they_died_too_often(process):
+async def test_the_next_process_finds_waiting_jobs_in_order_and_running_ones_as_suspects_until_they_died_too_often(
+    process,
+):
     table = await process()
     for n in range(5):
         await table.add(job(f"job_{n}", task_type="t", job_key=str(n), off_peak=n == 4), LIMITS)
     await table.start(2)
     table.note_dispatch(2)
-    await table.put_back(2, counted=True, not_before_wall_s=None)  # a job that waits again counts as one that has not run
+    # a job that waits again counts as one that has not run
+    await table.put_back(2, counted=True, not_before_wall_s=None)
     for number in (2, 3):
         await table.start(number)
     for requeue in (False, True, True):  # recovering again and again burns no attempts
         table = await process()
-        assert (await recovered(table, requeue=requeue), table.queued) == (({2, 3} if not requeue else set(), []), 5)
-    assert await waiting(table) == [("job_0", 0), ("job_1", 2), ("job_2", 1), ("job_3", 0), ("job_4", 0)]
+        assert (await recovered(table, requeue=requeue), table.queued) == (
+            ({2, 3} if not requeue else set(), []),
+            5,
+        )
+    assert await waiting(table) == [
+        ("job_0", 0),
+        ("job_1", 2),
+        ("job_2", 1),
+        ("job_3", 0),
+        ("job_4", 0),
+    ]
     assert (await table.find("job_4")).off_peak
     for number in (2, 3):
         await table.start(number)
@@ -137,17 +165,29 @@ async def test_a_task_type_and_a_key_are_one_job_until_it_has_ended(process):
         if starts:
             await table.start(1)
         assert (await table.add(replace(LETTER, job_id="job_2"), LIMITS)).job_id == "job_1"
-    for n, (caller, task_type, key) in enumerate((("test", "research", "7"), ("test", "letter", "8"), ("you", "letter", "7")), 2):
-        assert (await table.add(job(f"job_{n}", caller=caller, task_type=task_type, job_key=key), LIMITS)).job_id == f"job_{n}"
+    for n, (caller, task_type, key) in enumerate(
+        (("test", "research", "7"), ("test", "letter", "8"), ("you", "letter", "7")), 2
+    ):
+        assert (
+            await table.add(
+                job(f"job_{n}", caller=caller, task_type=task_type, job_key=key), LIMITS
+            )
+        ).job_id == f"job_{n}"
     await table.end(1, DONE)
     assert (await table.add(replace(LETTER, job_id="job_5"), LIMITS)).job_id == "job_5"
 
 
 async def answered_with_the_letter(process: Process) -> JobTable:
-    """A letter with a key of its own, and two other keys that it was the answer to; it has ended, and its process died."""
+    """A letter with a key of its own, and two other keys that it was the answer to; it has ended,
+    and its process died.
+    """
     table = await process()
     for name in ("own", "second", "third"):
-        assert (await table.add(replace(LETTER, job_id=f"job_{name}", idempotency_key=name, digest="d1"), LIMITS)).job_id == "job_own"
+        assert (
+            await table.add(
+                replace(LETTER, job_id=f"job_{name}", idempotency_key=name, digest="d1"), LIMITS
+            )
+        ).job_id == "job_own"
     await done(table, 1)
     return await process()
 
@@ -164,7 +204,9 @@ async def answered_with_the_letter(process: Process) -> JobTable:
         (0.0, {"idempotency_key": None}, False),
     ],
 )
-async def test_a_key_stands_for_the_job_that_answered_it_for_a_day(process, clock, key, later_s, change, same):
+async def test_a_key_stands_for_the_job_that_answered_it_for_a_day(
+    process, clock, key, later_s, change, same
+):
     table = await answered_with_the_letter(process)
     clock.advance(later_s)
     new = replace(LETTER, **{"job_id": "job_9", "idempotency_key": key, "digest": "d1"} | change)
@@ -175,7 +217,9 @@ async def test_a_key_stands_for_the_job_that_answered_it_for_a_day(process, cloc
     assert len(await table.list_jobs()) == (1 if same else 2)
 
 
-async def test_a_key_stands_for_its_job_for_as_long_as_that_waits_and_may_then_be_answered_with_another(process, clock):
+async def test_a_key_stands_for_its_job_for_as_long_as_that_waits_and_may_then_be_answered_with_another(
+    process, clock
+):
     table = await process()
     new = replace(LETTER, idempotency_key="key", digest="d1")
     await table.add(new, LIMITS)
@@ -185,7 +229,9 @@ async def test_a_key_stands_for_its_job_for_as_long_as_that_waits_and_may_then_b
     await table.add(replace(LETTER, job_id="job_9"), LIMITS)
     for later_s in (0.0, DAY_S - 1):
         clock.advance(later_s)
-        assert (await table.add(replace(new, job_id="job_10", digest="d2"), LIMITS)).job_id == "job_9"
+        assert (
+            await table.add(replace(new, job_id="job_10", digest="d2"), LIMITS)
+        ).job_id == "job_9"
         await table.cancel("job_9", NEVER)
 
 
@@ -196,11 +242,18 @@ async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
         return disk.table(clock)
 
     table = await answered_with_the_letter(process)
-    assert disk.rows("SELECT idempotency_key FROM job_keys ORDER BY idempotency_key") == [("second",), ("third",)]
+    assert disk.rows("SELECT idempotency_key FROM job_keys ORDER BY idempotency_key") == [
+        ("second",),
+        ("third",),
+    ]
     clock.advance(DAY_S / 2)
     assert await table.forget(clock.wall())
     assert disk.rows("SELECT * FROM job_keys") == []
-    assert (await table.add(replace(LETTER, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS)).job_id == "job_9"
+    assert (
+        await table.add(
+            replace(LETTER, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS
+        )
+    ).job_id == "job_9"
 
 
 async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
@@ -216,14 +269,18 @@ async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
         assert await waiting(store.jobs) == [("job_1", 0)]
         for state in (JobState.QUEUED, JobState.CANCELLED):
             for key in ("own", "second"):
-                again = await store.jobs.add(replace(LETTER, job_id="job_2", idempotency_key=key, digest="d1"), LIMITS)
+                again = await store.jobs.add(
+                    replace(LETTER, job_id="job_2", idempotency_key=key, digest="d1"), LIMITS
+                )
                 assert (again.job_id, again.state) == ("job_1", state)
             await store.jobs.cancel("job_1", NEVER)
 
 
 SETTINGS = Settings(
     auth=AuthSettings(keys=(KeySettings(name="guest", sha256="0" * 64),)),
-    jobs=JobSettings(max_queued=10, max_stored_mib=100 * SIZE / MIB, caller_share_pct=50, internal_room_pct=20),
+    jobs=JobSettings(
+        max_queued=10, max_stored_mib=100 * SIZE / MIB, caller_share_pct=50, internal_room_pct=20
+    ),
 )
 OUTSIDE = limits_of(SETTINGS, Lane.EXTERNAL)
 
@@ -236,11 +293,23 @@ OUTSIDE = limits_of(SETTINGS, Lane.EXTERNAL)
         (replace(LIMITS, own_max_bytes=2 * SIZE + 1), {"you": 2, "me": 2}, "me", "forget=true"),
         (OUTSIDE, {"greedy": 5}, "greedy", r"caller_share_pct of jobs\.max_queued"),
         (OUTSIDE, {"greedy": 5, "other": 3}, "third", r"jobs\.max_queued"),
-        (limits_of(SETTINGS, Lane.INTERNAL), {"greedy": 5, "other": 5}, "third", r"jobs\.max_queued"),
-        (limits_of(SETTINGS.replace(auth=AuthSettings()), Lane.EXTERNAL), {"greedy": 10}, "greedy", r"jobs\.max_queued"),
+        (
+            limits_of(SETTINGS, Lane.INTERNAL),
+            {"greedy": 5, "other": 5},
+            "third",
+            r"jobs\.max_queued",
+        ),
+        (
+            limits_of(SETTINGS.replace(auth=AuthSettings()), Lane.EXTERNAL),
+            {"greedy": 10},
+            "greedy",
+            r"jobs\.max_queued",
+        ),
     ],
 )
-async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(clock, limits, kept, refused, says):
+async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(
+    clock, limits, kept, refused, says
+):
     table, number = Disk().table(clock), 0
     for caller, count in kept.items():
         for _ in range(count):
@@ -264,7 +333,9 @@ async def test_a_caller_that_keeps_its_share_is_refused_until_it_forgets_a_job(p
     assert not await table.remove("job_2")
 
 
-async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told_and_its_job_and_url_are_kept_so_long(process, clock):
+async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told_and_its_job_and_url_are_kept_so_long(
+    process, clock
+):
     table = await process()
     for n, url in enumerate(("http://hook.lan/s3cret", None, None), 1):
         await table.add(job(f"job_{n}", webhook_url=url), LIMITS)
@@ -273,13 +344,22 @@ async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told_and_its_
         await done(table, number)
     table = await process()
     (delivery,) = await table.deliveries(10)
-    assert (delivery.job_id, delivery.url, delivery.state, delivery.due_wall_s) == ("job_1", "http://hook.lan/s3cret", "completed", WALL)
+    assert (delivery.job_id, delivery.url, delivery.state, delivery.due_wall_s) == (
+        "job_1",
+        "http://hook.lan/s3cret",
+        "completed",
+        WALL,
+    )
     assert await table.note_delivery("job_1", "waiting", 1, WALL + 5)
-    assert [(again.attempts, again.due_wall_s) for again in await table.deliveries(10)] == [(1, WALL + 5)]
+    assert [(again.attempts, again.due_wall_s) for again in await table.deliveries(10)] == [
+        (1, WALL + 5)
+    ]
     clock.advance(10 * DAY_S)
     assert [await table.forget(clock.wall() - 7 * DAY_S) for _ in range(2)] == [True, False]
     assert {record.job_id for record in await table.list_jobs()} == {"job_1", "job_3"}
-    assert [await table.note_delivery("job_1", "delivered", attempts, None) for attempts in (2, 3)] == [True, False]
+    assert [
+        await table.note_delivery("job_1", "delivered", attempts, None) for attempts in (2, 3)
+    ] == [True, False]
     assert await table.deliveries(10) == ()
     assert (await table.find("job_1")).webhook == "delivered"
     assert await table.forget(clock.wall() - 7 * DAY_S)
@@ -296,4 +376,8 @@ async def test_every_way_to_an_end_has_its_message(process):
     table = await process()
     await recovered(table, requeue=False)
     states = {delivery.job_id: delivery.state for delivery in await table.deliveries(10)}
-    assert states == {"job_1": JobState.CANCELLED, "job_2": JobState.COMPLETED, "job_3": JobState.FAILED}
+    assert states == {
+        "job_1": JobState.CANCELLED,
+        "job_2": JobState.COMPLETED,
+        "job_3": JobState.FAILED,
+    }

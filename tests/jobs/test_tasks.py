@@ -21,9 +21,13 @@ CHAT = {"model": "a:latest", "messages": [{"role": "user", "content": "x"}]}
 
 
 @in_house(settings=LLM.replace(priority_map={"letter": Priority.NORMAL}))
-async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_house_with_its_band_and_route(house):
+async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_house_with_its_band_and_route(
+    house,
+):
     submitted = await house.door.submit_task("letter", "7", request=LETTER)
-    assert await house.door.submit_task("letter", "7", request=LETTER) == replace(submitted, is_new=False)
+    assert await house.door.submit_task("letter", "7", request=LETTER) == replace(
+        submitted, is_new=False
+    )
     tasks = [
         submitted,
         await house.door.submit_task("letter", "8", request=LETTER, priority=Priority.CRITICAL),
@@ -37,20 +41,32 @@ async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_h
         (Priority.BACKGROUND, "/v1/chat/completions"),
     ]
     await house.ended(*(task.task_id for task in tasks))
-    item = next(event for event in house.events.of(ItemEnded) if event.request_id == submitted.task_id)
+    item = next(
+        event for event in house.events.of(ItemEnded) if event.request_id == submitted.task_id
+    )
     assert (item.lane, item.task_type) == (Lane.INTERNAL, "letter")
 
 
 @in_house("a", "b", resident=("a",), settings=LLM)
 async def test_letters_and_research_are_done_in_batches_each_in_its_order(house):
-    """Peregrine: N letters and M research tasks, and room for one model: one swap, not one per task."""
+    """Peregrine: N letters and M research tasks, and room for one model: one swap, not one per
+    task.
+    """
     names: dict[str, list[str]] = {"letter": [], "research": []}
     for n in range(12):
         kind, model = (("letter", "a"), ("research", "b"))[n % 2]
-        names[kind].append((await house.door.submit_task(kind, str(n), request=LETTER | {"model": f"{model}:latest"})).task_id)
+        names[kind].append(
+            (
+                await house.door.submit_task(
+                    kind, str(n), request=LETTER | {"model": f"{model}:latest"}
+                )
+            ).task_id
+        )
     await house.ended(*names["letter"], *names["research"])
     for kind, expected in names.items():
-        assert [event.job_id for event in house.events.of(JobStarted) if event.task_type == kind] == expected
+        assert [
+            event.job_id for event in house.events.of(JobStarted) if event.task_type == kind
+        ] == expected
     assert len([record for record in house.ollama.control if record.kind == "load"]) <= 2
 
 
@@ -85,7 +101,9 @@ async def test_any_other_type_runs_at_once_on_a_thread_beside_the_queue():
     assert first.is_new
     assert work.begun.wait(30)
     assert work.thread.name.startswith("hearth-task")
-    assert await house.door.submit_task("discovery", "1", run=work) == Submitted(task_id=first.task_id, is_new=False)
+    assert await house.door.submit_task("discovery", "1", run=work) == Submitted(
+        task_id=first.task_id, is_new=False
+    )
     assert (await house.door.submit_task("discovery", "2", run=work)).is_new
     with pytest.raises(QueueFull, match=r"jobs\.max_queued"):
         await house.door.submit_task("scrape", run=work)

@@ -1,4 +1,6 @@
-"""Messages about the ends of jobs: signed, to allowed hosts and harmless addresses only, again and again until they are taken."""
+"""Messages about the ends of jobs: signed, to allowed hosts and harmless addresses only, again and
+again until they are taken.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from hearth.errors import BadRequest, Forbidden
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, WebhookState
 from hearth.jobs.runner import named
-from hearth.jobs.webhooks import WebhookSender, check_webhook, host_of, is_forbidden, pause_s, post_of, signature
+from hearth.jobs.webhooks import (
+    WebhookSender,
+    check_webhook,
+    host_of,
+    is_forbidden,
+    pause_s,
+    post_of,
+    signature,
+)
 from hearth.types import DAY_S, Post, PostAnswer
 from tests.jobs.house import Disk, job
 from tests.support.cases import for_each
@@ -75,7 +85,13 @@ def test_nothing_is_sent_to_addresses_of_secrets_and_crowds(address):
     "address",
     [
         *("127.0.0.1", "::1", "192.168.1.9", "10.0.0.1", "fd12::1", "1.1.1.1", "2606:4700::1111"),
-        *("::ffff:10.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b:1::10.0.0.1", "64:ff9b:1:5::1.1.1.1", "64:ff9b:1:a00:0:100::"),
+        *(
+            "::ffff:10.0.0.1",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::10.0.0.1",
+            "64:ff9b:1:5::1.1.1.1",
+            "64:ff9b:1:a00:0:100::",
+        ),
         *("::ffff:0:10.0.0.1", "2002:a00:1::1", "2001:db8::5efe:10.0.0.1"),
     ],
 )
@@ -85,7 +101,12 @@ def test_the_owners_own_machines_and_the_internet_may_be_allowed(address):
 
 @for_each(
     ("url", "host"),
-    [(URL, "hook.lan"), ("https://HOOK.lan/x?y=1", "hook.lan"), ("http://hook.lan./", "hook.lan"), ("https://[::1]:443", "::1")],
+    [
+        (URL, "hook.lan"),
+        ("https://HOOK.lan/x?y=1", "hook.lan"),
+        ("http://hook.lan./", "hook.lan"),
+        ("https://[::1]:443", "::1"),
+    ],
 )
 def test_a_url_on_an_allowed_host_is_taken(url, host):
     assert check_webhook(url, SETTINGS.replace(allowed_hosts=("hook.lan", "[::1]"))) == url
@@ -138,18 +159,35 @@ DELIVERY = Delivery(
 
 
 def test_a_message_says_what_ended_without_a_result_and_its_signature_covers_body_time_and_id():
-    said = {"job_id": "job_1", "state": "completed", "task_type": "letter", "reason": "", "accepted_wall_s": 1.0, "ended_wall_s": 2.5}
+    said = {
+        "job_id": "job_1",
+        "state": "completed",
+        "task_type": "letter",
+        "reason": "",
+        "accepted_wall_s": 1.0,
+        "ended_wall_s": 2.5,
+    }
     post = post_of(DELIVERY, SECRET, 1_700_000_000.9)
-    assert (post.url, json.loads(post.body)) == (URL, said | {"type": "job.completed", "emulator": True})
-    expected = base64.b64encode(hmac.new(SECRET.encode(), b"job_1.1700000000." + post.body, hashlib.sha256).digest()).decode()
-    assert (post.headers["webhook-id"], post.headers["webhook-timestamp"]) == ("job_1", "1700000000")
+    assert (post.url, json.loads(post.body)) == (
+        URL,
+        said | {"type": "job.completed", "emulator": True},
+    )
+    expected = base64.b64encode(
+        hmac.new(SECRET.encode(), b"job_1.1700000000." + post.body, hashlib.sha256).digest()
+    ).decode()
+    assert (post.headers["webhook-id"], post.headers["webhook-timestamp"]) == (
+        "job_1",
+        "1700000000",
+    )
     assert post.headers["webhook-signature"] == f"v1,{expected}"
     assert SECRET not in str(post)
 
 
 def test_the_signature_is_that_of_the_published_example_of_standard_webhooks_and_odd_secrets_are_refused():
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    signed = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", b'{"test": 2432232314}')
+    signed = signature(
+        secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", b'{"test": 2432232314}'
+    )
     assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert signing_secret(secret) == secret
     for key in ("no base64 at all", "\u00fcber den Wolken", "c2hvcnQgc2VjcmV0", "A" * 100):
@@ -158,14 +196,27 @@ def test_the_signature_is_that_of_the_published_example_of_standard_webhooks_and
 
 
 def test_pauses_grow():
-    assert [pause_s(attempts) for attempts in range(1, 10)] == [5, 30, 120, 600, 1800, 3600, 7200, 7200, 7200]
+    assert [pause_s(attempts) for attempts in range(1, 10)] == [
+        5,
+        30,
+        120,
+        600,
+        1800,
+        3600,
+        7200,
+        7200,
+        7200,
+    ]
 
 
 # How they are kept until they are taken.
 
 
 class ScriptedPoster:
-    """Answers as told, in order, the last one again and again; keeps what it was given. `slow_s`: how long a job's message takes."""
+    """Answers as told, in order, the last one again and again; keeps what it was given.
+
+    `slow_s`: how long a job's message takes.
+    """
 
     def __init__(self, *said: str, slow_s: Mapping[str, float] = MappingProxyType({})) -> None:
         self._said = list(said)
@@ -185,16 +236,40 @@ class ScriptedPoster:
 class Teller:
     """One process that tells, on a disk, for the time of the block."""
 
-    def __init__(self, disk: Disk, poster: ScriptedPoster, settings: WebhookSettings = SETTINGS, clock: LoopClock | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        poster: ScriptedPoster,
+        settings: WebhookSettings = SETTINGS,
+        clock: LoopClock | None = None,
+    ) -> None:
         clock = clock or LoopClock()
         self.table, self.events = disk.table(clock), Recorder()
-        self._sender = WebhookSender(store=self.table, poster=poster, settings=lambda: settings, clock=clock, events=self.events)
+        self._sender = WebhookSender(
+            store=self.table,
+            poster=poster,
+            settings=lambda: settings,
+            clock=clock,
+            events=self.events,
+        )
 
     async def end_a_job(self, job_id: str = "job_1", url: str = URL) -> None:
-        accepted = await self.table.add(job(job_id, webhook_url=url), StoreLimits(max_queued=1000, max_bytes=1 << 20))
+        accepted = await self.table.add(
+            job(job_id, webhook_url=url), StoreLimits(max_queued=1000, max_bytes=1 << 20)
+        )
         await self.table.start(accepted.number)
         await self.table.end(accepted.number, JobEnd(state=JobState.COMPLETED))
-        self._sender.emit(JobEnded(at=0.0, **named(accepted), state="completed", reason="", attempts=1, total_s=1.0, status=200))
+        self._sender.emit(
+            JobEnded(
+                at=0.0,
+                **named(accepted),
+                state="completed",
+                reason="",
+                attempts=1,
+                total_s=1.0,
+                status=200,
+            )
+        )
 
     async def state(self) -> WebhookState:
         found = await self.table.find("job_1")
@@ -221,7 +296,9 @@ class Teller:
     ],
 )
 @in_virtual_time
-async def test_a_message_goes_out_when_its_job_has_ended_until_it_is_taken_or_given_up(said, settings, posted_at, state, reason):
+async def test_a_message_goes_out_when_its_job_has_ended_until_it_is_taken_or_given_up(
+    said, settings, posted_at, state, reason
+):
     poster, began_at = ScriptedPoster(*said), asyncio.get_running_loop().time()
     async with Teller(Disk(), poster, settings) as teller:
         await asyncio.sleep(1)
@@ -229,16 +306,31 @@ async def test_a_message_goes_out_when_its_job_has_ended_until_it_is_taken_or_gi
         await asyncio.sleep(10_000)
     assert [at - began_at for at, _, _ in poster.came] == pytest.approx(posted_at, abs=0.1)
     assert {(url, headers["webhook-id"]) for _, url, headers in poster.came} <= {(URL, "job_1")}
-    (told,) = [event for event in teller.events.all if isinstance(event, WebhookDelivered | WebhookFailed)]
-    assert (told.job_id, told.host, told.attempts, getattr(told, "reason", None)) == ("job_1", "hook.lan", len(posted_at) or 1, reason)
+    (told,) = [
+        event for event in teller.events.all if isinstance(event, WebhookDelivered | WebhookFailed)
+    ]
+    assert (told.job_id, told.host, told.attempts, getattr(told, "reason", None)) == (
+        "job_1",
+        "hook.lan",
+        len(posted_at) or 1,
+        reason,
+    )
     assert await teller.state() == state
     assert "t0ken" not in repr(teller.events.all)
 
 
-@for_each(("back_s", "pauses"), [(0.0, [0, 5, 35]), (7200.0, [0, 3, 33]), (10 * 365 * DAY_S, [0, 3, 33])])
+@for_each(
+    ("back_s", "pauses"), [(0.0, [0, 5, 35]), (7200.0, [0, 3, 33]), (10 * 365 * DAY_S, [0, 3, 33])]
+)
 @in_virtual_time
-async def test_a_restart_goes_on_with_what_is_still_to_be_told_and_a_wall_clock_that_is_set_back_puts_off_no_message(back_s, pauses):
-    poster, disk, began_at = ScriptedPoster("dns", "timeout", ""), Disk(), asyncio.get_running_loop().time()
+async def test_a_restart_goes_on_with_what_is_still_to_be_told_and_a_wall_clock_that_is_set_back_puts_off_no_message(
+    back_s, pauses
+):
+    poster, disk, began_at = (
+        ScriptedPoster("dns", "timeout", ""),
+        Disk(),
+        asyncio.get_running_loop().time(),
+    )
     async with Teller(disk, poster, clock=LoopClock(wall_at_start=WALL_AT_START + back_s)) as ahead:
         await ahead.end_a_job()
         await asyncio.sleep(3)
@@ -258,7 +350,10 @@ async def test_a_backlog_for_a_host_that_does_not_answer_keeps_no_other_waiting(
         await asyncio.sleep(1)
         await teller.end_a_job("alive")
         await asyncio.sleep(1)
-    assert [headers["webhook-id"] for _, _, headers in poster.came] == [*(f"dead_{n}" for n in range(4)), "alive"]
+    assert [headers["webhook-id"] for _, _, headers in poster.came] == [
+        *(f"dead_{n}" for n in range(4)),
+        "alive",
+    ]
 
 
 @in_virtual_time
@@ -270,7 +365,9 @@ async def test_a_slow_message_keeps_only_its_own_place_and_many_messages_all_arr
     async with teller:
         await asyncio.sleep(10)
     assert [at for at, _, _ in poster.came] == [0.0] * 50
-    assert {headers["webhook-id"] for _, _, headers in poster.came} == {f"job_{n}" for n in range(50)}
+    assert {headers["webhook-id"] for _, _, headers in poster.came} == {
+        f"job_{n}" for n in range(50)
+    }
 
 
 @in_virtual_time

@@ -1,4 +1,6 @@
-"""`python -m tests.mutants [--count 100] [--seed 0]`: draw mutants, run the tests against each in a copy of the tree, print what lived."""
+"""`python -m tests.mutants [--count 100] [--seed 0]`: draw mutants, run the tests against each in a
+copy of the tree, print what lived.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,16 @@ def folders_for(mutant: Mutant) -> list[list[str]]:
     """The test folders to run, those of the mutated package first: most mutants die there."""
     package = Path(mutant.path).parts[0].removesuffix(".py")
     every = sorted(
-        path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists() and path.name not in (*SLOW, "support")
+        path.name
+        for path in (ROOT / "tests").iterdir()
+        if (path / "__init__.py").exists() and path.name not in (*SLOW, "support")
     )
     near = [name for name in (package, "worker", "dialects") if name in every]
-    return [near, [name for name in every if name not in near], [name for name in SLOW if name != "mutants"]]
+    return [
+        near,
+        [name for name in every if name not in near],
+        [name for name in SLOW if name != "mutants"],
+    ]
 
 
 def caught(mutant: Mutant, copy: Path) -> bool:
@@ -54,7 +62,17 @@ def _fails(copy: Path, folders: list[str]) -> bool:
     ]
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        return subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LONGEST_S, check=False).returncode != 0
+        return (
+            subprocess.run(
+                command,
+                cwd=copy,
+                env=environment,
+                capture_output=True,
+                timeout=LONGEST_S,
+                check=False,
+            ).returncode
+            != 0
+        )
     except subprocess.TimeoutExpired:
         return True
 
@@ -67,13 +85,21 @@ def main() -> None:
     mutants, lived = drawn(ROOT / "src/hearth", asked.count, asked.seed), 0
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "hearth"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "build", "site", "__pycache__", ".*_cache"))
+        shutil.copytree(
+            ROOT,
+            copy,
+            ignore=shutil.ignore_patterns(
+                ".git", ".venv", "build", "site", "__pycache__", ".*_cache"
+            ),
+        )
         for number, mutant in enumerate(mutants, 1):
             dead = caught(mutant, copy)
             lived += not dead
             sys.stdout.write(f"{number:4} {'caught' if dead else 'LIVED '} {mutant}\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{asked.count} mutants, seed {asked.seed}: {asked.count - lived} caught, {lived} lived\n")
+    sys.stdout.write(
+        f"{asked.count} mutants, seed {asked.seed}: {asked.count - lived} caught, {lived} lived\n"
+    )
 
 
 main()

@@ -1,4 +1,7 @@
-"""Small defects, drawn at random from every line of the source. None is written down, so none pins how a line is spelled."""
+"""Small defects, drawn at random from every line of the source.
+
+None is written down, so none pins how a line is spelled.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ class Mutant:
     """One changed expression or statement.
 
     Attributes:
-        path: of the module, below the source; line: where, from 1; was, became: its source; text: the whole module with the change.
+        path: of the module, below the source; line: where, from 1; was, became: its source; text:
+        the whole module with the change.
     """
 
     path: str
@@ -37,9 +41,17 @@ class Mutant:
 
 
 def drawn(source: Path, count: int, seed: int) -> list[Mutant]:
-    """`count` mutants of the modules below `source`, each place as likely as any other; the same for the same source and seed."""
-    places = [(path, number) for path in sorted(source.rglob("*.py")) for number in range(len(list(_changes(ast.parse(path.read_text())))))]
-    return [_mutant(source, path, number) for path, number in random.Random(seed).sample(places, count)]
+    """`count` mutants of the modules below `source`, each place as likely as any other; the same
+    for the same source and seed.
+    """
+    places = [
+        (path, number)
+        for path in sorted(source.rglob("*.py"))
+        for number in range(len(list(_changes(ast.parse(path.read_text())))))
+    ]
+    return [
+        _mutant(source, path, number) for path, number in random.Random(seed).sample(places, count)
+    ]
 
 
 def _mutant(source: Path, path: Path, number: int) -> Mutant:
@@ -61,7 +73,13 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr |
             case ast.UnaryOp(op=ast.Not()):
                 yield node, node.operand
             case ast.Constant(value=bool() | int() | float()):
-                yield node, _with(node, value=not node.value if isinstance(node.value, bool) else node.value + 1)  # type: ignore[operator]
+                yield (
+                    node,
+                    _with(
+                        node,
+                        value=not node.value if isinstance(node.value, bool) else node.value + 1,  # type: ignore[operator]
+                    ),
+                )
             case ast.If():
                 yield node, _with(node, test=ast.Constant(value=False))
             case ast.Return(value=ast.expr()):

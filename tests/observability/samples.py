@@ -1,4 +1,6 @@
-"""One event of every kind, built from the field types, so that a new kind is covered the day it is written."""
+"""One event of every kind, built from the field types, so that a new kind is covered the day it is
+written.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from hearth import events
-from hearth.events import BackendWentDown, Event, ItemEnded, ItemEvent, ItemInterrupted, JobEvent, RequestRejected
+from hearth.events import (
+    BackendWentDown,
+    Event,
+    ItemEnded,
+    ItemEvent,
+    ItemInterrupted,
+    JobEvent,
+    RequestRejected,
+)
 from hearth.types import Lane, Outcome, RequestId
 
 E = TypeVar("E", bound=Event)
@@ -15,8 +25,15 @@ E = TypeVar("E", bound=Event)
 
 def all_kinds() -> list[type[Event]]:
     """Every concrete event class, by name."""
-    found = [known for known in vars(events).values() if isinstance(known, type) and issubclass(known, Event)]
-    return sorted((kind for kind in found if kind not in (Event, ItemEvent, JobEvent)), key=lambda kind: kind.__name__)
+    found = [
+        known
+        for known in vars(events).values()
+        if isinstance(known, type) and issubclass(known, Event)
+    ]
+    return sorted(
+        (kind for kind in found if kind not in (Event, ItemEvent, JobEvent)),
+        key=lambda kind: kind.__name__,
+    )
 
 
 def sample(kind: type[E], /, *, text: str = "word", at: float = 5.0, **chosen: Any) -> E:
@@ -35,7 +52,14 @@ def _value(hint: object, text: str) -> object:
         return (text, text)
     if type(None) in options:
         return _value(options[0], text)
-    known = {str: text, int: 3, float: 1.25, bool: True, Lane: Lane.EXTERNAL, Outcome: Outcome.COMPLETED}
+    known = {
+        str: text,
+        int: 3,
+        float: 1.25,
+        bool: True,
+        Lane: Lane.EXTERNAL,
+        Outcome: Outcome.COMPLETED,
+    }
     return known[typing.cast("type", hint)]
 
 
@@ -44,19 +68,74 @@ def fact(at: float) -> Event:
     return BackendWentDown(at=at, reason="test")
 
 
-OF_ITEM: dict[str, Any] = {"sequence": 1, "request_id": "req_1", "caller": "webui", "model": "home:32b", "task_type": None}
-TOOK: dict[str, Any] = {"queue_s": 0.25, "swap_s": 0.0, "first_byte_s": 0.5, "backend_s": 2.0, "total_s": 2.25}
-CAME_OUT: dict[str, Any] = {"attempts": 1, "interrupt_count": 0, "prompt_tokens": 12, "output_tokens": 34, "status": 200, "reason": ""}
+OF_ITEM: dict[str, Any] = {
+    "sequence": 1,
+    "request_id": "req_1",
+    "caller": "webui",
+    "model": "home:32b",
+    "task_type": None,
+}
+TOOK: dict[str, Any] = {
+    "queue_s": 0.25,
+    "swap_s": 0.0,
+    "first_byte_s": 0.5,
+    "backend_s": 2.0,
+    "total_s": 2.25,
+}
+CAME_OUT: dict[str, Any] = {
+    "attempts": 1,
+    "interrupt_count": 0,
+    "prompt_tokens": 12,
+    "output_tokens": 34,
+    "status": 200,
+    "reason": "",
+}
 NOTHING: dict[str, Any] = {"resumed": None, "cost_usd": None, "chain_id": None}
 
 
-def ended(outcome: Outcome = Outcome.COMPLETED, *, lane: Lane = Lane.EXTERNAL, at: float = 0.0, **more: Any) -> ItemEnded:
-    return ItemEnded(**{**OF_ITEM, **TOOK, **CAME_OUT, **NOTHING, "outcome": outcome, "lane": lane, "at": at, **more})
+def ended(
+    outcome: Outcome = Outcome.COMPLETED,
+    *,
+    lane: Lane = Lane.EXTERNAL,
+    at: float = 0.0,
+    **more: Any,
+) -> ItemEnded:
+    return ItemEnded(
+        **{
+            **OF_ITEM,
+            **TOOK,
+            **CAME_OUT,
+            **NOTHING,
+            "outcome": outcome,
+            "lane": lane,
+            "at": at,
+            **more,
+        }
+    )
 
 
 def interrupted(*, lane: Lane = Lane.EXTERNAL, at: float = 0.0, **more: Any) -> ItemInterrupted:
-    return ItemInterrupted(**{**OF_ITEM, "lane": lane, "at": at, "attempt": 1, "interrupt_count": 1, "ran_s": 1.0, **more})
+    return ItemInterrupted(
+        **{
+            **OF_ITEM,
+            "lane": lane,
+            "at": at,
+            "attempt": 1,
+            "interrupt_count": 1,
+            "ran_s": 1.0,
+            **more,
+        }
+    )
 
 
-def rejected(*, at: float = 0.0, caller: str = "webui", reason: str = "rate_limited", status: int = 429) -> RequestRejected:
-    return RequestRejected(at=at, request_id=RequestId("req_2"), caller=caller, path="/api/chat", status=status, reason=reason)
+def rejected(
+    *, at: float = 0.0, caller: str = "webui", reason: str = "rate_limited", status: int = 429
+) -> RequestRejected:
+    return RequestRejected(
+        at=at,
+        request_id=RequestId("req_2"),
+        caller=caller,
+        path="/api/chat",
+        status=status,
+        reason=reason,
+    )

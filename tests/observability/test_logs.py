@@ -1,4 +1,6 @@
-"""The log: what a line says, whatever text is in it, and how lines get to one output that may be slow, blocked or closed."""
+"""The log: what a line says, whatever text is in it, and how lines get to one output that may be
+slow, blocked or closed.
+"""
 
 from __future__ import annotations
 
@@ -49,20 +51,32 @@ CLOCK = StoppedClock(monotonic_s=100.0, wall_s=NOON)
 # What a line says.
 
 HOSTILE = [
-    *('x\n{"level":"error","event":"forged"}', "x\r\nforged", "\x1b[2J\x1b]0;owned\x07", "\x9b31m", "a\u2028b\u2029c"),
+    *(
+        'x\n{"level":"error","event":"forged"}',
+        "x\r\nforged",
+        "\x1b[2J\x1b]0;owned\x07",
+        "\x9b31m",
+        "a\u2028b\u2029c",
+    ),
     *("\u202egnp.exe", "\ud800 lone", "\x00\x08\x7f", 'a" b=c "', "x" * 100_000),
 ]
 
 
 @for_each("text", ["word", *HOSTILE])
 @for_each("kind", all_kinds())
-def test_every_kind_of_event_is_one_line_with_every_field_in_either_format_whatever_text_it_holds(kind: type[ev.Event], text: str):
+def test_every_kind_of_event_is_one_line_with_every_field_in_either_format_whatever_text_it_holds(
+    kind: type[ev.Event], text: str
+):
     line = line_of(sample(kind, text=text), NOON)
     as_json, as_text = to_json(line), to_text(line, colour=False)
     loaded = json.loads(as_json)
     assert list(loaded)[:3] == ["ts", "level", "event"]
     assert (loaded["ts"], loaded["event"]) == ("2026-01-01T12:00:00.000Z", kind.NAME)
-    assert set(loaded) - {"ts", "level", "event"} == {field.name for field in fields(kind)} - {"at", "counted", "emulated"}
+    assert set(loaded) - {"ts", "level", "event"} == {field.name for field in fields(kind)} - {
+        "at",
+        "counted",
+        "emulated",
+    }
     assert (as_json.isascii(), as_json.isprintable(), as_text.isprintable()) == (True, True, True)
     assert kind.NAME.replace("_", " ") in as_text
     assert len(as_json) < 10_000
@@ -91,16 +105,31 @@ def test_credentials_that_slip_into_a_text_are_masked(text: str, secret: str):
 
 
 def test_a_line_reads_well_and_what_is_in_it_stays_what_it_was():
-    for plain in ("qwen2.5:32b-instruct-q6_K", "open webui", "the token limit was reached", "task-runner", "/api/chat?x=1"):
+    for plain in (
+        "qwen2.5:32b-instruct-q6_K",
+        "open webui",
+        "the token limit was reached",
+        "task-runner",
+        "/api/chat?x=1",
+    ):
         assert escape(clean(plain)) == plain
     assert (len(clean("y" * 5000)), clean("y" * 5000)[-1]) == (MAX_FIELD_CHARS, "…")
-    many = LogLine(wall_at=NOON, level=logging.CRITICAL, event="log", fields={"problems": tuple(str(n) for n in range(50))})
+    many = LogLine(
+        wall_at=NOON,
+        level=logging.CRITICAL,
+        event="log",
+        fields={"problems": tuple(str(n) for n in range(50))},
+    )
     assert json.loads(to_json(many))["problems"][-1] == "… and 30 more"
     assert " ✗ log" in to_text(many, colour=False)
     line = to_text(line_of(rejected(caller='x  status=200 path="/"'), NOON), colour=False)
-    assert 'caller="x  status=200 path=\\"/\\""' in line, "a value cannot pretend to be another pair"
+    assert 'caller="x  status=200 path=\\"/\\""' in line, (
+        "a value cannot pretend to be another pair"
+    )
     assert "  status=429" in line
-    loaded = json.loads(to_json(line_of(ended(queue_s=float("inf"), swap_s=float("nan"), total_s=1.00000049), NOON)))
+    loaded = json.loads(
+        to_json(line_of(ended(queue_s=float("inf"), swap_s=float("nan"), total_s=1.00000049), NOON))
+    )
     assert (loaded["queue_s"], loaded["swap_s"], loaded["total_s"]) == ("inf", "nan", 1.0)
     assert (loaded["attempts"], loaded["task_type"], loaded["lane"]) == (1, None, "external")
     text = to_text(line_of(ended(), NOON), colour=False)
@@ -127,22 +156,33 @@ LEVELS = {
 }
 ENDS: list[tuple[ev.Event, bool]] = [
     *((ended(outcome), outcome in {Outcome.FAILED, Outcome.EXPIRED}) for outcome in Outcome),
-    *((sample(ev.JobEnded, state=state), state == "failed") for state in ("completed", "cancelled", "failed")),
-    *((sample(ev.BatchEnded, state=state), state in {"failed", "expired"}) for state in ("completed", "cancelled", "failed", "expired")),
+    *(
+        (sample(ev.JobEnded, state=state), state == "failed")
+        for state in ("completed", "cancelled", "failed")
+    ),
+    *(
+        (sample(ev.BatchEnded, state=state), state in {"failed", "expired"})
+        for state in ("completed", "cancelled", "failed", "expired")
+    ),
     *((sample(ev.SwapCompleted, offloaded=offloaded), offloaded) for offloaded in (True, False)),
 ]
 
 
 def test_levels_follow_what_an_owner_should_look_at_and_an_end_warns_only_where_it_is_bad():
     for level, names in LEVELS.items():
-        assert " ".join(sorted(kind.NAME for kind in all_kinds() if level_of(sample(kind)) == level)) == names
+        assert (
+            " ".join(sorted(kind.NAME for kind in all_kinds() if level_of(sample(kind)) == level))
+            == names
+        )
     for event, is_bad in ENDS:
         assert level_of(event) == (logging.WARNING if is_bad else logging.INFO), event
     stream = io.StringIO()
     with logging_to(stream, level="warning") as (_, sink):
         for event, _ in ENDS:
             EventFanout((sink,)).emit(event)
-    assert [line["event"] for line in lines(stream)] == [event.NAME for event, is_bad in ENDS if is_bad]
+    assert [line["event"] for line in lines(stream)] == [
+        event.NAME for event, is_bad in ENDS if is_bad
+    ]
 
 
 # How it gets to the output.
@@ -192,7 +232,9 @@ def test_at_info_a_finished_item_is_one_line_with_the_wall_time_of_its_end_and_i
     with logging_to(stream, level="info") as (_, sink):
         for kind in (ev.ItemQueued, ev.ItemDispatched, ev.ItemStreaming, ev.ItemEnded):
             sink.emit(sample(kind, at=98.5))
-    assert [(line["event"], line["ts"]) for line in lines(stream)] == [("item_ended", "2026-01-01T11:59:58.500Z")]
+    assert [(line["event"], line["ts"]) for line in lines(stream)] == [
+        ("item_ended", "2026-01-01T11:59:58.500Z")
+    ]
 
 
 @for_each(
@@ -210,7 +252,9 @@ def test_at_info_a_finished_item_is_one_line_with_the_wall_time_of_its_end_and_i
         ("text", io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
     ],
 )
-def test_auto_is_text_in_a_terminal_and_json_elsewhere_and_colour_follows_the_conventions(log_format, kind, environ, is_json, coloured):
+def test_auto_is_text_in_a_terminal_and_json_elsewhere_and_colour_follows_the_conventions(
+    log_format, kind, environ, is_json, coloured
+):
     stream = kind()
     with logging_to(stream, log_format, **environ) as (_, sink):
         sink.emit(ended())
@@ -229,11 +273,19 @@ def test_what_libraries_log_comes_out_in_the_same_format_and_of_an_exception_onl
 
     stream = io.StringIO()
     with logging_to(stream):
-        logging.getLogger("some.library").warning("connection to %s\nfailed", "https://user:hunter2@example.org/")
+        logging.getLogger("some.library").warning(
+            "connection to %s\nfailed", "https://user:hunter2@example.org/"
+        )
         logging.getLogger("some.library").info("chatter")
         logging.getLogger("hearth.part").info("ours")
-        for said in ({"msg": "it is %s", "args": (Unspeakable(),)}, {"msg": Unspeakable()}, {"msg": "%d apples", "args": ("three",)}):
-            logging.getLogger().handlers[-1].handle(logging.makeLogRecord({"name": "some.library", **said}))
+        for said in (
+            {"msg": "it is %s", "args": (Unspeakable(),)},
+            {"msg": Unspeakable()},
+            {"msg": "%d apples", "args": ("three",)},
+        ):
+            logging.getLogger().handlers[-1].handle(
+                logging.makeLogRecord({"name": "some.library", **said})
+            )
         try:
             fail()
         except RuntimeError as error:
@@ -241,22 +293,41 @@ def test_what_libraries_log_comes_out_in_the_same_format_and_of_an_exception_onl
             loop = asyncio.new_event_loop()
             future = loop.create_future()
             future.set_exception(error)
-            loop.call_exception_handler({"message": "Future exception was never retrieved", "exception": error, "future": future})
+            loop.call_exception_handler(
+                {
+                    "message": "Future exception was never retrieved",
+                    "exception": error,
+                    "future": future,
+                }
+            )
             future.exception()
             loop.close()
     first, *others, failed, future_failed = lines(stream)
     assert (first["level"], first["event"], first["logger"]) == ("warning", "log", "some.library")
     assert first["message"] == "connection to https://***@example.org/\nfailed"
     assert [line["message"] for line in others] == ["ours", "it is %s", "Unspeakable", "%d apples"]
-    for line, text in ((failed, "it failed"), (future_failed, "Future exception was never retrieved")):
-        assert (line["error"], line["message"], line["frames"][-1].rpartition(":")[0]) == ("RuntimeError", text, __name__)
+    for line, text in (
+        (failed, "it failed"),
+        (future_failed, "Future exception was never retrieved"),
+    ):
+        assert (line["error"], line["message"], line["frames"][-1].rpartition(":")[0]) == (
+            "RuntimeError",
+            text,
+            __name__,
+        )
     assert "prompt" not in stream.getvalue()
 
 
 def test_closing_restores_logging_as_it_was():
     def state() -> tuple[object, ...]:
         root, ours = logging.getLogger(), logging.getLogger("hearth")
-        return list(root.handlers), ours.level, logging.logThreads, logging.logProcesses, logging.logMultiprocessing
+        return (
+            list(root.handlers),
+            ours.level,
+            logging.logThreads,
+            logging.logProcesses,
+            logging.logMultiprocessing,
+        )
 
     before, stream = state(), io.StringIO()
     with logging_to(stream) as (_, sink):
@@ -324,7 +395,10 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: P
 def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
     reader, writer = os.pipe()
     os.set_blocking(writer, blocking)
-    with os.fdopen(writer, "w", encoding="utf-8") as stream, os.fdopen(reader, encoding="utf-8") as written:
+    with (
+        os.fdopen(writer, "w", encoding="utf-8") as stream,
+        os.fdopen(reader, encoding="utf-8") as written,
+    ):
         output = logs.configure_logging("json", stream, environ={})
         for _ in range(400):
             LogSink(CLOCK, output).emit(ended())
@@ -337,7 +411,10 @@ def test_a_character_that_cannot_be_shown_is_escaped_and_a_closed_stream_does_no
     stream = os.fdopen(writer, "w", encoding="ascii")
     output = logs.configure_logging("text", stream, environ={})
     stream.close()
-    with Path(os.devnull).open("rb") as _reuses_the_number, os.fdopen(reader, encoding="ascii") as written:
+    with (
+        Path(os.devnull).open("rb") as _reuses_the_number,
+        os.fdopen(reader, encoding="ascii") as written,
+    ):
         logging.getLogger("some.library").error("grün")
         assert output.close()
         assert "gr\\xfcn" in next(written)
@@ -352,21 +429,36 @@ def told(repeats: Repeats, now: float) -> list[tuple[str, int, str, int]]:
 
 def test_the_first_of_a_minute_are_told_and_the_rest_are_counted_and_hide_no_other():
     repeats, most, minute = Repeats(), logs.LINES_PER_MINUTE, logs.WINDOW_S
-    assert [repeats.admits(rejected(at=number / 10)) for number in range(most + 5)] == [True] * most + [False] * 5
-    for other in (rejected(at=1, caller="camera"), rejected(at=1, status=503), rejected(at=1, reason="queue_full")):
+    assert [repeats.admits(rejected(at=number / 10)) for number in range(most + 5)] == [
+        True
+    ] * most + [False] * 5
+    for other in (
+        rejected(at=1, caller="camera"),
+        rejected(at=1, status=503),
+        rejected(at=1, reason="queue_full"),
+    ):
         assert repeats.admits(other)
     assert told(repeats, minute - 0.1) == []
     assert told(repeats, minute) == [("webui", 429, "rate_limited", 5)]
     assert told(repeats, minute + 1) == []
-    assert all(repeats.admits(rejected(at=minute + 1)) for _ in range(most)), "the next minute begins anew"
+    assert all(repeats.admits(rejected(at=minute + 1)) for _ in range(most)), (
+        "the next minute begins anew"
+    )
     assert told(repeats, 3 * minute) == []
-    new_ones = sum(repeats.admits(rejected(at=200, caller=f"192.0.2.{number}")) for number in range(logs.KINDS + 100))
+    new_ones = sum(
+        repeats.admits(rejected(at=200, caller=f"192.0.2.{number}"))
+        for number in range(logs.KINDS + 100)
+    )
     assert new_ones == logs.KINDS + most, "ever new callers take no memory"
-    assert repeats.admits(rejected(at=200, caller="192.0.2.0")), "one that is known stays one of its own"
+    assert repeats.admits(rejected(at=200, caller="192.0.2.0")), (
+        "one that is known stays one of its own"
+    )
     assert told(repeats, 200 + minute) == [(logs.OTHERS, 0, logs.OTHERS, 100 - most)]
 
 
-SHORT = ev.BudgetExhausted(at=1, caller="webui", own=False, wanted_usd=0.2, spent_usd=0.9, limit_usd=1.0)
+SHORT = ev.BudgetExhausted(
+    at=1, caller="webui", own=False, wanted_usd=0.2, spent_usd=0.9, limit_usd=1.0
+)
 STOPPED = ev.GatewayStopped(at=2, uptime_s=2)
 
 
@@ -378,14 +470,27 @@ STOPPED = ev.GatewayStopped(at=2, uptime_s=2)
         (SHORT, fact(61), "more_budget_exhausted", "budget_exceeded"),
     ],
 )
-def test_the_log_sums_them_up_with_the_first_event_after_their_minute_or_the_last_of_all(event, next_one, name, reason):
+def test_the_log_sums_them_up_with_the_first_event_after_their_minute_or_the_last_of_all(
+    event, next_one, name, reason
+):
     stream = io.StringIO()
     with logging_to(stream) as (_, sink):
         for each in (*(event for _ in range(1000)), fact(30), next_one):
             sink.emit(each)
     found = lines(stream)
-    assert [line["event"] for line in found] == [event.NAME] * logs.LINES_PER_MINUTE + ["backend_went_down", name, next_one.NAME]
-    summary = {"level": "warning", "event": name, "caller": "webui", "status": 429, "reason": reason, "count": 990}
+    assert [line["event"] for line in found] == [event.NAME] * logs.LINES_PER_MINUTE + [
+        "backend_went_down",
+        name,
+        next_one.NAME,
+    ]
+    summary = {
+        "level": "warning",
+        "event": name,
+        "caller": "webui",
+        "status": 429,
+        "reason": reason,
+        "count": 990,
+    }
     assert {key: value for key, value in found[-2].items() if key != "ts"} == summary
 
 
@@ -402,7 +507,12 @@ print("leaving", file=sys.stderr)
 
 
 def test_a_process_whose_stdout_nobody_reads_still_exits_cleanly():
-    with subprocess.Popen([sys.executable, "-c", BLOCKED_PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", BLOCKED_PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stderr is not None
         said = process.stderr.read()
         assert process.wait(WITHIN_S) == 0

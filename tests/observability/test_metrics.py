@@ -1,4 +1,6 @@
-"""What is counted, what is read, under which bounded names, and that the page, its documentation and the dashboard agree."""
+"""What is counted, what is read, under which bounded names, and that the page, its documentation
+and the dashboard agree.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from hearth import events as ev
 from hearth.api.app import HearthApp
 from hearth.bootstrap import running_gateway
 from hearth.config.loading import parse_config
-from hearth.config.settings import AuthSettings, BackendMode, GatewayConfig, KeySettings, ModelSettings, Settings
+from hearth.config.settings import (
+    AuthSettings,
+    BackendMode,
+    GatewayConfig,
+    KeySettings,
+    ModelSettings,
+    Settings,
+)
 from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS
@@ -61,13 +70,33 @@ def counted(*events: Event) -> Metrics:
 LANE_MODEL = {"lane": "external", "model": "home:32b"}
 STUCK = sample(ev.SwapFailed, from_models=("a",), to_model="", reason="swap_failed")
 COUNTED: list[tuple[Event, str, str, float]] = [
-    (sample(ev.ItemQueued, caller="webui"), "requests_accepted_total", "lane=external caller=webui", 1),
+    (
+        sample(ev.ItemQueued, caller="webui"),
+        "requests_accepted_total",
+        "lane=external caller=webui",
+        1,
+    ),
     (ended(), "requests_total", "lane=external model=home:32b outcome=completed", 1),
     (ended(Outcome.EXPIRED), "requests_total", "lane=external model=home:32b outcome=expired", 1),
-    (ended(lane=Lane.INTERNAL), "requests_total", "lane=internal model=home:32b outcome=completed", 1),
+    (
+        ended(lane=Lane.INTERNAL),
+        "requests_total",
+        "lane=internal model=home:32b outcome=completed",
+        1,
+    ),
     (ended(), "caller_requests_total", "lane=external caller=webui outcome=completed", 1),
-    (ended(Outcome.FAILED), "caller_requests_total", "lane=external caller=webui outcome=failed", 1),
-    (ended(Outcome.FAILED, reason="backend_gone"), "request_failures_total", "lane=external reason=backend_gone", 1),
+    (
+        ended(Outcome.FAILED),
+        "caller_requests_total",
+        "lane=external caller=webui outcome=failed",
+        1,
+    ),
+    (
+        ended(Outcome.FAILED, reason="backend_gone"),
+        "request_failures_total",
+        "lane=external reason=backend_gone",
+        1,
+    ),
     (ended(), "tokens_total", "lane=external model=home:32b kind=prompt", 12),
     (ended(), "tokens_total", "lane=external model=home:32b kind=output", 34),
     (ended(), "caller_tokens_total", "lane=external caller=webui kind=output", 34),
@@ -91,20 +120,55 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     (sample(ev.ItemResumed, catch_up_s=1.5), "replay_catch_up_seconds_total", "", 1.5),
     (sample(ev.ItemDiverged), "replays_total", "result=diverged", 1),
     (sample(ev.ItemResent, reason="backend_gone"), "resends_total", "reason=backend_gone", 1),
-    (sample(ev.ItemBrokenOff, reason="runner_died"), "broken_streams_total", "reason=runner_died", 1),
-    (sample(ev.SwapCompleted, from_models=("a",), to_model="b"), "swaps_total", "from_model=a to_model=b", 1),
-    (sample(ev.SwapCompleted, from_models=("a", "c"), to_model="b"), "swaps_total", "from_model=a+c to_model=b", 1),
-    (sample(ev.SwapCompleted, from_models=(), to_model="b"), "swaps_total", "from_model=none to_model=b", 1),
-    (sample(ev.SwapCompleted, from_models=("a",), to_model="b", swap_s=9.0), "swap_seconds_total", "from_model=a to_model=b", 9),
+    (
+        sample(ev.ItemBrokenOff, reason="runner_died"),
+        "broken_streams_total",
+        "reason=runner_died",
+        1,
+    ),
+    (
+        sample(ev.SwapCompleted, from_models=("a",), to_model="b"),
+        "swaps_total",
+        "from_model=a to_model=b",
+        1,
+    ),
+    (
+        sample(ev.SwapCompleted, from_models=("a", "c"), to_model="b"),
+        "swaps_total",
+        "from_model=a+c to_model=b",
+        1,
+    ),
+    (
+        sample(ev.SwapCompleted, from_models=(), to_model="b"),
+        "swaps_total",
+        "from_model=none to_model=b",
+        1,
+    ),
+    (
+        sample(ev.SwapCompleted, from_models=("a",), to_model="b", swap_s=9.0),
+        "swap_seconds_total",
+        "from_model=a to_model=b",
+        9,
+    ),
     (sample(ev.ModelUnresponsive, model="b"), "unresponsive_reloads_total", "model=b", 1),
-    (sample(ev.SwapFailed, to_model="b", reason="timeout"), "swap_failures_total", "to_model=b reason=timeout", 1),
+    (
+        sample(ev.SwapFailed, to_model="b", reason="timeout"),
+        "swap_failures_total",
+        "to_model=b reason=timeout",
+        1,
+    ),
     (sample(ev.LoadCut, to_model="b"), "loads_cut_total", "to_model=b", 1),
     (sample(ev.TurnBegan, model="b"), "turns_total", "model=b", 1),
     (STUCK, "unload_failures_total", "model=a reason=swap_failed", 1),
     (sample(ev.BackendWentDown), "backend_outages_total", "", 1),
     (sample(ev.BackendCameUp, down_s=30.0), "backend_down_seconds_total", "", 30),
     (sample(ev.AlertSent, target="ntfy", alerts=3), "alerts_sent_total", "target=ntfy", 3),
-    (sample(ev.AlertFailed, target="ntfy", reason="dns", alerts=2), "alerts_failed_total", "target=ntfy reason=dns", 2),
+    (
+        sample(ev.AlertFailed, target="ntfy", reason="dns", alerts=2),
+        "alerts_failed_total",
+        "target=ntfy reason=dns",
+        2,
+    ),
     (sample(ev.ConfigReloaded), "config_reloads_total", "result=accepted", 1),
     (sample(ev.ConfigRejected), "config_reloads_total", "result=rejected", 1),
     (sample(ev.DiskRanLow), "disk_low", "", 1),
@@ -125,16 +189,24 @@ COUNTED: list[tuple[Event, str, str, float]] = [
 def test_an_event_is_counted_where_the_owner_looks_for_it(event, name, labels, expected):
     of = dict(label.split("=") for label in labels.split())
     twice = expected if name == "disk_low" else 2 * expected
-    assert [number(counted(*events), f"hearth_{name}", **of) for events in ((event,), (event, event))] == [expected, twice]
+    assert [
+        number(counted(*events), f"hearth_{name}", **of) for events in ((event,), (event, event))
+    ] == [expected, twice]
 
 
 def test_every_kind_that_is_counted_stands_above_and_no_kind_is_too_much():
     counted_kinds = {kind for kind in all_kinds() if Metrics().handler_of(kind) is not None}
     assert counted_kinds - {type(event) for event, *_ in COUNTED} == {ev.DiskSpaceReturned}
     tallies = counted(*map(sample, all_kinds()), ended(prompt_tokens=None, output_tokens=None))
-    assert number(tallies, "hearth_tokens_total", **LANE_MODEL, kind="prompt") == 0, "an unknown number of tokens is none"
-    assert number(counted(sample(ev.DiskRanLow), sample(ev.DiskSpaceReturned)), "hearth_disk_low") == 0
-    assert not any(name == "hearth_swap_failures_total" for name, _ in numbers(counted(STUCK).metrics())), "one that did not leave"
+    assert number(tallies, "hearth_tokens_total", **LANE_MODEL, kind="prompt") == 0, (
+        "an unknown number of tokens is none"
+    )
+    assert (
+        number(counted(sample(ev.DiskRanLow), sample(ev.DiskSpaceReturned)), "hearth_disk_low") == 0
+    )
+    assert not any(
+        name == "hearth_swap_failures_total" for name, _ in numbers(counted(STUCK).metrics())
+    ), "one that did not leave"
 
 
 def test_many_models_callers_reasons_and_directions_share_the_label_other():
@@ -148,7 +220,11 @@ def test_many_models_callers_reasons_and_directions_share_the_label_other():
             interrupted(model=model),
             sample(ev.ItemQueued, caller=caller),
             sample(ev.SwapCompleted, from_models=(f"model-{each // 40}",), to_model=model),
-            sample(ev.SwapCompleted, from_models=(f"model-{each % 50}",), to_model=f"model-{each // 50}"),
+            sample(
+                ev.SwapCompleted,
+                from_models=(f"model-{each % 50}",),
+                to_model=f"model-{each // 50}",
+            ),
             sample(ev.SwapFailed, to_model=model, reason=f"reason-{each}"),
             sample(ev.SwapFailed, from_models=(model,), to_model="", reason=f"reason-{each}"),
         ]
@@ -179,8 +255,12 @@ async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest_and
         gateway = house.gateway
         assert number(gateway, "hearth_queue_depth", lane="external", band="external") == 2
         assert number(gateway, "hearth_queue_depth", lane="internal", band="critical") == 0
-        assert number(gateway, "hearth_queue_oldest_age_seconds", lane="external", band="external") == pytest.approx(11)
-        assert number(gateway, "hearth_queue_oldest_age_seconds", lane="internal", band="normal") == 0
+        assert number(
+            gateway, "hearth_queue_oldest_age_seconds", lane="external", band="external"
+        ) == pytest.approx(11)
+        assert (
+            number(gateway, "hearth_queue_oldest_age_seconds", lane="internal", band="normal") == 0
+        )
         assert number(gateway, "hearth_queue_limit", lane="external") == 7
         assert number(gateway, "hearth_queue_model_depth", model="b:latest") == 2
         assert number(gateway, "hearth_requests_running", lane="external", model="a:latest") == 1
@@ -189,7 +269,9 @@ async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest_and
         await asyncio.sleep(30)
         overhead = float(str(house.gpu_status["swap_overhead_pct_1h"]))
         assert number(gateway, "hearth_swap_overhead_ratio") == pytest.approx(overhead / 100) != 0
-        assert number(gateway, "hearth_swaps_total", from_model="a:latest", to_model="b:latest") == 1
+        assert (
+            number(gateway, "hearth_swaps_total", from_model="a:latest", to_model="b:latest") == 1
+        )
         assert number(gateway, "hearth_queue_depth", lane="external", band="external") == 0
         for each in range(MODELS):
             gateway.records.metrics.emit(ended(model=f"model-{each}"))
@@ -203,8 +285,12 @@ async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest_and
 
 @in_virtual_time
 async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
-    settings = settings_with(scheduling={"preemption": "at_once"}).replace(models={"a": ModelSettings(parallel=2)})
-    async with House(FakeModel(name="a", parallel=2), "b", resident=("a",), settings=settings) as house:
+    settings = settings_with(scheduling={"preemption": "at_once"}).replace(
+        models={"a": ModelSettings(parallel=2)}
+    )
+    async with House(
+        FakeModel(name="a", parallel=2), "b", resident=("a",), settings=settings
+    ) as house:
         house.submit("a", service_s=50.0)
         await asyncio.sleep(4)
         house.submit("a", service_s=50.0)
@@ -213,7 +299,9 @@ async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
         await asyncio.sleep(5)
         waiting = house.worker.scheduler.state.waiting.in_order(Band.INTERRUPTED)
         assert [entry.item.sequence for entry in waiting] == [2, 1]
-        assert number(house.gateway, "hearth_queue_oldest_age_seconds", lane="external", band="interrupted") == pytest.approx(15)
+        assert number(
+            house.gateway, "hearth_queue_oldest_age_seconds", lane="external", band="interrupted"
+        ) == pytest.approx(15)
         assert number(house.gateway, "hearth_preemptions_total", model="a:latest") == 2
 
 
@@ -225,9 +313,17 @@ async def test_the_card_is_absent_until_it_says_something_and_0_when_it_is_lost_
         def read(*names: str) -> list[float | None]:
             return [number(gateway, f"hearth_{name}") for name in names]
 
-        card = ("gpu_up", "gpu_memory_total_bytes", "gpu_memory_foreign_bytes", "gpu_temperature_celsius", "gpu_power_limit_watts")
+        card = (
+            "gpu_up",
+            "gpu_memory_total_bytes",
+            "gpu_memory_foreign_bytes",
+            "gpu_temperature_celsius",
+            "gpu_power_limit_watts",
+        )
         assert read(*card) == [None] * 5
-        tracker.record_reading(GpuReading(name="card", total_mib=24_576, utilisation_pct=40, temperature_c=61), 512)
+        tracker.record_reading(
+            GpuReading(name="card", total_mib=24_576, utilisation_pct=40, temperature_c=61), 512
+        )
         assert read(*card) == [1, 24 * 1024**3, 512 * 1024**2, 61, None]
         assert read("gpu_utilisation_ratio") == [pytest.approx(0.4)]
         tracker.record_no_reading()
@@ -270,10 +366,15 @@ READ: list[tuple[str, dict[str, str], float]] = [
 @in_virtual_time
 async def test_parts_that_a_house_does_not_have_are_absent_and_those_that_it_has_are_read():
     async with House("a") as house:
-        assert {number(house.gateway, f"hearth_{name}", **labels) for name, labels, _ in READ} == {None}
+        assert {number(house.gateway, f"hearth_{name}", **labels) for name, labels, _ in READ} == {
+            None
+        }
         for name, part in PARTS.items():
             house.gateway.show(name, lambda part=part: part)  # type: ignore[misc]
-        assert [(name, labels, number(house.gateway, f"hearth_{name}", **labels)) for name, labels, _ in READ] == READ
+        assert [
+            (name, labels, number(house.gateway, f"hearth_{name}", **labels))
+            for name, labels, _ in READ
+        ] == READ
 
 
 # The page, its documentation, the dashboard and the rules.
@@ -289,8 +390,12 @@ def test_every_event_and_metric_is_documented_once_and_says_when_it_happens_and_
         when, _, said = (" ".join((kind.__doc__ or "").split())).partition(" Fields: ")
         assert when.endswith("."), kind
         if said:
-            assert set(re.findall(r"`([a-z_]+)`", said)) - {"reason"} | ({"reason"} & own_fields(kind)) == own_fields(kind), kind
-    assert sorted(re.findall(r"^\| `(\w+)` \|", events_page(), re.MULTILINE)) == sorted(kind.NAME for kind in all_kinds())
+            assert set(re.findall(r"`([a-z_]+)`", said)) - {"reason"} | (
+                {"reason"} & own_fields(kind)
+            ) == own_fields(kind), kind
+    assert sorted(re.findall(r"^\| `(\w+)` \|", events_page(), re.MULTILINE)) == sorted(
+        kind.NAME for kind in all_kinds()
+    )
     assert re.findall(r"^\| `(\w+)` \|", metrics_page(), re.MULTILINE) == list(FAMILIES)
     for family in FAMILIES.values():
         assert re.fullmatch(r"hearth_[a-z_]+", family.name)
@@ -299,19 +404,28 @@ def test_every_event_and_metric_is_documented_once_and_says_when_it_happens_and_
 
 
 def metrics_in(expression: str) -> set[str]:
-    """Names of metrics of ours, without what a histogram adds to them; recording rules have a colon and are others."""
+    """Names of metrics of ours, without what a histogram adds to them; recording rules have a colon
+    and are others.
+    """
     found = set(re.findall(r"\bhearth_\w+", expression))
-    return {name if name in FAMILIES else re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+    return {
+        name if name in FAMILIES else re.sub(r"_(bucket|sum|count)$", "", name) for name in found
+    }
 
 
 def expressions(dashboard: dict[str, Any]) -> list[str]:
-    panels = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    panels = [
+        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())
+    ]
     return [*panels, *(note["expr"] for note in dashboard["annotations"]["list"])]
 
 
 def test_dashboard_and_rules_ask_for_metrics_that_exist_by_labels_that_they_have():
     dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
-    shown, asked = set().union(*map(metrics_in, expressions(dashboard))), metrics_in(RULES.read_text(encoding="utf-8"))
+    shown, asked = (
+        set().union(*map(metrics_in, expressions(dashboard))),
+        metrics_in(RULES.read_text(encoding="utf-8")),
+    )
     assert shown | asked <= set(FAMILIES)
     assert 2 * len(shown) >= len(FAMILIES)
     assert "hearth_backend_up" in asked
@@ -320,7 +434,11 @@ def test_dashboard_and_rules_ask_for_metrics_that_exist_by_labels_that_they_have
     assert all(panel["title"] and panel["targets"] for panel in panels)
     known = {label for family in FAMILIES.values() for label in family.labels} | {"le", "job"}
     for text in (*expressions(dashboard), RULES.read_text(encoding="utf-8")):
-        grouped = {name.strip() for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", text) for name in group.split(",")}
+        grouped = {
+            name.strip()
+            for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", text)
+            for name in group.split(",")
+        }
         chosen = set(re.findall(r"[{,](\w+)(?:=~|!~|!=|=)\"", text))
         assert grouped | chosen <= known, text
 
@@ -334,25 +452,49 @@ EMPTY_AT_REST = {"hearth_alerts_active", "hearth_pinned", "hearth_queue_model_de
 """Gauges with a label for something that there is none of."""
 
 
-async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works_and_a_number_for_all_it_can_know(tmp_path):
+async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works_and_a_number_for_all_it_can_know(
+    tmp_path,
+):
     config = parse_config(EVERYTHING.format(folder=tmp_path), source="f", environ={"KEY": "x"})
     running = running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR, store=True)
     async with running as (_, url), aiohttp.ClientSession() as caller:
-        body = {"model": "llama3.1:8b", "prompt": "hi", "stream": False, "options": {"num_predict": 2}}
+        body = {
+            "model": "llama3.1:8b",
+            "prompt": "hi",
+            "stream": False,
+            "options": {"num_predict": 2},
+        }
         asked = asyncio.ensure_future(caller.post(f"{url}/api/generate", json=body))
         headers = (await caller.get(f"{url}/metrics")).headers
         pages = [await (await caller.get(f"{url}/metrics")).text() for _ in range(3)]
         assert (await asked).status == 200
         pages.append(await (await caller.get(f"{url}/metrics")).text())
-    assert (headers["content-type"], headers["cache-control"]) == ("text/plain; version=0.0.4; charset=utf-8", "no-store")
+    assert (headers["content-type"], headers["cache-control"]) == (
+        "text/plain; version=0.0.4; charset=utf-8",
+        "no-store",
+    )
     assert "\nprocess_resident_memory_bytes " in pages[0]
     for page in pages:
-        assert {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE hearth_")} == set(FAMILIES)
-    found = {each.name: [sample.value for sample in each.samples] for each in text_string_to_metric_families(pages[-1])}
-    assert [found[f"hearth_{name}"] for name in ("requests", "backend_emulated", "ready")] == [[1.0]] * 3
+        assert {
+            line.split()[2] for line in page.splitlines() if line.startswith("# TYPE hearth_")
+        } == set(FAMILIES)
+    found = {
+        each.name: [sample.value for sample in each.samples]
+        for each in text_string_to_metric_families(pages[-1])
+    }
+    assert [found[f"hearth_{name}"] for name in ("requests", "backend_emulated", "ready")] == [
+        [1.0]
+    ] * 3
     assert found["hearth_connections"] >= [1.0]
-    assert [len(found[f"hearth_cloud_{name}"]) for name in ("spent_today_usd", "reserved_usd")] == [2, 2], "a number for each lane"
-    silent = {name for name in FAMILIES if not found[name.removesuffix("_total")] and not name.startswith("hearth_gpu_")}
+    assert [len(found[f"hearth_cloud_{name}"]) for name in ("spent_today_usd", "reserved_usd")] == [
+        2,
+        2,
+    ], "a number for each lane"
+    silent = {
+        name
+        for name in FAMILIES
+        if not found[name.removesuffix("_total")] and not name.startswith("hearth_gpu_")
+    }
     assert {name for name in silent if FAMILIES[name].kind == "gauge"} == EMPTY_AT_REST
     assert {name for name in silent if not FAMILIES[name].labels} == set()
 
@@ -363,6 +505,12 @@ async def test_nothing_that_a_caller_makes_up_is_a_label():
     async with running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (gateway, _):
         app = HearthApp(gateway)
         for each in range(5):
-            await ask(app, "POST", f"/made/up/{each}", key=f"made-up-{each}", x_caller=f"caller-{each}")
-        [rejected] = [metric for metric in gateway.metrics() if metric.name == "hearth_requests_rejected"]
-        assert [(each.labels, each.value) for each in rejected.samples] == [({"caller": "unknown", "reason": "unauthenticated"}, 5)]
+            await ask(
+                app, "POST", f"/made/up/{each}", key=f"made-up-{each}", x_caller=f"caller-{each}"
+            )
+        [rejected] = [
+            metric for metric in gateway.metrics() if metric.name == "hearth_requests_rejected"
+        ]
+        assert [(each.labels, each.value) for each in rejected.samples] == [
+            ({"caller": "unknown", "reason": "unauthenticated"}, 5)
+        ]

@@ -1,4 +1,6 @@
-"""The real Prometheus of Debian (package `prometheus`): its own tools judge page, rules and dashboard, and it scrapes a gateway."""
+"""The real Prometheus of Debian (package `prometheus`): its own tools judge page, rules and
+dashboard, and it scrapes a gateway.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,16 @@ from tests.worker.house import House
 
 HERE = Path(__file__).parent
 PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
-pytestmark = pytest.mark.skipif(PROMTOOL is None or PROMETHEUS is None, reason="needs Debian's package `prometheus`")
+pytestmark = pytest.mark.skipif(
+    PROMTOOL is None or PROMETHEUS is None, reason="needs Debian's package `prometheus`"
+)
 KEY = "hearth_for_prometheus"
 
 
 def promtool(*arguments: str, stdin: bytes = b"", cwd: Path = HERE) -> str:
-    done = subprocess.run([str(PROMTOOL), *arguments], input=stdin, capture_output=True, cwd=cwd, check=False)
+    done = subprocess.run(
+        [str(PROMTOOL), *arguments], input=stdin, capture_output=True, cwd=cwd, check=False
+    )
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 0, said
     return said
@@ -51,16 +57,28 @@ async def test_promtool_finds_nothing_wrong_with_the_page():
 def test_the_alert_rules_are_valid_and_fire_when_and_only_when_they_should():
     assert "SUCCESS" in promtool("check", "rules", str(RULES))
     assert "SUCCESS" in promtool("test", "rules", "rules_test.yml")
-    alerts = {rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"] if "alert" in rule}
+    alerts = {
+        rule["alert"]
+        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
     cases = (HERE / "rules_test.yml").read_text()
     assert {alert for alert in alerts if f'alertname="{alert}"' not in cases} == set()
 
 
 def test_every_expression_of_the_dashboard_is_one_that_prometheus_understands(tmp_path):
     dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
-    plain = [each.replace("$__rate_interval", "5m").replace("$job", ".+") for each in expressions(dashboard)]
-    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(plain)]
-    (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    plain = [
+        each.replace("$__rate_interval", "5m").replace("$job", ".+")
+        for each in expressions(dashboard)
+    ]
+    rules = [
+        {"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(plain)
+    ]
+    (tmp_path / "panels.yml").write_text(
+        json.dumps({"groups": [{"name": "panels", "rules": rules}]})
+    )
     assert f"{len(plain)} rules found" in promtool("check", "rules", str(tmp_path / "panels.yml"))
 
 
@@ -80,10 +98,17 @@ async def test_prometheus_scrapes_a_gateway_with_a_key_and_fires_an_alert_about_
 
 @asynccontextmanager
 async def prometheus(folder: Path, target: str, alerts_at: str) -> AsyncIterator[None]:
-    """The real one, with the configuration that docs/metrics.md shows, our rules, and one rule that always fires."""
+    """The real one, with the configuration that docs/metrics.md shows, our rules, and one rule that
+    always fires.
+    """
     (folder / "hearth.key").write_text(KEY)
-    always = {"alert": "ScrapedTheEmulator", "expr": "hearth_build_info * on (job) group_left hearth_backend_emulated == 1"}
-    (folder / "always.yml").write_text(json.dumps({"groups": [{"name": "always", "rules": [always]}]}))
+    always = {
+        "alert": "ScrapedTheEmulator",
+        "expr": "hearth_build_info * on (job) group_left hearth_backend_emulated == 1",
+    }
+    (folder / "always.yml").write_text(
+        json.dumps({"groups": [{"name": "always", "rules": [always]}]})
+    )
     job = {
         "job_name": "hearth",
         "authorization": {"type": "Bearer", "credentials_file": str(folder / "hearth.key")},
@@ -97,6 +122,15 @@ async def prometheus(folder: Path, target: str, alerts_at: str) -> AsyncIterator
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
     promtool("check", "config", str(folder / "prometheus.yml"))
-    command = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}", "--web.listen-address=127.0.0.1:0")
-    async with started(str(PROMETHEUS), *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL):
+    command = (
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+    )
+    async with started(
+        str(PROMETHEUS),
+        *command,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    ):
         yield

@@ -1,4 +1,6 @@
-"""Where every request is and how long the last ones took: phases under way, percentiles of an hour, and what was lost."""
+"""Where every request is and how long the last ones took: phases under way, percentiles of an hour,
+and what was lost.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ import pytest
 from hearth import events as ev
 from hearth.bootstrap.assembly import join_latency
 from hearth.observability.metric_families import MODELS
-from hearth.observability.requests import KEPT, PHASES, SPAN_S, TTL_S, RequestTracker, Timeline, seconds_of
+from hearth.observability.requests import (
+    KEPT,
+    PHASES,
+    SPAN_S,
+    TTL_S,
+    RequestTracker,
+    Timeline,
+    seconds_of,
+)
 from hearth.types import Invocation, Lane, Outcome, RequestId, Sequence
 from tests.observability.samples import ended, sample
 from tests.observability.test_metrics import number
@@ -36,10 +46,16 @@ def fed(*events: ev.Event) -> RequestTracker:
 
 
 def places(tracker: RequestTracker) -> dict[int, tuple[str, float]]:
-    return {int(sequence): (phase, since) for sequence, phase, since in tracker.under_way() if phase != "total"}
+    return {
+        int(sequence): (phase, since)
+        for sequence, phase, since in tracker.under_way()
+        if phase != "total"
+    }
 
 
-def row(tracker: RequestTracker, now: float, lane: str = "external", model: str | None = None) -> Any:
+def row(
+    tracker: RequestTracker, now: float, lane: str = "external", model: str | None = None
+) -> Any:
     rows: Any = tracker.shown(now)["last_hour"]
     return next((found for found in rows if (found["lane"], found["model"]) == (lane, model)), None)
 
@@ -70,7 +86,12 @@ def test_a_request_is_followed_from_phase_to_phase_and_waits_for_the_swap_to_its
     tracker.emit(end(10.0))
     assert places(tracker) == {}
     swap = sample(ev.SwapStarted, at=2.0, to_model=MODEL)
-    tracker = fed(of(ev.ItemQueued, 1.0), of(ev.ItemQueued, 1.0, 2, "other:7b"), swap, of(ev.ItemQueued, 3.0, 3))
+    tracker = fed(
+        of(ev.ItemQueued, 1.0),
+        of(ev.ItemQueued, 1.0, 2, "other:7b"),
+        swap,
+        of(ev.ItemQueued, 3.0, 3),
+    )
     assert places(tracker) == {1: ("swap_wait", 2.0), 2: ("queue_wait", 1.0), 3: ("swap_wait", 3.0)}
 
 
@@ -90,16 +111,35 @@ def test_the_status_counts_what_is_under_way_by_phase_with_the_oldest_of_each():
 
 
 def test_percentiles_are_those_of_the_nearest_rank_of_the_last_hour_by_lane_and_model():
-    tracker = fed(*(end(float(n), queue_s=float(n)) for n in range(1, 101)), end(lane=Lane.INTERNAL, queue_s=7.0, model=None))
+    tracker = fed(
+        *(end(float(n), queue_s=float(n)) for n in range(1, 101)),
+        end(lane=Lane.INTERNAL, queue_s=7.0, model=None),
+    )
     expected = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
-    assert row(tracker, 100.0)["queue_wait_s"] == row(tracker, 100.0, model=MODEL)["queue_wait_s"] == expected
-    assert row(tracker, 100.0, "internal", "any")["queue_wait_s"] == {"p50": 7.0, "p95": 7.0, "p99": 7.0}
+    assert (
+        row(tracker, 100.0)["queue_wait_s"]
+        == row(tracker, 100.0, model=MODEL)["queue_wait_s"]
+        == expected
+    )
+    assert row(tracker, 100.0, "internal", "any")["queue_wait_s"] == {
+        "p50": 7.0,
+        "p95": 7.0,
+        "p99": 7.0,
+    }
     tracker.emit(end(100.0, queue_s=1000.0))
-    assert (row(tracker, 100.0)["queue_wait_s"]["p99"], row(tracker, 100.0)["requests"]) == (100.0, 101)
+    assert (row(tracker, 100.0)["queue_wait_s"]["p99"], row(tracker, 100.0)["requests"]) == (
+        100.0,
+        101,
+    )
     tracker = fed(end(10.0, total_s=1.0), end(20.0, total_s=3.0))
-    assert [row(tracker, 10.0 + SPAN_S - ago_s)["total_s"]["p50"] for ago_s in (0.001, 0.0)] == [1.0, 3.0]
+    assert [row(tracker, 10.0 + SPAN_S - ago_s)["total_s"]["p50"] for ago_s in (0.001, 0.0)] == [
+        1.0,
+        3.0,
+    ]
     assert row(tracker, 20.0 + SPAN_S) is None, "nothing has ended: no row"
-    never_ran = row(fed(end(outcome=Outcome.CANCELLED, first_byte_s=None, backend_s=None, swap_s=0.0)), 1.0)
+    never_ran = row(
+        fed(end(outcome=Outcome.CANCELLED, first_byte_s=None, backend_s=None, swap_s=0.0)), 1.0
+    )
     assert [never_ran[f"{phase}_s"] is None for phase in PHASES] == [False, True, True, True, False]
 
 
@@ -117,25 +157,45 @@ def test_what_is_alive_is_never_lost_and_what_is_not_is_dropped_60_s_after_its_l
     waiting, nobody = {Sequence(1)}.__contains__, frozenset[Sequence]().__contains__
     assert tracker.forget_lost(30.0 + TTL_S - 0.001, waiting) == []
     (lost,) = tracker.forget_lost(30.0 + TTL_S, waiting)
-    assert (lost.sequence, lost.phase, lost.silent_s, lost.caller, tracker.lost) == (2, "first_byte", TTL_S, "word", 1)
+    assert (lost.sequence, lost.phase, lost.silent_s, lost.caller, tracker.lost) == (
+        2,
+        "first_byte",
+        TTL_S,
+        "word",
+        1,
+    )
     assert list(places(tracker)) == [1]
     assert tracker.forget_lost(30.0 + 2 * TTL_S - 0.001, nobody) == []
     assert [each.sequence for each in tracker.forget_lost(30.0 + 2 * TTL_S, nobody)] == [1]
     assert (tracker.shown(200.0)["lost"], places(tracker)) == (2, {})
     tracker.emit(end(100.0))
-    assert row(tracker, 100.0)["requests"] == 1, "the end of one that was given up counts all the same"
+    assert row(tracker, 100.0)["requests"] == 1, (
+        "the end of one that was given up counts all the same"
+    )
 
 
 def logged(ended_wall_s: float, total_s: float) -> Invocation:
-    shared = (name for name in Invocation.__dataclass_fields__ if name in ev.ItemEnded.__dataclass_fields__ and name != "sequence")
+    shared = (
+        name
+        for name in Invocation.__dataclass_fields__
+        if name in ev.ItemEnded.__dataclass_fields__ and name != "sequence"
+    )
     known = {name: getattr(ended(), name) for name in shared}
-    about: dict[str, Any] = {"request_id": RequestId("req_1"), "accepted_wall_s": ended_wall_s - total_s, "ended_wall_s": ended_wall_s}
+    about: dict[str, Any] = {
+        "request_id": RequestId("req_1"),
+        "accepted_wall_s": ended_wall_s - total_s,
+        "ended_wall_s": ended_wall_s,
+    }
     return Invocation(epoch=1, sequence=Sequence(1), **{**known, **about, "total_s": total_s})
 
 
 def test_the_hour_begins_before_a_restart_and_ends_an_hour_after_each_request():
     wall_s, tracker = 1_000_000.0, fed()
-    tracker.recall((logged(wall_s + 5.0, 5.0), logged(wall_s - 600.0, 1.0), logged(wall_s - 1800.0, 3.0)), now=0.0, wall_s=wall_s)
+    tracker.recall(
+        (logged(wall_s + 5.0, 5.0), logged(wall_s - 600.0, 1.0), logged(wall_s - 1800.0, 3.0)),
+        now=0.0,
+        wall_s=wall_s,
+    )
     tracker.emit(end(0.5, total_s=2.0))
     assert row(tracker, 1.0)["requests"] == row(tracker, 1.0, model=MODEL)["requests"] == 4
     assert row(tracker, 1.0)["total_s"] == {"p50": 2.0, "p95": 5.0, "p99": 5.0}
@@ -150,7 +210,11 @@ async def test_the_status_knows_the_phase_of_every_request_and_histograms_and_pe
 
         def under_way() -> dict[str, int]:
             shown: Any = house.worker.get_status()["latency"]
-            return {phase: part["requests"] for phase, part in shown["under_way"].items() if part["requests"]}
+            return {
+                phase: part["requests"]
+                for phase, part in shown["under_way"].items()
+                if part["requests"]
+            }
 
         first = house.submit("a", stream=True, first_byte_s=50.0, service_s=200.0)
         second = house.submit("b", stream=True)
@@ -166,7 +230,15 @@ async def test_the_status_knows_the_phase_of_every_request_and_histograms_and_pe
         for event in house.events.of(ev.ItemEnded):
             (figures,) = (each for each in shown["last_hour"] if each["model"] == event.model)
             for phase, seconds in zip(PHASES, seconds_of(event), strict=True):
-                assert number(house.gateway, f"hearth_{phase}_seconds_sum", lane="external", model=str(event.model)) == seconds
+                assert (
+                    number(
+                        house.gateway,
+                        f"hearth_{phase}_seconds_sum",
+                        lane="external",
+                        model=str(event.model),
+                    )
+                    == seconds
+                )
                 assert figures[f"{phase}_s"]["p50"] == pytest.approx(seconds, abs=0.001)
 
 
@@ -182,5 +254,7 @@ async def test_a_request_whose_end_is_never_told_is_lost_once_and_seen_in_the_me
         await sleep_until(2 * TTL_S)
         assert number(house.gateway, "hearth_requests_under_way", phase="total") == 0
         assert number(house.gateway, "hearth_requests_lost_total") == 1
-        assert [(event.request_id, event.silent_s) for event in house.events.of(ev.ItemLost)] == [("word", TTL_S)]
+        assert [(event.request_id, event.silent_s) for event in house.events.of(ev.ItemLost)] == [
+            ("word", TTL_S)
+        ]
         house.events.all.clear()

@@ -98,7 +98,9 @@ async def test_a_pause_lets_others_wait_and_internal_work_goes_on(house: House):
 
 
 @in_house("a", "b", resident=("a",))
-async def test_an_order_that_is_given_twice_is_given_once_and_a_load_to_come_can_be_taken_back(house: House):
+async def test_an_order_that_is_given_twice_is_given_once_and_a_load_to_come_can_be_taken_back(
+    house: House,
+):
     orders = house.gateway.orders
     running = house.submit("a", service_s=5.0)
     await orders.load("b")
@@ -121,15 +123,28 @@ async def test_an_order_that_is_given_twice_is_given_once_and_a_load_to_come_can
         await orders.unload("b")
         await settle()
     await sleep_until(180.0)
-    assert given(house)[2:] == [("pause", None), ("pin", A), ("resume", None), ("unpin", A), ("load", B), ("unload", B)]
+    assert given(house)[2:] == [
+        ("pause", None),
+        ("pin", A),
+        ("resume", None),
+        ("unpin", A),
+        ("load", B),
+        ("unload", B),
+    ]
     assert (len(house.events.of(DrainStarted)), len(house.events.of(DrainEnded))) == (1, 1)
 
 
 @in_virtual_time
 async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_reason():
-    sizes = {A: ModelSettings(vram_gb=10.0), B: ModelSettings(vram_gb=20.0), "huge:latest": ModelSettings(vram_gb=99.0)}
+    sizes = {
+        A: ModelSettings(vram_gb=10.0),
+        B: ModelSettings(vram_gb=20.0),
+        "huge:latest": ModelSettings(vram_gb=99.0),
+    }
     settings = settings_with(gpu={"vram_gb": 24.0})
-    async with House("a", "b", "huge", resident=("a",), settings=settings.replace(models=sizes)) as house:
+    async with House(
+        "a", "b", "huge", resident=("a",), settings=settings.replace(models=sizes)
+    ) as house:
         orders = house.gateway.orders
         running, *waiting = house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")
         await settle()
@@ -150,8 +165,16 @@ async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_r
         assert given(house) == [("unload", B), ("pin", A)]
 
 
-@in_house("home", "a", "b", resident=("home",), settings=settings_with(gpu={"home_model": "home", "restore_home_delay_s": 1.0}))
-async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model_nor_over_its_return(house: House):
+@in_house(
+    "home",
+    "a",
+    "b",
+    resident=("home",),
+    settings=settings_with(gpu={"home_model": "home", "restore_home_delay_s": 1.0}),
+)
+async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model_nor_over_its_return(
+    house: House,
+):
     orders = house.gateway.orders
     for _ in range(3):
         assert await orders.wish_unloaded("home", "visitor") == "home model"
@@ -161,13 +184,15 @@ async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model_no
     assert [*house.worker.scheduler.state.residency.residents] == ["home:latest"], "it came back"
     assert house.worker.scheduler.state.home_failures == 0
     assert given(house) == []
-    assert {(event.caller, event.model, event.kept) for event in house.events.of(UnloadRequested)} == {
-        ("visitor", "home:latest", "home model")
-    }
+    assert {
+        (event.caller, event.model, event.kept) for event in house.events.of(UnloadRequested)
+    } == {("visitor", "home:latest", "home model")}
 
 
 @in_house("a", "b", resident=("a",))
-async def test_a_model_that_somebody_has_a_claim_on_stays_and_any_other_goes_when_a_caller_asks(house: House):
+async def test_a_model_that_somebody_has_a_claim_on_stays_and_any_other_goes_when_a_caller_asks(
+    house: House,
+):
     orders = house.gateway.orders
     running = house.submit("a", service_s=5.0)
     await settle()
@@ -190,23 +215,39 @@ async def test_a_model_that_somebody_has_a_claim_on_stays_and_any_other_goes_whe
     assert await orders.wish_unloaded("b", "visitor") == ""
     await sleep_until(house.now + 60.0)
     assert not house.worker.scheduler.state.residency.residents
-    assert [order for order, _ in given(house)] == ["pause", "resume", "pin", "unpin"], "a wish is no command of the owner"
+    assert [order for order, _ in given(house)] == ["pause", "resume", "pin", "unpin"], (
+        "a wish is no command of the owner"
+    )
     assert house.events.of(UnloadRequested)[-1].kept == ""
 
 
 @for_each("lane", [Lane.INTERNAL, Lane.EXTERNAL])
 @in_virtual_time
-async def test_a_model_that_is_held_for_callers_who_return_stays_and_another_beside_it_goes(lane: Lane):
-    sizes = {A: ModelSettings(vram_gb=8.0), B: ModelSettings(vram_gb=8.0), "c:latest": ModelSettings(vram_gb=20.0)}
+async def test_a_model_that_is_held_for_callers_who_return_stays_and_another_beside_it_goes(
+    lane: Lane,
+):
+    sizes = {
+        A: ModelSettings(vram_gb=8.0),
+        B: ModelSettings(vram_gb=8.0),
+        "c:latest": ModelSettings(vram_gb=20.0),
+    }
     settings = settings_with(gpu={"vram_gb": 24.0}).replace(models=sizes)
-    async with House("a", "b", "c", resident=("a", "b"), settings=settings, capacity_mib=24_576.0) as house:
+    async with House(
+        "a", "b", "c", resident=("a", "b"), settings=settings, capacity_mib=24_576.0
+    ) as house:
         await body_of(house.submit("a", lane=lane, caller="returns"))
         waiting = house.submit("c", caller="other")
         await settle()
         orders, residents = house.gateway.orders, house.worker.scheduler.state.residency.residents
-        assert [await orders.wish_unloaded(model, "visitor") for model in ("a", "b")] == ["held for callers who return", ""]
+        assert [await orders.wish_unloaded(model, "visitor") for model in ("a", "b")] == [
+            "held for callers who return",
+            "",
+        ]
         await settle()
         assert residents["a:latest"].phase == "ready"
         assert residents["b:latest"].phase == "unloading"
-        assert [(event.model, event.kept) for event in house.events.of(UnloadRequested)] == [(A, "held for callers who return"), (B, "")]
+        assert [(event.model, event.kept) for event in house.events.of(UnloadRequested)] == [
+            (A, "held for callers who return"),
+            (B, ""),
+        ]
         assert text_of(await body_of(waiting)) == FULL_TEXT

@@ -1,4 +1,6 @@
-"""The owner's orders over HTTP: who may give them, what they take, what they answer, and what callers get meanwhile."""
+"""The owner's orders over HTTP: who may give them, what they take, what they answer, and what
+callers get meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,25 @@ def gateway() -> FakeGateway:
     return FakeGateway()
 
 
-async def order(gateway: FakeGateway, name: str, body: bytes | Mapping[str, Any] = b"", **headers: str):
+async def order(
+    gateway: FakeGateway, name: str, body: bytes | Mapping[str, Any] = b"", **headers: str
+):
     return await ask(gateway.app(), "POST", f"/llm/admin/{name}", body, **JSON, **headers)
 
 
 async def test_an_order_answers_with_all_that_are_in_force_and_so_does_asking(gateway):
     app, at = gateway.app(), gateway.clock.wall()
     assert (await ask(app, "GET", "/llm/admin/orders")).json == NOTHING
-    assert (await order(gateway, "pause", {})).json == NOTHING | {"paused": ["external"], "since": {"paused": at}}
-    in_force = {"paused": ["external"], "pinned": "m", "loads": ["m"], "since": {"paused": at, "pinned": at}}
+    assert (await order(gateway, "pause", {})).json == NOTHING | {
+        "paused": ["external"],
+        "since": {"paused": at},
+    }
+    in_force = {
+        "paused": ["external"],
+        "pinned": "m",
+        "loads": ["m"],
+        "since": {"paused": at, "pinned": at},
+    }
     assert (await order(gateway, "pin", {"model": "m"})).json == NOTHING | in_force
     drained = (await order(gateway, "drain")).json  # without a body will do
     assert drained["draining"] is True
@@ -46,10 +58,15 @@ async def test_an_order_answers_with_all_that_are_in_force_and_so_does_asking(ga
         *(("pin", body, 400, "model: ") for body in ({}, {"model": ""}, {"model": 7})),
         ("load", {"model": "m", "now": True}, 400, "now: unknown field"),
         ("unload", {"model": "a b"}, 400, "invalid model name"),
-        *((name, {"model": "nope"}, 404, "model 'nope' not found") for name in ("pin", "load", "unload")),
+        *(
+            (name, {"model": "nope"}, 404, "model 'nope' not found")
+            for name in ("pin", "load", "unload")
+        ),
     ],
 )
-async def test_an_order_that_is_not_understood_or_is_for_no_model_changes_nothing(name, body, status, said):
+async def test_an_order_that_is_not_understood_or_is_for_no_model_changes_nothing(
+    name, body, status, said
+):
     gateway = FakeGateway()
     gateway.missing = {"nope"}
     got = await order(gateway, name, body)
@@ -70,7 +87,9 @@ async def test_orders_are_for_admins_and_not_for_other_sites():
     evil = {"origin": "http://evil.example"}
     for key, headers, status in ((LOW_KEY, {}, 403), (ADMIN_KEY, evil, 403), (ADMIN_KEY, {}, 200)):
         assert keyed.orders.shown() == NOTHING
-        assert (await ask(keyed.app(), "POST", "/llm/admin/drain", {}, key=key, **headers, **JSON)).status == status
+        assert (
+            await ask(keyed.app(), "POST", "/llm/admin/drain", {}, key=key, **headers, **JSON)
+        ).status == status
 
 
 @pytest.mark.parametrize(
@@ -83,11 +102,15 @@ async def test_orders_are_for_admins_and_not_for_other_sites():
         ("/llm/completions", {"prompt": "hi"}, 502),  # what the fake says is no completion
     ],
 )
-async def test_while_draining_every_kind_of_call_is_refused_with_advice_in_its_own_words(gateway, path, body, status):
+async def test_while_draining_every_kind_of_call_is_refused_with_advice_in_its_own_words(
+    gateway, path, body, status
+):
     app = gateway.app()
     await order(gateway, "drain")
     got = await ask(app, "POST", path, body, **JSON)
     assert (got.status, got.headers["retry-after"], gateway.worker.submitted) == (503, "30", [])
-    assert "draining" in (got.json["error"] if isinstance(got.json["error"], str) else got.json["error"]["message"])
+    assert "draining" in (
+        got.json["error"] if isinstance(got.json["error"], str) else got.json["error"]["message"]
+    )
     await order(gateway, "resume")
     assert (await ask(app, "POST", path, body, **JSON)).status == status

@@ -1,4 +1,6 @@
-"""What the service manager is told, and that its watchdog is fed by decisions and by nothing else."""
+"""What the service manager is told, and that its watchdog is fed by decisions and by nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from pathlib import Path
 from typing import Self
 
 from hearth.bootstrap.serving import BEAT_S, LAST_STEPS_S, ServiceManager
-from hearth.events import ConfigRejected, ConfigReloaded, Event, GatewayStarted, GatewayStopping, InternalFault
+from hearth.events import (
+    ConfigRejected,
+    ConfigReloaded,
+    Event,
+    GatewayStarted,
+    GatewayStopping,
+    InternalFault,
+)
 from tests.support.cases import for_each
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import House, body_of
@@ -59,7 +68,9 @@ def heard_as(name: str) -> closing[Heard]:
     return closing(Heard(f"@hearth-test-{name}-{os.getpid()}"))
 
 
-def managed(heard: Heard, environ: dict[str, str] | None = None, *, expect_faults: bool = False) -> tuple[House, ServiceManager]:
+def managed(
+    heard: Heard, environ: dict[str, str] | None = None, *, expect_faults: bool = False
+) -> tuple[House, ServiceManager]:
     """A gateway that is not started yet, and what tells the manager of it."""
     house = House("a", resident=("a",), expect_faults=expect_faults)
     return house, ServiceManager(house.gateway, {"NOTIFY_SOCKET": heard.name} | (environ or {}))
@@ -73,12 +84,15 @@ NINE_S = {"WATCHDOG_USEC": "9000000"}
     [
         (NINE_S, 14),
         ({"WATCHDOG_USEC": "3600000000"}, 5),
-        *((environ, 0) for environ in ({}, NINE_S | {"WATCHDOG_PID": "1"})),  # which is another process
+        # which is another process
+        *((environ, 0) for environ in ({}, NINE_S | {"WATCHDOG_PID": "1"})),
         *(({"WATCHDOG_USEC": wrong}, 0) for wrong in ("0", "soon", "-5")),
     ],
 )
 @in_virtual_time
-async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_decides(environ: dict[str, str], beats: int):
+async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_decides(
+    environ: dict[str, str], beats: int
+):
     with heard_as("live") as heard:
         house, _ = managed(heard, environ)
         async with house:
@@ -126,7 +140,9 @@ async def test_a_life_from_ready_to_stopping_after_which_nothing_is_said():
             heard.all()
             house.gateway.events.emit(STOPPING)
             left_us = int((10.0 + LAST_STEPS_S) * 1e6)
-            assert heard.all() == [f"STOPPING=1\nSTATUS=stopping: 2 running\nEXTEND_TIMEOUT_USEC={left_us}"]
+            assert heard.all() == [
+                f"STOPPING=1\nSTATUS=stopping: 2 running\nEXTEND_TIMEOUT_USEC={left_us}"
+            ]
             house.gateway.events.emit(RELOADED)
             manager.reload()
             ticket = house.submit("a", service_s=30.0)
@@ -134,7 +150,14 @@ async def test_a_life_from_ready_to_stopping_after_which_nothing_is_said():
             await body_of(ticket)
 
 
-@for_each("end", [RELOADED, ConfigRejected(at=0.0, problems=("x",)), InternalFault(at=0.0, where="configuration", detail="KeyError")])
+@for_each(
+    "end",
+    [
+        RELOADED,
+        ConfigRejected(at=0.0, problems=("x",)),
+        InternalFault(at=0.0, where="configuration", detail="KeyError"),
+    ],
+)
 @in_virtual_time
 async def test_a_reload_that_was_asked_for_ends_however_it_ends(end: Event):
     with heard_as("reload") as heard:
@@ -157,11 +180,15 @@ async def test_what_the_manager_waits_for_is_told_in_order_until_it_is_taken():
             await sleep_until(5.0)
             heard.listen()
             told = await heard.until(25.0)
-            assert [message.partition("\n")[0] for message in told if not message.startswith("STATUS")][:2] == ["READY=1", "RELOADING=1"]
+            assert [
+                message.partition("\n")[0] for message in told if not message.startswith("STATUS")
+            ][:2] == ["READY=1", "RELOADING=1"]
 
 
 @in_virtual_time
-async def test_a_message_reaches_a_socket_of_the_file_system_and_one_that_nobody_reads_holds_nobody_up(tmp_path: Path):
+async def test_a_message_reaches_a_socket_of_the_file_system_and_one_that_nobody_reads_holds_nobody_up(
+    tmp_path: Path,
+):
     with closing(Heard(str(tmp_path / "notify"))) as heard:
         _, manager = managed(heard)
         for _ in range(2000):

@@ -42,10 +42,14 @@ async def test_a_wrong_argument_of_a_call_is_named_and_a_right_one_answered():
             "priority": ("critical", ValueError, "'critical' is not a valid Priority"),
         }
         for name, (value, error, says) in wrong.items():
-            arguments: dict[str, Any] = {"prompt": "why?", "model": MODEL, "max_tokens": 1} | {name: value}
+            arguments: dict[str, Any] = {"prompt": "why?", "model": MODEL, "max_tokens": 1} | {
+                name: value
+            }
             with pytest.raises(error, match=says):
                 await gateway.worker.enqueue_internal(**arguments)
-        future = await gateway.worker.enqueue_internal("why?", MODEL, max_tokens=1, priority=hearth.Priority.CRITICAL)
+        future = await gateway.worker.enqueue_internal(
+            "why?", MODEL, max_tokens=1, priority=hearth.Priority.CRITICAL
+        )
         assert (await future).tokens_out == 1
     with pytest.raises(ValueError, match="'none' is not a valid BackendMode"):
         await hearth.build_gateway(hearth.GatewayConfig(), backend_mode="none")  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""The wheel as an owner gets it: built, installed into an environment of its own outside the sources, and run from an empty directory."""
+"""The wheel as an owner gets it: built, installed into an environment of its own outside the
+sources, and run from an empty directory.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ MODEL = {"name": "tiny:latest", "vram_gib": 1.0, **SPEED}
 def run(*command: str | Path, cwd: Path) -> str:
     env = {"PATH": os.environ.get("PATH", ""), "HOME": str(cwd), "PYTHONUNBUFFERED": "1"}
     words = [str(each) for each in command]
-    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=WITHIN_S * 2, check=False)
+    done = subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=WITHIN_S * 2, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -38,7 +42,16 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    build = ("wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder, ROOT)
+    build = (
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        ROOT,
+    )
     run(sys.executable, "-m", "pip", *build, cwd=folder)
     (built,) = folder.glob("*.whl")
     return built
@@ -46,12 +59,26 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hearth(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command, in an environment that has Hearth from the wheel and everything else from the tests' own."""
+    """The command, in an environment that has Hearth from the wheel and everything else from the
+    tests' own.
+    """
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python*/site-packages")
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=folder,
+    )
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     where = run(python, "-c", "import hearth; print(hearth.__file__)", cwd=folder)
     assert where.startswith(str(site)), "not from the wheel"
@@ -60,12 +87,18 @@ def hearth(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def running(*command: str | Path, cwd: Path, until: str) -> Iterator[str]:
-    """A command that goes on, with what it has said where a line matches; it is told to stop at the end, and must end with 0."""
+    """A command that goes on, with what it has said where a line matches; it is told to stop at the
+    end, and must end with 0.
+    """
     env = {"PATH": "", "HOME": str(cwd), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen([str(each) for each in command], cwd=cwd, env=env, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [str(each) for each in command], cwd=cwd, env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
-            found = next((match for line in process.stdout if (match := re.search(until, line))), None)
+            found = next(
+                (match for line in process.stdout if (match := re.search(until, line))), None
+            )
             assert found is not None, "it ended before it was up"
             yield found[1]
         except BaseException:
@@ -78,42 +111,81 @@ def running(*command: str | Path, cwd: Path, until: str) -> Iterator[str]:
 
 def fetch(url: str, body: object = None) -> bytes:
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url, data=data, headers={"Content-Type": "application/json", "Accept": "text/html"}), timeout=WITHIN_S) as answer:
+    with urlopen(
+        Request(
+            url, data=data, headers={"Content-Type": "application/json", "Accept": "text/html"}
+        ),
+        timeout=WITHIN_S,
+    ) as answer:
         content: bytes = answer.read()
     return content
 
 
-def test_the_wheel_has_every_file_of_the_package_the_configuration_the_licence_and_nothing_else(wheel: Path):
-    found = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+def test_the_wheel_has_every_file_of_the_package_the_configuration_the_licence_and_nothing_else(
+    wheel: Path,
+):
+    found = (
+        path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
     ours = {str(Path("hearth") / path.relative_to(PACKAGE)) for path in found}
-    shipped = {f"hearth/config/shipped/{name}" for name in ("llm_gateway.yaml", "llm_gateway.schema.json")}
+    shipped = {
+        f"hearth/config/shipped/{name}" for name in ("llm_gateway.yaml", "llm_gateway.schema.json")
+    }
     shipped |= {f"hearth/cli/units/{name}" for name in ("system.service", "user.service")}
     archive = zipfile.ZipFile(wheel)
     assert {name for name in archive.namelist() if ".dist-info/" not in name} == ours | shipped
-    texts = {name.partition(".dist-info/")[2]: archive.read(name).decode() for name in archive.namelist() if ".dist-info/" in name}
+    texts = {
+        name.partition(".dist-info/")[2]: archive.read(name).decode()
+        for name in archive.namelist()
+        if ".dist-info/" in name
+    }
     assert "licenses/LICENSE" in texts
     assert "hearth = hearth.cli:main" in texts["entry_points.txt"]
-    assert {"otel", "plots"} <= set(re.findall(r"^Provides-Extra: (.+)$", texts["METADATA"], re.MULTILINE))
+    assert {"otel", "plots"} <= set(
+        re.findall(r"^Provides-Extra: (.+)$", texts["METADATA"], re.MULTILINE)
+    )
 
 
-def test_the_installed_command_says_its_version_knows_its_configuration_and_writes_a_unit(hearth: Path, tmp_path: Path):
+def test_the_installed_command_says_its_version_knows_its_configuration_and_writes_a_unit(
+    hearth: Path, tmp_path: Path
+):
     assert run(hearth, "--version", cwd=tmp_path) == f"hearth {__version__}\n"
     example = run(hearth, "config", "example", cwd=tmp_path)
     assert example == (ROOT / "config" / "llm_gateway.yaml").read_text(encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(example)
     assert "ok" in run(hearth, "config", "check", "mine.yaml", cwd=tmp_path)
-    assert json.loads(run(hearth, "config", "schema", cwd=tmp_path))["$schema"].startswith("https://json-schema.org/")
+    assert json.loads(run(hearth, "config", "schema", cwd=tmp_path))["$schema"].startswith(
+        "https://json-schema.org/"
+    )
     run(hearth, "install-service", "--unit-dir", "units", cwd=tmp_path)
     assert f"ExecStart={hearth} serve" in (tmp_path / "units" / "hearth.service").read_text()
 
 
-def test_the_installed_gateway_answers_shows_its_dashboard_and_keeps_its_log(hearth: Path, tmp_path: Path):
+def test_the_installed_gateway_answers_shows_its_dashboard_and_keeps_its_log(
+    hearth: Path, tmp_path: Path
+):
     models = tmp_path / "models.yaml"
     models.write_text(json.dumps([MODEL]))
-    with running(hearth, "emulate", "--port", "0", "--models", models, cwd=tmp_path, until=r"listens on (http://\S+),") as emulator:
+    with running(
+        hearth,
+        "emulate",
+        "--port",
+        "0",
+        "--models",
+        models,
+        cwd=tmp_path,
+        until=r"listens on (http://\S+),",
+    ) as emulator:
         serve = (hearth, "serve", "--port", "0", "--ollama-url", emulator)
-        with running(*serve, cwd=tmp_path, until=r'"gateway_started","url":"(http://[^"]+)"') as url:
-            chat = {"model": "tiny", "stream": False, "messages": [{"role": "user", "content": "hi"}], "options": {"num_predict": 3}}
+        with running(
+            *serve, cwd=tmp_path, until=r'"gateway_started","url":"(http://[^"]+)"'
+        ) as url:
+            chat = {
+                "model": "tiny",
+                "stream": False,
+                "messages": [{"role": "user", "content": "hi"}],
+                "options": {"num_predict": 3},
+            }
             assert json.loads(fetch(f"{url}/api/chat", chat))["done"] is True
             addresses = re.findall(r'(?:src|href)="[.](/static/[^"]+)"', fetch(f"{url}/").decode())
             assert addresses

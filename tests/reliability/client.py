@@ -1,4 +1,5 @@
-"""A client with a memory: what it wanted, what it was promised, what it was told. What is judged later is this, not the gateway's word.
+"""A client with a memory: what it wanted, what it was promised, what it was told. What is judged
+later is this, not the gateway's word.
 
 Plain sockets: one connection per caller, no retries but those that are asked for.
 """
@@ -26,8 +27,14 @@ class Wish:
     webhook: str | None = None
 
     def body(self) -> bytes:
-        wanted = {"request": {"model": self.model, "prompt": self.key}, "task_type": self.task_type, "webhook": self.webhook}
-        return json.dumps({name: value for name, value in wanted.items() if value is not None}).encode()
+        wanted = {
+            "request": {"model": self.model, "prompt": self.key},
+            "task_type": self.task_type,
+            "webhook": self.webhook,
+        }
+        return json.dumps(
+            {name: value for name, value in wanted.items() if value is not None}
+        ).encode()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +68,9 @@ class Caller:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def submit(self, wish: Wish, *, keyed: bool = True) -> bool:
-        """Ask for a job, with its key for Idempotency-Key unless it is to be asked for once only."""
+        """Ask for a job, with its key for Idempotency-Key unless it is to be asked for once
+        only.
+        """
         self._history.wanted.setdefault(wish.key, wish)
         more = f"Idempotency-Key: {wish.key}\r\n" if keyed else ""
         answer = await self._ask("POST", "/llm/jobs", wish.body(), more)
@@ -85,7 +94,9 @@ class Caller:
         return answer is not None
 
     async def is_idle(self) -> bool:
-        """Whether all jobs have ended, in one look: between one for each state, a recovered job goes from running to queued."""
+        """Whether all jobs have ended, in one look: between one for each state, a recovered job
+        goes from running to queued.
+        """
         answer = await self._ask("GET", "/llm/jobs?unended=true&limit=1")
         assert answer is not None, "the gateway died by itself"
         if answer[1]["jobs"]:
@@ -97,10 +108,14 @@ class Caller:
         if self._streams is not None:
             self._streams[1].close()
 
-    async def _ask(self, method: str, path: str, body: bytes = b"", more: str = "") -> tuple[int, Any] | None:
+    async def _ask(
+        self, method: str, path: str, body: bytes = b"", more: str = ""
+    ) -> tuple[int, Any] | None:
         with suppress(OSError, asyncio.IncompleteReadError, ValueError):
             if self._streams is None:
-                self._streams = await asyncio.open_connection(self._address.hostname, self._address.port)
+                self._streams = await asyncio.open_connection(
+                    self._address.hostname, self._address.port
+                )
             reader, writer = self._streams
             head = f"{method} {path} HTTP/1.1\r\nHost: {self._address.netloc}\r\nContent-Type: application/json\r\n{more}"
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)

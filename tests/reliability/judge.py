@@ -1,4 +1,6 @@
-"""What must be true of the file, whatever happened: looked at from outside, against the client's own history."""
+"""What must be true of the file, whatever happened: looked at from outside, against the client's
+own history.
+"""
 
 from __future__ import annotations
 
@@ -39,28 +41,46 @@ class Judge:
     _ended: dict[str, Row] = field(default_factory=dict)
 
     def look(self) -> dict[str, Row]:
-        """The jobs by key: sound, each once, every accepted one there, what had ended as it was. Only while nobody has the file open."""
+        """The jobs by key: sound, each once, every accepted one there, what had ended as it was.
+
+        Only while nobody has the file open.
+        """
         rows = [Row(**row) for row in asked(self.path, _JOBS)]
         kept = {row.key: row for row in rows}
         assert len(kept) == len(rows), "a key with two jobs"
         assert set(kept) <= set(self.history.wanted), "a job that nobody asked for"
-        lost = [key for key, job_id in self.history.accepted.items() if key not in kept or kept[key].job_id != job_id]
+        lost = [
+            key
+            for key, job_id in self.history.accepted.items()
+            if key not in kept or kept[key].job_id != job_id
+        ]
         assert not lost, f"accepted and lost: {lost}"
         changed = [key for key, row in self._ended.items() if kept[key] != row]
         assert not changed, f"ended, and then changed: {changed}"
-        assert all((row.state in ENDED) == (row.ended_wall_s is not None) == (not row.request) for row in rows)
+        assert all(
+            (row.state in ENDED) == (row.ended_wall_s is not None) == (not row.request)
+            for row in rows
+        )
         self._ended = {row.key: row for row in rows if row.state in ENDED}
         return kept
 
     def look_at_the_end(self) -> dict[str, Row]:
-        """As `look`, when all has been worked off: every job has ended, completed with its own result or cancelled."""
+        """As `look`, when all has been worked off: every job has ended, completed with its own
+        result or cancelled.
+        """
         kept = self.look()
         assert set(kept) == set(self.history.wanted) == set(self.history.accepted)
         for key, row in kept.items():
             assert row.state in {"completed", "cancelled"}, (key, row.state)
-            assert row.state == "cancelled" or key not in self.history.cancelled, f"cancelled, and done all the same: {key}"
-            assert row.state == "completed" or key in self.history.unwanted, f"cancelled by nobody: {key}"
-            assert row.state == "cancelled" or f'"response": "{key} run '.encode() in (row.result or b""), key
+            assert row.state == "cancelled" or key not in self.history.cancelled, (
+                f"cancelled, and done all the same: {key}"
+            )
+            assert row.state == "completed" or key in self.history.unwanted, (
+                f"cancelled by nobody: {key}"
+            )
+            assert row.state == "cancelled" or f'"response": "{key} run '.encode() in (
+                row.result or b""
+            ), key
         return kept
 
 
@@ -73,9 +93,11 @@ def asked(path: Path, question: str) -> list[dict[str, Any]]:
 
 
 def require_order(history: History, arrivals: Sequence[str]) -> None:
-    """Inside a task type, jobs came to the model server for the first time in the order in which their caller had them accepted.
+    """Inside a task type, jobs came to the model server for the first time in the order in which
+    their caller had them accepted.
 
-    The caller of a type asks for one job after the other, so its own order is the order of acceptance.
+    The caller of a type asks for one job after the other, so its own order is the order of
+    acceptance.
     """
     first = list(dict.fromkeys(arrivals))
     came: dict[str, list[str]] = defaultdict(list)
@@ -84,5 +106,9 @@ def require_order(history: History, arrivals: Sequence[str]) -> None:
         if task_type is not None:
             came[task_type].append(marker)
     for task_type, markers in came.items():
-        wanted = [key for key, wish in history.wanted.items() if wish.task_type == task_type and key in set(markers)]
+        wanted = [
+            key
+            for key, wish in history.wanted.items()
+            if wish.task_type == task_type and key in set(markers)
+        ]
         assert markers == wanted, f"out of order in {task_type}"

@@ -1,7 +1,9 @@
-"""A model server and a receiver of webhooks that live through every death of the gateway, and remember what they saw.
+"""A model server and a receiver of webhooks that live through every death of the gateway, and
+remember what they saw.
 
-The prompt of a generation is the marker of its job. The answer names it together with the number of this run, so that two runs of one job
-have two results. Markers that begin with `hold` are not answered when they come for the first time, while `holding`.
+The prompt of a generation is the marker of its job. The answer names it together with the number of
+this run, so that two runs of one job have two results. Markers that begin with `hold` are not
+answered when they come for the first time, while `holding`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class ModelServer:
         self._seen: set[str] = set()
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0, handler_cancellation=True)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.0, handler_cancellation=True
+        )
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
@@ -52,20 +56,35 @@ class ModelServer:
             return web.json_response(await self._generate(await request.json()))
         if request.path == "/hook":
             self.told[request.headers["webhook-id"]] += 1
-        pages: dict[str, object] = {"/api/tags": {"models": _listed(MODELS)}, "/api/ps": {"models": _listed(tuple(self._loaded))}}
+        pages: dict[str, object] = {
+            "/api/tags": {"models": _listed(MODELS)},
+            "/api/ps": {"models": _listed(tuple(self._loaded))},
+        }
         return web.json_response(pages.get(request.path, {"version": "0.99.0"}))
 
     async def _generate(self, asked: dict[str, Any]) -> object:
         model, marker = asked["model"], asked.get("prompt", "")
-        said = {"model": model, "created_at": "2026-01-05T12:00:00Z", "done": True, "done_reason": "stop"}
+        said = {
+            "model": model,
+            "created_at": "2026-01-05T12:00:00Z",
+            "done": True,
+            "done_reason": "stop",
+        }
         if not marker:
-            self._loaded = [name for name in self._loaded if name != model] + [model] * (asked.get("keep_alive") != 0)
+            self._loaded = [name for name in self._loaded if name != model] + [model] * (
+                asked.get("keep_alive") != 0
+            )
             return {**said, "response": ""}
         self.arrivals.append(marker)
         if self.holding and marker.startswith("hold") and marker not in self._seen:
             self._seen.add(marker)
             await asyncio.Event().wait()
-        return {**said, "response": f"{marker} run {len(self.arrivals)}", "prompt_eval_count": 3, "eval_count": 3}
+        return {
+            **said,
+            "response": f"{marker} run {len(self.arrivals)}",
+            "prompt_eval_count": 3,
+            "eval_count": 3,
+        }
 
 
 def _listed(names: tuple[str, ...]) -> list[dict[str, Any]]:

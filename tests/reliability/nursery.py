@@ -1,7 +1,9 @@
-"""Gateways to be killed: `hearth serve` as often as a test likes, without paying for its imports each time.
+"""Gateways to be killed: `hearth serve` as often as a test likes, without paying for its imports
+each time.
 
-One process imports everything once and forks a life for each connection to its socket. A life is a process of its own with a loop, a
-writer's thread and a listening port of its own; it reports over that connection, which the kernel closes when it dies.
+One process imports everything once and forks a life for each connection to its socket. A life is a
+process of its own with a loop, a writer's thread and a listening port of its own; it reports over
+that connection, which the kernel closes when it dies.
 
 python -m tests.reliability.nursery SOCKET
 """
@@ -34,14 +36,20 @@ class Nursery:
     def __init__(self, directory: Path, environ: Mapping[str, str] | None = None) -> None:
         self._socket = directory / "nursery"
         command = [sys.executable, "-m", "tests.reliability.nursery", str(self._socket)]
-        self._process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(environ or {})}, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **(environ or {})}, stdout=subprocess.PIPE
+        )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
 
     async def birth(self, work: str, *, failpoints: str = "", **given: Any) -> Life:
-        """A new process that runs `work` (a function of `tests.reliability.work`) with what is given."""
+        """A new process that runs `work` (a function of `tests.reliability.work`) with what is
+        given.
+        """
         reader, writer = await asyncio.open_unix_connection(self._socket, limit=1 << 20)
-        writer.write(json.dumps({"work": work, "failpoints": failpoints, "given": given}).encode() + b"\n")
+        writer.write(
+            json.dumps({"work": work, "failpoints": failpoints, "given": given}).encode() + b"\n"
+        )
         life = Life(reader, writer)
         await life.until(lambda: life.pid > 0)
         return life
@@ -83,7 +91,9 @@ class Life:
         self._moved.set()
 
     async def until(self, holds: Any) -> None:
-        """Returns once it holds, looked at after every report; a life that ends before that is an error."""
+        """Returns once it holds, looked at after every report; a life that ends before that is an
+        error.
+        """
         async with asyncio.timeout(WITHIN_S):
             while not holds():
                 assert not self.over.is_set(), "the process ended before that"

@@ -1,4 +1,6 @@
-"""`hearth serve` with a store as a process of its own: with the emulator, or as an owner starts it in front of a model server."""
+"""`hearth serve` with a store as a process of its own: with the emulator, or as an owner starts it
+in front of a model server.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,32 @@ class Process:
         environ: Mapping[str, str] = NOTHING,
         before: Sequence[str] = (),
     ) -> AsyncIterator[Process]:
-        """For the time of the block; its file is `hearth.db` in the directory. `before`: a program that runs it."""
+        """For the time of the block; its file is `hearth.db` in the directory.
+
+        `before`: a program that runs it.
+        """
         file = directory / "config.yaml"
         file.write_text(f"{config}storage: {{path: {directory / 'hearth.db'}, reserve_mib: 0}}\n")
-        serve = (sys.executable, "-c", "from hearth.cli import main; main()", "serve", *options, "--port", "0", "--config", str(file))
-        pipes: dict[str, Any] = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL, "limit": 1 << 20}
+        serve = (
+            sys.executable,
+            "-c",
+            "from hearth.cli import main; main()",
+            "serve",
+            *options,
+            "--port",
+            "0",
+            "--config",
+            str(file),
+        )
+        pipes: dict[str, Any] = {
+            "stdout": asyncio.subprocess.PIPE,
+            "stderr": asyncio.subprocess.DEVNULL,
+            "limit": 1 << 20,
+        }
         environ = {"HOME": str(directory), "PATH": "", **environ}
-        async with started(*before, *serve, cwd=directory, env=environ, start_new_session=True, **pipes) as process:
+        async with started(
+            *before, *serve, cwd=directory, env=environ, start_new_session=True, **pipes
+        ) as process:
             try:
                 yield cls(process)
             finally:
@@ -110,11 +131,17 @@ class Process:
 
 
 @asynccontextmanager
-async def served(directory: Path, *, environ: Mapping[str, str], before: Sequence[str] = ()) -> AsyncIterator[str]:
-    """The address of a gateway in front of a model server that takes its time; it ends in order, with what runs it."""
+async def served(
+    directory: Path, *, environ: Mapping[str, str], before: Sequence[str] = ()
+) -> AsyncIterator[str]:
+    """The address of a gateway in front of a model server that takes its time; it ends in order,
+    with what runs it.
+    """
     async with ModelServer() as model:
         config = CONFIG.format(url=model.url)
-        async with Process.start(directory, config, options=(), environ=environ, before=before) as gateway:
+        async with Process.start(
+            directory, config, options=(), environ=environ, before=before
+        ) as gateway:
             yield await gateway.url()
             os.killpg(gateway.process.pid, signal.SIGTERM)
             await asyncio.wait_for(gateway.process.wait(), WITHIN_S)

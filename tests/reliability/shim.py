@@ -19,12 +19,16 @@ def built(directory: Path) -> Path:
     assert COMPILER is not None, "these tests build a small library: install a C compiler"
     library = directory / "shim.so"
     source = Path(__file__).with_name("shim.c")
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
+    subprocess.run(
+        [COMPILER, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True
+    )
     return library
 
 
 class Fault:
-    """Which call on the database's files is to fail in the processes that were started with `environ`."""
+    """Which call on the database's files is to fail in the processes that were started with
+    `environ`.
+    """
 
     def __init__(self, library: Path, directory: Path) -> None:
         file = directory / "control"

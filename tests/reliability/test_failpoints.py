@@ -1,4 +1,5 @@
-"""`kill -9` before and after every commit: nothing accepted is lost, nothing ends twice, nothing passes what it must follow.
+"""`kill -9` before and after every commit: nothing accepted is lost, nothing ends twice, nothing
+passes what it must follow.
 
 `HEARTH_KILLS` deaths at each place (5 in CI, 10 in `make reliability`).
 """
@@ -44,18 +45,31 @@ SRC = Path(__file__).parents[2] / "src" / "hearth"
 
 def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():
     sources = [file.read_text() for file in SRC.rglob("*.py") if file.name != "failpoints.py"]
-    direct = {name for source in sources for name in re.findall(r'failpoints\.reach\(f?"([^"{]+)"', source)}
+    direct = {
+        name
+        for source in sources
+        for name in re.findall(r'failpoints\.reach\(f?"([^"{]+)"', source)
+    }
     around = {
         name
         for source in sources
-        for name in re.findall(r'(?:writer\.write|self\._write|self\._change|self\._update)\(\s*"([^"]+)"', source)
+        for name in re.findall(
+            r'(?:writer\.write|self\._write|self\._change|self\._update)\(\s*"([^"]+)"', source
+        )
     }
-    posted = {name for source in sources for name in re.findall(r'failpoints\.before_commit\(\s*"([^"]+)"', source)}
+    posted = {
+        name
+        for source in sources
+        for name in re.findall(r'failpoints\.before_commit\(\s*"([^"]+)"', source)
+    }
     both = {f"{name}.{when}_commit" for name in around for when in ("before", "after")}
     assert direct | both | {f"{name}.before_commit" for name in posted} == set(POINTS)
 
 
-@for_each("text", ["jobs.accept", "jobs.accept.before_commit=0", "jobs.accept.before_commit=x", "jobs.nothing=1"])
+@for_each(
+    "text",
+    ["jobs.accept", "jobs.accept.before_commit=0", "jobs.accept.before_commit=x", "jobs.nothing=1"],
+)
 def test_a_place_or_a_count_that_does_not_exist_is_refused(text):
     with pytest.raises(ValueError, match="HEARTH_FAILPOINTS"):
         parsed(text)
@@ -63,7 +77,11 @@ def test_a_place_or_a_count_that_does_not_exist_is_refused(text):
 
 def nth_of(point: str, kill: int) -> int:
     """At which reach the process dies, another one each time."""
-    return 1 if point.startswith(_ONCE_A_LIFE) else (kill - 1) % (IN_QUEUE if "put_back" in point else 5) + 1
+    return (
+        1
+        if point.startswith(_ONCE_A_LIFE)
+        else (kill - 1) % (IN_QUEUE if "put_back" in point else 5) + 1
+    )
 
 
 @dataclass
@@ -83,17 +101,27 @@ class Owner:
         callers = [Caller(url, self.history) for _ in range(4)]
         for wish in self.history.open():
             await callers[0].submit(wish)
-        for key in [key for key in self.history.accepted if key.startswith("hold") and key not in self.history.cancelled]:
+        for key in [
+            key
+            for key in self.history.accepted
+            if key.startswith("hold") and key not in self.history.cancelled
+        ]:
             await callers[3].cancel(key)
         while not life.over.is_set():
             self.rounds += 1
-            await asyncio.gather(self._in_order(callers[0], "a"), self._in_order(callers[1], "b"), self._told(callers[2]))
+            await asyncio.gather(
+                self._in_order(callers[0], "a"),
+                self._in_order(callers[1], "b"),
+                self._told(callers[2]),
+            )
             await self._cancelled(callers[3])
         for caller in callers:
             caller.close()
 
     async def _in_order(self, caller: Caller, task_type: str) -> None:
-        """Two jobs of one type and two models; the second only once the first is accepted, in whatever life that is."""
+        """Two jobs of one type and two models; the second only once the first is accepted, in
+        whatever life that is.
+        """
         for n, model in enumerate(("one", "two")):
             wish = Wish(key=f"{task_type}-{self.rounds}-{n}", task_type=task_type, model=model)
             if not (self._all_accepted(task_type) and await caller.submit(wish)):
@@ -111,7 +139,9 @@ class Owner:
             await caller.cancel(key)
 
     async def stop_in_the_middle(self, life: Life) -> None:
-        """Leave work that holds on the GPU, and stop the gateway: it puts back what it cannot finish."""
+        """Leave work that holds on the GPU, and stop the gateway: it puts back what it cannot
+        finish.
+        """
         caller = Caller(await life.url(), self.history)
         self.rounds, self.model.holding = self.rounds + 1, True
         keys = [f"hold-{self.rounds}-{n}" for n in range(IN_QUEUE)]
@@ -124,7 +154,9 @@ class Owner:
         await life.end(signal.SIGTERM)
 
     async def finish(self, life: Life) -> None:
-        """A life without a death: everything is accepted, worked off, told, and the gateway stops in order."""
+        """A life without a death: everything is accepted, worked off, told, and the gateway stops
+        in order.
+        """
         url = await life.url()
         assert url, "it did not start"
         self.model.holding = False
@@ -136,7 +168,9 @@ class Owner:
         assert life.orderly
 
     def _told_all(self) -> bool:
-        """What was told but not noted as told is told again, at the end or later; here once is enough."""
+        """What was told but not noted as told is told again, at the end or later; here once is
+        enough.
+        """
         keys = [key for key, wish in self.history.wanted.items() if wish.webhook]
         return all(self.model.told[self.history.accepted[key]] for key in keys)
 
@@ -147,13 +181,20 @@ async def test_a_gateway_that_dies_there_keeps_every_promise(nursery, tmp_path, 
     async with ModelServer() as model:
         owner = Owner(model)
         for kill in range(1, KILLS + 1):
-            path = tmp_path / (f"{kill}.db" if point.startswith(("storage.create.", "storage.migrate.")) else "hearth.db")
+            path = tmp_path / (
+                f"{kill}.db"
+                if point.startswith(("storage.create.", "storage.migrate."))
+                else "hearth.db"
+            )
             config = tmp_path / "config.yaml"
-            config.write_text((CONFIG + JOBS_CONFIG).format(url=model.url, path=path, in_queue=IN_QUEUE))
+            config.write_text(
+                (CONFIG + JOBS_CONFIG).format(url=model.url, path=path, in_queue=IN_QUEUE)
+            )
             judge = Judge(path=path, history=owner.history)
             nth = nth_of(point, kill)
             if "put_back" in point:
-                await owner.finish(await nursery.birth("serve", config=str(config)))  # what was held before would be alone on the GPU
+                # what was held before would be alone on the GPU
+                await owner.finish(await nursery.birth("serve", config=str(config)))
             life = await nursery.birth("serve", failpoints=f"{point}={nth}", config=str(config))
             await (owner.stop_in_the_middle(life) if "put_back" in point else owner.use(life))
             assert not life.orderly, f"{point} was not reached {nth} times"
@@ -173,9 +214,7 @@ async def test_a_gateway_that_dies_there_keeps_every_promise(nursery, tmp_path, 
 
 ROUNDS = 15
 OLD_SWAPS = 3000
-_SWAP = (
-    "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, failed, reason) VALUES (?, ?, ?, '[]', 'a', 1.0, 0, '')"
-)
+_SWAP = "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, failed, reason) VALUES (?, ?, ?, '[]', 'a', 1.0, 0, '')"
 
 
 @dataclass
@@ -194,16 +233,28 @@ class Promises:
         self.saved = max(self.saved, *life.named("saved"), -1)
 
     def judge(self, path: Path) -> None:
-        money = {row["id"]: (row["state"], row["settled_usd"]) for row in asked(path, "SELECT id, state, settled_usd FROM ledger")}
+        money = {
+            row["id"]: (row["state"], row["settled_usd"])
+            for row in asked(path, "SELECT id, state, settled_usd FROM ledger")
+        }
         assert self.reserved <= set(money)
         assert all(money[name] == ("settled", 0.5) for name in self.settled)
         assert all(money[name] == ("released", None) for name in self.released)
         states = {row["id"]: row["state"] for row in asked(path, "SELECT id, state FROM jobs")}
-        assert {name for name in self.accepted if name.startswith("open")} <= set(states), "a job that has not ended was forgotten"
-        assert all(state == "queued" for name, state in states.items() if str(name).startswith("open"))
-        learned = [json.loads(str(row["document"]))["number"] for row in asked(path, "SELECT document FROM estimates")]
+        assert {name for name in self.accepted if name.startswith("open")} <= set(states), (
+            "a job that has not ended was forgotten"
+        )
+        assert all(
+            state == "queued" for name, state in states.items() if str(name).startswith("open")
+        )
+        learned = [
+            json.loads(str(row["document"]))["number"]
+            for row in asked(path, "SELECT document FROM estimates")
+        ]
         assert max(learned, default=-1) >= self.saved
-        assert len(asked(path, "SELECT id FROM swaps WHERE ended_wall_s > 1")) == 1, "what is young was deleted"
+        assert len(asked(path, "SELECT id FROM swaps WHERE ended_wall_s > 1")) == 1, (
+            "what is young was deleted"
+        )
 
 
 def add_old_rows(path: Path, life: int) -> None:
@@ -222,7 +273,11 @@ async def test_a_process_that_dies_there_keeps_its_books(nursery, tmp_path, poin
     for kill in range(1, KILLS + 1):
         add_old_rows(path, kill)
         life = await nursery.birth(
-            "keep_books", failpoints=f"{point}={nth_of(point, kill)}", path=str(path), first=kill * ROUNDS, rounds=ROUNDS
+            "keep_books",
+            failpoints=f"{point}={nth_of(point, kill)}",
+            path=str(path),
+            first=kill * ROUNDS,
+            rounds=ROUNDS,
         )
         await life.gone()
         assert not life.orderly, f"{point} was not reached"
@@ -233,5 +288,8 @@ async def test_a_process_that_dies_there_keeps_its_books(nursery, tmp_path, poin
     assert last.orderly
     promises.add(last)
     promises.judge(path)
-    open_ones = asked(path, "SELECT id FROM ledger WHERE state = 'reserved' AND epoch < (SELECT MAX(epoch) FROM process)")
+    open_ones = asked(
+        path,
+        "SELECT id FROM ledger WHERE state = 'reserved' AND epoch < (SELECT MAX(epoch) FROM process)",
+    )
     assert open_ones == [], "money of a dead process is still set aside"

@@ -1,6 +1,8 @@
-"""The Nth write, sync or cut of the database's files fails, for N = 1, 2, 3 ... until nothing is left to fail.
+"""The Nth write, sync or cut of the database's files fails, for N = 1, 2, 3 ... until nothing is
+left to fail.
 
-Each time: what was acknowledged is there, what was not was refused with 503 and can be asked for again, and the file is sound.
+Each time: what was acknowledged is there, what was not was refused with 503 and can be asked for
+again, and the file is sound.
 """
 
 from __future__ import annotations
@@ -19,14 +21,22 @@ from tests.reliability.shim import Fault, built
 from tests.storage.house import open_database
 
 POSITIONS = 500
-"""More than any scenario here has; to find one without a fault before that is a part of the test."""
+"""More than any scenario here has; to find one without a fault before that is a part of the
+test.
+"""
 JOBS_PER_POSITION = 3
 PARTS = 4
 
 
-@pytest.mark.parametrize(("error", "keyed"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EIO, False)])
-async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_and_welcome_again(tmp_path, error, keyed):
-    """Without a key, one that was refused while the disk failed is not there when it is well again."""
+@pytest.mark.parametrize(
+    ("error", "keyed"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EIO, False)]
+)
+async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_and_welcome_again(
+    tmp_path, error, keyed
+):
+    """Without a key, one that was refused while the disk failed is not there when it is well
+    again.
+    """
     path, history = tmp_path / "hearth.db", History()
     with Fault(built(tmp_path), tmp_path) as fault:
         async with served(tmp_path, environ=fault.environ) as url:
@@ -39,7 +49,9 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
                     assert all(answered) or fired
                     again = history.open() if keyed else [Wish(key=f"hold-{nth}-well")]
                     for wish in again:
-                        assert await caller.submit(wish), "the disk is well again, and the job was refused"
+                        assert await caller.submit(wish), (
+                            "the disk is well again, and the job was refused"
+                        )
                     if not fired:
                         break
                 else:
@@ -49,17 +61,28 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
     if keyed:
         kept = Judge(path=path, history=history).look()
         assert len(kept) == len(history.wanted) == nth * JOBS_PER_POSITION
-    assert {row["id"] for row in asked(path, "SELECT id FROM jobs")} == set(history.accepted.values())
+    assert {row["id"] for row in asked(path, "SELECT id FROM jobs")} == set(
+        history.accepted.values()
+    )
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_gateway_that_starts_on_a_full_disk_answers_and_takes_jobs_once_there_is_room(tmp_path, is_first):
-    path, history, chat = tmp_path / "hearth.db", History(), {"model": "one", "prompt": "hi", "stream": False}
+async def test_a_gateway_that_starts_on_a_full_disk_answers_and_takes_jobs_once_there_is_room(
+    tmp_path, is_first
+):
+    path, history, chat = (
+        tmp_path / "hearth.db",
+        History(),
+        {"model": "one", "prompt": "hi", "stream": False},
+    )
     if not is_first:
         open_database(path).close()
     with Fault(built(tmp_path), tmp_path) as fault:
         fault.arm(1, errno.ENOSPC, lasting=True)
-        async with served(tmp_path, environ=fault.environ) as url, aiohttp.ClientSession() as session:
+        async with (
+            served(tmp_path, environ=fault.environ) as url,
+            aiohttp.ClientSession() as session,
+        ):
             async with session.post(f"{url}/api/generate", json=chat) as answer:
                 assert (answer.status, (await answer.json())["done"]) == (200, True)
             with closing(Caller(url, history)) as caller:
@@ -67,15 +90,28 @@ async def test_a_gateway_that_starts_on_a_full_disk_answers_and_takes_jobs_once_
                 assert fault.disarm()
                 assert await caller.submit(Wish(key="full"))
     assert history.refused == 1
-    assert {row["id"] for row in asked(path, "SELECT id FROM jobs")} == set(history.accepted.values())
-    assert [row["epoch"] for row in asked(path, "SELECT epoch FROM process")] == [1] if is_first else [1, 2]
-    assert len(asked(path, "SELECT 1 FROM invocation_log WHERE outcome = 'completed'")) > 0, "what was answered meanwhile is logged"
+    assert {row["id"] for row in asked(path, "SELECT id FROM jobs")} == set(
+        history.accepted.values()
+    )
+    assert (
+        [row["epoch"] for row in asked(path, "SELECT epoch FROM process")] == [1]
+        if is_first
+        else [1, 2]
+    )
+    assert len(asked(path, "SELECT 1 FROM invocation_log WHERE outcome = 'completed'")) > 0, (
+        "what was answered meanwhile is logged"
+    )
 
 
 @pytest.mark.parametrize("first", range(1, 1 + PARTS))
-async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_sound(tmp_path, first):
+async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_sound(
+    tmp_path, first
+):
     """Every position in one of the parts, which run beside each other."""
-    with Fault(built(tmp_path), tmp_path) as fault, closing(Nursery(tmp_path, environ=fault.environ)) as nursery:
+    with (
+        Fault(built(tmp_path), tmp_path) as fault,
+        closing(Nursery(tmp_path, environ=fault.environ)) as nursery,
+    ):
         for nth in range(first, POSITIONS, PARTS):
             path = tmp_path / f"hearth.db-{nth}"
             fault.arm(nth)
@@ -83,8 +119,12 @@ async def test_wherever_the_disk_fails_from_the_first_start_on_the_file_stays_so
             await life.gone()
             fired = fault.disarm()
             open_database(path).close()
-            assert set(life.named("accepted")) <= {row["id"] for row in asked(path, "SELECT id FROM jobs")}
-            assert set(life.named("reserved")) <= {row["id"] for row in asked(path, "SELECT id FROM ledger")}
+            assert set(life.named("accepted")) <= {
+                row["id"] for row in asked(path, "SELECT id FROM jobs")
+            }
+            assert set(life.named("reserved")) <= {
+                row["id"] for row in asked(path, "SELECT id FROM ledger")
+            }
             path.unlink()
             if not fired:
                 break

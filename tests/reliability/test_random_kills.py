@@ -1,7 +1,8 @@
-"""`kill -9` at any moment under load, again and again: the client's own history and the file agree about every job.
+"""`kill -9` at any moment under load, again and again: the client's own history and the file agree
+about every job.
 
-`HEARTH_RANDOM_KILLS` deaths (10 in CI, 200 in `make reliability`) over at least 2,000 acknowledged jobs, or 100 for each death, from one
-gateway at a time.
+`HEARTH_RANDOM_KILLS` deaths (10 in CI, 200 in `make reliability`) over at least 2,000 acknowledged
+jobs, or 100 for each death, from one gateway at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ jobs: {{max_attempts: 100, max_in_queue: 48, max_queued: 1000000}}
 
 @dataclass
 class Load:
-    """Callers of one task type each, who ask for one job after the other, in whatever life that is answered."""
+    """Callers of one task type each, who ask for one job after the other, in whatever life that is
+    answered.
+    """
 
     history: History = field(default_factory=History)
     ends: Counter[str] = field(default_factory=Counter)
@@ -45,7 +48,9 @@ class Load:
 
     async def press(self, url: str, enough: int) -> None:
         """Until the gateway is dead, or so many jobs are acknowledged in all."""
-        await asyncio.gather(*(self._ask(number, Caller(url, self.history), enough) for number in range(CALLERS)))
+        await asyncio.gather(
+            *(self._ask(number, Caller(url, self.history), enough) for number in range(CALLERS))
+        )
 
     async def _ask(self, number: int, caller: Caller, enough: int) -> None:
         while self.acknowledged < enough:
@@ -65,7 +70,9 @@ class Load:
 
 
 @pytest.mark.timeout(900 + 10 * KILLS)
-async def test_no_job_is_lost_doubled_or_out_of_order_however_often_the_gateway_is_killed_under_load(nursery, tmp_path):
+async def test_no_job_is_lost_doubled_or_out_of_order_however_often_the_gateway_is_killed_under_load(
+    nursery, tmp_path
+):
     seed = int(os.environ.get("HEARTH_SEED") or random.SystemRandom().randrange(2**32))
     try:
         await _kill_at_random(random.Random(seed), nursery, tmp_path)
@@ -94,7 +101,9 @@ async def _kill_at_random(chance: random.Random, nursery: Nursery, directory: Pa
 
 
 async def _pressed(load: Load, life: Life, share: float, enough: int) -> None:
-    """Load until a part of what this life is to accept is accepted, then death, in the middle of everything."""
+    """Load until a part of what this life is to accept is accepted, then death, in the middle of
+    everything.
+    """
     url = await life.url()
     until = load.acknowledged + max(1, int(share * (enough - load.acknowledged)))
     pressing = asyncio.ensure_future(load.press(url, JOBS))

@@ -1,6 +1,8 @@
-"""Every 202 follows a sync that returned after the bytes of its job were written: seen from outside the process, not believed.
+"""Every 202 follows a sync that returned after the bytes of its job were written: seen from outside
+the process, not believed.
 
-Once through a library between Hearth and the C library, which needs nothing but a compiler; and once with strace, where it is allowed.
+Once through a library between Hearth and the C library, which needs nothing but a compiler; and
+once with strace, where it is allowed.
 """
 
 from __future__ import annotations
@@ -68,21 +70,32 @@ async def test_every_acknowledgement_follows_a_sync_of_its_job(tmp_path):
 @pytest.fixture
 def strace() -> str:
     found = shutil.which("strace")
-    if found is None or subprocess.run([found, "-qq", "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no strace, or tracing is not permitted here; the library of the test above has proved the same")
+    if (
+        found is None
+        or subprocess.run([found, "-qq", "true"], capture_output=True, check=False).returncode != 0
+    ):
+        pytest.skip(
+            "no strace, or tracing is not permitted here; the library of the test above has proved the same"
+        )
     return found
 
 
 async def test_strace_sees_the_same(tmp_path, strace):
     trace = tmp_path / "trace"
     calls = "trace=pwrite64,fdatasync,fsync,write"
-    async with served(tmp_path, environ={}, before=[strace, "-f", "-qq", "-s", "65536", "-e", calls, "-o", str(trace)]) as url:
+    async with served(
+        tmp_path,
+        environ={},
+        before=[strace, "-f", "-qq", "-s", "65536", "-e", calls, "-o", str(trace)],
+    ) as url:
         accepted = await accepted_by(url)
     require_synced_first(_events(trace.read_text().splitlines()), accepted)
 
 
 def _events(lines: Iterable[str]) -> Iterable[tuple[str, Sequence[str]]]:
-    """A write counts when it begins, since its thread syncs only after it; a sync when it has returned."""
+    """A write counts when it begins, since its thread syncs only after it; a sync when it has
+    returned.
+    """
     for line in lines:
         if "pwrite64(" in line:
             yield "write", _ID.findall(line)

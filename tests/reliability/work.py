@@ -1,4 +1,6 @@
-"""What a life of the nursery does until it is killed: serve, or use the store without a gateway around it."""
+"""What a life of the nursery does until it is killed: serve, or use the store without a gateway
+around it.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,16 @@ class Telling:
 
 async def serve(report: Report, *, config: str) -> int:
     """`hearth serve --config CONFIG`."""
-    return await bootstrap.serve(load_gateway_config(Path(config)), port=0, sinks=(Telling(report),))
+    return await bootstrap.serve(
+        load_gateway_config(Path(config)), port=0, sinks=(Telling(report),)
+    )
 
 
 async def keep_books(report: Report, *, path: str, first: int, rounds: int) -> int:
-    """Money, estimates, old rows and old jobs: each round reports what is on the disk, after it is. A disk that fails ends it with 2."""
+    """Money, estimates, old rows and old jobs: each round reports what is on the disk, after it is.
+
+    A disk that fails ends it with 2.
+    """
     try:
         return await _keep(report, Path(path), first, rounds)
     except (StorageRefused, StorageUnavailable):
@@ -62,7 +69,9 @@ async def _keep(report: Report, path: Path, first: int, rounds: int) -> int:
     store = await Store.open(path, settings, clock=clock, events=Telling(report))
     for number in range(first, first + rounds):
         for name in (f"kept-{number}", f"settled-{number}", f"released-{number}"):
-            await store.ledger.reserve(name, caller="test", model="claude", reserved_usd=1.0, at_wall_s=clock.wall())
+            await store.ledger.reserve(
+                name, caller="test", model="claude", reserved_usd=1.0, at_wall_s=clock.wall()
+            )
             report(reserved=name)
         await store.ledger.settle(f"settled-{number}", 0.5)
         report(settled=f"settled-{number}")

@@ -1,4 +1,6 @@
-"""Many models that are waited for at once, and what deciding among them costs, counted in calls: no clock is read."""
+"""Many models that are waited for at once, and what deciding among them costs, counted in calls: no
+clock is read.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ WAITING = 1_000
 
 
 class Crowd(Shell):
-    """So many models on a card of 24 GB, and a thousand items that wait for them, in both lanes and all bands.
+    """So many models on a card of 24 GB, and a thousand items that wait for them, in both lanes and
+    all bands.
 
     Attributes:
         most: candidates that one decision has looked at, at most.

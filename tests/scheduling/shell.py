@@ -1,12 +1,14 @@
-"""A shell for the scheduler in which the test says what happens, and when: no loop, no threads, no time of its own.
+"""A shell for the scheduler in which the test says what happens, and when: no loop, no threads, no
+time of its own.
 
     house = Shell(settings_of("policy=fifo"), resident=("a",))
     first = house.arrive("a")                 # house.said == ["start 1 on a"]
     house.at(2.0).finish(first)
 
-What the scheduler orders stays open until the test reports an outcome (`finish`, `loaded`, ...); an outcome that nobody asked for is a
-mistake of the test. Timers fire by themselves when `at` passes them. Every decision is judged by `DecisionChecker`, unless `judged` is
-False. `said` is the last decision in words, `log` all of them with their instants; the words are those of `words`.
+What the scheduler orders stays open until the test reports an outcome (`finish`, `loaded`, ...); an
+outcome that nobody asked for is a mistake of the test. Timers fire by themselves when `at` passes
+them. Every decision is judged by `DecisionChecker`, unless `judged` is False. `said` is the last
+decision in words, `log` all of them with their instants; the words are those of `words`.
 """
 
 from __future__ import annotations
@@ -102,11 +104,16 @@ class Shell:
         return self.brain.state
 
     def tell(self, fact: Input) -> list[str]:
-        """Report a fact now; what is ordered goes into the books. Returns the decision in words, without `WakeAt` and `Requeue`."""
+        """Report a fact now; what is ordered goes into the books.
+
+        Returns the decision in words, without `WakeAt` and `Requeue`.
+        """
         actions = self.brain.handle(fact, self.now)
         for action in actions:
             self._note(action)
-        self.said = [words(action) for action in actions if not isinstance(action, WakeAt | Requeue)]
+        self.said = [
+            words(action) for action in actions if not isinstance(action, WakeAt | Requeue)
+        ]
         self.log += [(self.now, said) for said in self.said]
         return self.said
 
@@ -146,7 +153,9 @@ class Shell:
         return self
 
     def fire(self, early_s: float = 0.0) -> list[str]:
-        """The armed timer fires at its instant, or before it: a careless shell that does not report `max(clock, due)`."""
+        """The armed timer fires at its instant, or before it: a careless shell that does not report
+        `max(clock, due)`.
+        """
         assert self.timer is not None, "no timer is armed"
         due, self.timer = self.timer, None
         self.now = max(self.now, due - early_s)
@@ -189,20 +198,32 @@ class Shell:
         return self.arrive(model, lane=Lane.INTERNAL, priority=priority)
 
     def first_byte(self, sequence: int, *, forwarded: bool = False) -> list[str]:
-        return self.tell(inputs.FirstByte(sequence=Sequence(sequence), attempt=self.running[sequence], forwarded=forwarded))
+        return self.tell(
+            inputs.FirstByte(
+                sequence=Sequence(sequence), attempt=self.running[sequence], forwarded=forwarded
+            )
+        )
 
     def started(self, sequence: int) -> list[str]:
-        return self.tell(inputs.Started(sequence=Sequence(sequence), attempt=self.running[sequence]))
+        return self.tell(
+            inputs.Started(sequence=Sequence(sequence), attempt=self.running[sequence])
+        )
 
     def finish(self, sequence: int, usage: Usage | None = None) -> list[str]:
         attempt = self._over(sequence)
         if sequence not in self.ended:
             self._end(sequence, "finished")
-        return self.tell(inputs.Finished(sequence=Sequence(sequence), attempt=attempt, usage=usage or Usage()))
+        return self.tell(
+            inputs.Finished(sequence=Sequence(sequence), attempt=attempt, usage=usage or Usage())
+        )
 
     def fail(self, sequence: int, fault: Fault, kept_tokens: int | None = None) -> list[str]:
         attempt = self._over(sequence)
-        return self.tell(inputs.Failed(sequence=Sequence(sequence), attempt=attempt, fault=fault, kept_tokens=kept_tokens))
+        return self.tell(
+            inputs.Failed(
+                sequence=Sequence(sequence), attempt=attempt, fault=fault, kept_tokens=kept_tokens
+            )
+        )
 
     def stop(self, sequence: int) -> list[str]:
         assert sequence in self.stopping, f"nobody told {sequence} to stop"
@@ -223,7 +244,11 @@ class Shell:
         return self.tell(inputs.Loaded(model=self.loading.pop().model, vram_mib=vram_mib))
 
     def load_failed(self, *, permanent: bool = False, unlisted: bool = False) -> list[str]:
-        return self.tell(inputs.LoadFailed(model=self.loading.pop().model, permanent=permanent, unlisted=unlisted))
+        return self.tell(
+            inputs.LoadFailed(
+                model=self.loading.pop().model, permanent=permanent, unlisted=unlisted
+            )
+        )
 
     def unloaded(self) -> list[str]:
         return self.tell(inputs.Unloaded(model=self.unloading.pop(0)))
@@ -245,10 +270,12 @@ class Shell:
         return self.tell(inputs.Switched(what="draining", on=True))
 
     def quiesce(self, *, step_s: float = 1.0, bound: float = inf) -> int:
-        """Everything that is open comes to a good end, one after another, until nothing is left to do or to wait for.
+        """Everything that is open comes to a good end, one after another, until nothing is left to
+        do or to wait for.
 
         Returns:
-            The number of outcomes it took. Raises AssertionError where more than `bound` are needed.
+            The number of outcomes it took. Raises AssertionError where more than `bound` are
+            needed.
         """
         steps = 0
         while self.go_on(step_s):
@@ -257,7 +284,9 @@ class Shell:
         return steps
 
     def go_on(self, step_s: float = 1.0) -> bool:
-        """One open order comes to a good end, what takes time `step_s` later; False where nothing is open."""
+        """One open order comes to a good end, what takes time `step_s` later; False where nothing
+        is open.
+        """
         if self.unloading:
             self.unloaded()
         elif self.cutting:

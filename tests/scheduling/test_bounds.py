@@ -1,4 +1,6 @@
-"""What shows only in longer runs: bounds on waits, what a decision costs, and that memory stays bounded."""
+"""What shows only in longer runs: bounds on waits, what a decision costs, and that memory stays
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,19 @@ from tests.support.cases import for_each
 ROUND_TRIP_S = 20.0
 
 
-@for_each(("queue", "max_swap_wait_s", "left_at_s"), [(1, 30, 10 * ROUND_TRIP_S), (40, 30, 10 * ROUND_TRIP_S), (1, 250, 250.0)])
-def test_a_line_that_does_not_get_shorter_keeps_nobody_longer_than_ten_round_trips(queue: int, max_swap_wait_s: int, left_at_s: float):
-    """One item waits for b since 0, and always so many for a, which take 5 s each; the owner's limit comes first."""
-    shell = Shell(settings_of(f"policy=adaptive max_swap_wait_s={max_swap_wait_s}"), resident=("a",))
+@for_each(
+    ("queue", "max_swap_wait_s", "left_at_s"),
+    [(1, 30, 10 * ROUND_TRIP_S), (40, 30, 10 * ROUND_TRIP_S), (1, 250, 250.0)],
+)
+def test_a_line_that_does_not_get_shorter_keeps_nobody_longer_than_ten_round_trips(
+    queue: int, max_swap_wait_s: int, left_at_s: float
+):
+    """One item waits for b since 0, and always so many for a, which take 5 s each; the owner's
+    limit comes first.
+    """
+    shell = Shell(
+        settings_of(f"policy=adaptive max_swap_wait_s={max_swap_wait_s}"), resident=("a",)
+    )
     for model in "ab" + "a" * queue:
         shell.arrive(model)
     while shell.running and shell.now < 1000.0:
@@ -46,16 +57,26 @@ def test_a_line_that_gets_shorter_is_served_while_an_item_has_waited_less_than_t
 
 
 def test_a_rare_item_waits_at_most_twice_its_patience_and_in_overload_ten_trips():
-    """Two agents take turns on cheap models, which never have served for three times the 45 s of the rare one; then a model in overload, as
-    long as that lasts: after it the line gets shorter, and the item waits for that instead."""
+    """Two agents take turns on cheap models, which never have served for three times the 45 s of
+    the rare one; then a model in overload, as long as that lasts: after it the line gets shorter,
+    and the item waits for that instead.
+    """
     runs = [(two_agents(turns=200), 2 * SchedulerSettings().scheduling.max_swap_wait_s + 60.0)]
-    runs += [(rare_in_overload(load=load, seed=seed), MOST_TRIPS * 48.0 + 45.0) for load in (1.4, 2.5) for seed in range(4)]
+    runs += [
+        (rare_in_overload(load=load, seed=seed), MOST_TRIPS * 48.0 + 45.0)
+        for load in (1.4, 2.5)
+        for seed in range(4)
+    ]
     for workload, wait_s in runs:
         settings = workload.settings(SchedulerSettings(), PolicyName.ADAPTIVE)
         records = simulate(workload, settings, keep_decisions=False).records
         bound_s = wait_s + max(record.job.service_s for record in records)
         ends_at = max(record.arrived for record in records)
-        rare = [record for record in records if record.job.model == "rare" and record.arrived < ends_at - bound_s]
+        rare = [
+            record
+            for record in records
+            if record.job.model == "rare" and record.arrived < ends_at - bound_s
+        ]
         assert rare
         assert max(record.wait_s or 0.0 for record in rare) <= bound_s
 
@@ -64,7 +85,12 @@ def test_announcements_that_are_past_or_told_again_are_forgotten():
     shell = Shell(settings_of(""))
     for moment in range(200):
         shell.at(moment * 10.0)
-        shell.tell(inputs.Scheduled(task_type=f"task {moment // 2}", due_at=shell.now + 15.0 - moment % 2 * (10.0 - 1e-6)))
+        shell.tell(
+            inputs.Scheduled(
+                task_type=f"task {moment // 2}",
+                due_at=shell.now + 15.0 - moment % 2 * (10.0 - 1e-6),
+            )
+        )
         assert len(shell.state.announced) <= 2
 
 
@@ -78,15 +104,21 @@ def evicted(newcomer_gb: float, sizes_gb: dict[str, float]) -> list[str]:
 def test_among_many_models_no_more_are_evicted_than_needed():
     assert len(evicted(20.0, {f"m{number}": 2.0 for number in range(12)})) == 10
     assert evicted(12.0, {f"m{number}": 1.0 for number in range(12)} | {"m12": 12.0}) == ["m12"]
-    many = {f"m{number:02}": 0.5 for number in range(20)} | {f"n{number}": 2.0 for number in range(7)}
-    assert set(evicted(12.0, many)) <= {name for name in many if name.startswith("n")}, "too many sets to look at: the largest go"
+    many = {f"m{number:02}": 0.5 for number in range(20)} | {
+        f"n{number}": 2.0 for number in range(7)
+    }
+    assert set(evicted(12.0, many)) <= {name for name in many if name.startswith("n")}, (
+        "too many sets to look at: the largest go"
+    )
 
 
 def calls_of(settings: SchedulerSettings, depth: int, lane: Lane) -> int:
     """Function calls of twenty arrivals and ends with `depth` items waiting."""
     shell = Shell(settings, resident=("a",), judged=False)
     for number in range(depth):
-        shell.arrive("abc"[number % 3], lane=lane, priority=Priority.BACKGROUND, prompt_tokens=number % 90)
+        shell.arrive(
+            "abc"[number % 3], lane=lane, priority=Priority.BACKGROUND, prompt_tokens=number % 90
+        )
 
     def decide() -> None:
         for _ in range(20):
@@ -108,8 +140,12 @@ def calls_of(settings: SchedulerSettings, depth: int, lane: Lane) -> int:
         ("policy=affinity", Lane.INTERNAL),
     ],
 )
-def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(settings: str, lane: Lane) -> None:
-    assert calls_of(settings_of(settings), 6_000, lane) <= 1.5 * calls_of(settings_of(settings), 60, lane)
+def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(
+    settings: str, lane: Lane
+) -> None:
+    assert calls_of(settings_of(settings), 6_000, lane) <= 1.5 * calls_of(
+        settings_of(settings), 60, lane
+    )
 
 
 @for_each("policy", [policy.value for policy in PolicyName])

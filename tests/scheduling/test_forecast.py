@@ -8,7 +8,14 @@ import pytest
 
 from hearth.scheduling.actions import Action
 from hearth.scheduling.estimates import FEW_RUNS
-from hearth.scheduling.forecast import HORIZON_ITEMS, MAX_DECISIONS, MAX_WORK, forecast, is_rough, slot_is_free
+from hearth.scheduling.forecast import (
+    HORIZON_ITEMS,
+    MAX_DECISIONS,
+    MAX_WORK,
+    forecast,
+    is_rough,
+    slot_is_free,
+)
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
 from tests.scheduling.crowd import Crowd
@@ -36,7 +43,12 @@ def taught(settings: str = "", story: str = "") -> Shell:
 
 def asked(shell: Shell, model: str | None = "a", lane: Lane = Lane.EXTERNAL) -> QueueItem:
     """One that the scheduler has not seen."""
-    known = {"sequence": Sequence(9999), "request_id": RequestId("r"), "caller": "test", "arrived_at": shell.now}
+    known = {
+        "sequence": Sequence(9999),
+        "request_id": RequestId("r"),
+        "caller": "test",
+        "arrived_at": shell.now,
+    }
     return QueueItem(lane=lane, priority=Priority.NORMAL, model=model, **known)  # type: ignore[arg-type]
 
 
@@ -46,27 +58,37 @@ def asked(shell: Shell, model: str | None = "a", lane: Lane = Lane.EXTERNAL) -> 
         ("", "4*ext a", {2: 2.0, 3: 4.0, 4: 6.0}),
         ("", "ext a; ext b; ext a", {3: 2.0, 2: 9.0}),  # a swap, and what affinity lets go first
         ("policy=fifo", "ext a; ext b; ext a", {2: 7.0, 3: 14.0}),  # both swaps
-        (AT_ONCE, "2*ext a; int a", {3: 0.0, 1: 2.0, 2: 4.0}),  # first what is urgent, then what that has interrupted
+        # first what is urgent, then what that has interrupted
+        (AT_ONCE, "2*ext a; int a", {3: 0.0, 1: 2.0, 2: 4.0}),
         (AT_ONCE, "ext a; quiet; int a", {2: 2.0}),
-        # what takes longer than expected takes as much again as it is late, and at least half of what was expected
+        # what takes longer than expected takes as much again as it is late, and at least half of
+        # what was expected
         ("", "2*ext a; at 2", {2: 1.0}),
         ("", "2*ext a; at 2.5", {2: 1.0}),
         ("", "2*ext a; at 32", {2: 30.0}),
         ("", "ext b; at 1; unloaded; at 3", {1: 2.0}),  # what is left of a load
-        # the same holds for a load, of which at least half the swap is expected whatever the unload took
+        # the same holds for a load, of which at least half the swap is expected whatever the unload
+        # took
         ("", "ext b; at 1; unloaded; at 5", {1: 2.0}),
         ("", "2*ext b; at 1; unloaded; at 9", {1: 4.0, 2: 6.0}),
         ("", "ext b; at 1; unloaded; at 125", {1: 120.0}),
         ("", "ext b; at 20; unloaded; at 21", {1: 1.5}),
         ("", "ext b; at 20", {1: 2.5}),
-        ("max_swap_wait_s=20 residency_factor=3", "2*ext a; at 0.1; ext b; at 30.1; end 1", {3: 5.0, 2: 12.0}),  # memory is cleared for one
+        # memory is cleared for one
+        (
+            "max_swap_wait_s=20 residency_factor=3",
+            "2*ext a; at 0.1; ext b; at 30.1; end 1",
+            {3: 5.0, 2: 12.0},
+        ),
         # a home model that is not installed is not waited for
         ("home_model=h", "vanishes a; appears e; listed e; ext e kind=embed; ext any", {2: 0.0}),
         ("", "2*ext a; down", {}),
         ("", "2*ext a; drain", {}),
     ],
 )
-def test_items_are_expected_one_after_another_with_what_is_between_them(settings: str, story: str, expected: dict[int, float]):
+def test_items_are_expected_one_after_another_with_what_is_between_them(
+    settings: str, story: str, expected: dict[int, float]
+):
     shell = taught(settings, story)
     assert forecast(shell.state, shell.now).starts == pytest.approx(expected)
 
@@ -106,9 +128,14 @@ def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run_or_
         ("parallel=2 packing.prefill_max_tokens=100", "ext a", "a", False, False),  # rounds
     ],
 )
-def test_a_slot_is_free_where_work_would_start_at_once(settings: str, story: str, model: str | None, is_free: bool, for_internal: bool):
+def test_a_slot_is_free_where_work_would_start_at_once(
+    settings: str, story: str, model: str | None, is_free: bool, for_internal: bool
+):
     shell = taught(settings, story)
-    found = [slot_is_free(shell.state, asked(shell, model, lane)) for lane in (Lane.EXTERNAL, Lane.INTERNAL)]
+    found = [
+        slot_is_free(shell.state, asked(shell, model, lane))
+        for lane in (Lane.EXTERNAL, Lane.INTERNAL)
+    ]
     assert found == [is_free, for_internal]
 
 
@@ -135,19 +162,30 @@ def test_looking_ahead_changes_nothing():
         both = Looking(number, ahead=False), Looking(number, ahead=True)
         for schedule in both:
             schedule.run()
-        told = [(each.every, each.state.estimates.export(), str(vars(each.state.arrivals))) for each in both]
+        told = [
+            (each.every, each.state.estimates.export(), str(vars(each.state.arrivals)))
+            for each in both
+        ]
         assert told[0] == told[1], f"schedule {number}"
 
 
 @for_each(
     ("settings", "story", "told", "wait_s"),
     [
-        ("", f"{3 * HORIZON_ITEMS}*ext a", range(HORIZON_ITEMS + 1, HORIZON_ITEMS + 2), 2.0 * 3 * HORIZON_ITEMS),
-        ("policy=fifo", "ext a; ext b; " * 30, range(50), 7.0 * 60),  # where every item needs a swap fewer are run forward
+        (
+            "",
+            f"{3 * HORIZON_ITEMS}*ext a",
+            range(HORIZON_ITEMS + 1, HORIZON_ITEMS + 2),
+            2.0 * 3 * HORIZON_ITEMS,
+        ),
+        # where every item needs a swap fewer are run forward
+        ("policy=fifo", "ext a; ext b; " * 30, range(50), 7.0 * 60),
         ("", "at 8; task digest 9", [1], 1.0),
     ],
 )
-def test_what_stands_far_behind_is_reckoned_from_the_pace_of_those_before(settings: str, story: str, told: range, wait_s: float):
+def test_what_stands_far_behind_is_reckoned_from_the_pace_of_those_before(
+    settings: str, story: str, told: range, wait_s: float
+):
     shell = taught(settings, story.strip("; "))
     expected = forecast(shell.state, shell.now, asked(shell)).starts
     assert len(expected) in told
@@ -160,7 +198,9 @@ def test_a_forecast_among_a_hundred_models_ends_when_its_work_is_done():
     assert found.decisions < MAX_DECISIONS
     assert MAX_WORK <= found.work < MAX_WORK + 12 * 100, "at most the last decision goes beyond"
     assert len(found.starts) > 10
-    assert found.starts[Sequence(9999)] > max(wait_s for sequence, wait_s in found.starts.items() if sequence != 9999)
+    assert found.starts[Sequence(9999)] > max(
+        wait_s for sequence, wait_s in found.starts.items() if sequence != 9999
+    )
 
 
 def test_what_was_foretold_comes_true_when_nobody_else_comes():

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from hearth.scheduling import inputs
-from hearth.scheduling.estimates import GAPS, KEPT_CALLERS, MAX_CALLERS, MAX_HABITS, RECENT, RUNS, STEPS, SWAP_MEMORY, Arrivals, Estimates
+from hearth.scheduling.estimates import (
+    GAPS,
+    KEPT_CALLERS,
+    MAX_CALLERS,
+    MAX_HABITS,
+    RECENT,
+    RUNS,
+    STEPS,
+    SWAP_MEMORY,
+    Arrivals,
+    Estimates,
+)
 from hearth.types import Lane, Priority, QueueItem, RequestId, Usage
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
@@ -17,7 +28,14 @@ from tests.support.cases import for_each
 
 
 def item(caller: str = "c", **known: Any) -> QueueItem:
-    return QueueItem(request_id=RequestId("r"), lane=Lane.EXTERNAL, priority=Priority.NORMAL, caller=caller, model="a", **known)
+    return QueueItem(
+        request_id=RequestId("r"),
+        lane=Lane.EXTERNAL,
+        priority=Priority.NORMAL,
+        caller=caller,
+        model="a",
+        **known,
+    )
 
 
 def after(*swaps_s: float, runs: list[tuple[QueueItem, Usage, float]] | None = None) -> Estimates:
@@ -42,7 +60,9 @@ def after(*swaps_s: float, runs: list[tuple[QueueItem, Usage, float]] | None = N
         ([*[100.0] * 20, *[5.0] * 9, 500.0], (24.2, 24.2, 10.0)),  # slow once
     ],
 )
-def test_a_swap_is_expected_to_take_what_it_took_in_this_direction_or_from_elsewhere(swaps: list[float], known_s: tuple[float, ...]):
+def test_a_swap_is_expected_to_take_what_it_took_in_this_direction_or_from_elsewhere(
+    swaps: list[float], known_s: tuple[float, ...]
+):
     estimates = after(*swaps)
     asked = (estimates.swap_s("a", "b"), estimates.swap_s("c", "b"), estimates.swap_s("b", "a"))
     assert asked == pytest.approx(known_s, rel=0.01)
@@ -60,10 +80,16 @@ EMBED = item(prompt_tokens=1000, kind="embed")
         ([], item(max_tokens=10**400), 5.0, 1e8),
         ([], EMBED, 1.0, 1.0),
         ([(item(), TIMED, 9.0)], item(prompt_tokens=200), 1.0 + 2.0, 1.0 + 327.68),
-        ([(item(), TIMED, 9.0)], item("other", max_tokens=150), 6.0, 6.0),  # lengths are those of a caller
+        # lengths are those of a caller
+        ([(item(), TIMED, 9.0)], item("other", max_tokens=150), 6.0, 6.0),
         ([(item(), Usage(output_tokens=50), 5.0)], item(), 5.0, 819.2),  # the whole run stands in
         ([(item(), Usage(), 2.0), (item(), Usage(), 4.0)], item(), 3.0, 819.2),  # what others took
-        ([*[(item(), Usage(), 9.0)] * 9, *[(item(), Usage(), 1.0)] * 10 * RUNS], item(), 1.0, 819.2),
+        (
+            [*[(item(), Usage(), 9.0)] * 9, *[(item(), Usage(), 1.0)] * 10 * RUNS],
+            item(),
+            1.0,
+            819.2,
+        ),
         # the guessed size of a prompt is corrected by what the model has counted
         ([(item(prompt_tokens=700), Usage(prompt_tokens=1400), 1.0)] * 40, EMBED, 1.0, 2.0),
         # and not by a count that says little of the model's tokens
@@ -73,15 +99,21 @@ EMBED = item(prompt_tokens=1000, kind="embed")
         ),
     ],
 )
-def test_speeds_and_lengths_are_learned_by_caller_and_model(runs: Any, of: QueueItem, service_s: float, limit_s: float):
+def test_speeds_and_lengths_are_learned_by_caller_and_model(
+    runs: Any, of: QueueItem, service_s: float, limit_s: float
+):
     estimates = after(runs=runs)
     assert estimates.service_s(of, "a") == pytest.approx(service_s, rel=0.01)
     assert estimates.limit_s(of, "a") == pytest.approx(limit_s, rel=0.01)
     assert estimates.prompt_s(EMBED, "b") == 1.0, "of another model nothing was learned"
 
 
-@for_each(("kept_tokens", "service_s"), [(0, 5.0), (100, 0.1 + 2.5), (190, 0.19 + 0.5), (300, 0.3 + 0.5)])
-def test_what_is_kept_of_an_answer_is_only_read_and_a_tenth_is_always_still_to_come(kept_tokens: int, service_s: float):
+@for_each(
+    ("kept_tokens", "service_s"), [(0, 5.0), (100, 0.1 + 2.5), (190, 0.19 + 0.5), (300, 0.3 + 0.5)]
+)
+def test_what_is_kept_of_an_answer_is_only_read_and_a_tenth_is_always_still_to_come(
+    kept_tokens: int, service_s: float
+):
     assert after().service_s(item(), "a", kept_tokens) == pytest.approx(service_s)
 
 
@@ -99,7 +131,9 @@ def test_what_is_kept_of_an_answer_is_only_read_and_a_tenth_is_always_still_to_c
         ([0.1] * RUNS, 5.0),
     ],
 )
-def test_the_longest_likely_length_is_learned_as_a_multiple_of_what_is_expected(took: list[float], longest_s: float):
+def test_the_longest_likely_length_is_learned_as_a_multiple_of_what_is_expected(
+    took: list[float], longest_s: float
+):
     estimates = Estimates(swap_prior_s=10.0)
     for multiple in took:
         estimates.learn_item(item(), "a", Usage(), run_s=5.0, expected_s=5.0 / multiple)
@@ -107,9 +141,16 @@ def test_the_longest_likely_length_is_learned_as_a_multiple_of_what_is_expected(
 
 
 @for_each(
-    ("known", "longest_s"), [({"max_tokens": 40}, 1.0), ({"max_tokens": 10**400}, 15.0), ({"kind": "embed", "prompt_tokens": 1000}, 3.0)]
+    ("known", "longest_s"),
+    [
+        ({"max_tokens": 40}, 1.0),
+        ({"max_tokens": 10**400}, 15.0),
+        ({"kind": "embed", "prompt_tokens": 1000}, 3.0),
+    ],
 )
-def test_no_answer_is_taken_to_be_longer_than_its_own_limit(known: dict[str, Any], longest_s: float):
+def test_no_answer_is_taken_to_be_longer_than_its_own_limit(
+    known: dict[str, Any], longest_s: float
+):
     assert Estimates(swap_prior_s=10.0).longest_s(item(**known), "a") == pytest.approx(longest_s)
 
 
@@ -121,7 +162,9 @@ def test_the_longest_likely_swap_is_the_longest_of_the_last():
 
 
 def experienced() -> Estimates:
-    estimates = after(4.0, 6.0, 90.0, runs=[(item(caller, prompt_tokens=200), TIMED, 9.0) for caller in "cd"])
+    estimates = after(
+        4.0, 6.0, 90.0, runs=[(item(caller, prompt_tokens=200), TIMED, 9.0) for caller in "cd"]
+    )
     estimates.learn_swap("", "a", 4.0)
     estimates.learn_item(item("e"), "a", Usage(), run_s=9.0, expected_s=2.25)
     estimates.learn_idle_end(("a", "b"), (0.0, 4.0, "b"))
@@ -135,7 +178,9 @@ def test_what_was_learned_survives_being_written_down():
     assert again.export() == old.export()
     asked = item("d", prompt_tokens=900)
     assert again.service_s(asked, "a") == old.service_s(asked, "a")
-    assert again.longest_s(asked, "a") == old.longest_s(asked, "a") > 3.5 * again.service_s(asked, "a")
+    assert (
+        again.longest_s(asked, "a") == old.longest_s(asked, "a") > 3.5 * again.service_s(asked, "a")
+    )
     assert (again.swap_s("x", "b"), again.run_s("a")) == (old.swap_s("x", "b"), 9.0)
 
 
@@ -154,10 +199,21 @@ def test_what_a_forecast_makes_up_teaches_nothing():
 def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
     estimates = after()
     for number in (*range(MAX_CALLERS), 0, MAX_CALLERS):
-        estimates.learn_item(item(f"c{number}"), "a", Usage(output_tokens=1, decode_s=1.0), run_s=1.0, expected_s=1.0)
-    assert [estimates.service_s(item(f"c{number}"), "a") for number in (0, 1, 2, MAX_CALLERS)] == [1.0, 200.0, 1.0, 1.0]
+        estimates.learn_item(
+            item(f"c{number}"), "a", Usage(output_tokens=1, decode_s=1.0), run_s=1.0, expected_s=1.0
+        )
+    assert [estimates.service_s(item(f"c{number}"), "a") for number in (0, 1, 2, MAX_CALLERS)] == [
+        1.0,
+        200.0,
+        1.0,
+        1.0,
+    ]
     written: Any = estimates.export()["output_tokens"]
-    assert [written[0][0], written[-1][0], len(written)] == [f"c{MAX_CALLERS + 2 - KEPT_CALLERS}", f"c{MAX_CALLERS}", KEPT_CALLERS]
+    assert [written[0][0], written[-1][0], len(written)] == [
+        f"c{MAX_CALLERS + 2 - KEPT_CALLERS}",
+        f"c{MAX_CALLERS}",
+        KEPT_CALLERS,
+    ]
 
 
 @for_each(
@@ -169,16 +225,31 @@ def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
             {"format": 1, "target_s": {"b": 3.0}, name: 7}
             for name in ("swap_s", "decode_tps", "recent_swaps_s", "output_tokens", "idle_ends")
         ),
-        *({"format": 1, "swap_s": [wrong, ["a", "b", 3.0]]} for wrong in (["a", "b"], None, ["a", "b", "c"], [[], "a", 3.0])),
-        *({"format": 1, "swap_s": [["a", "b", never]]} for never in (-1, 0, float("inf"), float("nan"), 10**400)),
-        {"format": 1, "decode_tps": {"a": 0}, "prompt_tps": {"a": -5.0}, "prompt_factor": {"a": None}},
+        *(
+            {"format": 1, "swap_s": [wrong, ["a", "b", 3.0]]}
+            for wrong in (["a", "b"], None, ["a", "b", "c"], [[], "a", 3.0])
+        ),
+        *(
+            {"format": 1, "swap_s": [["a", "b", never]]}
+            for never in (-1, 0, float("inf"), float("nan"), 10**400)
+        ),
+        {
+            "format": 1,
+            "decode_tps": {"a": 0},
+            "prompt_tps": {"a": -5.0},
+            "prompt_factor": {"a": None},
+        },
         {"format": 1, "recent_swaps_s": {"b": [None]}, "idle_ends": [[["a"], [[1, 0]]]]},
     ],
 )
 def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]) -> None:
     estimates = after()
     estimates.restore(document)
-    assert (estimates.swap_s("a", "b"), estimates.prompt_s(EMBED, "a"), estimates.idle_ends(("a",))) == (10.0, 1.0, ())
+    assert (
+        estimates.swap_s("a", "b"),
+        estimates.prompt_s(EMBED, "a"),
+        estimates.idle_ends(("a",)),
+    ) == (10.0, 1.0, ())
     assert estimates.service_s(item(prompt_tokens=1000, max_tokens=80), "a") == 3.0
     estimates.learn_swap("a", "b", 4.0)
     assert estimates.swap_s("a", "b") == 4.0
@@ -193,7 +264,9 @@ def test_a_value_that_cannot_have_been_measured_teaches_nothing_and_those_beside
 
 
 def lived(story: str) -> Arrivals:
-    """`x a 3` is a turn of 1 s of caller x with a, which nobody else uses then, `+x b 5` an arrival of its, `-x b 8` the end of that."""
+    """`x a 3` is a turn of 1 s of caller x with a, which nobody else uses then, `+x b 5` an arrival
+    of its, `-x b 8` the end of that.
+    """
     known = Arrivals()
     for each in story.split(", "):
         caller, model, instant = each.split()
@@ -214,30 +287,45 @@ def lived(story: str) -> Arrivals:
         ("x a 0, x a 4, x a 10", [[3.0, 5.0]]),  # from a caller's last end to its next item
         ("x a 0, y a 2, x a 6, y a 20", [[17.0], [5.0]]),  # to each its own
         ("x a 0, x a 3, +x b 5, x a 6", [[]]),  # while it waits for something else is another thing
-        ("+x b 0, x a 0, -x b 8, x a 8.5, +x b 9, x a 9.5", [[inf]]),  # another answer may have set it off
+        # another answer may have set it off
+        ("+x b 0, x a 0, -x b 8, x a 8.5, +x b 9, x a 9.5", [[inf]]),
     ],
 )
-def test_a_gap_runs_from_a_callers_last_end_to_its_next_item(story: str, gaps: list[list[float]]) -> None:
+def test_a_gap_runs_from_a_callers_last_end_to_its_next_item(
+    story: str, gaps: list[list[float]]
+) -> None:
     assert [list(habit.gaps) for habit in lived(story).habits("a")] == gaps
 
 
 @for_each(
     ("story", "steps"),
     [
-        ("r a 0, r b 10, r a 20, r b 30, r a 40, o c 70", []),  # of the caller that was answered last
+        # of the caller that was answered last
+        ("r a 0, r b 10, r a 20, r b 30, r a 40, o c 70", []),
         ("r a 0, r b 10, r a 20, r b 30, o c 70, r a 80", [("b", 9.0), ("b", 9.0)]),
-        ("x a 0, +x b 5, +x c 5, -x b 7, -x c 7, x a 9", [("b", 4.0)]),  # an item beside another of its caller is none
+        # an item beside another of its caller is none
+        ("x a 0, +x b 5, +x c 5, -x b 7, -x c 7, x a 9", [("b", 4.0)]),
     ],
 )
-def test_the_steps_of_the_caller_that_was_answered_last_are_told(story: str, steps: list[tuple[str, float]]) -> None:
+def test_the_steps_of_the_caller_that_was_answered_last_are_told(
+    story: str, steps: list[tuple[str, float]]
+) -> None:
     assert lived(story).next_steps() == steps
 
 
 def test_the_memory_of_habits_is_bounded_whatever_happens() -> None:
     crowd = [f"caller-{index // 2} a {index}" for index in range(6 * MAX_HABITS)]
-    known = lived(", ".join([*crowd, *(f"regular a {10_000 + index}" for index in range(3 * GAPS))]))
-    assert max(len(value) for value in vars(known).values() if isinstance(value, dict)) == MAX_HABITS
-    assert (len(known.habits("a")), len(known.habits("a")[0].gaps), len(known.next_steps())) == (RECENT, GAPS, STEPS)
+    known = lived(
+        ", ".join([*crowd, *(f"regular a {10_000 + index}" for index in range(3 * GAPS))])
+    )
+    assert (
+        max(len(value) for value in vars(known).values() if isinstance(value, dict)) == MAX_HABITS
+    )
+    assert (len(known.habits("a")), len(known.habits("a")[0].gaps), len(known.next_steps())) == (
+        RECENT,
+        GAPS,
+        STEPS,
+    )
 
 
 def test_callers_are_watched_only_while_a_policy_reads_of_them() -> None:
@@ -247,7 +335,9 @@ def test_callers_are_watched_only_while_a_policy_reads_of_them() -> None:
     running, waiting = shell.arrive("a"), shell.arrive("a")
     shell.tell(inputs.PolicyChanged(settings=settings_of("policy=adaptive")))
     shell.at(3.0).finish(running)
-    assert [habit.waits for habit in shell.state.arrivals.habits("a")] == [True], "the caller's other item came before the change"
+    assert [habit.waits for habit in shell.state.arrivals.habits("a")] == [True], (
+        "the caller's other item came before the change"
+    )
     shell.cancel(waiting)
     shell.tell(inputs.PolicyChanged(settings=settings_of("policy=fifo")))
     assert shell.state.arrivals.habits("a") == [], "what is not kept up to date is forgotten"

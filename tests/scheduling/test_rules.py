@@ -1,4 +1,6 @@
-"""The rules of docs/scheduling.md, each by an example: who is served next, who yields, what is in memory, what the owner's orders do."""
+"""The rules of docs/scheduling.md, each by an example: who is served next, who yields, what is in
+memory, what the owner's orders do.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ a caller that waits for something else gets none
 a hold for the own work of the gateway is not used by others
   int a caller=router -> start 1 on a; end 1; int b critical; ext a; at 0.15 -> unload a
 """
-"""Whose turn it is, when a model is left, and for whom it is held; a swap costs 10 s until one was measured, an item 5 s."""
+"""Whose turn it is, when a model is left, and for whom it is held; a swap costs 10 s until one was
+measured, an item 5 s.
+"""
 
 PACKING = """
 [policy=adaptive packing.mode=pack packing.prefill_max_tokens=400 packing.force_fifo_every=0 parallel=4 | a]
@@ -232,7 +236,9 @@ the way back counts as lost unless somebody else brings the model back [policy=a
 a stream that can be continued is stopped at once however much it has said
   ext a resumable -> start 1 on a; first_byte 1 forwarded; at 100; int a -> preempt 1
 """
-"""External work yields to internal work; a stream that a caller reads only if it can go on later."""
+"""External work yields to internal work; a stream that a caller reads only if it can go on
+later.
+"""
 
 SHARING = """
 [policy=adaptive others_share=0.5 home_model=a restore_home_delay_s=9999 | a]

@@ -1,8 +1,11 @@
-"""Thousands of random schedules, each drawn from its number alone: settings, and what happens in which order.
+"""Thousands of random schedules, each drawn from its number alone: settings, and what happens in
+which order.
 
-`DecisionChecker` judges every decision. Three of four schedules know no faults: there nothing that could start is left lying, and nothing
-starts past what is more urgent. In the fourth anything may happen: attempts, loads and unloads that fail, a model server that goes or that
-somebody else uses, new settings, a shutdown. At the end everything heals and comes to rest, and every item has ended once.
+`DecisionChecker` judges every decision. Three of four schedules know no faults: there nothing that
+could start is left lying, and nothing starts past what is more urgent. In the fourth anything may
+happen: attempts, loads and unloads that fail, a model server that goes or that somebody else uses,
+new settings, a shutdown. At the end everything heals and comes to rest, and every item has ended
+once.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ POOL = 96
 
 
 def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
-    """Any combination of the rules that a schedule is judged by; binary fractions, so that instants add up exactly."""
+    """Any combination of the rules that a schedule is judged by; binary fractions, so that instants
+    add up exactly.
+    """
     shared, several = rng.random() < 0.5, rng.choice((1, 1, 2, 3))
     return SchedulerSettings(
         scheduling=SchedulingSettings(
@@ -52,7 +57,9 @@ def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
             others_share=rng.choice((0.25, 0.5)),
             residency_factor=rng.choice((0.5, 3.0)),
             schedule_drain_minutes=0.5,
-            aging=AgingSettings(promote_after_s=rng.choice((0.0, 2.0, 16.0)), ceiling=rng.choice(tuple(Priority))),
+            aging=AgingSettings(
+                promote_after_s=rng.choice((0.0, 2.0, 16.0)), ceiling=rng.choice(tuple(Priority))
+            ),
             packing=PackingSettings(
                 mode=rng.choice(("fifo", "pack")),
                 lookahead=rng.choice((2, 8)),
@@ -68,7 +75,9 @@ def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
             restore_home_delay_s=8.0,
             task_vram_gb={"small": 4.0} if rng.random() < 0.5 else {},
         ),
-        models={name: ModelSettings(vram_gb=size) for name, size in SIZES_GB.items()} if shared else {},
+        models={name: ModelSettings(vram_gb=size) for name, size in SIZES_GB.items()}
+        if shared
+        else {},
     )
 
 
@@ -157,7 +166,11 @@ class Schedule(Shell):
             self.pin(None if self.pinned is not None and chance < 0.5 else model)
         elif chance < 0.85:
             self.tell(inputs.ModelOrdered(model=model, comes=True))
-        elif model != self.pinned and not self.state.waits_for(model) and not self.state.runs_on(model):
+        elif (
+            model != self.pinned
+            and not self.state.waits_for(model)
+            and not self.state.runs_on(model)
+        ):
             self.tell(inputs.ModelOrdered(model=model, comes=False))
 
     def pause(self, *, paused: bool) -> None:
@@ -178,7 +191,9 @@ class Schedule(Shell):
             case 1 if running is not None:
                 self.started(running)
             case 2 if running is not None:
-                self.tell(inputs.Unresumable(sequence=Sequence(running), attempt=self.running[running]))
+                self.tell(
+                    inputs.Unresumable(sequence=Sequence(running), attempt=self.running[running])
+                )
             case 3 if self.loading:
                 self.load_failed(permanent=rng.random() < 0.5)
             case 4 if self.unloading:
@@ -197,9 +212,16 @@ class Schedule(Shell):
         rng = self.rng
         moving = {*self.unloading, *self.cutting, *(load.model for load in self.loading)}
         facts: tuple[Input, ...] = (
-            *(() if model in moving else (inputs.Loaded(model=model, vram_mib=2048.0), inputs.Unloaded(model=model))),
+            *(
+                ()
+                if model in moving
+                else (inputs.Loaded(model=model, vram_mib=2048.0), inputs.Unloaded(model=model))
+            ),
             inputs.ModelsListed(names=frozenset(MODELS[: rng.choice((1, 3, 3))])),
-            inputs.GpuSampled(capacity_mib=rng.choice((None, 24 * 1024.0)), foreign_mib=rng.choice((0.0, 14 * 1024.0))),
+            inputs.GpuSampled(
+                capacity_mib=rng.choice((None, 24 * 1024.0)),
+                foreign_mib=rng.choice((0.0, 14 * 1024.0)),
+            ),
             rng.choice((inputs.BackendState(up=False), *[inputs.BackendState(up=True)] * 2)),
             inputs.PreemptRequested(),
             inputs.TimerFired(),
@@ -227,8 +249,15 @@ class Schedule(Shell):
         self.pin(None)
         self.quiesce(bound=40 + 12 * len(self.state.entries))
         state, left = self.state, self.state.entries.keys()
-        assert all(entry.model is None and self.draining for entry in state.entries.values()), f"left behind: {state.entries}"
-        assert (self.running, self.loading, self.unloading, state.residency.swap) == ({}, [], [], None)
+        assert all(entry.model is None and self.draining for entry in state.entries.values()), (
+            f"left behind: {state.entries}"
+        )
+        assert (self.running, self.loading, self.unloading, state.residency.swap) == (
+            {},
+            [],
+            [],
+            None,
+        )
         assert self.timer is None, f"a timer is left for {self.timer}"
         assert not any(resident.running for resident in state.residency.residents.values())
         assert set(range(1, self.accepted + 1)) - left == self.ended.keys(), "without an ending"
@@ -243,14 +272,20 @@ class Schedule(Shell):
         assert not self.state.entries, f"left behind: {self.state.entries}"
         assert not self.state.wanted, f"never loaded: {self.state.wanted}"
         assert len(self.ended) == self.accepted
-        assert self.loads <= self.starts + self.accepted + 2 + 2 * self.orders, f"{self.loads} loads for {self.starts} starts"
+        assert self.loads <= self.starts + self.accepted + 2 + 2 * self.orders, (
+            f"{self.loads} loads for {self.starts} starts"
+        )
 
     def orders_are_obeyed(self) -> None:
-        """Where nothing more happens, only a pause or the pin keeps anybody waiting, and the pinned model is there."""
+        """Where nothing more happens, only a pause or the pin keeps anybody waiting, and the pinned
+        model is there.
+        """
         for entry in self.state.entries.values():
             assert entry.external, f"{entry.item.sequence} is left behind"
             assert self.paused or self.is_barred(entry), f"{entry.item.sequence} is left behind"
-        assert self.pinned is None or self.pinned in self.state.residency.residents, f"{self.pinned} has not come back"
+        assert self.pinned is None or self.pinned in self.state.residency.residents, (
+            f"{self.pinned} has not come back"
+        )
         assert not self.state.unwanted
 
     def is_barred(self, entry: Entry) -> bool:
@@ -258,8 +293,16 @@ class Schedule(Shell):
         residency = self.state.residency
         if self.pinned not in residency.residents or not entry.external:
             return False
-        item = min((e for e in self.state.waiting.entries(entry.item.model) if e.band == entry.band), key=lambda e: e.key).item
-        return residency.eviction_for(item.model or self.state.home or "", (self.pinned,), item.task_type) is None
+        item = min(
+            (e for e in self.state.waiting.entries(entry.item.model) if e.band == entry.band),
+            key=lambda e: e.key,
+        ).item
+        return (
+            residency.eviction_for(
+                item.model or self.state.home or "", (self.pinned,), item.task_type
+            )
+            is None
+        )
 
     # The judge.
 
@@ -269,7 +312,9 @@ class Schedule(Shell):
         if not self.is_faulty:
             waiting = list(self.state.waiting.all_entries())
             self.nothing_is_left_lying(waiting)
-            self.bands_come_first(waiting, [self.state.entries[sequence] for sequence in self.begun])
+            self.bands_come_first(
+                waiting, [self.state.entries[sequence] for sequence in self.begun]
+            )
         return said
 
     def _note(self, action: Action) -> None:
@@ -287,18 +332,32 @@ class Schedule(Shell):
                 pass
 
     def bands_come_first(self, waiting: list[Entry], started: list[Entry]) -> None:
-        """Rules 1 and 2: nothing starts beside a more urgent item that could have had the slot, or before one of its own line."""
+        """Rules 1 and 2: nothing starts beside a more urgent item that could have had the slot, or
+        before one of its own line.
+        """
         residents = self.state.residency.residents
         packs = self.settings.scheduling.packing.mode == "pack"
-        absent = min((entry.band for entry in waiting if entry.item.model not in residents), default=99)
+        absent = min(
+            (entry.band for entry in waiting if entry.item.model not in residents), default=99
+        )
         for entry in started:
             resident = residents[entry.model or ""]
             for other in waiting:
-                if other.item.model == entry.item.model and other.band == entry.band and other.key < entry.key:
+                if (
+                    other.item.model == entry.item.model
+                    and other.band == entry.band
+                    and other.key < entry.key
+                ):
                     assert packs, f"{entry.item.sequence} starts before {other.item.sequence}"
-                if other.band < entry.band and other.band < absent and other.item.model in {None, resident.model}:
+                if (
+                    other.band < entry.band
+                    and other.band < absent
+                    and other.item.model in {None, resident.model}
+                ):
                     # rounds keep the urgent item out, and with it everything less urgent
-                    keeps_out = self.is_reading(resident, other.band, []) and not self.is_reading(resident, entry.band, [entry])
+                    keeps_out = self.is_reading(resident, other.band, []) and not self.is_reading(
+                        resident, entry.band, [entry]
+                    )
                     assert keeps_out, f"{entry.item.sequence} starts past {other.item.sequence}"
 
     def is_reading(self, resident: Resident, band: Band, without: list[Entry]) -> bool:
@@ -314,14 +373,30 @@ class Schedule(Shell):
         """What could start has started; what waits for a round to end has the timer set for it."""
         residents = self.state.residency.residents
         able = [entry for entry in waiting if not (self.paused and entry.external)]
-        absent = min((entry.band for entry in able if entry.item.model not in residents and not self.is_barred(entry)), default=99)
+        absent = min(
+            (
+                entry.band
+                for entry in able
+                if entry.item.model not in residents and not self.is_barred(entry)
+            ),
+            default=99,
+        )
         for entry in able:
             resident = residents.get(entry.item.model or "")
-            if entry.band >= absent or resident is None or resident.phase != "ready" or resident.free_slots < 1:
+            if (
+                entry.band >= absent
+                or resident is None
+                or resident.phase != "ready"
+                or resident.free_slots < 1
+            ):
                 continue
-            assert self.is_reading(resident, entry.band, []), f"{entry.item.sequence} could have started at {self.now}"
+            assert self.is_reading(resident, entry.band, []), (
+                f"{entry.item.sequence} could have started at {self.now}"
+            )
             assert self.timer is not None, "nobody looks when the round is over"
-            assert self.timer <= self.now + sum(PROMPTS) / 1000.0, "nobody looks when the round is over"
+            assert self.timer <= self.now + sum(PROMPTS) / 1000.0, (
+                "nobody looks when the round is over"
+            )
 
 
 BLOCK = 4_000
@@ -338,5 +413,7 @@ def test_no_schedule_breaks_a_rule_and_they_contain_what_the_rules_are_about(blo
         except Exception as broken:
             broken.add_note(f"schedule {number}")
             raise
-        seen.update({"starts": schedule.starts, "loads": schedule.loads, "promotions": schedule.promotions})
+        seen.update(
+            {"starts": schedule.starts, "loads": schedule.loads, "promotions": schedule.promotions}
+        )
     assert seen > Counter({"starts": 3 * BLOCK, "loads": 2 * BLOCK, "promotions": BLOCK // 12})

@@ -3,11 +3,13 @@
     an item that has waited too long expires at its instant [policy=fifo | a]
       ext a -> start 1 on a; ext a max_wait_s=7; at 6.9; at 7 -> fail 2 expired
 
-In brackets stand settings that differ from those of a small gateway, then what is in memory; a table may begin with brackets that hold for
-all its examples, to which theirs are added. `a:10*2` is a model of 10 GiB with two slots, `letter=2.5` the budget of a task, every other
-`name=value` a setting by the last part of its name. A step is what happens, `3*ext a` three times, and after the arrow everything that is
-decided, in order, with the instant where that is not the step's own (`10: unload a`). No arrow: nothing is. `at +2` is two seconds later.
-What comes of `turns`, `idle`, `serve` and `swap` is not looked at. Where steps begin with `- `, each such line is an example.
+In brackets stand settings that differ from those of a small gateway, then what is in memory; a
+table may begin with brackets that hold for all its examples, to which theirs are added. `a:10*2` is
+a model of 10 GiB with two slots, `letter=2.5` the budget of a task, every other `name=value` a
+setting by the last part of its name. A step is what happens, `3*ext a` three times, and after the
+arrow everything that is decided, in order, with the instant where that is not the step's own (`10:
+unload a`). No arrow: nothing is. `at +2` is two seconds later. What comes of `turns`, `idle`,
+`serve` and `swap` is not looked at. Where steps begin with `- `, each such line is an example.
 `DecisionChecker` judges, too.
 """
 
@@ -20,13 +22,23 @@ from typing import Any, NamedTuple, cast
 import pydantic
 import yaml
 
-from hearth.config.settings import GpuSettings, ModelSettings, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.config.settings import (
+    GpuSettings,
+    ModelSettings,
+    QueueSettings,
+    SchedulerSettings,
+    SchedulingSettings,
+)
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, Sequence, Usage, WorkKind
 from tests.scheduling.shell import Shell
 
-SECTIONS: dict[str, type[pydantic.BaseModel]] = {"scheduling": SchedulingSettings, "queue": QueueSettings, "gpu": GpuSettings}
+SECTIONS: dict[str, type[pydantic.BaseModel]] = {
+    "scheduling": SchedulingSettings,
+    "queue": QueueSettings,
+    "gpu": GpuSettings,
+}
 
 
 class Example(NamedTuple):
@@ -58,16 +70,24 @@ def _brackets(text: str) -> tuple[str, str]:
 
 def settings_of(text: str) -> SchedulerSettings:
     """The settings of a small gateway (`affinity`, one slot, no home model) with these changes."""
-    found: dict[str, dict[str, Any]] = {"scheduling": {"policy": "affinity"}, "queue": {}, "gpu": {"restore_home_delay_s": 30.0}}
+    found: dict[str, dict[str, Any]] = {
+        "scheduling": {"policy": "affinity"},
+        "queue": {},
+        "gpu": {"restore_home_delay_s": 30.0},
+    }
     models, wait_when_down_s = dict[str, ModelSettings](), 10.0
     for token in text.split():
         if ":" in token:
             name, size, slots = re.split("[:*]", f"{token}*")[:3]
-            models[name] = ModelSettings(vram_gb=float(size), parallel=int(slots) if slots else None)
+            models[name] = ModelSettings(
+                vram_gb=float(size), parallel=int(slots) if slots else None
+            )
             continue
         name, _, value = token.partition("=")
         outer, _, inner = name.rpartition(".")
-        section = next((each for each, kind in SECTIONS.items() if (outer or inner) in kind.model_fields), None)
+        section = next(
+            (each for each, kind in SECTIONS.items() if (outer or inner) in kind.model_fields), None
+        )
         if name == "wait_when_down_s":
             wait_when_down_s = float(value)
         elif section is None:
@@ -86,8 +106,12 @@ def play(example: Example) -> None:
         what, _, expected = step.partition("->")
         before = len(shell.log)
         happen(shell, what)
-        said = ", ".join(text if at == shell.now else f"{at:g}: {text}" for at, text in shell.log[before:])
-        assert said == expected.strip(), f"step {number} of {example.name!r} was to be {step!r}, not {said!r}"
+        said = ", ".join(
+            text if at == shell.now else f"{at:g}: {text}" for at, text in shell.log[before:]
+        )
+        assert said == expected.strip(), (
+            f"step {number} of {example.name!r} was to be {step!r}, not {said!r}"
+        )
 
 
 def happen(shell: Shell, story: str) -> None:
@@ -103,7 +127,9 @@ def _happen(shell: Shell, what: str, *words: str) -> None:
     options = dict(word.split("=") for word in words if "=" in word)
     rest = [word for word in words if "=" not in word]
     if what in {"ext", "int"}:
-        _arrive(shell, Lane.INTERNAL if what == "int" else Lane.EXTERNAL, rest[0], rest[1:], options)
+        _arrive(
+            shell, Lane.INTERNAL if what == "int" else Lane.EXTERNAL, rest[0], rest[1:], options
+        )
     elif what == "settings":
         shell.tell(inputs.PolicyChanged(settings=settings_of(" ".join(words))))
     elif what in _STEPS:
@@ -113,10 +139,15 @@ def _happen(shell: Shell, what: str, *words: str) -> None:
     elif what in _FACTS:
         shell.tell(_FACTS[what](*rest))
     else:  # a method of the shell, with numbers and flags
-        getattr(shell, what)(*[int(word) for word in rest if word.isdigit()], **{word: True for word in rest if not word.isdigit()})
+        getattr(shell, what)(
+            *[int(word) for word in rest if word.isdigit()],
+            **{word: True for word in rest if not word.isdigit()},
+        )
 
 
-def _arrive(shell: Shell, lane: Lane, model: str, flags: list[str], options: dict[str, str]) -> None:
+def _arrive(
+    shell: Shell, lane: Lane, model: str, flags: list[str], options: dict[str, str]
+) -> None:
     shell.arrive(
         None if model == "any" else model,
         lane=lane,
@@ -132,7 +163,9 @@ def _arrive(shell: Shell, lane: Lane, model: str, flags: list[str], options: dic
 
 
 def _turns(shell: Shell, count: str, gap_s: str, models: str = "a") -> None:
-    """An agent takes turns of 1 s with these models, `gap_s` apart, whatever swaps (of 2 s) and holds that takes; none follows the last."""
+    """An agent takes turns of 1 s with these models, `gap_s` apart, whatever swaps (of 2 s) and
+    holds that takes; none follows the last.
+    """
     for turn in range(int(count)):
         until = shell.now + (float(gap_s) if turn else 0.0)
         while shell.now < until:
@@ -146,20 +179,33 @@ def _turns(shell: Shell, count: str, gap_s: str, models: str = "a") -> None:
 
 
 def _asks(shell: Shell, count: str, gap_s: str, model: str = "a") -> None:
-    """The assistant asks for a model so often, each time so long after its last answer, which takes 1 s."""
+    """The assistant asks for a model so often, each time so long after its last answer, which takes
+    1 s.
+    """
     for number in range(int(count)):
         shell.at(shell.now + (float(gap_s) if number else 0.0))
-        sequence = shell.arrive(None if model == "any" else model, lane=Lane.INTERNAL, priority=Priority.CRITICAL, caller="assistant")
+        sequence = shell.arrive(
+            None if model == "any" else model,
+            lane=Lane.INTERNAL,
+            priority=Priority.CRITICAL,
+            caller="assistant",
+        )
         shell.at(shell.now + 1.0).finish(sequence)
     shell.log.clear()
 
 
 def _idle(shell: Shell, gap_s: str, model: str, priority: str = "") -> None:
-    """Nothing runs for so long; then somebody asks for a model, internally with a priority, and for c. A load takes 10 s."""
+    """Nothing runs for so long; then somebody asks for a model, internally with a priority, and for
+    c. A load takes 10 s.
+    """
     shell.at(shell.now + float(gap_s))
     for wanted in dict.fromkeys((model, "c")):
         _swapped(shell, 10.0)
-        sequence = shell.internal(wanted, Priority[priority]) if priority and wanted == model else shell.arrive(wanted)
+        sequence = (
+            shell.internal(wanted, Priority[priority])
+            if priority and wanted == model
+            else shell.arrive(wanted)
+        )
         _swapped(shell, 10.0)
         shell.finish(sequence)
     shell.log.clear()
@@ -189,12 +235,20 @@ _STEPS: dict[str, Callable[..., object]] = {
     "idle": _idle,
     "serve": _serve,
     "swap": lambda shell, load_s: _swapped(shell, float(load_s)),
-    "at": lambda shell, instant: shell.at(float(instant) + (shell.now if instant[0] == "+" else 0.0)),
+    "at": lambda shell, instant: shell.at(
+        float(instant) + (shell.now if instant[0] == "+" else 0.0)
+    ),
     "fire": lambda shell, early="": shell.fire(early_s=1e-9 if early else 0.0),
-    "fail": lambda shell, number, fault, kept="": shell.fail(int(number), fault, int(kept) if kept else None),
+    "fail": lambda shell, number, fault, kept="": shell.fail(
+        int(number), fault, int(kept) if kept else None
+    ),
     "stopped": lambda shell, number: shell.stop(int(number)),
-    "learn": lambda shell, origin, target, seconds: shell.state.estimates.learn_swap(origin.strip("-"), target, float(seconds)),
-    "runs": lambda shell, model, seconds: shell.state.estimates.restore({"format": 1, "run_s": {model: float(seconds)}}),
+    "learn": lambda shell, origin, target, seconds: shell.state.estimates.learn_swap(
+        origin.strip("-"), target, float(seconds)
+    ),
+    "runs": lambda shell, model, seconds: shell.state.estimates.restore(
+        {"format": 1, "run_s": {model: float(seconds)}}
+    ),
 }
 _FACTS: dict[str, Callable[..., Input]] = {
     "down": lambda: inputs.BackendState(up=False),
@@ -209,12 +263,20 @@ _FACTS: dict[str, Callable[..., Input]] = {
     "yield": inputs.PreemptRequested,
     "tick": inputs.TimerFired,
     "task": lambda task, due_at: inputs.Scheduled(task_type=task, due_at=float(due_at)),
-    "sample": lambda mib, foreign="0": inputs.GpuSampled(capacity_mib=None if mib == "-" else float(mib), foreign_mib=float(foreign)),
+    "sample": lambda mib, foreign="0": inputs.GpuSampled(
+        capacity_mib=None if mib == "-" else float(mib), foreign_mib=float(foreign)
+    ),
     "listed": lambda *names: inputs.ModelsListed(names=frozenset(names)),
-    "appears": lambda model, mib="": inputs.Loaded(model=model, vram_mib=float(mib) if mib else None),
+    "appears": lambda model, mib="": inputs.Loaded(
+        model=model, vram_mib=float(mib) if mib else None
+    ),
     "vanishes": lambda model: inputs.Unloaded(model=model),
-    "replaced": lambda gone, come: inputs.Drifted(appeared=(inputs.Loaded(model=come),), vanished=(inputs.Unloaded(model=gone),)),
+    "replaced": lambda gone, come: inputs.Drifted(
+        appeared=(inputs.Loaded(model=come),), vanished=(inputs.Unloaded(model=gone),)
+    ),
     "unresumable": lambda number: inputs.Unresumable(sequence=Sequence(int(number)), attempt=1),
-    "late_end": lambda number: inputs.Finished(sequence=Sequence(int(number)), attempt=1, usage=Usage()),
+    "late_end": lambda number: inputs.Finished(
+        sequence=Sequence(int(number)), attempt=1, usage=Usage()
+    ),
     "late_stop": lambda number: inputs.Stopped(sequence=Sequence(int(number)), attempt=1),
 }

@@ -1,4 +1,6 @@
-"""A whole house to attack: all that `hearth serve` wires, over an emulated Ollama, with one key of each kind; and bytes for its door."""
+"""A whole house to attack: all that `hearth serve` wires, over an emulated Ollama, with one key of
+each kind; and bytes for its door.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def method_of(path: str) -> str:
 
 
 def fort_settings(folder: Path) -> Settings:
-    return house_settings(keys=KEYS).replace(storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0))
+    return house_settings(keys=KEYS).replace(
+        storage=StorageSettings(path=str(folder / "hearth.db"), reserve_mib=0)
+    )
 
 
 def open_fort(settings: Settings) -> AbstractAsyncContextManager[Home]:
@@ -51,9 +55,21 @@ def described_routes() -> dict[str, Any]:
     return FakeGateway().app().routes.openapi
 
 
-def request(method: str, target: str, body: bytes = b"", *, key: str = "", host: str = "localhost", **headers: str) -> bytes:
+def request(
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *,
+    key: str = "",
+    host: str = "localhost",
+    **headers: str,
+) -> bytes:
     """One request that is the last on its connection; names of headers with `_` for `-`."""
-    fields = {"host": host, "connection": "close", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    fields = {
+        "host": host,
+        "connection": "close",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
     if key:
         fields.setdefault("authorization", f"Bearer {key}")
     if body or method in ("POST", "PUT", "PATCH"):
@@ -80,12 +96,19 @@ async def tell(url: str, raw: bytes, *, head_only: bool = False) -> Seen:
 
 @asynccontextmanager
 async def open_door(
-    keys: tuple[KeySettings, ...] = KEYS, *, deadlines: Deadlines | None = None, server: ServerSettings | None = None
+    keys: tuple[KeySettings, ...] = KEYS,
+    *,
+    deadlines: Deadlines | None = None,
+    server: ServerSettings | None = None,
 ) -> AsyncIterator[tuple[FakeGateway, str]]:
-    """The door alone, on a real socket: what gets past it is on record in `worker.submitted` and `backend.calls`."""
+    """The door alone, on a real socket: what gets past it is on record in `worker.submitted` and
+    `backend.calls`.
+    """
     gateway = FakeGateway(keys=keys, server=server)
     gateway.backend.answer = FakeExchange(200, (), (b"{}",))
-    served = HearthServer(gateway.app(), lambda: gateway.config.settings.server, deadlines=deadlines)
+    served = HearthServer(
+        gateway.app(), lambda: gateway.config.settings.server, deadlines=deadlines
+    )
     try:
         yield gateway, await served.start("127.0.0.1", 0)
     finally:

@@ -1,4 +1,6 @@
-"""More than anybody needs: endless heads and trailers, bodies that are bombs, callers who are slow on purpose, and ten times the work."""
+"""More than anybody needs: endless heads and trailers, bodies that are bombs, callers who are slow
+on purpose, and ten times the work.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from hearth.execution.request import ReplyHead
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, Caller, hello, never
 from tests.api.test_app import CHAT
 from tests.clients.home import LLAMA
-from tests.security.house import described_routes, fort_settings, is_of_the_registry, open_door, open_fort, request, tell
+from tests.security.house import (
+    described_routes,
+    fort_settings,
+    is_of_the_registry,
+    open_door,
+    open_fort,
+    request,
+    tell,
+)
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -29,7 +39,9 @@ MIB = 1024 * 1024
 CUT_OFF_BYTES = 16 * MIB
 """What the sockets of a machine may hold on the way; what Hearth holds is far less."""
 
-CHUNKED = request("POST", "/api/chat", key=ADMIN_KEY).replace(b"content-length: 0", b"transfer-encoding: chunked")
+CHUNKED = request("POST", "/api/chat", key=ADMIN_KEY).replace(
+    b"content-length: 0", b"transfer-encoding: chunked"
+)
 BODY = b"%x\r\n%b\r\n" % (len(CHAT), CHAT)
 HEADERS = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 FLOODS = (  # how it begins, and what never ends
@@ -70,20 +82,31 @@ async def test_a_large_request_right_behind_another_one_is_read_to_its_end():
     body = CHAT.replace(b"hi", b"hi" * 200_000)
     raw = request("POST", "/api/chat", body, key=ADMIN_KEY)
     async with open_door() as (gateway, url):
-        answers = await tell(url, raw.replace(b"connection: close", b"connection: keep-alive") * 3 + raw)
+        answers = await tell(
+            url, raw.replace(b"connection: close", b"connection: keep-alive") * 3 + raw
+        )
         assert answers.status == 200
         assert answers.body.count(b"HTTP/1.1 200 OK") == 3
         assert len(gateway.worker.submitted) == 4
 
 
 async def test_a_body_beyond_the_limit_is_413_and_reaches_no_queue():
-    paths = ("/api/chat", "/v1/messages", "/llm/completions", "/api/show", "/api/pull", "/v1/messages/count_tokens")
+    paths = (
+        "/api/chat",
+        "/v1/messages",
+        "/llm/completions",
+        "/api/show",
+        "/api/pull",
+        "/v1/messages/count_tokens",
+    )
     async with open_door(server=ServerSettings(max_body_mib=0.5)) as (gateway, url):
         for path, declared in itertools.product(paths, (True, False)):
             raw = CHUNKED.replace(b"/api/chat", path.encode())
             too_much = raw + b"%x\r\n" % MIB + b" " * MIB + b"\r\n"
             if declared:
-                too_much = raw.replace(b"transfer-encoding: chunked", b"content-length: %d" % (33 * MIB))
+                too_much = raw.replace(
+                    b"transfer-encoding: chunked", b"content-length: %d" % (33 * MIB)
+                )
             assert (await tell(url, too_much, head_only=True)).status == 413, path
         assert not gateway.worker.submitted
         assert not gateway.backend.calls
@@ -103,30 +126,83 @@ CONVERSATION = b'{"model":"%b","max_tokens":5,"stream":false,"messages":[%%b]}' 
 
 def fields(value: bytes) -> bytes:
     """A body with this value wherever a route may look for one."""
-    names = (b"model", b"prompt", b"messages", b"options", b"request", b"input", b"max_tokens", b"at", b"task_type", b"metadata", b"stream")
+    names = (
+        b"model",
+        b"prompt",
+        b"messages",
+        b"options",
+        b"request",
+        b"input",
+        b"max_tokens",
+        b"at",
+        b"task_type",
+        b"metadata",
+        b"stream",
+    )
     return b"{%b}" % b",".join(b'"%b":%b' % (name, value) for name in names)
 
 
 BOMBS = (
-    *(b"", b" " * 1000, b"[" * DEEP, b"[" * DEEP + b"]" * DEEP, b'{"a":' * DEEP, b'{"a":' * DEEP + b"1" + b"}" * DEEP),
+    *(
+        b"",
+        b" " * 1000,
+        b"[" * DEEP,
+        b"[" * DEEP + b"]" * DEEP,
+        b'{"a":' * DEEP,
+        b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    ),
     b"{%b}" % b",".join(b'"a%d":%d' % (each, each) for each in range(50_000)),
     b"[%b]" % b",".join([b"{}"] * 50_000),
     CONVERSATION % b",".join([b'{"role":"user","content":"a"}'] * 10_000),
     CONVERSATION % b'{"role":"user","content":"\\ud800"}',
-    b'{"model":"%b","\\ud800":"\\udfff","request":{"model":"%b","prompt":"\\ud800"}}' % (LLAMA.encode(), LLAMA.encode()),
+    b'{"model":"%b","\\ud800":"\\udfff","request":{"model":"%b","prompt":"\\ud800"}}'
+    % (LLAMA.encode(), LLAMA.encode()),
     b'{"model":"%b","prompt":"\\ud800","input":"\\ud800","stream":false}' % LLAMA.encode(),
     b'{"model":"a","model":"%b","MODEL":"b","prompt":"x","prompt":"y"}' % LLAMA.encode(),
-    *(b'{"model":"\xe2\x82', b'{"model":"a"/**/}', b'{"model":"a",}', b'{"model":"a"}{"model":"b"}', b'"model"', b"1"),
+    *(
+        b'{"model":"\xe2\x82',
+        b'{"model":"a"/**/}',
+        b'{"model":"a",}',
+        b'{"model":"a"}{"model":"b"}',
+        b'"model"',
+        b"1",
+    ),
     b'{"%b":1}' % (b"a" * 1_000_000),
     *(
         CONVERSATION % b'{"role":"user","content":"%b"}' % (each * 50_000)
         for each in (rb"\u0041", rb"\n", rb"\\", rb"\ud83d\ude00", b"\xff")
     ),
     *(b'{"%b":1}' % (each * 50_000) for each in (rb"\u0041", rb"\"", "\u0130".encode())),
-    *(b"\xef\xbb\xbf" + fields(b'"a"'), *(fields(b'"a"').decode().encode(coding) for coding in ("utf-16", "utf-32"))),
+    *(
+        b"\xef\xbb\xbf" + fields(b'"a"'),
+        *(fields(b'"a"').decode().encode(coding) for coding in ("utf-16", "utf-32")),
+    ),
     b"\x1f\x8b\x08\x00" + bytes(100),  # gzip
-    *map(fields, (b"[" * 5000 + b"]" * 5000, b"[" * 60 + b"]" * 60, b"9" * 100_000, b"1e999999999", b"-1e999999999", b"NaN", b"-Infinity")),
-    *map(fields, (b"null", b"true", b'""', b'"\\ud800"', b'"\\udc00x"', b'"a\\u0000b"', b'"a\x00b"', b'"\xff\xfe"')),
+    *map(
+        fields,
+        (
+            b"[" * 5000 + b"]" * 5000,
+            b"[" * 60 + b"]" * 60,
+            b"9" * 100_000,
+            b"1e999999999",
+            b"-1e999999999",
+            b"NaN",
+            b"-Infinity",
+        ),
+    ),
+    *map(
+        fields,
+        (
+            b"null",
+            b"true",
+            b'""',
+            b'"\\ud800"',
+            b'"\\udc00x"',
+            b'"a\\u0000b"',
+            b'"a\x00b"',
+            b'"\xff\xfe"',
+        ),
+    ),
     *map(fields, (b'"%b"' % (b"a" * 100_000), b'"../../../etc/passwd"', b'"http://127.0.0.1:1/x"')),
     fields(b'"a\\n{\\"level\\":\\"error\\"}\\u001b[2J"'),
 )
@@ -136,8 +212,15 @@ async def test_no_body_is_a_bomb_at_any_address_that_reads_json(tmp_path):
     assert len(JSON_PATHS) > 20
     async with open_fort(fort_settings(tmp_path)) as fort:
         for bomb, (method, path) in itertools.product(BOMBS, JSON_PATHS):
-            seen = await tell(fort.url, request(method, path.replace("{request_id}", "req_1"), bomb, key=ADMIN_KEY))
-            assert 200 <= seen.status < 500 or is_of_the_registry(path, seen), (bomb[:80], path, seen)
+            seen = await tell(
+                fort.url,
+                request(method, path.replace("{request_id}", "req_1"), bomb, key=ADMIN_KEY),
+            )
+            assert 200 <= seen.status < 500 or is_of_the_registry(path, seen), (
+                bomb[:80],
+                path,
+                seen,
+            )
             assert len(seen.body) < LONGEST_ANSWER or seen.status == 200, (bomb[:80], path)
             fort.gateway.orders.resume()
             fort.gateway.orders.unpin()
@@ -167,7 +250,9 @@ async def test_what_is_refused_whatever_its_body_says_is_refused_before_the_body
             media = "text/csv" if status == 415 else "application/json"
             asked = request("POST", path, key=key, content_length=str(31 * MIB), content_type=media)
             seen = await tell(url, asked, head_only=True)
-            assert (seen.status, "retry-after" in seen.headers) == (status, status in (429, 503)), path
+            assert (seen.status, "retry-after" in seen.headers) == (status, status in (429, 503)), (
+                path
+            )
 
 
 async def test_an_answer_arrives_though_its_request_is_still_coming():
@@ -188,20 +273,28 @@ def large_chat(key: str) -> bytes:
 
 @for_each("whole", [True, False])
 async def test_bodies_have_one_room_in_which_nobody_takes_that_of_the_others(whole):
-    """Bodies that never end, or whose requests wait; the room is free again when their callers have left."""
+    """Bodies that never end, or whose requests wait; the room is free again when their callers have
+    left.
+    """
     async with open_door(server=SMALL_ROOM) as (gateway, url):
         gateway.worker.serve = never
         callers = [await Caller.to(url) for _ in range(3)]
         for caller in callers:
             await caller.send(large_chat(LOW_KEY)[: None if whole else MIB // 2])
-        while (seen := await tell(url, large_chat(LOW_KEY).replace(b"/api/chat", b"/api/show"))).status == 200:
+        while (
+            seen := await tell(url, large_chat(LOW_KEY).replace(b"/api/chat", b"/api/show"))
+        ).status == 200:
             pass
         assert (seen.status, seen.headers["retry-after"]) == (503, "5")
         assert b"server.max_bodies_mib" in seen.body
-        assert (await tell(url, large_chat(HOUSE_KEY).replace(b"/api/chat", b"/api/show"))).status == 200
+        assert (
+            await tell(url, large_chat(HOUSE_KEY).replace(b"/api/chat", b"/api/show"))
+        ).status == 200
         for caller in callers:
             caller.leave()
-        while (await tell(url, large_chat(LOW_KEY).replace(b"/api/chat", b"/api/show"))).status == 503:
+        while (
+            await tell(url, large_chat(LOW_KEY).replace(b"/api/chat", b"/api/show"))
+        ).status == 503:
             pass
 
 
@@ -211,12 +304,23 @@ MANY = b'{"":0},' * (24 * MIB // 7)
 async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed_and_a_long_text_full_of_commas_is_an_honest_prompt():
     async with open_door() as (gateway, url):
         body = b'{"model":"allowed","request":{"x":[%b0]}}' % MANY
-        paths = ("/llm/jobs", "/v1/messages/count_tokens", "/llm/completions", "/api/chat", "/v1/chat/completions")
+        paths = (
+            "/llm/jobs",
+            "/v1/messages/count_tokens",
+            "/llm/completions",
+            "/api/chat",
+            "/v1/chat/completions",
+        )
         for count, path in enumerate(paths, 1):
             seen = await tell(url, request("POST", path, body, key=LOW_KEY))
-            assert (seen.status, b"the body has more than 300,000 JSON values and keys" in seen.body) == (400, True)
+            assert (
+                seen.status,
+                b"the body has more than 300,000 JSON values and keys" in seen.body,
+            ) == (400, True)
             assert gateway.rate_limiter.get_usage("low", gateway.clock.monotonic()).minute == count
-        body = CHAT.replace(b"hi", b"one, two: [three], " * 100_000).replace(b"{", b'{"stream":false,', 1)
+        body = CHAT.replace(b"hi", b"one, two: [three], " * 100_000).replace(
+            b"{", b'{"stream":false,', 1
+        )
         assert (await tell(url, request("POST", "/api/chat", body, key=ADMIN_KEY))).status == 200
         assert gateway.worker.calls[0].body == body
 
@@ -238,8 +342,12 @@ async def test_zstd_is_taken_where_ollama_takes_it(path, body, status):
     async with open_door() as (gateway, url):
         seen = await tell(url, request("POST", path, body, key=ADMIN_KEY, content_encoding="zstd"))
         assert seen.status == status, seen.body
-        assert [call.body for call in gateway.worker.calls] == ([OPENAI_CHAT] if status == 200 else [])
-        assert all(name != b"content-encoding" for call in gateway.worker.calls for name, _ in call.headers)
+        assert [call.body for call in gateway.worker.calls] == (
+            [OPENAI_CHAT] if status == 200 else []
+        )
+        assert all(
+            name != b"content-encoding" for call in gateway.worker.calls for name, _ in call.headers
+        )
 
 
 async def test_callers_who_never_finish_their_requests_are_all_sent_away_and_disturb_nobody():
@@ -251,12 +359,17 @@ async def test_callers_who_never_finish_their_requests_are_all_sent_away_and_dis
         CHUNKED + BODY,
         CHUNKED.replace(b"transfer-encoding: chunked", b"content-length: 9"),
     )
-    async with open_door(deadlines=Deadlines(header_s=1.0, body_s=1.0, write_s=lambda: 10.0)) as (gateway, url):
+    async with open_door(deadlines=Deadlines(header_s=1.0, body_s=1.0, write_s=lambda: 10.0)) as (
+        gateway,
+        url,
+    ):
         slow = [await Caller.to(url) for _ in range(300)]
         for number, caller in enumerate(slow):
             await caller.send(beginnings[number % len(beginnings)])
         for _ in range(50):
-            assert (await tell(url, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))).status == 200
+            assert (
+                await tell(url, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))
+            ).status == 200
         async with asyncio.timeout(WITHIN_S):
             assert {await caller.until_closed() for caller in slow} == {b""}
         for caller in slow:
@@ -286,12 +399,15 @@ async def test_callers_who_stop_reading_hold_little_and_are_dropped_with_their_w
             small.setblocking(False)
             host, _, port = url.removeprefix("http://").rpartition(":")
             await asyncio.get_running_loop().sock_connect(small, (host, int(port)))
-            await asyncio.get_running_loop().sock_sendall(small, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))
+            await asyncio.get_running_loop().sock_sendall(
+                small, request("POST", "/api/chat", CHAT, key=HOUSE_KEY)
+            )
             stalled.append(small)
         async with asyncio.timeout(WITHIN_S):
             while len(gateway.worker.cancelled) < len(stalled):  # noqa: ASYNC110 - forty ends, no event for the last
                 await asyncio.sleep(0.05)
-        assert max(pushed) < 16 * MIB  # the reply's limit is 1 MiB here; the rest is what the sockets of this machine hold
+        # the reply's limit is 1 MiB here; the rest is what the sockets of this machine hold
+        assert max(pushed) < 16 * MIB
         gateway.worker.serve = hello
         assert (await tell(url, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))).status == 200
         for small in stalled:
@@ -304,7 +420,9 @@ OVERLOAD_PER_S = 10
 
 
 async def latencies(house: House, *, flooded: bool) -> list[float]:
-    """How long each of the house's own requests takes, alone or beside ten times the external work that the card can do."""
+    """How long each of the house's own requests takes, alone or beside ten times the external work
+    that the card can do.
+    """
     start, counts = house.now, Counter[str]()
 
     async def own(after_s: float) -> float:
@@ -330,7 +448,10 @@ async def latencies(house: House, *, flooded: bool) -> list[float]:
 
 @in_virtual_time
 async def test_ten_times_too_much_external_work_changes_nothing_for_the_house():
-    prompt, p99 = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}), list[float]()
+    prompt, p99 = (
+        settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}),
+        list[float](),
+    )
     for flooded in (False, True):
         async with House("a", resident=("a",), settings=prompt) as house:
             p99.append(statistics.quantiles(await latencies(house, flooded=flooded), n=100)[98])

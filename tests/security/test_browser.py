@@ -1,5 +1,7 @@
-"""A page from another port of this machine, in a real browser, tries all that a page can against a gateway without keys, which trusts this
-machine: nothing reaches the queue or the model server, and nothing can be read."""
+"""A page from another port of this machine, in a real browser, tries all that a page can against a
+gateway without keys, which trusts this machine: nothing reaches the queue or the model server, and
+nothing can be read.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,25 @@ import pytest
 from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.patience import WITHIN_S
 
-pytest.importorskip("playwright.async_api", reason="playwright is not installed: `make setup` brings it")
+pytest.importorskip(
+    "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
+)
 
 from hearth.events import RequestRejected
 from tests.security.house import open_door
 
 ADMIN = ("/llm/admin/pause", "/llm/admin/config")
-PATHS = ("/", "/metrics", "/api/chat", "/api/tags", "/api/ps", "/api/pull", "/v1/models", "/llm/queue/stream", *ADMIN)
+PATHS = (
+    "/",
+    "/metrics",
+    "/api/chat",
+    "/api/tags",
+    "/api/ps",
+    "/api/pull",
+    "/v1/models",
+    "/llm/queue/stream",
+    *ADMIN,
+)
 ATTACK = """
 async ([target, paths]) => {
   const read = [], body = JSON.stringify({model: 'm', messages: [{role: 'user', content: 'hi'}]});
@@ -76,14 +90,18 @@ async ([target, paths]) => {
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 async def test_a_page_on_another_port_makes_the_gateway_do_nothing_and_reads_nothing(name, browser):
-    async with open_door(keys=()) as (gateway, url), serving(Webhooks(default=Reply(200, {"Content-Type": "text/html"}))) as elsewhere:
+    async with (
+        open_door(keys=()) as (gateway, url),
+        serving(Webhooks(default=Reply(200, {"Content-Type": "text/html"}))) as elsewhere,
+    ):
         page = await browser.new_page()
         await page.goto(elsewhere)
         async with asyncio.timeout(WITHIN_S):
             read = await page.evaluate(ATTACK, [url.replace("127.0.0.1", name), list(PATHS)])
         await page.close()
         tried = {event.path for event in gateway.events.all if isinstance(event, RequestRejected)}
-        assert set(PATHS) - {"/"} <= tried, json.dumps(sorted(tried))  # the attack was real: it came as far as the door
+        # the attack was real: it came as far as the door
+        assert set(PATHS) - {"/"} <= tried, json.dumps(sorted(tried))
         assert gateway.worker.submitted == []
         assert gateway.backend.calls == []
         assert not gateway.orders.paused

@@ -1,5 +1,7 @@
-"""A unique word in every secret, every prompt and every answer of a real `hearth serve` that logs all it can; then a search for each of
-them, plain and encoded, in everything that comes out of it. The only places are those that a key, a prompt or an answer is meant for."""
+"""A unique word in every secret, every prompt and every answer of a real `hearth serve` that logs
+all it can; then a search for each of them, plain and encoded, in everything that comes out of it.
+The only places are those that a key, a prompt or an answer is meant for.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,12 @@ from tests.support.processes import started
 
 SPEED = 500.0
 MODEL, SLOW, EMBEDDER = "llama3.1:8b", "slow:latest", "nomic-embed-text"
-OWNER, FRIEND, HOUSE, MISTYPED = "hearth_canaryowner5Zq", "hearth_canaryfriend8Kd", "hearth_canaryhouse1Xe", "hearth_canarymistyped3Vx"
+OWNER, FRIEND, HOUSE, MISTYPED = (
+    "hearth_canaryowner5Zq",
+    "hearth_canaryfriend8Kd",
+    "hearth_canaryhouse1Xe",
+    "hearth_canarymistyped3Vx",
+)
 SECRETS = {
     "the key of the owner": OWNER,
     "the key of a friend": FRIEND,
@@ -50,7 +57,18 @@ SECRETS = {
 PROMPTS = {
     name: f"canary{number}prompt{name.title().replace(' ', '')}7Qx"
     for number, name in enumerate(
-        ("chat", "generate", "openai", "responses", "anthropic", "completion", "embedding", "system", "refused", "cloud")
+        (
+            "chat",
+            "generate",
+            "openai",
+            "responses",
+            "anthropic",
+            "completion",
+            "embedding",
+            "system",
+            "refused",
+            "cloud",
+        )
     )
 }
 KEPT_PROMPTS = {"a job": "canaryjobprompt3Jw", "a batch": "canarybatchprompt6Bz"}
@@ -59,13 +77,22 @@ ANSWERS = {f"word {number} of a model": f"canary{number}answer{number}5Tp" for n
 """All that the models of the house ever say."""
 CLAUDES_ANSWER = "canaryclaudesanswer2Mf"
 TABLES_WITH_ANSWERS = frozenset({"jobs", "files", "file_parts", "batch_results"})
-TABLES_WITH_PROMPTS = frozenset({"jobs", "files", "file_parts", "batches", "batch_lines", "batch_results"})
+TABLES_WITH_PROMPTS = frozenset(
+    {"jobs", "files", "file_parts", "batches", "batch_lines", "batch_results"}
+)
 
 
 def forms_of(canary: str) -> Iterator[bytes]:
     """The word as it may hide: in other letters, in hex, in base64 wherever in a text it stood."""
     raw = canary.encode()
-    yield from {raw, raw.lower(), raw.upper(), raw.hex().encode(), raw[::-1], "".join(f"%{byte:02x}" for byte in raw).encode()}
+    yield from {
+        raw,
+        raw.lower(),
+        raw.upper(),
+        raw.hex().encode(),
+        raw[::-1],
+        "".join(f"%{byte:02x}" for byte in raw).encode(),
+    }
     for lead in range(3):
         coded = base64.b64encode(b"x" * lead + raw)
         inner = coded[4 if lead else 0 : len(coded) // 4 * 4 - 4]
@@ -81,18 +108,27 @@ class Sinks(defaultdict[str, bytes]):
 
     def found(self, canaries: Mapping[str, str]) -> list[tuple[str, str]]:
         looked_for = [(name, [*forms_of(canary)]) for name, canary in canaries.items()]
-        return [(name, where) for name, forms in looked_for for where, what in self.items() if any(form in what for form in forms)]
+        return [
+            (name, where)
+            for name, forms in looked_for
+            for where, what in self.items()
+            if any(form in what for form in forms)
+        ]
 
 
 @asynccontextmanager
 async def places(sinks: Sinks) -> AsyncIterator[str]:
-    """Discord, ntfy, webhooks and a collector of traces in one; what they are sent goes into the sinks."""
+    """Discord, ntfy, webhooks and a collector of traces in one; what they are sent goes into the
+    sinks.
+    """
     webhooks = Webhooks(default=Reply(200, {}, b"{}"))
     webhooks.at_path[f"/ntfy/{SECRETS['the topic at ntfy']}"] = Reply(500)
     async with serving(webhooks) as url:
         yield url
     for each in webhooks.seen:
-        sinks[f"sent to {each.path.split('/')[1]}"] += repr((each.query, each.headers)).encode() + each.body
+        sinks[f"sent to {each.path.split('/')[1]}"] += (
+            repr((each.query, each.headers)).encode() + each.body
+        )
 
 
 def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
@@ -112,7 +148,11 @@ def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
             "rate_limit_alert_threshold": 1,
         },
         "rate_limits": {"default": {"requests_per_minute": 30}},
-        "scheduling": {"active_hours": "00:00-00:00", "preempt_min_remaining_s": 0, "preempt_restart_bound_s": 0.0},
+        "scheduling": {
+            "active_hours": "00:00-00:00",
+            "preempt_min_remaining_s": 0,
+            "preempt_restart_bound_s": 0.0,
+        },
         "cloud": {
             "api_key": "${CANARY_CLAUDE}",
             "base_url": claude_url,
@@ -127,9 +167,20 @@ def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
 
 def outspoken() -> Emulator:
     """A model server whose models say nothing but canaries, one of them slowly."""
-    slow = EmulatedModel(name=SLOW, size_gib=1, vram_gib=1, prompt_tokens_per_s=1e6, decode_tokens_per_s=100 / SPEED, load_s=1, unload_s=1)
+    slow = EmulatedModel(
+        name=SLOW,
+        size_gib=1,
+        vram_gib=1,
+        prompt_tokens_per_s=1e6,
+        decode_tokens_per_s=100 / SPEED,
+        load_s=1,
+        unload_s=1,
+    )
     words = tuple(f" {word}" for word in ANSWERS.values())
-    models = [one.model_copy(update={"vocabulary": words, "ends": one is not slow}) for one in (*default_profiles(), slow)]
+    models = [
+        one.model_copy(update={"vocabulary": words, "ends": one is not slow})
+        for one in (*default_profiles(), slow)
+    ]
     return Emulator(models, clock=SystemClock(), speed=SPEED, seed=1, max_loaded=5)
 
 
@@ -150,19 +201,35 @@ class Served:
 
     @property
     def url(self) -> str:
-        return next(str(json.loads(line)["url"]) for line in self.log().splitlines() if b'"gateway_started"' in line)
+        return next(
+            str(json.loads(line)["url"])
+            for line in self.log().splitlines()
+            if b'"gateway_started"' in line
+        )
 
 
 @asynccontextmanager
-async def hearth_serving(config: dict[str, Any], ollama_url: str, folder: Path) -> AsyncIterator[Served]:
+async def hearth_serving(
+    config: dict[str, Any], ollama_url: str, folder: Path
+) -> AsyncIterator[Served]:
     file, log = folder / "hearth.yaml", folder.parent / f"{folder.name}.log"
     file.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", "from hearth.cli import main; main()"]
+    command = [
+        sys.executable,
+        "-X",
+        "dev",
+        "-W",
+        "ignore",
+        "-c",
+        "from hearth.cli import main; main()",
+    ]
     command += ["serve", "--ollama-url", ollama_url, "--port", "0", "--config", str(file)]
     secrets = {"CANARY_CLAUDE": CLAUDE_KEY, "CANARY_SIGNS": SECRETS["the secret that signs"]}
     environment = {"HOME": str(folder), "PATH": os.environ["PATH"], **secrets}
     with log.open("wb") as output:
-        async with started(*command, stdout=output, stderr=output, env=environment, cwd=folder) as process:
+        async with started(
+            *command, stdout=output, stderr=output, env=environment, cwd=folder
+        ) as process:
             served = Served(log)
             await served.until("gateway_started")
             yield served
@@ -171,7 +238,9 @@ async def hearth_serving(config: dict[str, Any], ollama_url: str, folder: Path) 
 
 
 PAGES = (
-    *words("/ /healthz /readyz /metrics /openapi.json /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/models /llm/health"),
+    *words(
+        "/ /healthz /readyz /metrics /openapi.json /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/models /llm/health"
+    ),
     *words("/llm/history /llm/jobs /llm/admin/config /llm/admin/orders /v1/batches /v1/files"),
 )
 
@@ -186,7 +255,10 @@ def inference() -> Iterator[tuple[str, dict[str, Any]]]:
     predict: dict[str, Any] = {"options": {"num_predict": 5}}
     system: dict[str, Any] = {"system": said["system"]}
     yield "/api/chat", user(said["chat"], **predict)
-    yield "/api/chat", {"model": MODEL, "messages": [{"role": "system", "content": said["system"]}], **predict}
+    yield (
+        "/api/chat",
+        {"model": MODEL, "messages": [{"role": "system", "content": said["system"]}], **predict},
+    )
     yield "/api/generate", {"model": MODEL, "prompt": said["generate"], **system, **predict}
     yield "/v1/chat/completions", user(said["openai"], stream=True, user=refused, **few)
     yield "/v1/responses", {"model": MODEL, "max_output_tokens": 5, "input": said["responses"]}
@@ -215,10 +287,15 @@ def speaks(body: bytes) -> bool:
 
 
 async def work(url: str, places_url: str) -> list[bytes]:
-    """Every kind of work that there is; the answers of errors and of Hearth's own pages, none of which repeats a prompt."""
+    """Every kind of work that there is; the answers of errors and of Hearth's own pages, none of
+    which repeats a prompt.
+    """
     answers = []
     for number, (path, body) in enumerate(inference()):
-        target, cookie = f"{path}?api_key={SECRETS['a key in a query']}", f"session={SECRETS['a cookie']}"
+        target, cookie = (
+            f"{path}?api_key={SECRETS['a key in a query']}",
+            f"session={SECRETS['a cookie']}",
+        )
         seen = await post(url, target, body, key=(OWNER, FRIEND)[number % 2], cookie=cookie)
         if seen.status >= 400:
             answers.append(seen.body)
@@ -231,7 +308,13 @@ async def work(url: str, places_url: str) -> list[bytes]:
     ]
     answers += [(await tell(url, request("GET", "/llm/health", **wrong))).body for wrong in wrongs]
     broken = b'{"model":"%b","prompt":"%b' % (MODEL.encode(), PROMPTS["refused"].encode())
-    for path in ("/api/generate", "/v1/chat/completions", "/v1/messages", "/llm/jobs", "/llm/completions"):
+    for path in (
+        "/api/generate",
+        "/v1/chat/completions",
+        "/v1/messages",
+        "/llm/jobs",
+        "/llm/completions",
+    ):
         answers += [(await post(url, path, broken)).body]
     for model in ("nowhere:1b", "nowhere:2b"):
         seen = await post(url, "/v1/messages", user(PROMPTS["cloud"], model, max_tokens=5))
@@ -239,15 +322,21 @@ async def work(url: str, places_url: str) -> list[bytes]:
     await interrupted(url)
     await durable(url, places_url)
     leaving = await Caller.to(url)
-    await leaving.send(request("POST", "/api/chat", json.dumps(user(PROMPTS["chat"])).encode(), key=FRIEND))
+    await leaving.send(
+        request("POST", "/api/chat", json.dumps(user(PROMPTS["chat"])).encode(), key=FRIEND)
+    )
     leaving.leave()
     for _ in range(40):  # until the caller is over its rate, which is an alert
-        await post(url, "/api/embed", {"model": EMBEDDER, "input": PROMPTS["embedding"]}, key=FRIEND)
+        await post(
+            url, "/api/embed", {"model": EMBEDDER, "input": PROMPTS["embedding"]}, key=FRIEND
+        )
     return answers
 
 
 async def interrupted(url: str) -> None:
-    """A stream that makes room in the middle and goes on, which compares what is said again with what was said."""
+    """A stream that makes room in the middle and goes on, which compares what is said again with
+    what was said.
+    """
     stream = user(PROMPTS["chat"], SLOW, options={"num_predict": 200})
     short = {"model": SLOW, "prompt": PROMPTS["generate"], "options": {"num_predict": 5}}
     caller = await Caller.to(url)
@@ -266,11 +355,26 @@ async def durable(url: str, places_url: str) -> None:
     asked = {"model": MODEL, "prompt": KEPT_PROMPTS["a job"], "options": {"num_predict": 5}}
     job = {"request": asked, "webhook": f"{places_url}/hook/{SECRETS['the webhook of a job']}"}
     assert (await post(url, "/llm/jobs", job)).status == 202
-    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": user(KEPT_PROMPTS["a batch"], max_tokens=5)}
+    line = {
+        "custom_id": "1",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": user(KEPT_PROMPTS["a batch"], max_tokens=5),
+    }
     form = '--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
     form += f'Content-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n{json.dumps(line)}\r\n--b--\r\n'
-    file = json.loads((await post(url, "/v1/files", form.encode(), content_type="multipart/form-data; boundary=b")).body)
-    batch = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    file = json.loads(
+        (
+            await post(
+                url, "/v1/files", form.encode(), content_type="multipart/form-data; boundary=b"
+            )
+        ).body
+    )
+    batch = {
+        "input_file_id": file["id"],
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
     assert (await post(url, "/v1/batches", batch)).status == 200
 
 
@@ -297,26 +401,38 @@ async def listening(url: str, sinks: Sinks) -> AsyncIterator[None]:
 def look_into(folder: Path, sinks: Sinks) -> None:
     """Every row of every table; and every file byte by byte, for what is nowhere on the disk."""
     connection = sqlite3.connect(folder / "hearth.db")
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    tables = [
+        name
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    ]
     for table in tables:
         rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
-        sinks[f"table {table}"] += b"\n".join(each if isinstance(each, bytes) else str(each).encode() for row in rows for each in row)
+        sinks[f"table {table}"] += b"\n".join(
+            each if isinstance(each, bytes) else str(each).encode() for row in rows for each in row
+        )
     connection.close()
     for file in folder.iterdir():
         if file.name != "hearth.yaml":
             sinks[f"file {file.name}"] += file.read_bytes()
 
 
-async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belongs(tmp_path: Path) -> None:
+async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belongs(
+    tmp_path: Path,
+) -> None:
     sinks, claude = Sinks(), FakeClaude()
     await claude.start()
     emulator = outspoken()
     ollama_url = await emulator.start("127.0.0.1", 0)
-    refused = refusal(401, "authentication_error", f"invalid x-api-key {CLAUDE_KEY} {PROMPTS['cloud']}")
+    refused = refusal(
+        401, "authentication_error", f"invalid x-api-key {CLAUDE_KEY} {PROMPTS['cloud']}"
+    )
     claude.scripts = [Script(words=(CLAUDES_ANSWER,)), refused]
     async with places(sinks) as places_url:
         config = settings(places_url, claude.url, tmp_path)
-        async with hearth_serving(config, ollama_url, tmp_path) as served, listening(served.url, sinks):
+        async with (
+            hearth_serving(config, ollama_url, tmp_path) as served,
+            listening(served.url, sinks),
+        ):
             for answer in await work(served.url, places_url):
                 sinks["answers of errors"] += answer
             await served.until("webhook_delivered", "batch_ended", "item_resumed", "alert_sent")
@@ -328,14 +444,20 @@ async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belong
     await claude.stop()
     await emulator.stop()
     look_into(tmp_path, sinks)
-    everywhere = {"log", "table invocation_log", "file hearth.db"} | {f"sent to {each}" for each in words("discord webhook ntfy hook v1")}
+    everywhere = {"log", "table invocation_log", "file hearth.db"} | {
+        f"sent to {each}" for each in words("discord webhook ntfy hook v1")
+    }
     assert everywhere | {"/llm/queue/stream", "/llm/dashboard/stream", *PAGES} <= set(sinks)
     assert json.dumps(claude.requests).count(PROMPTS["cloud"]) > 0
-    on_disk = [(name, where) for name, where in sinks.found(SECRETS) if not allowed_on_disk(name, where)]
+    on_disk = [
+        (name, where) for name, where in sinks.found(SECRETS) if not allowed_on_disk(name, where)
+    ]
     assert on_disk == []
     assert sinks.found(PROMPTS) == []
     kept = {where for _, where in sinks.found(KEPT_PROMPTS)}
-    assert {where for where in kept if not where.startswith("file ")} <= {f"table {name}" for name in TABLES_WITH_PROMPTS}
+    assert {where for where in kept if not where.startswith("file ")} <= {
+        f"table {name}" for name in TABLES_WITH_PROMPTS
+    }
     assert sinks.found({"Claude's answer": CLAUDES_ANSWER}) == []
     said = {where for _, where in sinks.found(ANSWERS) if not where.startswith("file ")}
     assert "table jobs" in said
@@ -344,4 +466,6 @@ async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belong
 
 def allowed_on_disk(name: str, where: str) -> bool:
     """Where a job's messages go has to be known until they have been sent."""
-    return name == "the webhook of a job" and (where == "table jobs" or where.startswith("file hearth.db"))
+    return name == "the webhook of a job" and (
+        where == "table jobs" or where.startswith("file hearth.db")
+    )

@@ -1,4 +1,6 @@
-"""Who gets past the checks at every address: names of the host, pages of other origins, forms of a key, and who tries keys."""
+"""Who gets past the checks at every address: names of the host, pages of other origins, forms of a
+key, and who tries keys.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,26 @@ from hearth.api.routes import PROBED
 from hearth.config.settings import ServerSettings
 from hearth.events import KeysTried, RequestRejected
 from hearth.types import Lane, Priority
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, IN_EVERY_DIALECT, KEYS, LOW_KEY, FakeExchange, FakeGateway, Got
+from tests.api.house import (
+    ADMIN_KEY,
+    HOUSE_KEY,
+    IN_EVERY_DIALECT,
+    KEYS,
+    LOW_KEY,
+    FakeExchange,
+    FakeGateway,
+    Got,
+)
 from tests.api.test_app import ADDRESSES, ADMIN, CHAT, JSON, STREAMS
 from tests.security.house import method_of, open_door, request, tell
 
 PATHS = (*ADDRESSES, *STREAMS, "/nope")
 FETCH = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
 CROSS = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "cors", "sec_fetch_dest": "empty"}
-PREFLIGHT = {"access_control_request_method": "POST", "access_control_request_headers": "authorization, x-stainless-lang"}
+PREFLIGHT = {
+    "access_control_request_method": "POST",
+    "access_control_request_headers": "authorization, x-stainless-lang",
+}
 EXTENSION, LOCAL = "vscode-webview://1a2b", "http://localhost:5173"
 NOT_ALLOWED = (
     "null",
@@ -35,11 +49,15 @@ SHARED = ("/api/chat", "/v1/chat/completions", "/api/tags", "/v1/models")
 
 
 async def ask(gateway: FakeGateway, method: str, path: str, **headers: str) -> Got:
-    """What a gateway whose model server always answers says; every caller has a minute's wrong keys of its own."""
+    """What a gateway whose model server always answers says; every caller has a minute's wrong keys
+    of its own.
+    """
     gateway.backend.answer = FakeExchange(200, (), (b"{}",))
     gateway.clock.now += WINDOW_S
     body = CHAT if method == "POST" else b""
-    return await gateway.ask(method, path, body, **{"host": "localhost", "content_type": "application/json", **headers})
+    return await gateway.ask(
+        method, path, body, **{"host": "localhost", "content_type": "application/json", **headers}
+    )
 
 
 def shared(got: Got) -> bool:
@@ -56,55 +74,111 @@ async def test_no_address_answers_under_another_name_or_lets_a_foreign_page_chan
             got = await ask(gateway, method, path, key=ADMIN_KEY, origin="null", **PREFLIGHT)
             assert (got.status, shared(got)) == (403, False), (path, method)
         for method in ("GET", "HEAD", "POST"):
-            assert (await ask(gateway, method, path, key=ADMIN_KEY, **FETCH)).status == 403, (path, method)
-        if "POST" in ADDRESSES.get(path, ("", ()))[1]:  # what a browser sends without asking is not taken from its own page
-            got = await ask(gateway, "POST", path, key=ADMIN_KEY, content_type="text/plain", sec_fetch_site="same-origin")
+            assert (await ask(gateway, method, path, key=ADMIN_KEY, **FETCH)).status == 403, (
+                path,
+                method,
+            )
+        # what a browser sends without asking is not taken from its own page
+        if "POST" in ADDRESSES.get(path, ("", ()))[1]:
+            got = await ask(
+                gateway,
+                "POST",
+                path,
+                key=ADMIN_KEY,
+                content_type="text/plain",
+                sec_fetch_site="same-origin",
+            )
             assert got.status == 415, path
     assert not gateway.worker.submitted + gateway.backend.calls
     for path in (path for path in PATHS if path not in STREAMS):
-        assert not shared(await ask(gateway, "GET", path, key=ADMIN_KEY, origin="http://evil.test")), path
+        assert not shared(
+            await ask(gateway, "GET", path, key=ADMIN_KEY, origin="http://evil.test")
+        ), path
 
 
 async def test_a_link_on_a_foreign_page_leads_to_hearths_own_pages_and_asks_the_model_server_nothing():
-    gateway, own, others = FakeGateway(), ("/", "/llm/queue/status", "/llm/health"), ("/api/tags", "/api/ps", "/v1/models")
+    gateway, own, others = (
+        FakeGateway(),
+        ("/", "/llm/queue/status", "/llm/health"),
+        ("/api/tags", "/api/ps", "/v1/models"),
+    )
     for site in ("cross-site", "same-site"):
-        link = {"sec_fetch_site": site, "sec_fetch_mode": "navigate", "sec_fetch_dest": "document", "accept": "text/html"}
-        assert [(await ask(gateway, "GET", path, **link)).status for path in own + others] == [200] * 3 + [403] * 3
+        link = {
+            "sec_fetch_site": site,
+            "sec_fetch_mode": "navigate",
+            "sec_fetch_dest": "document",
+            "accept": "text/html",
+        }
+        assert [(await ask(gateway, "GET", path, **link)).status for path in own + others] == [
+            200
+        ] * 3 + [403] * 3
         assert (await ask(gateway, "GET", "/", **{**link, "accept": "*/*"})).status == 403
         assert gateway.backend.calls == []
-    assert (await ask(gateway, "GET", "/api/tags", **{**link, "sec_fetch_site": "none"})).status == 200
+    assert (
+        await ask(gateway, "GET", "/api/tags", **{**link, "sec_fetch_site": "none"})
+    ).status == 200
 
 
 async def test_pages_of_an_origin_that_the_owner_allows_use_the_model_apis_and_nothing_else():
-    gateway = FakeGateway(keys=KEYS, server=ServerSettings(allowed_origins=("vscode-webview://*", "http://localhost:*")))
+    gateway = FakeGateway(
+        keys=KEYS,
+        server=ServerSettings(allowed_origins=("vscode-webview://*", "http://localhost:*")),
+    )
     own = ("/llm/", "/v1/files", "/v1/batches", "/metrics", "/api/pull", "/api/delete")
     for origin in (EXTENSION, LOCAL):
         for path in SHARED:
             asked = await ask(gateway, "OPTIONS", path, origin=origin, **PREFLIGHT, **CROSS)
-            assert (asked.status, asked.headers["access-control-allow-origin"], asked.headers["vary"]) == (204, origin, "Origin"), path
+            assert (
+                asked.status,
+                asked.headers["access-control-allow-origin"],
+                asked.headers["vary"],
+            ) == (204, origin, "Origin"), path
             for key, status in ((ADMIN_KEY, 200), ("wrong", 401)):
                 got = await ask(gateway, method_of(path), path, key=key, origin=origin, **CROSS)
-                assert (got.status, got.headers["access-control-allow-origin"]) == (status, origin), path
+                assert (got.status, got.headers["access-control-allow-origin"]) == (
+                    status,
+                    origin,
+                ), path
         for path in (path for path in PATHS if path == "/" or path.startswith(own)):
             got = await ask(gateway, "POST", path, key=ADMIN_KEY, origin=origin, **CROSS)
             assert (got.status, shared(got)) == (403, False), path
     for origin in NOT_ALLOWED:
-        got = await ask(gateway, "POST", "/api/chat", key=ADMIN_KEY, host="localhost:8411", origin=origin)
+        got = await ask(
+            gateway, "POST", "/api/chat", key=ADMIN_KEY, host="localhost:8411", origin=origin
+        )
         assert (got.status, shared(got)) == (403, False), origin
 
 
-# What a header says about its sender: the three forms of a key say the same, everything else says nothing.
+# What a header says about its sender: the three forms of a key say the same, everything else says
+# nothing.
 
-FORMS = {"authorization": "Bearer {}", "Authorization": "BEARER {}", "x_api_key": "{}", "api_key": "{}"}
+FORMS = {
+    "authorization": "Bearer {}",
+    "Authorization": "BEARER {}",
+    "x_api_key": "{}",
+    "api_key": "{}",
+}
 NO_FORMS = (
-    *(("authorization", form) for form in ("Basic {}", "{}", "Token {}", "Bearer x {}", "Bearer {0}, Bearer {0}", "Bearer ")),
+    *(
+        ("authorization", form)
+        for form in (
+            "Basic {}",
+            "{}",
+            "Token {}",
+            "Bearer x {}",
+            "Bearer {0}, Bearer {0}",
+            "Bearer ",
+        )
+    ),
     *(("x_api_key", form) for form in ('"{}"', "{}x", "0" * 64)),
     *(("cookie", "key={0}; authorization=Bearer {0}"), ("proxy_authorization", "Bearer {}")),
     *((name, "{}") for name in ("x_auth_token", "x_goog_api_key", "x__api__key")),
 )
 CLAIMS = {
     **dict.fromkeys(("x_forwarded_for", "x_real_ip"), "127.0.0.1"),
-    **dict.fromkeys(("x_caller", "x_user", "x_remote_user", "x_forwarded_user", "x_request_id"), "owner"),
+    **dict.fromkeys(
+        ("x_caller", "x_user", "x_remote_user", "x_forwarded_user", "x_request_id"), "owner"
+    ),
     **dict.fromkeys(("x_original_url", "x_rewrite_url"), "/llm/admin/config"),
     "forwarded": "for=127.0.0.1;by=owner",
     "x_forwarded_host": "localhost",
@@ -123,12 +197,24 @@ async def test_every_form_of_a_key_opens_the_same_and_what_only_looks_like_one_o
     gateway = FakeGateway(keys=KEYS)
 
     async def status(path: str, query: str = "", **headers: str) -> int:
-        return (await ask(gateway, method_of(path), path + query, **{name.lower(): value for name, value in headers.items()})).status
+        return (
+            await ask(
+                gateway,
+                method_of(path),
+                path + query,
+                **{name.lower(): value for name, value in headers.items()},
+            )
+        ).status
 
-    query = "?" + "&".join(f"{name}={ADMIN_KEY}" for name in ("key", "api_key", "api-key", "x-api-key", "token", "access_token"))
+    query = "?" + "&".join(
+        f"{name}={ADMIN_KEY}"
+        for name in ("key", "api_key", "api-key", "x-api-key", "token", "access_token")
+    )
     for path in SAMPLE:
         for key in (ADMIN_KEY, HOUSE_KEY, LOW_KEY):
-            opened = {await status(path, **{name: form.format(key)}) for name, form in FORMS.items()}
+            opened = {
+                await status(path, **{name: form.format(key)}) for name, form in FORMS.items()
+            }
             opened.add(await status(path, query, key=key))  # keys in the query do not count
             assert len(opened) == 1
             assert (opened == {403}) is (ADDRESSES[path][0] == ADMIN and key != ADMIN_KEY)
@@ -142,14 +228,25 @@ async def test_every_form_of_a_key_opens_the_same_and_what_only_looks_like_one_o
 
 
 async def test_no_header_and_no_field_of_a_body_changes_whose_a_request_is_or_moves_it_forward():
-    body = CHAT.replace(b"{", b'{"user":"owner","caller":"owner","lane":"internal","priority":0,"task_type":"router",', 1)
+    body = CHAT.replace(
+        b"{",
+        b'{"user":"owner","caller":"owner","lane":"internal","priority":0,"task_type":"router",',
+        1,
+    )
     gateway = FakeGateway(keys=KEYS)
     for claim in (*({name: value} for name, value in CLAIMS.items()), CLAIMS):
         for key in (LOW_KEY, HOUSE_KEY):
-            assert (await gateway.ask("POST", "/api/chat", body, key=key, **JSON, **claim)).status == 200
-    low, house = ({(new.caller, new.lane, new.priority) for new in gateway.worker.submitted[first::2]} for first in (0, 1))
+            assert (
+                await gateway.ask("POST", "/api/chat", body, key=key, **JSON, **claim)
+            ).status == 200
+    low, house = (
+        {(new.caller, new.lane, new.priority) for new in gateway.worker.submitted[first::2]}
+        for first in (0, 1)
+    )
     assert low == {("low", Lane.EXTERNAL, Priority.NORMAL)}
-    assert house == {("house", Lane.INTERNAL, Priority.NORMAL)}, "this key allows no more than normal, whatever it claims"
+    assert house == {("house", Lane.INTERNAL, Priority.NORMAL)}, (
+        "this key allows no more than normal, whatever it claims"
+    )
     assert set(gateway.rate_limiter.get_all_usage(gateway.clock.monotonic())) == {"low"}
 
 
@@ -168,7 +265,14 @@ def basic(key: str) -> str:
     return "Basic " + base64.b64encode(f"user:{key}".encode()).decode()
 
 
-async def tried(gateway: FakeGateway, peer: str = LAN, path: str = "/llm/health", *, key: str = "", **headers: str) -> int:
+async def tried(
+    gateway: FakeGateway,
+    peer: str = LAN,
+    path: str = "/llm/health",
+    *,
+    key: str = "",
+    **headers: str,
+) -> int:
     method = "GET" if path.startswith("/llm") else "POST"
     shown: dict[str, Any] = headers or {"authorization": f"Bearer {key or next(FRESH)}"}
     return (await gateway.ask(method, path, CHAT, peer=peer, **shown)).status
@@ -178,10 +282,19 @@ async def test_a_wrong_key_too_many_is_429_in_the_dialect_with_the_time_to_wait_
     gateway = FakeGateway(keys=KEYS)
     assert [await tried(gateway) for _ in range(PER_WINDOW + 1)] == SLOWED
     gateway.clock.now += 20.0
-    unknown: tuple[dict[str, Any], ...] = ({}, {"x_api_key": "wrong"}, {"x_api_key": ADMIN_KEY[:-1]}, {"authorization": "Bearer x"})
+    unknown: tuple[dict[str, Any], ...] = (
+        {},
+        {"x_api_key": "wrong"},
+        {"x_api_key": ADMIN_KEY[:-1]},
+        {"authorization": "Bearer x"},
+    )
     for path in IN_EVERY_DIALECT:
         got = await gateway.ask("POST", path, CHAT, key=next(FRESH), peer=LAN)
-        assert (got.status, got.headers["retry-after"], got.headers["connection"]) == (429, "40", "close")
+        assert (got.status, got.headers["retry-after"], got.headers["connection"]) == (
+            429,
+            "40",
+            "close",
+        )
         assert "wrong key" in got.error
     gateway.config = FakeGateway(keys=KEYS[:2]).config  # a reload forgets nothing
     assert await tried(gateway) == 429
@@ -199,26 +312,43 @@ async def test_right_keys_come_in_and_no_key_is_asked_for_one_from_where_wrong_o
     gateway = FakeGateway(keys=KEYS)
     for _ in range(3 * PER_WINDOW):
         await tried(gateway)
-        assert [await tried(gateway, key=key) for key in (ADMIN_KEY, HOUSE_KEY, LOW_KEY)] == [200] * 3
+        assert [await tried(gateway, key=key) for key in (ADMIN_KEY, HOUSE_KEY, LOW_KEY)] == [
+            200
+        ] * 3
         assert [await tried(gateway, authorization=blank) for blank in BLANK] == [401] * 2
 
 
 async def test_wrong_keys_count_by_machine_whatever_their_form_the_address_or_what_is_claimed():
-    forms = itertools.cycle([("authorization", "Bearer {}"), ("authorization", BASIC), ("x_api_key", "{}"), ("api_key", "{}")])
+    forms = itertools.cycle(
+        [
+            ("authorization", "Bearer {}"),
+            ("authorization", BASIC),
+            ("x_api_key", "{}"),
+            ("api_key", "{}"),
+        ]
+    )
     paths = itertools.cycle(["/api/chat", "/nowhere", "/llm/health"])
-    mapped, network = itertools.cycle([LAN, f"::ffff:{LAN}"]), (f"fd00:1:2:3::{number}" for number in itertools.count())
+    mapped, network = (
+        itertools.cycle([LAN, f"::ffff:{LAN}"]),
+        (f"fd00:1:2:3::{number}" for number in itertools.count()),
+    )
     for peers, others in ((mapped, ["127.0.0.1", "192.168.1.8"]), (network, ["fd00:1:2:4::1"])):
         gateway, found = FakeGateway(keys=KEYS), list[int]()
         for blank in BLANK * PER_WINDOW:
             assert await tried(gateway, authorization=blank) == 401  # who shows no key tries none
         for number in range(PER_WINDOW + 1):
             form, spelled = next(forms)
-            claims: dict[str, Any] = {"x_forwarded_for": f"10.0.0.{number}", "forwarded": f"for=10.0.0.{number}"}
+            claims: dict[str, Any] = {
+                "x_forwarded_for": f"10.0.0.{number}",
+                "forwarded": f"for=10.0.0.{number}",
+            }
             key = next(FRESH)
             claims[form] = basic(key) if spelled is BASIC else spelled.format(key)
             found.append(await tried(gateway, next(peers), next(paths), **claims))
         assert found == SLOWED
-        assert [await tried(gateway, other) for other in (*others, "10.0.0.1")] == [401] * (len(others) + 1)
+        assert [await tried(gateway, other) for other in (*others, "10.0.0.1")] == [401] * (
+            len(others) + 1
+        )
 
 
 async def test_the_owner_hears_of_it_once_a_minute_with_the_address_and_without_any_key():
@@ -238,8 +368,15 @@ async def test_the_owner_hears_of_it_once_a_minute_with_the_address_and_without_
 async def test_over_a_socket_every_further_wrong_key_costs_a_connection():
     async with open_door() as (gateway, url):
         keep = {"connection": "keep-alive"}
-        wrong = b"".join(request("POST", "/api/chat", CHAT, key=next(FRESH), **keep) for _ in range(PER_WINDOW + 5))
+        wrong = b"".join(
+            request("POST", "/api/chat", CHAT, key=next(FRESH), **keep)
+            for _ in range(PER_WINDOW + 5)
+        )
         seen = await tell(url, wrong)
-        assert (seen.status, seen.body.count(b"HTTP/1.1 401 "), seen.body.count(b"HTTP/1.1 429 ")) == (401, PER_WINDOW - 1, 1)
+        assert (
+            seen.status,
+            seen.body.count(b"HTTP/1.1 401 "),
+            seen.body.count(b"HTTP/1.1 429 "),
+        ) == (401, PER_WINDOW - 1, 1)
         assert (await tell(url, request("POST", "/api/chat", CHAT, key=ADMIN_KEY))).status == 200
         assert len(gateway.worker.submitted) == 1

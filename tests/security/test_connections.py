@@ -11,7 +11,14 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from hearth.admission.peers import CONNECTION_LIMIT, MAX_REJECTING, SPARE_DESCRIPTORS, ConnectionLimits, Connections, max_connections
+from hearth.admission.peers import (
+    CONNECTION_LIMIT,
+    MAX_REJECTING,
+    SPARE_DESCRIPTORS,
+    ConnectionLimits,
+    Connections,
+    max_connections,
+)
 from hearth.api.protocol import Deadlines, HttpConnection
 from hearth.api.server import HearthServer
 from hearth.bootstrap.serving import raise_descriptor_limit
@@ -31,7 +38,9 @@ STAYS = request("GET", "/llm/health", key=ADMIN_KEY, connection="keep-alive")
 
 
 @asynccontextmanager
-async def crowded(limits: ConnectionLimits = FEW) -> AsyncIterator[tuple[FakeGateway, Connections, str]]:
+async def crowded(
+    limits: ConnectionLimits = FEW,
+) -> AsyncIterator[tuple[FakeGateway, Connections, str]]:
     """A door with few places, on a real socket."""
     gateway = FakeGateway(keys=KEYS)
     connections = Connections(events=gateway.events, clock=gateway.clock, limits=limits)
@@ -54,7 +63,9 @@ async def stay(url: str, callers: int) -> list[Caller]:
 
 
 async def until(connections: Connections, **shown: int) -> None:
-    """Return once so many are open; ends of connections are noticed one turn of the loop after another."""
+    """Return once so many are open; ends of connections are noticed one turn of the loop after
+    another.
+    """
     async with asyncio.timeout(WITHIN_S):
         while not shown.items() <= connections.shown().items():  # noqa: ASYNC110 - nothing tells of the last end
             await asyncio.sleep(0.01)
@@ -70,18 +81,39 @@ async def test_a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_fre
     async with crowded() as (gateway, connections, url):
         held = await stay(url, 4)
         for count, path in enumerate(("/api/chat", "/v1/chat/completions", "/v1/messages"), 1):
-            seen = await tell(url, request("POST", path, BODY, key=ADMIN_KEY, connection="keep-alive"))
-            assert (seen.status, seen.headers["retry-after"], seen.headers["connection"]) == (503, "5", "close")
+            seen = await tell(
+                url, request("POST", path, BODY, key=ADMIN_KEY, connection="keep-alive")
+            )
+            assert (seen.status, seen.headers["retry-after"], seen.headers["connection"]) == (
+                503,
+                "5",
+                "close",
+            )
             error = json.loads(seen.body)["error"]
-            assert "Too many connections" in (error["message"] if path.startswith("/v1/") else error)
+            assert "Too many connections" in (
+                error["message"] if path.startswith("/v1/") else error
+            )
             await until(connections, open=4, refused=count)
         held[0].leave()
         await until(connections, open=3)
         assert (await tell(url, request("POST", path, BODY, key=ADMIN_KEY))).status == 200
         assert len(gateway.worker.submitted) == 1
-        (crowd,), (rejected, *_) = gateway.events.of(ConnectionsCrowded), gateway.events.of(RequestRejected)
-        assert (crowd.peer, crowd.bound, crowd.open, crowd.refused) == ("this machine", "this_machine", 4, 1)
-        assert (rejected.caller, rejected.path, rejected.status, rejected.reason) == ("", "/api/chat", 503, "too_many_connections")
+        (crowd,), (rejected, *_) = (
+            gateway.events.of(ConnectionsCrowded),
+            gateway.events.of(RequestRejected),
+        )
+        assert (crowd.peer, crowd.bound, crowd.open, crowd.refused) == (
+            "this machine",
+            "this_machine",
+            4,
+            1,
+        )
+        assert (rejected.caller, rejected.path, rejected.status, rejected.reason) == (
+            "",
+            "/api/chat",
+            503,
+            "too_many_connections",
+        )
         await all_leave(connections, *held)
 
 
@@ -129,10 +161,15 @@ class Seat:
 async def test_one_machine_is_refused_its_fourth_connection_while_others_and_this_one_come_in():
     gateway = FakeGateway(keys=KEYS)
     connections = Connections(events=gateway.events, clock=gateway.clock, limits=FEW)
-    config = HearthServer(gateway.app(), ServerSettings, deadlines=PATIENT, connections=connections)._config()
+    config = HearthServer(
+        gateway.app(), ServerSettings, deadlines=PATIENT, connections=connections
+    )._config()
     config.load()
     greedy = [Seat(config, f"fd00:1:2:3::{number}") for number in range(5)]
-    others = [Seat(config, address) for address in ("192.168.1.8", "192.168.1.7", "192.168.1.7", "127.0.0.1", "::1")]
+    others = [
+        Seat(config, address)
+        for address in ("192.168.1.8", "192.168.1.7", "192.168.1.7", "127.0.0.1", "::1")
+    ]
     assert [await seat.status() for seat in greedy] == [200, 200, 200, 503, 503]
     assert {await seat.status() for seat in others} == {200}
     assert connections.shown() == {"open": 8, "limit": 10, "refused": 2}
@@ -149,7 +186,11 @@ async def test_one_machine_is_refused_its_fourth_connection_while_others_and_thi
 def test_there_are_never_many_more_places_than_descriptors_and_serving_takes_those_that_all_places_need():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        for descriptors, places in ((1024, 1024 - SPARE_DESCRIPTORS), (400, 400 - SPARE_DESCRIPTORS), (100, 64)):
+        for descriptors, places in (
+            (1024, 1024 - SPARE_DESCRIPTORS),
+            (400, 400 - SPARE_DESCRIPTORS),
+            (100, 64),
+        ):
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
             assert max_connections() == places
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))

@@ -1,4 +1,6 @@
-"""However the bytes of a request are cut on their way, it is understood alike: the same call reaches the application."""
+"""However the bytes of a request are cut on their way, it is understood alike: the same call
+reaches the application.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,19 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         body, more = body + message["body"], message["more_body"]
     ASKED.append((scope["method"], scope["raw_path"], tuple(scope["headers"]), body))
     said = b"%d" % len(body)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-length", b"%d" % len(said))],
+        }
+    )
     await send({"type": "http.response.body", "body": said})
 
 
-CONFIG = HearthServer(cast("HearthApp", echo), ServerSettings, deadlines=Deadlines(write_s=lambda: 10.0))._config()
+CONFIG = HearthServer(
+    cast("HearthApp", echo), ServerSettings, deadlines=Deadlines(write_s=lambda: 10.0)
+)._config()
 CONFIG.load()
 
 
@@ -62,27 +72,65 @@ def cut(raw: bytes, places: list[int]) -> list[bytes]:
     return [raw[first:last] for first, last in itertools.pairwise(at)]
 
 
-LINES = [b"POST /a HTTP/1.1", b"POST /a?b=c HTTP/1.1", b"GET /a HTTP/1.1", b"PUT /a HTTP/1.0", b"GET http://b/ HTTP/1.1"]
+LINES = [
+    b"POST /a HTTP/1.1",
+    b"POST /a?b=c HTTP/1.1",
+    b"GET /a HTTP/1.1",
+    b"PUT /a HTTP/1.0",
+    b"GET http://b/ HTTP/1.1",
+]
 FIELDS = [
-    *(b"X: a", b"x:", b"X: \xff", b" folded", b"no colon", b"\x00: a", b"Content-Length: 3", b"Transfer-Encoding: gzip", b"Host: b"),
-    *(b"Connection: close", b"Connection: Upgrade\r\nUpgrade: h2c", b"Upgrade: h2c", b"Expect: 100-continue"),
+    *(
+        b"X: a",
+        b"x:",
+        b"X: \xff",
+        b" folded",
+        b"no colon",
+        b"\x00: a",
+        b"Content-Length: 3",
+        b"Transfer-Encoding: gzip",
+        b"Host: b",
+    ),
+    *(
+        b"Connection: close",
+        b"Connection: Upgrade\r\nUpgrade: h2c",
+        b"Upgrade: h2c",
+        b"Expect: 100-continue",
+    ),
 ]
 
 
 @st.composite
 def requests(draw: st.DrawFn, *, spoilt: bool = False) -> bytes:
-    """One request, mostly a proper one, often with something in it that is not; or with a few of its bytes changed."""
-    raw = b"\r\n".join([draw(st.sampled_from(LINES)), b"Host: a", *draw(st.lists(st.sampled_from(FIELDS), max_size=2)), b""])
+    """One request, mostly a proper one, often with something in it that is not; or with a few of
+    its bytes changed.
+    """
+    raw = b"\r\n".join(
+        [
+            draw(st.sampled_from(LINES)),
+            b"Host: a",
+            *draw(st.lists(st.sampled_from(FIELDS), max_size=2)),
+            b"",
+        ]
+    )
     body = draw(st.binary(max_size=40))
     if draw(st.booleans()):
         chunks = cut(body, draw(st.lists(st.integers(0, 40), max_size=4)))
-        framed = b"".join(b"%x%b\r\n%b\r\n" % (len(each), draw(st.sampled_from([b"", b";a", b";a=b"])), each) for each in chunks if each)
+        framed = b"".join(
+            b"%x%b\r\n%b\r\n" % (len(each), draw(st.sampled_from([b"", b";a", b";a=b"])), each)
+            for each in chunks
+            if each
+        )
         trailer = draw(st.sampled_from([b"", b"T: a\r\n", b"Content-Length: 5\r\n"]))
         raw += b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n" + trailer + b"\r\n"
     else:
         raw += b"Content-Length: %d\r\n\r\n" % len(body) + body
     changed = bytearray(raw)
-    for place, byte in draw(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)) if spoilt else ():
+    for place, byte in (
+        draw(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2))
+        if spoilt
+        else ()
+    ):
         changed[place % len(raw)] = byte
     return bytes(changed)
 
@@ -103,11 +151,21 @@ def test_requests_are_the_same_ones_however_they_are_cut(raws, places):
         assert whole_answer[:12] == parts_answer[:12]
 
 
-@given(body=st.binary(max_size=200), size=st.integers(1, 30), body_cuts=st.lists(st.integers(0, 400), max_size=8))
+@given(
+    body=st.binary(max_size=200),
+    size=st.integers(1, 30),
+    body_cuts=st.lists(st.integers(0, 400), max_size=8),
+)
 @settings(max_examples=100 * EXAMPLES, deadline=None, suppress_health_check=QUIET)
 def test_a_proper_request_gets_all_the_way_through_every_cut(body, size, body_cuts):
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(body[at : at + size]), body[at : at + size]) for at in range(0, len(body), size))
-    for framed in (b"Content-Length: %d\r\n\r\n%b" % (len(body), body), b"Transfer-Encoding: chunked\r\n\r\n%b0\r\n\r\n" % chunks):
+    chunks = b"".join(
+        b"%x\r\n%b\r\n" % (len(body[at : at + size]), body[at : at + size])
+        for at in range(0, len(body), size)
+    )
+    for framed in (
+        b"Content-Length: %d\r\n\r\n%b" % (len(body), body),
+        b"Transfer-Encoding: chunked\r\n\r\n%b0\r\n\r\n" % chunks,
+    ):
         raw = b"POST /a HTTP/1.1\r\nHost: a\r\n" + framed
         asked, answer = asyncio.run(understood(cut(raw, body_cuts)))
         assert [(method, path, got) for method, path, _, got in asked] == [("POST", b"/a", body)]
@@ -126,7 +184,11 @@ def form_of(pieces: list[bytes]) -> tuple[Any, ...]:
 
 
 @given(
-    name=st.text(st.characters(exclude_characters='"\\\r\n\x00', exclude_categories=["Cs"]), min_size=1, max_size=20),
+    name=st.text(
+        st.characters(exclude_characters='"\\\r\n\x00', exclude_categories=["Cs"]),
+        min_size=1,
+        max_size=20,
+    ),
     content=st.binary(max_size=100),
     places=st.lists(st.integers(0, 400), max_size=8),
 )

@@ -1,4 +1,6 @@
-"""Other spellings of an address, and requests that two readers would cut in two different places, as raw bytes on a socket."""
+"""Other spellings of an address, and requests that two readers would cut in two different places,
+as raw bytes on a socket.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,30 @@ from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 SPELLINGS = (
-    *words("//{path} {slash}/ {slash}// /.{slash} /..{slash} /x/..{slash} /healthz/..{slash} /healthz/../..{slash} /healthz;{slash}"),
-    *words("/healthz%3b{slash} /healthz%2f..{slash} /healthz%00{slash} /static/..{slash} /static/%2e%2e{slash} /static/..%2f{path}"),
-    *words("/static/app.js/..{slash} /v1/models/..{slash} /v1/models/%2e%2e{slash} /v1/models/../..{slash} {slash};a=b {slash};.js"),
-    *words("{slash}/. {slash}/.. {slash}%20 {slash}%00 {slash}%0a {slash}%0d%0ahost:%20x {slash}%2f {slash}%3fa=b {slash}%23"),
-    *words("{slash}.json {slash}/index.html {slash}~ {slash}\\ \\{path} {slash}#x {slash}?/healthz {slash}?/../healthz {slash}?? {path}"),
-    *words("http://localhost{slash} http://localhost/healthz#{slash} http://evil.test{slash} http://localhost@evil.test{slash}"),
-    *words("http://evil.test@localhost{slash} https://localhost:1{slash} localhost{slash} @localhost{slash} *"),
-    *words("%2f{path} /%2f{path} /%5c{path} /%252e%252e{slash} {upper} {escaped} {escaped_twice} {wide}"),
+    *words(
+        "//{path} {slash}/ {slash}// /.{slash} /..{slash} /x/..{slash} /healthz/..{slash} /healthz/../..{slash} /healthz;{slash}"
+    ),
+    *words(
+        "/healthz%3b{slash} /healthz%2f..{slash} /healthz%00{slash} /static/..{slash} /static/%2e%2e{slash} /static/..%2f{path}"
+    ),
+    *words(
+        "/static/app.js/..{slash} /v1/models/..{slash} /v1/models/%2e%2e{slash} /v1/models/../..{slash} {slash};a=b {slash};.js"
+    ),
+    *words(
+        "{slash}/. {slash}/.. {slash}%20 {slash}%00 {slash}%0a {slash}%0d%0ahost:%20x {slash}%2f {slash}%3fa=b {slash}%23"
+    ),
+    *words(
+        "{slash}.json {slash}/index.html {slash}~ {slash}\\ \\{path} {slash}#x {slash}?/healthz {slash}?/../healthz {slash}?? {path}"
+    ),
+    *words(
+        "http://localhost{slash} http://localhost/healthz#{slash} http://evil.test{slash} http://localhost@evil.test{slash}"
+    ),
+    *words(
+        "http://evil.test@localhost{slash} https://localhost:1{slash} localhost{slash} @localhost{slash} *"
+    ),
+    *words(
+        "%2f{path} /%2f{path} /%5c{path} /%252e%252e{slash} {upper} {escaped} {escaped_twice} {wide}"
+    ),
     *("{slash}" + odd for odd in "\x01\x7f\xa0\xff"),
 )
 NEVER_ENDING = 3_000
@@ -40,14 +58,25 @@ def spelled(spelling: str, path: str) -> str:
     )
 
 
-SAMPLE = ("/llm/queue/status", "/llm/admin/config", "/llm/jobs", "/v1/files", "/api/chat", "/api/pull", "/api/tags", "/metrics")
+SAMPLE = (
+    "/llm/queue/status",
+    "/llm/admin/config",
+    "/llm/jobs",
+    "/v1/files",
+    "/api/chat",
+    "/api/pull",
+    "/api/tags",
+    "/metrics",
+)
 """One address of each kind of route."""
 
 
 async def test_no_spelling_of_an_address_opens_it_without_a_key(door):
     gateway, url = door
     for path, spelling in itertools.product(SAMPLE, (*SPELLINGS, "{slash}" + "/a" * NEVER_ENDING)):
-        seen = await tell(url, request(method_of(path), spelled(spelling, path), CHAT), head_only=True)
+        seen = await tell(
+            url, request(method_of(path), spelled(spelling, path), CHAT), head_only=True
+        )
         assert seen.status in {400, 401}, (path, spelling[:50])
     assert gateway.worker.submitted == []
     assert gateway.backend.calls == []
@@ -58,7 +87,9 @@ async def test_a_spelling_gets_a_key_no_further_than_the_address_itself(door):
     for path in {*SAMPLE, "/healthz"} - {"/llm/jobs", "/v1/files"}:  # below those are others
         plain = await tell(url, request(method_of(path), path, CHAT, key=ADMIN_KEY))
         for spelling in SPELLINGS:
-            seen = await tell(url, request(method_of(path), spelled(spelling, path), CHAT, key=ADMIN_KEY))
+            seen = await tell(
+                url, request(method_of(path), spelled(spelling, path), CHAT, key=ADMIN_KEY)
+            )
             allowed = seen.status == plain.status and spelling.startswith(("{slash}?", "{slash}#"))
             allowed = allowed or (seen.status in {301, 307} and seen.headers["location"] == path)
             passed = spelling.startswith("/v1/models/") and seen.status == 405
@@ -73,8 +104,24 @@ SMUGGLED = (
 HEAD = b"POST /llm/health HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
-NO_LENGTHS = (b"0, 5", b"+0", b"-1", b"0x0", b"0 0", b"", b"18446744073709551616", "\u0660".encode())
-NO_CODINGS = (b"xchunked", b"chunked, identity", b"chunked\r\nTransfer-Encoding: chunked", b"gzip, chunked", b"\x0bchunked", b"chunked;x=y")
+NO_LENGTHS = (
+    b"0, 5",
+    b"+0",
+    b"-1",
+    b"0x0",
+    b"0 0",
+    b"",
+    b"18446744073709551616",
+    "\u0660".encode(),
+)
+NO_CODINGS = (
+    b"xchunked",
+    b"chunked, identity",
+    b"chunked\r\nTransfer-Encoding: chunked",
+    b"gzip, chunked",
+    b"\x0bchunked",
+    b"chunked;x=y",
+)
 NO_FIELDS = (
     b"Content-Length: 0\r\nContent-Length: 5",
     b"Content-Length: 0\r\nContent-Length: 0",
@@ -89,7 +136,16 @@ NO_FIELDS = (
     b"Transfer-Encoding: identity",
     b"Host: localhost\r\nContent-Length: 0",
 )
-NO_CHUNKS = (b"0x0", b"+0", b"-1", b" 0", b"10000000000000000", b"", b"1\r\nab\r\n0", b"1;a\nb\r\na\r\n0")
+NO_CHUNKS = (
+    b"0x0",
+    b"+0",
+    b"-1",
+    b" 0",
+    b"10000000000000000",
+    b"",
+    b"1\r\nab\r\n0",
+    b"1;a\nb\r\na\r\n0",
+)
 NO_FIRST_LINES = (
     b"POST /llm/health /healthz HTTP/1.1",
     b"POST\t/llm/health\tHTTP/1.1",
@@ -123,30 +179,57 @@ AMBIGUOUS = (
     UPGRADE_TO_WEBSOCKET,
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),  # TLS
 )
-"""Each is followed by a request with the owner's key; whoever answers that one took an attacker's bytes for a request."""
+"""Each is followed by a request with the owner's key; whoever answers that one took an attacker's
+bytes for a request.
+"""
 
 
 async def test_what_can_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read():
-    async with open_door(deadlines=Deadlines(header_s=0.5, body_s=0.5, write_s=lambda: 10.0)) as (gateway, url):
+    async with open_door(deadlines=Deadlines(header_s=0.5, body_s=0.5, write_s=lambda: 10.0)) as (
+        gateway,
+        url,
+    ):
         answers = await asyncio.gather(*(answer_to(url, raw + SMUGGLED) for raw in AMBIGUOUS))
         for raw, answer in zip(AMBIGUOUS, answers, strict=True):
             assert answer.count(b"HTTP/1.1 ") <= 1, raw[:300]
-            assert not answer or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 401 ", b"HTTP/1.1 426 ")), (raw[:300], answer[:60])
+            assert not answer or answer.startswith(
+                (b"HTTP/1.1 400 ", b"HTTP/1.1 401 ", b"HTTP/1.1 426 ")
+            ), (raw[:300], answer[:60])
         assert reached(gateway) == 0
-        assert (await tell(url, SMUGGLED.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))).status == 200
+        assert (
+            await tell(url, SMUGGLED.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+        ).status == 200
         assert reached(gateway) == 1
 
 
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
 
 
-@for_each("cut", [0, 60, len(SMUGGLED) + len(UPGRADE) - len(CHAT), len(SMUGGLED) + len(UPGRADE) - 5])
+@for_each(
+    "cut", [0, 60, len(SMUGGLED) + len(UPGRADE) - len(CHAT), len(SMUGGLED) + len(UPGRADE) - 5]
+)
 @for_each("chunked", [False, True])
 async def test_a_wish_for_http_2_is_ignored_and_the_body_is_no_request_of_its_own(chunked, cut):
-    inner = b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: " + ADMIN_KEY.encode() + b"\r\n\r\n"
-    body = b'{"model":"allowed","stream":false,"messages":[{"role":"user","content":"%b"}]}' % inner.replace(b"\r\n", b"\\r\\n")
-    head = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: " + ADMIN_KEY.encode() + b"\r\n" + UPGRADE
-    raw = head + (CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    inner = (
+        b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: "
+        + ADMIN_KEY.encode()
+        + b"\r\n\r\n"
+    )
+    body = (
+        b'{"model":"allowed","stream":false,"messages":[{"role":"user","content":"%b"}]}'
+        % inner.replace(b"\r\n", b"\\r\\n")
+    )
+    head = (
+        b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: "
+        + ADMIN_KEY.encode()
+        + b"\r\n"
+        + UPGRADE
+    )
+    raw = head + (
+        CHUNKED + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        if chunked
+        else b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
     async with open_door() as (gateway, url):
         caller = await Caller.to(url)
         await caller.send(raw[:cut])
@@ -166,6 +249,13 @@ def reached(gateway: FakeGateway) -> int:
 
 async def test_a_path_in_the_host_header_opens_nothing():
     async with open_door() as (_, url):
-        for host in ("localhost/healthz", "localhost?/healthz", "localhost#", "localhost/healthz?x=", "healthz@localhost", "localhost\\@x"):
+        for host in (
+            "localhost/healthz",
+            "localhost?/healthz",
+            "localhost#",
+            "localhost/healthz?x=",
+            "healthz@localhost",
+            "localhost\\@x",
+        ):
             seen: Seen = await tell(url, request("GET", "/llm/health", host=host))
             assert seen.status in {400, 421}, host

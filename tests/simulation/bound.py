@@ -1,9 +1,12 @@
-"""What a scheduler could do that knew every arrival beforehand: the yardstick for policies, which know only what they have learned.
+"""What a scheduler could do that knew every arrival beforehand: the yardstick for policies, which
+know only what they have learned.
 
-Dynamic programming over how many items of each model have been served: the least sum of all waits with one model in memory, one item at a
-time, each model's in order of arrival, and swaps that may begin early. Of two ways to the same counts and the same model in memory, one
-that is neither earlier nor has waited less is dropped. Of each length only the `width` most promising ways are followed: with more than
-two models, or in long workloads, the result is a schedule that is hard to beat, not a proven bound.
+Dynamic programming over how many items of each model have been served: the least sum of all waits
+with one model in memory, one item at a time, each model's in order of arrival, and swaps that may
+begin early. Of two ways to the same counts and the same model in memory, one that is neither
+earlier nor has waited less is dropped. Of each length only the `width` most promising ways are
+followed: with more than two models, or in long workloads, the result is a schedule that is hard to
+beat, not a proven bound.
 """
 
 from __future__ import annotations
@@ -21,9 +24,14 @@ Position = tuple[tuple[int, ...], int]  # (items served by model, model in memor
 
 
 def foreseen_wait_s(workload: Workload, *, width: int = WIDTH) -> float:
-    """The mean time from arrival to start in the best schedule that this finds for a workload whose arrivals are all known."""
+    """The mean time from arrival to start in the best schedule that this finds for a workload whose
+    arrivals are all known.
+    """
     names = list(workload.models)
-    items = [sorted((job.at, job.service_s) for job in workload.jobs if job.model == name) for name in names]
+    items = [
+        sorted((job.at, job.service_s) for job in workload.jobs if job.model == name)
+        for name in names
+    ]
     arrivals = [[at for at, _ in line] for line in items]
     sums_at = [[0.0, *accumulate(at for at, _ in line)] for line in items]
     sums_s = [[0.0, *accumulate(service_s for _, service_s in line)] for line in items]
@@ -49,7 +57,9 @@ def foreseen_wait_s(workload: Workload, *, width: int = WIDTH) -> float:
         return {position: _undominated(found) for position, found in longer.items()}
 
     def promise(position: Position, way: Way) -> float:
-        """What has been waited, and what those who wait now will wait for each other's work; smaller is better."""
+        """What has been waited, and what those who wait now will wait for each other's work;
+        smaller is better.
+        """
         now, total_s = way
         count, work_s = 0, 0.0
         for model, served in enumerate(position[0]):
@@ -59,12 +69,25 @@ def foreseen_wait_s(workload: Workload, *, width: int = WIDTH) -> float:
             count += came - served
         return total_s + count * work_s
 
-    ways: dict[Position, list[Way]] = {((0,) * len(names), names.index(workload.resident[0]) if workload.resident else -1): [(0.0, 0.0)]}
+    ways: dict[Position, list[Way]] = {
+        ((0,) * len(names), names.index(workload.resident[0]) if workload.resident else -1): [
+            (0.0, 0.0)
+        ]
+    }
     for _ in workload.jobs:
         ways = one_more(ways)
         if sum(map(len, ways.values())) > width:
-            ways = _best(width, ((promise(position, way), position, way) for position, found in ways.items() for way in found))
-    return min(waited_s for found in ways.values() for _, waited_s in found) / max(1, len(workload.jobs))
+            ways = _best(
+                width,
+                (
+                    (promise(position, way), position, way)
+                    for position, found in ways.items()
+                    for way in found
+                ),
+            )
+    return min(waited_s for found in ways.values() for _, waited_s in found) / max(
+        1, len(workload.jobs)
+    )
 
 
 def _best(count: int, rated: Iterable[tuple[float, Position, Way]]) -> dict[Position, list[Way]]:

@@ -1,4 +1,5 @@
-"""The live worker under a workload of the simulator, in virtual time over a fake Ollama that serves as the workload says.
+"""The live worker under a workload of the simulator, in virtual time over a fake Ollama that serves
+as the workload says.
 
 Used by `test_differential` only.
 """
@@ -19,7 +20,8 @@ from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, sleep_until
 from tests.worker.house import ALL_DAY, heard, new_item
 
-NEVER = (Window(start_minute=20 * 60, end_minute=20 * 60 + 1),)  # not within the first hours of virtual time, which begins at midnight
+# not within the first hours of virtual time, which begins at midnight
+NEVER = (Window(start_minute=20 * 60, end_minute=20 * 60 + 1),)
 AFTERWARDS_S = 240.0  # long enough for the home model to come back
 
 
@@ -39,9 +41,16 @@ class LiveHouse:
             )
             for name, model in workload.models.items()
         ]
-        scheduling = settings.scheduling.replace(active_hours=NEVER if workload.modes else ALL_DAY, time_zone="UTC")
-        whole = Settings(scheduling=scheduling, queue=settings.queue, gpu=settings.gpu, models=settings.models)
-        self._ollama = FakeOllama(*models, capacity_mib=None if workload.vram_gb is None else workload.vram_gb * MIB_PER_GB)
+        scheduling = settings.scheduling.replace(
+            active_hours=NEVER if workload.modes else ALL_DAY, time_zone="UTC"
+        )
+        whole = Settings(
+            scheduling=scheduling, queue=settings.queue, gpu=settings.gpu, models=settings.models
+        )
+        self._ollama = FakeOllama(
+            *models,
+            capacity_mib=None if workload.vram_gb is None else workload.vram_gb * MIB_PER_GB,
+        )
         self._worker = LLMQueueWorker(
             config=GatewayConfig(settings=whole),
             backend=self._ollama,
@@ -60,7 +69,9 @@ class LiveHouse:
         for model in self._workload.resident:
             self._ollama.appear(model)
             self._worker.post(Loaded(model=model))
-        ends: dict[int, asyncio.Future[None]] = {job.id: asyncio.get_running_loop().create_future() for job in self._workload.jobs}
+        ends: dict[int, asyncio.Future[None]] = {
+            job.id: asyncio.get_running_loop().create_future() for job in self._workload.jobs
+        }
         await asyncio.gather(*(self._live(job, ends) for job in self._workload.jobs))
         await asyncio.sleep(AFTERWARDS_S)
         await self._worker.stop(0.0)
@@ -91,7 +102,9 @@ class LiveHouse:
         )
         leaving = None
         if job.cancel_after_s is not None:
-            leaving = loop.call_at(loop.time() + job.cancel_after_s, self._worker.cancel, ticket.sequence)
+            leaving = loop.call_at(
+                loop.time() + job.cancel_after_s, self._worker.cancel, ticket.sequence
+            )
         await heard(ticket)
         if leaving is not None:
             leaving.cancel()

@@ -1,7 +1,8 @@
-"""Two shells, one brain: the live worker in virtual time and the simulator take the same decisions at the same instants.
+"""Two shells, one brain: the live worker in virtual time and the simulator take the same decisions
+at the same instants.
 
-What differs by nature is told to both sides: the simulator learns from the answers that the fake Ollama will report, and an unload ends
-where the worker's next look at the model server sees it.
+What differs by nature is told to both sides: the simulator learns from the answers that the fake
+Ollama will report, and an unload ends where the worker's next look at the model server sees it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from tests.support.virtual_time import run_virtual
 from tests.support.workloads import Mix, random_workload
 
 WORKLOADS = 25 if EXAMPLES == 1 else 50
-KEPT = (646, 1107, 3670, 3919)  # have differed: which of two models that leave at one instant went first
+# have differed: which of two models that leave at one instant went first
+KEPT = (646, 1107, 3670, 3919)
 MIX = Mix(jobs=30, mean_gap_s=2.0, mean_service_s=4.0, quiet_hours=0.0)
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
@@ -47,17 +49,32 @@ def drawn(seed: int, mix: Mix = MIX) -> tuple[Workload, SchedulerSettings]:
         scheduling=SchedulingSettings(max_swap_wait_s=20.0, residency_factor=1.5),
         queue=QueueSettings(max_external_depth=1000, max_interrupt_count=2, max_wait_s=max_wait_s),
     )
-    return replace(workload, jobs=jobs, unload_s=dict.fromkeys(workload.models, POLL_S), modes=quiet, cut_s=0.0), rules
+    return replace(
+        workload, jobs=jobs, unload_s=dict.fromkeys(workload.models, POLL_S), modes=quiet, cut_s=0.0
+    ), rules
 
 
 def drawn_home(seed: int) -> tuple[Workload, SchedulerSettings]:
-    """Half an hour of an assistant and others whose model does not fit beside its own; with both kinds of preemption."""
+    """Half an hour of an assistant and others whose model does not fit beside its own; with both
+    kinds of preemption.
+    """
     rng = Random(seed)
     priority = rng.choice(tuple(Priority))
     returns = rng.choice(tuple(RETURNS.values()))
-    workload = home(returns, rng.choice(LOADS), rng.choice((1, 2, 3)), seed=seed, priority=priority, whole=True, length_s=1800.0)
+    workload = home(
+        returns,
+        rng.choice(LOADS),
+        rng.choice((1, 2, 3)),
+        seed=seed,
+        priority=priority,
+        whole=True,
+        length_s=1800.0,
+    )
     names = {name: f"{name}:latest" for name in workload.models}
-    jobs = tuple(_as_the_fake_serves(replace(job, model=names[job.model or ""]), 0.0) for job in workload.jobs)
+    jobs = tuple(
+        _as_the_fake_serves(replace(job, model=names[job.model or ""]), 0.0)
+        for job in workload.jobs
+    )
     workload = replace(
         workload,
         jobs=jobs,
@@ -70,7 +87,9 @@ def drawn_home(seed: int) -> tuple[Workload, SchedulerSettings]:
         until_s=None,
     )
     scheduling = SchedulingSettings(preemption="at_once" if seed % 4 == 3 else "priced")
-    return workload, SchedulerSettings(scheduling=scheduling, queue=QueueSettings(max_external_depth=1000))
+    return workload, SchedulerSettings(
+        scheduling=scheduling, queue=QueueSettings(max_external_depth=1000)
+    )
 
 
 def _as_the_fake_serves(job: Job, max_wait_s: float) -> Job:
@@ -82,7 +101,13 @@ def _as_the_fake_serves(job: Job, max_wait_s: float) -> Job:
         prompt_s=round(first_byte_s * 1e9) / 1e9,
         decode_s=round(max(0.0, service_s - first_byte_s) * 1e9) / 1e9,
     )
-    return replace(job, service_s=service_s, first_byte_s=first_byte_s, usage=usage, max_wait_s=max_wait_s or None)
+    return replace(
+        job,
+        service_s=service_s,
+        first_byte_s=first_byte_s,
+        usage=usage,
+        max_wait_s=max_wait_s or None,
+    )
 
 
 def both_logs(
@@ -95,13 +120,19 @@ def both_logs(
 
 
 CASES = [
-    *((policy, seed, MIX) for policy in PolicyName for seed in (*range(EXAMPLES * WORKLOADS), *KEPT)),
+    *(
+        (policy, seed, MIX)
+        for policy in PolicyName
+        for seed in (*range(EXAMPLES * WORKLOADS), *KEPT)
+    ),
     *((PolicyName.ADAPTIVE, seed, SPARSE) for seed in HOMING),
 ]
 
 
 @for_each(("policy", "seed", "mix"), CASES)
-def test_the_live_worker_and_the_simulator_take_the_same_decisions(policy: PolicyName, seed: int, mix: Mix) -> None:
+def test_the_live_worker_and_the_simulator_take_the_same_decisions(
+    policy: PolicyName, seed: int, mix: Mix
+) -> None:
     live, simulated = both_logs(*drawn(seed, mix), policy)
     assert [action for _, action in live] == [action for _, action in simulated]
     assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6)
@@ -117,10 +148,16 @@ def test_they_take_the_same_decisions_in_the_home_of_an_assistant(seed: int) -> 
 
 def test_the_workloads_contain_what_the_comparison_is_for() -> None:
     drawings = [drawn(seed) for seed in range(20)]
-    runs = [simulate(workload, workload.settings(rules, PolicyName.AFFINITY)) for workload, rules in drawings]
+    runs = [
+        simulate(workload, workload.settings(rules, PolicyName.AFFINITY))
+        for workload, rules in drawings
+    ]
     sparse, rules = drawn(HOMING[0], SPARSE)
     runs.append(simulate(sparse, sparse.settings(rules, PolicyName.ADAPTIVE)))
-    assert sum(isinstance(action, Load) and action.why == "home" for _, action in runs[-1].decisions) > MIN_ENDS
+    assert (
+        sum(isinstance(action, Load) and action.why == "home" for _, action in runs[-1].decisions)
+        > MIN_ENDS
+    )
     for seed in range(HOMES):
         workload, rules = drawn_home(seed)
         runs.append(simulate(workload, workload.settings(rules, PolicyName.ADAPTIVE)))

@@ -1,4 +1,6 @@
-"""The simulator is a shell like the live worker: same facts, same actions, a well-defined order, and the truth about time."""
+"""The simulator is a shell like the live worker: same facts, same actions, a well-defined order,
+and the truth about time.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,21 @@ from tests.support.workloads import Mix, random_workload
 CUT_AT = 1.0 + SchedulerSettings().scheduling.preempt_finish_bound_s
 
 
-def job(number: int, model: str | None, at: float = 0.0, service_s: float = 1.0, **more: Any) -> Job:
-    return replace(Job(id=number, model=model, at=at, service_s=service_s, first_byte_s=service_s), **more)
+def job(
+    number: int, model: str | None, at: float = 0.0, service_s: float = 1.0, **more: Any
+) -> Job:
+    return replace(
+        Job(id=number, model=model, at=at, service_s=service_s, first_byte_s=service_s), **more
+    )
 
 
 def workload(*jobs: Job, **more: Any) -> Workload:
     models = {name: ModelSettings(vram_gb=13.0) for name in "ab"}
     costs = {("a", "b"): 7.4, ("b", "a"): 2.0, ("", "a"): 2.5, ("", "b"): 7.0}
-    return Workload(jobs=jobs, **{"models": models, "swap_costs": costs, "vram_gb": 24.0, "resident": ("a",), **more})
+    return Workload(
+        jobs=jobs,
+        **{"models": models, "swap_costs": costs, "vram_gb": 24.0, "resident": ("a",), **more},
+    )
 
 
 def run(house: Workload, policy: PolicyName = PolicyName.AFFINITY) -> Run:
@@ -44,25 +53,94 @@ STREAM = {"streaming": True, "first_byte_s": 0.5}
 @for_each(
     ("what", "jobs", "more", "told"),
     [
-        ("a resident model runs for the service time", [job(0, "a", 3.0, 0.5)], {}, [(3.0, 3.0, 3.5)]),
-        ("a swap takes what the trace tells", [job(0, "a"), job(1, "b", 0.5)], {}, [(0.0, 0.0, 1.0), (0.5, 8.4, 9.4)]),
-        ("a load into an empty GPU has a cost of its own", [job(0, "b")], {"resident": ()}, [(0.0, 7.0, 8.0)]),
-        ("a closed loop thinks", [job(0, "a", service_s=2.0), job(1, "a", after=0, think_s=0.5)], {}, [(0, 0, 2), (2.5, 2.5, 3.5)]),
-        ("and keeps its own instant", [job(0, "a"), job(1, "a", 9.0, after=0, think_s=0.5)], {}, [(0, 0, 1), (9, 9, 10)]),
-        ("and goes on after who left", [job(0, "a", cancel_after_s=0.25), job(1, "a", after=0)], {}, [(0, 0, 0.25), (0.25, 0.25, 1.25)]),
+        (
+            "a resident model runs for the service time",
+            [job(0, "a", 3.0, 0.5)],
+            {},
+            [(3.0, 3.0, 3.5)],
+        ),
+        (
+            "a swap takes what the trace tells",
+            [job(0, "a"), job(1, "b", 0.5)],
+            {},
+            [(0.0, 0.0, 1.0), (0.5, 8.4, 9.4)],
+        ),
+        (
+            "a load into an empty GPU has a cost of its own",
+            [job(0, "b")],
+            {"resident": ()},
+            [(0.0, 7.0, 8.0)],
+        ),
+        (
+            "a closed loop thinks",
+            [job(0, "a", service_s=2.0), job(1, "a", after=0, think_s=0.5)],
+            {},
+            [(0, 0, 2), (2.5, 2.5, 3.5)],
+        ),
+        (
+            "and keeps its own instant",
+            [job(0, "a"), job(1, "a", 9.0, after=0, think_s=0.5)],
+            {},
+            [(0, 0, 1), (9, 9, 10)],
+        ),
+        (
+            "and goes on after who left",
+            [job(0, "a", cancel_after_s=0.25), job(1, "a", after=0)],
+            {},
+            [(0, 0, 0.25), (0.25, 0.25, 1.25)],
+        ),
         (
             "one that waits for several comes after the last of them",
-            [job(0, "a"), job(1, "a", service_s=3.0), job(2, "a", after=0, also_after=(1,), think_s=0.5)],
+            [
+                job(0, "a"),
+                job(1, "a", service_s=3.0),
+                job(2, "a", after=0, also_after=(1,), think_s=0.5),
+            ],
             {},
             [(0, 0, 1), (0, 1, 4), (4.5, 4.5, 5.5)],
         ),
-        ("an interrupted one starts again", [job(0, "a", service_s=30.0), URGENT], {}, [(0, 2, 32), (1, 1, 2)]),
-        ("a stream that is seen is not interrupted", [job(0, "a", service_s=30.0, **STREAM), URGENT], {}, [(0, 0, 30), (1, 30, 31)]),
-        ("but cut at the bound", [job(0, "a", service_s=300.0, **STREAM), URGENT], {}, [(0, 0, CUT_AT), (1, CUT_AT, CUT_AT + 1)]),
-        ("outside active hours all wait", [job(0, "a", service_s=30.0), URGENT], {"modes": ((0.5, False),)}, [(0, 0, 30), (1, 30, 31)]),
-        ("what ends as it is preempted has ended", [job(0, "a", service_s=1.0), URGENT], {}, [(0, 0, 1), (1, 1, 2)]),
-        ("who leaves frees the GPU", [job(0, "a", service_s=30.0, cancel_after_s=4.0), job(1, "a")], {}, [(0, 0, 4), (0, 4, 5)]),
-        ("who waited too long expires", [job(0, "a", service_s=30.0), job(1, "a", max_wait_s=5.0)], {}, [(0, 0, 30), (0, None, 5)]),
+        (
+            "an interrupted one starts again",
+            [job(0, "a", service_s=30.0), URGENT],
+            {},
+            [(0, 2, 32), (1, 1, 2)],
+        ),
+        (
+            "a stream that is seen is not interrupted",
+            [job(0, "a", service_s=30.0, **STREAM), URGENT],
+            {},
+            [(0, 0, 30), (1, 30, 31)],
+        ),
+        (
+            "but cut at the bound",
+            [job(0, "a", service_s=300.0, **STREAM), URGENT],
+            {},
+            [(0, 0, CUT_AT), (1, CUT_AT, CUT_AT + 1)],
+        ),
+        (
+            "outside active hours all wait",
+            [job(0, "a", service_s=30.0), URGENT],
+            {"modes": ((0.5, False),)},
+            [(0, 0, 30), (1, 30, 31)],
+        ),
+        (
+            "what ends as it is preempted has ended",
+            [job(0, "a", service_s=1.0), URGENT],
+            {},
+            [(0, 0, 1), (1, 1, 2)],
+        ),
+        (
+            "who leaves frees the GPU",
+            [job(0, "a", service_s=30.0, cancel_after_s=4.0), job(1, "a")],
+            {},
+            [(0, 0, 4), (0, 4, 5)],
+        ),
+        (
+            "who waited too long expires",
+            [job(0, "a", service_s=30.0), job(1, "a", max_wait_s=5.0)],
+            {},
+            [(0, 0, 30), (0, None, 5)],
+        ),
         ("what never fits is refused", [job(0, "a")], {"vram_gb": 8.0}, [(0.0, None, 0.0)]),
         (
             "models that fit together run side by side",
@@ -73,35 +151,56 @@ STREAM = {"streaming": True, "first_byte_s": 0.5}
         ("any model will do", [job(0, None)], {"home": "a"}, [(0, 0, 1)]),
     ],
 )
-def test_what_happens_takes_as_long_as_the_workload_says(what: str, jobs: list[Job], more: dict[str, Any], told: list[tuple[float, ...]]):
+def test_what_happens_takes_as_long_as_the_workload_says(
+    what: str, jobs: list[Job], more: dict[str, Any], told: list[tuple[float, ...]]
+):
     records = run(workload(*jobs, **more)).records
-    assert [(record.arrived, record.started, record.ended) for record in records] == [pytest.approx(each) for each in told], what
+    assert [(record.arrived, record.started, record.ended) for record in records] == [
+        pytest.approx(each) for each in told
+    ], what
 
 
 def test_swaps_stops_and_failures_are_told_apart():
     swapped = run(workload(job(0, "a"), job(1, "b", at=0.5)))
-    assert [(swap.origin, swap.model, swap.start, swap.end) for swap in swapped.swaps] == [("a", "b", 1.0, 8.4)]
+    assert [(swap.origin, swap.model, swap.start, swap.end) for swap in swapped.swaps] == [
+        ("a", "b", 1.0, 8.4)
+    ]
     stopped = run(workload(job(0, "a", service_s=30.0), URGENT))
     assert [(stop.model, stop.start, stop.end) for stop in stopped.stops] == [("a", 0.0, 1.0)]
     assert ([record.interrupts for record in stopped.records], stopped.busy_s) == ([1, 0], 32.0)
     cut = run(workload(job(0, "a", service_s=300.0, **STREAM), URGENT))
     assert [record.failed for record in cut.records] == [True, False]
-    assert Listening(workload(job(0, "a"), job(1, "b", at=0.5))).state.estimates.swap_s("a", "b") == pytest.approx(7.4)
+    assert Listening(workload(job(0, "a"), job(1, "b", at=0.5))).state.estimates.swap_s(
+        "a", "b"
+    ) == pytest.approx(7.4)
 
 
 def test_the_home_model_is_the_workloads_or_the_owners_where_the_workload_knows_it():
     outcome = run(workload(job(0, "b"), home="a"))
     assert [(swap.model, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 128.4)]
     homes = [
-        workload().settings(SchedulerSettings(gpu=GpuSettings(home_model=name)), PolicyName.FIFO).gpu.home_model
+        workload()
+        .settings(SchedulerSettings(gpu=GpuSettings(home_model=name)), PolicyName.FIFO)
+        .gpu.home_model
         for name in ("z", "a:latest")
     ]
     assert homes == ["", "a"]
 
 
-@for_each(("policy", "starts"), [(PolicyName.FIFO, [0.0, 7.7, 10.0]), (PolicyName.AFFINITY, [0.0, 8.0, 0.3])])
+@for_each(
+    ("policy", "starts"),
+    [(PolicyName.FIFO, [0.0, 7.7, 10.0]), (PolicyName.AFFINITY, [0.0, 8.0, 0.3])],
+)
 def test_the_worked_example_of_the_page_on_scheduling_is_what_happens(policy, starts):
-    outcome = run(workload(*(job(number, model, at=number / 10, service_s=0.3) for number, model in enumerate("aba"))), policy)
+    outcome = run(
+        workload(
+            *(
+                job(number, model, at=number / 10, service_s=0.3)
+                for number, model in enumerate("aba")
+            )
+        ),
+        policy,
+    )
     assert [record.started for record in outcome.records] == pytest.approx(starts)
 
 
@@ -135,7 +234,15 @@ def test_the_same_workload_gives_the_same_decisions_which_need_not_be_kept_and_t
     assert not [action for _, action in first.decisions if isinstance(action, WakeAt)]
     outcome = Listening(random_workload(Random(7), Mix())).outcome
     assert (outcome.decisions, len(outcome.records)) == ([], len(first.records))
-    told, house = list[int](), workload(*(job(number, "a", at=float(number), service_s=0.5) for number in range(2 * PROGRESS_JOBS)))
+    told, house = (
+        list[int](),
+        workload(
+            *(
+                job(number, "a", at=float(number), service_s=0.5)
+                for number in range(2 * PROGRESS_JOBS)
+            )
+        ),
+    )
     simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO), on_progress=told.append)
     assert told == [PROGRESS_JOBS, 2 * PROGRESS_JOBS]
 
@@ -144,7 +251,9 @@ def test_the_same_workload_gives_the_same_decisions_which_need_not_be_kept_and_t
 def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy):
     for seed in range(20):
         house = random_workload(Random(seed), Mix(mean_gap_s=0.7))
-        assert [record.ended is None for record in run(house, policy).records] == [False] * len(house.jobs)
+        assert [record.ended is None for record in run(house, policy).records] == [False] * len(
+            house.jobs
+        )
 
 
 @for_each(
@@ -157,7 +266,9 @@ def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy)
         ({("a", "b"): 3.0, ("c", "b"): 5.0}, ("d",), 5.0),
     ],
 )
-def test_a_swap_costs_what_its_dearest_pair_costs_and_an_unknown_one_the_dearest_known_way(costs, replaced, expected):
+def test_a_swap_costs_what_its_dearest_pair_costs_and_an_unknown_one_the_dearest_known_way(
+    costs, replaced, expected
+):
     assert replace(workload(), swap_costs=costs).swap_s(replaced, "b") == expected
     with pytest.raises(KeyError):
         workload().swap_s(replaced, "nobody knows")

@@ -1,4 +1,6 @@
-"""The home of an assistant: what docs/scheduling.md promises of it, on the homes that ship and on others."""
+"""The home of an assistant: what docs/scheduling.md promises of it, on the homes that ship and on
+others.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import pytest
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.scheduling.sharing import CUT_S, Trip
 from hearth.simulation.engine import Record, simulate
-from hearth.simulation.homes import DEAR_LOADS, HOMES, RETURNS, HomeFigures, figures, home, homes, mean_figures
+from hearth.simulation.homes import (
+    DEAR_LOADS,
+    HOMES,
+    RETURNS,
+    HomeFigures,
+    figures,
+    home,
+    homes,
+    mean_figures,
+)
 from hearth.types import Lane, Priority
 
 BASE = SchedulerSettings()
@@ -37,7 +48,9 @@ def test_beside_whole_answers_it_waits_longer_because_they_start_over():
 
 
 @pytest.mark.parametrize("drawn", [{"priority": Priority.NORMAL}, {"loads_s": DEAR_LOADS}])
-def test_a_normal_assistant_and_dear_loads_cost_no_more_than_one_and_a_half_loads(drawn: dict[str, object]):
+def test_a_normal_assistant_and_dear_loads_cost_no_more_than_one_and_a_half_loads(
+    drawn: dict[str, object],
+):
     assert over(**drawn).mean_loads <= 1.5
 
 
@@ -52,7 +65,9 @@ def test_critical_requests_never_wait_longer_for_streams_than_a_round_trip_and_a
     workload = home(rng.choice(tuple(RETURNS.values())), loads_s, rng.choice((1, 2, 3)), seed=seed)
     settings = workload.settings(BASE, rng.choice(tuple(PolicyName)))
     run = simulate(workload, settings, keep_decisions=False)
-    longest_s = max(waited_s(each, 3600.0) for each in run.records if each.job.lane is Lane.INTERNAL)
+    longest_s = max(
+        waited_s(each, 3600.0) for each in run.records if each.job.lane is Lane.INTERNAL
+    )
     trip = Trip(back_s=loads_s[0], there_s=loads_s[1])
     remaining_s = BASE.scheduling.preempt_min_remaining_s
     assert longest_s <= trip.whole_s + trip.turn_s + CUT_S + remaining_s + EPSILON_S
@@ -62,7 +77,9 @@ def test_with_at_once_it_waits_for_no_turn():
     workload = HOMES["home_2s_3_12_3"]()
     at_once = replace(BASE, scheduling=BASE.scheduling.replace(preemption="at_once"))
     run = simulate(workload, workload.settings(at_once, PolicyName.ADAPTIVE))
-    assert not any(type(action).__name__ in {"NoteTurn", "NoteHold", "Cut"} for _, action in run.decisions)
+    assert not any(
+        type(action).__name__ in {"NoteTurn", "NoteHold", "Cut"} for _, action in run.decisions
+    )
 
 
 def test_a_share_of_a_half_gives_others_more_than_a_share_of_a_tenth():

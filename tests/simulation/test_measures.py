@@ -27,14 +27,19 @@ BOTH_LANES = """\
 BOUND = SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=0.0))
 
 
-def run_of(trace: str, policy: PolicyName = PolicyName.FIFO, settings: SchedulerSettings = BOUND) -> Run:
+def run_of(
+    trace: str, policy: PolicyName = PolicyName.FIFO, settings: SchedulerSettings = BOUND
+) -> Run:
     house = parse_trace(trace, source="t")
     return simulate(house, house.settings(settings, policy))
 
 
 def test_of_twenty_waits_the_second_longest_is_the_95th_percentile_and_of_none_it_is_nothing():
     job = parse_trace(TRACE, source="t").jobs[0]
-    waited = [Record(job, Sequence(number), 0.0, started=float(number), ended=99.0) for number in range(20, 0, -1)]
+    waited = [
+        Record(job, Sequence(number), 0.0, started=float(number), ended=99.0)
+        for number in range(20, 0, -1)
+    ]
     numbers, none = summary(Run(records=waited)), summary(Run())
     assert (numbers.mean_wait_s, numbers.p95_wait_s, numbers.max_wait_s) == (10.5, 19.0, 20.0)
     assert (none.makespan_s, none.busy_pct, none.p95_wait_s) == (0.0, 0.0, 0.0)
@@ -42,7 +47,11 @@ def test_of_twenty_waits_the_second_longest_is_the_95th_percentile_and_of_none_i
 
 def test_loading_counts_up_to_the_last_answer():
     assert swap_pct(run_of(TRACE)) == pytest.approx(100 * 6 / 9)
-    going_home = run_of(BOTH_LANES.replace('{"a": {}}', '{"a": {}, "h": {}}, "home": "h", "swap_s": {"": {"a": 2, "h": 5}}'))
+    going_home = run_of(
+        BOTH_LANES.replace(
+            '{"a": {}}', '{"a": {}, "h": {}}, "home": "h", "swap_s": {"": {"a": 2, "h": 5}}'
+        )
+    )
     assert ([swap.model for swap in going_home.swaps], swap_pct(going_home)) == (["h"], 0.0)
 
 
@@ -58,7 +67,13 @@ def test_the_json_form_names_requests_swaps_summary_lanes_and_estimates():
     assert value == {
         "policy": "fifo",
         "swaps": [{"from": "a", "to": "b", "start": 2.0, "end": 8.0}],
-        "summary": {"makespan_s": 9.0, "swaps": 1, "swap_s": 6.0, "busy_pct": pytest.approx(100 * 3 / 9), **waits},
+        "summary": {
+            "makespan_s": 9.0,
+            "swaps": 1,
+            "swap_s": 6.0,
+            "busy_pct": pytest.approx(100 * 3 / 9),
+            **waits,
+        },
         "lanes": {"external": {"requests": 3, "answered": 2, "interrupts": 0, **waits}},
         "estimates": estimates,
     }
@@ -74,8 +89,12 @@ def test_the_table_has_a_row_per_policy_a_column_of_waits_for_each_lane_at_work_
     }
     some = {"sampled": 9, "median_error_s": 1.5, "median_error_pct": 20.4}
     none = {"sampled": 0, "median_error_s": None, "median_error_pct": None}
-    table = comparison([("fifo", run_of(TRACE), some), ("affinity", both, none), ("adaptive", Run(), None)])
-    columns = [[str(column.header).split("\n")[0], *map(str, column.cells)] for column in table.columns]
+    table = comparison(
+        [("fifo", run_of(TRACE), some), ("affinity", both, none), ("adaptive", Run(), None)]
+    )
+    columns = [
+        [str(column.header).split("\n")[0], *map(str, column.cells)] for column in table.columns
+    ]
     assert columns[0] == ["policy", "fifo", "affinity", "adaptive"]
     assert columns[-4:] == [
         ["internal wait s", "-", "0.00 / 0.00 / 0.00", "-"],
@@ -86,7 +105,9 @@ def test_the_table_has_a_row_per_policy_a_column_of_waits_for_each_lane_at_work_
 
 
 STEADY = Usage(output_tokens=200, decode_s=5.0)
-"""Two hundred tokens in five seconds: what is assumed before anything is learned, so that every estimate is right from the start."""
+"""Two hundred tokens in five seconds: what is assumed before anything is learned, so that every
+estimate is right from the start.
+"""
 
 
 def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
@@ -94,7 +115,12 @@ def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
         Job(id=number, model="a", at=0.001 * number, service_s=each, first_byte_s=each, usage=usage)
         for number, each in enumerate(service_s)
     )
-    return Workload(jobs=jobs, models={"a": ModelSettings(vram_gb=10.0)}, swap_costs={("", "a"): 1.0}, resident=("a",))
+    return Workload(
+        jobs=jobs,
+        models={"a": ModelSettings(vram_gb=10.0)},
+        swap_costs={("", "a"): 1.0},
+        resident=("a",),
+    )
 
 
 @for_each(
@@ -102,13 +128,18 @@ def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
     [
         (steady(*[5.0] * 10), 1, (10, 0.0, 0.0)),
         (steady(*[5.0] * 10), 3, (3, 0.0, 0.0)),
-        (steady(10.0, 10.0, usage=Usage()), 2, (1, 5.0, 50.0)),  # twice as long as expected doubles the wait
+        # twice as long as expected doubles the wait
+        (steady(10.0, 10.0, usage=Usage()), 2, (1, 5.0, 50.0)),
         (steady(5.0), 1, (1, 0.0, None)),  # a wait of none is no error in percent
         (steady(5.0), 5, (0, None, None)),
     ],
 )
-def test_estimates_are_compared_with_what_came_of_them(workload: Workload, every: int, expected: tuple[float | None, ...]) -> None:
+def test_estimates_are_compared_with_what_came_of_them(
+    workload: Workload, every: int, expected: tuple[float | None, ...]
+) -> None:
     settings = workload.settings(SchedulerSettings(), PolicyName.FIFO)
     brain = Estimating(Scheduler(settings), every=every)
     simulate(workload, settings, brain.handle)
-    assert [*brain.error().values()] == [None if each is None else pytest.approx(each, abs=0.1) for each in expected]
+    assert [*brain.error().values()] == [
+        None if each is None else pytest.approx(each, abs=0.1) for each in expected
+    ]

@@ -1,4 +1,7 @@
-"""The picture: that it can be drawn of anything, and what goes into it. How it looks was looked at."""
+"""The picture: that it can be drawn of anything, and what goes into it.
+
+How it looks was looked at.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from tests.support.workloads import Mix, random_workload
 
 
 def drawn(house: Workload, *policies: PolicyName) -> dict[str, Run]:
-    return {policy.value: simulate(house, house.settings(SchedulerSettings(), policy)) for policy in policies or [PolicyName.FIFO]}
+    return {
+        policy.value: simulate(house, house.settings(SchedulerSettings(), policy))
+        for policy in policies or [PolicyName.FIFO]
+    }
 
 
 def house(internal: float = 0.3) -> Workload:
@@ -49,11 +55,24 @@ def test_what_cannot_be_told_apart_is_drawn_as_one_bar(pairs, spans):
 
 def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers():
     header = '{"models": {"a": {}, "b": {}}, "swap_s": {"": {"a": 2, "b": 7}}, "resident": ["a"]}'
-    run = run_of("\n".join([header, *(f'{{"id": {number}, "model": "{model}", "service_s": 1}}' for number, model in enumerate("aba"))]))
+    run = run_of(
+        "\n".join(
+            [
+                header,
+                *(
+                    f'{{"id": {number}, "model": "{model}", "service_s": 1}}'
+                    for number, model in enumerate("aba")
+                ),
+            ]
+        )
+    )
     changed = (
         replace(run, records=[replace(each, model="b") for each in run.records]),
         replace(run, stops=[Span(model="a", start=0.0, end=1.0)]),
-        replace(run, swaps=[replace(each, start=each.start - 0.5, end=each.end - 0.5) for each in run.swaps]),
+        replace(
+            run,
+            swaps=[replace(each, start=each.start - 0.5, end=each.end - 0.5) for each in run.swaps],
+        ),
     )
     assert draw_png({"x": run}) == draw_png({"x": run})
     assert len({draw_png({"x": each}) for each in (run, *changed)}) == 4
@@ -66,11 +85,21 @@ def test_a_run_of_any_kind_has_a_picture_that_grows_with_its_policies_and_not_in
     odd = {"$x$": run_of(ODD)}  # names that would be bad formulas
     for runs in (drawn(house(internal=0.0)), drawn(house(internal=1.0)), {"fifo": Run()}, odd):
         assert size(draw_png(runs, title="$\\nonsense$"))[0] == WIDTH_IN * DOTS_PER_INCH
-    one, two = (size(draw_png(drawn(house(), *policies))) for policies in ([PolicyName.FIFO], [PolicyName.FIFO, PolicyName.AFFINITY]))
-    assert (one[0], two[0], two[1] > one[1]) == (WIDTH_IN * DOTS_PER_INCH, WIDTH_IN * DOTS_PER_INCH, True)
+    one, two = (
+        size(draw_png(drawn(house(), *policies)))
+        for policies in ([PolicyName.FIFO], [PolicyName.FIFO, PolicyName.AFFINITY])
+    )
+    assert (one[0], two[0], two[1] > one[1]) == (
+        WIDTH_IN * DOTS_PER_INCH,
+        WIDTH_IN * DOTS_PER_INCH,
+        True,
+    )
 
 
 def test_mean_waits_have_a_row_for_each_workload_and_a_mark_for_each_policy():
-    one, two = draw_means_png({"day": {"fifo": 2.0}}), draw_means_png({"day": {"fifo": 2.0}, "$night$": {"fifo": 90.0}})
+    one, two = (
+        draw_means_png({"day": {"fifo": 2.0}}),
+        draw_means_png({"day": {"fifo": 2.0}, "$night$": {"fifo": 90.0}}),
+    )
     assert size(two)[1] > size(one)[1]
     assert draw_means_png({"day": {"fifo": 2.0, "affinity": 1.0}}) != one

@@ -21,7 +21,14 @@ HEADER = {
     "gpu": {"vram_gb": 24},
     "resident": ["a"],
 }
-GOOD = {"id": 0, "t": 1.5, "model": "a", "lane": "internal", "priority": "critical", "service_s": 0.3}
+GOOD = {
+    "id": 0,
+    "t": 1.5,
+    "model": "a",
+    "lane": "internal",
+    "priority": "critical",
+    "service_s": 0.3,
+}
 
 
 def text(*requests: object, header: object = HEADER) -> str:
@@ -42,18 +49,38 @@ REPORTS = {"output_tokens": 40, "decode_s": 2}
 @for_each(
     ("request_line", "expected"),
     [
-        (GOOD, {"id": 0, "at": 1.5, "model": "a", "lane": Lane.INTERNAL, "priority": Priority.CRITICAL, "service_s": 0.3}),
+        (
+            GOOD,
+            {
+                "id": 0,
+                "at": 1.5,
+                "model": "a",
+                "lane": Lane.INTERNAL,
+                "priority": Priority.CRITICAL,
+                "service_s": 0.3,
+            },
+        ),
         (GOOD, {"first_byte_s": 0.3}),  # what is not streamed comes as a whole
         (TOKENS, {"service_s": 2.5, "first_byte_s": 2.5, "usage": TIMED}),  # at the model's rates
-        ({**TOKENS, "stream": True}, {"first_byte_s": 0.5, "streaming": True}),  # begins when its prompt is read
+        # begins when its prompt is read
+        ({**TOKENS, "stream": True}, {"first_byte_s": 0.5, "streaming": True}),
         ({"id": 0, "model": None, "service_s": 1}, {"model": None}),
         (
-            {"id": 0, "model": "a", "service_s": 3, "first_byte_s": 1, "max_tokens": 64, "reports": REPORTS},
+            {
+                "id": 0,
+                "model": "a",
+                "service_s": 3,
+                "first_byte_s": 1,
+                "max_tokens": 64,
+                "reports": REPORTS,
+            },
             {"first_byte_s": 1, "max_tokens": 64, "usage": Usage(output_tokens=40, decode_s=2)},
         ),
     ],
 )
-def test_a_request_is_read_field_by_field(request_line: object, expected: dict[str, object]) -> None:
+def test_a_request_is_read_field_by_field(
+    request_line: object, expected: dict[str, object]
+) -> None:
     job = parse_trace(text(request_line), source="t").jobs[0]
     assert {name: getattr(job, name) for name in expected} == expected
 
@@ -61,20 +88,35 @@ def test_a_request_is_read_field_by_field(request_line: object, expected: dict[s
 def test_the_header_tells_of_models_swaps_memory_residents_and_hours_and_a_request_may_wait_for_several():
     header = {**HEADER, "unload_s": {"a": 0.5}, "hours": [{"t": 60, "active": False}]}
     house = parse_trace(text(GOOD, header=header), source="t")
-    assert (house.models["a"].vram_gb, house.models["a"].parallel, house.models["b"].vram_gb) == (13, 2, None)
+    assert (house.models["a"].vram_gb, house.models["a"].parallel, house.models["b"].vram_gb) == (
+        13,
+        2,
+        None,
+    )
     assert (house.swap_s(("a",), "b"), house.vram_gb, house.resident) == (7.4, 24, ("a",))
     assert (house.unload_s, house.modes) == ({"a": 0.5}, ((60, False),))
-    job = parse_trace(text(GOOD, {**GOOD, "id": 1}, {**GOOD, "id": 2, "after": 0, "also_after": [1]}), source="t").jobs[2]
+    job = parse_trace(
+        text(GOOD, {**GOOD, "id": 1}, {**GOOD, "id": 2, "after": 0, "also_after": [1]}), source="t"
+    ).jobs[2]
     assert (job.after, job.also_after) == (0, (1,))
 
 
 def test_a_workload_that_ships_and_any_other_survives_being_written_and_read_with_odd_names_on_one_line():
     drawn = [random_workload(Random(seed), Mix()) for seed in range(40)]
-    limited = [replace(each, jobs=tuple(replace(job, max_wait_s=9.0, max_tokens=7) for job in each.jobs)) for each in drawn]
+    limited = [
+        replace(each, jobs=tuple(replace(job, max_wait_s=9.0, max_tokens=7) for job in each.jobs))
+        for each in drawn
+    ]
     for workload in (*(build() for build in WORKLOADS.values()), *drawn, *limited):
         assert parse_trace(trace_text(workload), source="t") == workload
-    odd = replace(drawn[1], jobs=tuple(replace(job, caller="a\u2028b\u0085c\nd\ud800") for job in drawn[1].jobs))
-    assert parse_trace(trace_text(odd).replace("\\ud800", "x"), source="t").jobs[0].caller == "a\u2028b\u0085c\ndx"
+    odd = replace(
+        drawn[1],
+        jobs=tuple(replace(job, caller="a\u2028b\u0085c\nd\ud800") for job in drawn[1].jobs),
+    )
+    assert (
+        parse_trace(trace_text(odd).replace("\\ud800", "x"), source="t").jobs[0].caller
+        == "a\u2028b\u0085c\ndx"
+    )
 
 
 A = {"id": 0, "model": "a", "service_s": 1}
@@ -84,7 +126,10 @@ A = {"id": 0, "model": "a", "service_s": 1}
     ("request_line", "expected"),
     [
         ({**A, "model": "zz"}, 'model: "zz" is not in the `models` of the header'),
-        ({"id": 0, "model": "a"}, "give either `service_s`, or `prompt_tokens` and `output_tokens`"),
+        (
+            {"id": 0, "model": "a"},
+            "give either `service_s`, or `prompt_tokens` and `output_tokens`",
+        ),
         ({**A, "output_tokens": 3}, "give either"),
         ({"id": 0, "model": "b", "output_tokens": 3}, "tokens need a model"),
         ({**A, "service_s": -1}, "service_s: "),
@@ -128,8 +173,12 @@ def test_a_bad_header_is_named(changes, expected):
 
 def test_every_problem_is_told_at_once_and_requests_that_contradict_each_other_are_named():
     assert len(problems({**A, "model": "zz"}, {"id": 0, "model": "a"}, A)) == 4
-    assert problems(GOOD, GOOD) == ("t.jsonl:3: id: 0 is taken by line 2; give each request a number of its own",)
-    assert problems(GOOD, {**GOOD, "id": 1, "also_after": [0]}) == ("t.jsonl:3: also_after: name one of them in `after`",)
+    assert problems(GOOD, GOOD) == (
+        "t.jsonl:3: id: 0 is taken by line 2; give each request a number of its own",
+    )
+    assert problems(GOOD, {**GOOD, "id": 1, "also_after": [0]}) == (
+        "t.jsonl:3: also_after: name one of them in `after`",
+    )
 
 
 @for_each(
@@ -138,7 +187,8 @@ def test_every_problem_is_told_at_once_and_requests_that_contradict_each_other_a
         (text() + "\n{nope", "t:2: Invalid JSON"),
         ("\n\n", "header"),
         (text() + '\n{"id": 0, "model": "a", "service_s": Infinity}', "t:2: "),
-        (text(GOOD) + '\n\n{"id": 1, "model": "zz", "service_s": 1}', "t:4: model"),  # blank lines shift no numbers
+        # blank lines shift no numbers
+        (text(GOOD) + '\n\n{"id": 1, "model": "zz", "service_s": 1}', "t:4: model"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_line(content: str, problem: str) -> None:
@@ -146,7 +196,9 @@ def test_what_cannot_be_read_is_named_with_its_line(content: str, problem: str) 
         parse_trace(content, source="t")
 
 
-def test_a_single_resident_model_needs_no_swap_costs_and_a_file_that_is_not_there_or_is_not_text_is_a_clear_error(tmp_path):
+def test_a_single_resident_model_needs_no_swap_costs_and_a_file_that_is_not_there_or_is_not_text_is_a_clear_error(
+    tmp_path,
+):
     assert parse_trace(text(GOOD, header={"models": {"a": {}}, "resident": ["a"]}), source="t").jobs
     with pytest.raises(ConfigError, match="cannot be read"):
         read_trace(tmp_path / "none.jsonl")

@@ -1,6 +1,8 @@
-"""A house full of callers: every API, streams and whole answers, embeddings, jobs, people who leave.
+"""A house full of callers: every API, streams and whole answers, embeddings, jobs, people who
+leave.
 
-Each caller judges what it got: a whole answer, an error in the words of its API, or something that no caller must ever see.
+Each caller judges what it got: a whole answer, an error in the words of its API, or something that
+no caller must ever see.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ PATIENCE_S = 600.0
 LEAVES_AFTER_S = (0.0, 0.01, 0.03, 0.1, 0.3)
 """Before anything came, while waiting, in the middle of the answer; some stay until the end."""
 ERRORS = frozenset({500, 502, 503, 504})
-"""Statuses that a bad minute of the model server may have. Anything else that is not 200 is a defect, of Hearth or of this test."""
+"""Statuses that a bad minute of the model server may have.
+
+Anything else that is not 200 is a defect, of Hearth or of this test.
+"""
 Body = dict[str, Any]
 
 
@@ -36,7 +41,8 @@ class Request(NamedTuple):
     path: str
     share: int  # how many of a hundred
     body: Callable[[str, str], Body]
-    ending: str = ""  # the last words of a stream that is complete; empty for an answer that comes whole
+    # the last words of a stream that is complete; empty for an answer that comes whole
+    ending: str = ""
     leaves: bool = False
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
     status: int = 200
@@ -44,7 +50,11 @@ class Request(NamedTuple):
 
 def _chat(*, stream: bool) -> Callable[[str, str], Body]:
     asked = {"max_tokens": 40, "options": {"num_predict": 40}, "stream": stream}
-    return lambda model, text: {"model": model, "messages": [{"role": "user", "content": text}], **asked}
+    return lambda model, text: {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        **asked,
+    }
 
 
 def _generate(model: str, text: str) -> Body:
@@ -64,7 +74,9 @@ REQUESTS = (
     Request("native whole", "/api/generate", 10, _generate),
     Request("openai stream", "/v1/chat/completions", 15, _chat(stream=True), ending="data: [DONE]"),
     Request("openai whole", "/v1/chat/completions", 10, _chat(stream=False)),
-    Request("anthropic stream", "/v1/messages", 10, _chat(stream=True), ending="event: message_stop"),
+    Request(
+        "anthropic stream", "/v1/messages", 10, _chat(stream=True), ending="event: message_stop"
+    ),
     Request("anthropic whole", "/v1/messages", 5, _chat(stream=False)),
     Request("native embedding", "/api/embed", 5, _embed),
     Request("openai embedding", "/v1/embeddings", 5, _embed),
@@ -85,7 +97,10 @@ class Ended(NamedTuple):
 
 
 class Callers:
-    """Sends requests and remembers how each ended. `asked`: so far; `jobs`: ids of those that were accepted."""
+    """Sends requests and remembers how each ended.
+
+    `asked`: so far; `jobs`: ids of those that were accepted.
+    """
 
     def __init__(self, url: str, session: aiohttp.ClientSession, chance: random.Random) -> None:
         self.asked = 0
@@ -99,7 +114,9 @@ class Callers:
         began_at, count = time.monotonic(), int(rate_per_s * seconds)
         for number in range(count):
             await asyncio.sleep(max(0.0, began_at + number / rate_per_s - time.monotonic()))
-            task = asyncio.ensure_future(self._one(self._chance.choices(REQUESTS, [one.share for one in REQUESTS])[0]))
+            task = asyncio.ensure_future(
+                self._one(self._chance.choices(REQUESTS, [one.share for one in REQUESTS])[0])
+            )
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
@@ -109,10 +126,15 @@ class Callers:
 
     async def _one(self, request: Request) -> None:
         self.asked += 1
-        asked_at, text = time.monotonic(), f"request {self.asked} " + "word " * self._chance.randrange(1, 60)
+        asked_at, text = (
+            time.monotonic(),
+            f"request {self.asked} " + "word " * self._chance.randrange(1, 60),
+        )
         model = SECOND if self._chance.random() < SECOND_SHARE else HOME
         try:
-            async with asyncio.timeout(self._chance.choice(LEAVES_AFTER_S) if request.leaves else PATIENCE_S):
+            async with asyncio.timeout(
+                self._chance.choice(LEAVES_AFTER_S) if request.leaves else PATIENCE_S
+            ):
                 end, said = await self._ask(request, request.body(model, text))
         except TimeoutError:
             end, said = ("left", "") if request.leaves else ("broken", "no answer at all")
@@ -121,7 +143,9 @@ class Callers:
         self.ends.append(Ended(request.name, end, asked_at, time.monotonic(), said))
 
     async def _ask(self, request: Request, body: Body) -> tuple[End, str]:
-        async with self._session.post(f"{self._url}{request.path}", json=body, headers=request.headers) as answer:
+        async with self._session.post(
+            f"{self._url}{request.path}", json=body, headers=request.headers
+        ) as answer:
             text = (await read_to_its_end(answer)).decode()
         if answer.status != request.status:
             known = answer.status in ERRORS and "error" in json.loads(text)

@@ -1,7 +1,8 @@
-"""A model server that has bad minutes: the emulator behind a wire that can hang, crawl, break answers off, garble and refuse them.
+"""A model server that has bad minutes: the emulator behind a wire that can hang, crawl, break
+answers off, garble and refuse them.
 
-The wire carries bytes both ways between the gateway and the emulator and knows of HTTP only how a request begins. One request at a time on
-each connection, as the gateway sends them.
+The wire carries bytes both ways between the gateway and the emulator and knows of HTTP only how a
+request begins. One request at a time on each connection, as the gateway sends them.
 """
 
 from __future__ import annotations
@@ -95,9 +96,12 @@ class ModelServer:
             self._writers.add(writer)
             closing.callback(self._writers.discard, writer)
             with suppress(OSError):
-                behind, to_server = await asyncio.open_connection("127.0.0.1", int(self._upstream.rpartition(":")[2]))
+                behind, to_server = await asyncio.open_connection(
+                    "127.0.0.1", int(self._upstream.rpartition(":")[2])
+                )
                 closing.callback(to_server.transport.abort)
-                works, answered_bytes = False, 0  # of the request under way: is it work, and how much of its answer has come
+                # of the request under way: is it work, and how much of its answer has come
+                works, answered_bytes = False, 0
 
                 async def up() -> None:
                     nonlocal works, answered_bytes
@@ -157,7 +161,9 @@ async def _end(writer: asyncio.StreamWriter, data: bytes) -> None:
 def _emulator() -> Emulator:
     """Three models; the two that talk do not fit the card together."""
     profiles = [one for one in default_profiles() if one.name in (HOME, SECOND, EMBEDDER)]
-    return Emulator(profiles, clock=SystemClock(), speed=SPEED, num_parallel=SLOTS, vram_gib=CARD_GIB, seed=1)
+    return Emulator(
+        profiles, clock=SystemClock(), speed=SPEED, num_parallel=SLOTS, vram_gib=CARD_GIB, seed=1
+    )
 
 
 class Bench(NamedTuple):
@@ -193,7 +199,10 @@ async def is_used_by_another(bench: Bench) -> None:
         for model, keep in ((HOME, 0), (SECOND, 0), ((HOME, SECOND)[step % 2], -1)):
             body = {"model": model, "keep_alive": keep, "stream": False}
             with suppress(aiohttp.ClientError, TimeoutError, HearthError):
-                async with asyncio.timeout(bench.lasts_s), bench.session.post(f"{bench.server.url}/api/generate", json=body) as answer:
+                async with (
+                    asyncio.timeout(bench.lasts_s),
+                    bench.session.post(f"{bench.server.url}/api/generate", json=body) as answer,
+                ):
                     await answer.read()
         await asyncio.sleep(bench.lasts_s / STEPS)
 
@@ -202,7 +211,9 @@ async def gets_a_bad_owner(bench: Bench) -> None:
     """The configuration is saved with mistakes in it, then restored, again and again."""
     good = bench.config.read_text()
     for step in range(STEPS):
-        bench.config.write_text(good + "nonsense: [" if step % 2 else good.replace("parallel: 4", "parallel: 3"))
+        bench.config.write_text(
+            good + "nonsense: [" if step % 2 else good.replace("parallel: 4", "parallel: 3")
+        )
         await asyncio.sleep(bench.lasts_s / STEPS)
     bench.config.write_text(good)
 

@@ -1,5 +1,6 @@
-"""Memory and time: mixed traffic at 20 requests/s for as long as `HEARTH_SOAK_MINUTES` says, while the model server has one bad minute
-after the other. Real processes, real time: half a minute with three of the faults here, 60 minutes with one a minute in `make reliability`.
+"""Memory and time: mixed traffic at 20 requests/s for as long as `HEARTH_SOAK_MINUTES` says, while
+the model server has one bad minute after the other. Real processes, real time: half a minute with
+three of the faults here, 60 minutes with one a minute in `make reliability`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,20 @@ POLL_S = 0.5
 REST_WITHIN_S = 300.0
 SETTLE_S = 2.0
 LAST_S = 1.0
-BUSY = ('hearth_requests_under_way{phase="total"}', "hearth_jobs_waiting", "hearth_jobs_running", "hearth_swap_in_progress")
+BUSY = (
+    'hearth_requests_under_way{phase="total"}',
+    "hearth_jobs_waiting",
+    "hearth_jobs_running",
+    "hearth_swap_in_progress",
+)
 _LAG = "hearth_loop_lag_seconds"
-METRICS = ("process_resident_memory_bytes", "process_open_fds", "hearth_loop_tasks", f"{_LAG}_count", f'{_LAG}_bucket{{le="0.25"}}')
+METRICS = (
+    "process_resident_memory_bytes",
+    "process_open_fds",
+    "hearth_loop_tasks",
+    f"{_LAG}_count",
+    f'{_LAG}_bucket{{le="0.25"}}',
+)
 CONFIG = """
 gpu: {{home_model: "{home}", parallel: {slots}, vram_gb: {card_gib}, nvml: false}}
 backend: {{mode: ollama}}
@@ -49,8 +61,9 @@ server: {{log_format: json, log_level: info}}
 class Plan(NamedTuple):
     """How long, and how often something goes wrong; all in seconds.
 
-    First the warm-up, so often a second and with every fault once; then the traffic that is judged, with faults that last `fault_s` and
-    in a long run must be healed `healed_s` after that. A short one may run beside much else: there all must be healed at the end.
+    First the warm-up, so often a second and with every fault once; then the traffic that is judged,
+    with faults that last `fault_s` and in a long run must be healed `healed_s` after that. A short
+    one may run beside much else: there all must be healed at the end.
     """
 
     warm_up_s: float
@@ -65,22 +78,44 @@ class Plan(NamedTuple):
 MINUTES = float(os.environ.get("HEARTH_SOAK_MINUTES", "0.4"))
 LONG = MINUTES >= 30
 PLAN = (  # how many wait at worst decides how large the heap becomes, so that has to happen before
-    Plan(warm_up_s=600, warm_up_per_s=RATE_PER_S, rehearsed_s=5, seconds=MINUTES * 60, fault_every_s=60, fault_s=5, healed_s=10)
+    Plan(
+        warm_up_s=600,
+        warm_up_per_s=RATE_PER_S,
+        rehearsed_s=5,
+        seconds=MINUTES * 60,
+        fault_every_s=60,
+        fault_s=5,
+        healed_s=10,
+    )
     if LONG
-    else Plan(warm_up_s=6, warm_up_per_s=40, rehearsed_s=0.3, seconds=MINUTES * 60, fault_every_s=8, fault_s=1.5, healed_s=0)
+    else Plan(
+        warm_up_s=6,
+        warm_up_per_s=40,
+        rehearsed_s=0.3,
+        seconds=MINUTES * 60,
+        fault_every_s=8,
+        fault_s=1.5,
+        healed_s=0,
+    )
 )
 MB = 1e6
 GROWTH_MB = 1.0
-"""A slope, per 10,000 requests; in a few hundred the histories that are kept (the last 4,000 spans and the like) still fill."""
+"""A slope, per 10,000 requests; in a few hundred the histories that are kept (the last 4,000 spans
+and the like) still fill.
+"""
 SHORT_GROWTH_MB = 15.0
 """Of the whole short run: some 1,000 requests."""
 WAL_MB = 64.0
 SPARE = 2
-"""Descriptors and tasks by which two moments of rest may differ: a thread that happens to have a file open, the look itself."""
+"""Descriptors and tasks by which two moments of rest may differ: a thread that happens to have a
+file open, the look itself.
+"""
 
 
 class Sample(NamedTuple):
-    """One look at the gateway; `asked`: requests, `lags`: late timers until then, `wal_bytes`: the store's write-ahead log on the disk."""
+    """One look at the gateway; `asked`: requests, `lags`: late timers until then, `wal_bytes`: the
+    store's write-ahead log on the disk.
+    """
 
     asked: int
     rss_bytes: float
@@ -91,7 +126,10 @@ class Sample(NamedTuple):
 
 
 class Gateway:
-    """For the time of the block; it must live through all of it and end in order. `config` is its file, which may be saved again."""
+    """For the time of the block; it must live through all of it and end in order.
+
+    `config` is its file, which may be saved again.
+    """
 
     def __init__(self, directory: Path, model_server: str, session: aiohttp.ClientSession) -> None:
         self.config, self._database = directory / "config.yaml", directory / "hearth.db"
@@ -102,7 +140,9 @@ class Gateway:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._process = await self._stack.enter_async_context(Process.start(self.config.parent, self._text, options=()))
+        self._process = await self._stack.enter_async_context(
+            Process.start(self.config.parent, self._text, options=())
+        )
         self.url = await self._process.url()
         return self
 
@@ -124,7 +164,14 @@ class Gateway:
     async def look(self, asked: int) -> Sample:
         numbers, wal = await self.numbers(), self._database.with_name("hearth.db-wal")
         rss_bytes, descriptors, tasks, timers, in_time = map(numbers.__getitem__, METRICS)
-        return Sample(asked, rss_bytes, descriptors, tasks, timers - in_time, wal.stat().st_size if wal.exists() else 0)
+        return Sample(
+            asked,
+            rss_bytes,
+            descriptors,
+            tasks,
+            timers - in_time,
+            wal.stat().st_size if wal.exists() else 0,
+        )
 
     async def idle(self) -> None:
         """Wait until no request and no job is under way. Raises TimeoutError."""
@@ -141,13 +188,19 @@ class Gateway:
 
 
 class Soak:
-    """One run, and what was seen of it. `samples`: a look every second under traffic; `before`, `after`: the looks at rest."""
+    """One run, and what was seen of it.
 
-    def __init__(self, gateway: Gateway, server: ModelServer, session: aiohttp.ClientSession, *, seed: int) -> None:
+    `samples`: a look every second under traffic; `before`, `after`: the looks at rest.
+    """
+
+    def __init__(
+        self, gateway: Gateway, server: ModelServer, session: aiohttp.ClientSession, *, seed: int
+    ) -> None:
         self.gateway = gateway
         self.callers = Callers(gateway.url, session, random.Random(seed))
         self.samples: list[Sample] = []
-        self.faults: list[tuple[str, float, float]] = []  # with the instants at which each began and ended
+        # with the instants at which each began and ended
+        self.faults: list[tuple[str, float, float]] = []
         self.before: Sample
         self.after: Sample
         self.last: list[Ended]  # of what was asked when all faults were over
@@ -173,7 +226,9 @@ class Soak:
 
     async def _misfortunes(self) -> None:
         start_at, count = time.monotonic(), int(PLAN.seconds / PLAN.fault_every_s)
-        for number, (name, fault) in enumerate(islice(cycle(FAULTS.items()), self._first_fault, self._first_fault + count)):
+        for number, (name, fault) in enumerate(
+            islice(cycle(FAULTS.items()), self._first_fault, self._first_fault + count)
+        ):
             await asyncio.sleep(max(0.0, start_at + number * PLAN.fault_every_s - time.monotonic()))
             began_at = time.monotonic()
             await fault(self._bench)
@@ -185,7 +240,9 @@ class Soak:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _rest(self) -> Sample:
-        """Nobody asks, nothing runs, no connection to the model server is open: what is left is the gateway's own."""
+        """Nobody asks, nothing runs, no connection to the model server is open: what is left is the
+        gateway's own.
+        """
         await self.callers.answered()
         await self.gateway.idle()
         self._bench.server.hang_up()
@@ -193,12 +250,22 @@ class Soak:
         return await self.gateway.look(self.callers.asked)
 
     def unhealed(self) -> list[str]:
-        """Requests that failed though the last fault was long over and the next had not begun, and faults after which nothing went."""
+        """Requests that failed though the last fault was long over and the next had not begun, and
+        faults after which nothing went.
+        """
         found = []
         beginnings = [*(began_at for _, began_at, _ in self.faults[1:]), time.monotonic()]
         for (name, _, ended_at), next_at in zip(self.faults, beginnings, strict=True):
-            calm = [ended for ended in self.callers.ends if ended_at + PLAN.healed_s <= ended.asked_at < next_at]
-            found += [f"after '{name}': {ended}" for ended in calm if ended.ended_at < next_at and ended.end not in {"whole", "left"}]
+            calm = [
+                ended
+                for ended in self.callers.ends
+                if ended_at + PLAN.healed_s <= ended.asked_at < next_at
+            ]
+            found += [
+                f"after '{name}': {ended}"
+                for ended in calm
+                if ended.ended_at < next_at and ended.end not in {"whole", "left"}
+            ]
             if not any(ended.end == "whole" for ended in calm):
                 found.append(f"nothing was answered after '{name}'")
         return found
@@ -206,10 +273,17 @@ class Soak:
     @property
     def mb_per_10k(self) -> float:
         """Slope of the resident memory over the requests, by least squares."""
-        return linear_regression([each.asked / 10_000 for each in self.samples], [each.rss_bytes / MB for each in self.samples]).slope
+        return linear_regression(
+            [each.asked / 10_000 for each in self.samples],
+            [each.rss_bytes / MB for each in self.samples],
+        ).slope
 
     def __str__(self) -> str:
-        before, after, ends = self.before, self.after, Counter(ended.end for ended in self.callers.ends)
+        before, after, ends = (
+            self.before,
+            self.after,
+            Counter(ended.end for ended in self.callers.ends),
+        )
         lines = (
             f"{self.callers.asked} requests, {dict(ends)}, {len(self.callers.jobs)} jobs, {len(self.faults)} faults",
             f"RSS {before.rss_bytes / MB:.1f} -> {after.rss_bytes / MB:.1f} MB, {self.mb_per_10k:.2f} MB per 10,000 requests",
@@ -224,7 +298,8 @@ class Soak:
 async def test_memory_descriptors_and_tasks_stand_still_under_mixed_traffic_and_faults(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, logger="aiohttp.server")  # connections that break off under the emulator are the point
+    # connections that break off under the emulator are the point
+    caplog.set_level(logging.CRITICAL, logger="aiohttp.server")
     seed = int(os.environ.get("HEARTH_SOAK_SEED") or random.SystemRandom().randrange(2**32))
     sys.stdout.write(f"seed {seed}\n")
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -236,10 +311,14 @@ async def test_memory_descriptors_and_tasks_stand_still_under_mixed_traffic_and_
         soak = Soak(gateway, server, session, seed=seed)
         await soak.run()
         sys.stdout.write(str(soak))
-        assert [ended for ended in soak.callers.ends if ended.end == "broken"] == [], "what no caller must ever see"
+        assert [ended for ended in soak.callers.ends if ended.end == "broken"] == [], (
+            "what no caller must ever see"
+        )
         assert not LONG or soak.unhealed() == []
         assert {ended.end for ended in soak.last} <= {"whole", "left"}, soak.last
-        assert {(await gateway.told(f"/llm/jobs/{job}"))["state"] for job in soak.callers.jobs} <= {"completed"}
+        assert {(await gateway.told(f"/llm/jobs/{job}"))["state"] for job in soak.callers.jobs} <= {
+            "completed"
+        }
         numbers = await gateway.numbers()
         assert numbers["hearth_requests_lost_total"] == 0
         assert numbers["hearth_internal_faults_total"] == 0, gateway.complaints()

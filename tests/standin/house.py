@@ -1,4 +1,6 @@
-"""A gateway as somebody has who tries Hearth out: nothing is configured, and the default address is one of the test's own."""
+"""A gateway as somebody has who tries Hearth out: nothing is configured, and the default address is
+one of the test's own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import aiohttp
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.config.settings import BackendSettings, GatewayConfig, OllamaSettings, ServerSettings, Settings, StorageSettings
+from hearth.config.settings import (
+    BackendSettings,
+    GatewayConfig,
+    OllamaSettings,
+    ServerSettings,
+    Settings,
+    StorageSettings,
+)
 from hearth.gateway import Gateway
 from tests.support.recorder import Recorder
 
@@ -23,17 +32,25 @@ def free_address() -> str:
 
 
 def untouched(default_url: str, **sections: Any) -> Settings:
-    """Settings in which nothing was chosen but these sections, as if Ollama's default address were another."""
+    """Settings in which nothing was chosen but these sections, as if Ollama's default address were
+    another.
+    """
     ollama = OllamaSettings.model_construct(_fields_set=set(), url=default_url)
     backend = BackendSettings(wait_when_down_s=0.05)
-    quiet = {"backend": backend, "server": ServerSettings(shutdown_grace_s=0), "storage": StorageSettings(enabled=False)}
+    quiet = {
+        "backend": backend,
+        "server": ServerSettings(shutdown_grace_s=0),
+        "storage": StorageSettings(enabled=False),
+    }
     return Settings(ollama=ollama, **(quiet | sections))
 
 
 class Tried:
     """The gateway, where it listens, and what it says."""
 
-    def __init__(self, gateway: Gateway, url: str, events: Recorder, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, gateway: Gateway, url: str, events: Recorder, session: aiohttp.ClientSession
+    ) -> None:
         self.gateway = gateway
         self.url = url
         self.events = events
@@ -48,7 +65,9 @@ class Tried:
             return response.status, await response.json()
 
     async def post(self, path: str, **body: Any) -> tuple[int, Any, Mapping[str, str]]:
-        async with self._session.post(self.url + path, json=body, headers=self._headers) as response:
+        async with self._session.post(
+            self.url + path, json=body, headers=self._headers
+        ) as response:
             return response.status, await response.json(), response.headers
 
     async def text_of(self, path: str, **body: Any) -> tuple[int, str, Any]:

@@ -1,4 +1,6 @@
-"""Once an Ollama answers where the emulator stands in, new work goes there: without a restart, and with nothing of the emulator left."""
+"""Once an Ollama answers where the emulator stands in, new work goes there: without a restart, and
+with nothing of the emulator left.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,23 @@ import pytest
 from aiohttp import web
 
 from hearth.clock import SystemClock
-from hearth.config.settings import BackendMode, BackendSettings, GatewayConfig, ModelSettings, StorageSettings
+from hearth.config.settings import (
+    BackendMode,
+    BackendSettings,
+    GatewayConfig,
+    ModelSettings,
+    StorageSettings,
+)
 from hearth.emulator import Emulator, default_profiles
-from hearth.events import BackendCameUp, BackendWentDown, EmulatorStarted, EmulatorStopped, JobEnded, ResidencyDrifted, SwapFailed
+from hearth.events import (
+    BackendCameUp,
+    BackendWentDown,
+    EmulatorStarted,
+    EmulatorStopped,
+    JobEnded,
+    ResidencyDrifted,
+    SwapFailed,
+)
 from hearth.gateway import Gateway
 from tests.standin.house import Tried, free_address, tried, untouched
 from tests.support.patience import WITHIN_S
@@ -34,7 +50,9 @@ pytestmark = pytest.mark.usefixtures("by_hand")
 @asynccontextmanager
 async def ollama_at(url: str) -> AsyncIterator[Emulator]:
     """An Ollama, as far as anybody can see: an emulator without its marks."""
-    quick = default_profiles()[0].model_copy(update={"load_s": 0.2, "decode_tokens_per_s": 2000.0, "vram_gib": 3.0, "size_gib": 2.0})
+    quick = default_profiles()[0].model_copy(
+        update={"load_s": 0.2, "decode_tokens_per_s": 2000.0, "vram_gib": 3.0, "size_gib": 2.0}
+    )
     profiles = [quick.model_copy(update={"name": name}) for name in (BOTH, OURS)]
     ollama = Emulator(profiles, clock=SystemClock(), seed=1, marked=False)
     address = urlsplit(url)
@@ -58,7 +76,9 @@ async def handed_over(house: Tried) -> EmulatorStopped:
 
 
 async def becomes(gateway: Gateway, holds: Callable[[], bool]) -> None:
-    """Returns after the first decision of the scheduler, this one included, after which it holds."""
+    """Returns after the first decision of the scheduler, this one included, after which it
+    holds.
+    """
     async with asyncio.timeout(WITHIN_S):
         async for _ in gateway.worker.changes():
             if holds():
@@ -75,7 +95,9 @@ async def test_new_work_goes_to_the_ollama_that_came_and_what_runs_finishes_on_t
         status, _, headers = await generate(house, BOTH)
         assert (status, headers["x-hearth-emulator"]) == (200, "1")
         state = house.gateway.worker.scheduler.state
-        running = asyncio.create_task(house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True))
+        running = asyncio.create_task(
+            house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
+        )
         await becomes(house.gateway, lambda: bool(state.running))
         async with ollama_at(url) as ollama:
             await becomes(house.gateway, lambda: state.handing_over)
@@ -83,16 +105,28 @@ async def test_new_work_goes_to_the_ollama_that_came_and_what_runs_finishes_on_t
             stopped = await handed_over(house)
             assert stopped.reason == f"Ollama answers at {url}"
             _, said, headers = await running
-            assert (headers["x-hearth-emulator"], '"hearth-emulator"' in said, said.endswith("data: [DONE]\n\n")) == ("1", True, True)
+            assert (
+                headers["x-hearth-emulator"],
+                '"hearth-emulator"' in said,
+                said.endswith("data: [DONE]\n\n"),
+            ) == ("1", True, True)
             for answer in (await waiting, await generate(house, BOTH), await generate(house, OURS)):
                 status, _, headers = answer
                 assert (status, "x-hearth-emulator" in headers) == (200, False), answer
-            assert [name for name, _ in ollama.loads] == [BOTH, OURS]  # loaded by Hearth, although the emulator had the first
-            assert (await generate(house, EMULATORS))[:2] == (404, {"error": f"model '{EMULATORS}' not found"})
+            # loaded by Hearth, although the emulator had the first
+            assert [name for name, _ in ollama.loads] == [BOTH, OURS]
+            assert (await generate(house, EMULATORS))[:2] == (
+                404,
+                {"error": f"model '{EMULATORS}' not found"},
+            )
             _, tags = await house.get("/api/tags")
             assert {model["name"] for model in tags["models"]} == {BOTH, OURS}
             _, shown = await house.get("/llm/queue/status")
-            assert (shown["backend"]["url"], shown["backend"]["emulator"], shown["backend"]["instead_of"]) == (url, False, None)
+            assert (
+                shown["backend"]["url"],
+                shown["backend"]["emulator"],
+                shown["backend"]["instead_of"],
+            ) == (url, False, None)
             assert shown["gpu"]["swaps_this_hour"] == 2
             assert (await house.get("/healthz"))[1]["emulator"] is False
             assert residents(house.gateway) == {OURS}
@@ -100,10 +134,15 @@ async def test_new_work_goes_to_the_ollama_that_came_and_what_runs_finishes_on_t
 
 
 async def test_what_waits_for_a_model_that_only_the_emulator_had_is_told_to_ask_again():
-    url, asked = free_address(), {"model": EMULATORS, "messages": [{"role": "user", "content": "hi"}]}
+    url, asked = (
+        free_address(),
+        {"model": EMULATORS, "messages": [{"role": "user", "content": "hi"}]},
+    )
     async with tried(untouched(url)) as house:
         state = house.gateway.worker.scheduler.state
-        running = asyncio.create_task(house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True))
+        running = asyncio.create_task(
+            house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
+        )
         await becomes(house.gateway, lambda: bool(state.running))
         native = asyncio.create_task(generate(house, EMULATORS))
         others = asyncio.create_task(house.post("/v1/chat/completions", **asked))
@@ -145,16 +184,22 @@ async def test_what_was_learned_of_the_emulator_and_of_ollama_is_kept_apart(tmp_
 
 async def test_the_log_says_which_requests_the_emulator_worked_on(tmp_path: Path):
     url, path = free_address(), tmp_path / "hearth.db"
-    async with tried(untouched(url, storage=StorageSettings(path=str(path), reserve_mib=0)), store=True) as house:
+    async with tried(
+        untouched(url, storage=StorageSettings(path=str(path), reserve_mib=0)), store=True
+    ) as house:
         assert (await generate(house, BOTH))[0] == 200
         async with ollama_at(url):
             await handed_over(house)
             assert (await generate(house, BOTH))[0] == 200
     with closing(sqlite3.connect(path)) as store:
-        assert store.execute("SELECT model, emulated FROM invocation_log ORDER BY id").fetchall() == [(BOTH, 1), (BOTH, 0)]
+        assert store.execute(
+            "SELECT model, emulated FROM invocation_log ORDER BY id"
+        ).fetchall() == [(BOTH, 1), (BOTH, 0)]
 
 
-async def test_of_the_jobs_of_the_emulator_one_that_runs_completes_and_the_others_fail(tmp_path: Path):
+async def test_of_the_jobs_of_the_emulator_one_that_runs_completes_and_the_others_fail(
+    tmp_path: Path,
+):
     url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
     async with tried(untouched(url, storage=storage), store=True) as house:
         await generate(house, BOTH)
@@ -167,7 +212,9 @@ async def test_of_the_jobs_of_the_emulator_one_that_runs_completes_and_the_other
             async with asyncio.timeout(WITHIN_S):
                 await house.events.until(lambda: len(house.events.of(JobEnded)) == 6)
             ends = {end.job_id: (end.state, end.reason) for end in house.events.of(JobEnded)}
-            assert [ends[name] for name in names] == [("completed", "")] + [("failed", "emulator_gone")] * 5
+            assert [ends[name] for name in names] == [("completed", "")] + [
+                ("failed", "emulator_gone")
+            ] * 5
             real = (await house.post("/llm/jobs", request={"model": OURS, "prompt": "hi"}))[1]["id"]
             async with asyncio.timeout(WITHIN_S):
                 await house.events.until(lambda: len(house.events.of(JobEnded)) == 7)
@@ -185,7 +232,9 @@ class Neighbour:
         self.asked.put_nowait(request.path)
         if not self._service:
             return web.Response(text="It works!", content_type="text/html")
-        return web.json_response({"version": "0.33.0"} if request.path == "/api/version" else {"service": self._service})
+        return web.json_response(
+            {"version": "0.33.0"} if request.path == "/api/version" else {"service": self._service}
+        )
 
 
 @asynccontextmanager
@@ -214,14 +263,22 @@ async def test_what_listens_and_is_no_ollama_is_left_alone_and_asked_again(servi
             await handed_over(house)
 
 
-async def test_once_something_is_configured_the_model_server_is_waited_for_and_taken_when_it_comes(tmp_path: Path):
+async def test_once_something_is_configured_the_model_server_is_waited_for_and_taken_when_it_comes(
+    tmp_path: Path,
+):
     url = free_address()
     async with tried(untouched(url)) as house:
-        settings = untouched(url, models={BOTH: ModelSettings(parallel=2)}, backend=BackendSettings(wait_when_down_s=0.05))
+        settings = untouched(
+            url,
+            models={BOTH: ModelSettings(parallel=2)},
+            backend=BackendSettings(wait_when_down_s=0.05),
+        )
         assert house.gateway.reload(GatewayConfig(settings=settings))
         async with asyncio.timeout(WITHIN_S):
             await house.events.until(lambda: bool(house.events.of(BackendWentDown)))
-        assert [event.reason for event in house.events.of(EmulatorStopped)] == ["models is configured"]
+        assert [event.reason for event in house.events.of(EmulatorStopped)] == [
+            "models is configured"
+        ]
         assert (await house.get("/readyz"))[0] == 503
         assert (await generate(house, BOTH))[0] == 503
         async with ollama_at(url):

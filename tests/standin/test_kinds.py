@@ -1,4 +1,6 @@
-"""A job or a batch runs only on the kind of server that it was accepted for: a model server, or the emulator."""
+"""A job or a batch runs only on the kind of server that it was accepted for: a model server, or the
+emulator.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ GONE = ("failed", "emulator_gone")
 
 def life(disk: Disk, *, emulated: bool, **settings: Any) -> JobHouse:
     """One process's time with the disk."""
-    return JobHouse("a", resident=("a",), disk=disk, emulated=emulated, settings=with_jobs(**settings))
+    return JobHouse(
+        "a", resident=("a",), disk=disk, emulated=emulated, settings=with_jobs(**settings)
+    )
 
 
 def started(house: JobHouse) -> list[str]:
@@ -40,7 +44,11 @@ async def test_a_job_for_a_model_server_waits_while_the_emulator_answers_and_hol
         await sleep_until(600.0)
         assert started(house) == ["made_up"]
         waiting = await house.record("real_2")
-        assert (waiting.state, waiting.emulated, house.jobs.estimated_start_s(waiting)) == (JobState.QUEUED, False, None)
+        assert (waiting.state, waiting.emulated, house.jobs.estimated_start_s(waiting)) == (
+            JobState.QUEUED,
+            False,
+            None,
+        )
         assert (await house.record("made_up")).emulated
     async with life(disk, emulated=False) as house:
         await house.ended("real_1", "real_2")
@@ -49,7 +57,9 @@ async def test_a_job_for_a_model_server_waits_while_the_emulator_answers_and_hol
 
 @pytest.mark.parametrize("was_running", [False, True])
 @in_virtual_time
-async def test_a_job_of_the_emulator_fails_with_the_reason_once_a_model_server_answers_and_holds_up_none_of_its(was_running: bool):
+async def test_a_job_of_the_emulator_fails_with_the_reason_once_a_model_server_answers_and_holds_up_none_of_its(
+    was_running: bool,
+):
     disk = Disk()
     first = life(disk, emulated=True)
     await first.accept(job("made_up", webhook_url="http://hook/", idempotency_key="k", digest="d"))
@@ -60,7 +70,10 @@ async def test_a_job_of_the_emulator_fails_with_the_reason_once_a_model_server_a
         assert (end.state, end.reason) == GONE
         record = await house.record("made_up")
         assert (record.state, record.webhook, record.emulated) == (JobState.FAILED, "waiting", True)
-        assert record.error == "the emulator had accepted this job, and a model server answers now; send it again"
+        assert (
+            record.error
+            == "the emulator had accepted this job, and a model server answers now; send it again"
+        )
         again = await house.accept(job("real", idempotency_key="k", digest="d"))
         assert again.job_id == "real"
         await house.ended("real")
@@ -71,11 +84,16 @@ async def test_a_job_of_the_emulator_fails_with_the_reason_once_a_model_server_a
 @in_virtual_time
 async def test_a_key_stands_for_its_job_with_the_emulator_too_but_not_for_what_the_emulator_has_done():
     table = Disk().table(StoppedClock())
-    ways: tuple[dict[str, Any], ...] = ({"idempotency_key": "k", "digest": "d"}, {"task_type": "letter", "job_key": "7"})
+    ways: tuple[dict[str, Any], ...] = (
+        {"idempotency_key": "k", "digest": "d"},
+        {"task_type": "letter", "job_key": "7"},
+    )
     for known_by in ways:
         name = "".join(known_by)
         await table.add(job(f"real_{name}", **known_by), LIMITS)
-        assert (await table.add(job(f"other_{name}", emulated=True, **known_by), LIMITS)).job_id == f"real_{name}"
+        assert (
+            await table.add(job(f"other_{name}", emulated=True, **known_by), LIMITS)
+        ).job_id == f"real_{name}"
     known_by = {"idempotency_key": "k2", "digest": "d"}
     await table.add(job("made_up", emulated=True, **known_by), LIMITS)
     assert (await table.add(job("same", emulated=True, **known_by), LIMITS)).job_id == "made_up"
@@ -111,7 +129,8 @@ async def test_a_batch_is_checked_and_run_by_the_kind_of_server_that_it_was_acce
     disk = Disk()
     first = BatchHouse("a", disk=disk)
     await first.started(jsonl(*lines(3)), "batch_1")
-    async with BatchHouse("b", resident=("b",), disk=disk, emulated=True) as house:  # whose models it does not name
+    # whose models it does not name
+    async with BatchHouse("b", resident=("b",), disk=disk, emulated=True) as house:
         await sleep_until(60.0)
         assert (await house.batch("batch_1")).status == "validating"
         made_up = await house.started(jsonl(*lines(2, "b")), "batch_2")

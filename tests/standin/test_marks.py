@@ -22,7 +22,10 @@ from tests.support.patience import WITHIN_S
 from tests.test_traps import body_for
 
 MODEL = "llama3.1:8b"
-FAST = tuple(profile.model_copy(update={"load_s": 0.01, "decode_tokens_per_s": 5000.0}) for profile in default_profiles())
+FAST = tuple(
+    profile.model_copy(update={"load_s": 0.01, "decode_tokens_per_s": 5000.0})
+    for profile in default_profiles()
+)
 
 
 @pytest.fixture
@@ -38,9 +41,15 @@ ASKED: dict[str, dict[str, Any]] = {path: body_for(path) for path in INFERENCE_R
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("path", INFERENCE_ROUTES)
-async def test_an_answer_of_the_emulator_says_so_in_every_dialect(emulator_url: str, path: str, streaming: bool):
-    async with tried(untouched(free_address()), backend_mode=BackendMode.OLLAMA, ollama_url=emulator_url) as house:
-        body = ASKED[path] | ({"stream": streaming} if INFERENCE_ROUTES[path].kind == "generate" else {})
+async def test_an_answer_of_the_emulator_says_so_in_every_dialect(
+    emulator_url: str, path: str, streaming: bool
+):
+    async with tried(
+        untouched(free_address()), backend_mode=BackendMode.OLLAMA, ollama_url=emulator_url
+    ) as house:
+        body = ASKED[path] | (
+            {"stream": streaming} if INFERENCE_ROUTES[path].kind == "generate" else {}
+        )
         status, text, headers = await house.text_of(path, **body)
         assert (status, headers.getall("x-hearth-emulator")) == (200, ["1"]), text
         if path in {"/v1/chat/completions", "/v1/completions"}:
@@ -52,8 +61,15 @@ async def test_an_answer_of_the_emulator_says_so_in_every_dialect(emulator_url: 
 
 async def test_a_stream_that_begins_with_a_sign_of_life_is_marked_too():
     keepalive = KeepaliveSettings(after_s=0.1, every_s=0.1)  # a load takes seconds
-    running = tried(untouched(free_address(), keepalive=keepalive), backend_mode=BackendMode.EMULATOR)
-    async with running as house, house.stream("/api/generate", model=MODEL, prompt="hi", options={"num_predict": 1}) as response:
+    running = tried(
+        untouched(free_address(), keepalive=keepalive), backend_mode=BackendMode.EMULATOR
+    )
+    async with (
+        running as house,
+        house.stream(
+            "/api/generate", model=MODEL, prompt="hi", options={"num_predict": 1}
+        ) as response,
+    ):
         first = json.loads(await response.content.readline())
         assert (first["response"], response.headers["x-hearth-emulator"]) == ("", "1")
 
@@ -64,9 +80,13 @@ async def test_what_a_program_gets_in_process_and_as_a_completion_and_a_job_says
     async with tried(untouched(free_address(), storage=storage), store=True) as house:
         completion = await (await house.gateway.worker.enqueue_internal("hi", MODEL, max_tokens=1))
         assert completion.emulator
-        status, answer, headers = await house.post("/llm/completions", prompt="hi", model=MODEL, max_tokens=1)
+        status, answer, headers = await house.post(
+            "/llm/completions", prompt="hi", model=MODEL, max_tokens=1
+        )
         assert (status, answer["emulator"], headers["x-hearth-emulator"]) == (200, True, "1")
-        status, job, _ = await house.post("/llm/jobs", request={"model": MODEL, "prompt": "hi", "options": {"num_predict": 1}})
+        status, job, _ = await house.post(
+            "/llm/jobs", request={"model": MODEL, "prompt": "hi", "options": {"num_predict": 1}}
+        )
         assert status == 202
         async with asyncio.timeout(WITHIN_S):
             await house.events.until(lambda: bool(house.events.of(JobEnded)))
@@ -91,6 +111,8 @@ asyncio.run(main())
 
 def test_a_program_that_embeds_hearth_is_told_on_stderr():
     environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", SNIPPET], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SNIPPET], env=environ, capture_output=True, text=True, check=False
+    )
     assert done.stdout == "True\n", done.stderr
     assert "answers are made up" in done.stderr

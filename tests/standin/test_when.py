@@ -1,4 +1,6 @@
-"""The emulator answers only where nothing is configured, no service manager runs Hearth, and nothing listens at the default address."""
+"""The emulator answers only where nothing is configured, no service manager runs Hearth, and
+nothing listens at the default address.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from hearth.bootstrap import build_gateway
 from hearth.bootstrap.standin import Parent, named_server, parent_at, service_manager
 from hearth.config.loading import parse_config
 from hearth.config.rendering import shipped_config
-from hearth.config.settings import AuthSettings, BackendMode, GatewayConfig, GpuSettings, KeySettings, ModelSettings
+from hearth.config.settings import (
+    AuthSettings,
+    BackendMode,
+    GatewayConfig,
+    GpuSettings,
+    KeySettings,
+    ModelSettings,
+)
 from hearth.events import EmulatorStarted
 from tests.standin.house import free_address, tried, untouched
 from tests.support.recorder import Recorder
@@ -45,8 +54,15 @@ KEY = KeySettings(name="owner", sha256=digest_of("hearth_owner"), admin=True)
         ("cloud: {api_key: '${K}'}", "cloud.api_key"),
     ],
 )
-def test_a_setting_that_says_that_there_is_a_model_server_is_found_and_the_shipped_file_has_none(text: str, named: str):
-    assert named_server(parse_config(text, source="file", environ={"K": "a-secret-of-16-chars"}).settings) == named
+def test_a_setting_that_says_that_there_is_a_model_server_is_found_and_the_shipped_file_has_none(
+    text: str, named: str
+):
+    assert (
+        named_server(
+            parse_config(text, source="file", environ={"K": "a-secret-of-16-chars"}).settings
+        )
+        == named
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +71,8 @@ def test_a_setting_that_says_that_there_is_a_model_server_is_found_and_the_shipp
         ({}, {}, ""),
         ({"NOTIFY_SOCKET": "/run/systemd/notify"}, {"at_terminal": True}, "systemd"),
         ({"INVOCATION_ID": "4f"}, {}, "systemd"),
-        ({"INVOCATION_ID": "4f"}, {"at_terminal": True}, ""),  # a terminal of a desktop that systemd runs
+        # a terminal of a desktop that systemd runs
+        ({"INVOCATION_ID": "4f"}, {"at_terminal": True}, ""),
         ({"INVOCATION_ID": "4f", "SYSTEMD_EXEC_PID": "30"}, {"at_terminal": True}, "systemd"),
         ({"INVOCATION_ID": "4f", "SYSTEMD_EXEC_PID": "7"}, {"at_terminal": True}, ""),
         ({"SUPERVISOR_ENABLED": "1"}, {}, "supervisord"),
@@ -80,8 +97,14 @@ def test_a_setting_that_says_that_there_is_a_model_server_is_found_and_the_shipp
         ({}, {"parent": Parent(7, "sh", "sh")}, ""),
     ],
 )
-def test_what_keeps_a_process_running_is_known_by_what_it_leaves_in_it(environ: dict[str, str], process: dict[str, Any], manager: str):
-    known: dict[str, Any] = {"pid": 30, "parent": Parent(29, "bash", "bash"), "at_terminal": False} | process
+def test_what_keeps_a_process_running_is_known_by_what_it_leaves_in_it(
+    environ: dict[str, str], process: dict[str, Any], manager: str
+):
+    known: dict[str, Any] = {
+        "pid": 30,
+        "parent": Parent(29, "bash", "bash"),
+        "at_terminal": False,
+    } | process
     assert service_manager(environ, **known) == manager
 
 
@@ -89,11 +112,17 @@ def test_what_keeps_a_process_running_is_known_by_what_it_leaves_in_it(environ: 
     ("name", "command", "parent"),
     [
         ("entrypoint.sh\n", b"/bin/sh\0/entrypoint.sh\0", Parent(1, "entrypoint.sh", "sh")),
-        ("PM2 v5.3.0: God\n", b"PM2 v5.3.0: God \0", Parent(1, "PM2 v5.3.0: God", "PM2 v5.3.0: God ")),
+        (
+            "PM2 v5.3.0: God\n",
+            b"PM2 v5.3.0: God \0",
+            Parent(1, "PM2 v5.3.0: God", "PM2 v5.3.0: God "),
+        ),
         ("kthreadd\n", b"", Parent(1, "kthreadd", "")),
     ],
 )
-def test_a_parent_is_known_by_its_name_and_by_the_program_that_runs_it(tmp_path: Path, name: str, command: bytes, parent: Parent):
+def test_a_parent_is_known_by_its_name_and_by_the_program_that_runs_it(
+    tmp_path: Path, name: str, command: bytes, parent: Parent
+):
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "comm").write_text(name)
     (tmp_path / "1" / "cmdline").write_bytes(command)
@@ -105,8 +134,12 @@ def test_a_parent_is_known_by_its_name_and_by_the_program_that_runs_it(tmp_path:
 async def test_where_nothing_is_configured_and_nothing_listens_the_emulator_answers():
     async with tried(untouched(free_address())) as house:
         (started,) = house.events.of(EmulatorStarted)
-        assert started.reason.startswith("nothing is configured, and nothing listens at http://127.0.0.1:")
-        status, answer, _ = await house.post("/api/generate", model=MODEL, prompt="hi", stream=False, options={"num_predict": 2})
+        assert started.reason.startswith(
+            "nothing is configured, and nothing listens at http://127.0.0.1:"
+        )
+        status, answer, _ = await house.post(
+            "/api/generate", model=MODEL, prompt="hi", stream=False, options={"num_predict": 2}
+        )
         assert (status, answer["done"]) == (200, True)
         assert await house.get("/readyz") == (200, {"ready": True})
 
@@ -121,7 +154,9 @@ CONFIGURED: list[dict[str, Any]] = [
 async def is_waited_for(house: Any) -> None:
     status, shown = await house.get("/readyz")
     assert (status, "does not answer" in shown["error"]) == (503, True)
-    status, answer, headers = await house.post("/api/generate", model=MODEL, prompt="hi", stream=False)
+    status, answer, headers = await house.post(
+        "/api/generate", model=MODEL, prompt="hi", stream=False
+    )
     assert (status, answer["error"]) == (503, "The model server cannot be reached.")
     assert int(headers["retry-after"]) > 0
     assert house.events.of(EmulatorStarted) == []
@@ -129,7 +164,9 @@ async def is_waited_for(house: Any) -> None:
 
 @pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("sections", CONFIGURED)
-async def test_where_something_is_configured_callers_get_503_until_the_model_server_is_there(sections: dict[str, Any]):
+async def test_where_something_is_configured_callers_get_503_until_the_model_server_is_there(
+    sections: dict[str, Any],
+):
     async with tried(untouched(free_address(), **sections)) as house:
         house.authorize("hearth_owner")
         await is_waited_for(house)
@@ -156,7 +193,10 @@ async def test_an_ollama_that_takes_connections_and_says_nothing_is_waited_for()
 
 @pytest.mark.usefixtures("by_hand")
 async def test_where_it_is_asked_for_the_emulator_answers_whatever_is_configured():
-    async with tried(untouched(free_address(), models={MODEL: ModelSettings(parallel=2)}), backend_mode=BackendMode.EMULATOR) as house:
+    async with tried(
+        untouched(free_address(), models={MODEL: ModelSettings(parallel=2)}),
+        backend_mode=BackendMode.EMULATOR,
+    ) as house:
         assert [event.reason for event in house.events.of(EmulatorStarted)] == ["it was asked for"]
 
 
@@ -166,6 +206,8 @@ def test_a_gateway_that_a_service_manager_starts_before_its_ollama_waits_for_it(
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=tmp_path, env=environ, text=True, **pipes) as gateway:  # type: ignore[call-overload]
         events = (json.loads(line)["event"] for line in gateway.stdout)
-        assert "emulator_started" not in [*takewhile(lambda name: name != "gateway_started", events)]
+        assert "emulator_started" not in [
+            *takewhile(lambda name: name != "gateway_started", events)
+        ]
         gateway.terminate()
         gateway.stdout.read()

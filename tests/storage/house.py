@@ -1,4 +1,6 @@
-"""What the tests of the store share: a clock that stands still, an opened store or writer, a disk that fails on command, and events."""
+"""What the tests of the store share: a clock that stands still, an opened store or writer, a disk
+that fails on command, and events.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,27 @@ class StoppedClock:
         self.wall_s += seconds
 
 
-def believed(clock: Clock, *, wall_s: float | None = None, stamp: Callable[[float], None] = lambda wall_s: None) -> Calendar:
-    """A clock that was last believed at `wall_s`, now where None, and is in doubt where it is a week ahead."""
-    return Calendar(clock=clock, believed_wall_s=clock.wall() if wall_s is None else wall_s, jump_s=7 * DAY_S, stamp=stamp)
+def believed(
+    clock: Clock,
+    *,
+    wall_s: float | None = None,
+    stamp: Callable[[float], None] = lambda wall_s: None,
+) -> Calendar:
+    """A clock that was last believed at `wall_s`, now where None, and is in doubt where it is a
+    week ahead.
+    """
+    return Calendar(
+        clock=clock,
+        believed_wall_s=clock.wall() if wall_s is None else wall_s,
+        jump_s=7 * DAY_S,
+        stamp=stamp,
+    )
 
 
 class Fuse:
-    """Counts the operations of the connections that burn it, and fails the Nth one, before or after it took effect."""
+    """Counts the operations of the connections that burn it, and fails the Nth one, before or after
+    it took effect.
+    """
 
     def __init__(self, code: int = sqlite3.SQLITE_IOERR, *, after: bool = False) -> None:
         self.code = code
@@ -111,9 +127,17 @@ class Reports:
 
 
 @asynccontextmanager
-async def opened(path: Path, clock: Clock, *, events: EventSink | None = None, connect: Connect = connect_writer) -> AsyncIterator[Store]:
+async def opened(
+    path: Path, clock: Clock, *, events: EventSink | None = None, connect: Connect = connect_writer
+) -> AsyncIterator[Store]:
     """One start and end of the process on a file."""
-    store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, events=events or Recorder(), connect=connect)
+    store = await Store.open(
+        path,
+        StorageSettings(reserve_mib=0),
+        clock=clock,
+        events=events or Recorder(),
+        connect=connect,
+    )
     yield store
     await store.close(5.0)
 
@@ -123,8 +147,17 @@ async def written(store: Store) -> None:
     await store.writer.submit(lambda connection: None)
 
 
-def open_database(path: Path, *, connect: Connect = connect_writer, reserve_mib: float = 0.0, **more: Any) -> Database:
-    return Database.open(path, reserve_mib=reserve_mib, clock=StoppedClock(), busy_timeout_s=0.02, connect=connect, **more)
+def open_database(
+    path: Path, *, connect: Connect = connect_writer, reserve_mib: float = 0.0, **more: Any
+) -> Database:
+    return Database.open(
+        path,
+        reserve_mib=reserve_mib,
+        clock=StoppedClock(),
+        busy_timeout_s=0.02,
+        connect=connect,
+        **more,
+    )
 
 
 @asynccontextmanager
@@ -141,8 +174,17 @@ async def writing(
 ) -> AsyncIterator[Writer]:
     """A writer on a database with the table `note (id, text)`."""
     database = open_database(path, connect=connect, reserve_mib=reserve_mib)
-    database.connection().execute("CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, text TEXT)")
-    writer = Writer(database, clock=clock or StoppedClock(), upkeep=upkeep, listener=listener, capacity=capacity, retry_s=retry_s)
+    database.connection().execute(
+        "CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, text TEXT)"
+    )
+    writer = Writer(
+        database,
+        clock=clock or StoppedClock(),
+        upkeep=upkeep,
+        listener=listener,
+        capacity=capacity,
+        retry_s=retry_s,
+    )
     writer.start()
     try:
         yield writer
@@ -152,12 +194,16 @@ async def writing(
 
 def note(number: int, text: str = "") -> Callable[[sqlite3.Connection], int]:
     """Insert a note; fails where its number is taken."""
-    return lambda connection: connection.execute("INSERT INTO note VALUES (?, ?)", (number, text)).rowcount
+    return lambda connection: (
+        connection.execute("INSERT INTO note VALUES (?, ?)", (number, text)).rowcount
+    )
 
 
 def same_note(number: int) -> Callable[[sqlite3.Connection], int]:
     """Insert a note where its number is free: idempotent, as everything that is posted."""
-    return lambda connection: connection.execute("INSERT OR IGNORE INTO note VALUES (?, '')", (number,)).rowcount
+    return lambda connection: (
+        connection.execute("INSERT OR IGNORE INTO note VALUES (?, '')", (number,)).rowcount
+    )
 
 
 def notes(path: Path) -> list[int]:
@@ -189,16 +235,36 @@ _ENDED: dict[str, Any] = _ITEM | {
 
 
 def ended(sequence: int, **changes: Any) -> ItemEnded:
-    return ItemEnded(sequence=Sequence(sequence), **_ENDED | {"request_id": RequestId(f"req_{sequence}")} | changes)
+    return ItemEnded(
+        sequence=Sequence(sequence),
+        **_ENDED | {"request_id": RequestId(f"req_{sequence}")} | changes,
+    )
 
 
 def queued(sequence: int, **changes: Any) -> ItemQueued:
-    return ItemQueued(sequence=Sequence(sequence), **_ITEM | {"request_id": RequestId(f"req_{sequence}"), "position": 0} | changes)
+    return ItemQueued(
+        sequence=Sequence(sequence),
+        **_ITEM | {"request_id": RequestId(f"req_{sequence}"), "position": 0} | changes,
+    )
 
 
 def swapped(at: float = 1000.0) -> SwapCompleted:
-    return SwapCompleted(at=at, from_models=("a:1", "b:2"), to_model="c:3", swap_s=4.0, vram_mib=9000.0, offloaded=True)
+    return SwapCompleted(
+        at=at,
+        from_models=("a:1", "b:2"),
+        to_model="c:3",
+        swap_s=4.0,
+        vram_mib=9000.0,
+        offloaded=True,
+    )
 
 
 def swap_failed(at: float = 1000.0) -> SwapFailed:
-    return SwapFailed(at=at, from_models=(), to_model="c:3", swap_s=120.0, reason="swap_timeout", detail="no answer")
+    return SwapFailed(
+        at=at,
+        from_models=(),
+        to_model="c:3",
+        swap_s=120.0,
+        reason="swap_timeout",
+        detail="no answer",
+    )

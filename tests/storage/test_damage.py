@@ -53,10 +53,16 @@ async def test_a_damaged_log_is_reported_once_and_kept_beside_the_database(tmp_p
     events = Recorder()
     async with opened(path, clock, events=events) as store:
         (damaged,) = events.of(WalDamaged)
-        assert (damaged.certain, damaged.readable_frames + damaged.unreadable_frames) == (True, frames)
+        assert (damaged.certain, damaged.readable_frames + damaged.unreadable_frames) == (
+            True,
+            frames,
+        )
         assert 0 < damaged.readable_frames <= frames // 2
         kept = Path(damaged.copy)
-        assert store.shown() == store.shown() | {"wal_frames_unreadable": damaged.unreadable_frames, "damaged_copy": kept.name}
+        assert store.shown() == store.shown() | {
+            "wal_frames_unreadable": damaged.unreadable_frames,
+            "damaged_copy": kept.name,
+        }
         copies = sorted(path.parent.glob("*.damaged-*"))
         assert copies == [kept, kept.with_name(f"{kept.name}-wal")]
         assert tuple(map(Path.read_bytes, copies)) == before
@@ -107,7 +113,9 @@ def test_a_copy_for_which_there_is_no_room_is_not_begun(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["hearth.db", "hearth.db-wal"]
 
 
-def test_a_schema_whose_text_is_damaged_anywhere_is_refused_or_harmless_and_never_a_defect(tmp_path):
+def test_a_schema_whose_text_is_damaged_anywhere_is_refused_or_harmless_and_never_a_defect(
+    tmp_path,
+):
     path = tmp_path / "hearth.db"
     open_database(path).close()
     whole, refused = path.read_bytes(), 0
@@ -130,7 +138,9 @@ def test_a_schema_whose_text_is_damaged_anywhere_is_refused_or_harmless_and_neve
 def overwritten(path: Path, table: str = "ledger") -> None:
     """By another program, while the database is open."""
     with closing(sqlite3.connect(path)) as shell:
-        page = shell.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+        page = shell.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
+        ).fetchone()[0]
     with path.open("r+b") as file:
         file.seek((page - 1) * 4096)
         file.write(b"\xa5" * 2048)
@@ -145,12 +155,20 @@ async def held(awaitable: Awaitable[T]) -> T:
 
 
 @in_virtual_time
-async def test_pages_that_are_overwritten_while_hearth_runs_are_found_within_the_hour_and_then_nothing_is_written(tmp_path):
+async def test_pages_that_are_overwritten_while_hearth_runs_are_found_within_the_hour_and_then_nothing_is_written(
+    tmp_path,
+):
     path, clock, events = tmp_path / "hearth.db", StoppedClock(), Recorder()
     store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, events=events)
     checking = asyncio.create_task(store.page_check.run())
     await sleep_until(CHECK_INTERVAL_S + 1)
-    await held(store.writer.submit(lambda connection: connection.execute("INSERT INTO estimates VALUES ('a', '{}', 0)").rowcount))
+    await held(
+        store.writer.submit(
+            lambda connection: (
+                connection.execute("INSERT INTO estimates VALUES ('a', '{}', 0)").rowcount
+            )
+        )
+    )
     await held(store.writer.submit(lambda connection: None))
     assert events.all == []
     shutil.copy(path, tmp_path / "before")
@@ -176,7 +194,9 @@ async def test_a_check_that_is_under_way_does_not_hold_up_the_end(tmp_path):
 
     def look(connection: sqlite3.Connection) -> str:
         asked.set()
-        endless = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT COUNT(*) FROM n"
+        endless = (
+            "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT COUNT(*) FROM n"
+        )
         return str(connection.execute(endless).fetchone())
 
     check = PageCheck(path, clock=StoppedClock(), note=noted.append, interval_s=0.0, look=look)
@@ -192,7 +212,12 @@ async def test_a_check_that_is_under_way_does_not_hold_up_the_end(tmp_path):
 
 @in_virtual_time
 async def test_the_checks_take_at_most_a_hundredth_of_the_time(tmp_path):
-    path, clock, at, loop = tmp_path / "hearth.db", StoppedClock(), list[float](), asyncio.get_running_loop()
+    path, clock, at, loop = (
+        tmp_path / "hearth.db",
+        StoppedClock(),
+        list[float](),
+        asyncio.get_running_loop(),
+    )
     open_database(path).close()
 
     def look(connection: sqlite3.Connection) -> str:
@@ -201,7 +226,9 @@ async def test_the_checks_take_at_most_a_hundredth_of_the_time(tmp_path):
         clock.advance(90.0 if len(at) == 1 else 1.0)
         return ""
 
-    checking = asyncio.create_task(PageCheck(path, clock=clock, note=lambda found: None, look=look).run())
+    checking = asyncio.create_task(
+        PageCheck(path, clock=clock, note=lambda found: None, look=look).run()
+    )
     await sleep_until(16_300.0)
     checking.cancel()
     await asyncio.gather(checking, return_exceptions=True)

@@ -15,7 +15,9 @@ EXT4, TMPFS, BTRFS = 0xEF53, 0x01021994, 0x9123683E
 
 @pytest.mark.parametrize(("kind", "name"), KINDS.items())
 @pytest.mark.parametrize("configured", [True, False])
-def test_a_store_on_a_network_file_system_is_named_with_what_to_do(kind: int, name: str, configured: bool, tmp_path: Path):
+def test_a_store_on_a_network_file_system_is_named_with_what_to_do(
+    kind: int, name: str, configured: bool, tmp_path: Path
+):
     tmp_path.chmod(0o700)
     path = tmp_path / "not" / "yet" / "hearth.db"
     (warning,) = directory_warnings(str(path) if configured else "", path, type_of=lambda _: kind)
@@ -30,6 +32,8 @@ def test_a_local_disk_is_not(kind: int, tmp_path: Path):
 
 def test_the_type_of_a_file_system_is_what_the_system_calls_it(tmp_path: Path):
     for path in (tmp_path, Path("/proc"), Path("/dev/shm")):
-        said = subprocess.run(["stat", "-f", "-c", "%t", path], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run(
+            ["stat", "-f", "-c", "%t", path], capture_output=True, text=True, check=True
+        ).stdout
         assert file_system_type(path) == int(said, 16)
     assert file_system_type(tmp_path / "missing") == 0

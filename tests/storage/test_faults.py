@@ -1,4 +1,6 @@
-"""A disk that is full, locked, failing, read-only, gone: nothing acknowledged is lost, nothing lost is acknowledged, and it ends well."""
+"""A disk that is full, locked, failing, read-only, gone: nothing acknowledged is lost, nothing lost
+is acknowledged, and it ends well.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.support.patience import WITHIN_S
 async def outcome(writer: Writer, number: int, text: str = "") -> bool:
     """Whether a durable row was acknowledged."""
     (result,) = await asyncio.gather(writer.submit(note(number, text)), return_exceptions=True)
-    assert result == 1 or (isinstance(result, StorageUnavailable) and result.status == 503 and result.retryable)
+    assert result == 1 or (
+        isinstance(result, StorageUnavailable) and result.status == 503 and result.retryable
+    )
     return result == 1
 
 
@@ -59,7 +63,9 @@ async def test_what_comes_while_an_attempt_fails_is_tried_itself(tmp_path):
 
 
 @for_each("posted", [True, False])
-async def test_a_disk_that_is_well_again_is_noticed_and_written_to_without_being_asked(tmp_path, posted):
+async def test_a_disk_that_is_well_again_is_noticed_and_written_to_without_being_asked(
+    tmp_path, posted
+):
     fuse, reports, path = Fuse(), Reports(), tmp_path / f"{posted}.db"
     async with writing(path, connect=fuse.connect, retry_s=0.01, listener=reports) as writer:
         fuse.arm(1, lasting=True)
@@ -89,15 +95,24 @@ async def test_trouble_and_recovery_are_each_reported_once(tmp_path, code):
 CODES = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_CORRUPT)
 
 
-@pytest.mark.parametrize(("code", "after"), [(sqlite3.SQLITE_FULL, False), *((code, after) for code in CODES for after in (False, True))])
-async def test_a_disk_that_fails_at_any_operation_loses_no_acknowledged_row_and_doubles_none(tmp_path, code, after):
+@pytest.mark.parametrize(
+    ("code", "after"),
+    [(sqlite3.SQLITE_FULL, False), *((code, after) for code in CODES for after in (False, True))],
+)
+async def test_a_disk_that_fails_at_any_operation_loses_no_acknowledged_row_and_doubles_none(
+    tmp_path, code, after
+):
     path, fuse, acknowledged = tmp_path / "hearth.db", Fuse(code, after=after), set[int]()
     async with writing(path, connect=fuse.connect, reserve_mib=1) as writer:
         for first in range(0, 1000, 10):
             await writer.submit(note(first))
             fuse.arm(first // 10 + 1)
             writer.post(same_note(first + 1))
-            acknowledged |= {number for number in (first + 2, first + 3, first + 4) if await outcome(writer, number)}
+            acknowledged |= {
+                number
+                for number in (first + 2, first + 3, first + 4)
+                if await outcome(writer, number)
+            }
             is_over = fuse.fired == first // 10
             fuse.repair()
             await writer.submit(note(first + 5))
@@ -111,8 +126,12 @@ async def test_a_disk_that_fails_at_any_operation_loses_no_acknowledged_row_and_
     assert first > 60
 
 
-@for_each(("code", "operation", "anew"), [(sqlite3.SQLITE_IOERR_FSYNC, 3, 1), (sqlite3.SQLITE_BUSY, 1, 0)])
-async def test_after_a_failed_sync_the_file_is_opened_anew_and_checked_and_after_a_lock_kept(tmp_path, code, operation, anew):
+@for_each(
+    ("code", "operation", "anew"), [(sqlite3.SQLITE_IOERR_FSYNC, 3, 1), (sqlite3.SQLITE_BUSY, 1, 0)]
+)
+async def test_after_a_failed_sync_the_file_is_opened_anew_and_checked_and_after_a_lock_kept(
+    tmp_path, code, operation, anew
+):
     fuse, statements, opened = Fuse(code), list[str](), list[sqlite3.Connection]()
 
     def connect(path: Path, timeout: float) -> sqlite3.Connection:
@@ -139,7 +158,9 @@ async def test_a_database_that_was_damaged_since_it_was_opened_is_not_written_to
         fuse.arm(3)  # BEGIN, INSERT, COMMIT
         assert not await outcome(writer, 1)
         with closing(sqlite3.connect(path)) as shell:
-            page = shell.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ledger'").fetchone()[0]
+            page = shell.execute(
+                "SELECT rootpage FROM sqlite_master WHERE name = 'ledger'"
+            ).fetchone()[0]
         with path.open("r+b") as file:
             file.seek((page - 1) * 4096)
             file.write(b"\xa5" * 2048)
@@ -148,7 +169,9 @@ async def test_a_database_that_was_damaged_since_it_was_opened_is_not_written_to
 
 
 @for_each("spare_pages", range(1, 9))
-async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(tmp_path, spare_pages):
+async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(
+    tmp_path, spare_pages
+):
     path = tmp_path / f"{spare_pages}.db"
     async with writing(path):
         pass
@@ -169,10 +192,17 @@ async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(tm
     assert notes(path) == acknowledged
 
 
-async def test_on_a_full_disk_the_reserve_is_given_up_once_so_that_pruning_can_run_and_then_it_refuses(tmp_path):
+async def test_on_a_full_disk_the_reserve_is_given_up_once_so_that_pruning_can_run_and_then_it_refuses(
+    tmp_path,
+):
     fuse, reports, path = Fuse(sqlite3.SQLITE_FULL), Reports(), tmp_path / "hearth.db"
-    reserve, prune = tmp_path / "hearth.db.reserve", lambda connection: connection.execute("DELETE FROM note").rowcount > 0
-    async with writing(path, connect=fuse.connect, reserve_mib=1, upkeep=prune, listener=reports) as writer:
+    reserve, prune = (
+        tmp_path / "hearth.db.reserve",
+        lambda connection: connection.execute("DELETE FROM note").rowcount > 0,
+    )
+    async with writing(
+        path, connect=fuse.connect, reserve_mib=1, upkeep=prune, listener=reports
+    ) as writer:
         assert reserve.stat().st_size == 1 << 20
         await writer.submit(note(1))
         fuse.arm(1)
@@ -185,7 +215,11 @@ async def test_on_a_full_disk_the_reserve_is_given_up_once_so_that_pruning_can_r
         await writer.submit(note(3))
         fuse.arm(1, lasting=True)
         assert not await outcome(writer, 4)
-        assert (writer.health.fault, writer.health.reserve_held, reserve.exists()) == ("disk_full", False, False)
+        assert (writer.health.fault, writer.health.reserve_held, reserve.exists()) == (
+            "disk_full",
+            False,
+            False,
+        )
 
 
 async def test_on_a_full_disk_the_write_ahead_log_is_folded_away_even_without_a_reserve(tmp_path):
@@ -204,7 +238,10 @@ async def test_a_file_that_was_moved_away_or_replaced_is_not_written_to(tmp_path
         await writer.submit(note(1))
         path.rename(elsewhere)
         assert not await outcome(writer, 2)
-        assert (writer.health.fault, "moved or deleted" in writer.health.detail) == ("file_moved", True)
+        assert (writer.health.fault, "moved or deleted" in writer.health.detail) == (
+            "file_moved",
+            True,
+        )
         path.write_bytes(b"somebody else's")
         assert not await outcome(writer, 2)
         assert path.read_bytes() == b"somebody else's"
@@ -230,7 +267,9 @@ async def test_upkeep_that_meets_a_bad_disk_ends_and_is_reported(tmp_path):
     def unlucky(_connection: sqlite3.Connection) -> bool:
         raise disk_error(sqlite3.SQLITE_IOERR_READ)
 
-    async with writing(tmp_path / "hearth.db", upkeep=unlucky, listener=lambda health: reported.set()) as writer:
+    async with writing(
+        tmp_path / "hearth.db", upkeep=unlucky, listener=lambda health: reported.set()
+    ) as writer:
         await asyncio.wait_for(reported.wait(), WITHIN_S)
         assert await outcome(writer, 1)
         assert writer.health.fault is None
@@ -264,7 +303,13 @@ asyncio.run(main(Path(sys.argv[1])))
 
 def test_a_real_write_that_fails_halfway_loses_no_acknowledged_row(tmp_path):
     path = tmp_path / "hearth.db"
-    ran = subprocess.run([sys.executable, "-c", SMALL_DISK, str(path)], capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", SMALL_DISK, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr
     acknowledged = {int(word) for word in ran.stdout.split()}
     assert acknowledged <= set(notes(path))

@@ -1,4 +1,6 @@
-"""A disk that is full when Hearth starts: the store is opened once there is room, and nothing is lost."""
+"""A disk that is full when Hearth starts: the store is opened once there is room, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,22 @@ CODES_OF_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE
 
 @pytest.mark.parametrize("code", CODES_OF_FULL)
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_start_on_a_full_disk_refuses_what_must_be_durable_until_there_is_room_and_loses_nothing(tmp_path, code, is_first):
+async def test_a_start_on_a_full_disk_refuses_what_must_be_durable_until_there_is_room_and_loses_nothing(
+    tmp_path, code, is_first
+):
     """Wherever it is met. What an earlier process has left is settled once there is room."""
     for operation in range(1, 100):
-        path, fuse, clock, events = tmp_path / f"{operation}.db", Fuse(code), StoppedClock(), Recorder()
+        path, fuse, clock, events = (
+            tmp_path / f"{operation}.db",
+            Fuse(code),
+            StoppedClock(),
+            Recorder(),
+        )
         if not is_first:
             async with opened(path, clock) as store:
-                await store.ledger.reserve("req_1", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall())
+                await store.ledger.reserve(
+                    "req_1", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall()
+                )
         fuse.arm(operation, lasting=True)
         async with opened(path, clock, events=events, connect=fuse.connect) as store:
             if not fuse.fired:
@@ -32,18 +43,29 @@ async def test_a_start_on_a_full_disk_refuses_what_must_be_durable_until_there_i
                 store.invocations.emit(ended(sequence))
             store.invocations.emit(swapped())
             with pytest.raises(StorageUnavailable) as refused:
-                await store.ledger.reserve("req_2", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall())
+                await store.ledger.reserve(
+                    "req_2", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall()
+                )
             assert (refused.value.status, refused.value.retryable) == (503, True)
             assert store.trouble() == store.shown()["state"] in {"disk_full", "io_error"}
             assert store.calendar.may_delete() is (store.writer.epoch > 0)
             assert store.shown()["clock_in_doubt"] is False
             fuse.repair()
-            assert await store.ledger.reserve("req_3", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall())
+            assert await store.ledger.reserve(
+                "req_3", caller="a", model="m", reserved_usd=1.0, at_wall_s=clock.wall()
+            )
             await written(store)
             await events.first(StorageRecovered)
             assert store.calendar.may_delete()
-            assert {row.epoch for row in await store.invocations.find(limit=9)} == {store.writer.epoch} == {2 - is_first}
-            assert len(await store.invocations.swaps(since_wall_s=0.0, until_wall_s=None, limit=9)) == 1
+            assert (
+                {row.epoch for row in await store.invocations.find(limit=9)}
+                == {store.writer.epoch}
+                == {2 - is_first}
+            )
+            assert (
+                len(await store.invocations.swaps(since_wall_s=0.0, until_wall_s=None, limit=9))
+                == 1
+            )
         with closing(sqlite3.connect(path)) as connection:
             states = dict(connection.execute("SELECT id, state FROM ledger"))
             assert states == {"req_3": "reserved"} | ({} if is_first else {"req_1": "settled"})

@@ -38,7 +38,9 @@ def some_change(chance: random.Random, number: int) -> Change:
             ),
         ),
         lambda sql: sql.execute(f"UPDATE jobs SET state = 'running' WHERE number = {one}", at),
-        lambda sql: sql.execute(f"UPDATE jobs SET state = 'completed', bytes = 7 WHERE number = {one}", at),
+        lambda sql: sql.execute(
+            f"UPDATE jobs SET state = 'completed', bytes = 7 WHERE number = {one}", at
+        ),
         lambda sql: sql.execute(f"DELETE FROM jobs WHERE number = {one}", at),
     ]
     change = chance.choice(changes)

@@ -1,4 +1,6 @@
-"""Which files are opened, which are refused, and what the owner is told; migrations, copies, and the store as a whole."""
+"""Which files are opened, which are refused, and what the owner is told; migrations, copies, and
+the store as a whole.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,26 @@ from hearth.config.settings import StorageSettings
 from hearth.errors import StorageBusy, StorageRefused, StorageUnavailable
 from hearth.events import InternalFault, StorageFailed, StorageRecovered
 from hearth.storage.database import Reserve, copy_into
-from hearth.storage.opening import connect_writer, create, database_path, refusal, shipped_migrations, tighten_own_directory, version_of
+from hearth.storage.opening import (
+    connect_writer,
+    create,
+    database_path,
+    refusal,
+    shipped_migrations,
+    tighten_own_directory,
+    version_of,
+)
 from hearth.storage.store import Store
 from hearth.storage.writer import StorageHealth
-from tests.storage.house import Fuse, StoppedClock, disk_error, ended, open_database, opened, written
+from tests.storage.house import (
+    Fuse,
+    StoppedClock,
+    disk_error,
+    ended,
+    open_database,
+    opened,
+    written,
+)
 from tests.support.cases import for_each
 from tests.support.recorder import Recorder
 
@@ -35,18 +53,27 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_database_is_private_to_its_user_and_its_connection_syncs_every_commit_and_maps_no_memory(tmp_path):
+def test_a_new_database_is_private_to_its_user_and_its_connection_syncs_every_commit_and_maps_no_memory(
+    tmp_path,
+):
     path = tmp_path / "state" / "hearth" / "hearth.db"
     path.parent.mkdir(parents=True, mode=0o700)
-    path.with_name("hearth.db.new").write_bytes(b"half")  # what a first start left when it was killed
+    # what a first start left when it was killed
+    path.with_name("hearth.db.new").write_bytes(b"half")
     path.with_name("hearth.db.new-journal").write_bytes(b"half")
     with closing(open_database(path, reserve_mib=1)) as database:
         database.connection().execute("INSERT INTO estimates VALUES ('a', '{}', 0)")
         assert mode_of(path.parent) == 0o700
         files = {file.name: mode_of(file) for file in path.parent.iterdir()}
-        assert files == dict.fromkeys(["hearth.db", "hearth.db-shm", "hearth.db-wal", "hearth.db.lock", "hearth.db.reserve"], 0o600)
+        assert files == dict.fromkeys(
+            ["hearth.db", "hearth.db-shm", "hearth.db-wal", "hearth.db.lock", "hearth.db.reserve"],
+            0o600,
+        )
         pragmas = ("journal_mode", "synchronous", "foreign_keys", "mmap_size")
-        values = [next(map(tuple, database.connection().execute(f"PRAGMA {pragma}")), None) for pragma in pragmas]
+        values = [
+            next(map(tuple, database.connection().execute(f"PRAGMA {pragma}")), None)
+            for pragma in pragmas
+        ]
         assert values[:3] == [("wal",), (2,), (1,)]
         assert values[3] in (None, (0,))
 
@@ -54,7 +81,9 @@ def test_a_new_database_is_private_to_its_user_and_its_connection_syncs_every_co
 @for_each(("configured", "mode"), [("", 0o700), ("chosen", 0o755)])
 def test_only_the_default_directory_is_closed_to_other_users(tmp_path, configured, mode):
     directory = tmp_path / f"state{configured}" / "hearth"
-    path = database_path(f"{directory}/hearth.db" if configured else "", {"XDG_STATE_HOME": str(directory.parent)})
+    path = database_path(
+        f"{directory}/hearth.db" if configured else "", {"XDG_STATE_HOME": str(directory.parent)}
+    )
     directory.mkdir(parents=True)
     directory.chmod(0o755)
     tighten_own_directory(configured, path)
@@ -65,7 +94,12 @@ def test_every_start_begins_a_new_epoch_which_is_dated_by_the_clock(tmp_path):
     for epoch in (1, 2, 3):
         with closing(open_database(tmp_path / "hearth.db")) as database:
             assert database.epoch == epoch
-            rows = [tuple(row) for row in database.connection().execute("SELECT epoch, started_wall_s FROM process")]
+            rows = [
+                tuple(row)
+                for row in database.connection().execute(
+                    "SELECT epoch, started_wall_s FROM process"
+                )
+            ]
             assert rows == [(n, StoppedClock().wall()) for n in range(1, epoch + 1)]
 
 
@@ -95,7 +129,10 @@ def damaged_at(page: int) -> Callable[[Path], None]:
     [
         (newer, r"newer Hearth \(schema 999"),
         (another_programs, "another program"),
-        (lambda path: path.write_text("queue: {}\n" * 1000), r"not a valid SQLite database.*Restore a backup"),
+        (
+            lambda path: path.write_text("queue: {}\n" * 1000),
+            r"not a valid SQLite database.*Restore a backup",
+        ),
         (lambda path: path.write_bytes(b""), "is empty"),
         (lambda path: path.with_name(f"{path.name}-wal").write_bytes(b"rows"), "is missing, but"),
         *((damaged_at(page), r"damaged|not a valid.*Restore a backup") for page in (1, 2, 3, 4)),
@@ -107,7 +144,9 @@ def test_what_must_not_be_written_is_refused_and_left_alone(tmp_path, make, says
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.suffix != ".lock"}
     with pytest.raises(StorageRefused, match=says):
         open_database(path)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.suffix != ".lock"} == before
+    assert {
+        file.name: file.read_bytes() for file in tmp_path.iterdir() if file.suffix != ".lock"
+    } == before
     for file in (path, path.with_name(f"{path.name}-wal")):
         file.unlink(missing_ok=True)
     open_database(path).close()  # the lock was let go
@@ -119,12 +158,17 @@ def test_a_write_ahead_log_that_was_cut_off_loses_only_its_end(tmp_path, lost_by
     whole, copy = tmp_path / f"{lost_bytes}.db", tmp_path / f"{lost_bytes}_after.db"
     with closing(open_database(whole)) as database:
         for number in range(8):
-            database.connection().execute("INSERT INTO estimates VALUES (?, '{}', 0)", (str(number),))
+            database.connection().execute(
+                "INSERT INTO estimates VALUES (?, '{}', 0)", (str(number),)
+            )
         shutil.copy(whole, copy)
         wal = whole.with_name(f"{whole.name}-wal").read_bytes()
     copy.with_name(f"{copy.name}-wal").write_bytes(wal[: max(0, len(wal) - lost_bytes)])
     with closing(open_database(copy)) as database:
-        names = [row[0] for row in database.connection().execute("SELECT name FROM estimates ORDER BY name")]
+        names = [
+            row[0]
+            for row in database.connection().execute("SELECT name FROM estimates ORDER BY name")
+        ]
     assert names == [str(number) for number in range(len(names))]
     assert len(names) >= 8 - (lost_bytes + 4119) // 4120
 
@@ -137,7 +181,9 @@ class Network(sqlite3.Connection):
 
 
 def reading(path: Path, _timeout: float) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+    )
 
 
 @for_each(
@@ -145,7 +191,11 @@ def reading(path: Path, _timeout: float) -> sqlite3.Connection:
     [
         ("file/hearth.db", connect_writer, r"cannot be created: .*storage\.path"),
         ("hearth.db", reading, "read-only"),
-        ("hearth.db", lambda path, _: sqlite3.connect(path, isolation_level=None, factory=Network), "local disk"),
+        (
+            "hearth.db",
+            lambda path, _: sqlite3.connect(path, isolation_level=None, factory=Network),
+            "local disk",
+        ),
         ("locked.db", connect_writer, "locked by another program"),
         ("used.db", connect_writer, rf"in use by process {os.getpid()}.*storage\.path"),
     ],
@@ -154,7 +204,10 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path, path, connect, says
     (tmp_path / "file").write_text("")
     for name in ("hearth.db", "locked.db"):
         open_database(tmp_path / name).close()
-    with closing(sqlite3.connect(tmp_path / "locked.db")) as shell, closing(open_database(tmp_path / "used.db")):
+    with (
+        closing(sqlite3.connect(tmp_path / "locked.db")) as shell,
+        closing(open_database(tmp_path / "used.db")),
+    ):
         shell.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StorageRefused, match=says):
             open_database(tmp_path / path, connect=connect)
@@ -176,13 +229,19 @@ def test_a_disk_that_fails_at_any_operation_of_a_start_leaves_nothing_half_made(
 
 
 @for_each("reserve_mib", [0.0, 1.0])
-def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_waited_for_without_one(tmp_path, reserve_mib):
+def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_waited_for_without_one(
+    tmp_path, reserve_mib
+):
     path, fuse = tmp_path / f"{reserve_mib}.db", Fuse(sqlite3.SQLITE_FULL)
     open_database(path, reserve_mib=reserve_mib).close()
     fuse.arm(12)
     with closing(open_database(path, reserve_mib=reserve_mib, connect=fuse.connect)) as database:
         assert (fuse.fired, database.epoch) == (1, 2 if reserve_mib else 0)
-        assert database.connection().execute("SELECT MAX(epoch) FROM process").fetchone()[0] == database.epoch == 2
+        assert (
+            database.connection().execute("SELECT MAX(epoch) FROM process").fetchone()[0]
+            == database.epoch
+            == 2
+        )
 
 
 @for_each(("free_bytes", "held"), [((4 << 20) - 1, False), (4 << 20, True)])
@@ -201,7 +260,11 @@ def test_a_reserve_is_put_aside_only_where_four_times_its_size_is_free(tmp_path,
     [
         ("", {"XDG_STATE_HOME": "/var/state", "HOME": "/home/me"}, "/var/state/hearth/hearth.db"),
         ("", {"HOME": "/home/me"}, "/home/me/.local/state/hearth/hearth.db"),
-        ("", {"XDG_STATE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.local/state/hearth/hearth.db"),
+        (
+            "",
+            {"XDG_STATE_HOME": "relative", "HOME": "/home/me"},
+            "/home/me/.local/state/hearth/hearth.db",
+        ),
         ("~/h/x.db", {"HOME": "/home/me", "XDG_STATE_HOME": "/var/state"}, "/home/me/h/x.db"),
         ("/srv/~/x.db", {"HOME": "/home/me", "XDG_STATE_HOME": "/var/state"}, "/srv/~/x.db"),
     ],
@@ -223,7 +286,9 @@ def test_a_disk_that_is_full_and_a_file_that_is_locked_may_be_well_later(code, k
     assert type(refusal(Path("hearth.db"), disk_error(code))) is kind
 
 
-def test_serve_ends_with_2_on_a_file_that_must_not_be_written_and_with_1_where_that_may_pass_by_itself(tmp_path):
+def test_serve_ends_with_2_on_a_file_that_must_not_be_written_and_with_1_where_that_may_pass_by_itself(
+    tmp_path,
+):
     path, used = tmp_path / "hearth.db", tmp_path / "used.db"
     newer(path)
     with closing(open_database(used)):
@@ -235,8 +300,14 @@ def test_serve_ends_with_2_on_a_file_that_must_not_be_written_and_with_1_where_t
             config = tmp_path / "llm_gateway.yaml"
             config.write_text(f"storage: {{path: {database}}}\n")
             environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": "", "HEARTH_CONFIG": str(config)}
-            result = CliRunner().invoke(main, ["serve", "--emulator", "--port", "0"], env=environ, prog_name="hearth")
-            assert (result.exit_code, says in result.stderr, "gateway_started" in result.stdout) == (code, True, False)
+            result = CliRunner().invoke(
+                main, ["serve", "--emulator", "--port", "0"], env=environ, prog_name="hearth"
+            )
+            assert (
+                result.exit_code,
+                says in result.stderr,
+                "gateway_started" in result.stdout,
+            ) == (code, True, False)
 
 
 # Migrations: from every version there ever was, each step whole or not at all.
@@ -257,14 +328,23 @@ def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_pa
     path, fresh = tmp_path / f"{version}.db", tmp_path / "fresh.db"
     create(path, connect_writer, STEPS[:version])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO process (epoch, started_wall_s, version) VALUES (7, 1.0, '0.1')")
+        connection.execute(
+            "INSERT INTO process (epoch, started_wall_s, version) VALUES (7, 1.0, '0.1')"
+        )
     open_database(fresh).close()
     with closing(open_database(path)) as database:
         assert (version_of(database.connection()), database.epoch) == (len(STEPS), 8)
     assert schema(path) == schema(fresh)
 
 
-@for_each("sql", ["CREATE TABLE a (x); INSERT INTO nowhere VALUES (1)", "DROP TABLE swaps; CREATE TABLE process (x)", "NOT SQL"])
+@for_each(
+    "sql",
+    [
+        "CREATE TABLE a (x); INSERT INTO nowhere VALUES (1)",
+        "DROP TABLE swaps; CREATE TABLE process (x)",
+        "NOT SQL",
+    ],
+)
 def test_a_step_that_fails_leaves_the_database_as_it_was_and_makes_none(tmp_path, sql):
     path, new = tmp_path / "hearth.db", tmp_path / "new.db"
     open_database(path).close()
@@ -290,14 +370,25 @@ def test_a_step_that_comes_later_is_applied_once(tmp_path):
 async def test_the_status_tells_how_the_store_is_and_what_the_last_trouble_was(tmp_path, clock):
     fuse, events = Fuse(sqlite3.SQLITE_IOERR), Recorder()
     async with opened(tmp_path / "hearth.db", clock, events=events, connect=fuse.connect) as store:
-        well = {"state": "ok", "waiting_rows": 0, "dropped": 0, "reserve_held": False, "last_fault": None, "clock_in_doubt": False}
+        well = {
+            "state": "ok",
+            "waiting_rows": 0,
+            "dropped": 0,
+            "reserve_held": False,
+            "last_fault": None,
+            "clock_in_doubt": False,
+        }
         well |= {"wal_frames_unreadable": 0, "damaged_copy": None}
         assert store.shown() == well
         fuse.arm(1, lasting=True)
         store.invocations.emit(ended(1))
         await events.first(StorageFailed)
         trouble = {"reason": "io_error", "at_wall": clock.wall()}
-        assert store.shown() == well | {"state": "io_error", "waiting_rows": 1, "last_fault": trouble}
+        assert store.shown() == well | {
+            "state": "io_error",
+            "waiting_rows": 1,
+            "last_fault": trouble,
+        }
         assert store.trouble() == "io_error"
         fuse.repair()
         await written(store)
@@ -320,12 +411,24 @@ def well(dropped: int) -> StorageHealth:
     [
         (
             [FULL, FULL, well(3), well(3), FULL, well(5)],
-            [IS_FULL, StorageRecovered(at=1000.0, dropped=3), IS_FULL, StorageRecovered(at=1000.0, dropped=2)],
+            [
+                IS_FULL,
+                StorageRecovered(at=1000.0, dropped=3),
+                IS_FULL,
+                StorageRecovered(at=1000.0, dropped=2),
+            ],
         ),
-        ([FULL, BAD_BLOCK], [IS_FULL, StorageFailed(at=1000.0, reason="io_error", detail="bad block")]),
+        (
+            [FULL, BAD_BLOCK],
+            [IS_FULL, StorageFailed(at=1000.0, reason="io_error", detail="bad block")],
+        ),
         (
             [FULL, OVERLOADED, well(1), OVERLOADED],
-            [IS_FULL, StorageRecovered(at=1000.0, dropped=1), StorageFailed(at=1000.0, reason="overloaded", detail="too much")],
+            [
+                IS_FULL,
+                StorageRecovered(at=1000.0, dropped=1),
+                StorageFailed(at=1000.0, reason="overloaded", detail="too much"),
+            ],
         ),
         ([StorageHealth(reserve_held=False)], []),
         (
@@ -334,7 +437,9 @@ def well(dropped: int) -> StorageHealth:
         ),
     ],
 )
-async def test_each_trouble_is_reported_once_and_its_end_with_what_it_cost(tmp_path, healths, expected):
+async def test_each_trouble_is_reported_once_and_its_end_with_what_it_cost(
+    tmp_path, healths, expected
+):
     events = Recorder()
     async with opened(tmp_path / "hearth.db", StoppedClock(), events=events) as store:
         for health in healths:
@@ -342,7 +447,9 @@ async def test_each_trouble_is_reported_once_and_its_end_with_what_it_cost(tmp_p
     assert events.all == expected
 
 
-async def test_a_backup_of_a_live_store_is_whole_and_private_and_overwrites_nothing(store, tmp_path):
+async def test_a_backup_of_a_live_store_is_whole_and_private_and_overwrites_nothing(
+    store, tmp_path
+):
     for sequence in range(20):
         store.invocations.emit(ended(sequence))
     await written(store)
@@ -383,7 +490,9 @@ async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path)
     (tmp_path / "elsewhere.db").rename(tmp_path / "hearth.db")
 
 
-async def test_a_question_that_still_waits_when_the_store_closes_is_refused_and_one_in_progress_is_answered(store):
+async def test_a_question_that_still_waits_when_the_store_closes_is_refused_and_one_in_progress_is_answered(
+    store,
+):
     asked, answer = threading.Event(), threading.Event()
 
     def slow(connection: sqlite3.Connection) -> bool:
@@ -402,10 +511,19 @@ async def test_a_question_that_still_waits_when_the_store_closes_is_refused_and_
 
 
 @pytest.mark.parametrize("operation", range(1, 60, 4))
-async def test_a_start_on_a_disk_that_fails_for_good_ends_with_the_lock_given_back(tmp_path, operation):
+async def test_a_start_on_a_disk_that_fails_for_good_ends_with_the_lock_given_back(
+    tmp_path, operation
+):
     path, settings, fuse = tmp_path / "hearth.db", StorageSettings(reserve_mib=0), Fuse()
     fuse.arm(operation, lasting=True)
-    opening = Store.open(path, settings, clock=StoppedClock(), events=Recorder(), busy_timeout_s=1.0, connect=fuse.connect)
+    opening = Store.open(
+        path,
+        settings,
+        clock=StoppedClock(),
+        events=Recorder(),
+        busy_timeout_s=1.0,
+        connect=fuse.connect,
+    )
     (result,) = await asyncio.gather(opening, return_exceptions=True)
     assert isinstance(result, StorageRefused | StorageUnavailable) is bool(fuse.fired)
     fuse.repair()

@@ -1,4 +1,6 @@
-"""Group commit: who is told what and when, what shares a transaction, what survives its neighbours, what is gathered."""
+"""Group commit: who is told what and when, what shares a transaction, what survives its neighbours,
+what is gathered.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Gate:
         assert self.open.wait(30.0)
 
 
-async def test_everything_that_waits_during_one_sync_shares_the_next_and_the_loop_goes_on_meanwhile(tmp_path):
+async def test_everything_that_waits_during_one_sync_shares_the_next_and_the_loop_goes_on_meanwhile(
+    tmp_path,
+):
     commits = list[str]()
 
     class Counting(sqlite3.Connection):
@@ -41,7 +45,10 @@ async def test_everything_that_waits_during_one_sync_shares_the_next_and_the_loo
             commits.extend([sql] if sql == "COMMIT" else [])
             return super().execute(sql, *arguments)
 
-    async with writing(tmp_path / "hearth.db", connect=lambda path, timeout: connect_writer(path, timeout, Counting)) as writer:
+    async with writing(
+        tmp_path / "hearth.db",
+        connect=lambda path, timeout: connect_writer(path, timeout, Counting),
+    ) as writer:
         gate = Gate()
         first = writer.submit(gate)
         await asyncio.to_thread(gate.reached.wait)
@@ -71,7 +78,14 @@ async def test_functions_run_in_the_order_in_which_they_came(tmp_path):
     assert seen == list(range(600))
 
 
-@for_each("defect", [note(2), lambda connection: connection.execute("SELECT * FROM nowhere"), lambda connection: 1 / 0])
+@for_each(
+    "defect",
+    [
+        note(2),
+        lambda connection: connection.execute("SELECT * FROM nowhere"),
+        lambda connection: 1 / 0,
+    ],
+)
 async def test_a_failing_function_fails_alone_and_leaves_nothing_behind(tmp_path, defect):
     def half_done(connection: sqlite3.Connection) -> None:
         note(100)(connection)
@@ -85,7 +99,9 @@ async def test_a_failing_function_fails_alone_and_leaves_nothing_behind(tmp_path
         gate.open.set()
         _, one, failed, three = await asyncio.gather(*results, return_exceptions=True)
         assert (one, three) == (1, 1)
-        assert isinstance(failed, sqlite3.IntegrityError | sqlite3.OperationalError | ZeroDivisionError)
+        assert isinstance(
+            failed, sqlite3.IntegrityError | sqlite3.OperationalError | ZeroDivisionError
+        )
     assert notes(tmp_path / "hearth.db") == [1, 2, 3]
 
 
@@ -131,10 +147,15 @@ async def test_what_finds_no_room_is_dropped_counted_and_reported_once(tmp_path)
         await slow
         await reports.well.wait()
     assert notes(tmp_path / "hearth.db") == [0, 1, 2, 3, 4]
-    assert [(report.fault, report.dropped) for report in reports.all] == [("overloaded", 1), (None, 3)]
+    assert [(report.fault, report.dropped) for report in reports.all] == [
+        ("overloaded", 1),
+        (None, 3),
+    ]
 
 
-async def test_closing_writes_what_waits_tidies_the_write_ahead_log_away_and_takes_no_more(tmp_path):
+async def test_closing_writes_what_waits_tidies_the_write_ahead_log_away_and_takes_no_more(
+    tmp_path,
+):
     async with writing(tmp_path / "hearth.db") as writer:
         for number in range(1000):
             writer.post(same_note(number))
@@ -169,7 +190,12 @@ async def test_a_loop_that_is_gone_does_not_trouble_the_thread(tmp_path):
 
 
 async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp_path):
-    done, loop, clock, steps = asyncio.Event(), asyncio.get_running_loop(), StoppedClock(), list[int]()
+    done, loop, clock, steps = (
+        asyncio.Event(),
+        asyncio.get_running_loop(),
+        StoppedClock(),
+        list[int](),
+    )
 
     def upkeep(_connection: sqlite3.Connection) -> bool:
         steps.append(1)
@@ -187,18 +213,24 @@ async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp
         assert len(steps) == 6
 
 
-async def test_a_reading_connection_can_write_nothing_and_the_write_ahead_log_is_folded_away_as_it_grows(tmp_path):
+async def test_a_reading_connection_can_write_nothing_and_the_write_ahead_log_is_folded_away_as_it_grows(
+    tmp_path,
+):
     path = tmp_path / "hearth.db"
     async with writing(path) as writer:
         for number in range(60):
             await writer.submit(note(number, "x" * 200_000))
         assert (tmp_path / "hearth.db-wal").stat().st_size < 6 << 20
         assert path.stat().st_size > 8 << 20
-        with closing(connect_reader(path, 0.1)) as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        with (
+            closing(connect_reader(path, 0.1)) as reader,
+            pytest.raises(sqlite3.OperationalError, match="readonly"),
+        ):
             note(99)(reader)
 
 
-# What nobody waits for is gathered; what somebody waits for is not. Gathering here takes longer than any test may.
+# What nobody waits for is gathered; what somebody waits for is not. Gathering here takes longer
+# than any test may.
 
 GATHER_S = 1e6
 
@@ -241,7 +273,9 @@ COMING = st.lists(st.booleans(), max_size=4)
 
 
 @given(st.lists(st.tuples(COMING, st.integers(1, 4), COMING, st.booleans()), max_size=12))
-def test_whatever_comes_before_and_during_attempts_that_fail_or_not_is_tried_in_order_and_heard_of_once(rounds):
+def test_whatever_comes_before_and_during_attempts_that_fail_or_not_is_tried_in_order_and_heard_of_once(
+    rounds,
+):
     backlog, waiting = Backlog(8, gather_s=0.0), list[Write]()
 
     def come(somebody: list[bool]) -> list[Write]:
@@ -259,5 +293,8 @@ def test_whatever_comes_before_and_during_attempts_that_fail_or_not_is_tried_in_
             assert backlog.put_back(taken) == [write for write in tried if write.future is not None]
             waiting = [*(write for write in tried if write.future is None), *came]
             fresh = any(write.future is not None for write in came)
-        assert (backlog._awaited, backlog._fresh) == (sum(write.future is not None for write in waiting), fresh)
+        assert (backlog._awaited, backlog._fresh) == (
+            sum(write.future is not None for write in waiting),
+            fresh,
+        )
     assert backlog.clear() == waiting

@@ -1,4 +1,6 @@
-"""A table of cases for one test: what is checked of every row in one go, where a test of its own per row would only cost time."""
+"""A table of cases for one test: what is checked of every row in one go, where a test of its own
+per row would only cost time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ Test = Callable[..., Any]
 
 
 def for_each(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Test], Test]:
-    """Run a test for each row; names and rows as `pytest.mark.parametrize` has them. A failure says in a note which row it was."""
+    """Run a test for each row; names and rows as `pytest.mark.parametrize` has them.
+
+    A failure says in a note which row it was.
+    """
     keys = (names,) if isinstance(names, str) else names
     cases = [dict(zip(keys, _values(row, len(keys)), strict=True)) for row in rows]
     assert cases, "a table without rows checks nothing"

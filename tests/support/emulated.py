@@ -1,7 +1,8 @@
-"""The emulator without its sockets: both backend ports over `hearth.emulator`, on the test's own loop, also in virtual time.
+"""The emulator without its sockets: both backend ports over `hearth.emulator`, on the test's own
+loop, also in virtual time.
 
-An answer is the emulator's own, chunk by chunk, at its own instants; a caller who leaves is a handler that is
-cancelled, as its HTTP server does it.
+An answer is the emulator's own, chunk by chunk, at its own instants; a caller who leaves is a
+handler that is cancelled, as its HTTP server does it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from hearth.emulator.models import OllamaError
 from hearth.emulator.prompts import Ask, read_options
 from hearth.emulator.wire import Call, Handler
 from hearth.errors import BackendError, BadRequest
-from hearth.types import BackendCall, Headers, InstalledModel, LoadOptions, ResidentModel, canonical_model
+from hearth.types import (
+    BackendCall,
+    Headers,
+    InstalledModel,
+    LoadOptions,
+    ResidentModel,
+    canonical_model,
+)
 
 HANDLERS: Mapping[str, Handler] = {
     Endpoint.CHAT: generation.chat,
@@ -44,7 +52,9 @@ class _Call(Call):
     """One whose answer goes into a queue: the status first, then chunks, None at the end."""
 
     def __init__(self, call: BackendCall, engine: Engine) -> None:
-        super().__init__(cast("web.Request", _Asked(call.path)), engine, engine.clock.monotonic(), call.body)
+        super().__init__(
+            cast("web.Request", _Asked(call.path)), engine, engine.clock.monotonic(), call.body
+        )
         self.news: asyncio.Queue[int | bytes | None] = asyncio.Queue()
         self.media = ""
         self._status: int | None = None
@@ -66,7 +76,9 @@ class _Call(Call):
             self._begin(self._planned)
             self.news.put_nowait(chunk)
 
-    async def whole(self, body: bytes = b"", content_type: str | None = None, *, status: int = 200) -> None:
+    async def whole(
+        self, body: bytes = b"", content_type: str | None = None, *, status: int = 200
+    ) -> None:
         self.media = content_type or ""
         self._begin(status)
         self.news.put_nowait(body)
@@ -98,7 +110,10 @@ class _Exchange:
 
 
 class EmulatedOllama:
-    """`GenerationBackend` and `ModelControl` of one emulated server; `async with` it. `altered` may change a call on its way to it."""
+    """`GenerationBackend` and `ModelControl` of one emulated server; `async with` it.
+
+    `altered` may change a call on its way to it.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -146,11 +161,18 @@ class EmulatedOllama:
         return "0.33.0"
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        return tuple(InstalledModel(name=known.name.short, digest=known.digest) for known in self.engine.catalogue.newest_first())
+        return tuple(
+            InstalledModel(name=known.name.short, digest=known.digest)
+            for known in self.engine.catalogue.newest_first()
+        )
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         return tuple(
-            ResidentModel(name=runner.name, size_mib=runner.model.size_bytes / MIB, vram_mib=runner.vram_bytes / MIB)
+            ResidentModel(
+                name=runner.name,
+                size_mib=runner.model.size_bytes / MIB,
+                vram_mib=runner.vram_bytes / MIB,
+            )
             for runner in self.engine.runners()
             if not runner.died.is_set()
         )
@@ -165,7 +187,9 @@ class EmulatedOllama:
         wanted = {} if options.num_ctx is None else {"num_ctx": options.num_ctx}
         installed = self.engine.catalogue.require(model)
         ask = Ask(model=model, stream=False, options=dict(wanted))
-        read = read_options(installed.model, ask, default_num_ctx=self.engine.default_context_tokens)
+        read = read_options(
+            installed.model, ask, default_num_ctx=self.engine.default_context_tokens
+        )
         async with self.engine.lease(installed, read.load_key, float("inf")):
             pass
 

@@ -1,7 +1,9 @@
-"""Anthropic's Messages API as a real server on loopback: it streams, it bills, and it fails in every way that a test asks for.
+"""Anthropic's Messages API as a real server on loopback: it streams, it bills, and it fails in
+every way that a test asks for.
 
-What it charges is on record call by call (`bills`), in nano-USD at `RATES`: the prompt from the moment it has
-begun to answer, the output token by token as it sends them. Tests compare the house's own books with that. Used by tests only.
+What it charges is on record call by call (`bills`), in nano-USD at `RATES`: the prompt from the
+moment it has begun to answer, the output token by token as it sends them. Tests compare the house's
+own books with that. Used by tests only.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from aiohttp import web
 from hearth.types import BilledTokens, Rates
 
 KEY = "sk-ant-fake-0123456789"
-RATES = Rates.in_usd(input_usd=1.0, output_usd=5.0, cache_read_usd=0.1, cache_write_usd=1.25, cache_write_hour_usd=2.0)
+RATES = Rates.in_usd(
+    input_usd=1.0,
+    output_usd=5.0,
+    cache_read_usd=0.1,
+    cache_write_usd=1.25,
+    cache_write_hour_usd=2.0,
+)
 PROMPT_TOKENS = 40
 WORDS = ("Hello", " there", ",", " friend", "!")
 
@@ -27,14 +35,13 @@ class Script:
     """How one call is answered.
 
     Attributes:
-        status, body, headers: of an answer that is no stream; 200 streams.
-        words: the text, one token each.
-        cut_after: the connection ends after so many words; error_after: an error event comes instead; stall_after: nothing more comes.
-        hold: no head is sent until the caller has gone; garbage: comes where the stream is cut, or with `no_start` in place of all events.
+        status, body, headers: of an answer that is no stream; 200 streams. words: the text, one
+        token each. cut_after: the connection ends after so many words; error_after: an error event
+        comes instead; stall_after: nothing more comes. hold: no head is sent until the caller has
+        gone; garbage: comes where the stream is cut, or with `no_start` in place of all events.
         error_type: of that event; no_stop: the stream ends in order but without `message_stop`.
-        pings: signs of life before the first word and while it stalls.
-        tool: answers with a call of this tool, with an argument `city`.
-        usage: more of the usage than the prompt's plain tokens.
+        pings: signs of life before the first word and while it stalls. tool: answers with a call of
+        this tool, with an argument `city`. usage: more of the usage than the prompt's plain tokens.
     """
 
     status: int = 200
@@ -57,7 +64,11 @@ class Script:
 def refusal(status: int, kind: str, message: str = "no", **headers: str) -> Script:
     """An error answer; header names with `_` for `-`."""
     fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Script(status=status, body={"type": "error", "error": {"type": kind, "message": message}}, headers=fields)
+    return Script(
+        status=status,
+        body={"type": "error", "error": {"type": kind, "message": message}},
+        headers=fields,
+    )
 
 
 @dataclass
@@ -102,8 +113,13 @@ class FakeClaude:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        if KEY not in (request.headers.get("x-api-key"), request.headers.get("authorization", "").removeprefix("Bearer ")):
-            return web.json_response(refusal(401, "authentication_error", f"invalid x-api-key {KEY}").body, status=401)
+        if KEY not in (
+            request.headers.get("x-api-key"),
+            request.headers.get("authorization", "").removeprefix("Bearer "),
+        ):
+            return web.json_response(
+                refusal(401, "authentication_error", f"invalid x-api-key {KEY}").body, status=401
+            )
         if request.method != "POST" or request.path != "/v1/messages":
             return web.json_response(refusal(404, "not_found_error").body, status=404)
         self.requests.append(await request.json())
@@ -121,7 +137,13 @@ class FakeClaude:
         if script.hold:
             self.stalling.set()
             await asyncio.Event().wait()
-        response = web.StreamResponse(headers={"content-type": "text/event-stream", "request-id": "req_fake", **script.headers})
+        response = web.StreamResponse(
+            headers={
+                "content-type": "text/event-stream",
+                "request-id": "req_fake",
+                **script.headers,
+            }
+        )
         await response.prepare(request)
         bill = Bill(tokens=_prompt(script))
         self.bills.append(bill)
@@ -132,13 +154,17 @@ class FakeClaude:
             if event is None:
                 await self._end_early(request, response, script)
                 return response
-            await response.write(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), json.dumps(event).encode()))
+            await response.write(
+                b"event: %s\ndata: %s\n\n" % (event["type"].encode(), json.dumps(event).encode())
+            )
             bill.tokens = replace(bill.tokens, output=output)
             await asyncio.sleep(0)
         bill.complete = True
         return response
 
-    async def _end_early(self, request: web.Request, response: web.StreamResponse, script: Script) -> None:
+    async def _end_early(
+        self, request: web.Request, response: web.StreamResponse, script: Script
+    ) -> None:
         if script.stall_after is not None:
             self.stalling.set()
             while script.pings:
@@ -155,14 +181,33 @@ def _prompt(script: Script) -> BilledTokens:
     usage, read = script.usage, script.usage.get("cache_read_input_tokens", 0)
     hour = usage.get("cache_creation", {}).get("ephemeral_1h_input_tokens", 0)
     written = usage.get("cache_creation_input_tokens", 0) - hour
-    return BilledTokens(input=usage.get("input_tokens", PROMPT_TOKENS), cache_read=read, cache_write=written, cache_write_hour=hour)
+    return BilledTokens(
+        input=usage.get("input_tokens", PROMPT_TOKENS),
+        cache_read=read,
+        cache_write=written,
+        cache_write_hour=hour,
+    )
 
 
 def _events(script: Script, model: str) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Events with the output tokens that are charged once they are sent; None where the stream ends before its time."""
+    """Events with the output tokens that are charged once they are sent; None where the stream ends
+    before its time.
+    """
     usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": 0, **script.usage}
-    message: dict[str, Any] = {"id": "msg_fake", "type": "message", "role": "assistant", "model": model, "content": []}
-    yield 0, {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}}
+    message: dict[str, Any] = {
+        "id": "msg_fake",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+    }
+    yield (
+        0,
+        {
+            "type": "message_start",
+            "message": {**message, "stop_reason": None, "stop_sequence": None, "usage": usage},
+        },
+    )
     for _ in range(script.pings):
         yield 0, {"type": "ping"}
     block: dict[str, Any] = {"type": "text", "text": ""}
@@ -175,10 +220,15 @@ def _events(script: Script, model: str) -> Iterator[tuple[int, dict[str, Any] | 
             yield count, None
             return
         if count == script.error_after:
-            yield count, {"type": "error", "error": {"type": script.error_type, "message": "it failed"}}
+            yield (
+                count,
+                {"type": "error", "error": {"type": script.error_type, "message": "it failed"}},
+            )
             return
         delta: dict[str, Any] = (
-            {"type": "text_delta", "text": word} if script.tool is None else {"type": "input_json_delta", "partial_json": word}
+            {"type": "text_delta", "text": word}
+            if script.tool is None
+            else {"type": "input_json_delta", "partial_json": word}
         )
         yield count + 1, {"type": "content_block_delta", "index": 0, "delta": delta}
     output = len(words)

@@ -1,4 +1,5 @@
-"""One answer of a fake Ollama: its chunks come at their instants, break as scripted, and what happened is on record.
+"""One answer of a fake Ollama: its chunks come at their instants, break as scripted, and what
+happened is on record.
 
 Used by `fake_ollama` only.
 """
@@ -29,7 +30,9 @@ class CallFault(StrEnum):
     RUNNER_DIED = "runner_died"
     """The same, in the words of an Ollama whose model died at work."""
     RUNNER_DIES = "runner_dies"
-    """Half of the chunks, then what Ollama says where the model dies within a stream, and a clean end."""
+    """Half of the chunks, then what Ollama says where the model dies within a stream, and a clean
+    end.
+    """
     ERROR_LINE = "error_line"
     """The first chunk, then an error line and a clean end."""
     NO_DONE = "no_done"
@@ -61,9 +64,17 @@ class CallRecord:
 
 
 class FakeExchange(Taking):
-    """The `Exchange` of one call: chunks become available at their instants and are lost when it is closed."""
+    """The `Exchange` of one call: chunks become available at their instants and are lost when it is
+    closed.
+    """
 
-    def __init__(self, record: CallRecord, answer: wire.Answer, instants: tuple[float, ...], at_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        record: CallRecord,
+        answer: wire.Answer,
+        instants: tuple[float, ...],
+        at_end: Callable[[], None],
+    ) -> None:
         self._record = record
         self._answer = answer
         self._instants = instants

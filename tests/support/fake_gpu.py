@@ -1,7 +1,8 @@
-"""The one GPU that a fake Ollama computes on: what is in its memory, what runs on it, and every rule that was broken.
+"""The one GPU that a fake Ollama computes on: what is in its memory, what runs on it, and every
+rule that was broken.
 
-It never decides and never waits; `fake_ollama` tells it what happens and when. Broken rules are recorded, not raised, so that a
-scenario goes on as it would in a house; `check` raises at the end.
+It never decides and never waits; `fake_ollama` tells it what happens and when. Broken rules are
+recorded, not raised, so that a scenario goes on as it would in a house; `check` raises at the end.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ class FakeModel:
     """A model on the fake's disk.
 
     Attributes:
-        load_s: from the request to load it until it serves.
-        unload_s: from the request to drop it until its memory is free.
-        vram_mib: what it takes of the GPU; smaller than `size_mib` means that the rest is on the CPU.
-        parallel: generations at a time.
-        embedding_only: it knows no `/api/generate` and no `/api/chat`.
-        capabilities: what the server says that it can do; None where it does not say.
+        load_s: from the request to load it until it serves. unload_s: from the request to drop it
+        until its memory is free. vram_mib: what it takes of the GPU; smaller than `size_mib` means
+        that the rest is on the CPU. parallel: generations at a time. embedding_only: it knows no
+        `/api/generate` and no `/api/chat`. capabilities: what the server says that it can do; None
+        where it does not say.
     """
 
     name: str
@@ -85,22 +85,37 @@ class FakeGpu:
         return context_tokens in {None, occupant.context_tokens}
 
     def resident(self) -> tuple[ResidentModel, ...]:
-        """As `/api/ps` lists them: a model is absent while it loads and present until it is gone."""
-        return tuple(self._listed(name) for name, occupant in self._occupants.items() if occupant.place is not Place.LOADING)
+        """As `/api/ps` lists them: a model is absent while it loads and present until it is
+        gone.
+        """
+        return tuple(
+            self._listed(name)
+            for name, occupant in self._occupants.items()
+            if occupant.place is not Place.LOADING
+        )
 
     def _listed(self, name: str) -> ResidentModel:
         model = self.models[name]
         size_mib = model.vram_mib if model.size_mib is None else model.size_mib
         context_tokens = self._occupants[name].context_tokens
-        return ResidentModel(name=name, size_mib=size_mib, vram_mib=model.vram_mib, context_tokens=context_tokens)
+        return ResidentModel(
+            name=name, size_mib=size_mib, vram_mib=model.vram_mib, context_tokens=context_tokens
+        )
 
     def taken_mib(self, at: float) -> list[float]:
         """What each model takes of the card: in a load, a part that grows with the time."""
-        return [self._taken_mib(self.models[name], occupant, at) for name, occupant in self._occupants.items()]
+        return [
+            self._taken_mib(self.models[name], occupant, at)
+            for name, occupant in self._occupants.items()
+        ]
 
     def _taken_mib(self, model: FakeModel, occupant: Occupant, at: float) -> float:
         is_part = occupant.place is Place.LOADING and model.load_s > 0
-        return model.vram_mib * min(1.0, (at - occupant.came_at) / model.load_s) if is_part else model.vram_mib
+        return (
+            model.vram_mib * min(1.0, (at - occupant.came_at) / model.load_s)
+            if is_part
+            else model.vram_mib
+        )
 
     def begin(self, name: str, at: float) -> None:
         self.in_flight[name] += 1
@@ -108,7 +123,10 @@ class FakeGpu:
         if self.place(name) is not Place.LOADED:
             self._broken(at, f"a generation on {name}, which is {self.place(name) or 'not loaded'}")
         if self.in_flight[name] > self.models[name].parallel:
-            self._broken(at, f"{self.in_flight[name]} generations on {name}, which serves {self.models[name].parallel}")
+            self._broken(
+                at,
+                f"{self.in_flight[name]} generations on {name}, which serves {self.models[name].parallel}",
+            )
 
     def read(self, name: str, at: float) -> None:
         if self.place(name) is not Place.LOADED:
@@ -145,9 +163,16 @@ class FakeGpu:
         if self._capacity_mib is None:
             fits = len(self._occupants) == 1
         else:
-            fits = math.fsum(self.models[other].vram_mib for other in self._occupants) <= self._capacity_mib
+            fits = (
+                math.fsum(self.models[other].vram_mib for other in self._occupants)
+                <= self._capacity_mib
+            )
         if not fits:
-            beside = ", ".join(f"{other} ({occupant.place})" for other, occupant in self._occupants.items() if other != name)
+            beside = ", ".join(
+                f"{other} ({occupant.place})"
+                for other, occupant in self._occupants.items()
+                if other != name
+            )
             self._broken(at, f"{name} is loaded beside {beside}: no room")
 
     def _broken(self, at: float, rule: str) -> None:

@@ -1,15 +1,18 @@
-"""An Ollama inside the test: both backend ports over one fake GPU, in loop time, with scripted faults and a log of every call.
+"""An Ollama inside the test: both backend ports over one fake GPU, in loop time, with scripted
+faults and a log of every call.
 
-Works on any event loop; in virtual time every duration is exact. It stands for the model server only: it never queues and never
-swaps by itself, so whoever drives it badly finds that in `violations`. End a scenario with `check()`.
+Works on any event loop; in virtual time every duration is exact. It stands for the model server
+only: it never queues and never swaps by itself, so whoever drives it badly finds that in
+`violations`. End a scenario with `check()`.
 
     ollama = FakeOllama(FakeModel(name="a"), FakeModel(name="b", load_s=5.0))
     ollama.next_calls(None, CallFault.GONE_MID_STREAM)      # the second call breaks
     ...
     ollama.check()
 
-How long a call takes is what the `service` callable says, by default `service_asked_for`: the JSON field `"fake"` of the body
-(`{"service_s": 2.0, "first_byte_s": 0.1, "chunks": 5}`) or the header `x-fake-service-s`.
+How long a call takes is what the `service` callable says, by default `service_asked_for`: the JSON
+field `"fake"` of the body (`{"service_s": 2.0, "first_byte_s": 0.1, "chunks": 5}`) or the header
+`x-fake-service-s`.
 """
 
 from __future__ import annotations
@@ -23,14 +26,31 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from hearth.errors import BackendGone, BackendProtocolError, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
+from hearth.errors import (
+    BackendGone,
+    BackendProtocolError,
+    BackendUnreachable,
+    HearthError,
+    ModelNotFound,
+    SwapFailed,
+)
 from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel, canonical_model
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
 from tests.support.fake_gpu import FakeGpu, FakeModel, Place
 from tests.support.ollama_wire import Service
 
-__all__ = ["CallFault", "CallRecord", "ControlRecord", "Ending", "FakeModel", "FakeOllama", "LoadFault", "Service", "UnloadFault"]
+__all__ = [
+    "CallFault",
+    "CallRecord",
+    "ControlRecord",
+    "Ending",
+    "FakeModel",
+    "FakeOllama",
+    "LoadFault",
+    "Service",
+    "UnloadFault",
+]
 
 LATE_BY_S = 1.0
 SLOW_FACTOR = 10.0
@@ -65,7 +85,9 @@ class ControlRecord:
 def service_asked_for(call: BackendCall) -> Service:
     """Service times that the call itself names, else the defaults of `Service`."""
     asked = _body_of(call).get("fake") or {}
-    named = {key: asked[key] for key in ("service_s", "first_byte_s", "prompt_tokens") if key in asked}
+    named = {
+        key: asked[key] for key in ("service_s", "first_byte_s", "prompt_tokens") if key in asked
+    }
     for name, value in call.headers:
         if name == b"x-fake-service-s":
             named["service_s"] = float(value)
@@ -168,7 +190,11 @@ class FakeOllama:
         self.gpu.drop(model)
 
     def delete(self, model: str) -> None:
-        """Take it off the disk. In memory it stays, where no call reaches it by name; as in Ollama, the next load may have its room."""
+        """Take it off the disk.
+
+        In memory it stays, where no call reaches it by name; as in Ollama, the next load may have
+        its room.
+        """
         self._deleted.add(self.gpu.models[model].name)
 
     def install(self, model: str) -> None:
@@ -187,7 +213,9 @@ class FakeOllama:
         self.gpu.clear()
 
     def list_oddly(self, problem: str) -> None:
-        """From now on what is loaded is not said as Ollama says it; until this is called with an empty text."""
+        """From now on what is loaded is not said as Ollama says it; until this is called with an
+        empty text.
+        """
         self._problem = problem
 
     def fall_silent(self) -> None:
@@ -204,7 +232,9 @@ class FakeOllama:
             answer = partial(self.render, call.path, body)
             return await self._shown(call, body, self.renderings, self.render_s, answer)
         if body.get("raw") and not body["stream"]:
-            return await self._shown(call, body, self.counts, 0.0, partial(wire.counted, self.count(body["prompt"])))
+            return await self._shown(
+                call, body, self.counts, 0.0, partial(wire.counted, self.count(body["prompt"]))
+            )
         fault = self._call_faults.popleft() if self._call_faults else None
         record = self._log(call, _name_in(body, self.gpu.models))
         if self._down or fault is CallFault.REFUSE:
@@ -229,7 +259,11 @@ class FakeOllama:
     ) -> FakeExchange:
         """A prompt takes no slot, but its model has to be there: Ollama would load it."""
         record = CallRecord(
-            path=call.path, model=_name_in(body, self.gpu.models), body=call.body, headers=call.headers, opened_at=self._now()
+            path=call.path,
+            model=_name_in(body, self.gpu.models),
+            body=call.body,
+            headers=call.headers,
+            opened_at=self._now(),
         )
         log.append(record)
         if self._down:
@@ -238,9 +272,14 @@ class FakeOllama:
         answer = self._refusal(call.path, record.model, None)
         if answer is None and record.model is not None:
             self._read(record.model, record.opened_at)
-            answer = shown(record.opened_at) or wire.answer(call.path, body, Service(), record.opened_at)
+            answer = shown(record.opened_at) or wire.answer(
+                call.path, body, Service(), record.opened_at
+            )
         exchange = FakeExchange(
-            record, answer or wire.error(call.path, 400, "model is required"), (record.opened_at + after_s,), lambda: None
+            record,
+            answer or wire.error(call.path, 400, "model is required"),
+            (record.opened_at + after_s,),
+            lambda: None,
         )
         await exchange.head()
         return exchange
@@ -249,11 +288,15 @@ class FakeOllama:
         self.gpu.read(model, at)
 
     def _log(self, call: BackendCall, model: str | None) -> CallRecord:
-        record = CallRecord(path=call.path, model=model, body=call.body, headers=call.headers, opened_at=self._now())
+        record = CallRecord(
+            path=call.path, model=model, body=call.body, headers=call.headers, opened_at=self._now()
+        )
         self.calls.append(record)
         return record
 
-    def _exchange(self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None) -> FakeExchange:
+    def _exchange(
+        self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None
+    ) -> FakeExchange:
         refusal = self._refusal(call.path, record.model, fault)
         if refusal is not None or record.model is None:
             answer = refusal or wire.error(call.path, 400, "model is required")
@@ -262,7 +305,11 @@ class FakeOllama:
         if fault is CallFault.SLOW:
             service = replace(service, service_s=service.service_s * SLOW_FACTOR)
         refused, self.refuse_next = self.refuse_next, ""
-        answer = wire.error(call.path, 400, refused) if refused else wire.answer(call.path, body, service, record.opened_at)
+        answer = (
+            wire.error(call.path, 400, refused)
+            if refused
+            else wire.answer(call.path, body, service, record.opened_at)
+        )
         instants = _instants(record.opened_at, service, len(answer.chunks))
         exchange = FakeExchange(record, answer, instants, self._occupy(record, record.model))
         exchange.break_with(CallFault.SILENT if record.model in self._wedged else fault)
@@ -281,11 +328,19 @@ class FakeOllama:
     def _refusal(self, path: str, model: str | None, fault: CallFault | None) -> wire.Answer | None:
         """What needs no GPU: listings and errors."""
         if not wire.needs_model(path):
-            has = self.gpu.models[model].capabilities if model is not None and self._has(model) else None
+            has = (
+                self.gpu.models[model].capabilities
+                if model is not None and self._has(model)
+                else None
+            )
             return wire.listing(path, self._listed(), self.gpu.resident(), has)
         if model is not None and not self._has(model):
             return wire.error(path, 404, f"model '{model}' not found")
-        if model is not None and self.gpu.models[model].embedding_only and not wire.is_embedding(path):
+        if (
+            model is not None
+            and self.gpu.models[model].embedding_only
+            and not wire.is_embedding(path)
+        ):
             return wire.error(path, 400, f'"{model}" does not support generate')
         if fault is CallFault.RUNNER_DIED:
             return wire.error(path, 500, wire.RUNNER_DIED)
@@ -339,7 +394,9 @@ class FakeOllama:
         return self.process_mib(self._now())
 
     async def load(self, model: str, options: LoadOptions) -> None:
-        self.control.append(ControlRecord(at=self._now(), kind="load", model=model, options=options))
+        self.control.append(
+            ControlRecord(at=self._now(), kind="load", model=model, options=options)
+        )
         fault = self._load_faults.popleft() if self._load_faults else None
         if self._down or not self._has(model) or fault is LoadFault.NOT_FOUND:
             await self._reach()
@@ -364,7 +421,9 @@ class FakeOllama:
             raise ModelNotFound(f"model '{model}' not found")
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        self.probes.append(ControlRecord(at=self._now(), kind="probe", model=model, options=options))
+        self.probes.append(
+            ControlRecord(at=self._now(), kind="probe", model=model, options=options)
+        )
         await asyncio.sleep(timeout_s if model in self._wedged else 0)
         return model not in self._wedged
 
@@ -384,7 +443,9 @@ class FakeOllama:
         if self._down:
             raise BackendUnreachable
 
-    def _begin_load(self, model: str, options: LoadOptions, fault: LoadFault | None) -> asyncio.Future[None]:
+    def _begin_load(
+        self, model: str, options: LoadOptions, fault: LoadFault | None
+    ) -> asyncio.Future[None]:
         for orphan in self._deleted:
             self.gpu.drop(orphan)
         self.gpu.start_load(model, options.num_ctx, self._now())
@@ -392,11 +453,17 @@ class FakeOllama:
         done.add_done_callback(lambda settled: settled.cancelled() or settled.exception())
         self._loading[model] = done
         if fault not in {LoadFault.LATE, LoadFault.NEVER}:
-            error = SwapFailed("llama-server process has terminated: signal: killed") if fault is LoadFault.FAIL else None
+            error = (
+                SwapFailed("llama-server process has terminated: signal: killed")
+                if fault is LoadFault.FAIL
+                else None
+            )
             self._later(self.gpu.models[model].load_s, lambda: self._end_load(model, done, error))
         return done
 
-    def _give_up_load(self, model: str, done: asyncio.Future[None], fault: LoadFault | None) -> None:
+    def _give_up_load(
+        self, model: str, done: asyncio.Future[None], fault: LoadFault | None
+    ) -> None:
         """Its connection was closed, with which a load ends."""
         if fault is LoadFault.LATE:
             self._later(LATE_BY_S, lambda: self._end_load(model, done, None))
@@ -435,9 +502,14 @@ class FakeOllama:
 
 
 def _instants(opened_at: float, service: Service, chunks: int) -> tuple[float, ...]:
-    """When each chunk is there: the first at `first_byte_s`, the last at exactly `service_s`, the others evenly between."""
+    """When each chunk is there: the first at `first_byte_s`, the last at exactly `service_s`, the
+    others evenly between.
+    """
     if chunks == 1:
         return (opened_at + service.service_s,)
     first_s = min(service.first_byte_s, service.service_s)
     step_s = (service.service_s - first_s) / (chunks - 1)
-    return (*(opened_at + first_s + step_s * index for index in range(chunks - 1)), opened_at + service.service_s)
+    return (
+        *(opened_at + first_s + step_s * index for index in range(chunks - 1)),
+        opened_at + service.service_s,
+    )

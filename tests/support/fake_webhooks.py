@@ -1,7 +1,9 @@
-"""Where alerts go in tests: a Discord, an ntfy and a webhook that answer as told, as a real server and in memory for virtual time.
+"""Where alerts go in tests: a Discord, an ntfy and a webhook that answer as told, as a real server
+and in memory for virtual time.
 
-`Webhooks` is the behaviour: it keeps what came, refuses what Discord would refuse, and else answers from a script. `serving` puts it
-behind a real socket; `MemoryPoster` hands posts to it without one. `tests/alerts/test_poster.py` compares the two.
+`Webhooks` is the behaviour: it keeps what came, refuses what Discord would refuse, and else answers
+from a script. `serving` puts it behind a real socket; `MemoryPoster` hands posts to it without one.
+`tests/alerts/test_poster.py` compares the two.
 """
 
 from __future__ import annotations
@@ -45,11 +47,15 @@ CREATED = Reply(200, {"Content-Type": "application/json"}, b'{"id": "1"}')
 REPLIES: Mapping[str, Reply] = {
     "204": OK,
     "200": CREATED,
-    "200 with the bucket empty": Reply(204, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset-After": "1.5"}),
+    "200 with the bucket empty": Reply(
+        204, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset-After": "1.5"}
+    ),
     "302": Reply(302, {"Location": "/elsewhere"}),
     "400": Reply(400, {}, b'{"code": 50006}'),
     "401": Reply(401, {}, b'{"code": 50027}'),
-    "404": Reply(404, {"Content-Type": "application/json"}, b'{"message": "Unknown Webhook", "code": 10015}'),
+    "404": Reply(
+        404, {"Content-Type": "application/json"}, b'{"message": "Unknown Webhook", "code": 10015}'
+    ),
     "429 json": limited(0.3),
     "429 json with Via": limited(0.3, Via="1.1 google"),
     "429 header": limited(None, Retry_After="7"),
@@ -88,12 +94,22 @@ def why_discord_refuses(body: bytes) -> str | None:
     if not 1 <= len(embeds) <= 10 or sum(sizes) > 6000 or len(said.get("content", "")) > 2000:
         return "size"
     return next(
-        (name for embed in embeds for name, most in (("title", 256), ("description", 4096)) if not 1 <= len(embed[name]) <= most), None
+        (
+            name
+            for embed in embeds
+            for name, most in (("title", 256), ("description", 4096))
+            if not 1 <= len(embed[name]) <= most
+        ),
+        None,
     )
 
 
 class Webhooks:
-    """The behaviour. `script` answers the next posts, `default` all others; a path may have a reply of its own in `at_path`."""
+    """The behaviour.
+
+    `script` answers the next posts, `default` all others; a path may have a reply of its own in
+    `at_path`.
+    """
 
     def __init__(self, *replies: Reply, default: Reply = OK) -> None:
         self.script = deque(replies)
@@ -106,16 +122,24 @@ class Webhooks:
         self.arrived, self.released = asyncio.Event(), asyncio.Event()
         self.connections: set[asyncio.Transport] = set()
 
-    def take(self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes) -> Reply:
+    def take(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> Reply:
         problem = why_discord_refuses(body) if path.startswith("/api/webhooks/") else None
         if problem is not None:
             self.refused.append(problem)
             reply = Reply(400)
         else:
-            reply = self.at_path.get(path) or (self.script.popleft() if self.script else self.default)
+            reply = self.at_path.get(path) or (
+                self.script.popleft() if self.script else self.default
+            )
         accepted = 200 <= reply.status < 300 and not reply.stall and not reply.reset
         at = asyncio.get_running_loop().time()
-        self.seen.append(Received(path, dict(query), {k.lower(): v for k, v in headers.items()}, body, at, accepted))
+        self.seen.append(
+            Received(
+                path, dict(query), {k.lower(): v for k, v in headers.items()}, body, at, accepted
+            )
+        )
         self.arrived.set()
         return reply
 

@@ -1,6 +1,7 @@
 """What must hold after every decision, checked in tests and in the simulator.
 
-`check` looks at one state; `DecisionChecker` also watches the sequence of actions. Both raise `InvariantBroken` and name what broke.
+`check` looks at one state; `DecisionChecker` also watches the sequence of actions. Both raise
+`InvariantBroken` and name what broke.
 """
 
 from __future__ import annotations
@@ -35,26 +36,51 @@ def check(state: State) -> None:
     _require(not waiting & set(running), "an item waits and runs")
     _require(waiting <= state.entries.keys(), "a line holds an item that has left")
     for sequence, entry in state.entries.items():
-        _require(entry.item.sequence == sequence, f"item {sequence} is filed under a foreign number")
-        _require((entry.place == "waiting") == (sequence in waiting), f"item {sequence} is {entry.place} but the lines disagree")
+        _require(
+            entry.item.sequence == sequence, f"item {sequence} is filed under a foreign number"
+        )
+        _require(
+            (entry.place == "waiting") == (sequence in waiting),
+            f"item {sequence} is {entry.place} but the lines disagree",
+        )
     for lines in state.waiting.lines:
         for model, line in lines.items():
             keys = [entry.key for entry in line]
-            _require(bool(line) and keys == sorted(set(keys)), f"the line for {model} is empty or out of order")
+            _require(
+                bool(line) and keys == sorted(set(keys)),
+                f"the line for {model} is empty or out of order",
+            )
     for resident in residents:
-        _require(resident.phase == "ready" or not resident.running, f"{resident.model} runs work while {resident.phase}")
-        _require(resident.reserved_mib is None or resident.reserved_mib >= 0, "a reservation is negative")
+        _require(
+            resident.phase == "ready" or not resident.running,
+            f"{resident.model} runs work while {resident.phase}",
+        )
+        _require(
+            resident.reserved_mib is None or resident.reserved_mib >= 0, "a reservation is negative"
+        )
         for entry in resident.running.values():
-            _require(entry.model == resident.model, f"item {entry.item.sequence} runs on {entry.model}, not {resident.model}")
-            _require(entry.item.model in {None, resident.model}, f"item {entry.item.sequence} runs on a model it did not ask for")
+            _require(
+                entry.model == resident.model,
+                f"item {entry.item.sequence} runs on {entry.model}, not {resident.model}",
+            )
+            _require(
+                entry.item.model in {None, resident.model},
+                f"item {entry.item.sequence} runs on a model it did not ask for",
+            )
     loading = sum(resident.phase in {"loading", "cutting"} for resident in residents)
     unloading = state.residency.unloading
-    _require(bool(loading or unloading) == (state.residency.swap is not None), "the swap and the phases of the residents disagree")
+    _require(
+        bool(loading or unloading) == (state.residency.swap is not None),
+        "the swap and the phases of the residents disagree",
+    )
     _require(loading <= 1 and not (loading and unloading), "two swaps are under way")
 
 
 class DecisionChecker:
-    """Runs a scheduler and judges every decision it takes. A drop-in for it in tests and in the simulator."""
+    """Runs a scheduler and judges every decision it takes.
+
+    A drop-in for it in tests and in the simulator.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -75,7 +101,13 @@ class DecisionChecker:
         check(self.state)
         for action in actions:
             self._judge(action)
-        self._judge_starts([self.state.entries[action.sequence] for action in actions if isinstance(action, Dispatch)])
+        self._judge_starts(
+            [
+                self.state.entries[action.sequence]
+                for action in actions
+                if isinstance(action, Dispatch)
+            ]
+        )
         self._never_idle_beside_ready_work(now)
 
     def _judge(self, action: Action) -> None:
@@ -83,19 +115,34 @@ class DecisionChecker:
         match action:
             case Dispatch(sequence=sequence, attempt=attempt, model=model):
                 _require(sequence not in self._over, f"item {sequence} runs after its end")
-                _require(attempt == self._attempts.get(sequence, 0) + 1, f"item {sequence}: attempt {attempt} is out of order")
+                _require(
+                    attempt == self._attempts.get(sequence, 0) + 1,
+                    f"item {sequence}: attempt {attempt} is out of order",
+                )
                 self._attempts[sequence] = attempt
                 resident = state.residency.residents[model]
-                _require(len(resident.running) <= state.settings.parallel(model), f"{model} runs more than it has slots")
+                _require(
+                    len(resident.running) <= state.settings.parallel(model),
+                    f"{model} runs more than it has slots",
+                )
             case Stop(sequence=sequence):
                 self._judge_stop(action, state.entries[sequence])
             case Load(model=model):
                 self._judge_load(model)
             case Unload(model=model, why=why):
-                _require(not state.residency.residents[model].running, f"{model} is unloaded under running work")
+                _require(
+                    not state.residency.residents[model].running,
+                    f"{model} is unloaded under running work",
+                )
                 if model == state.pinned and why != "reload":
-                    needs_room = any(entry.band <= Band.BACKGROUND and entry.item.model != model for entry in state.waiting.all_entries())
-                    _require(needs_room, f"{model} is unloaded though it is pinned and no internal work needs its room")
+                    needs_room = any(
+                        entry.band <= Band.BACKGROUND and entry.item.model != model
+                        for entry in state.waiting.all_entries()
+                    )
+                    _require(
+                        needs_room,
+                        f"{model} is unloaded though it is pinned and no internal work needs its room",
+                    )
             case Fail(sequence=sequence):
                 _require(sequence not in self._over, f"item {sequence} ends twice")
                 self._over.add(sequence)
@@ -103,7 +150,9 @@ class DecisionChecker:
                 pass
 
     def _judge_stop(self, action: Stop, entry: Entry) -> None:
-        _require(entry.place == "stopping", f"item {action.sequence} is told to stop but not marked so")
+        _require(
+            entry.place == "stopping", f"item {action.sequence} is told to stop but not marked so"
+        )
         if action.how == "abort":
             return
         _require(entry.external, f"internal item {action.sequence} has to yield")
@@ -116,7 +165,9 @@ class DecisionChecker:
             _require(entry.forwarded, f"item {action.sequence} is cut though it could be put back")
         else:
             unnoticed = not entry.forwarded or resumable(self.state, entry)
-            _require(unnoticed, f"item {action.sequence} is preempted though its caller has seen bytes")
+            _require(
+                unnoticed, f"item {action.sequence} is preempted though its caller has seen bytes"
+            )
 
     def _judge_load(self, model: str) -> None:
         residency = self.state.residency
@@ -124,39 +175,69 @@ class DecisionChecker:
         capacity, need = residency.room_mib, residency.residents[model].reserved_mib
         if capacity == inf:
             return
-        if capacity is None or need is None or any(resident.reserved_mib is None for resident in others):
+        if (
+            capacity is None
+            or need is None
+            or any(resident.reserved_mib is None for resident in others)
+        ):
             _require(not others, f"{model} is loaded beside others though sizes are unknown")
         elif need <= capacity:
             total = need + sum(resident.reserved_mib or 0.0 for resident in others)
-            _require(total <= capacity, f"loading {model} reserves {total:.0f} MiB of {capacity:.0f}")
+            _require(
+                total <= capacity, f"loading {model} reserves {total:.0f} MiB of {capacity:.0f}"
+            )
 
     def _judge_starts(self, started: list[Entry]) -> None:
         waiting = self.state.waiting
         for entry in started:
             if entry.external:
-                ahead = waiting.up_to(Band.BACKGROUND, entry.model) + waiting.up_to(Band.BACKGROUND, None)
-                _require(not ahead, f"external item {entry.item.sequence} starts on {entry.model} past internal work for it")
-                _require(not self.state.paused, "an external item starts though the owner has paused them")
+                ahead = waiting.up_to(Band.BACKGROUND, entry.model) + waiting.up_to(
+                    Band.BACKGROUND, None
+                )
+                _require(
+                    not ahead,
+                    f"external item {entry.item.sequence} starts on {entry.model} past internal work for it",
+                )
+                _require(
+                    not self.state.paused,
+                    "an external item starts though the owner has paused them",
+                )
 
     def _never_idle_beside_ready_work(self, now: float) -> None:
         """If nothing runs, nothing moves and something waits, then there must be a named reason."""
         state = self.state
-        able = {entry.item.model for entry in state.waiting.all_entries() if not (state.paused and entry.external)}
-        if not able or state.draining or state.down_since is not None or state.residency.swap is not None:
+        able = {
+            entry.item.model
+            for entry in state.waiting.all_entries()
+            if not (state.paused and entry.external)
+        }
+        if (
+            not able
+            or state.draining
+            or state.down_since is not None
+            or state.residency.swap is not None
+        ):
             return
         busy = any(resident.running for resident in state.residency.residents.values())
         held = (
-            bool(state.not_before) or state.held_until is not None or state.turn is not None or any(due > now for due, _ in state.announced)
+            bool(state.not_before)
+            or state.held_until is not None
+            or state.turn is not None
+            or any(due > now for due, _ in state.announced)
         )
         homeless = state.home is None and able == {None}
         what = f"the GPU idles at {now} while {len(state.waiting)} items wait"
         _require(busy or held or homeless or self._only_the_pin_holds(), what)
 
     def _only_the_pin_holds(self) -> bool:
-        """Everything that waits is external, and the first of each line could only have its model in place of the pinned one."""
+        """Everything that waits is external, and the first of each line could only have its model
+        in place of the pinned one.
+        """
         state, pinned = self.state, self.state.pinned
         if pinned not in state.residency.residents or state.waiting.count(Lane.INTERNAL):
             return False
         heads = (*state.waiting.heads(Band.INTERRUPTED), *state.waiting.heads(Band.EXTERNAL))
         needed = {(entry.item.model or state.home or "", entry.item.task_type) for entry in heads}
-        return all(state.residency.eviction_for(model, (pinned,), task) is None for model, task in needed)
+        return all(
+            state.residency.eviction_for(model, (pinned,), task) is None for model, task in needed
+        )

@@ -10,7 +10,9 @@ class Line(asyncio.Transport):
     """A connection without a network: what is written is kept, and nothing is ever full."""
 
     def __init__(self, plug: Any) -> None:
-        super().__init__({"socket": plug, "sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
+        super().__init__(
+            {"socket": plug, "sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)}
+        )
         self.sent = bytearray()
         self.ended = False
 

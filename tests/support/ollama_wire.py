@@ -1,4 +1,5 @@
-"""The bytes that a fake Ollama answers with: answers by the gateway's own writers, which other tests hold to recordings; listings, errors.
+"""The bytes that a fake Ollama answers with: answers by the gateway's own writers, which other
+tests hold to recordings; listings, errors.
 
 Pure: what is said comes in as arguments.
 """
@@ -27,7 +28,16 @@ from tests.support.virtual_time import WALL_AT_START
 
 NATIVE_JSON = b"application/json; charset=utf-8"
 EMBED_PATHS = frozenset({"/api/embed", "/api/embeddings", "/v1/embeddings"})
-TEXT_PATHS = frozenset({"/api/generate", "/api/chat", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"})
+TEXT_PATHS = frozenset(
+    {
+        "/api/generate",
+        "/api/chat",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+    }
+)
 OUT_OF_ORDER = "timed out waiting for llama-server to start"
 RUNNER_DIED = "an error was encountered while running the model: unexpected EOF"
 VERSION = "0.33.0"
@@ -38,11 +48,10 @@ class Service:
     """How one call is served.
 
     Attributes:
-        service_s: from the call to its last byte.
-        first_byte_s: from the call to its first byte, where it streams (else the answer comes as a whole at the end).
-        words: the text, one chunk each.
-        frames: the chunks of a stream as they are, in place of the words.
-        done_reason: why the answer ends.
+        service_s: from the call to its last byte. first_byte_s: from the call to its first byte,
+        where it streams (else the answer comes as a whole at the end). words: the text, one chunk
+        each. frames: the chunks of a stream as they are, in place of the words. done_reason: why
+        the answer ends.
     """
 
     service_s: float = 1.0
@@ -55,7 +64,9 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A whole answer: `chunks` are the HTTP chunks of the body, the last one carrying the dialect's terminator."""
+    """A whole answer: `chunks` are the HTTP chunks of the body, the last one carrying the dialect's
+    terminator.
+    """
 
     status: int
     headers: Headers
@@ -75,25 +86,45 @@ def is_embedding(path: str) -> bool:
 
 
 def listing(
-    path: str, installed: tuple[InstalledModel, ...], resident: tuple[ResidentModel, ...], has: frozenset[str] | None = None
+    path: str,
+    installed: tuple[InstalledModel, ...],
+    resident: tuple[ResidentModel, ...],
+    has: frozenset[str] | None = None,
 ) -> Answer:
-    """The routes that compute nothing; 404 for those that do not exist. `has`: the capabilities of the model that is shown."""
+    """The routes that compute nothing; 404 for those that do not exist.
+
+    `has`: the capabilities of the model that is shown.
+    """
     known: dict[str, dict[str, Any]] = {
         "/api/version": {"version": VERSION},
         "/api/tags": {
             "models": [
-                {"name": one.name, "model": one.name, "size": 1, "digest": one.digest, "details": {}} | _able(one.capabilities)
+                {
+                    "name": one.name,
+                    "model": one.name,
+                    "size": 1,
+                    "digest": one.digest,
+                    "details": {},
+                }
+                | _able(one.capabilities)
                 for one in installed
             ]
         },
         "/api/ps": {"models": [_listed(model) for model in resident]},
         "/api/show": {"modelfile": "", "details": {}, "model_info": {}} | _able(has),
-        "/v1/models": {"object": "list", "data": [{"id": one.name, "object": "model", "owned_by": "library"} for one in installed]},
+        "/v1/models": {
+            "object": "list",
+            "data": [
+                {"id": one.name, "object": "model", "owned_by": "library"} for one in installed
+            ],
+        },
     }
     route = path.partition("?")[0]
     if route in known:
         return _json(known[route], route)
-    return Answer(status=404, headers=((b"content-type", b"text/plain"),), chunks=(b"404 page not found",))
+    return Answer(
+        status=404, headers=((b"content-type", b"text/plain"),), chunks=(b"404 page not found",)
+    )
 
 
 def _able(has: frozenset[str] | None) -> dict[str, Any]:
@@ -102,7 +133,12 @@ def _able(has: frozenset[str] | None) -> dict[str, Any]:
 
 def _listed(model: ResidentModel) -> dict[str, Any]:
     sizes = {"size": round(model.size_mib * 1048576), "size_vram": round(model.vram_mib * 1048576)}
-    return {"name": model.name, "model": model.name, **sizes, "context_length": model.context_tokens}
+    return {
+        "name": model.name,
+        "model": model.name,
+        **sizes,
+        "context_length": model.context_tokens,
+    }
 
 
 def answer(path: str, body: Mapping[str, Any], service: Service, at: float) -> Answer:
@@ -114,7 +150,11 @@ def answer(path: str, body: Mapping[str, Any], service: Service, at: float) -> A
     if not body.get("stream", not route.startswith("/v1/")):
         return _json(writer.whole(done, wall_s), route)
     kind = b"text/event-stream" if route.startswith("/v1/") else b"application/x-ndjson"
-    return Answer(status=200, headers=((b"content-type", kind),), chunks=service.frames or _chunks(writer, done, wall_s))
+    return Answer(
+        status=200,
+        headers=((b"content-type", kind),),
+        chunks=service.frames or _chunks(writer, done, wall_s),
+    )
 
 
 def _writer(route: str, body: Mapping[str, Any]) -> Writer:
@@ -127,7 +167,9 @@ def _writer(route: str, body: Mapping[str, Any]) -> Writer:
         return NativeWriter(model, chat=route == "/api/chat")
     counts = bool((body.get("stream_options") or {}).get("include_usage"))
     chat = route == "/v1/chat/completions"
-    return OpenAiWriter("0", model, chat=chat, created_wall_s=0.0, made_by="fp_ollama", include_usage=counts)
+    return OpenAiWriter(
+        "0", model, chat=chat, created_wall_s=0.0, made_by="fp_ollama", include_usage=counts
+    )
 
 
 def _generation(service: Service) -> Generation:
@@ -147,16 +189,24 @@ def _chunks(writer: Writer, done: Generation, wall_s: float) -> tuple[bytes, ...
     """What opens the answer, then each word, then the end."""
     frames = [writer.say(word, wall_s) for word in done.said]
     opening = b"".join(frames[0][:-1]) if frames else b""
-    return tuple(filter(None, (opening, *(each[-1] for each in frames), b"".join(writer.end(done, wall_s)))))
+    return tuple(
+        filter(None, (opening, *(each[-1] for each in frames), b"".join(writer.end(done, wall_s))))
+    )
 
 
 def error(path: str, status: int, text: str) -> Answer:
     if path.startswith("/v1/messages"):
         kind = "not_found_error" if status == 404 else "api_error"
-        return _json({"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_0"}, path, status)
+        return _json(
+            {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_0"},
+            path,
+            status,
+        )
     if path.startswith("/v1/"):
         kind = "not_found_error" if status == 404 else "api_error"
-        return _json({"error": {"message": text, "type": kind, "param": None, "code": None}}, path, status)
+        return _json(
+            {"error": {"message": text, "type": kind, "param": None, "code": None}}, path, status
+        )
     return _json({"error": text}, path, status)
 
 
@@ -179,30 +229,60 @@ def _line(value: Mapping[str, Any]) -> bytes:
 def _json(value: Mapping[str, Any], route: str, status: int = 200) -> Answer:
     is_native = not route.startswith("/v1/")
     body = _line(value).rstrip(b"\n") if is_native else _line(value)
-    headers = ((b"content-type", NATIVE_JSON if is_native else b"application/json"), (b"content-length", b"%d" % len(body)))
+    headers = (
+        (b"content-type", NATIVE_JSON if is_native else b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+    )
     return Answer(status=status, headers=headers, chunks=(body,))
 
 
 def rendering(path: str, body: Mapping[str, Any], at: float) -> Answer:
-    """The prompt that a body becomes, for `_debug_render_only`: each turn with its role, then the assistant's, unless it has begun."""
+    """The prompt that a body becomes, for `_debug_render_only`: each turn with its role, then the
+    assistant's, unless it has begun.
+    """
     turns = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
-    thought = "".join(f"<think>{turn['thinking']}</think>" for turn in turns if turn.get("thinking"))
-    prompt = "".join(f"<{turn['role']}>{thought if turn['role'] == 'assistant' else ''}{turn['content']}" for turn in turns)
+    thought = "".join(
+        f"<think>{turn['thinking']}</think>" for turn in turns if turn.get("thinking")
+    )
+    prompt = "".join(
+        f"<{turn['role']}>{thought if turn['role'] == 'assistant' else ''}{turn['content']}"
+        for turn in turns
+    )
     prompt += "" if turns[-1]["role"] == "assistant" else "<assistant>"
     said = {"message": {"role": "", "content": ""}} if path == "/api/chat" else {"response": ""}
     shown = {"_debug_info": {"rendered_template": body["prompt"] if body.get("raw") else prompt}}
-    return _json({"model": body["model"], "created_at": rfc3339(WALL_AT_START + at), **said, "done": False, **shown}, path)
+    return _json(
+        {
+            "model": body["model"],
+            "created_at": rfc3339(WALL_AT_START + at),
+            **said,
+            "done": False,
+            **shown,
+        },
+        path,
+    )
 
 
 def counted(tokens: int, at: float) -> Answer:
-    """One token after a prompt of so many, which says how many these are; 0 for a server that does not say."""
+    """One token after a prompt of so many, which says how many these are; 0 for a server that does
+    not say.
+    """
     counts = {"prompt_eval_count": tokens} if tokens else {}
-    shown = {"created_at": rfc3339(WALL_AT_START + at), "response": "x", "done": True, "done_reason": "length", **counts, "eval_count": 1}
+    shown = {
+        "created_at": rfc3339(WALL_AT_START + at),
+        "response": "x",
+        "done": True,
+        "done_reason": "length",
+        **counts,
+        "eval_count": 1,
+    }
     return _json({"model": "m", **shown}, "/api/generate")
 
 
 def vector_of(text: str) -> list[float]:
-    """What `/api/embed` and `/v1/embeddings` make of a text: another vector for another text, whatever comes with it."""
+    """What `/api/embed` and `/v1/embeddings` make of a text: another vector for another text,
+    whatever comes with it.
+    """
     return [0.25, crc32(text.encode()) / 2**20]
 
 
@@ -212,8 +292,15 @@ def _embedding(route: str, body: Mapping[str, Any], service: Service) -> dict[st
     inputs = body.get("input", "")
     vectors = [vector_of(text) for text in ([inputs] if isinstance(inputs, str) else inputs)]
     if route == "/api/embed":
-        timings = {"total_duration": round(service.service_s * 1e9), "load_duration": 1_000_000, "prompt_eval_count": service.prompt_tokens}
+        timings = {
+            "total_duration": round(service.service_s * 1e9),
+            "load_duration": 1_000_000,
+            "prompt_eval_count": service.prompt_tokens,
+        }
         return {"model": body["model"], "embeddings": vectors, **timings}
-    data = [{"object": "embedding", "embedding": vector, "index": index} for index, vector in enumerate(vectors)]
+    data = [
+        {"object": "embedding", "embedding": vector, "index": index}
+        for index, vector in enumerate(vectors)
+    ]
     usage = {"prompt_tokens": service.prompt_tokens, "total_tokens": service.prompt_tokens}
     return {"object": "list", "data": data, "model": body["model"], "usage": usage}

@@ -1,4 +1,7 @@
-"""How long a test waits in real time. No bound on how fast anything is: it only ends a test that waits for what never comes."""
+"""How long a test waits in real time.
+
+No bound on how fast anything is: it only ends a test that waits for what never comes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ WITHIN_S = 600.0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return once `condition()` is true of what a real server does on its own time; raises `TimeoutError` where it is not in time."""
+    """Return once `condition()` is true of what a real server does on its own time; raises
+    `TimeoutError` where it is not in time.
+    """
     async with asyncio.timeout(WITHIN_S):
         while not condition():  # noqa: ASYNC110 - the server under test has no event for what a test waits for
             await asyncio.sleep(0.001)

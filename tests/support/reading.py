@@ -8,8 +8,9 @@ import aiohttp
 
 
 async def read_to_its_end(answer: aiohttp.ClientResponse) -> bytes:
-    """The body, to its proper end: for a stream of Ollama's own API also a connection that breaks off
-    behind an error line. Raises aiohttp.ClientPayloadError for any other."""
+    """The body, to its proper end: for a stream of Ollama's own API also a connection that breaks
+    off behind an error line. Raises aiohttp.ClientPayloadError for any other.
+    """
     body = bytearray()
     try:
         async for chunk in answer.content.iter_any():

@@ -1,4 +1,6 @@
-"""`Exchange.take` over a generator, for fakes; and the way back, for tests that look at one chunk after the other."""
+"""`Exchange.take` over a generator, for fakes; and the way back, for tests that look at one chunk
+after the other.
+"""
 
 from __future__ import annotations
 

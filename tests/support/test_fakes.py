@@ -1,4 +1,6 @@
-"""What other tests stand on: exact durations, a referee that sees every broken rule of the one GPU, and a clock that never runs ahead."""
+"""What other tests stand on: exact durations, a referee that sees every broken rule of the one GPU,
+and a clock that never runs ahead.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ async def load_beside(ollama: FakeOllama) -> None:
     ],
 )
 @in_virtual_time
-async def test_the_referee_sees_every_broken_rule(misdeed: Callable[[FakeOllama], Awaitable[None]], violation: str) -> None:
+async def test_the_referee_sees_every_broken_rule(
+    misdeed: Callable[[FakeOllama], Awaitable[None]], violation: str
+) -> None:
     ollama = with_a()
     await misdeed(ollama)
     assert ollama.violations == [violation]
@@ -88,7 +92,10 @@ async def test_the_referee_sees_every_broken_rule(misdeed: Callable[[FakeOllama]
 @in_virtual_time
 async def test_no_timer_runs_before_its_due_time_and_work_in_a_thread_holds_the_clock() -> None:
     loop, lateness_s, gate = asyncio.get_running_loop(), list[float](), threading.Event()
-    waiting, sleeper = asyncio.create_task(asyncio.to_thread(gate.wait, 5)), asyncio.create_task(asyncio.sleep(100))
+    waiting, sleeper = (
+        asyncio.create_task(asyncio.to_thread(gate.wait, 5)),
+        asyncio.create_task(asyncio.sleep(100)),
+    )
     await asyncio.sleep(0)
     threading.Timer(0.01, gate.set).start()
     assert (await waiting, loop.time()) == (True, 0)
@@ -99,7 +106,9 @@ async def test_no_timer_runs_before_its_due_time_and_work_in_a_thread_holds_the_
     assert (len(lateness_s), min(lateness_s)) == (2_000, 0)
 
 
-def test_a_scenario_that_never_ends_fails_and_a_seed_shuffles_what_is_ready_together_and_repeats_itself() -> None:
+def test_a_scenario_that_never_ends_fails_and_a_seed_shuffles_what_is_ready_together_and_repeats_itself() -> (
+    None
+):
     async def waits() -> None:
         await asyncio.get_running_loop().create_future()
 

@@ -1,8 +1,10 @@
-"""An event loop whose clock jumps to the next timer instead of waiting for it, so that hours of queueing take milliseconds.
+"""An event loop whose clock jumps to the next timer instead of waiting for it, so that hours of
+queueing take milliseconds.
 
-A timer never runs before `loop.time()` has reached its due time, not even by a rounding error. Never sleeps itself; while work that
-it knows of goes on in a thread, time stands still. For code without real sockets: data on its way through the kernel does not hold
-the clock. Used by tests only.
+A timer never runs before `loop.time()` has reached its due time, not even by a rounding error.
+Never sleeps itself; while work that it knows of goes on in a thread, time stands still. For code
+without real sockets: data on its way through the kernel does not hold the clock. Used by tests
+only.
 
     def test_something():
         async def scenario() -> None: ...
@@ -32,11 +34,15 @@ WALL_AT_START = 1_767_571_200.0
 """Monday, 2026-01-05 00:00:00 UTC."""
 HORIZON_S = 7 * 86_400.0
 STALL_S = 60.0
-"""Real seconds that a thread unknown to the loop gets to wake it before the scenario counts as stuck."""
+"""Real seconds that a thread unknown to the loop gets to wake it before the scenario counts as
+stuck.
+"""
 
 
 class Stuck(AssertionError):
-    """Everything waits and no timer is set, or virtual time ran past the horizon: what is awaited will never come."""
+    """Everything waits and no timer is set, or virtual time ran past the horizon: what is awaited
+    will never come.
+    """
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -61,13 +67,18 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Starts at time 0.0. With a `seed`, callbacks that are ready together run in a shuffled order that the seed repeats."""
+    """Starts at time 0.0.
+
+    With a `seed`, callbacks that are ready together run in a shuffled order that the seed repeats.
+    """
 
     _scheduled: list[asyncio.TimerHandle]
     _ready: deque[asyncio.Handle]
     _clock_resolution: float
 
-    def __init__(self, *, seed: int | None = None, horizon_s: float = HORIZON_S, stall_s: float = STALL_S) -> None:
+    def __init__(
+        self, *, seed: int | None = None, horizon_s: float = HORIZON_S, stall_s: float = STALL_S
+    ) -> None:
         self._now = 0.0
         self._held = 0
         self._horizon_s = horizon_s
@@ -92,7 +103,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._held -= 1
 
     def jump(self) -> None:
-        """Move the clock to the next timer. asyncio runs what is due before `time + resolution`, so one ulp means `<= time`."""
+        """Move the clock to the next timer. asyncio runs what is due before `time + resolution`, so
+        one ulp means `<= time`.
+        """
         self._now = max(self._now, self._scheduled[0].when())
         self._clock_resolution = math.ulp(self._now)
         if self._now > self._horizon_s:
@@ -107,7 +120,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._order.shuffle(self._ready)
         super()._run_once()  # type: ignore[misc]  # not in the stubs: asyncio's own inner step
 
-    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
         future = super().run_in_executor(executor, func, *args)
         self._held += 1
         future.add_done_callback(self._release)
@@ -133,12 +148,16 @@ def run_virtual(
     Raises:
         Stuck: nothing can happen any more, or `horizon_s` virtual seconds have passed.
     """
-    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(seed=seed, horizon_s=horizon_s, stall_s=stall_s)) as runner:
+    with asyncio.Runner(
+        loop_factory=lambda: VirtualTimeLoop(seed=seed, horizon_s=horizon_s, stall_s=stall_s)
+    ) as runner:
         return runner.run(main())
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Turn an asynchronous test into one that runs in virtual time; fixtures and parameters still work."""
+    """Turn an asynchronous test into one that runs in virtual time; fixtures and parameters still
+    work.
+    """
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -155,7 +174,9 @@ def hold_up(seconds: float) -> None:
 
 
 async def sleep_until(instant: float) -> None:
-    """Wait until `loop.time()` is exactly `instant` or later. (`sleep(instant - now)` may be a rounding error short.)"""
+    """Wait until `loop.time()` is exactly `instant` or later. (`sleep(instant - now)` may be a
+    rounding error short.)
+    """
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
     timer = loop.call_at(instant, _wake, woken)
@@ -171,7 +192,9 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 
 class LoopClock:
-    """The `Clock` port over the running loop's time; the wall clock starts at `wall_at_start` when the loop's time is 0."""
+    """The `Clock` port over the running loop's time; the wall clock starts at `wall_at_start` when
+    the loop's time is 0.
+    """
 
     def __init__(self, *, wall_at_start: float = WALL_AT_START) -> None:
         self._wall_at_start = wall_at_start
@@ -187,7 +210,9 @@ class LoopClock:
 
 
 class AtOnce(ThreadPoolExecutor):
-    """Has no threads: what would be done in one is done at once, so that one seed stays one story."""
+    """Has no threads: what would be done in one is done at once, so that one seed stays one
+    story.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()

@@ -12,7 +12,9 @@ from hearth.types import Lane, Priority
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """The kind of random workload: how many jobs and models, how busy, and how often the less common things happen (0 to 1)."""
+    """The kind of random workload: how many jobs and models, how busy, and how often the less
+    common things happen (0 to 1).
+    """
 
     jobs: int = 40
     models: int = 3
@@ -29,9 +31,15 @@ class Mix:
 
 
 def random_workload(rng: Random, mix: Mix) -> Workload:
-    """A workload drawn from `rng`: the same state of `rng` makes the same workload. Swap costs depend on the target alone."""
+    """A workload drawn from `rng`: the same state of `rng` makes the same workload.
+
+    Swap costs depend on the target alone.
+    """
     names = [f"m{index}:latest" for index in range(rng.randint(1, mix.models))]
-    models = {name: ModelSettings(vram_gb=rng.uniform(4, 14), parallel=_parallel(rng, mix)) for name in names}
+    models = {
+        name: ModelSettings(vram_gb=rng.uniform(4, 14), parallel=_parallel(rng, mix))
+        for name in names
+    }
     costs = {("", name): rng.uniform(1.0, 8.0) for name in names}
     jobs: list[Job] = []
     at = 0.0
@@ -68,22 +76,37 @@ def _random_job(rng: Random, mix: Mix, names: list[str], index: int, at: float) 
         service_s=service_s,
         first_byte_s=service_s * rng.random() if streaming else service_s,
         streaming=streaming,
-        cancel_after_s=rng.expovariate(1 / mix.mean_service_s) if rng.random() < mix.cancelled else None,
+        cancel_after_s=rng.expovariate(1 / mix.mean_service_s)
+        if rng.random() < mix.cancelled
+        else None,
     )
 
 
 def household(*, directly: bool, pause_s: float, load_s: float, seed: int) -> Workload:
-    """Four chat and four coder callers on two models, 60 requests each, the next one `pause_s` after an answer, and one assistant.
+    """Four chat and four coder callers on two models, 60 requests each, the next one `pause_s`
+    after an answer, and one assistant.
 
-    Directly, nobody is internal. The assistant has shorter answers and a pause of 4 s; nobody is streamed to.
+    Directly, nobody is internal. The assistant has shorter answers and a pause of 4 s; nobody is
+    streamed to.
     """
     rng, jobs = Random(seed), list[Job]()
-    callers = [(f"{model}-{number}", model, 60, 1.2, pause_s) for model in ("chat", "coder") for number in range(4)]
+    callers = [
+        (f"{model}-{number}", model, 60, 1.2, pause_s)
+        for model in ("chat", "coder")
+        for number in range(4)
+    ]
     for caller, model, count, mean_s, pause in (*callers, ("assistant", "chat", 240, 0.6, 4.0)):
         lane = Lane.INTERNAL if caller == "assistant" and not directly else Lane.EXTERNAL
         for turn in range(count):
             service_s = 0.05 + rng.expovariate(1 / mean_s)
-            job = Job(id=len(jobs), model=model, lane=lane, caller=caller, service_s=service_s, first_byte_s=service_s)
+            job = Job(
+                id=len(jobs),
+                model=model,
+                lane=lane,
+                caller=caller,
+                service_s=service_s,
+                first_byte_s=service_s,
+            )
             think_s = rng.expovariate(1 / pause) if pause and turn else 0.0
             jobs.append(replace(job, after=len(jobs) - 1 if turn else None, think_s=think_s))
     return Workload(

@@ -1,5 +1,6 @@
-"""A gateway on a free port in front of an emulated Ollama with the toy models of the recordings, and exchanges compared apart from
-what Hearth says it changes."""
+"""A gateway on a free port in front of an emulated Ollama with the toy models of the recordings,
+and exchanges compared apart from what Hearth says it changes.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +18,38 @@ from tests.emulator.conftest import toys
 
 Front = Home
 ADDED_HEADERS = frozenset(
-    {b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-estimated-wait-rough", b"x-hearth-rewrote"}
+    {
+        b"x-request-id",
+        b"x-queue-position",
+        b"x-estimated-wait-seconds",
+        b"x-estimated-wait-rough",
+        b"x-hearth-rewrote",
+    }
 )
 """All that Hearth adds to an answer of the model server."""
 _VARYING = re.compile(rb"^(date|content-length): .*", re.IGNORECASE)
 
 
 def front_settings(**sections: dict[str, Any]) -> Settings:
-    """Settings under which nothing is refused, added, or restored; `server={...}` changes keys of a section."""
+    """Settings under which nothing is refused, added, or restored; `server={...}` changes keys of a
+    section.
+    """
     base = house_settings(gpu=NARROW, keys=KEYS[:1], started_streams="finish")
-    return base.replace(**{name: getattr(base, name).replace(**keys) for name, keys in sections.items()})
+    return base.replace(
+        **{name: getattr(base, name).replace(**keys) for name, keys in sections.items()}
+    )
 
 
-def open_front(settings: Settings | None = None, profiles: Any = None, **emulation: Any) -> AbstractAsyncContextManager[Front]:
+def open_front(
+    settings: Settings | None = None, profiles: Any = None, **emulation: Any
+) -> AbstractAsyncContextManager[Front]:
     """A gateway and the emulator behind it for the time of the block."""
-    emulator = Emulator(profiles or toys(), clock=SystemClock(), seed=1, **{"vram_gib": 0, "marked": False, **emulation})
+    emulator = Emulator(
+        profiles or toys(),
+        clock=SystemClock(),
+        seed=1,
+        **{"vram_gib": 0, "marked": False, **emulation},
+    )
     return open_home(settings or front_settings(), emulator)
 
 
@@ -51,16 +69,25 @@ def recorded(name: str) -> Answer:
 
 
 def seen(response: bytes) -> Answer:
-    """An answer without Hearth's own headers; field names in lower case, in no order, since both mean nothing (RFC 9110, section 5)."""
+    """An answer without Hearth's own headers; field names in lower case, in no order, since both
+    mean nothing (RFC 9110, section 5).
+    """
     return plain(take_apart(response))
 
 
 def plain(answer: Answer) -> Answer:
     fields = (line.partition(b":")[::2] for line in answer.headers)
-    lines = (_VARYING.sub(rb"\1: *", name.lower() + b":" + value) for name, value in fields if name.lower() not in ADDED_HEADERS)
+    lines = (
+        _VARYING.sub(rb"\1: *", name.lower() + b":" + value)
+        for name, value in fields
+        if name.lower() not in ADDED_HEADERS
+    )
     return replace(answer, headers=tuple(sorted(lines)))
 
 
 def without(answer: Answer, *names: bytes) -> Answer:
     """The answer without these fields."""
-    return replace(answer, headers=tuple(line for line in answer.headers if line.partition(b":")[0] not in names))
+    return replace(
+        answer,
+        headers=tuple(line for line in answer.headers if line.partition(b":")[0] not in names),
+    )

@@ -1,7 +1,9 @@
-"""HTTP without sockets: transports for the official clients that call the gateway's ASGI application on the test's own event loop.
+"""HTTP without sockets: transports for the official clients that call the gateway's ASGI
+application on the test's own event loop.
 
-Chunks reach the client as they are sent, a response that is closed is a caller who has left, and the client's read timeout counts
-between any two chunks, all in the loop's time. So a wait of ten minutes is real for everybody but the test.
+Chunks reach the client as they are sent, a response that is closed is a caller who has left, and
+the client's read timeout counts between any two chunks, all in the loop's time. So a wait of ten
+minutes is real for everybody but the test.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from hearth.api.request import DISCONNECTED, Message
 
 @dataclass(slots=True)
 class Heard:
-    """What one call was sent: the instant of its head, and every piece of its body with its instant, counted from the call."""
+    """What one call was sent: the instant of its head, and every piece of its body with its
+    instant, counted from the call.
+    """
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -45,7 +49,9 @@ class Call:
         passed_s = self._loop.time() - self._began_at
         if message["type"] == "http.response.start":
             self._heard.status, self._heard.head_s = message["status"], passed_s
-            self._heard.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            self._heard.headers = {
+                name.decode(): value.decode() for name, value in message["headers"]
+            }
         elif message["body"]:
             self._heard.pieces.append((passed_s, message["body"]))
         self._messages.put_nowait(message)
@@ -117,6 +123,8 @@ def transport(library: Any, wire: Wire) -> Any:
             except TimeoutError as error:
                 await call.close()
                 raise library.ReadTimeout("nothing came") from error
-            return library.Response(head["status"], headers=head["headers"], stream=Body(call, read_s))
+            return library.Response(
+                head["status"], headers=head["headers"], stream=Body(call, read_s)
+            )
 
     return Transport()

@@ -1,4 +1,6 @@
-"""Through the whole gateway: what follows a large answer of the model server is answered at once, and no model is loaded anew for it."""
+"""Through the whole gateway: what follows a large answer of the model server is answered at once,
+and no model is loaded anew for it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,15 @@ async def post(session: aiohttp.ClientSession, front: Front, path: str, **body: 
 async def chat_several_times(session: aiohttp.ClientSession, front: Front) -> None:
     for stream in (False, True, False):
         options, messages = {"num_predict": 3}, [{"role": "user", "content": "hello"}]
-        said = await post(session, front, "/api/chat", model=CHAT, messages=messages, options=options, stream=stream)
+        said = await post(
+            session,
+            front,
+            "/api/chat",
+            model=CHAT,
+            messages=messages,
+            options=options,
+            stream=stream,
+        )
         assert b'"done":true' in said
     assert front.events.of(ItemResent) == []
 
@@ -51,7 +61,9 @@ async def chat_several_times(session: aiohttp.ClientSession, front: Front) -> No
 async def test_a_chat_after_an_embedding_of_many_inputs_is_answered_at_once(inputs: int) -> None:
     async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
         for _ in range(2):
-            said = await post(session, front, "/api/embed", model=EMBEDDER, input=["hello"] * inputs)
+            said = await post(
+                session, front, "/api/embed", model=EMBEDDER, input=["hello"] * inputs
+            )
             assert len(said) > 0.25 * MIB
             await chat_several_times(session, front)
 
@@ -59,26 +71,48 @@ async def test_a_chat_after_an_embedding_of_many_inputs_is_answered_at_once(inpu
 async def test_a_chat_after_merged_embeddings_is_answered_at_once() -> None:
     async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
         for _ in range(2):
-            calls = (post(session, front, "/api/embed", model=EMBEDDER, input=f"text {number}") for number in range(24))
+            calls = (
+                post(session, front, "/api/embed", model=EMBEDDER, input=f"text {number}")
+                for number in range(24)
+            )
             assert all(len(said) > EMBEDDING_LENGTH for said in await asyncio.gather(*calls))
             await chat_several_times(session, front)
         assert max(flushed.inputs for flushed in front.events.of(EmbeddingsFlushed)) >= 7
 
 
-async def test_a_request_after_a_large_body_on_the_connection_of_a_caller_is_answered_at_once() -> None:
+async def test_a_request_after_a_large_body_on_the_connection_of_a_caller_is_answered_at_once() -> (
+    None
+):
     connector = aiohttp.TCPConnector(limit=1)
-    async with opened() as front, aiohttp.ClientSession(connector=connector) as session, asyncio.timeout(WITHIN_S):
+    async with (
+        opened() as front,
+        aiohttp.ClientSession(connector=connector) as session,
+        asyncio.timeout(WITHIN_S),
+    ):
         for size in (300_000, 3_000_000):
-            said = await post(session, front, "/api/generate", model=CHAT, prompt="x" * size, options={"num_predict": 1}, stream=False)
+            said = await post(
+                session,
+                front,
+                "/api/generate",
+                model=CHAT,
+                prompt="x" * size,
+                options={"num_predict": 1},
+                stream=False,
+            )
             assert b'"done":true' in said
             await chat_several_times(session, front)
 
 
 async def test_a_chat_after_a_caller_who_stopped_reading_is_answered_at_once() -> None:
     async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(front.url.rpartition(":")[2]), limit=1024)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(front.url.rpartition(":")[2]), limit=1024
+        )
         body = b'{"model":"chat","prompt":"x","options":{"num_predict":6000}}'
-        writer.write(b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(
+            b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
         await reader.readline()  # and no more, so its answer fills every buffer on the way
         await front.running(CHAT + ":latest")
         await asyncio.sleep(0)

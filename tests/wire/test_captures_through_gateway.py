@@ -1,5 +1,7 @@
-"""Every recorded exchange with a real Ollama, sent through the gateway: what comes back is what was recorded, apart from the headers that
-Hearth adds and from what the tables below name with its reason."""
+"""Every recorded exchange with a real Ollama, sent through the gateway: what comes back is what was
+recorded, apart from the headers that Hearth adds and from what the tables below name with its
+reason.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ import pytest_asyncio
 
 from hearth.config.settings import ModelSettings
 from hearth.dialects.routes import INFERENCE_ROUTES
-from tests.emulator.captures import CAPTURES, Answer, comparable, connect, read_capture, send, take_apart
+from tests.emulator.captures import (
+    CAPTURES,
+    Answer,
+    comparable,
+    connect,
+    read_capture,
+    send,
+    take_apart,
+)
 from tests.emulator.test_captures import (
     BUSY,
     KILLED,
@@ -27,12 +37,24 @@ from tests.emulator.test_captures import (
     until_running,
 )
 from tests.support.cases import for_each
-from tests.wire.front import Front, as_owner, front_settings, open_front, plain, recorded, replay, seen, without
+from tests.wire.front import (
+    Front,
+    as_owner,
+    front_settings,
+    open_front,
+    plain,
+    recorded,
+    replay,
+    seen,
+    without,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PINNED = ("overflow_native_chat", "overflow_template_noshift")
-"""Answers that a context length asked for in the request decides; in this house the owner pins it."""
+"""Answers that a context length asked for in the request decides; in this house the owner pins
+it.
+"""
 
 DIFFERENT = {
     "anth_count": "Ollama has no token count; Hearth answers with the estimate that the queue uses",
@@ -59,9 +81,17 @@ DISTURBING = {*BUSY, *KILLED, *KILLED_WHOLE, *STATEFUL, *PINNED, *DIFFERENT, "ps
 ALL = sorted(path.stem for path in CAPTURES.glob("*.txt"))
 MANAGED = [name for name in ALL if name.startswith(MANAGING) and name not in DISTURBING]
 EQUAL = [name for name in ALL if name not in DISTURBING and name not in MANAGED]
-SEEDED = ["chat_stream", "generate_stream", "oai_chat_stream", "oai_chat_stream_usage", "oai_compl_stream"]
+SEEDED = [
+    "chat_stream",
+    "generate_stream",
+    "oai_chat_stream",
+    "oai_chat_stream_usage",
+    "oai_compl_stream",
+]
 
-_STAMPS = re.compile(rb'"(?:created_at|created|(?:total|load|prompt_eval|eval)_duration)":(?:"[^"]*"|\d+)|(?:chatcmpl-|cmpl-|msg_)\w+')
+_STAMPS = re.compile(
+    rb'"(?:created_at|created|(?:total|load|prompt_eval|eval)_duration)":(?:"[^"]*"|\d+)|(?:chatcmpl-|cmpl-|msg_)\w+'
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -77,7 +107,9 @@ async def replaying() -> AsyncIterator[Front]:
 
 
 def same(answer: Answer, expected: Answer) -> bool:
-    """Equal; but an answer of Hearth itself carries no Date, which only the model server's own answers bring along."""
+    """Equal; but an answer of Hearth itself carries no Date, which only the model server's own
+    answers bring along.
+    """
     if b"date: *" not in answer.headers:
         expected = without(expected, b"date")
     return answer == expected
@@ -99,7 +131,9 @@ async def test_what_a_model_cannot_do_is_refused_as_recorded_without_asking_for_
     async with open_front() as front:
         for name in INCAPABLE:
             assert same(await replay(front, name), recorded(name)), name
-        assert INFERENCE_ROUTES.keys().isdisjoint(request.path for request in front.emulator.requests)
+        assert INFERENCE_ROUTES.keys().isdisjoint(
+            request.path for request in front.emulator.requests
+        )
         assert front.gateway.worker.tracker.get_metrics(0.0)["swaps_this_hour"] == 0
 
 
@@ -116,7 +150,9 @@ async def test_model_management_by_anybody_else_reaches_no_model_server(name: st
     answer = take_apart(await send(front.url, read_capture(name).request))
     assert answer.status == b"HTTP/1.1 401 Unauthorized"
     own = {"/api/version", "/api/tags", "/api/ps"}  # what the gateway itself asks now and then
-    assert [request.path for request in front.emulator.requests[asked:] if request.path not in own] == []
+    assert [
+        request.path for request in front.emulator.requests[asked:] if request.path not in own
+    ] == []
 
 
 @pytest.mark.parametrize("name", [*SEEDED, "anth_stream", "oai_resp_stream"])
@@ -126,22 +162,31 @@ async def test_streams_that_can_be_resumed_look_no_different(name: str, replayin
 
 
 @pytest.mark.parametrize("name", SEEDED)
-async def test_the_same_seed_gives_the_same_bytes_in_the_same_chunks_with_and_without_the_gateway(name: str, front: Front):
+async def test_the_same_seed_gives_the_same_bytes_in_the_same_chunks_with_and_without_the_gateway(
+    name: str, front: Front
+):
     request = read_capture(name).request
     assert b'"seed"' in request
-    direct, through = await send(front.direct_url, request), await send(front.url, as_owner(request))
+    direct, through = (
+        await send(front.direct_url, request),
+        await send(front.url, as_owner(request)),
+    )
     assert _unstamped(through) == _unstamped(direct)
 
 
 def _unstamped(response: bytes) -> list[bytes]:
-    """The chunks, but for instants, durations and ids; the hexadecimal lines between them are the sizes."""
+    """The chunks, but for instants, durations and ids; the hexadecimal lines between them are the
+    sizes.
+    """
     lines = response.partition(b"\r\n\r\n")[2].split(b"\r\n")
     return [_STAMPS.sub(b"", line) for line in lines[1::2]]
 
 
 @pytest.mark.parametrize("name", PINNED)
 async def test_a_prompt_beyond_the_context_that_the_owner_pinned_is_refused_as_recorded(name: str):
-    pinned = front_settings().replace(models={"ma": ModelSettings(num_ctx=512), "mt": ModelSettings(num_ctx=512)})
+    pinned = front_settings().replace(
+        models={"ma": ModelSettings(num_ctx=512), "mt": ModelSettings(num_ctx=512)}
+    )
     async with open_front(pinned) as front:
         answer = await replay(front, name)
         assert same(answer, recorded(name)), answer
@@ -170,7 +215,9 @@ async def test_a_model_server_whose_queue_is_full_is_heard_in_its_own_words():
 
 
 @pytest.mark.parametrize("name", KILLED)
-async def test_a_runner_that_dies_in_mid_stream_is_told_in_the_stream_even_where_ollama_says_nothing(name: str, front: Front):
+async def test_a_runner_that_dies_in_mid_stream_is_told_in_the_stream_even_where_ollama_says_nothing(
+    name: str, front: Front
+):
     reader, writer = await connect(front.url)
     writer.write(as_owner(read_capture(name).request))
     begun = b"".join([await reader.readuntil(b"\n\r\n") for _ in range(8)])
@@ -182,7 +229,10 @@ async def test_a_runner_that_dies_in_mid_stream_is_told_in_the_stream_even_where
         assert answer.chunks[-1] == expected.chunks[-1]
     else:
         assert _kind(answer.chunks[-2]) == _kind(expected.chunks[-1])
-        assert b"The model server closed the connection before the answer was complete." in answer.chunks[-1]
+        assert (
+            b"The model server closed the connection before the answer was complete."
+            in answer.chunks[-1]
+        )
 
 
 def _kind(chunk: bytes) -> bytes:
@@ -190,7 +240,9 @@ def _kind(chunk: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", KILLED_WHOLE)
-async def test_a_request_whose_runner_dies_before_the_answer_is_sent_again_where_ollama_says_500(name: str, front: Front):
+async def test_a_request_whose_runner_dies_before_the_answer_is_sent_again_where_ollama_says_500(
+    name: str, front: Front
+):
     answering = asyncio.ensure_future(replay(front, name))
     await until_running(front.emulator, front.direct_url)
     front.emulator.kill_runner("ma")
@@ -213,14 +265,18 @@ async def test_a_request_whose_runner_dies_before_the_answer_is_sent_again_where
         ),
     ],
 )
-async def test_what_hearth_answers_itself_lets_no_page_of_another_origin_read_it(name: str, status: bytes, says: bytes, front: Front):
+async def test_what_hearth_answers_itself_lets_no_page_of_another_origin_read_it(
+    name: str, status: bytes, says: bytes, front: Front
+):
     answer = await replay(front, name)
     assert answer.status == b"HTTP/1.1 " + status
     assert says in b"".join(answer.chunks)
     assert not any(line.startswith((b"access-control-", b"vary")) for line in answer.headers)
 
 
-async def test_an_unknown_model_of_a_stream_lacks_only_the_line_about_caching_and_a_slash_too_many_is_redirected(front: Front):
+async def test_an_unknown_model_of_a_stream_lacks_only_the_line_about_caching_and_a_slash_too_many_is_redirected(
+    front: Front,
+):
     for name in ("anth_missing_stream", "trailing_slash"):
         answer = await replay(front, name)
         assert same(answer, without(recorded(name), b"cache-control")), answer
@@ -237,14 +293,23 @@ async def test_an_option_of_the_house_is_taken_out_and_named_whatever_its_type(f
 
 
 async def test_a_context_length_of_the_callers_own_cuts_nothing_off(front: Front):
-    answer, expected = await replay(front, "overflow_template_chat_truncated"), recorded("overflow_template_chat_truncated")
+    answer, expected = (
+        await replay(front, "overflow_template_chat_truncated"),
+        recorded("overflow_template_chat_truncated"),
+    )
     counted = re.compile(rb'"prompt_eval_count":(\d+)')
-    assert [int(count) for answer_or in (answer, expected) for count in counted.findall(answer_or.chunks[0])] == [3019, 259]
+    assert [
+        int(count)
+        for answer_or in (answer, expected)
+        for count in counted.findall(answer_or.chunks[0])
+    ] == [3019, 259]
     assert counted.sub(b"", answer.chunks[0]) == counted.sub(b"", expected.chunks[0])
     assert (answer.status, answer.headers) == (expected.status, expected.headers)
 
 
-@pytest.mark.parametrize("name", ["token_repeat_abort_oai_stream", "token_repeat_abort_stream_no_done"])
+@pytest.mark.parametrize(
+    "name", ["token_repeat_abort_oai_stream", "token_repeat_abort_stream_no_done"]
+)
 async def test_half_an_answer_in_a_stream_is_followed_by_an_error(name: str, front: Front):
     answer, expected = await replay(front, name), recorded(name)
     assert answer == plain(replace(expected, chunks=(*expected.chunks, answer.chunks[-1])))

@@ -1,5 +1,7 @@
-"""Leaving frees the GPU, over real sockets: whatever a request is doing when its caller goes, the model server sees its connection close,
-and what others wait for goes on. In virtual time the same, ten thousand times in `make reliability` and a quarter as often in CI."""
+"""Leaving frees the GPU, over real sockets: whatever a request is doing when its caller goes, the
+model server sees its connection close, and what others wait for goes on. In virtual time the same,
+ten thousand times in `make reliability` and a quarter as often in CI.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,21 @@ TURNS = [{"role": "user", "content": WORDS}]
 
 
 def chat(name: str, tokens: int = LONG_TOKENS, **more: Any) -> Asked:
-    return "/api/chat", {"model": name, "messages": TURNS, "options": {"num_predict": tokens}, **more}
+    return "/api/chat", {
+        "model": name,
+        "messages": TURNS,
+        "options": {"num_predict": tokens},
+        **more,
+    }
 
 
 def generation(name: str, tokens: int = LONG_TOKENS, **more: Any) -> Asked:
-    return "/api/generate", {"model": name, "prompt": WORDS, "options": {"num_predict": tokens}, **more}
+    return "/api/generate", {
+        "model": name,
+        "prompt": WORDS,
+        "options": {"num_predict": tokens},
+        **more,
+    }
 
 
 def to(path: str, **asked: Any) -> Callable[..., Asked]:
@@ -62,7 +74,11 @@ ROUTES = [
     to("/v1/responses", input=WORDS, max_output_tokens=LONG_TOKENS),
     to("/v1/messages", messages=TURNS),
 ]
-MANNERS: list[Leave] = [lambda writer: writer.close(), lambda writer: writer.transport.abort(), lambda writer: writer.write_eof()]
+MANNERS: list[Leave] = [
+    lambda writer: writer.close(),
+    lambda writer: writer.transport.abort(),
+    lambda writer: writer.write_eof(),
+]
 
 
 def opened(**sections: dict[str, Any]) -> Any:
@@ -74,13 +90,20 @@ async def ask(front: Front, of: Asked) -> tuple[asyncio.StreamReader, asyncio.St
     path, body = of
     reader, writer = await connect(front.url)
     raw = json.dumps(body).encode()
-    writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    writer.write(
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
+        + raw
+    )
     return reader, writer
 
 
 def asked_of(front: Front, name: str) -> int:
-    """Requests to the model that have reached the model server; loads and probes of one blank are not counted."""
-    bodies = [json.loads(request.body) for request in front.emulator.requests if request.method == "POST"]
+    """Requests to the model that have reached the model server; loads and probes of one blank are
+    not counted.
+    """
+    bodies = [
+        json.loads(request.body) for request in front.emulator.requests if request.method == "POST"
+    ]
     of_callers = [body for body in bodies if body.get("prompt", "").strip() or body.get("messages")]
     return sum(body.get("model", "").partition(":")[0] == name for body in of_callers)
 
@@ -89,7 +112,12 @@ def waiting(front: Front) -> int:
     return int(front.gateway.health()["queue"]["waiting"])  # type: ignore[index]  # plain JSON
 
 
-WAYS = [(name, stream, leave) for name in ("slow", "thinker") for stream in (True, False) for leave in MANNERS]
+WAYS = [
+    (name, stream, leave)
+    for name in ("slow", "thinker")
+    for stream in (True, False)
+    for leave in MANNERS
+]
 
 
 @for_each(("name", "stream", "leave"), WAYS)
@@ -130,12 +158,19 @@ async def test_a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_w
         host, _, port = front.url.removeprefix("http://").partition(":")
         await asyncio.get_running_loop().sock_connect(narrow, (host, int(port)))
         body = json.dumps(generation("fast", tokens=20_000)[1]).encode()
-        narrow.send(b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        narrow.send(
+            b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            % len(body)
+            + body
+        )
         await until(lambda: front.emulator.in_flight)
         reader, other = await ask(front, generation("fast", tokens=3, stream=False))
         async with asyncio.timeout(0.9 * ServerSettings().write_deadline_s):
             assert await reader.readuntil(b'"done_reason":"length"')
-        assert [event.outcome for event in front.events.of(ItemEnded)] == [Outcome.CANCELLED, Outcome.COMPLETED]
+        assert [event.outcome for event in front.events.of(ItemEnded)] == [
+            Outcome.CANCELLED,
+            Outcome.COMPLETED,
+        ]
         other.close()
         narrow.close()
 
@@ -159,7 +194,9 @@ async def test_a_hundred_callers_who_leave_at_any_moment_leave_no_task_and_no_co
 
 async def _quiet(front: Front) -> None:
     health = front.gateway.health
-    await until(lambda: health()["queue"] == {"waiting": 0, "running": 0} and not front.emulator.in_flight)
+    await until(
+        lambda: health()["queue"] == {"waiting": 0, "running": 0} and not front.emulator.in_flight
+    )
 
 
 def _open_files() -> int:
@@ -168,7 +205,8 @@ def _open_files() -> int:
 
 ROUNDS, ENOUGH = 700, 1250
 PROMPT = settings_with(
-    scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}, queue={"max_interrupt_count": 1_000_000}
+    scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0},
+    queue={"max_interrupt_count": 1_000_000},
 )
 """Nothing is too near its end, or too often interrupted, to be interrupted."""
 
@@ -181,17 +219,26 @@ def test_thousands_of_preemptions_and_cancels_leave_nothing_behind(seed: int):
             tasks = len(asyncio.all_tasks())
             for number in range(ROUNDS):
                 await sleep_until(10.0 * (number + 1))
-                assert (len(asyncio.all_tasks()), len(house.worker.scheduler.state.entries)) == (tasks, 0)
+                assert (len(asyncio.all_tasks()), len(house.worker.scheduler.state.entries)) == (
+                    tasks,
+                    0,
+                )
                 assert +house.ollama.gpu.in_flight == {}
                 await preempted_and_left(house, dice)
-        return len(house.events.of(ItemInterrupted)) + [end.outcome for end in house.events.of(ItemEnded)].count(Outcome.CANCELLED)
+        return len(house.events.of(ItemInterrupted)) + [
+            end.outcome for end in house.events.of(ItemEnded)
+        ].count(Outcome.CANCELLED)
 
     assert run_virtual(scenario, seed=seed) >= ENOUGH
 
 
 async def preempted_and_left(house: House, dice: random.Random) -> None:
-    """An external stream is interrupted, and one of the two callers, or both, leave: running, waiting, stopping or being replayed."""
-    external = house.worker.submit(new_item("a", stream=True, ways=("replayed",) if dice.random() < 0.8 else ()))
+    """An external stream is interrupted, and one of the two callers, or both, leave: running,
+    waiting, stopping or being replayed.
+    """
+    external = house.worker.submit(
+        new_item("a", stream=True, ways=("replayed",) if dice.random() < 0.8 else ())
+    )
     await asyncio.sleep(dice.choice((0.0, 0.05, 0.1, 0.4, 0.7)))
     internal = house.internal("a", stream=dice.random() < 0.5)
     for ticket in dice.sample((external, internal), k=dice.choice((1, 2))):

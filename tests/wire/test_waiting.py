@@ -1,4 +1,6 @@
-"""The official clients wait ten minutes for their turn, in virtual time: signs of life come in their dialect, and then the whole text."""
+"""The official clients wait ten minutes for their turn, in virtual time: signs of life come in
+their dialect, and then the whole text.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ import httpx2
 import ollama
 import openai
 import pytest
-from openai.types.responses import ResponseCompletedEvent, ResponseCreatedEvent, ResponseInProgressEvent
+from openai.types.responses import (
+    ResponseCompletedEvent,
+    ResponseCreatedEvent,
+    ResponseInProgressEvent,
+)
 
 from hearth.api.app import HearthApp
 from hearth.config.settings import Settings
@@ -49,11 +55,15 @@ async def clients_of(house: House) -> AsyncIterator[tuple[Clients, Wire]]:
     given: Any = {"api_key": "x", "max_retries": 0, "timeout": IMPATIENCE_S, "http_client": http}
     claude = anthropic.AsyncAnthropic(base_url="http://localhost", **given)
     gpt = openai.AsyncOpenAI(base_url="http://localhost/v1", **given)
-    native = ollama.AsyncClient(host="http://localhost", transport=transport(httpx, wire), timeout=IMPATIENCE_S)
+    native = ollama.AsyncClient(
+        host="http://localhost", transport=transport(httpx, wire), timeout=IMPATIENCE_S
+    )
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
     async with http, native:
-        with loop.held():  # on their first request the clients look at the machine in a thread: virtual time has to stand still
+        # on their first request the clients look at the machine in a thread: virtual time has to
+        # stand still
+        with loop.held():
             await gpt.models.list()
             await claude.messages.count_tokens(model=MODEL, messages=ASKED)
         wire.calls.clear()
@@ -67,7 +77,12 @@ async def chat(clients: Clients) -> str:
 
 
 async def generate(clients: Clients) -> str:
-    return "".join([part.response or "" async for part in await clients.native.generate(MODEL, "say hello", stream=True)])
+    return "".join(
+        [
+            part.response or ""
+            async for part in await clients.native.generate(MODEL, "say hello", stream=True)
+        ]
+    )
 
 
 async def gpt_chat(clients: Clients) -> str:
@@ -81,7 +96,9 @@ async def gpt_completion(clients: Clients) -> str:
 
 
 async def claude_message(clients: Clients) -> str:
-    async with clients.claude.messages.stream(model=MODEL, messages=ASKED, max_tokens=100) as stream:
+    async with clients.claude.messages.stream(
+        model=MODEL, messages=ASKED, max_tokens=100
+    ) as stream:
         said = "".join([text async for text in stream.text_stream])
         final = (await stream.get_final_message()).content[0]
     assert final.type == "text"
@@ -90,9 +107,14 @@ async def claude_message(clients: Clients) -> str:
 
 
 async def claude_code(clients: Clients) -> str:
-    """As Claude Code asks. What it would send back in the next turn holds no empty block, which the API would refuse."""
+    """As Claude Code asks.
+
+    What it would send back in the next turn holds no empty block, which the API would refuse.
+    """
     code: Any = {"User-Agent": "claude-cli/2.1.200 (external, cli)"}
-    async with clients.claude.messages.stream(model=MODEL, messages=ASKED, max_tokens=100, extra_headers=code) as stream:
+    async with clients.claude.messages.stream(
+        model=MODEL, messages=ASKED, max_tokens=100, extra_headers=code
+    ) as stream:
         kinds = [event.type async for event in stream]
         final = await stream.get_final_message()
     assert (kinds.count("message_start"), final.stop_reason) == (1, "end_turn")
@@ -107,7 +129,9 @@ async def gpt_response(clients: Clients) -> str:
         final = await stream.get_final_response()
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [event.type for event in events].count("response.created") == 1
-    assert {event.response.created_at for event in events if isinstance(event, LIFECYCLE)} == {final.created_at}
+    assert {event.response.created_at for event in events if isinstance(event, LIFECYCLE)} == {
+        final.created_at
+    }
     return final.output_text
 
 
@@ -115,7 +139,9 @@ Ask = Callable[[Clients], Coroutine[Any, Any, str]]
 
 
 def _is_line(**said: Any) -> Callable[[bytes], bool]:
-    return lambda piece: json.loads(piece).items() >= {"model": MODEL, "done": False, **said}.items()
+    return lambda piece: (
+        json.loads(piece).items() >= {"model": MODEL, "done": False, **said}.items()
+    )
 
 
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
@@ -126,10 +152,20 @@ DIALECTS: list[tuple[Ask, Callable[[bytes], bool], str]] = [
     (gpt_completion, b": waiting\n\n".__eq__, SSE),
     (gpt_response, lambda piece: b"event: response.in_progress" in piece, SSE),
     (claude_message, b'event: ping\ndata: {"type": "ping"}\n\n'.__eq__, SSE),
-    (claude_code, lambda piece: b"event: message_delta" in piece and b'"stop_reason":null' in piece, SSE),
+    (
+        claude_code,
+        lambda piece: b"event: message_delta" in piece and b'"stop_reason":null' in piece,
+        SSE,
+    ),
 ]
 CLIENTS: list[Ask] = [chat, gpt_chat, gpt_response, claude_message, claude_code]
-ERRORS = [ollama.ResponseError, openai.APIError, openai.APIError, anthropic.APIStatusError, anthropic.APIStatusError]
+ERRORS = [
+    ollama.ResponseError,
+    openai.APIError,
+    openai.APIError,
+    anthropic.APIStatusError,
+    anthropic.APIStatusError,
+]
 
 
 def busy_house(settings: Settings | None = None) -> House:
@@ -148,12 +184,18 @@ async def test_a_client_that_waits_ten_minutes_hears_of_it_and_gets_the_whole_te
         signs = [(at_s, piece) for at_s, piece in heard.pieces if at_s < TEN_MINUTES_S]
         assert [at_s for at_s, _ in signs] == SIGNS_AT_S
         assert all(is_sign(piece) for _, piece in signs)
-        assert (heard.status, heard.head_s, heard.headers["content-type"]) == (200, SIGNS_AT_S[0], content_type)
+        assert (heard.status, heard.head_s, heard.headers["content-type"]) == (
+            200,
+            SIGNS_AT_S[0],
+            content_type,
+        )
 
 
 @for_each(("ask", "is_sign", "content_type"), DIALECTS)
 @in_virtual_time
-async def test_a_short_wait_shows_nothing_but_the_answer(ask: Ask, is_sign: Callable[[bytes], bool], content_type: str):
+async def test_a_short_wait_shows_nothing_but_the_answer(
+    ask: Ask, is_sign: Callable[[bytes], bool], content_type: str
+):
     async with busy_house() as house, clients_of(house) as (clients, wire):
         house.submit("a", service_s=9.0)
         assert await ask(clients) == FULL_TEXT
@@ -161,7 +203,9 @@ async def test_a_short_wait_shows_nothing_but_the_answer(ask: Ask, is_sign: Call
         assert heard.head_s == pytest.approx(9.1)
         assert heard.headers["content-type"] == content_type
         # The last line of a native answer says nothing either, and a response begins so.
-        assert ask in (chat, generate, gpt_response) or not any(is_sign(piece) for _, piece in heard.pieces)
+        assert ask in (chat, generate, gpt_response) or not any(
+            is_sign(piece) for _, piece in heard.pieces
+        )
 
 
 @for_each("ask", CLIENTS)
@@ -193,7 +237,10 @@ async def test_a_load_and_the_prompt_after_it_are_waited_for_in_the_same_way(ask
 async def test_within_the_first_ten_seconds_an_error_still_has_its_status_and_after_the_first_sign_it_is_told_in_the_stream(
     max_wait_s: float, pieces_s: list[float]
 ):
-    async with busy_house(settings_with(queue={"max_wait_s": max_wait_s})) as house, clients_of(house) as (clients, wire):
+    async with (
+        busy_house(settings_with(queue={"max_wait_s": max_wait_s})) as house,
+        clients_of(house) as (clients, wire),
+    ):
         house.submit("a", service_s=1000.0)
         errors: list[Any] = []
         for ask, error in zip(CLIENTS, ERRORS, strict=True):
@@ -202,8 +249,14 @@ async def test_within_the_first_ten_seconds_an_error_still_has_its_status_and_af
             errors.append(raised.value)
         assert [heard.head_s for heard in wire.calls] == [min(max_wait_s, 10.0)] * 5
         if pieces_s:
-            assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [(200, pieces_s)] * 5
-            assert (errors[0].status_code, errors[1].type, errors[3].type) == (-1, "api_error", "overloaded_error")
+            assert [(heard.status, [at_s for at_s, _ in heard.pieces]) for heard in wire.calls] == [
+                (200, pieces_s)
+            ] * 5
+            assert (errors[0].status_code, errors[1].type, errors[3].type) == (
+                -1,
+                "api_error",
+                "overloaded_error",
+            )
         else:
             assert [error.status_code for error in errors] == [503] * 5
             assert all(int(heard.headers["retry-after"]) >= 1 for heard in wire.calls)
@@ -230,9 +283,14 @@ async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: A
 @in_virtual_time
 async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, waits: bool):
     says = Model()
-    settings = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
+    settings = settings_with(
+        scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}
+    )
     house = House(
-        "a", resident=("a",), settings=settings, service=lambda call: says(call) if b"true" in call.body else Service(service_s=400.0)
+        "a",
+        resident=("a",),
+        settings=settings,
+        service=lambda call: says(call) if b"true" in call.body else Service(service_s=400.0),
     )
     async with house, clients_of(house) as (clients, wire):
         if waits:
@@ -244,4 +302,6 @@ async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, 
         assert await asking == TEXT
         assert house.now > 400.0
         (heard,) = wire.calls
-        assert 40 > len([at_s for at_s, _ in heard.pieces if 15.0 < at_s - 400.0 * waits < 400.0]) > 20
+        assert (
+            40 > len([at_s for at_s, _ in heard.pieces if 15.0 < at_s - 400.0 * waits < 400.0]) > 20
+        )

@@ -1,11 +1,13 @@
-"""A whole gateway over a fake Ollama, in virtual time: what every scenario of the live shell starts from and is judged by at its end.
+"""A whole gateway over a fake Ollama, in virtual time: what every scenario of the live shell starts
+from and is judged by at its end.
 
     @in_house("a", "b", resident=("a",))
     async def test_a_request_is_answered(house: House):
         assert text_of(await body_of(house.submit("a", service_s=2.0))) == FULL_TEXT
 
-Or `async with House(...) as house` within `in_virtual_time`. The end stops the gateway and fails the test if a rule of the GPU was broken,
-a defect was reported, an accepted item has not ended exactly once, or a task, a timer, a call or a slot is left over.
+Or `async with House(...) as house` within `in_virtual_time`. The end stops the gateway and fails
+the test if a rule of the GPU was broken, a defect was reported, an accepted item has not ended
+exactly once, or a task, a timer, a call or a slot is left over.
 """
 
 from __future__ import annotations
@@ -27,7 +29,16 @@ from hearth.execution.request import Submission, Ticket
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventFanout
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId, Sequence, Way, canonical_model
+from hearth.types import (
+    BackendCall,
+    Lane,
+    Priority,
+    QueueItem,
+    RequestId,
+    Sequence,
+    Way,
+    canonical_model,
+)
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, VirtualTimeLoop, run_virtual, sleep_until
@@ -38,7 +49,9 @@ ALL_DAY = (Window(start_minute=0, end_minute=0),)
 
 
 def settings_with(**sections: dict[str, Any]) -> Settings:
-    """Settings for a small house, always within active hours and without a home model; `queue={"max_external_depth": 2}` changes keys."""
+    """Settings for a small house, always within active hours and without a home model;
+    `queue={"max_external_depth": 2}` changes keys.
+    """
     base = Settings(
         scheduling=SchedulingSettings(active_hours=ALL_DAY, time_zone="UTC"),
         gpu=GpuSettings(home_model=""),
@@ -67,10 +80,16 @@ def new_item(
     ways: tuple[Way, ...] = (),
     **asked: float,
 ) -> Submission:
-    """A request as a route would submit it: with the name that the backend lists (`a:latest` for `a`)."""
+    """A request as a route would submit it: with the name that the backend lists (`a:latest` for
+    `a`).
+    """
     model = None if model is None else canonical_model(model)
     call: BackendCall | Callable[[str], BackendCall]
-    call = (lambda chosen: call_for(chosen, stream=stream, **asked)) if model is None else call_for(model, stream=stream, **asked)
+    call = (
+        (lambda chosen: call_for(chosen, stream=stream, **asked))
+        if model is None
+        else call_for(model, stream=stream, **asked)
+    )
     item = QueueItem(
         lane=lane,
         priority=priority,
@@ -92,12 +111,17 @@ async def body_of(ticket: Ticket) -> bytes:
 
 
 async def read_into(parts: list[bytes], ticket: Ticket) -> None:
-    """Collect the chunks of an answer as they come, to its end. Raises HearthError where it breaks off; `parts` keeps what came."""
+    """Collect the chunks of an answer as they come, to its end.
+
+    Raises HearthError where it breaks off; `parts` keeps what came.
+    """
     while chunks := await ticket.reply.take():
         parts.extend(chunks)
 
 
-async def heard(ticket: Ticket, parts: list[bytes] | None = None) -> tuple[bytes, HearthError | None]:
+async def heard(
+    ticket: Ticket, parts: list[bytes] | None = None
+) -> tuple[bytes, HearthError | None]:
     """All that reaches the caller, and the error that it ends with; `parts` has it as it comes."""
     parts = [] if parts is None else parts
     try:
@@ -155,7 +179,9 @@ class House:
             config=GatewayConfig(settings=settings or settings_with(), source=source),
             backend=self.ollama,
             control=self.ollama,
-            identity=BackendIdentity(mode="auto" if emulated else "ollama", url="http://fake", emulator=emulated),
+            identity=BackendIdentity(
+                mode="auto" if emulated else "ollama", url="http://fake", emulator=emulated
+            ),
             clock=self.clock,
             events=EventFanout((self.events,)),
             on_stop=(self._close,),
@@ -188,7 +214,12 @@ class House:
         await settle()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.gateway.stop(0.0)
         await settle()
         if error is None:
@@ -224,7 +255,9 @@ class House:
     async def end_of(self, ticket: Ticket) -> ItemEnded:
         """How an item ended; it has to have ended once, at this instant or before."""
         await settle()
-        (found,) = (event for event in self.events.of(ItemEnded) if event.sequence == ticket.sequence)
+        (found,) = (
+            event for event in self.events.of(ItemEnded) if event.sequence == ticket.sequence
+        )
         return found
 
     def state_of(self, sequence: Sequence) -> object:
@@ -238,7 +271,9 @@ Test: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 
 
 def in_house(*models: str | FakeModel, **how: Any) -> Callable[[Test], Callable[..., None]]:
-    """Run a test in virtual time within a `House(*models, **how)` of its own, which it gets as its first argument."""
+    """Run a test in virtual time within a `House(*models, **how)` of its own, which it gets as its
+    first argument.
+    """
     return within(lambda: House(*models, **how))
 
 

@@ -1,4 +1,6 @@
-"""The model server dies, hangs, lies or comes back changed: what callers get, how often a request is sent, and how it heals by itself."""
+"""The model server dies, hangs, lies or comes back changed: what callers get, how often a request
+is sent, and how it heals by itself.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from hearth.errors import AnswerCut, BackendGone, BackendProtocolError, BackendTimeout, BackendUnreachable, FirstByteTimeout, HearthError
+from hearth.errors import (
+    AnswerCut,
+    BackendGone,
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnreachable,
+    FirstByteTimeout,
+    HearthError,
+)
 from hearth.events import (
     BackendAnswerUnexpected,
     BackendCameUp,
@@ -25,7 +35,17 @@ from hearth.types import Dialect, Outcome, ResidentModel
 from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, heard, in_house, new_item, settings_with, settle, text_of
+from tests.worker.house import (
+    FULL_TEXT,
+    House,
+    body_of,
+    heard,
+    in_house,
+    new_item,
+    settings_with,
+    settle,
+    text_of,
+)
 
 CONTEXT_TOKENS = 20_000
 UNLOAD_S, LOAD_S, SERVICE_S = 0.5, 2.0, 1.0
@@ -48,7 +68,10 @@ async def test_a_backend_that_is_down_at_the_start_fails_what_waited_long_enough
     house.ollama.go_down()
     async with house:
         house.gateway.announce_start("http://127.0.0.1:8411")
-        assert house.events.of(GatewayStarted)[0].backend == "Ollama at http://fake (does not answer yet)"
+        assert (
+            house.events.of(GatewayStarted)[0].backend
+            == "Ollama at http://fake (does not answer yet)"
+        )
         early = house.submit("a")
         await sleep_until(4.0)
         late = house.submit("a")
@@ -61,22 +84,32 @@ async def test_a_backend_that_is_down_at_the_start_fails_what_waited_long_enough
         await sleep_until(19.5)
         house.ollama.come_up()
         assert text_of(await body_of(waiting)) == FULL_TEXT
-        assert (house.now, [event.down_s for event in house.events.of(BackendCameUp)]) == (20.0 + LOAD_S + SERVICE_S, [20.0])
+        assert (house.now, [event.down_s for event in house.events.of(BackendCameUp)]) == (
+            20.0 + LOAD_S + SERVICE_S,
+            [20.0],
+        )
         assert house.gateway.ready() == (True, "")
 
 
 @in_house("a", resident=("a",))
-async def test_a_model_server_that_answers_oddly_is_down_and_says_how_in_log_and_status_once(house: House):
+async def test_a_model_server_that_answers_oddly_is_down_and_says_how_in_log_and_status_once(
+    house: House,
+):
     odd, odder = "GET /api/ps answered 404 with HTML.", "GET /api/ps answered 200 with null."
     await sleep_until(7.0)
     for problem in (odd, odder, odd, ""):
         house.ollama.list_oddly(problem)
         await sleep_until(house.now + 10.0)
-        ready = (False, f"the model server at http://fake does not answer as Ollama does: {problem.rstrip('.')}")
+        ready = (
+            False,
+            f"the model server at http://fake does not answer as Ollama does: {problem.rstrip('.')}",
+        )
         assert house.gateway.ready() == (ready if problem else (True, ""))
         shown: Any = house.gateway.health()["backend"]
         assert shown["problem"] == (problem or None)
-    assert [(event.reason, event.problem) for event in house.events.of(BackendWentDown)] == [("backend_protocol", odd)]
+    assert [(event.reason, event.problem) for event in house.events.of(BackendWentDown)] == [
+        ("backend_protocol", odd)
+    ]
     assert [event.problem for event in house.events.of(BackendAnswerUnexpected)] == [odder]
 
 
@@ -88,26 +121,36 @@ async def test_a_backend_that_goes_down_while_idle_is_noticed_and_reported_once(
     assert house.gateway.ready()[0] is False
     house.ollama.come_up()
     await sleep_until(22.0)
-    assert (house.gateway.ready()[0], len(house.events.of(BackendWentDown)), len(house.events.of(BackendCameUp))) == (True, 1, 2)
+    assert (
+        house.gateway.ready()[0],
+        len(house.events.of(BackendWentDown)),
+        len(house.events.of(BackendCameUp)),
+    ) == (True, 1, 2)
     assert await whole(house)
     assert house.now == 22.0 + LOAD_S + SERVICE_S
 
 
 @for_each("back_at", [1.0, 6.0, None])
 @in_house("a", resident=("a",))
-async def test_a_backend_that_is_killed_under_a_call_serves_all_within_a_second_of_its_return_or_fails_them_in_time(house: House, back_at):
+async def test_a_backend_that_is_killed_under_a_call_serves_all_within_a_second_of_its_return_or_fails_them_in_time(
+    house: House, back_at
+):
     tickets = [house.submit("a") for _ in range(2)]
     await sleep_until(0.5)
     house.ollama.go_down()
     if back_at is None:
-        assert [type(error) for _, error in await asyncio.gather(*map(heard, tickets))] == [BackendUnreachable] * 2
+        assert [type(error) for _, error in await asyncio.gather(*map(heard, tickets))] == [
+            BackendUnreachable
+        ] * 2
         ended = await house.end_of(tickets[0])
         assert (house.now, ended.backend_s, ended.queue_s) == (10.5, None, 10.5)
         return
     await sleep_until(back_at)
     assert house.gateway.ready()[0] is False
     house.ollama.come_up()
-    assert [text_of(body) for body in await asyncio.gather(*map(body_of, tickets))] == [FULL_TEXT] * 2
+    assert [text_of(body) for body in await asyncio.gather(*map(body_of, tickets))] == [
+        FULL_TEXT
+    ] * 2
     assert {event.outcome for event in house.events.of(ItemEnded)} == {Outcome.COMPLETED}
     assert house.now <= back_at + 1.0 + LOAD_S + 2 * SERVICE_S
 
@@ -121,7 +164,11 @@ async def test_a_backend_that_is_killed_during_a_load_is_loaded_again_when_it_is
     house.ollama.come_up()
     assert text_of(await body_of(ticket)) == FULL_TEXT
     assert house.now == 5.0 + LOAD_S + SERVICE_S
-    assert [(record.kind, record.at) for record in house.ollama.control] == [("load", 0.0), ("load", 3.0), ("load", 5.0)]
+    assert [(record.kind, record.at) for record in house.ollama.control] == [
+        ("load", 0.0),
+        ("load", 3.0),
+        ("load", 5.0),
+    ]
 
 
 # An answer breaks.
@@ -148,24 +195,38 @@ async def test_what_breaks_before_the_caller_has_a_byte_is_sent_once_more_and_th
     with pytest.raises(error, match=says):
         await body_of(failed)
     ends = [await house.end_of(ticket) for ticket in (served, failed)]
-    assert [(end.outcome, end.attempts, end.reason) for end in ends] == [(Outcome.COMPLETED, 2, ""), (Outcome.FAILED, 2, error.reason)]
+    assert [(end.outcome, end.attempts, end.reason) for end in ends] == [
+        (Outcome.COMPLETED, 2, ""),
+        (Outcome.FAILED, 2, error.reason),
+    ]
     assert [event.reason for event in house.events.of(ItemResent)] == [error.reason] * 2
     assert (len(house.ollama.calls), house.gpu_status["executions_1h"]) == (4, 4)
 
 
-@for_each(("fault", "kind"), [(CallFault.GONE_MID_STREAM, BackendGone), (CallFault.NO_DONE, AnswerCut)])
+@for_each(
+    ("fault", "kind"), [(CallFault.GONE_MID_STREAM, BackendGone), (CallFault.NO_DONE, AnswerCut)]
+)
 @in_house("a", resident=("a",))
-async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_not_sent_again(house: House, fault: CallFault, kind):
+async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_not_sent_again(
+    house: House, fault: CallFault, kind
+):
     """Where it can go on, it does: tests/worker/test_resuming.py."""
     house.ollama.next_calls(fault)
     ticket = house.submit("a", stream=True)
     said, error = await heard(ticket)
     assert (text_of(said)[:11], type(error)) == (" alpha beta", kind)
     ended = await house.end_of(ticket)
-    assert (ended.outcome, ended.reason, len(house.ollama.calls)) == (Outcome.FAILED, "backend_gone", 1)
+    assert (ended.outcome, ended.reason, len(house.ollama.calls)) == (
+        Outcome.FAILED,
+        "backend_gone",
+        1,
+    )
 
 
-@for_each(("fault", "stream", "status"), [(CallFault.ERROR_LINE, True, 200), (CallFault.SERVER_ERROR, False, 500)])
+@for_each(
+    ("fault", "stream", "status"),
+    [(CallFault.ERROR_LINE, True, 200), (CallFault.SERVER_ERROR, False, 500)],
+)
 @in_house("a", resident=("a",))
 async def test_an_error_of_the_model_server_goes_to_the_caller_as_it_is_counts_as_failed_and_is_an_exception_in_process(
     house: House, fault: CallFault, stream: bool, status: int
@@ -175,7 +236,12 @@ async def test_an_error_of_the_model_server_goes_to_the_caller_as_it_is_counts_a
     assert (await ticket.reply.head()).status == status
     assert b'{"error":' in (await ticket.reply.body()).splitlines()[-1]
     ended = await house.end_of(ticket)
-    assert (ended.outcome, ended.reason, ended.status, ended.attempts) == (Outcome.FAILED, "backend_error", status, 1)
+    assert (ended.outcome, ended.reason, ended.status, ended.attempts) == (
+        Outcome.FAILED,
+        "backend_error",
+        status,
+        1,
+    )
     with pytest.raises(HearthError, match="500"):
         await (await house.worker.enqueue_internal("hello", "a"))
 
@@ -192,16 +258,23 @@ async def test_an_error_of_the_model_server_goes_to_the_caller_as_it_is_counts_a
     ],
 )
 @in_house("a", resident=("a",))
-async def test_a_model_that_stays_silent_is_unloaded_loaded_again_and_asked_once_more(house: House, stream, more, healed_at):
+async def test_a_model_that_stays_silent_is_unloaded_loaded_again_and_asked_once_more(
+    house: House, stream, more, healed_at
+):
     house.ollama.wedge("a:latest")
     ticket = house.submit("a", stream=stream, **more)
     assert text_of(await body_of(ticket)) == FULL_TEXT
-    assert (house.now, [record.kind for record in house.ollama.control]) == (healed_at, ["unload", "load"])
+    assert (house.now, [record.kind for record in house.ollama.control]) == (
+        healed_at,
+        ["unload", "load"],
+    )
     assert (await house.end_of(ticket)).attempts == 2
 
 
 @in_house("a", resident=("a",))
-async def test_each_reload_for_silence_is_reported_with_how_many_there_were_in_ten_minutes(house: House):
+async def test_each_reload_for_silence_is_reported_with_how_many_there_were_in_ten_minutes(
+    house: House,
+):
     for seconds in (0.0, 300.0, 400.0, 650.0, 5_000.0):
         await sleep_until(seconds)
         house.ollama.wedge("a:latest")
@@ -216,10 +289,17 @@ async def test_a_model_that_stays_silent_twice_fails_the_request_and_serves_the_
     ticket, other = house.submit("a", stream=True), house.submit("a", stream=True)
     error = (await heard(ticket))[1]
     assert isinstance(error, FirstByteTimeout)
-    assert (error.status, text_of(await body_of(other)), len(house.ollama.calls)) == (504, FULL_TEXT, 3)
+    assert (error.status, text_of(await body_of(other)), len(house.ollama.calls)) == (
+        504,
+        FULL_TEXT,
+        3,
+    )
 
 
-@for_each(("max_tokens", "set_s", "limit_s"), [(1, None, 30.0), (500, None, 100.0), (None, None, 2 * CONTEXT_TOKENS / 10), (500, 7.0, 7.0)])
+@for_each(
+    ("max_tokens", "set_s", "limit_s"),
+    [(1, None, 30.0), (500, None, 100.0), (None, None, 2 * CONTEXT_TOKENS / 10), (500, 7.0, 7.0)],
+)
 @in_virtual_time
 async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_and_its_healthy_model_stays_loaded(
     max_tokens: int | None, set_s: float | None, limit_s: float
@@ -229,13 +309,20 @@ async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_and_i
         await house.gateway.orders.load("a")
         await sleep_until(began_at := 5.0)
         house.ollama.next_calls(CallFault.SILENT)
-        assert isinstance((await heard(house.submit("a", max_tokens=max_tokens)))[1], BackendTimeout)
-        assert (house.now, [record.kind for record in house.ollama.control]) == (began_at + limit_s, ["load"])
+        assert isinstance(
+            (await heard(house.submit("a", max_tokens=max_tokens)))[1], BackendTimeout
+        )
+        assert (house.now, [record.kind for record in house.ollama.control]) == (
+            began_at + limit_s,
+            ["load"],
+        )
 
 
 @for_each("stream", [False, True])
 @in_house("a", resident=("a",))
-async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(house: House, stream: bool):
+async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(
+    house: House, stream: bool
+):
     cut = house.submit("a", stream=True, service_s=20.0, first_byte_s=1.0, chunks=20)
     await sleep_until(5.0)
     house.worker.cancel(cut.sequence)
@@ -247,8 +334,13 @@ async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(house
 
 
 @in_house(FakeModel(name="a", parallel=2), resident=("a",), settings=TWO_SLOTS)
-async def test_a_model_that_others_run_on_is_not_asked_whether_it_works_which_would_wait_for_them(house: House):
-    cut, running = (house.submit("a", stream=True, service_s=20.0, first_byte_s=1.0, chunks=20) for _ in range(2))
+async def test_a_model_that_others_run_on_is_not_asked_whether_it_works_which_would_wait_for_them(
+    house: House,
+):
+    cut, running = (
+        house.submit("a", stream=True, service_s=20.0, first_byte_s=1.0, chunks=20)
+        for _ in range(2)
+    )
     await sleep_until(5.0)
     house.worker.cancel(cut.sequence)
     assert await whole(house, stream=True)
@@ -257,7 +349,9 @@ async def test_a_model_that_others_run_on_is_not_asked_whether_it_works_which_wo
 
 
 @in_house("a", resident=("a",), settings=SHORT_SILENCE)
-async def test_a_stream_that_falls_silent_ends_within_twice_the_idle_timeout_and_a_slow_one_is_left_alone(house: House):
+async def test_a_stream_that_falls_silent_ends_within_twice_the_idle_timeout_and_a_slow_one_is_left_alone(
+    house: House,
+):
     body = await body_of(house.submit("a", stream=True, service_s=200.0, chunks=25, max_tokens=1))
     assert (len(body.splitlines()), house.now) == (26, 200.0)
     house.ollama.next_calls(CallFault.STALL)
@@ -277,7 +371,9 @@ class Listless(FakeOllama):
 
 
 @in_house("a", resident=("a",), ollama=Listless)
-async def test_a_server_that_answers_is_not_down_because_a_model_hangs_and_keeps_its_lists_to_itself(house: House):
+async def test_a_server_that_answers_is_not_down_because_a_model_hangs_and_keeps_its_lists_to_itself(
+    house: House,
+):
     await sleep_until(20.0)
     assert house.gateway.ready() == (True, "")
     assert [*house.events.of(BackendWentDown), *house.events.of(ResidencyDrifted)] == []
@@ -292,7 +388,9 @@ def drifts(house: House) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 @in_house("a", resident=("a",))
-async def test_a_model_that_vanishes_is_missed_within_the_check_interval_or_when_the_work_on_it_has_ended(house: House):
+async def test_a_model_that_vanishes_is_missed_within_the_check_interval_or_when_the_work_on_it_has_ended(
+    house: House,
+):
     ticket = house.submit("a", stream=True, service_s=12.0)
     await sleep_until(1.0)
     house.ollama.vanish("a:latest")
@@ -309,13 +407,17 @@ async def test_a_model_that_vanishes_is_missed_within_the_check_interval_or_when
 
 
 @in_house("a", "b", resident=("a",), capacity_mib=20_000.0)
-async def test_a_model_that_somebody_else_loaded_is_used_as_it_is_and_looked_for_after_a_call_in_another_dialect(house: House):
+async def test_a_model_that_somebody_else_loaded_is_used_as_it_is_and_looked_for_after_a_call_in_another_dialect(
+    house: House,
+):
     assert await whole(house)
     house.ollama.appear("b:latest")
     new = new_item("a")
     expected: dict[Dialect, list[Any]] = {"ollama": [], "openai": [(("b:latest",), ())]}
     for dialect, seen in expected.items():
-        await body_of(house.worker.submit(Submission(item=replace(new.item, dialect=dialect), call=new.call)))
+        await body_of(
+            house.worker.submit(Submission(item=replace(new.item, dialect=dialect), call=new.call))
+        )
         await settle()
         assert (drifts(house), house.now < 5.0) == (seen, True)
     await body_of(house.submit("b"))

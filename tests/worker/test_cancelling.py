@@ -1,4 +1,6 @@
-"""A caller leaves, or cancels, in whatever state its request is: the GPU is free at once and nobody runs for nobody."""
+"""A caller leaves, or cancels, in whatever state its request is: the GPU is free at once and nobody
+runs for nobody.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +33,39 @@ async def test_a_load_that_others_wait_for_survives_those_that_caused_it(house: 
     await sleep_until(0.5)
     waiting = house.submit("a", caller="them")
     await sleep_until(1.0)
-    cancelled = [house.worker.cancel(ticket.sequence) for ticket in causing] if by == "id" else house.worker.cancel_caller("me")
+    cancelled = (
+        [house.worker.cancel(ticket.sequence) for ticket in causing]
+        if by == "id"
+        else house.worker.cancel_caller("me")
+    )
     assert len(cancelled) == 3
     assert text_of(await body_of(waiting)) == FULL_TEXT
     assert (house.now, [record.kind for record in house.ollama.control]) == (3.0, ["load"])
 
 
 @in_house("a", resident=("a",))
-async def test_a_request_id_cancels_all_of_its_owners_items_that_have_not_ended_and_nobody_elses(house: House):
+async def test_a_request_id_cancels_all_of_its_owners_items_that_have_not_ended_and_nobody_elses(
+    house: House,
+):
     mine = [house.submit("a", caller="me", request_id="req_shared") for _ in range(2)]
     theirs = house.submit("a", caller="them", request_id="req_shared")
     cancel, shared = house.worker.cancel_request, RequestId("req_shared")
-    assert cancel(RequestId("req_unknown"), caller=None) is cancel(shared, caller="stranger") is None
+    assert (
+        cancel(RequestId("req_unknown"), caller=None) is cancel(shared, caller="stranger") is None
+    )
     assert cancel(shared, caller="me") is True
     assert text_of(await body_of(theirs)) == FULL_TEXT
     assert house.worker.cancel(theirs.sequence) is False, "its answer is complete"
-    assert [(await house.end_of(ticket)).outcome for ticket in (*mine, theirs)] == [Outcome.CANCELLED] * 2 + [Outcome.COMPLETED]
+    assert [(await house.end_of(ticket)).outcome for ticket in (*mine, theirs)] == [
+        Outcome.CANCELLED
+    ] * 2 + [Outcome.COMPLETED]
     assert cancel(shared, caller=None) is True
-    assert cancel(shared, caller="them") is house.worker.cancel(theirs.sequence) is house.worker.cancel(Sequence(999)) is False
+    assert (
+        cancel(shared, caller="them")
+        is house.worker.cancel(theirs.sequence)
+        is house.worker.cancel(Sequence(999))
+        is False
+    )
 
 
 @for_each("by", ["future", "caller"])
@@ -64,7 +81,9 @@ async def test_an_in_process_call_and_its_future_end_together(house: House, at_s
     else:
         assert len((await cancel_caller(house.gateway, "script"))[0]) == 2
     failed = await asyncio.gather(*futures, return_exceptions=True)
-    assert {type(error) for error in failed} == {asyncio.CancelledError if by == "future" else CallerGone}
+    assert {type(error) for error in failed} == {
+        asyncio.CancelledError if by == "future" else CallerGone
+    }
     assert (await kept).output == FULL_TEXT
     assert [event.outcome for event in house.events.of(ItemEnded)].count(Outcome.CANCELLED) == 2
 
@@ -93,16 +112,23 @@ PHASES = {
 @for_each("by", ["id", "caller"])
 @for_each(("resident", "at_s", "stream"), PHASES.values())
 @in_virtual_time
-async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(resident: tuple[str, ...], at_s: float, stream: bool, by: str):
+async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(
+    resident: tuple[str, ...], at_s: float, stream: bool, by: str
+):
     async with House("a", resident=resident) as house:
         ticket = house.submit("a", stream=stream, caller="me", first_byte_s=0.1)
         await sleep_until(at_s)
         if by == "id":
-            assert [house.worker.cancel_request(RequestId("req_1"), caller="me") for _ in range(2)] == [True, True]
+            assert [
+                house.worker.cancel_request(RequestId("req_1"), caller="me") for _ in range(2)
+            ] == [True, True]
         else:
             assert [house.worker.cancel_caller("me") for _ in range(2)] == [["req_1"], []]
         said, error = await heard(ticket)
-        assert (text_of(said), type(error)) == (" alpha beta" if stream and at_s == 0.5 else "", CallerGone)
+        assert (text_of(said), type(error)) == (
+            " alpha beta" if stream and at_s == 0.5 else "",
+            CallerGone,
+        )
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.at) == (Outcome.CANCELLED, at_s)
         assert {call.ended_at for call in house.ollama.calls} <= {at_s}
@@ -111,8 +137,13 @@ async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(resid
 
 
 @in_house("a", "b", "c", resident=("a",))
-async def test_all_that_a_caller_has_is_given_up_in_one_decision_that_loads_nothing_and_nobody_elses(house: House):
-    mine = [house.submit(model, caller="me", request_id=f"req_{number}") for number, model in enumerate("abcb")]
+async def test_all_that_a_caller_has_is_given_up_in_one_decision_that_loads_nothing_and_nobody_elses(
+    house: House,
+):
+    mine = [
+        house.submit(model, caller="me", request_id=f"req_{number}")
+        for number, model in enumerate("abcb")
+    ]
     mine.append(house.internal("a", caller="me", request_id="req_4"))
     theirs = house.submit("a", caller="them", request_id="req_0")
     await sleep_until(0.5)

@@ -1,4 +1,6 @@
-"""A load that is cut has to give its memory back, where that can be seen; a server that goes on loading is not asked a third time."""
+"""A load that is cut has to give its memory back, where that can be seen; a server that goes on
+loading is not asked a third time.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ MODELS = [FakeModel(name=name, vram_mib=6144.0, load_s=8.0) for name in "abc"]
 
 
 async def cut_of(house: House, model: str) -> tuple[bool, float]:
-    """Have a load for others be cut for the house. Returns whether that was clean, and after how long the next load began."""
+    """Have a load for others be cut for the house.
+
+    Returns whether that was clean, and after how long the next load began.
+    """
     known = len(house.events.of(LoadCut))
     theirs = house.submit(model)
     while house.ollama.gpu.place(f"{model}:latest") is not Place.LOADING:
@@ -35,7 +40,11 @@ async def cut_of(house: House, model: str) -> tuple[bool, float]:
         await sleep_until(house.now + 0.25)
     house.worker.cancel(theirs.sequence)
     assert text_of(await body_of(ours)) == FULL_TEXT
-    began_at = next(record.at for record in house.ollama.control if record.kind == "load" and record.at >= asked_at)
+    began_at = next(
+        record.at
+        for record in house.ollama.control
+        if record.kind == "load" and record.at >= asked_at
+    )
     return house.events.of(LoadCut)[-1].clean, began_at - asked_at
 
 
@@ -72,7 +81,12 @@ def unseen() -> House:
 
 @for_each(
     ("house_of", "is_seen"),
-    [(on_a_card, True), (partial(on_a_card, names=False), True), (in_main_memory, True), (unseen, False)],
+    [
+        (on_a_card, True),
+        (partial(on_a_card, names=False), True),
+        (in_main_memory, True),
+        (unseen, False),
+    ],
 )
 @in_virtual_time
 async def test_a_server_that_goes_on_loading_is_found_out_where_its_memory_is_seen_and_not_cut_a_third_time(
@@ -85,7 +99,9 @@ async def test_a_server_that_goes_on_loading_is_found_out_where_its_memory_is_se
             assert clean is not is_seen
             assert after_s < CUT_TIMEOUT_S + 0.1
             await sleep_until(house.now + 60.0)
-        assert [event.failures for event in house.events.of(LoadCuttingStopped)] == ([2] if is_seen else [])
+        assert [event.failures for event in house.events.of(LoadCuttingStopped)] == (
+            [2] if is_seen else []
+        )
         theirs = house.submit("b")
         while house.ollama.gpu.place("b:latest") is not Place.LOADING:
             await sleep_until(house.now + 0.25)

@@ -1,4 +1,6 @@
-"""The five steps of donna's page on preemption, with the configuration of that page (`examples/donna.yaml`)."""
+"""The five steps of donna's page on preemption, with the configuration of that page
+(`examples/donna.yaml`).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def page() -> Settings:
 
 @pytest.mark.parametrize("priority", list(Priority))
 @in_virtual_time
-async def test_an_internal_request_interrupts_an_external_one_whatever_the_swap_costs(priority: Priority):
+async def test_an_internal_request_interrupts_an_external_one_whatever_the_swap_costs(
+    priority: Priority,
+):
     models = (FakeModel(name="a"), FakeModel(name="b", load_s=60.0))
     async with House(*models, resident=("a",), settings=page()) as house:
         external = house.submit("a", service_s=ANSWER_S)
@@ -37,9 +41,11 @@ async def test_an_internal_request_interrupts_an_external_one_whatever_the_swap_
         internal = house.internal("b", priority=priority, service_s=1.0)
         await asyncio.sleep(0.05)
         (interrupted,) = house.events.of(ItemInterrupted)  # 1: the external request is cancelled
-        assert (interrupted.sequence, interrupted.interrupt_count) == (external.sequence, 1)  # 2: and counted
+        # 2: and counted
+        assert (interrupted.sequence, interrupted.interrupt_count) == (external.sequence, 1)
         in_line = house.worker.scheduler.state.waiting.in_order(Band.INTERRUPTED, Band.EXTERNAL)
-        assert [entry.item.sequence for entry in in_line] == [external.sequence, waiting.sequence]  # 4: the first in line
+        # 4: the first in line
+        assert [entry.item.sequence for entry in in_line] == [external.sequence, waiting.sequence]
         await body_of(internal)
         await body_of(external)
         await body_of(waiting)

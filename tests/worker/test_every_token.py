@@ -1,7 +1,8 @@
-"""Streams of every dialect on the emulator, interrupted after each of their tokens: text, token counts, usage, order of events and ids are
-those of the answer that nobody interrupts.
+"""Streams of every dialect on the emulator, interrupted after each of their tokens: text, token
+counts, usage, order of events and ids are those of the answer that nobody interrupts.
 
-Everything is the real thing but the sockets: application, gateway, queue and emulator, in virtual time. A model says a token a second.
+Everything is the real thing but the sockets: application, gateway, queue and emulator, in virtual
+time. A model says a token a second.
 """
 
 from __future__ import annotations
@@ -49,10 +50,17 @@ Way = Literal["continued", "replayed"]
 
 
 def profile(name: str, *more: str) -> EmulatedModel:
-    """Reads a prompt at once, says a token a second; a swap takes so long that who waits for it is sent signs of life."""
+    """Reads a prompt at once, says a token a second; a swap takes so long that who waits for it is
+    sent signs of life.
+    """
     capabilities = ("completion", "tools", *more)
     return EmulatedModel(
-        name=name, decode_tokens_per_s=1.0, prompt_tokens_per_s=1e6, load_s=LOAD_S, unload_s=UNLOAD_S, capabilities=capabilities
+        name=name,
+        decode_tokens_per_s=1.0,
+        prompt_tokens_per_s=1e6,
+        load_s=LOAD_S,
+        unload_s=UNLOAD_S,
+        capabilities=capabilities,
     )
 
 
@@ -68,12 +76,16 @@ class Home:
     async def urgent(self, model: str) -> None:
         """A short internal request."""
         new = new_item(model, lane=Lane.INTERNAL)
-        body = encode({"model": model, "prompt": "?", "stream": False, "options": {"num_predict": 1}})
+        body = encode(
+            {"model": model, "prompt": "?", "stream": False, "options": {"num_predict": 1}}
+        )
         call = BackendCall(method="POST", path=GENERATE, body=body)
         await body_of(self.gateway.worker.submit(Submission(item=new.item, call=call)))
 
     async def ask(self, path: str, body: dict[str, Any], agent: bytes) -> bytes:
-        scope = http_scope("POST", path, ((b"host", b"localhost"), (b"user-agent", agent)), "127.0.0.1")
+        scope = http_scope(
+            "POST", path, ((b"host", b"localhost"), (b"user-agent", agent)), "127.0.0.1"
+        )
         got = await drive(self.app, scope, encode(body))
         assert (got.status, got.complete) == (200, True), got.body
         return got.body
@@ -156,10 +168,16 @@ CONTINUED: dict[str, Asked] = {
     "one that comes": Asked(stop=(".", " the~~~", "e~~~"), limit=60),
     "no other end than its own": Asked(limit=1000),
     "thoughts": Asked(paths=(CHAT, GENERATE, GPT, CLAUDE), thinks=True, limit=40),
-    "thoughts, with tools on offer": Asked(paths=(CHAT, GPT, CLAUDE), thinks=True, limit=40, more={"tools": True}),
-    "Claude Code, which is shown its own events": Asked(paths=(CLAUDE,), agent=b"claude-cli/2", more={"tools": True}),
+    "thoughts, with tools on offer": Asked(
+        paths=(CHAT, GPT, CLAUDE), thinks=True, limit=40, more={"tools": True}
+    ),
+    "Claude Code, which is shown its own events": Asked(
+        paths=(CLAUDE,), agent=b"claude-cli/2", more={"tools": True}
+    ),
     "turns before": Asked(paths=(CHAT, GPT, CLAUDE, RESPONSES), more={"turns": True}),
-    "a raw prompt": Asked(paths=(GENERATE,), more={"raw": True, "prompt": "<user>hello\n<assistant>"}),
+    "a raw prompt": Asked(
+        paths=(GENERATE,), more={"raw": True, "prompt": "<user>hello\n<assistant>"}
+    ),
     "tools on offer": Asked(paths=(CHAT, GPT, CLAUDE, RESPONSES), more={"tools": True}),
     "a usage": Asked(paths=(GPT, COMPLETIONS), more={"stream_options": {"include_usage": True}}),
 }
@@ -195,10 +213,20 @@ def _kind(path: str, frame: bytes) -> str:
     if path == CLAUDE and fields["type"] == "message_delta" and not fields["delta"]["stop_reason"]:
         return ""
     if path in (CLAUDE, RESPONSES):
-        return "" if fields["type"] in ("ping", "response.in_progress") else f"{fields['type']} {fields.get('output_index', '')}"
+        return (
+            ""
+            if fields["type"] in ("ping", "response.in_progress")
+            else f"{fields['type']} {fields.get('output_index', '')}"
+        )
     if path.startswith("/api"):
         said = fields.get("message", fields)
-        text = "thinking" if said.get("thinking") else "text" if said.get("content") or said.get("response") else ""
+        text = (
+            "thinking"
+            if said.get("thinking")
+            else "text"
+            if said.get("content") or said.get("response")
+            else ""
+        )
         return "done" if fields["done"] else text
     if not fields["choices"]:
         return "usage"
@@ -209,14 +237,26 @@ def _kind(path: str, frame: bytes) -> str:
 
 def usage_of(path: str, data: bytes) -> tuple[int, ...]:
     """What it tells of tokens: of the prompt and of the answer."""
-    lines = [line.removeprefix(b"data: ") for line in data.split(b"\n") if line.startswith((b"data: {", b"{"))]
+    lines = [
+        line.removeprefix(b"data: ")
+        for line in data.split(b"\n")
+        if line.startswith((b"data: {", b"{"))
+    ]
     said = [json.loads(line) for line in lines]
     if path.startswith("/api"):
         return said[-1]["prompt_eval_count"], said[-1]["eval_count"]
     told_of = [one.get("response", one).get("usage") for one in said]
-    given = [usage for usage in told_of if usage and usage.get("output_tokens", usage.get("completion_tokens"))]
+    given = [
+        usage
+        for usage in told_of
+        if usage and usage.get("output_tokens", usage.get("completion_tokens"))
+    ]
     return (
-        tuple(given[-1][name] for name in ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens") if name in given[-1])
+        tuple(
+            given[-1][name]
+            for name in ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+            if name in given[-1]
+        )
         if given
         else ()
     )
@@ -224,10 +264,17 @@ def usage_of(path: str, data: bytes) -> tuple[int, ...]:
 
 async def read(home: Home, path: str, body: dict[str, Any], agent: bytes) -> Read:
     data = await home.ask(path, body, agent)
-    ended = next(event for event in reversed(home.events.of(ItemEnded)) if event.lane is Lane.EXTERNAL)
+    ended = next(
+        event for event in reversed(home.events.of(ItemEnded)) if event.lane is Lane.EXTERNAL
+    )
     kept = b"".join(frame for frame in frames(path, data) if _kind(path, frame.rstrip(b"\n")))
     reader = told(path, data if path == RESPONSES else kept)
-    return Read(reader.answer, kinds_of(path, data), usage_of(path, data), (ended.prompt_tokens, ended.output_tokens))
+    return Read(
+        reader.answer,
+        kinds_of(path, data),
+        usage_of(path, data),
+        (ended.prompt_tokens, ended.output_tokens),
+    )
 
 
 def frames(path: str, data: bytes) -> list[bytes]:
@@ -235,7 +282,9 @@ def frames(path: str, data: bytes) -> list[bytes]:
     return [frame + end for frame in data.split(end)[:-1]]
 
 
-async def broken_into(home: Home, path: str, body: dict[str, Any], agent: bytes, breaks: list[tuple[float, Break]]) -> Read:
+async def broken_into(
+    home: Home, path: str, body: dict[str, Any], agent: bytes, breaks: list[tuple[float, Break]]
+) -> Read:
     """The same with this happening to it so long after its start."""
     began_at = asyncio.get_running_loop().time()
     reading = asyncio.ensure_future(read(home, path, body, agent))
@@ -249,17 +298,24 @@ async def broken_into(home: Home, path: str, body: dict[str, Any], agent: bytes,
 
 
 def saying_something_else(path: str) -> Any:
-    """The second run of a request, and each one after, gets another prompt, as if the engine did not repeat itself."""
+    """The second run of a request, and each one after, gets another prompt, as if the engine did
+    not repeat itself.
+    """
     seen = 0
 
     def alter(call: BackendCall) -> BackendCall:
         nonlocal seen
         asked = json.loads(call.body)
-        is_own = "_debug_render_only" in asked or "truncate" in asked  # the gateway's, not the caller's
+        # the gateway's, not the caller's
+        is_own = "_debug_render_only" in asked or "truncate" in asked
         if call.path != path or is_own or not asked["stream"]:
             return call
         seen += 1
-        return call if seen == 1 else BackendCall(method="POST", path=path, body=call.body.replace(b"hello", b"goodbye"))
+        return (
+            call
+            if seen == 1
+            else BackendCall(method="POST", path=path, body=call.body.replace(b"hello", b"goodbye"))
+        )
 
     return alter
 
@@ -300,13 +356,23 @@ async def _everywhere(name: str, path: str, way: Way, rng: Random) -> int:
         assert home.events.of(ItemDiverged) == []
         gone_on = home.events.of(ItemResumed)
         assert way == "replayed" or {event.how for event in gone_on} <= {"continued", "replayed"}
-        assert len(home.events.of(ItemInterrupted)) + len(home.events.of(ItemBrokenOff)) >= len(gone_on)
+        assert len(home.events.of(ItemInterrupted)) + len(home.events.of(ItemBrokenOff)) >= len(
+            gone_on
+        )
         return len([event for event in gone_on if event.how == way])
 
 
-@pytest.mark.parametrize(("name", "way"), [*((name, "continued") for name in CONTINUED), *((name, "replayed") for name in ASKS)])
-def test_a_stream_that_is_broken_into_after_any_token_is_the_answer_that_it_would_have_been(name: str, way: Way) -> None:
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [*((name, "continued") for name in CONTINUED), *((name, "replayed") for name in ASKS)],
+)
+def test_a_stream_that_is_broken_into_after_any_token_is_the_answer_that_it_would_have_been(
+    name: str, way: Way
+) -> None:
     """After every token in `make reliability`."""
     for number, path in enumerate(ASKS[name].paths):
-        went_on = run_virtual(lambda path=path, number=number: _everywhere(name, path, way, Random(number)), horizon_s=1e9)  # type: ignore[misc]
+        went_on = run_virtual(
+            lambda path=path, number=number: _everywhere(name, path, way, Random(number)),  # type: ignore[misc]
+            horizon_s=1e9,
+        )
         assert went_on > 0, path

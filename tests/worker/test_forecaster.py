@@ -1,4 +1,6 @@
-"""What estimates cost while many models are waited for, and what they are where nothing more may be spent."""
+"""What estimates cost while many models are waited for, and what they are where nothing more may be
+spent.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,20 @@ FORECAST_CALLS = 2_000  # any forecast among so many models has more, and nothin
 def newcomers(crowd: Shell) -> list[QueueItem]:
     """One for each model and band in which an item can arrive."""
     known = {"request_id": RequestId("r"), "caller": "test", "arrived_at": crowd.now}
-    first = QueueItem(sequence=Sequence(9999), lane=Lane.EXTERNAL, priority=Priority.NORMAL, model="m0", **known)  # type: ignore[arg-type]
+    first = QueueItem(
+        sequence=Sequence(9999),
+        lane=Lane.EXTERNAL,
+        priority=Priority.NORMAL,
+        model="m0",
+        **known,  # type: ignore[arg-type]
+    )
     models = [f"m{number}" for number in range(MODELS)]
     lanes = [(Lane.EXTERNAL, Priority.NORMAL), *[(Lane.INTERNAL, each) for each in Priority]]
-    return [replace(first, model=model, lane=lane, priority=priority) for lane, priority in lanes for model in models]
+    return [
+        replace(first, model=model, lane=lane, priority=priority)
+        for lane, priority in lanes
+        for model in models
+    ]
 
 
 def looks(forecaster: Forecaster, items: list[QueueItem], now: float) -> int:
@@ -40,7 +52,9 @@ def test_four_hundred_lines_that_are_asked_for_at_once_are_not_looked_at_one_by_
     assert 1 <= looks(forecaster, items, crowd.now) <= most
     assert looks(forecaster, items, crowd.now) == 0, "nothing is left for this second"
     assert 1 <= looks(forecaster, items, crowd.now + 0.5) <= most / 2 + 1
-    assert 1 <= looks(forecaster, items, crowd.now + 100.0) <= most, "what was left over is not saved up"
+    assert 1 <= looks(forecaster, items, crowd.now + 100.0) <= most, (
+        "what was left over is not saved up"
+    )
 
 
 def test_advice_on_when_to_come_back_costs_no_more_than_estimates_may_cost():
@@ -49,8 +63,12 @@ def test_advice_on_when_to_come_back_costs_no_more_than_estimates_may_cost():
     known = forecaster.starts(crowd.now)
     looks(forecaster, newcomers(crowd), later)
     assert calls_in(partial(forecaster.first_start_s, Lane.EXTERNAL, later)) < FORECAST_CALLS
-    assert forecaster.starts(later) == {sequence: max(0.0, wait_s - FRESH_S) for sequence, wait_s in known.items()}
-    assert calls_in(partial(forecaster.first_start_s, Lane.EXTERNAL, later + FRESH_S)) > FORECAST_CALLS
+    assert forecaster.starts(later) == {
+        sequence: max(0.0, wait_s - FRESH_S) for sequence, wait_s in known.items()
+    }
+    assert (
+        calls_in(partial(forecaster.first_start_s, Lane.EXTERNAL, later + FRESH_S)) > FORECAST_CALLS
+    )
 
 
 def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
@@ -91,7 +109,9 @@ def test_a_wait_for_a_load_that_takes_longer_than_ever_grows_with_the_time_that_
     shell = Shell(settings_of("swap_cost_prior_s=5"))
     shell.arrive("a")
     (item, *_), forecaster = newcomers(shell), Forecaster(shell.state)
-    estimates_s = [forecaster.wait_s(replace(item, model="a"), 0, now) for now in (1.0, 10.0, 60.0, 300.0)]
+    estimates_s = [
+        forecaster.wait_s(replace(item, model="a"), 0, now) for now in (1.0, 10.0, 60.0, 300.0)
+    ]
     first_s, *later_s = [estimate or 0.0 for estimate in estimates_s]
     behind_s = first_s - 4.0
     assert later_s == pytest.approx([5.0 + behind_s, 55.0 + behind_s, 295.0 + behind_s])

@@ -1,4 +1,6 @@
-"""The places of callers who have left: their bounds, at a cost that does not grow with their number."""
+"""The places of callers who have left: their bounds, at a cost that does not grow with their
+number.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ async def test_to_keep_a_place_no_other_is_looked_at(house: House):
 
 @for_each(("after_s", "found"), [(1.0, 2), (KEPT_S, 2), (KEPT_S + 1.0, 0)])
 @in_house("a", "b", resident=("a",), settings=DEEP)
-async def test_a_place_is_taken_once_and_for_as_long_as_it_is_kept(house: House, after_s: float, found: int):
+async def test_a_place_is_taken_once_and_for_as_long_as_it_is_kept(
+    house: House, after_s: float, found: int
+):
     house.submit("a", service_s=100.0)
     works = [waiting(house, b"same", "me") for _ in range(2)]
     places, other = KeptPlaces(), new_item("b", digest=b"other", caller="me")

@@ -1,4 +1,6 @@
-"""The owner's own work stops other programs' work, or finds the GPU free that it was announced for: how fast, how often, and when not."""
+"""The owner's own work stops other programs' work, or finds the GPU free that it was announced for:
+how fast, how often, and when not.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,17 @@ MORNING_S = 6 * 3600.0
 AT_ONCE = {"preempt_restart_bound_s": 0.0}
 """Whatever is lost by it: the price of starting over has tests of its own in tests/scheduling."""
 BY_DAY = settings_with(
-    scheduling={"active_hours": (Window(start_minute=6 * 60, end_minute=22 * 60),), **AT_ONCE}, backend={"check_interval_s": 3600.0}
+    scheduling={"active_hours": (Window(start_minute=6 * 60, end_minute=22 * 60),), **AT_ONCE},
+    backend={"check_interval_s": 3600.0},
 )
 FIFTY_MS = 0.05
 
 
 @for_each("stream", [False, True])
 @in_house("a", resident=("a",))
-async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that_one_completes_later(house: House, stream: bool):
+async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that_one_completes_later(
+    house: House, stream: bool
+):
     external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=0.9)
     await sleep_until(0.5)
     assert text_of(await body_of(house.internal("a"))) == FULL_TEXT
@@ -61,7 +66,9 @@ async def test_a_call_that_was_interrupted_often_enough_is_protected_and_its_own
 
 @for_each("last_decision_s", [0.001, 0.5, 1.0, 20.0])
 @in_virtual_time
-async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_at_that_instant(last_decision_s: float):
+async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_at_that_instant(
+    last_decision_s: float,
+):
     await sleep_until(7.0)  # so that no regular look at the clock is at that instant
     async with House("a", resident=("a",), settings=BY_DAY) as house:
         await sleep_until(MORNING_S - 60)
@@ -75,7 +82,9 @@ async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_a
 
 @for_each(("stream", "yielding", "ends_at"), [(False, 1, 3.0), (True, 0, 2.0)])
 @in_house("a", resident=("a",))
-async def test_the_owner_can_make_external_work_yield_that_can_be_stopped_unnoticed(house: House, stream, yielding, ends_at):
+async def test_the_owner_can_make_external_work_yield_that_can_be_stopped_unnoticed(
+    house: House, stream, yielding, ends_at
+):
     external = house.submit("a", stream=stream, service_s=2.0)
     await sleep_until(1.0)
     assert house.worker.preempt_external() == yielding
@@ -92,7 +101,12 @@ async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time(house: Ho
     house.worker.cancel(external.sequence)
     await body_of(internal)
     ended = await house.end_of(external)
-    assert (ended.outcome, ended.attempts, ended.backend_s, ended.queue_s) == (Outcome.CANCELLED, 1, None, ended.total_s)
+    assert (ended.outcome, ended.attempts, ended.backend_s, ended.queue_s) == (
+        Outcome.CANCELLED,
+        1,
+        None,
+        ended.total_s,
+    )
     assert house.gpu_status["executions_1h"] == 2
 
 
@@ -100,7 +114,10 @@ async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time(house: Ho
 
 
 def announcing(*crons: tuple[str, str], **scheduling: float) -> dict[str, object]:
-    return {"announcements": tuple(Announcement(task_type=name, cron=cron) for name, cron in crons), **scheduling}
+    return {
+        "announcements": tuple(Announcement(task_type=name, cron=cron) for name, cron in crons),
+        **scheduling,
+    }
 
 
 BRIEFING, BACKUP, EARLY = ("briefing", "5 * * * *"), ("backup", "5 * * * *"), ("early", "4 * * * *")
@@ -113,40 +130,67 @@ async def start_of(house: House, ticket: Ticket) -> float:
     return dispatched.at
 
 
-@in_house("a", settings=settings_with(scheduling=announcing(BRIEFING, BACKUP), backend={"check_interval_s": 600.0}))
-async def test_cron_entries_are_announced_in_time_and_once_each_also_two_of_one_minute(house: House):
+@in_house(
+    "a",
+    settings=settings_with(
+        scheduling=announcing(BRIEFING, BACKUP), backend={"check_interval_s": 600.0}
+    ),
+)
+async def test_cron_entries_are_announced_in_time_and_once_each_also_two_of_one_minute(
+    house: House,
+):
     await sleep_until(2 * 3600.0 + 600.0)
     told = house.events.of(TaskAnnounced)
     assert sorted((event.task_type, round(event.at + event.due_s, 3)) for event in told) == [
-        (task_type, due_at) for task_type in ("backup", "briefing") for due_at in (300.0, 3900.0, 7500.0)
+        (task_type, due_at)
+        for task_type in ("backup", "briefing")
+        for due_at in (300.0, 3900.0, 7500.0)
     ]
     assert all(120.0 <= event.due_s <= 300.0 for event in told)
 
 
-@for_each(("cron", "asked_at", "starts_at"), [("5 * * * *", 298.0, 300.0), ("*/2 * * * *", 238.0, 240.0)])
+@for_each(
+    ("cron", "asked_at", "starts_at"), [("5 * * * *", 298.0, 300.0), ("*/2 * * * *", 238.0, 240.0)]
+)
 @in_virtual_time
-async def test_a_cron_entry_holds_external_work_like_an_announcement_each_time(cron: str, asked_at: float, starts_at: float):
-    async with House("a", resident=("a",), settings=settings_with(scheduling=announcing(("briefing", cron)))) as house:
+async def test_a_cron_entry_holds_external_work_like_an_announcement_each_time(
+    cron: str, asked_at: float, starts_at: float
+):
+    async with House(
+        "a", resident=("a",), settings=settings_with(scheduling=announcing(("briefing", cron)))
+    ) as house:
         await sleep_until(asked_at)
         assert await start_of(house, house.submit("a")) == pytest.approx(starts_at)
 
 
 @in_house("a", resident=("a",), settings=settings_with(scheduling=announcing(BRIEFING)))
-async def test_an_entry_that_a_reload_brings_is_announced_and_one_that_it_takes_away_holds_nothing_any_more(house: House):
+async def test_an_entry_that_a_reload_brings_is_announced_and_one_that_it_takes_away_holds_nothing_any_more(
+    house: House,
+):
     house.worker.announce("by hand", WALL_AT_START + 500.0)
     await sleep_until(150.0)
-    house.gateway.reload(GatewayConfig(settings=settings_with(scheduling=announcing(BRIEFING, EARLY))))
+    house.gateway.reload(
+        GatewayConfig(settings=settings_with(scheduling=announcing(BRIEFING, EARLY)))
+    )
     await sleep_until(290.0)
-    assert [event.task_type for event in house.events.of(TaskAnnounced)] == ["by hand", "briefing", "early"]
+    assert [event.task_type for event in house.events.of(TaskAnnounced)] == [
+        "by hand",
+        "briefing",
+        "early",
+    ]
     house.gateway.reload(GatewayConfig(settings=settings_with()))
     await sleep_until(299.5)
     assert await start_of(house, house.submit("a")) == 299.5
     assert house.worker.scheduler.state.announced == ((500.0, "by hand"),)
 
 
-@for_each(("steps", "due"), [(((1.0, 3700.0),), [200]), (((1.0, 3700.0), (61.0, -3600.0)), [200, 200])])
+@for_each(
+    ("steps", "due"), [(((1.0, 3700.0),), [200]), (((1.0, 3700.0), (61.0, -3600.0)), [200, 200])]
+)
 @in_house("a", settings=settings_with(scheduling=announcing(BRIEFING)))
-async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_one_that_jumps_back_announces_again(house: House, steps, due):
+async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_one_that_jumps_back_announces_again(
+    house: House, steps, due
+):
     for at, step_s in steps:
         await sleep_until(at)
         house.clock._wall_at_start += step_s

@@ -1,7 +1,7 @@
 """Two things happen in the same tick: whichever comes first wins, and there is exactly one winner.
 
-Each race runs many times on one loop that shuffles whatever is ready together, so that every order comes up; the winners at the end of a
-test show that it did.
+Each race runs many times on one loop that shuffles whatever is ready together, so that every order
+comes up; the winners at the end of a test show that it did.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ def winners_of(
 
 
 async def at(instant: float, act: Callable[[], T], *, turns: int | None = None) -> T:
-    """What `act` returns, called so many turns of the loop after a timer of its own, else 0 to 3 from round to round.
+    """What `act` returns, called so many turns of the loop after a timer of its own, else 0 to 3
+    from round to round.
 
-    With 0 it is as early as anything that this instant brings. A decision is taken in the turn that brings its fact, so an order that
-    takes more turns can only come up where this one waits too.
+    With 0 it is as early as anything that this instant brings. A decision is taken in the turn that
+    brings its fact, so an order that takes more turns can only come up where this one waits too.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -101,9 +102,14 @@ def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream
 @for_each("seed", SEEDS)
 @for_each("stream", [False, True])
 @for_each("by", ["id", "caller"])
-def test_completion_and_cancel_in_one_tick_have_one_winner_and_what_waits_is_always_cancelled(seed: int, stream: bool, by: str):
+def test_completion_and_cancel_in_one_tick_have_one_winner_and_what_waits_is_always_cancelled(
+    seed: int, stream: bool, by: str
+):
     async def race(house: House, start: float) -> str:
-        running, waiting = (house.submit("a", stream=stream, caller="me", request_id=name) for name in ("req_1", "req_2"))
+        running, waiting = (
+            house.submit("a", stream=stream, caller="me", request_id=name)
+            for name in ("req_1", "req_2")
+        )
         if by == "id":
             await sleep_until(start + 1.0)
             said, _ = [house.worker.cancel(ticket.sequence) for ticket in (running, waiting)]
@@ -125,14 +131,25 @@ def test_completion_and_cancel_in_one_tick_have_one_winner_and_what_waits_is_alw
 @for_each(("first", "winners"), [("preempted", {"interrupted", "not"}), ("cancelled", {"not"})])
 @for_each("by", ["id", "caller"])
 @for_each("seed", SEEDS[:2])
-def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(seed: int, by: str, first: str, winners: set[str]):
+def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(
+    seed: int, by: str, first: str, winners: set[str]
+):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", caller="me", service_s=5.0)
-        cancel = (lambda: house.worker.cancel(external.sequence)) if by == "id" else (lambda: house.worker.cancel_caller("me"))
+        cancel = (
+            (lambda: house.worker.cancel(external.sequence))
+            if by == "id"
+            else (lambda: house.worker.cancel_caller("me"))
+        )
         urgent: list[Ticket] = []
         preempt = lambda: urgent.append(house.internal("a"))  # noqa: E731
-        orders: list[Callable[[], object]] = [preempt, cancel] if first == "preempted" else [cancel, preempt]
-        await asyncio.gather(at(start + 1.0, orders[0], turns=0), at(start + 1.0, orders[1], turns=1 + round(start / 10.0) % 4))
+        orders: list[Callable[[], object]] = (
+            [preempt, cancel] if first == "preempted" else [cancel, preempt]
+        )
+        await asyncio.gather(
+            at(start + 1.0, orders[0], turns=0),
+            at(start + 1.0, orders[1], turns=1 + round(start / 10.0) % 4),
+        )
         await body_of(urgent[0])
         assert house.now == start + 2.0
         assert (await house.end_of(external)).outcome is Outcome.CANCELLED
@@ -147,7 +164,9 @@ def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(see
 def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_running(seed: int):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=True, service_s=5.0, first_byte_s=1.0)
-        internal, _ = await at(start + 1.0, lambda: (house.internal("a"), house.worker.cancel(external.sequence)))
+        internal, _ = await at(
+            start + 1.0, lambda: (house.internal("a"), house.worker.cancel(external.sequence))
+        )
         await body_of(internal)
         assert house.now == start + 2.0
         stopped = calls_since(house, start)[0]
@@ -172,7 +191,9 @@ def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed
 
 @for_each("seed", SEEDS)
 @for_each("ran_s", [0.0, 1.0])
-def test_internal_work_that_comes_as_external_work_is_started_or_put_back_starts_once_and_first(seed: int, ran_s: float):
+def test_internal_work_that_comes_as_external_work_is_started_or_put_back_starts_once_and_first(
+    seed: int, ran_s: float
+):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", service_s=2.0)
         await sleep_until(start + ran_s)

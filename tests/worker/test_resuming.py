@@ -1,6 +1,8 @@
-"""A stream that is interrupted for internal work goes on as if nothing had happened, or says that it cannot.
+"""A stream that is interrupted for internal work goes on as if nothing had happened, or says that
+it cannot.
 
-It is continued (the rest of its text is asked for, and nothing is written twice) or replayed (run again and compared with what was sent).
+It is continued (the rest of its text is asked for, and nothing is written twice) or replayed (run
+again and compared with what was sent).
 """
 
 from __future__ import annotations
@@ -14,8 +16,24 @@ from typing import Any, TypeAlias
 
 from hearth.config.settings import GatewayConfig, ModelSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.errors import BackendGone, BackendUnreachable, CallerGone, HearthError, ShuttingDown, StreamDiverged
-from hearth.events import ItemBrokenOff, ItemDispatched, ItemDiverged, ItemEnded, ItemHeld, ItemInterrupted, ItemResumed, ItemStreaming
+from hearth.errors import (
+    BackendGone,
+    BackendUnreachable,
+    CallerGone,
+    HearthError,
+    ShuttingDown,
+    StreamDiverged,
+)
+from hearth.events import (
+    ItemBrokenOff,
+    ItemDispatched,
+    ItemDiverged,
+    ItemEnded,
+    ItemHeld,
+    ItemInterrupted,
+    ItemResumed,
+    ItemStreaming,
+)
 from hearth.execution.request import Submission, Ticket
 from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, Way
 from tests.dialects.replay_readers import told
@@ -52,10 +70,19 @@ class Pieces(Run):
 
 
 class Model:
-    """A model: what it says is a function of the text so far, whoever asks and in whichever words. Internal work is short."""
+    """A model: what it says is a function of the text so far, whoever asks and in whichever words.
+
+    Internal work is short.
+    """
 
     def __init__(
-        self, words: tuple[str, ...] = WORDS, *, replays: tuple[str, ...] = (), stop: str = "", limit: int = 0, calls: tuple[str, ...] = ()
+        self,
+        words: tuple[str, ...] = WORDS,
+        *,
+        replays: tuple[str, ...] = (),
+        stop: str = "",
+        limit: int = 0,
+        calls: tuple[str, ...] = (),
     ) -> None:
         self.words, self.stop, self.limit, self.calls = words, stop, limit, calls
         self.replays = replays
@@ -69,7 +96,10 @@ class Model:
 
     def _answer(self, words: tuple[str, ...]) -> Answer:
         kept, reason = self._until(words, self.limit)
-        return Answer(parts=(("content", "".join(kept)), *(("call", call) for call in self.calls)), reason=reason)
+        return Answer(
+            parts=(("content", "".join(kept)), *(("call", call) for call in self.calls)),
+            reason=reason,
+        )
 
     def _until(self, words: tuple[str, ...], limit: int) -> tuple[tuple[str, ...], str]:
         text = "".join(words)
@@ -85,7 +115,9 @@ class Model:
         body = json.loads(call.body)
         if not body["stream"]:
             return Service(service_s=1.0)
-        if body.get("raw") or (call.path == "/api/chat" and body["messages"][-1]["role"] == "assistant"):
+        if body.get("raw") or (
+            call.path == "/api/chat" and body["messages"][-1]["role"] == "assistant"
+        ):
             return self._rest(body)
         self.asked += 1
         words = self.replays if self.asked > 1 and self.replays else self.words
@@ -96,7 +128,11 @@ class Model:
 
     def _rest(self, body: dict[str, Any]) -> Service:
         """Goes on from the text so far; from another one, it says so."""
-        known = body["prompt"].rpartition(ASSISTANT)[2] if body.get("raw") else body["messages"][-1]["content"]
+        known = (
+            body["prompt"].rpartition(ASSISTANT)[2]
+            if body.get("raw")
+            else body["messages"][-1]["content"]
+        )
         known = known.removeprefix("<think>\n</think>\n\n")
         whole = "".join(self.words)
         if not whole.startswith(known):
@@ -110,10 +146,20 @@ class Model:
         if not body.get("raw"):
             run = Pieces(rng=Random(0))
             run.words = words
-            frames = tuple(native_rest("".join(words), calls=self.calls, cut=run, done=reason).splitlines(keepends=True))
+            frames = tuple(
+                native_rest("".join(words), calls=self.calls, cut=run, done=reason).splitlines(
+                    keepends=True
+                )
+            )
             return Service(frames=frames, first_byte_s=A_WORD_S, service_s=len(frames) * A_WORD_S)
         service_s, prompt_tokens = (len(words) + 1) * A_WORD_S, 11 + len(self.words) - len(rest)
-        return Service(words=words, first_byte_s=A_WORD_S, service_s=service_s, prompt_tokens=prompt_tokens, done_reason=reason)
+        return Service(
+            words=words,
+            first_byte_s=A_WORD_S,
+            service_s=service_s,
+            prompt_tokens=prompt_tokens,
+            done_reason=reason,
+        )
 
 
 def streaming(
@@ -125,7 +171,9 @@ def streaming(
     **more: Any,
 ) -> Ticket:
     body = {**BODIES[path], "model": "m", "stream": True, **more}
-    call = BackendCall(method="POST", path=path, body=json.dumps(body).encode(), hides_usage=hides_usage)
+    call = BackendCall(
+        method="POST", path=path, body=json.dumps(body).encode(), hides_usage=hides_usage
+    )
     route = INFERENCE_ROUTES[path]
     item = QueueItem(
         lane=Lane.EXTERNAL,
@@ -141,18 +189,32 @@ def streaming(
 
 
 def house_of(model: Callable[[BackendCall], Service], **more: Any) -> House:
-    return House(FakeModel(name="m"), "b", resident=("m",), service=model, settings=more.pop("settings", AT_ONCE), **more)
+    return House(
+        FakeModel(name="m"),
+        "b",
+        resident=("m",),
+        service=model,
+        settings=more.pop("settings", AT_ONCE),
+        **more,
+    )
 
 
 Heard: TypeAlias = "asyncio.Future[tuple[bytes, HearthError | None]]"
 
 
-def listening_to(house: House, path: str = "/api/generate", ways: tuple[Way, ...] = ONLY, **more: Any) -> Heard:
+def listening_to(
+    house: House, path: str = "/api/generate", ways: tuple[Way, ...] = ONLY, **more: Any
+) -> Heard:
     return asyncio.ensure_future(heard(streaming(house, path, ways, **more)))
 
 
 async def interrupted(
-    house: House, *at: float, path: str = "/api/generate", ways: tuple[Way, ...] = ONLY, model: str = "m", **more: Any
+    house: House,
+    *at: float,
+    path: str = "/api/generate",
+    ways: tuple[Way, ...] = ONLY,
+    model: str = "m",
+    **more: Any,
 ) -> tuple[bytes, HearthError | None]:
     """What the caller of one stream gets that internal work interrupts so long after its start."""
     began_at, listening = house.now, listening_to(house, path, ways, **more)
@@ -176,7 +238,11 @@ SENT, SAID = "".join(WORDS[:3]), "".join(WORDS[:4])
 
 
 def tightened(**sections: dict[str, Any]) -> Settings:
-    scheduling = {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0, **sections.pop("scheduling", {})}
+    scheduling = {
+        "preempt_min_remaining_s": 0.0,
+        "preempt_restart_bound_s": 0.0,
+        **sections.pop("scheduling", {}),
+    }
     return settings_with(scheduling=scheduling, **sections)
 
 
@@ -185,7 +251,9 @@ AT_ONCE = tightened(scheduling={"preemption": "at_once"})
 
 def closing(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
     """Renders as a template that closes an answer which was begun."""
-    return wire.rendering(path, {**body, "messages": [*body["messages"], {"role": "user", "content": ""}]}, at)
+    return wire.rendering(
+        path, {**body, "messages": [*body["messages"], {"role": "user", "content": ""}]}, at
+    )
 
 
 def opening(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
@@ -209,7 +277,9 @@ class Thinking(Model):
     def __call__(self, call: BackendCall) -> Service:
         if not json.loads(call.body)["stream"]:
             return Service(service_s=1.0)
-        frames = tuple(stream(call.path, Answer(parts=(("thinking", TEXT),)), Pieces(rng=Random(1))))
+        frames = tuple(
+            stream(call.path, Answer(parts=(("thinking", TEXT),)), Pieces(rng=Random(1)))
+        )
         return Service(frames=frames, first_byte_s=1.0, service_s=float(len(frames)))
 
 
@@ -227,7 +297,9 @@ class Story:
     settings: Settings = AT_ONCE
     more: dict[str, Any] = field(default_factory=dict)
     text: str | None = TEXT
-    """None for the beginning of the right one, more than the caller had when it was interrupted first."""
+    """None for the beginning of the right one, more than the caller had when it was interrupted
+    first.
+    """
     error: type[HearthError] | None = None
     how: tuple[Way, ...] = ("continued",)
     diverged: bool = False
@@ -237,14 +309,31 @@ class Story:
 
 
 OTHERS = [(*WORDS[:place], " elephants", *WORDS[place + 1 :]) for place in (0, 2, 3)]
-DIVERGES: dict[str, Any] = {"at": (4.5,), "ways": REPLAYED, "text": SAID, "error": StreamDiverged, "how": ()}
+DIVERGES: dict[str, Any] = {
+    "at": (4.5,),
+    "ways": REPLAYED,
+    "text": SAID,
+    "error": StreamDiverged,
+    "how": (),
+}
 STORIES = {
-    "again and again": Story(Model(WORDS * 3), (3.5, 12.5, 20.25), text=TEXT * 3, how=("continued",) * 3),
+    "again and again": Story(
+        Model(WORDS * 3), (3.5, 12.5, 20.25), text=TEXT * 3, how=("continued",) * 3
+    ),
     "again, for another model": Story(
-        Model(WORDS * 3), (3.5, 12.5, 20.25), by="b", settings=AT_ONCE, text=TEXT * 3, how=("continued",) * 3
+        Model(WORDS * 3),
+        (3.5, 12.5, 20.25),
+        by="b",
+        settings=AT_ONCE,
+        text=TEXT * 3,
+        how=("continued",) * 3,
     ),
     "before the first word any answer will do": Story(
-        Model(replays=(" another", " answer")), (2.5,), path=MESSAGES, text=" another answer", how=("replayed",)
+        Model(replays=(" another", " answer")),
+        (2.5,),
+        path=MESSAGES,
+        text=" another answer",
+        how=("replayed",),
     ),
     "after the last word": Story(Model(WORDS[:3]), text=SENT),
     "the model server dies before the rest": Story(faults=(CallFault.GONE_BEFORE_HEAD,)),
@@ -257,7 +346,9 @@ STORIES = {
         for fault, error in ((CallFault.NO_DONE, BackendGone), (CallFault.ERROR_LINE, HearthError))
     },
     **{
-        f"a thought that the template opens and the model closes at once: {path}": Story(at=(7.5,), path=path, render=opening)
+        f"a thought that the template opens and the model closes at once: {path}": Story(
+            at=(7.5,), path=path, render=opening
+        )
         for path in ("/api/chat", "/v1/chat/completions", MESSAGES, "/v1/responses")
     },
     "the same, tools on offer, which the template cannot continue": Story(
@@ -265,7 +356,10 @@ STORIES = {
     ),
     **{
         f"thoughts that the model does not have, with {tools or 'no'} tools": Story(
-            at=(7.5,), path=MESSAGES, render=thoughtless, more={"thinking": {"type": "enabled", "budget_tokens": 9}, **tools}
+            at=(7.5,),
+            path=MESSAGES,
+            render=thoughtless,
+            more={"thinking": {"type": "enabled", "budget_tokens": 9}, **tools},
         )
         for tools in ({}, offering(MESSAGES))
     },
@@ -282,32 +376,62 @@ STORIES = {
         text=TEXT + CALL,
         finishes=True,
     ),
-    "a replay that differs is continued": Story(Model(replays=(" one", " elephants")), (4.5,), REPLAY_FIRST, diverged=True),
+    "a replay that differs is continued": Story(
+        Model(replays=(" one", " elephants")), (4.5,), REPLAY_FIRST, diverged=True
+    ),
     "a replay that does not is not": Story(at=(4.5,), ways=REPLAY_FIRST, how=("replayed",)),
     "replayed again while it is replayed": Story(at=(4.5, 7.0), ways=REPLAYED, how=("replayed",)),
-    "replayed again when it has gone on": Story(at=(4.5, 12.5), ways=REPLAYED, how=("replayed",) * 2),
-    **{f"a replay that differs ends it: {number}": Story(Model(replays=other), **DIVERGES) for number, other in enumerate(OTHERS)},
+    "replayed again when it has gone on": Story(
+        at=(4.5, 12.5), ways=REPLAYED, how=("replayed",) * 2
+    ),
+    **{
+        f"a replay that differs ends it: {number}": Story(Model(replays=other), **DIVERGES)
+        for number, other in enumerate(OTHERS)
+    },
     "a replay that ends too soon": Story(Model(replays=WORDS[:3]), **DIVERGES),
-    "the model server dies before the replay": Story(at=(4.5,), ways=REPLAYED, faults=(CallFault.GONE_BEFORE_HEAD,), how=("replayed",)),
+    "the model server dies before the replay": Story(
+        at=(4.5,), ways=REPLAYED, faults=(CallFault.GONE_BEFORE_HEAD,), how=("replayed",)
+    ),
     "a replay breaks off when it has gone on": Story(
-        at=(2.5,), ways=REPLAYED, faults=(CallFault.NO_DONE,), text=None, error=BackendGone, how=("replayed",)
+        at=(2.5,),
+        ways=REPLAYED,
+        faults=(CallFault.NO_DONE,),
+        text=None,
+        error=BackendGone,
+        how=("replayed",),
     ),
-    "a replay that is refused": Story(at=(4.5,), ways=REPLAYED, faults=(CallFault.SERVER_ERROR,) * 2, text=SAID, error=HearthError, how=()),
+    "a replay that is refused": Story(
+        at=(4.5,),
+        ways=REPLAYED,
+        faults=(CallFault.SERVER_ERROR,) * 2,
+        text=SAID,
+        error=HearthError,
+        how=(),
+    ),
     "a replay that keeps coming is not silent": Story(
-        at=(4.5,), ways=REPLAYED, settings=tightened(ollama={"idle_timeout_s": 3.0}), how=("replayed",)
+        at=(4.5,),
+        ways=REPLAYED,
+        settings=tightened(ollama={"idle_timeout_s": 3.0}),
+        how=("replayed",),
     ),
-    "a replay that catches up at once": Story(Model((" all at once",)), (1.0,), REPLAYED, text=" all at once", how=()),
+    "a replay that catches up at once": Story(
+        Model((" all at once",)), (1.0,), REPLAYED, text=" all at once", how=()
+    ),
 }
 
 
 @for_each("story", STORIES)
 @in_virtual_time
-async def test_a_stream_goes_on_as_one_or_finishes_first_or_ends_with_an_error_behind_right_text(story: str):
+async def test_a_stream_goes_on_as_one_or_finishes_first_or_ends_with_an_error_behind_right_text(
+    story: str,
+):
     given = STORIES[story]
     async with house_of(given.model, settings=given.settings) as house:
         house.ollama.render = given.render or house.ollama.render
         house.ollama.next_calls(None, None, *given.faults)
-        said, error = await interrupted(house, *given.at, path=given.path, ways=given.ways, model=given.by, **given.more)
+        said, error = await interrupted(
+            house, *given.at, path=given.path, ways=given.ways, model=given.by, **given.more
+        )
         assert isinstance(error, given.error or type(None))
         read = text_of(said) if given.path == GENERATE else told(given.path, said).answer.text
         if given.text is None:
@@ -316,7 +440,9 @@ async def test_a_stream_goes_on_as_one_or_finishes_first_or_ends_with_an_error_b
         else:
             assert read == given.text
         assert tuple(how(house)) == given.how
-        assert [event.diverged for event in house.events.of(ItemResumed)] == [given.diverged] * len(given.how)
+        assert [event.diverged for event in house.events.of(ItemResumed)] == [given.diverged] * len(
+            given.how
+        )
         counts = [event.interrupt_count for event in house.events.of(ItemInterrupted)]
         assert counts == list(range(1, len(given.at) + 1 - given.finishes))
         ended = next(event for event in house.events.of(ItemEnded) if event.lane is Lane.EXTERNAL)
@@ -351,8 +477,12 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
 @for_each("ways", [(), ONLY, REPLAYED, REPLAY_FIRST])
 @for_each("path", ["/v1/chat/completions", "/v1/completions"])
 @in_virtual_time
-async def test_a_usage_that_the_caller_has_not_asked_for_is_counted_and_not_shown_in_any_way(path: str, ways: tuple[Way, ...]):
-    """Bodies of these routes ask for it; the way of the gateway to an emulator and back is in tests/clients."""
+async def test_a_usage_that_the_caller_has_not_asked_for_is_counted_and_not_shown_in_any_way(
+    path: str, ways: tuple[Way, ...]
+):
+    """Bodies of these routes ask for it; the way of the gateway to an emulator and back is in
+    tests/clients.
+    """
     model = Model()
     async with house_of(model) as house:
         for at in ((), (7.5,)) if ways else ((),):
@@ -362,7 +492,11 @@ async def test_a_usage_that_the_caller_has_not_asked_for_is_counted_and_not_show
             for after_s in at:
                 await house.interrupt(began_at + after_s, "m")
             said, error = await listening
-            assert (error, told(path, said).answer, b"usage" in said) == (None, expected(path, model.answer), False)
+            assert (error, told(path, said).answer, b"usage" in said) == (
+                None,
+                expected(path, model.answer),
+                False,
+            )
             ended = await house.end_of(ticket)
             assert (ended.prompt_tokens or 0) > 0
             assert (ended.output_tokens or 0) > 0
@@ -376,7 +510,9 @@ DEATHS = (CallFault.GONE_MID_STREAM, CallFault.RUNNER_DIES)
 @for_each("fault", DEATHS)
 @for_each("path", ROUTES)
 @in_virtual_time
-async def test_a_stream_in_which_the_model_server_dies_goes_on_where_it_stopped(path: str, fault: CallFault):
+async def test_a_stream_in_which_the_model_server_dies_goes_on_where_it_stopped(
+    path: str, fault: CallFault
+):
     model = Model(WORDS * 2)
     async with house_of(model) as house:
         house.ollama.next_calls(fault)
@@ -426,8 +562,12 @@ async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller
 
 @for_each("wedged", [False, True])
 @in_virtual_time
-async def test_a_stream_that_falls_silent_goes_on_after_a_reload_where_its_model_makes_no_token_any_more(wedged: bool):
-    async with house_of(Model(WORDS * 2), settings=tightened(ollama={"idle_timeout_s": 5.0})) as house:
+async def test_a_stream_that_falls_silent_goes_on_after_a_reload_where_its_model_makes_no_token_any_more(
+    wedged: bool,
+):
+    async with house_of(
+        Model(WORDS * 2), settings=tightened(ollama={"idle_timeout_s": 5.0})
+    ) as house:
         listening = listening_to(house)
         await sleep_until(5.5)
         house.ollama.fall_silent()
@@ -436,7 +576,9 @@ async def test_a_stream_that_falls_silent_goes_on_after_a_reload_where_its_model
         said, error = await listening
         assert (text_of(said), error, how(house)) == (TEXT * 2, None, ["continued"])
         assert [event.reason for event in house.events.of(ItemBrokenOff)] == ["backend_timeout"]
-        assert [call.kind for call in house.ollama.control if call.kind == "load"] == ["load"] * wedged
+        assert [call.kind for call in house.ollama.control if call.kind == "load"] == [
+            "load"
+        ] * wedged
 
 
 @in_virtual_time
@@ -503,7 +645,9 @@ async def test_an_answer_that_the_model_server_gave_up_because_it_repeats_itself
 @for_each("calls", [(), (CALL,)])
 @for_each("path", CHATS)
 @in_virtual_time
-async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_calls(path: str, calls: tuple[str, ...]):
+async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_calls(
+    path: str, calls: tuple[str, ...]
+):
     model = Model(calls=calls)
     async with house_of(model) as house:
         listening = listening_to(house, path, **offering(path))
@@ -514,12 +658,18 @@ async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_c
         reason = TOLD_BY.get(path, "stop") if calls else "stop"
         assert told(path, said).answer == Answer(parts=model.answer.parts, reason=reason)
         assert how(house) == ["continued", "continued"]
-        assert [call.path for call in house.ollama.calls if json.loads(call.body)["stream"]] == [path, "/api/chat", "/api/chat"]
+        assert [call.path for call in house.ollama.calls if json.loads(call.body)["stream"]] == [
+            path,
+            "/api/chat",
+            "/api/chat",
+        ]
 
 
 @for_each("limit", [0, 20])
 @in_virtual_time
-async def test_the_tokens_of_the_text_so_far_are_counted_before_a_rest_that_is_limited_and_else_when_it_ends(limit: int):
+async def test_the_tokens_of_the_text_so_far_are_counted_before_a_rest_that_is_limited_and_else_when_it_ends(
+    limit: int,
+):
     async with house_of(Model(limit=limit)) as house:
         house.ollama.count = lambda prompt: 7 + 2 * prompt.count(" ")
         ticket = streaming(house, options={"num_predict": limit} if limit else {})
@@ -527,7 +677,9 @@ async def test_the_tokens_of_the_text_so_far_are_counted_before_a_rest_that_is_l
         await house.interrupt(3.5, "m")
         said, error = await listening
         assert (text_of(said), error) == (TEXT, None)
-        prompts = [json.loads(call.body)["prompt"].rpartition(ASSISTANT)[2] for call in house.ollama.counts]
+        prompts = [
+            json.loads(call.body)["prompt"].rpartition(ASSISTANT)[2] for call in house.ollama.counts
+        ]
         assert prompts == ["", SENT] if limit else [""]
         asked = json.loads(house.ollama.calls[2].body)["options"]
         assert asked.get("num_predict") == (limit - 6 if limit else None)
@@ -546,7 +698,12 @@ async def test_a_server_that_is_slow_to_render_holds_up_nobody_and_is_asked_agai
         house.ollama.render_s = 0.0
         await body_of(urgent)
         assert house.ollama.calls[0].ended_at == 3.5
-        assert next(event.at for event in house.events.of(ItemDispatched) if event.lane is Lane.INTERNAL) <= 3.5 + 0.05
+        assert (
+            next(
+                event.at for event in house.events.of(ItemDispatched) if event.lane is Lane.INTERNAL
+            )
+            <= 3.5 + 0.05
+        )
         said, error = await listening
         assert (text_of(said), error) == (TEXT, None)
 
@@ -554,14 +711,23 @@ async def test_a_server_that_is_slow_to_render_holds_up_nobody_and_is_asked_agai
 @in_virtual_time
 async def test_a_model_that_often_replays_something_else_is_not_replayed_any_more():
     model = Model(replays=(" one", " elephants"))
-    async with house_of(model, settings=tightened(scheduling={"preempt_finish_bound_s": 60.0})) as house:
+    async with house_of(
+        model, settings=tightened(scheduling={"preempt_finish_bound_s": 60.0})
+    ) as house:
         for _ in range(4):
             model.asked = 0
             assert (await interrupted(house, 4.5, ways=REPLAY_FIRST))[1] is None
-        assert [event.diverged for event in house.events.of(ItemResumed)] == [True, True, True, False]
+        assert [event.diverged for event in house.events.of(ItemResumed)] == [
+            True,
+            True,
+            True,
+            False,
+        ]
         model.asked, interruptions = 0, len(house.events.of(ItemInterrupted))
         assert text_of((await interrupted(house, 4.5, ways=REPLAYED))[0]) == TEXT
-        assert len(house.events.of(ItemInterrupted)) == interruptions, "what could only be replayed finishes"
+        assert len(house.events.of(ItemInterrupted)) == interruptions, (
+            "what could only be replayed finishes"
+        )
         assert len(house.events.of(ItemHeld)) == 1
 
 
@@ -572,12 +738,20 @@ async def test_replays_that_said_something_else_are_forgotten_over_ten_that_did_
         for replays in (differs, differs, *[()] * 10, differs, differs):
             model.asked, model.replays = 0, replays
             assert (await interrupted(house, 4.5, ways=REPLAY_FIRST))[1] is None
-        assert [event.diverged for event in house.events.of(ItemResumed)] == [True, True, *[False] * 10, True, True]
+        assert [event.diverged for event in house.events.of(ItemResumed)] == [
+            True,
+            True,
+            *[False] * 10,
+            True,
+            True,
+        ]
 
 
 @for_each(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, ["replayed"] * 2)])
 @in_virtual_time
-async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(ways, resumed):
+async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(
+    ways, resumed
+):
     async with house_of(Model()) as house:
         house.ollama.render = lambda *_: None
         for _ in range(2):
@@ -587,7 +761,9 @@ async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_r
 
 
 def another_template(house: House) -> None:
-    house.ollama.render = lambda path, body, at: wire.rendering(path, {**body, "prompt": "something else"}, at)
+    house.ollama.render = lambda path, body, at: wire.rendering(
+        path, {**body, "prompt": "something else"}, at
+    )
 
 
 def another_model(house: House) -> None:
@@ -595,7 +771,13 @@ def another_model(house: House) -> None:
 
 
 def another_context(house: House) -> None:
-    house.gateway.reload(GatewayConfig(settings=house.gateway.config.settings.replace(models={"m": ModelSettings(num_ctx=2048)})))
+    house.gateway.reload(
+        GatewayConfig(
+            settings=house.gateway.config.settings.replace(
+                models={"m": ModelSettings(num_ctx=2048)}
+            )
+        )
+    )
 
 
 @for_each(
@@ -609,11 +791,14 @@ def another_context(house: House) -> None:
     ],
 )
 @in_virtual_time
-async def test_what_was_changed_while_it_was_interrupted_is_neither_continued_nor_replayed_with(change, ways, ends):
+async def test_what_was_changed_while_it_was_interrupted_is_neither_continued_nor_replayed_with(
+    change, ways, ends
+):
     async with house_of(Model()) as house:
         listening = listening_to(house, ways=ways)
         await sleep_until(3.5)
-        urgent = [house.internal("m") for _ in range(8)]  # until the model server was looked at again
+        # until the model server was looked at again
+        urgent = [house.internal("m") for _ in range(8)]
         await settle()
         change(house)
         await body_of(urgent[-1])
@@ -644,7 +829,9 @@ async def test_a_text_that_the_context_has_no_room_for_is_replayed():
     class Full(Model):
         def _rest(self, body: dict[str, Any]) -> Service:
             assert body["truncate"] is False
-            house.ollama.refuse_next = "the prompt is longer than the context length currently available to the model"
+            house.ollama.refuse_next = (
+                "the prompt is longer than the context length currently available to the model"
+            )
             return Service()
 
     async with house_of(Full()) as house:
@@ -654,7 +841,9 @@ async def test_a_text_that_the_context_has_no_room_for_is_replayed():
 
 @for_each(("ways", "leaves_at"), [(ONLY, 6.75), (ONLY, None), (REPLAYED, 7.0)])
 @in_virtual_time
-async def test_a_caller_who_leaves_while_it_goes_on_or_while_the_prompt_is_rendered_frees_the_model(ways, leaves_at):
+async def test_a_caller_who_leaves_while_it_goes_on_or_while_the_prompt_is_rendered_frees_the_model(
+    ways, leaves_at
+):
     async with house_of(Model()) as house:
         ticket = streaming(house, ways=ways)
         listening = asyncio.ensure_future(heard(ticket))
@@ -697,14 +886,20 @@ async def test_a_replayed_stream_goes_on_where_it_stopped_as_one_valid_stream_an
         assert [json.loads(line)["done"] for line in said.splitlines()].count(True) == 1
         (stopped,), (resumed,) = house.events.of(ItemInterrupted), house.events.of(ItemResumed)
         assert (stopped.at, resumed.verified_chars) == (4.5, len(SAID))
-        assert [event.attempt for event in house.events.of(ItemStreaming) if event.sequence == ticket.sequence] == [1, 2]
+        assert [
+            event.attempt
+            for event in house.events.of(ItemStreaming)
+            if event.sequence == ticket.sequence
+        ] == [1, 2]
         assert house.ollama.calls[0].ending is Ending.CLOSED
         assert house.ollama.calls[0].body == house.ollama.calls[2].body
 
 
 @in_virtual_time
 async def test_a_stream_longer_than_what_is_kept_finishes_first():
-    async with house_of(Model(), settings=tightened(scheduling={"replay_limit_mib": 0.0001})) as house:
+    async with house_of(
+        Model(), settings=tightened(scheduling={"replay_limit_mib": 0.0001})
+    ) as house:
         listening = listening_to(house, ways=REPLAYED)
         await sleep_until(4.0)
         assert [entry.unresumable for entry in house.worker.scheduler.state.running] == [True]
@@ -729,27 +924,61 @@ async def test_a_replay_waits_for_a_reader_who_stands_still_no_longer_than_any_s
 
 # At random.
 
-LETTERS = ("a", " b", " ", "\n", "é", "中", "😀", "E", "N", "D", "<", "&", '"', "\\", "\u2028", "\ufffd", " EN")
+LETTERS = (
+    "a",
+    " b",
+    " ",
+    "\n",
+    "é",
+    "中",
+    "😀",
+    "E",
+    "N",
+    "D",
+    "<",
+    "&",
+    '"',
+    "\\",
+    "\u2028",
+    "\ufffd",
+    " EN",
+)
 
 
 def drawn(rng: Random) -> Model:
-    words = tuple("".join(rng.choices(LETTERS, k=rng.choice((1, 1, 2)))).rstrip() or rng.choice(LETTERS) for _ in range(rng.randint(1, 14)))
+    words = tuple(
+        "".join(rng.choices(LETTERS, k=rng.choice((1, 1, 2)))).rstrip() or rng.choice(LETTERS)
+        for _ in range(rng.randint(1, 14))
+    )
     stop = rng.choice(("", "", "END", "ND", "\n\n", "é中"))
-    return Model(words, stop=stop, limit=rng.choice((0, 0, 0, rng.randint(1, 14))), calls=(CALL,) * rng.choice((0, 0, 1, 2)))
+    return Model(
+        words,
+        stop=stop,
+        limit=rng.choice((0, 0, 0, rng.randint(1, 14))),
+        calls=(CALL,) * rng.choice((0, 0, 1, 2)),
+    )
 
 
 async def _many(rounds: int, rng: Random) -> tuple[int, int]:
-    """Streams of all dialects with stop sequences, limits and any text, interrupted at random instants up to three times."""
+    """Streams of all dialects with stop sequences, limits and any text, interrupted at random
+    instants up to three times.
+    """
     wrong = interruptions = 0
     async with house_of(Model()) as house:
         for _ in range(rounds):
             path, model = rng.choice(ROUTES), drawn(rng)
             house.ollama._service = model
-            stops, limit = [model.stop] if model.stop else [], {"num_predict": model.limit} if model.limit else {}
+            stops, limit = (
+                [model.stop] if model.stop else [],
+                {"num_predict": model.limit} if model.limit else {},
+            )
             more: dict[str, Any] = {"options": {**limit, "stop": stops}}
             if path.startswith("/v1/"):
                 name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
-                more = {"stop_sequences" if path == "/v1/messages" else "stop": stops, **({name: model.limit} if model.limit else {})}
+                more = {
+                    "stop_sequences" if path == "/v1/messages" else "stop": stops,
+                    **({name: model.limit} if model.limit else {}),
+                }
             if path == "/v1/responses":
                 model.stop = ""
             if path not in CHATS or model.stop or model.limit:  # what ends a text so leaves no call
@@ -758,11 +987,18 @@ async def _many(rounds: int, rng: Random) -> tuple[int, int]:
             if not model.answer.text:
                 continue
             began_at = house.now
-            listening = listening_to(house, path, rng.choice((ONLY, CONTINUE_FIRST)), **more, **tools)
+            listening = listening_to(
+                house, path, rng.choice((ONLY, CONTINUE_FIRST)), **more, **tools
+            )
             for _ in range(rng.randint(1, 3)):
-                await house.interrupt(began_at + rng.uniform(0.0, 2.0 * len(model.words)), rng.choice(("m", "b")))
+                await house.interrupt(
+                    began_at + rng.uniform(0.0, 2.0 * len(model.words)), rng.choice(("m", "b"))
+                )
             said, error = await listening
-            wrong += error is not None or told(path, said).answer.parts != expected(path, model.answer).parts
+            wrong += (
+                error is not None
+                or told(path, said).answer.parts != expected(path, model.answer).parts
+            )
         interruptions = len(house.events.of(ItemInterrupted))
         assert len(house.events.of(ItemStreaming)) >= interruptions
         assert all(event.outcome is Outcome.COMPLETED for event in house.events.of(ItemEnded))
@@ -778,25 +1014,36 @@ def test_no_character_is_lost_doubled_or_out_of_order_over_many_interruptions():
 
 
 async def _many_replayed(rounds: int, rng: Random) -> tuple[int, int]:
-    """Streams interrupted at random instants, up to three times, a third of them with another answer the second time."""
+    """Streams interrupted at random instants, up to three times, a third of them with another
+    answer the second time.
+    """
     wrong = diverged = 0
     async with house_of(Model()) as house:
         for _ in range(rounds):
             first = tuple(rng.choices(WORDS, k=rng.randint(1, 12)))
-            second = first if rng.random() < 0.66 else tuple(rng.choices(WORDS, k=rng.randint(1, 12)))
+            second = (
+                first if rng.random() < 0.66 else tuple(rng.choices(WORDS, k=rng.randint(1, 12)))
+            )
             house.ollama._service = Model(first, replays=second)
             instants = [rng.uniform(0.0, 2.0 * len(first)) for _ in range(rng.randint(1, 3))]
             said, error = await interrupted(house, *instants, ways=REPLAYED)
             text = text_of(said)
             diverged += error is not None
-            is_right = text in ("".join(first), "".join(second)) if error is None else "".join(first).startswith(text)
+            is_right = (
+                text in ("".join(first), "".join(second))
+                if error is None
+                else "".join(first).startswith(text)
+            )
             wrong += not is_right
     return wrong, diverged
 
 
 def test_no_wrong_byte_reaches_anybody_over_many_interruptions():
     rounds = 200 if EXAMPLES == 1 else 500 * EXAMPLES
-    counts = [run_virtual(lambda seed=seed: _many_replayed(10, Random(seed)), horizon_s=1e9) for seed in range(rounds // 10)]  # type: ignore[misc]
+    counts = [
+        run_virtual(lambda seed=seed: _many_replayed(10, Random(seed)), horizon_s=1e9)  # type: ignore[misc]
+        for seed in range(rounds // 10)
+    ]
     wrong, diverged = (sum(each) for each in zip(*counts, strict=True))
     assert wrong == 0
     assert rounds * 0.1 < diverged < rounds * 0.5

@@ -1,4 +1,6 @@
-"""A caller that reads slowly, or not at all, must not hold the GPU; one that has gone holds nothing, not even memory."""
+"""A caller that reads slowly, or not at all, must not hold the GPU; one that has gone holds
+nothing, not even memory.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ LARGEST_CHUNK_BYTES = 400
 
 def long_stream(house: House, seconds: int = 200) -> Ticket:
     """So many chunks of some 90 bytes, one a second."""
-    return house.submit("a", stream=True, service_s=float(seconds), first_byte_s=1.0, chunks=seconds - 1)
+    return house.submit(
+        "a", stream=True, service_s=float(seconds), first_byte_s=1.0, chunks=seconds - 1
+    )
 
 
 @for_each("settings", [SMALL_BUFFER, HASTY])
 @in_virtual_time
-async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next(settings: Settings):
+async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next(
+    settings: Settings,
+):
     async with House("a", resident=("a",), settings=settings) as house:
         ticket, other, most_bytes = long_stream(house), house.submit("a"), 0
         while not other.reply.complete:
@@ -51,7 +57,11 @@ async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_
         assert full_at + 1.0 <= house.now < 60
         assert 2048 <= most_bytes <= 2048 + LARGEST_CHUNK_BYTES
         said, error = await heard(ticket)
-        assert (len(said) >= 2048, type(error), str(error)) == (True, CallerGone, "the caller stopped reading")
+        assert (len(said) >= 2048, type(error), str(error)) == (
+            True,
+            CallerGone,
+            "the caller stopped reading",
+        )
         ended = await house.end_of(ticket)
         assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
 
@@ -67,7 +77,9 @@ async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(hous
 
 
 @in_house("a", resident=("a",))
-async def test_a_reader_slower_than_the_model_does_not_keep_it_busy_while_the_buffer_has_room(house: House):
+async def test_a_reader_slower_than_the_model_does_not_keep_it_busy_while_the_buffer_has_room(
+    house: House,
+):
     ticket, other = long_stream(house), house.submit("a")
     await body_of(other)
     assert house.now == 201.0
@@ -91,8 +103,13 @@ async def test_the_first_ending_of_a_reply_counts_and_is_told_to_whoever_asks_la
 
 
 @in_house("a", resident=("a",), settings=narrow(10, 30.0))
-async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_waits_for_the_reader(house: House):
-    ticket, parts = house.submit("a", stream=True, service_s=146.0, first_byte_s=1.0, chunks=5), list[bytes]()
+async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_waits_for_the_reader(
+    house: House,
+):
+    ticket, parts = (
+        house.submit("a", stream=True, service_s=146.0, first_byte_s=1.0, chunks=5),
+        list[bytes](),
+    )
     for second in (30.9, 62.0, 89.0, 118.0):
         await sleep_until(second)
         parts.extend(await ticket.reply.take())
@@ -101,7 +118,9 @@ async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_
 
 
 @in_house("a", resident=("a",), settings=HASTY)
-async def test_a_server_that_falls_silent_while_its_reader_stood_still_is_noticed_once_there_is_room(house: House):
+async def test_a_server_that_falls_silent_while_its_reader_stood_still_is_noticed_once_there_is_room(
+    house: House,
+):
     ticket = long_stream(house)
     while not ticket.reply.full:
         await sleep_until(house.now + 1.0)
@@ -112,8 +131,9 @@ async def test_a_server_that_falls_silent_while_its_reader_stood_still_is_notice
     assert 3.0 < house.now - reads_at <= 6.1
 
 
-# A request that has ended leaves nothing to the garbage collector, however it ended: what only a full collection frees piles up. An error
-# that is raised knows the frames that it came through, and they know the reply and the work, which know their error.
+# A request that has ended leaves nothing to the garbage collector, however it ended: what only a
+# full collection frees piles up. An error that is raised knows the frames that it came through, and
+# they know the reply and the work, which know their error.
 
 AT_MOST_S = 5000.0
 
@@ -132,8 +152,16 @@ def alive() -> int:
 
 
 async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
-    """Twenty chunks, one a second. Returns the status that was answered, 0 where the caller had left before."""
-    asked = {"model": "a:latest", "prompt": "?", "stream": stream, "fake": {"service_s": 20.0, "first_byte_s": 1.0, "chunks": 19}}
+    """Twenty chunks, one a second.
+
+    Returns the status that was answered, 0 where the caller had left before.
+    """
+    asked = {
+        "model": "a:latest",
+        "prompt": "?",
+        "stream": stream,
+        "fake": {"service_s": 20.0, "first_byte_s": 1.0, "chunks": 19},
+    }
     said, scope = [0], http_scope("POST", "/api/generate", ((b"host", b"localhost"),), "127.0.0.1")
     leaving = asyncio.get_running_loop().call_later(stays_s, scope[DISCONNECTED].set_result, None)
 
@@ -150,7 +178,10 @@ async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
 
 
 @for_each("stream", [True, False])
-@for_each(("stays_s", "fault"), [(0.5, None), (5.5, None), (AT_MOST_S, None), *((AT_MOST_S, fault) for fault in CallFault)])
+@for_each(
+    ("stays_s", "fault"),
+    [(0.5, None), (5.5, None), (AT_MOST_S, None), *((AT_MOST_S, fault) for fault in CallFault)],
+)
 @in_house("a", resident=("a",))
 async def test_nothing_is_left_of_a_request_whose_caller_leaves_or_stays_or_that_the_model_server_fails(
     house: House, uncollected: None, stream: bool, stays_s: float, fault: CallFault | None
@@ -164,7 +195,9 @@ async def test_nothing_is_left_of_a_request_whose_caller_leaves_or_stays_or_that
 
 
 @in_house("a", resident=("a",), settings=narrow(100))
-async def test_nothing_is_left_of_a_stream_whose_caller_stops_reading(house: House, uncollected: None):
+async def test_nothing_is_left_of_a_stream_whose_caller_stops_reading(
+    house: House, uncollected: None
+):
     before, ticket = alive(), long_stream(house, 20)
     await sleep_until(40.0)
     assert (await house.end_of(ticket)).reason == "cancelled"

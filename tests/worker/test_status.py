@@ -1,4 +1,6 @@
-"""What an owner sees: the shape of donna's LLM gateway page, one item, and a nudge on every change; and what a reload changes."""
+"""What an owner sees: the shape of donna's LLM gateway page, one item, and a nudge on every change;
+and what a reload changes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from types import FrameType
 
 import pytest
 
-from hearth.config.settings import AgingSettings, GatewayConfig, ModelSettings, PackingSettings, Settings
+from hearth.config.settings import (
+    AgingSettings,
+    GatewayConfig,
+    ModelSettings,
+    PackingSettings,
+    Settings,
+)
 from hearth.errors import NeverFits, QueueFull
 from hearth.events import BackendWentDown, HomeModelMissing, ItemDispatched, ItemPromoted
 from hearth.execution.backend_watch import LONG_LIST
@@ -18,7 +26,15 @@ from tests.support.fake_ollama import FakeModel
 from tests.support.virtual_time import in_virtual_time, sleep_until
 from tests.worker.house import House, body_of, in_house, settings_with, settle
 
-DONNA_KEYS = {"current_request", "internal_queue", "external_queue", "stats_24h", "rate_limits", "mode", "gpu"}
+DONNA_KEYS = {
+    "current_request",
+    "internal_queue",
+    "external_queue",
+    "stats_24h",
+    "rate_limits",
+    "mode",
+    "gpu",
+}
 DONNA_GPU_KEYS = {"loaded_model", "is_home", "swaps_this_hour"}
 
 
@@ -27,31 +43,55 @@ async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happ
     shown = house.status
     assert shown.keys() >= DONNA_KEYS
     assert shown["gpu"].keys() >= DONNA_GPU_KEYS
-    assert (shown["current_request"], shown["mode"], shown["gpu"]["loaded_model"]) == (None, "active", None)
+    assert (shown["current_request"], shown["mode"], shown["gpu"]["loaded_model"]) == (
+        None,
+        "active",
+        None,
+    )
     assert (shown["internal_queue"]["pending"], shown["external_queue"]["pending"]) == (0, 0)
     assert house.events.of(HomeModelMissing) == [], "none is set"
 
 
 @in_house("a", resident=("a",))
-async def test_the_status_shows_what_runs_and_who_waits_in_order_and_what_stops_without_negative_times(house: House):
+async def test_the_status_shows_what_runs_and_who_waits_in_order_and_what_stops_without_negative_times(
+    house: House,
+):
     house.submit("a", caller="first")
     await sleep_until(0.25)
     external = [house.submit("a") for _ in range(2)]
-    background, critical = house.internal("a", priority=Priority.BACKGROUND), house.internal("a", priority=Priority.CRITICAL)
+    background, critical = (
+        house.internal("a", priority=Priority.BACKGROUND),
+        house.internal("a", priority=Priority.CRITICAL),
+    )
     await settle()
     await asyncio.sleep(0.25)
     shown = house.status
     running = shown["current_request"]
-    assert (running["caller"], running["type"], running["state"], running["model"]) == ("test", "internal", "running", "a:latest")
-    assert (running["waited_s"], running["running_s"], running["sequence"]) == (0.0, 0.25, critical.sequence)
-    assert [item["sequence"] for item in shown["internal_queue"]["next_items"]] == [background.sequence]
+    assert (running["caller"], running["type"], running["state"], running["model"]) == (
+        "test",
+        "internal",
+        "running",
+        "a:latest",
+    )
+    assert (running["waited_s"], running["running_s"], running["sequence"]) == (
+        0.0,
+        0.25,
+        critical.sequence,
+    )
+    assert [item["sequence"] for item in shown["internal_queue"]["next_items"]] == [
+        background.sequence
+    ]
     first, *others = shown["external_queue"]["next_items"]
     assert (first["caller"], first["band"], first["interrupt_count"]) == ("first", "interrupted", 1)
     assert [item["sequence"] for item in others] == [ticket.sequence for ticket in external]
     assert shown["gpu"]["loaded_model"] == "a:latest"
     house.worker.cancel(critical.sequence)
     stopping = house.status["current_request"]
-    assert (stopping["sequence"], stopping["waited_s"], stopping["running_s"]) == (critical.sequence, 0.0, 0.25)
+    assert (stopping["sequence"], stopping["waited_s"], stopping["running_s"]) == (
+        critical.sequence,
+        0.0,
+        0.25,
+    )
     await settle()
     assert house.status["current_request"]["sequence"] == background.sequence
 
@@ -63,26 +103,44 @@ async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end
     assert house.state_of(first.sequence) == "accepted"
     async with house:
         second = house.submit("b")
-        assert (house.state_of(first.sequence), house.state_of(second.sequence)) == ("running", "waiting")
+        assert (house.state_of(first.sequence), house.state_of(second.sequence)) == (
+            "running",
+            "waiting",
+        )
         await body_of(second)
         await settle()
         item = house.worker.get_item(first.sequence) or {}
-        assert (item["state"], item["caller"], item["attempts"], item["model"]) == ("completed", "me", 1, "a:latest")
+        assert (item["state"], item["caller"], item["attempts"], item["model"]) == (
+            "completed",
+            "me",
+            1,
+            "a:latest",
+        )
         assert house.worker.get_item(99) is None
 
 
-@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": REMEMBERED + 2}))
+@in_house(
+    "a", resident=("a",), settings=settings_with(queue={"max_external_depth": REMEMBERED + 2})
+)
 async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house: House):
     tickets = [house.submit("a", request_id=f"req_{number}") for number in range(REMEMBERED + 2)]
     for ticket in tickets:
         house.worker.cancel(ticket.sequence)
     await settle()
-    assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [True, True, False]
-    assert [house.worker.cancel_request(tickets[each].request_id, caller=None) for each in (0, 2)] == [None, True]
+    assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [
+        True,
+        True,
+        False,
+    ]
+    assert [
+        house.worker.cancel_request(tickets[each].request_id, caller=None) for each in (0, 2)
+    ] == [None, True]
 
 
 @in_house("a", resident=("a",))
-async def test_the_expected_starts_of_those_who_wait_are_worked_out_a_few_times_a_second_at_most(house: House):
+async def test_the_expected_starts_of_those_who_wait_are_worked_out_a_few_times_a_second_at_most(
+    house: House,
+):
     house.submit("a", service_s=8.0, max_tokens=40)
     house.submit("a", max_tokens=40)
     starts = []
@@ -100,7 +158,11 @@ async def test_swap_overhead_is_swap_time_over_swap_and_execution_time(house: Ho
     await settle()
     gpu = house.gpu_status
     # 0.5 s out and 2 s in, beside 1.5 s and 1 s of work
-    assert (gpu["swap_overhead_pct_1h"], gpu["swaps_this_hour"], gpu["last_swap_ms"]) == (50.0, 1, 2500.0)
+    assert (gpu["swap_overhead_pct_1h"], gpu["swaps_this_hour"], gpu["last_swap_ms"]) == (
+        50.0,
+        1,
+        2500.0,
+    )
 
 
 @in_house("a", resident=("a",))
@@ -119,13 +181,28 @@ async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker(h
     assert len([number async for number in changes]) <= 1
 
 
-@in_house("a", resident=("a",), settings=settings_with(scheduling={"aging": AgingSettings(promote_after_s=20.0)}))
+@in_house(
+    "a",
+    resident=("a",),
+    settings=settings_with(scheduling={"aging": AgingSettings(promote_after_s=20.0)}),
+)
 async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house: House):
-    tickets = [house.internal("a", priority=Priority.CRITICAL, service_s=30.0), house.internal("a", priority=Priority.BACKGROUND)]
+    tickets = [
+        house.internal("a", priority=Priority.CRITICAL, service_s=30.0),
+        house.internal("a", priority=Priority.BACKGROUND),
+    ]
     await sleep_until(25.0)
     (promoted,) = house.events.of(ItemPromoted)
-    assert (promoted.sequence, promoted.band, promoted.waited_s, promoted.at) == (tickets[1].sequence, "normal", 20.0, 20.0)
-    assert (house.status["promotions"], house.status["internal_queue"]["next_items"][0]["band"]) == (1, "normal")
+    assert (promoted.sequence, promoted.band, promoted.waited_s, promoted.at) == (
+        tickets[1].sequence,
+        "normal",
+        20.0,
+        20.0,
+    )
+    assert (
+        house.status["promotions"],
+        house.status["internal_queue"]["next_items"][0]["band"],
+    ) == (1, "normal")
     await asyncio.gather(*map(body_of, tickets))
 
 
@@ -141,7 +218,12 @@ async def test_the_live_queue_begins_the_next_round_with_the_first_byte_of_the_l
         assert starts == [(1, 0.0), (3, 0.02), (4, 0.02), (2, 0.04)]
 
 
-@in_house("a", settings=settings_with(gpu={"vram_gb": 16.0}).replace(models={"a": ModelSettings(vram_gb=30.0)}))
+@in_house(
+    "a",
+    settings=settings_with(gpu={"vram_gb": 16.0}).replace(
+        models={"a": ModelSettings(vram_gb=30.0)}
+    ),
+)
 async def test_what_can_never_fit_is_refused_with_the_numbers(house: House):
     with pytest.raises(NeverFits, match=r"needs 30\.0 GiB of GPU memory, the GPU has 16\.0 GiB"):
         await body_of(house.submit("a"))
@@ -212,7 +294,9 @@ async def test_a_long_list_of_models_is_shown_by_another_thread_as_it_was_when_i
         nonlocal calls
         calls += 1
 
-    async with House(*(f"m{number}" for number in range(2 * LONG_LIST)), "a", resident=("a",)) as house:
+    async with House(
+        *(f"m{number}" for number in range(2 * LONG_LIST)), "a", resident=("a",)
+    ) as house:
         tickets = [house.submit(f"m{number}") for number in range(3)]
         sys.setprofile(count)  # of this thread alone
         try:
@@ -220,7 +304,13 @@ async def test_a_long_list_of_models_is_shown_by_another_thread_as_it_was_when_i
         finally:
             sys.setprofile(None)
         assert calls < LONG_LIST
-        assert [model["name"] for model in listed] == sorted(f"{name}:latest" for name in ("a", *(f"m{n}" for n in range(2 * LONG_LIST))))
-        assert [model["name"] for model in listed if model["waiting"]] == ["m0:latest", "m1:latest", "m2:latest"]
+        assert [model["name"] for model in listed] == sorted(
+            f"{name}:latest" for name in ("a", *(f"m{n}" for n in range(2 * LONG_LIST)))
+        )
+        assert [model["name"] for model in listed if model["waiting"]] == [
+            "m0:latest",
+            "m1:latest",
+            "m2:latest",
+        ]
         assert [model["name"] for model in listed if model["resident"]] == ["a:latest"]
         await asyncio.gather(*map(body_of, tickets))

@@ -1,4 +1,6 @@
-"""The end of the gateway: who is told, who may finish, who is cut off, and that nothing is left behind."""
+"""The end of the gateway: who is told, who may finish, who is cut off, and that nothing is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from hearth.events import GatewayStopped, GatewayStopping
 from hearth.types import Outcome
 from tests.support.cases import for_each
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, heard, in_house, settings_with, settle, text_of, timers
+from tests.worker.house import (
+    FULL_TEXT,
+    House,
+    body_of,
+    heard,
+    in_house,
+    settings_with,
+    settle,
+    text_of,
+    timers,
+)
 
 
 @in_house("a", resident=("a",))
@@ -30,9 +42,13 @@ async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
     assert [event.uptime_s for event in house.events.of(GatewayStopped)] == [5.0]
 
 
-@for_each(("stream", "hurry_at", "ends_at"), [(False, None, 4.0), (True, None, 4.0), (False, 2.0, 2.0)])
+@for_each(
+    ("stream", "hurry_at", "ends_at"), [(False, None, 4.0), (True, None, 4.0), (False, 2.0, 2.0)]
+)
 @in_house("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 3.0}))
-async def test_what_runs_longer_than_the_grace_or_a_hurry_is_cut_off_with_a_retryable_error(house: House, stream, hurry_at, ends_at):
+async def test_what_runs_longer_than_the_grace_or_a_hurry_is_cut_off_with_a_retryable_error(
+    house: House, stream, hurry_at, ends_at
+):
     ticket, hurry = house.submit("a", stream=stream, service_s=50.0), asyncio.Event()
     await sleep_until(1.0)
     if hurry_at:
@@ -55,19 +71,27 @@ async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends(house: House
 
 @for_each("at_s", [0.0, 0.5])
 @in_house("a", resident=("a",))
-async def test_what_was_just_submitted_or_runs_ends_well_and_who_waits_for_it_is_told_in_process_too(house: House, at_s: float):
+async def test_what_was_just_submitted_or_runs_ends_well_and_who_waits_for_it_is_told_in_process_too(
+    house: House, at_s: float
+):
     futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(2)]
     waiting = house.submit("a")
     await sleep_until(at_s)
     await house.gateway.stop()
     results = await asyncio.gather(*futures, body_of(waiting), return_exceptions=True)
-    assert [type(result).__name__ for result in results] == ["Completion", "ShuttingDown", "ShuttingDown"]
+    assert [type(result).__name__ for result in results] == [
+        "Completion",
+        "ShuttingDown",
+        "ShuttingDown",
+    ]
     assert len(house.ollama.calls) == 1
 
 
 @for_each("starts", [False, True])
 @in_virtual_time
-async def test_a_gateway_that_was_never_started_or_whose_start_was_broken_off_closes_what_it_was_given(starts: bool):
+async def test_a_gateway_that_was_never_started_or_whose_start_was_broken_off_closes_what_it_was_given(
+    starts: bool,
+):
     house = House("a")
     if starts:
         starting = asyncio.create_task(house.gateway.start())
@@ -111,13 +135,19 @@ class LateClock(LoopClock):
 
 @for_each("lag_s", [0.0, 0.25])
 @in_virtual_time
-async def test_items_that_may_only_wait_so_long_expire_also_by_an_early_timer_and_leave_no_timer_behind(lag_s: float):
+async def test_items_that_may_only_wait_so_long_expire_also_by_an_early_timer_and_leave_no_timer_behind(
+    lag_s: float,
+):
     settings = settings_with(queue={"max_wait_s": 100.0})
     async with House("a", resident=("a",), settings=settings, clock=LateClock(lag_s)) as house:
         running, expiring = house.submit("a", service_s=200.0), house.submit("a", service_s=1.0)
         await sleep_until(100.0)
         ended = await house.end_of(expiring)
-        assert (ended.outcome, ended.reason, ended.at) == (Outcome.EXPIRED, "wait_expired", 100.0 - lag_s)
+        assert (ended.outcome, ended.reason, ended.at) == (
+            Outcome.EXPIRED,
+            "wait_expired",
+            100.0 - lag_s,
+        )
         house.submit("a")
         await settle()
         await house.gateway.stop(0.0)

@@ -1,4 +1,6 @@
-"""A gateway with a store: what a restart remembers, who may read the log, and a disk that fails without stopping anybody."""
+"""A gateway with a store: what a restart remembers, who may read the log, and a disk that fails
+without stopping anybody.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import pytest
 from hearth.api.app import HearthApp
 from hearth.bootstrap import open_store
 from hearth.cli.simulate import _instant
-from hearth.config.settings import CallerLimits, GatewayConfig, RateLimitSettings, Settings, StorageSettings
+from hearth.config.settings import (
+    CallerLimits,
+    GatewayConfig,
+    RateLimitSettings,
+    Settings,
+    StorageSettings,
+)
 from hearth.errors import StorageUnavailable
 from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway
@@ -24,7 +32,18 @@ from hearth.observability.records import EventFanout
 from hearth.queue.forecaster import SAVE_INTERVAL_S, Recollection
 from hearth.scheduling.estimates import Estimates
 from tests.api.house import Got, ask
-from tests.clients.home import ADMIN_KEY, EMBEDDER, FRIEND_KEY, GUEST_KEY, HOUSE_KEY, KEYS, LLAMA, Home, house_settings, open_home
+from tests.clients.home import (
+    ADMIN_KEY,
+    EMBEDDER,
+    FRIEND_KEY,
+    GUEST_KEY,
+    HOUSE_KEY,
+    KEYS,
+    LLAMA,
+    Home,
+    house_settings,
+    open_home,
+)
 from tests.storage.house import WALL, Fuse, StoppedClock, ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.recorder import Recorder
@@ -64,11 +83,17 @@ async def live(settings: Settings, *, store: bool = True) -> AsyncIterator[Life]
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return house_settings().replace(storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0))
+    return house_settings().replace(
+        storage=StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
+    )
 
 
 def limited(settings: Settings, per_hour: int) -> Settings:
-    return settings.replace(rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=100, requests_per_hour=per_hour)))
+    return settings.replace(
+        rate_limits=RateLimitSettings(
+            default=CallerLimits(requests_per_minute=100, requests_per_hour=per_hour)
+        )
+    )
 
 
 async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(settings):
@@ -97,14 +122,19 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(sett
     assert (latest["caller"], latest["model"], latest["outcome"]) == ("local", LLAMA, "completed")
     assert latest["total_s"] >= latest["backend_s"] > 0
     assert "hi" not in json.dumps(listed)
-    assert (await ask(third.app, "GET", "/llm/log")).status == 503  # after the stop unavailable, and not broken
+    # after the stop unavailable, and not broken
+    assert (await ask(third.app, "GET", "/llm/log")).status == 503
     assert third.events.of(InternalFault) == []
 
 
-async def test_embedding_calls_are_counted_apart_after_a_restart_and_those_that_shared_one_not_at_all(settings):
+async def test_embedding_calls_are_counted_apart_after_a_restart_and_those_that_shared_one_not_at_all(
+    settings,
+):
     several = [{"model": EMBEDDER, "input": text} for text in "abcdefg"]
     async with live(limited(settings, 100)) as first:
-        got = await asyncio.gather(*(ask(first.app, "POST", "/api/embed", body) for body in several))
+        got = await asyncio.gather(
+            *(ask(first.app, "POST", "/api/embed", body) for body in several)
+        )
         assert {each.status for each in got} == {200}
         shown = (await first.get("/llm/queue/status"))["rate_limits"]["local"]
         assert (shown["hour"], shown["embeddings_hour"]) == ("0/100", "2/20000")
@@ -114,7 +144,12 @@ async def test_embedding_calls_are_counted_apart_after_a_restart_and_those_that_
 
 @pytest.mark.parametrize("asked_for", [True, False])
 async def test_without_a_store_no_file_is_written_and_no_log_kept(settings, tmp_path, asked_for):
-    async with live(settings.replace(storage=settings.storage.replace(enabled=False)) if asked_for else settings, store=asked_for) as life:
+    async with live(
+        settings.replace(storage=settings.storage.replace(enabled=False))
+        if asked_for
+        else settings,
+        store=asked_for,
+    ) as life:
         await life.chat()
         got, swaps = [await ask(life.app, "GET", path) for path in ("/llm/log", "/llm/swaps")]
     assert (got.status, got.json, swaps.status, list(tmp_path.iterdir())) == (404, NO_LOG, 404, [])
@@ -126,7 +161,10 @@ async def test_callers_see_their_own_items_and_admins_see_all(settings):
         for key in (FRIEND_KEY, GUEST_KEY, HOUSE_KEY):
             assert (await life.chat(key)).status == 200
     async with live(with_keys) as life:
-        asked = [(ADMIN_KEY, "", ["house", "guest", "friend"]), (ADMIN_KEY, "?caller=guest", ["guest"])]
+        asked = [
+            (ADMIN_KEY, "", ["house", "guest", "friend"]),
+            (ADMIN_KEY, "?caller=guest", ["guest"]),
+        ]
         asked += [(GUEST_KEY, query, ["guest"]) for query in ("", "?caller=guest")]
         asked += [(GUEST_KEY, query, []) for query in ("?caller=friend", "?caller=")]
         for key, query, seen in asked:
@@ -135,10 +173,16 @@ async def test_callers_see_their_own_items_and_admins_see_all(settings):
         for key, seen in ((ADMIN_KEY, ["friend", "guest", "house"]), (GUEST_KEY, ["guest"])):
             found = (await ask(life.app, "GET", "/llm/history", key=key)).json
             assert sorted(each["caller"] for each in found["callers"]) == seen
-            assert found["total"]["requests"] == sum(each["requests"] for each in found["buckets"]) == len(seen)
+            assert (
+                found["total"]["requests"]
+                == sum(each["requests"] for each in found["buckets"])
+                == len(seen)
+            )
 
 
-async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_back(settings, tmp_path):
+async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_back(
+    settings, tmp_path
+):
     path, elsewhere = tmp_path / "hearth.db", tmp_path / "elsewhere.db"
     async with live(settings) as life:
         path.rename(elsewhere)
@@ -153,7 +197,9 @@ async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_
 
 
 class Wired:
-    """Gateways over a fake Ollama whose store is opened by the wiring, with a disk and a clock of the test's own."""
+    """Gateways over a fake Ollama whose store is opened by the wiring, with a disk and a clock of
+    the test's own.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.events, self.clock = Recorder(), StoppedClock()
@@ -165,7 +211,9 @@ class Wired:
         events = EventFanout((self.events,))
         async with AsyncExitStack() as stack:
             connect = {} if fuse is None else {"connect": fuse.connect}
-            store = await open_store(self._config, clock=self.clock, events=events, closing=stack, **connect)
+            store = await open_store(
+                self._config, clock=self.clock, events=events, closing=stack, **connect
+            )
             gateway = Gateway(
                 config=self._config,
                 backend=ollama,
@@ -191,7 +239,9 @@ async def test_a_disk_that_fails_stops_nobody_and_is_admitted_when_hearth_stops(
 
 
 @pytest.mark.parametrize(("moved_s", "is_free"), [(-DAY_S, False), (7200.0, True)])
-async def test_a_restart_remembers_nothing_that_has_run_out_and_no_window_is_longer_for_it(settings, moved_s, is_free):
+async def test_a_restart_remembers_nothing_that_has_run_out_and_no_window_is_longer_for_it(
+    settings, moved_s, is_free
+):
     wired = Wired(limited(settings, 1))
     async with wired.running() as gateway:
         gateway.events.emit(ended(1, caller="webui", total_s=1.0, interrupt_count=2))
@@ -206,9 +256,18 @@ async def test_a_restart_remembers_nothing_that_has_run_out_and_no_window_is_lon
 
 
 @pytest.mark.parametrize(
-    "document", [None, "{", "[]", '{"format": 1, "swap_s": [["", 3], 7], "decode_tps": {"x": "fast"}}', '{"format": 99}']
+    "document",
+    [
+        None,
+        "{",
+        "[]",
+        '{"format": 1, "swap_s": [["", 3], 7], "decode_tps": {"x": "fast"}}',
+        '{"format": 99}',
+    ],
 )
-async def test_what_was_learned_of_models_survives_a_restart_and_what_cannot_be_read_does_not_stop_the_start(settings, document):
+async def test_what_was_learned_of_models_survives_a_restart_and_what_cannot_be_read_does_not_stop_the_start(
+    settings, document
+):
     async with live(settings) as first:
         await first.chat()
         await first.events.first(ItemEnded)
@@ -219,7 +278,9 @@ async def test_what_was_learned_of_models_survives_a_restart_and_what_cannot_be_
     async with live(settings) as second:
         estimates = second.gateway.worker.scheduler.state.estimates
         assert (estimates.export() == learned) == (document is None)
-        assert (estimates.swap_s("", LLAMA) == settings.gpu.swap_cost_prior_s) == (document is not None)
+        assert (estimates.swap_s("", LLAMA) == settings.gpu.swap_cost_prior_s) == (
+            document is not None
+        )
         assert (await second.chat()).status == 200
 
 
@@ -239,34 +300,61 @@ SENSELESS = {
 """What is said behind the name of the field."""
 
 
-async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_have_windows(settings):
+async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_have_windows(
+    settings,
+):
     async with live(settings) as life:
         for _ in range(3):
             await life.chat()
     async with live(settings) as life:
         for count, queries in FOUND.items():
-            assert {query: len(await life.logged(query=f"?{query}")) for query in queries.split()} == dict.fromkeys(queries.split(), count)
+            assert {
+                query: len(await life.logged(query=f"?{query}")) for query in queries.split()
+            } == dict.fromkeys(queries.split(), count)
         latest_first = [item["ended_wall_s"] for item in await life.logged()]
         until = str(_instant({"ended_wall_s": latest_first[1]})).replace("+", "%2B")
         page = await life.logged(query=f"?limit=10&until={until}")
-        assert [item["ended_wall_s"] for item in page] == latest_first[1:], "a page can end at the instant at which the last one ended"
+        assert [item["ended_wall_s"] for item in page] == latest_first[1:], (
+            "a page can end at the instant at which the last one ended"
+        )
         (swap,) = (await life.get("/llm/swaps"))["swaps"]
-        assert {"from_models", "to_model", "swap_s", "failed", "vram_mib", "ended_wall_s", "offloaded", "reason"} == set(swap)
+        assert {
+            "from_models",
+            "to_model",
+            "swap_s",
+            "failed",
+            "vram_mib",
+            "ended_wall_s",
+            "offloaded",
+            "reason",
+        } == set(swap)
         assert swap["swap_s"] > 0
-        assert [len((await life.get(f"/llm/swaps?{query}"))["swaps"]) for query in ("until=1h", "limit=1&since=1h")] == [0, 1]
+        assert [
+            len((await life.get(f"/llm/swaps?{query}"))["swaps"])
+            for query in ("until=1h", "limit=1&since=1h")
+        ] == [0, 1]
         used = await life.get("/llm/history")
         assert (used["window"], used["bucket_s"], len(used["buckets"])) == ("24h", 3600, 24)
-        assert [(each["caller"], each["requests"], each["failed"]) for each in used["callers"]] == [("local", 3, 0)]
-        assert [(len((await life.get(f"/llm/history?window={window}"))["buckets"])) for window in ("7d", "30d")] == [28, 30]
+        assert [(each["caller"], each["requests"], each["failed"]) for each in used["callers"]] == [
+            ("local", 3, 0)
+        ]
+        assert [
+            (len((await life.get(f"/llm/history?window={window}"))["buckets"]))
+            for window in ("7d", "30d")
+        ] == [28, 30]
         assert (await ask(life.app, "GET", "/llm/history?window=1y")).status == 400
         for path in ("/llm/log", "/llm/swaps"):
             for says, queries in SENSELESS.items():
                 for query in queries.split():
                     got = await ask(life.app, "GET", f"{path}?{query}")
-                    assert (got.status, query.split("=")[0] + says in got.json["error"]) == (400, True), query
+                    assert (got.status, query.split("=")[0] + says in got.json["error"]) == (
+                        400,
+                        True,
+                    ), query
 
 
-# What was learned is written down when there is something new, now and then and at the end, and read by the next process.
+# What was learned is written down when there is something new, now and then and at the end, and
+# read by the next process.
 
 
 class Shelf:
@@ -288,7 +376,9 @@ class Shelf:
         return None if found is None else dict(found)
 
 
-async def recollection_of(estimates: Estimates, shelf: Shelf, name: str = "scheduler") -> Recollection:
+async def recollection_of(
+    estimates: Estimates, shelf: Shelf, name: str = "scheduler"
+) -> Recollection:
     recollection = Recollection(shelf, name, estimates)
     await recollection.recall()
     return recollection
@@ -311,7 +401,11 @@ async def test_only_news_are_written_and_the_last_of_them_at_the_end_and_known_t
     (await recollection_of(known, shelf)).save()
     await recollection_of(emulated, shelf, "scheduler.emulator")
     await recollection_of(forgotten, Shelf(burnt=True))
-    assert [each.swap_s("a", "b") for each in (known, emulated, forgotten)] == [old.swap_s("a", "b"), 10.0, 10.0]
+    assert [each.swap_s("a", "b") for each in (known, emulated, forgotten)] == [
+        old.swap_s("a", "b"),
+        10.0,
+        10.0,
+    ]
     assert shelf.writes == 2, "nothing was new"
 
 

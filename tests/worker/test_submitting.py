@@ -17,21 +17,48 @@ ONE_EACH = settings_with(queue={"max_external_depth": 1, "max_internal_depth": 1
 
 
 @in_house("a", resident=("a",))
-async def test_positions_count_those_that_are_ahead_also_within_one_tick_and_no_less_urgent_ones(house: House):
+async def test_positions_count_those_that_are_ahead_also_within_one_tick_and_no_less_urgent_ones(
+    house: House,
+):
     first = house.submit("a")
     await settle()
     together = [house.submit("a") for _ in range(3)]
     urgent = [house.internal("a"), house.internal("a", priority=Priority.CRITICAL)]
-    assert [first.position, *(ticket.position for ticket in (*together, *urgent))] == [0, 0, 1, 2, 0, 0]
+    assert [first.position, *(ticket.position for ticket in (*together, *urgent))] == [
+        0,
+        0,
+        1,
+        2,
+        0,
+        0,
+    ]
     house.worker.cancel(together[1].sequence)
-    assert [ticket.sequence for ticket in (first, *together, *urgent, house.submit("a"))] == [1, 2, 3, 4, 5, 6, 7]
+    assert [ticket.sequence for ticket in (first, *together, *urgent, house.submit("a"))] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
 
 
 @in_house("a", "b", resident=("b",))
-async def test_an_in_process_call_gives_the_text_and_the_counts_of_its_model_or_of_what_is_resident(house: House):
+async def test_an_in_process_call_gives_the_text_and_the_counts_of_its_model_or_of_what_is_resident(
+    house: House,
+):
     done = await (await house.worker.enqueue_external("hello", caller="script"))
-    assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (FULL_TEXT, "b:latest", 10, 3, 1000)
-    assert (await (await house.worker.enqueue_internal("hello", "a", task_type="chat"))).model == "a:latest"
+    assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (
+        FULL_TEXT,
+        "b:latest",
+        10,
+        3,
+        1000,
+    )
+    assert (
+        await (await house.worker.enqueue_internal("hello", "a", task_type="chat"))
+    ).model == "a:latest"
     accepted = len(house.events.of(ItemQueued))
     with pytest.raises(ModelNotFound):
         await house.worker.enqueue_internal("hello", "nonsense")
@@ -42,7 +69,9 @@ async def test_an_in_process_call_gives_the_text_and_the_counts_of_its_model_or_
 async def test_a_caller_is_told_of_the_swap_and_the_line_of_its_own_model(house: House):
     assert house.submit("a", max_tokens=40).estimated_wait_s == 0.0
     await sleep_until(house.now + 0.01)
-    behind_swap_s, behind_one_s = (house.submit(model, max_tokens=40).estimated_wait_s or 0.0 for model in "ba")
+    behind_swap_s, behind_one_s = (
+        house.submit(model, max_tokens=40).estimated_wait_s or 0.0 for model in "ba"
+    )
     swap_s = house.worker.scheduler.state.estimates.swap_s("a:latest", "b:latest")
     assert [behind_swap_s, behind_one_s] == pytest.approx([1.0 + swap_s, 1.0], abs=0.1)
 
@@ -66,7 +95,9 @@ async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
 
 @for_each(("parallel", "turn_s"), [(1, 4.0), (4, 1.0)])
 @in_virtual_time
-async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_and_all_share_the_slots(parallel: int, turn_s: float):
+async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_and_all_share_the_slots(
+    parallel: int, turn_s: float
+):
     settings = settings_with(queue={"max_external_depth": 9}, gpu={"parallel": parallel})
     async with House("a", "b", resident=("a",), settings=settings) as house:
         house.submit("a", max_tokens=40)
@@ -76,7 +107,9 @@ async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_a
 
 
 @in_house("a", resident=("a",), settings=ONE_EACH)
-async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_come_back_and_changes_nothing(house: House):
+async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_come_back_and_changes_nothing(
+    house: House,
+):
     house.internal("a", priority=Priority.CRITICAL)  # runs
     await settle()
     house.submit("a")
@@ -117,7 +150,9 @@ async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_bac
 
 
 @in_house("a", resident=("a",))
-async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_any_more(house: House):
+async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_any_more(
+    house: House,
+):
     house.ollama.go_down()
     await sleep_until(6.0)
     ticket = house.submit(None)
@@ -163,7 +198,15 @@ def placed_at(house: House, **asked: Any) -> float:
     [
         ({}, 60.0, 1.0),
         ({}, 60.5, 160.5),
-        *((other, 1.0, 101.0) for other in ({"digest": b"e"}, {"caller": "x"}, {"model": "b"}, {"lane": Lane.INTERNAL})),
+        *(
+            (other, 1.0, 101.0)
+            for other in (
+                {"digest": b"e"},
+                {"caller": "x"},
+                {"model": "b"},
+                {"lane": Lane.INTERNAL},
+            )
+        ),
         ({"priority": Priority.CRITICAL}, 1.0, 101.0),
     ],
 )
@@ -181,7 +224,9 @@ async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
 
 
 @in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 4}))
-async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_of_a_caller_than_may_wait(house: House):
+async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_of_a_caller_than_may_wait(
+    house: House,
+):
     ran = house.submit("a", service_s=400.0, digest=b"ran")
     await sleep_until(1.0)
     cancelled = house.submit("a", digest=b"cancelled")
@@ -201,7 +246,9 @@ async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_of_a_caller_
 
 
 @in_house("a", resident=("a",))
-async def test_a_place_loses_the_time_that_its_caller_was_away_for_longer_than_it_had_waited(house: House):
+async def test_a_place_loses_the_time_that_its_caller_was_away_for_longer_than_it_had_waited(
+    house: House,
+):
     house.submit("a", service_s=400.0)
     await sleep_until(1.0)
     for left in range(4):  # who asks and leaves at once, over and over, has waited for nothing
@@ -226,7 +273,9 @@ def fill(house: House, caller: str) -> int:
 
 
 @in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 8}))
-async def test_a_lone_caller_may_fill_the_queue_and_leaves_half_of_it_where_another_one_has_asked_of_late(house: House):
+async def test_a_lone_caller_may_fill_the_queue_and_leaves_half_of_it_where_another_one_has_asked_of_late(
+    house: House,
+):
     house.submit("a", service_s=1.0, caller="greedy")
     await settle()
     assert fill(house, "greedy") == 8
@@ -235,15 +284,24 @@ async def test_a_lone_caller_may_fill_the_queue_and_leaves_half_of_it_where_anot
     await sleep_until(5.5)
     assert house.worker.scheduler.state.waiting.external_of("greedy") == 3
     assert fill(house, "greedy") == 1
-    with pytest.raises(QueueFull, match=r"4 requests of greedy are waiting, which is half of queue\.max_external_depth"):
+    with pytest.raises(
+        QueueFull,
+        match=r"4 requests of greedy are waiting, which is half of queue\.max_external_depth",
+    ):
         house.submit("a", caller="greedy")
     assert fill(house, "modest") == 4
     await sleep_until(5.5 + 600.5)
     assert fill(house, "greedy") == 9, "one of them runs at once"
 
 
-@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}))
-async def test_a_queue_with_one_place_has_it_for_whoever_comes_first_and_the_internal_lane_has_no_shares(house: House):
+@in_house(
+    "a",
+    resident=("a",),
+    settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}),
+)
+async def test_a_queue_with_one_place_has_it_for_whoever_comes_first_and_the_internal_lane_has_no_shares(
+    house: House,
+):
     house.submit("a", service_s=9.0)
     await settle()
     assert [fill(house, caller) for caller in ("one", "two")] == [1, 0]

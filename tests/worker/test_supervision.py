@@ -1,4 +1,6 @@
-"""A defect of ours costs as little as possible: it is reported by type and place, and the gateway goes on."""
+"""A defect of ours costs as little as possible: it is reported by type and place, and the gateway
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,33 @@ from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import Exchange
 from hearth.queue.worker import Mailbox
 from hearth.scheduling.core import Scheduler
-from hearth.scheduling.inputs import BackendState, Cancelled, Failed, Finished, FirstByte, Input, Stopped, TimerFired
+from hearth.scheduling.inputs import (
+    BackendState,
+    Cancelled,
+    Failed,
+    Finished,
+    FirstByte,
+    Input,
+    Stopped,
+    TimerFired,
+)
 from hearth.types import BackendCall, Headers, Outcome, Sequence
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeOllama
 from tests.support.recorder import Recorder
 from tests.support.taking import Taking
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, heard, in_house, new_item, settings_with, settle, text_of
+from tests.worker.house import (
+    FULL_TEXT,
+    House,
+    body_of,
+    heard,
+    in_house,
+    new_item,
+    settings_with,
+    settle,
+    text_of,
+)
 
 
 def faults(events: Recorder) -> Counter[tuple[str, str]]:
@@ -54,7 +75,11 @@ def unknown_path(_: str) -> BackendCall:
 
 @for_each(
     ("call", "where", "detail"),
-    [(broken, "executor", "ZeroDivisionError"), (unknown_path, "executor", "KeyError"), (None, "dispatching", "ZeroDivisionError")],
+    [
+        (broken, "executor", "ZeroDivisionError"),
+        (unknown_path, "executor", "KeyError"),
+        (None, "dispatching", "ZeroDivisionError"),
+    ],
 )
 @in_house("a", resident=("a",), expect_faults=True)
 async def test_a_defect_in_one_attempt_or_just_before_it_fails_that_item_and_frees_its_slot(
@@ -93,12 +118,20 @@ async def test_a_task_that_breaks_is_reported_and_started_again_until_the_stop()
             raise TypeError
 
     supervisor = Supervisor(clock=LoopClock(), events=events)
-    for name, task in (("fragile", breaks_twice), ("broken", breaks_always), ("holding on", breaks_at_the_end)):
+    for name, task in (
+        ("fragile", breaks_twice),
+        ("broken", breaks_always),
+        ("holding on", breaks_at_the_end),
+    ):
         supervisor.start(name, task)
     await sleep_until(10.5)
     await supervisor.stop()
     assert starts == [0.0, RESTART_AFTER_S, 2 * RESTART_AFTER_S]
-    assert faults(events) == {("fragile", "ValueError"): 2, ("broken", "KeyError"): 11, ("holding on", "TypeError"): 1}
+    assert faults(events) == {
+        ("fragile", "ValueError"): 2,
+        ("broken", "KeyError"): 11,
+        ("holding on", "TypeError"): 1,
+    }
     assert (len(asyncio.all_tasks()), asyncio.get_running_loop().time()) == (1, 10.5)
 
 
@@ -162,7 +195,9 @@ class Nobody:
 
 
 class AtOnce(Taking):
-    """A backend whose whole answer is there before anybody waits for it, after a turn of the loop, or that is not there at all."""
+    """A backend whose whole answer is there before anybody waits for it, after a turn of the loop,
+    or that is not there at all.
+    """
 
     status = 200
     headers: Headers = ()
@@ -211,11 +246,28 @@ async def test_an_attempt_that_is_stopped_before_its_first_step_or_within_its_ow
             executor.abort(Sequence(1))
 
     config, events = GatewayConfig(settings=settings_with()), Recorder()
-    scheduler, tracker = Scheduler(config.scheduler_settings), GpuTracker("", config.settings.gpu.alerts)
-    runtime = Runtime(config=config, clock=LoopClock(), events=events, state=scheduler.state, tracker=tracker, post=post)
-    executor = Executor(runtime, AtOnce(there=there, turns=turns), BackendWatch(runtime, FakeOllama()))
+    scheduler, tracker = (
+        Scheduler(config.scheduler_settings),
+        GpuTracker("", config.settings.gpu.alerts),
+    )
+    runtime = Runtime(
+        config=config,
+        clock=LoopClock(),
+        events=events,
+        state=scheduler.state,
+        tracker=tracker,
+        post=post,
+    )
+    executor = Executor(
+        runtime, AtOnce(there=there, turns=turns), BackendWatch(runtime, FakeOllama())
+    )
     new = new_item("a", stream=True)
-    work = ActiveRequest(new=new, item=replace(new.item, sequence=Sequence(1)), reply=Reply(limit_bytes=1000), owner=Nobody())
+    work = ActiveRequest(
+        new=new,
+        item=replace(new.item, sequence=Sequence(1)),
+        reply=Reply(limit_bytes=1000),
+        owner=Nobody(),
+    )
     work.begin_attempt(1, "a", 0.0)
     executor.start(work, prompt_s=1.0, limit_s=1.0)
     if kind is None:

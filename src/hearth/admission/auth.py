@@ -1,7 +1,9 @@
-"""Who asks, by the API key, and whether this caller may add this work now: lane and priority, models, rate, and the room for its body.
+"""Who asks, by the API key, and whether this caller may add this work now: lane and priority,
+models, rate, and the room for its body.
 
-Identity comes from the key alone, never from a body, a query or a header such as X-Forwarded-For. The order is: rate limit (429) and room
-(503) before the body is read, then model allowed (403) and the rate limit once more, which only now counts.
+Identity comes from the key alone, never from a body, a query or a header such as X-Forwarded-For.
+The order is: rate limit (429) and room (503) before the body is read, then model allowed (403) and
+the rate limit once more, which only now counts.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter, ReadingTime
 from hearth.admission.peers import is_loopback
 from hearth.config.settings import AuthSettings, GatewayConfig
-from hearth.errors import BadRequest, Forbidden, HearthError, NoRoomForBodies, RateLimited, Unauthenticated, WrongKey
+from hearth.errors import (
+    BadRequest,
+    Forbidden,
+    HearthError,
+    NoRoomForBodies,
+    RateLimited,
+    Unauthenticated,
+    WrongKey,
+)
 from hearth.types import LOCAL_CALLER, Counted, Lane, Priority, canonical_model, value
 
 _CREDENTIALS = {b"authorization": "Authorization", b"x-api-key": "x-api-key", b"api-key": "api-key"}
@@ -38,24 +48,44 @@ class Identity:
     """Patterns with `*`; empty is all."""
     admin: bool
     authenticated: bool
-    """A key was shown; False for `local`, who may claim the internal lane but not manage Ollama's models."""
+    """A key was shown; False for `local`, who may claim the internal lane but not manage Ollama's
+    models.
+    """
     priority: Priority = Priority.NORMAL
     """That of internal requests that name no task type."""
     allow_cloud: bool = False
 
     @property
     def may_manage_models(self) -> bool:
-        """Pull, push, create, copy, delete and blobs change the disk: they need an admin key even on loopback."""
+        """Pull, push, create, copy, delete and blobs change the disk: they need an admin key even
+        on loopback.
+        """
         return self.admin and self.authenticated
 
 
-_LOCAL = Identity(caller=LOCAL_CALLER, lane=Lane.EXTERNAL, max_priority=Priority.CRITICAL, models=(), admin=True, authenticated=False)
-NOBODY = Identity(caller="", lane=Lane.EXTERNAL, max_priority=Priority.BACKGROUND, models=(), admin=False, authenticated=False)
+_LOCAL = Identity(
+    caller=LOCAL_CALLER,
+    lane=Lane.EXTERNAL,
+    max_priority=Priority.CRITICAL,
+    models=(),
+    admin=True,
+    authenticated=False,
+)
+NOBODY = Identity(
+    caller="",
+    lane=Lane.EXTERNAL,
+    max_priority=Priority.BACKGROUND,
+    models=(),
+    admin=False,
+    authenticated=False,
+)
 """Whoever is refused before anybody knows who it is."""
 
 
 class Keyring:
-    """The keys of one configuration, by the SHA-256 of each, so that no comparison runs over secret bytes."""
+    """The keys of one configuration, by the SHA-256 of each, so that no comparison runs over secret
+    bytes.
+    """
 
     def __init__(self, auth: AuthSettings) -> None:
         self._identities = {
@@ -73,10 +103,16 @@ class Keyring:
         }
 
     def identify(self, headers: RequestHeaders, peer: str | None) -> Identity:
-        """The caller behind a request from an address; without keys, `local` on this machine. Raises BadRequest, Unauthenticated."""
+        """The caller behind a request from an address; without keys, `local` on this machine.
+
+        Raises BadRequest, Unauthenticated.
+        """
         if not self._identities:
             if peer is None or not is_loopback(peer):
-                raise Unauthenticated("no API keys are configured, so only this machine may call; the owner can add auth.keys")
+                raise Unauthenticated(
+                    "no API keys are configured, so only this machine may call; the owner can add"
+                    " auth.keys"
+                )
             return _LOCAL
         sent = _credentials(headers)
         found = dict[str, Identity]()
@@ -85,8 +121,8 @@ class Keyring:
             if identity is not None:
                 found[name] = identity
         identities = list(found.values())
-        # What stands beside a right key is not counted as a wrong one: clients send their placeholder
-        # with every request.
+        # What stands beside a right key is not counted as a wrong one: clients send their
+        # placeholder with every request.
         if not identities:
             raise WrongKey if any(sent.values()) else Unauthenticated
         if any(identity is not identities[0] for identity in identities):
@@ -140,17 +176,28 @@ class Admission:
     task_type: str | None
 
 
-def admission_of(identity: Identity, headers: RequestHeaders, config: GatewayConfig, *, task_type: str | None = None) -> Admission:
-    """The key decides the lane, the task type (of the body, else of `X-Task-Type`) the priority; hints only lower it. Raises BadRequest."""
+def admission_of(
+    identity: Identity,
+    headers: RequestHeaders,
+    config: GatewayConfig,
+    *,
+    task_type: str | None = None,
+) -> Admission:
+    """The key decides the lane, the task type (of the body, else of `X-Task-Type`) the priority;
+    hints only lower it. Raises BadRequest.
+    """
     task_type = task_type or headers.text(b"x-task-type") or None
     if task_type is not None and not _TASK_TYPE.fullmatch(task_type):
         raise BadRequest("a task type is 1 to 64 letters, digits, '_', '.', ':' or '-'")
     if lane_of(identity, task_type) is Lane.EXTERNAL:
         return Admission(lane=Lane.EXTERNAL, priority=Priority.NORMAL, task_type=task_type)
     wanted = identity.priority if task_type is None else config.priority_for_task_type(task_type)
-    # `X-Priority: background` and the like; other programs use the header in their own ways, so unknown words are no error.
+    # `X-Priority: background` and the like; other programs use the header in their own ways, so
+    # unknown words are no error.
     hint = Priority.__members__.get(headers.text(b"x-priority").upper(), Priority.CRITICAL)
-    return Admission(lane=Lane.INTERNAL, priority=max(wanted, identity.max_priority, hint), task_type=task_type)
+    return Admission(
+        lane=Lane.INTERNAL, priority=max(wanted, identity.max_priority, hint), task_type=task_type
+    )
 
 
 def lane_of(identity: Identity, task_type: str | None) -> Lane:
@@ -159,7 +206,10 @@ def lane_of(identity: Identity, task_type: str | None) -> Lane:
 
 
 def check_model(identity: Identity, model: str | None) -> None:
-    """Raises Forbidden, naming the model, where this key may not use it. Ollama's short and long spellings of a name are one."""
+    """Raises Forbidden, naming the model, where this key may not use it.
+
+    Ollama's short and long spellings of a name are one.
+    """
     if identity.models and model is None:
         raise Forbidden("this key may only use certain models: name one")
     if model is not None and not may_use(identity.models, model):
@@ -171,57 +221,89 @@ def may_use(patterns: Sequence[str], model: str) -> bool:
     if not patterns:
         return True
     name = canonical_model(model)
-    return any(fnmatchcase(model, each) or fnmatchcase(name, each) or canonical_model(each) == name for each in patterns)
+    return any(
+        fnmatchcase(model, each) or fnmatchcase(name, each) or canonical_model(each) == name
+        for each in patterns
+    )
 
 
-def admit(identity: Identity, model: str | None, admission: Admission, limiter: RateLimiter, now: float) -> None:
-    """Count a request at `now` (monotonic). Raises Forbidden for a model that the key may not use, RateLimited; then nothing is counted."""
+def admit(
+    identity: Identity, model: str | None, admission: Admission, limiter: RateLimiter, now: float
+) -> None:
+    """Count a request at `now` (monotonic).
+
+    Raises Forbidden for a model that the key may not use, RateLimited; then nothing is counted.
+    """
     check_model(identity, model)
     count(identity, admission.lane, limiter, now)
 
 
-def count(identity: Identity, lane: Lane, limiter: RateLimiter, now: float, counted: Counted = "requests") -> None:
+def count(
+    identity: Identity, lane: Lane, limiter: RateLimiter, now: float, counted: Counted = "requests"
+) -> None:
     """The part of `admit` for what names no model of its own. Raises RateLimited."""
     if is_limited(identity, lane, limiter) and not limiter.check(identity.caller, now, counted):
         raise _rate_limited(identity.caller, limiter, now, counted)
 
 
-def check_rate(identity: Identity, lane: Lane, limiter: RateLimiter, now: float, counted: Counted = "requests") -> None:
+def check_rate(
+    identity: Identity, lane: Lane, limiter: RateLimiter, now: float, counted: Counted = "requests"
+) -> None:
     """Raises RateLimited where `count` would; counts nothing."""
-    if is_limited(identity, lane, limiter) and limiter.retry_after_s(identity.caller, now, counted) > 0:
+    if (
+        is_limited(identity, lane, limiter)
+        and limiter.retry_after_s(identity.caller, now, counted) > 0
+    ):
         raise _rate_limited(identity.caller, limiter, now, counted)
 
 
 def _rate_limited(caller: str, limiter: RateLimiter, now: float, counted: Counted) -> HearthError:
-    return RateLimited(limiter.refusal(caller, now, counted), retry_after_s=limiter.retry_after_s(caller, now, counted))
+    return RateLimited(
+        limiter.refusal(caller, now, counted),
+        retry_after_s=limiter.retry_after_s(caller, now, counted),
+    )
 
 
-def check_reading(identity: Identity, lane: Lane, limiter: RateLimiter, reading: ReadingTime, now: float) -> None:
-    """Raises RateLimited where the bodies of this caller's requests have taken too long to read of late."""
+def check_reading(
+    identity: Identity, lane: Lane, limiter: RateLimiter, reading: ReadingTime, now: float
+) -> None:
+    """Raises RateLimited where the bodies of this caller's requests have taken too long to read of
+    late.
+    """
     if not is_limited(identity, lane, limiter):
         return
     limit_s, setting = limiter.reading_limit(identity.caller)
     wait_s = reading.retry_after_s(identity.caller, limit_s, now)
     if wait_s > 0:
-        text = f"reading the requests of {identity.caller} may take {limit_s:g} s of CPU in any minute ({setting}), and has taken that long"
+        text = (
+            f"reading the requests of {identity.caller} may take {limit_s:g} s of CPU in any minute"
+            f" ({setting}), and has taken that long"
+        )
         raise RateLimited(text, retry_after_s=wait_s)
 
 
 def is_limited(identity: Identity, lane: Lane, limiter: RateLimiter) -> bool:
-    """Whether rate limits hold for this caller: in the external lane, and without a key only where the owner has set some."""
+    """Whether rate limits hold for this caller: in the external lane, and without a key only where
+    the owner has set some.
+    """
     return lane is Lane.EXTERNAL and (identity.authenticated or limiter.limits(identity.caller))
 
 
 class BodyRoom:
-    """The bytes of request bodies that are held until their requests have ended. External callers together may hold three quarters, each
-    as much as it leaves free for the others: of 256 MiB, a single caller has 96, and the next one half of what is left."""
+    """The bytes of request bodies that are held until their requests have ended. External callers
+    together may hold three quarters, each as much as it leaves free for the others: of 256 MiB, a
+    single caller has 96, and the next one half of what is left.
+    """
 
     def __init__(self) -> None:
         self._by_lane = dict.fromkeys(Lane, 0)
         self._by_caller: dict[str, int] = {}
 
     def take(self, lane: Lane, caller: str, more_bytes: int, limit_bytes: int) -> None:
-        """Hold more bytes, or less where `more_bytes` is negative. Raises NoRoomForBodies; then nothing is counted."""
+        """Hold more bytes, or less where `more_bytes` is negative.
+
+        Raises NoRoomForBodies; then nothing is counted.
+        """
         own_bytes = self._by_caller.get(caller, 0) + more_bytes
         free_bytes = limit_bytes - sum(self._by_lane.values()) - more_bytes
         if lane is Lane.EXTERNAL:

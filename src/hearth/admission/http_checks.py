@@ -1,4 +1,6 @@
-"""Checks before anybody asks who sent a request, against DNS rebinding (Host), smuggling (framing), and foreign pages (origin, media)."""
+"""Checks before anybody asks who sent a request, against DNS rebinding (Host), smuggling (framing),
+and foreign pages (origin, media).
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,10 @@ _OTHER_SITES = frozenset({b"cross-site", b"same-site"})
 _FROM_PROGRAMS = ("", "application/x-www-form-urlencoded", "text/plain")
 """What `curl -d` and the like send. A page can send it too, without asking."""
 _READ = frozenset(
-    b"host authorization x-api-key api-key origin sec-fetch-site sec-fetch-mode sec-fetch-dest content-type content-encoding "
-    b"content-length transfer-encoding x-request-id x-task-type x-priority accept if-none-match idempotency-key user-agent "
-    b"anthropic-version anthropic-beta traceparent tracestate upgrade".split()
+    b"host authorization x-api-key api-key origin sec-fetch-site sec-fetch-mode sec-fetch-dest"
+    b" content-type content-encoding content-length transfer-encoding x-request-id x-task-type"
+    b" x-priority accept if-none-match idempotency-key user-agent anthropic-version anthropic-beta"
+    b" traceparent tracestate upgrade".split()
 )
 _NONE = frozenset[bytes]()
 """One for all requests: an empty frozenset has 216 bytes."""
@@ -40,7 +43,9 @@ _NONE = frozenset[bytes]()
 
 @value
 class RequestHeaders:
-    """First values by lower-case name, and the names that came more than once; fields that Hearth does not read are not here."""
+    """First values by lower-case name, and the names that came more than once; fields that Hearth
+    does not read are not here.
+    """
 
     values: dict[bytes, bytes] = field(repr=False)
     repeated: frozenset[bytes]
@@ -64,7 +69,9 @@ class RequestHeaders:
 
 
 class HostRules:
-    """The names of this gateway, one of them the `host` that it listens on, and the origins whose pages may use its model APIs."""
+    """The names of this gateway, one of them the `host` that it listens on, and the origins whose
+    pages may use its model APIs.
+    """
 
     def __init__(self, host: str, server: ServerSettings, *, has_keys: bool = False) -> None:
         names = {_as_in_host(name) for name in server.allowed_hosts if name}
@@ -73,11 +80,15 @@ class HostRules:
         self._names = _OWN_NAMES | names
         self._suffixes = (".localhost", *(name[1:] for name in names if name.startswith("*.")))
         self._has_keys = has_keys
-        patterns = (re.escape(each).replace(r":\*", r":[0-9]{1,5}").replace(r"\*", "[^/@:]+") for each in server.allowed_origins)
+        patterns = (
+            re.escape(each).replace(r":\*", r":[0-9]{1,5}").replace(r"\*", "[^/@:]+")
+            for each in server.allowed_origins
+        )
         self._origins = re.compile("|".join(f"(?:{pattern})" for pattern in patterns) or r"(?!)")
 
     def check_host(self, headers: RequestHeaders) -> None:
-        """Raises BadRequest for a malformed Host, HostNotAllowed for one not ours; any port will do.
+        """Raises BadRequest for a malformed Host, HostNotAllowed for one not ours; any port will
+        do.
 
         Without one comes only HTTP/1.0, which load balancers speak, but no browser.
         """
@@ -126,23 +137,33 @@ def _is_address(name: str) -> bool:
 
 
 def check_framing(headers: RequestHeaders) -> None:
-    """Raises BadRequest where the length of the body is said in two ways, which RFC 9112 section 6.1 lets a server refuse."""
+    """Raises BadRequest where the length of the body is said in two ways, which RFC 9112 section
+    6.1 lets a server refuse.
+    """
     lengths = b"content-length" in headers.values
-    if b"content-length" in headers.repeated or (lengths and b"transfer-encoding" in headers.values):
+    if b"content-length" in headers.repeated or (
+        lengths and b"transfer-encoding" in headers.values
+    ):
         raise BadRequest("send either Content-Length or Transfer-Encoding, once")
     coding = headers.values.get(b"transfer-encoding")
-    if coding is not None and (coding.strip().lower() != b"chunked" or b"transfer-encoding" in headers.repeated):
+    if coding is not None and (
+        coding.strip().lower() != b"chunked" or b"transfer-encoding" in headers.repeated
+    ):
         raise BadRequest("the only supported Transfer-Encoding is chunked")
 
 
 def check_upgrade(headers: RequestHeaders) -> None:
-    """Raises UpgradeRefused where a WebSocket is asked for; 426 makes Codex go on with POST at once, where 405 costs it retries."""
+    """Raises UpgradeRefused where a WebSocket is asked for; 426 makes Codex go on with POST at
+    once, where 405 costs it retries.
+    """
     if b"upgrade" in headers.values and headers.text(b"upgrade").lower() == "websocket":
         raise UpgradeRefused
 
 
 def check_origin(method: str, headers: RequestHeaders, *, forwards: bool = False) -> None:
-    """Raises Forbidden for what a page of another origin sent (so is another port) but a link, if that `forwards` to no model server."""
+    """Raises Forbidden for what a page of another origin sent (so is another port) but a link, if
+    that `forwards` to no model server.
+    """
     safe = method in _SAFE_METHODS
     if headers.values.get(b"sec-fetch-site") in _OTHER_SITES:
         document = headers.values.get(b"sec-fetch-dest", b"document") == b"document"
@@ -159,11 +180,14 @@ def check_origin(method: str, headers: RequestHeaders, *, forwards: bool = False
 
 
 def cors_headers(headers: RequestHeaders) -> Headers:
-    """What lets the page that asks read the answer, a preflight's included (Fetch standard, section 3.2.3)."""
+    """What lets the page that asks read the answer, a preflight's included (Fetch standard, section
+    3.2.3).
+    """
     return (
         (b"access-control-allow-origin", headers.values[b"origin"]),
         (b"access-control-allow-methods", b"GET, HEAD, POST"),
-        (b"access-control-allow-headers", b"Authorization, *"),  # the wildcard does not cover Authorization
+        # the wildcard does not cover Authorization
+        (b"access-control-allow-headers", b"Authorization, *"),
         (b"access-control-allow-private-network", b"true"),
         (b"access-control-expose-headers", b"*"),
         (b"access-control-max-age", b"7200"),
@@ -171,17 +195,35 @@ def cors_headers(headers: RequestHeaders) -> Headers:
     )
 
 
-def check_media(method: str, headers: RequestHeaders, *, binary: bool = False, form: bool = False, zstd: bool = False) -> None:
-    """Raises UnsupportedMedia for a body that is not JSON, in zstd or of another type where these are admitted."""
+def check_media(
+    method: str,
+    headers: RequestHeaders,
+    *,
+    binary: bool = False,
+    form: bool = False,
+    zstd: bool = False,
+) -> None:
+    """Raises UnsupportedMedia for a body that is not JSON, in zstd or of another type where these
+    are admitted.
+    """
     if method in _SAFE_METHODS:
         return
     coding = headers.text(b"content-encoding").lower()
-    if coding not in ("", "identity", "zstd" if zstd else "") or b"content-encoding" in headers.repeated:
-        raise UnsupportedMedia(f"This Content-Encoding is not supported. Send the body {'in zstd, or ' if zstd else ''}without one.")
+    if (
+        coding not in ("", "identity", "zstd" if zstd else "")
+        or b"content-encoding" in headers.repeated
+    ):
+        raise UnsupportedMedia(
+            "This Content-Encoding is not supported. Send the body"
+            f" {'in zstd, or ' if zstd else ''}without one."
+        )
     media = headers.text(b"content-type").partition(";")[0].strip().lower()
-    if media == "application/json" or (media == "application/octet-stream" and (binary or headers.text(b"content-length") == "0")):
+    if media == "application/json" or (
+        media == "application/octet-stream" and (binary or headers.text(b"content-length") == "0")
+    ):
         return
-    # Every browser sends one of them with whatever may change something (Fetch Metadata 2.4); programs call JSON a form by mistake.
+    # Every browser sends one of them with whatever may change something (Fetch Metadata 2.4);
+    # programs call JSON a form by mistake.
     from_browser = b"origin" in headers.values or b"sec-fetch-site" in headers.values
     if from_browser or not (media in _FROM_PROGRAMS or (form and media == "multipart/form-data")):
         raise UnsupportedMedia

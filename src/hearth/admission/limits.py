@@ -1,7 +1,9 @@
-"""How often each caller may ask, and how long the reading of its requests may take: exact sliding windows over the monotonic clock.
+"""How often each caller may ask, and how long the reading of its requests may take: exact sliding
+windows over the monotonic clock.
 
-Pure bookkeeping: time is an argument. A window is half-open, (now - w, now]: at exactly `t + w` the place of what was admitted at `t` is
-free. Fixed windows would let through twice the limit around a boundary; counting buckets would be wrong by up to a bucket.
+Pure bookkeeping: time is an argument. A window is half-open, (now - w, now]: at exactly `t + w` the
+place of what was admitted at `t` is free. Fixed windows would let through twice the limit around a
+boundary; counting buckets would be wrong by up to a bucket.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class _Admissions:
 
 
 class RateLimiter:
-    """Admissions per caller in any minute and any hour, of requests and, apart from them, of embedding calls.
+    """Admissions per caller in any minute and any hour, of requests and, apart from them, of
+    embedding calls.
 
     `now`: seconds on the monotonic clock; one before an earlier is taken as that.
     """
@@ -79,7 +82,10 @@ class RateLimiter:
         self._latest = -math.inf
 
     def check(self, caller: str, now: float, kind: Counted = "requests") -> bool:
-        """Whether `caller` may make one more request now. True is recorded as an admission; a refusal costs the caller nothing."""
+        """Whether `caller` may make one more request now.
+
+        True is recorded as an admission; a refusal costs the caller nothing.
+        """
         now = self._advance(now)
         if self._free_at(caller, kind) > now:
             return False
@@ -87,7 +93,9 @@ class RateLimiter:
         return True
 
     def retry_after_s(self, caller: str, now: float, kind: Counted = "requests") -> float:
-        """Seconds, not rounded, until `check` would admit `caller`; 0 when it would now, 3600 where a limit is 0."""
+        """Seconds, not rounded, until `check` would admit `caller`; 0 when it would now, 3600 where
+        a limit is 0.
+        """
         now = self._advance(now)
         free_at = self._free_at(caller, kind)
         if free_at <= now:
@@ -101,18 +109,30 @@ class RateLimiter:
         unit, limit = ("minute", usage.minute_limit) if used_up else ("hour", usage.hour_limit)
         setting = self._limits.setting_of(caller, f"{kind}_per_{unit}")
         called = "requests" if kind == "requests" else "embedding calls"
-        return f"{caller} may make {limit} {called} in any {unit} ({setting}), and has reached that limit"
+        return (
+            f"{caller} may make {limit} {called} in any {unit} ({setting}), and has reached that"
+            " limit"
+        )
 
     def limits(self, caller: str) -> bool:
-        """Whether the owner has set a limit for this caller; without keys, only such callers are limited."""
+        """Whether the owner has set a limit for this caller; without keys, only such callers are
+        limited.
+        """
         return self._limits.are_stated(caller)
 
     def reading_limit(self, caller: str) -> tuple[float, str]:
-        """Seconds per minute that reading this caller's requests may take, and the setting that says so."""
-        return self._limits.reading_s(caller), self._limits.setting_of(caller, "reading_s_per_minute")
+        """Seconds per minute that reading this caller's requests may take, and the setting that
+        says so.
+        """
+        return self._limits.reading_s(caller), self._limits.setting_of(
+            caller, "reading_s_per_minute"
+        )
 
     def get_usage(self, caller: str, now: float, kind: Counted = "requests") -> CallerUsage:
-        """The caller's counters; zeros for one that was not admitted in the last hour. Records nothing."""
+        """The caller's counters; zeros for one that was not admitted in the last hour.
+
+        Records nothing.
+        """
         now = self._advance(now)
         stamps = self._admissions[kind].of(caller)
         minute, hour = self._limits.of_caller(caller, kind)
@@ -122,13 +142,21 @@ class RateLimiter:
     def get_all_usage(self, now: float, kind: Counted = "requests") -> dict[str, CallerUsage]:
         """Counters of every caller admitted in the last hour, by name."""
         self._advance(now)
-        return {caller: self.get_usage(caller, now, kind) for caller in sorted(self._admissions[kind].stamps)}
+        return {
+            caller: self.get_usage(caller, now, kind)
+            for caller in sorted(self._admissions[kind].stamps)
+        }
 
-    def rebuild_from_records(self, records: Iterable[tuple[str, float]], now: float, kind: Counted = "requests") -> None:
-        """Replace all counters by past admissions, as after a restart: `(caller, admitted_at)` in any order, on the same clock as `now`."""
+    def rebuild_from_records(
+        self, records: Iterable[tuple[str, float]], now: float, kind: Counted = "requests"
+    ) -> None:
+        """Replace all counters by past admissions, as after a restart: `(caller, admitted_at)` in
+        any order, on the same clock as `now`.
+        """
         now = self._advance(now)
         self._admissions[kind] = rebuilt = _Admissions()
-        # An instant in the future is taken as now: a clock that jumped can block nobody for longer than a window.
+        # An instant in the future is taken as now: a clock that jumped can block nobody for longer
+        # than a window.
         for at, caller in sorted((min(at, now), caller) for caller, at in records):
             if at + HOUR_S > now:
                 rebuilt.add(caller, at, now)
@@ -144,10 +172,14 @@ class RateLimiter:
         return self._latest
 
     def _free_at(self, caller: str, kind: Counted) -> float:
-        """The instant from which one more is within both limits: -inf for always, +inf for never."""
+        """The instant from which one more is within both limits: -inf for always, +inf for
+        never.
+        """
         stamps = self._admissions[kind].of(caller)
         free_at = -math.inf
-        for limit, span_s in zip(self._limits.of_caller(caller, kind), (MINUTE_S, HOUR_S), strict=True):
+        for limit, span_s in zip(
+            self._limits.of_caller(caller, kind), (MINUTE_S, HOUR_S), strict=True
+        ):
             if limit == 0:
                 return math.inf
             if limit <= len(stamps):
@@ -156,7 +188,9 @@ class RateLimiter:
 
 
 def _wait_s(now: float, free_at: float) -> float:
-    """Seconds until `free_at`, an hour at most; waiting exactly this long is enough, though the subtraction may round down."""
+    """Seconds until `free_at`, an hour at most; waiting exactly this long is enough, though the
+    subtraction may round down.
+    """
     wait_s = min(free_at - now, HOUR_S)
     while now + wait_s < free_at < math.inf:
         wait_s = math.nextafter(wait_s, math.inf)
@@ -164,7 +198,10 @@ def _wait_s(now: float, free_at: float) -> float:
 
 
 class ReadingTime:
-    """CPU time that was spent on the bodies of each caller's requests in the last 60 s. `now` as for `RateLimiter`."""
+    """CPU time that was spent on the bodies of each caller's requests in the last 60 s.
+
+    `now` as for `RateLimiter`.
+    """
 
     def __init__(self) -> None:
         self._spent: dict[str, deque[tuple[float, int]]] = {}
@@ -185,7 +222,9 @@ class ReadingTime:
         return self._sums_us[caller] / 1e6
 
     def retry_after_s(self, caller: str, limit_s: float, now: float) -> float:
-        """Seconds until less than `limit_s` counts; 0 where less does now, 60 where the limit is 0."""
+        """Seconds until less than `limit_s` counts; 0 where less does now, 60 where the limit
+        is 0.
+        """
         self._forget(caller, now)
         left_us = self._sums_us[caller]
         limit_us = limit_s * 1e6

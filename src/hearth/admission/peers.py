@@ -1,4 +1,6 @@
-"""Which machine an address belongs to, how many connections each may hold, and how many wrong keys it may try."""
+"""Which machine an address belongs to, how many connections each may hold, and how many wrong keys
+it may try.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1"})
 WINDOW_S = 60.0
 """Of wrong keys; and a peer is reported once in so long."""
 PER_WINDOW = 10
-"""More wrong keys than a program with an old one sends while somebody looks for the mistake; next to nothing for a search."""
+"""More wrong keys than a program with an old one sends while somebody looks for the mistake; next
+to nothing for a search.
+"""
 MAX_PEERS = 1000
 MAX_REJECTING = 64
 """Refused connections that may wait for their answer at once."""
@@ -35,11 +39,17 @@ def is_loopback(address: str) -> bool:
 
 
 def peer_of(address: str | None) -> str:
-    """Whom to count for an address: `this machine` (also without an address: a Unix socket), `192.168.1.9`, or `fd00:1:2:3::/64`."""
+    """Whom to count for an address: `this machine` (also without an address: a Unix socket),
+    `192.168.1.9`, or `fd00:1:2:3::/64`.
+    """
     if address is None or is_loopback(address):
         return THIS_MACHINE
     parsed = _parsed(address)
-    return str(IPv6Network((int(parsed), 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed or "unknown")
+    return (
+        str(IPv6Network((int(parsed), 64), strict=False))
+        if isinstance(parsed, IPv6Address)
+        else str(parsed or "unknown")
+    )
 
 
 def _parsed(address: str) -> IPv4Address | IPv6Address | None:
@@ -53,7 +63,9 @@ def _parsed(address: str) -> IPv4Address | IPv6Address | None:
 
 @dataclass(slots=True)
 class _Record:
-    """What one peer did: `unreported` of it since the last report; when its last wrong keys were answered as such."""
+    """What one peer did: `unreported` of it since the last report; when its last wrong keys were
+    answered as such.
+    """
 
     unreported: int = 0
     reported_at: float = float("-inf")
@@ -68,7 +80,9 @@ class _Record:
 
 
 def _record_of(peer: str, records: dict[str, _Record]) -> _Record:
-    """That of a peer, made the youngest; the one that was quiet for longest is forgotten when there are too many."""
+    """That of a peer, made the youngest; the one that was quiet for longest is forgotten when there
+    are too many.
+    """
     records[peer] = record = records.pop(peer, None) or _Record()
     if len(records) > MAX_PEERS:
         del records[next(iter(records))]
@@ -76,16 +90,24 @@ def _record_of(peer: str, records: dict[str, _Record]) -> _Record:
 
 
 class WrongKeys:
-    """The recent wrong keys of every peer: who tries keys is slowed; right keys are never counted, so nobody can lock the others out."""
+    """The recent wrong keys of every peer: who tries keys is slowed; right keys are never counted,
+    so nobody can lock the others out.
+    """
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
 
     def note(self, peer: str, now: float) -> tuple[float, int] | None:
-        """One more wrong key. None where it is answered, else the seconds until the next one is, and how many to report now."""
+        """One more wrong key.
+
+        None where it is answered, else the seconds until the next one is, and how many to report
+        now.
+        """
         record = _record_of(peer, self._records)
         answered_at = record.answered_at
-        record.unreported = 1 if not answered_at or answered_at[-1] <= now - WINDOW_S else record.unreported + 1
+        record.unreported = (
+            1 if not answered_at or answered_at[-1] <= now - WINDOW_S else record.unreported + 1
+        )
         if len(answered_at) < PER_WINDOW or answered_at[0] <= now - WINDOW_S:
             answered_at.append(now)
             return None
@@ -94,7 +116,9 @@ class WrongKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """How many connections: of all, of this machine (with whatever proxy runs on it), of all other machines together, of one of them."""
+    """How many connections: of all, of this machine (with whatever proxy runs on it), of all other
+    machines together, of one of them.
+    """
 
     all: int
     this_machine: int
@@ -105,7 +129,12 @@ class ConnectionLimits:
     def sharing(cls, connections: int) -> Self:
         """The shares of so many; an eighth is left for the other side."""
         side = connections - connections // 8
-        return cls(all=connections, this_machine=side, all_others=side, one_machine=max(1, connections // 4))
+        return cls(
+            all=connections,
+            this_machine=side,
+            all_others=side,
+            one_machine=max(1, connections // 4),
+        )
 
 
 def max_connections() -> int:
@@ -116,9 +145,14 @@ def max_connections() -> int:
 
 
 class Connections:
-    """The open connections by peer, and how many were refused since the start. A peer that wants too many is an event."""
+    """The open connections by peer, and how many were refused since the start.
 
-    def __init__(self, *, events: EventSink, clock: Clock, limits: ConnectionLimits | None = None) -> None:
+    A peer that wants too many is an event.
+    """
+
+    def __init__(
+        self, *, events: EventSink, clock: Clock, limits: ConnectionLimits | None = None
+    ) -> None:
         self.events = events
         self.clock = clock
         self.limits = limits or ConnectionLimits.sharing(max_connections())
@@ -127,7 +161,11 @@ class Connections:
         self._records: dict[str, _Record] = {}
 
     def enter(self, peer: str) -> Place:
-        """A new connection. One that is refused is kept for the time of an answer; where too many are, it is closed without one."""
+        """A new connection.
+
+        One that is refused is kept for the time of an answer; where too many are, it is closed
+        without one.
+        """
         bound = self._bound(peer)
         if bound is None:
             self._open[peer] += 1
@@ -136,7 +174,11 @@ class Connections:
         now, record = self.clock.monotonic(), _record_of(peer, self._records)
         record.unreported += 1
         if refused := record.to_report(now):
-            self.events.emit(ConnectionsCrowded(at=now, peer=peer, bound=bound, open=self._open[peer], refused=refused))
+            self.events.emit(
+                ConnectionsCrowded(
+                    at=now, peer=peer, bound=bound, open=self._open[peer], refused=refused
+                )
+            )
         if self._rejecting >= MAX_REJECTING:
             return "closed"
         self._rejecting += 1

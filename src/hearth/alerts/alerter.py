@@ -1,6 +1,8 @@
-"""Tells the owner when something is wrong: from events to messages on Discord, ntfy or a webhook, debounced per type and caller.
+"""Tells the owner when something is wrong: from events to messages on Discord, ntfy or a webhook,
+debounced per type and caller.
 
-`emit` and the `alert_*` methods never block. Thresholds and debounce: donna's LLM gateway page ("Alert Thresholds").
+`emit` and the `alert_*` methods never block. Thresholds and debounce: donna's LLM gateway page
+("Alert Thresholds").
 """
 
 from __future__ import annotations
@@ -18,7 +20,19 @@ from typing import Any
 from hearth import events as ev
 from hearth.alerts.channels import COMPOSERS, Message
 from hearth.alerts.delivery import Target
-from hearth.alerts.rules import LASTING_BREACHES, RULES, Alert, AlertKey, Breach, Rule, Severity, breached, budget, shown, starvation
+from hearth.alerts.rules import (
+    LASTING_BREACHES,
+    RULES,
+    Alert,
+    AlertKey,
+    Breach,
+    Rule,
+    Severity,
+    breached,
+    budget,
+    shown,
+    starvation,
+)
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.errors import NotFound, QueueFull, RateLimited
@@ -32,16 +46,23 @@ MAX_CALLERS = 1000
 _BEGINS_TO_WAIT = (ev.ItemQueued, ev.ItemInterrupted, ev.ItemResent, ev.ItemBrokenOff)
 REFUSALS_WITHIN_S = 300.0
 CHECK_EVERY_S = 60.0
-"""Between looks at whether swapping is back within its limits; nothing but time ends such a condition."""
+"""Between looks at whether swapping is back within its limits; nothing but time ends such a
+condition.
+"""
 CLOSE_TIMEOUT_S = 2.0
 NO_TARGET = (
-    "no alert channel is configured: set alerts.discord_webhook_url, alerts.ntfy_url or alerts.webhook_url in config/llm_gateway.yaml"
+    "no alert channel is configured: set alerts.discord_webhook_url, alerts.ntfy_url or"
+    " alerts.webhook_url in config/llm_gateway.yaml"
 )
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of one key. `standing`: the last alert of a condition that goes on; `notified`: the owner knows that it does."""
+    """What is known of one key.
+
+    `standing`: the last alert of a condition that goes on; `notified`: the owner knows that it
+    does.
+    """
 
     sent_at: float = float("-inf")
     suppressed: int = 0
@@ -50,9 +71,13 @@ class _Record:
 
 
 class Debouncer:
-    """What was sent of each key: one message in `window_s`, and of a condition that goes on also once its type has a target."""
+    """What was sent of each key: one message in `window_s`, and of a condition that goes on also
+    once its type has a target.
+    """
 
-    def __init__(self, window_s: float, has_target: Callable[[AlertType], bool] = lambda _: True) -> None:
+    def __init__(
+        self, window_s: float, has_target: Callable[[AlertType], bool] = lambda _: True
+    ) -> None:
         self.window_s = window_s
         self.suppressed = 0
         self._has_target = has_target
@@ -64,7 +89,9 @@ class Debouncer:
         return [key for key, record in self._records.items() if record.standing is not None]
 
     def take(self, alert: Alert) -> Alert | None:
-        """The alert as it should be sent, with what was left out before it; None where it should not be."""
+        """The alert as it should be sent, with what was left out before it; None where it should
+        not be.
+        """
         if alert.resolved:
             ended = self._records.get(alert.key)
             if ended is None:
@@ -82,10 +109,17 @@ class Debouncer:
         return self._send(record, alert, alert.at)
 
     def due(self, now: float) -> list[Alert]:
-        """Conditions whose return was left out, and whose window has ended while they still go on."""
-        due = [(record, alert) for record, alert in self._unknown() if now >= record.sent_at + self.window_s]
+        """Conditions whose return was left out, and whose window has ended while they still go
+        on.
+        """
+        due = [
+            (record, alert)
+            for record, alert in self._unknown()
+            if now >= record.sent_at + self.window_s
+        ]
         for record, _ in due:
-            record.suppressed = max(0, record.suppressed - 1)  # it is the message now and no longer one of those left out
+            # it is the message now and no longer one of those left out
+            record.suppressed = max(0, record.suppressed - 1)
         return [self._send(record, alert, now) for record, alert in due]
 
     def next_due_at(self) -> float | None:
@@ -94,8 +128,14 @@ class Debouncer:
 
     def _unknown(self) -> list[tuple[_Record, Alert]]:
         """Conditions that go on, and of which the owner could know but does not."""
-        known = [(record, record.standing) for record in self._records.values() if not record.notified]
-        return [(record, standing) for record, standing in known if standing is not None and self._has_target(standing.type)]
+        known = [
+            (record, record.standing) for record in self._records.values() if not record.notified
+        ]
+        return [
+            (record, standing)
+            for record, standing in known
+            if standing is not None and self._has_target(standing.type)
+        ]
 
     def _send(self, record: _Record, alert: Alert, at: float) -> Alert:
         sent = replace(alert, suppressed=alert.suppressed + record.suppressed)
@@ -113,14 +153,20 @@ class Debouncer:
 
 
 class GatewayAlerter(HandlingSink):
-    """An `EventSink` that alerts. Its methods say whether a message will be sent: not debounced, muted or lacking a target."""
+    """An `EventSink` that alerts.
 
-    def __init__(self, *, settings: AlertSettings, clock: Clock, events: EventSink, poster: Poster) -> None:
+    Its methods say whether a message will be sent: not debounced, muted or lacking a target.
+    """
+
+    def __init__(
+        self, *, settings: AlertSettings, clock: Clock, events: EventSink, poster: Poster
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._poster = poster
         self._targets = tuple(
-            Target(name, compose=compose, poster=self._poster, clock=clock, events=events) for name, compose in COMPOSERS.items()
+            Target(name, compose=compose, poster=self._poster, clock=clock, events=events)
+            for name, compose in COMPOSERS.items()
         )
         self._debouncer = Debouncer(settings.debounce_minutes * 60, self._has_target)
         self._refusals: dict[str, deque[float]] = {}
@@ -130,20 +176,31 @@ class GatewayAlerter(HandlingSink):
         self._handlers: Mapping[type[ev.Event], Callable[[Any], None]] = {
             **{kind: partial(self._send_all, rule) for kind, rule in RULES.items()},
             ev.RequestRejected: self._on_rejected,
-            **dict.fromkeys((*_BEGINS_TO_WAIT, ev.ItemDispatched, ev.ItemEnded, ev.ItemLost), self._on_queue),
+            **dict.fromkeys(
+                (*_BEGINS_TO_WAIT, ev.ItemDispatched, ev.ItemEnded, ev.ItemLost), self._on_queue
+            ),
             ev.SwapCompleted: self._on_swap,
         }
         self.update(settings)
 
     def watch_gpu(self, breaches: Callable[[float], Sequence[Breach]]) -> None:
-        """Have this called after every swap for the limits that are passed at an instant (`GpuTracker.alarming`)."""
+        """Have this called after every swap for the limits that are passed at an instant
+        (`GpuTracker.alarming`).
+        """
         self._breaches = breaches
 
     def update(self, settings: AlertSettings) -> None:
-        """Put settings in force. What was sent and what goes on stays known; targets that had stopped are tried again."""
+        """Put settings in force.
+
+        What was sent and what goes on stays known; targets that had stopped are tried again.
+        """
         self._settings = settings
         self._debouncer.window_s = settings.debounce_minutes * 60
-        urls = {"discord": settings.discord_webhook_url, "webhook": settings.webhook_url, "ntfy": settings.ntfy_url}
+        urls = {
+            "discord": settings.discord_webhook_url,
+            "webhook": settings.webhook_url,
+            "ntfy": settings.ntfy_url,
+        }
         for target in self._targets:
             target.point_at(urls[target.name])
         self._wake.set()
@@ -151,20 +208,42 @@ class GatewayAlerter(HandlingSink):
     def alert_rate_limited(self, caller: str, rejections: int, *, at: float | None = None) -> bool:
         """A caller was refused `rejections` times within 5 minutes."""
         minutes = REFUSALS_WITHIN_S / 60
-        text = f"{shown(caller)} was refused by its rate limit at least {rejections} times within {minutes:.0f} minutes."
-        return self.send_alert(Alert(type=AlertType.RATE_LIMITED, subject=caller, at=self._at(at), text=text))
+        text = (
+            f"{shown(caller)} was refused by its rate limit at least {rejections} times within"
+            f" {minutes:.0f} minutes."
+        )
+        return self.send_alert(
+            Alert(type=AlertType.RATE_LIMITED, subject=caller, at=self._at(at), text=text)
+        )
 
     def alert_queue_depth(self, depth: int, *, at: float | None = None) -> bool:
         """So many external items wait, which is too many."""
         text = f"{depth} external requests wait; the limit is {self._settings.queue_depth_warning}."
-        return self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=self._at(at), lasting=True, text=text))
+        return self.send_alert(
+            Alert(type=AlertType.QUEUE_DEPTH, at=self._at(at), lasting=True, text=text)
+        )
 
     def alert_queue_full(self, caller: str, *, at: float | None = None) -> bool:
         """A caller was refused because the queue is full."""
         text = f"A request of {shown(caller)} was refused because the queue is full."
-        return self.send_alert(Alert(type=AlertType.QUEUE_FULL, subject=caller, at=self._at(at), severity=Severity.ERROR, text=text))
+        return self.send_alert(
+            Alert(
+                type=AlertType.QUEUE_FULL,
+                subject=caller,
+                at=self._at(at),
+                severity=Severity.ERROR,
+                text=text,
+            )
+        )
 
-    def alert_starvation(self, caller: str, interrupt_count: int, *, model: str | None = None, at: float | None = None) -> bool:
+    def alert_starvation(
+        self,
+        caller: str,
+        interrupt_count: int,
+        *,
+        model: str | None = None,
+        at: float | None = None,
+    ) -> bool:
         """A caller's request was interrupted so often that it is protected now."""
         return self.send_alert(starvation(self._at(at), caller, interrupt_count, model))
 
@@ -173,13 +252,17 @@ class GatewayAlerter(HandlingSink):
         return self.send_alert(budget(self._at(at), spent_usd, limit_usd))
 
     def send_alert(self, alert: Alert) -> bool:
-        """Send an alert, or the notice that it is over, unless it is muted or was sent a moment ago."""
+        """Send an alert, or the notice that it is over, unless it is muted or was sent a moment
+        ago.
+        """
         sent = self._debouncer.take(alert)
         self._wake.set()
         return sent is not None and self._deliver(sent)
 
     async def run(self) -> None:
-        """Send what waits, and conditions whose window has ended, and look whether swapping is back within its limits."""
+        """Send what waits, and conditions whose window has ended, and look whether swapping is back
+        within its limits.
+        """
         for target in self._targets:
             target.start()
         while True:
@@ -189,8 +272,11 @@ class GatewayAlerter(HandlingSink):
             if standing := self._standing_breaches():
                 passed = {breach.kind for breach in self._breaches(now)}
                 for kind in (each for each in standing if each not in passed):
-                    self.send_alert(Alert(type=kind, at=now, resolved=True, text="It is back within its limit."))
-            # Without an event there is something to look at when a window ends, and while a limit of the GPU's hour is passed.
+                    self.send_alert(
+                        Alert(type=kind, at=now, resolved=True, text="It is back within its limit.")
+                    )
+            # Without an event there is something to look at when a window ends, and while a limit
+            # of the GPU's hour is passed.
             due_at = self._debouncer.next_due_at()
             pauses_s = [max(0.0, due_at - now)] if due_at is not None else []
             pauses_s += [CHECK_EVERY_S] if self._standing_breaches() else []
@@ -200,25 +286,43 @@ class GatewayAlerter(HandlingSink):
             self._wake.clear()
 
     async def test(self) -> list[dict[str, object]]:
-        """Send a message to every target now: `target`, `host`, `delivered` and `answer` of each. Raises NotFound where there is none."""
+        """Send a message to every target now: `target`, `host`, `delivered` and `answer` of each.
+
+        Raises NotFound where there is none.
+        """
         targets = [target for target in self._targets if target.configured]
         if not targets:
             raise NotFound(NO_TARGET)
-        alert = Alert(type=AlertType.TEST, at=self._clock.monotonic(), severity=Severity.INFO, text="Alerts from Hearth arrive here.")
+        alert = Alert(
+            type=AlertType.TEST,
+            at=self._clock.monotonic(),
+            severity=Severity.INFO,
+            text="Alerts from Hearth arrive here.",
+        )
         message = Message(alerts=(alert,), wall_at=self._clock.wall())
         answers = await asyncio.gather(*(target.test(message) for target in targets))
         return [
-            {"target": target.name, "host": target.host, "delivered": answer.delivered, "answer": answer.name}
+            {
+                "target": target.name,
+                "host": target.host,
+                "delivered": answer.delivered,
+                "answer": answer.name,
+            }
             for target, answer in zip(targets, answers, strict=True)
         ]
 
     def status(self) -> dict[str, object]:
-        """The `alerts` part of the status page: counts since the start, what goes on, how each target does."""
+        """The `alerts` part of the status page: counts since the start, what goes on, how each
+        target does.
+        """
         return {
             "sent": sum(target.sent for target in self._targets),
             "suppressed": self._debouncer.suppressed,
             "dropped": sum(target.dropped for target in self._targets),
-            "active": [{"type": kind.value, "subject": subject} for kind, subject in self._debouncer.standing],
+            "active": [
+                {"type": kind.value, "subject": subject}
+                for kind, subject in self._debouncer.standing
+            ],
             "targets": [target.status() for target in self._targets if target.configured],
         }
 
@@ -240,7 +344,9 @@ class GatewayAlerter(HandlingSink):
         return True
 
     def _has_target(self, kind: AlertType) -> bool:
-        return kind not in self._settings.mute and any(target.configured for target in self._targets)
+        return kind not in self._settings.mute and any(
+            target.configured for target in self._targets
+        )
 
     def _on_rejected(self, event: ev.RequestRejected) -> None:
         if event.reason == QueueFull.reason:
@@ -263,8 +369,19 @@ class GatewayAlerter(HandlingSink):
         depth = len(self._waiting)
         if depth > max(before, limit):
             self.alert_queue_depth(depth, at=event.at)
-        elif depth < before and depth <= limit // 2 and (AlertType.QUEUE_DEPTH, "") in self._debouncer.standing:
-            self.send_alert(Alert(type=AlertType.QUEUE_DEPTH, at=event.at, resolved=True, text=f"{depth} external requests wait."))
+        elif (
+            depth < before
+            and depth <= limit // 2
+            and (AlertType.QUEUE_DEPTH, "") in self._debouncer.standing
+        ):
+            self.send_alert(
+                Alert(
+                    type=AlertType.QUEUE_DEPTH,
+                    at=event.at,
+                    resolved=True,
+                    text=f"{depth} external requests wait.",
+                )
+            )
 
     def _on_swap(self, event: ev.SwapCompleted) -> None:
         self._send_all(RULES[ev.SwapCompleted], event)
@@ -284,11 +401,21 @@ BEAT_S = 0.2
 """Between two looks; a hold-up is measured short by this at most."""
 DISK_CHECK_EVERY_S = 60.0
 RECOVERED_FACTOR = 1.2
-"""Space has returned when there is this many times the limit, so that a disk at the limit is not reported again and again."""
+"""Space has returned when there is this many times the limit, so that a disk at the limit is not
+reported again and again.
+"""
 
 
-async def watch_loop_lag(*, clock: Clock, events: EventSink, settings: Callable[[], AlertSettings], note: Callable[[float], None]) -> None:
-    """Emit an event when the loop was held up for `loop_lag_warning_s`, until cancelled; `note` gets the lag of every beat in seconds."""
+async def watch_loop_lag(
+    *,
+    clock: Clock,
+    events: EventSink,
+    settings: Callable[[], AlertSettings],
+    note: Callable[[float], None],
+) -> None:
+    """Emit an event when the loop was held up for `loop_lag_warning_s`, until cancelled; `note`
+    gets the lag of every beat in seconds.
+    """
     while True:
         began_at = clock.monotonic()
         await asyncio.sleep(BEAT_S)
@@ -313,7 +440,10 @@ async def watch_disk(
     settings: Callable[[], AlertSettings],
     measure: Callable[[Path], float] = free_mib,
 ) -> None:
-    """Emit an event when space runs low and when it has returned. A disk that cannot be asked (`measure`) is the store's to report."""
+    """Emit an event when space runs low and when it has returned.
+
+    A disk that cannot be asked (`measure`) is the store's to report.
+    """
     is_low = False
     while True:
         try:

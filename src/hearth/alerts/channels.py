@@ -1,4 +1,6 @@
-"""What Discord, ntfy and a webhook are sent, and what their answers mean. docs/alerts.md documents the messages."""
+"""What Discord, ntfy and a webhook are sent, and what their answers mean. docs/alerts.md documents
+the messages.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ Outcome = Literal["delivered", "wait", "retry", "refused", "gone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one post says at `wall_at` (seconds since 1970): an alert or several; `dropped`: those lost since this target's last message."""
+    """What one post says at `wall_at` (seconds since 1970): an alert or several; `dropped`: those
+    lost since this target's last message.
+    """
 
     alerts: tuple[Alert, ...]
     dropped: int = 0
@@ -49,7 +53,11 @@ class Message:
 
     @property
     def title(self) -> str:
-        return f"Hearth: {self.alerts[0].title}" if len(self.alerts) == 1 else f"Hearth: {len(self.alerts)} alerts"
+        return (
+            f"Hearth: {self.alerts[0].title}"
+            if len(self.alerts) == 1
+            else f"Hearth: {len(self.alerts)} alerts"
+        )
 
     @property
     def severity(self) -> Severity:
@@ -67,7 +75,11 @@ class Message:
         lines = [
             (f"{each.title}: " if len(self.alerts) > 1 else "")
             + each.text
-            + (f" {each.suppressed} more like this since the last message." if each.suppressed else "")
+            + (
+                f" {each.suppressed} more like this since the last message."
+                if each.suppressed
+                else ""
+            )
             for each in worst
         ]
         if len(self.alerts) > NAMED_ALERTS:
@@ -82,7 +94,10 @@ Compose = Callable[[str, Message], Post]
 
 
 def discord_post(url: str, message: Message) -> Post:
-    """One embed; nobody is mentioned, whatever the text says. `?wait=true` makes Discord answer with what became of it."""
+    """One embed; nobody is mentioned, whatever the text says.
+
+    `?wait=true` makes Discord answer with what became of it.
+    """
     from discord_webhook import DiscordEmbed, DiscordWebhook  # type: ignore[import-untyped]  # noqa: PLC0415 - a tenth of a second
 
     share = DESCRIPTION_LIMIT // len(message.lines) - 1
@@ -94,7 +109,9 @@ def discord_post(url: str, message: Message) -> Post:
     )
     webhook = DiscordWebhook(url="", username="Hearth", allowed_mentions={"parse": []}, embeds=[])
     webhook.add_embed(embed)
-    body = {name: value for name, value in webhook.json.items() if name not in {"wait", "attachments"}}
+    body = {
+        name: value for name, value in webhook.json.items() if name not in {"wait", "attachments"}
+    }
     return _json_post(str(URL(url).update_query(wait="true")), body)
 
 
@@ -138,26 +155,41 @@ def ntfy_post(url: str, message: Message) -> Post:
     return Post(url=url, headers=headers, body=body.decode("utf-8", "ignore").encode())
 
 
-COMPOSERS: Mapping[str, Compose] = {"discord": discord_post, "webhook": webhook_post, "ntfy": ntfy_post}
+COMPOSERS: Mapping[str, Compose] = {
+    "discord": discord_post,
+    "webhook": webhook_post,
+    "ntfy": ntfy_post,
+}
 """The targets that there are, by the names that log and status use."""
 
 
 def discord_text(text: str, limit: int) -> str:
-    """The text as Discord shows it literally, in at most `limit` UTF-16 units: no markup, mention, link or quote takes effect."""
-    # A backslash before punctuation is that character; clients colour `@everyone` even where it notifies nobody, unless something is in it.
-    pieces = ["\\@\u200b" if char == "@" else f"\\{char}" if char in _MARKDOWN else char for char in text]
-    ends = list(accumulate(len(piece.encode("utf-16-le", "surrogatepass")) // 2 for piece in pieces))
+    """The text as Discord shows it literally, in at most `limit` UTF-16 units: no markup, mention,
+    link or quote takes effect.
+    """
+    # A backslash before punctuation is that character; clients colour `@everyone` even where it
+    # notifies nobody, unless something is in it.
+    pieces = [
+        "\\@\u200b" if char == "@" else f"\\{char}" if char in _MARKDOWN else char for char in text
+    ]
+    ends = list(
+        accumulate(len(piece.encode("utf-16-le", "surrogatepass")) // 2 for piece in pieces)
+    )
     if not ends or ends[-1] <= limit:
         return "".join(pieces)
     return "".join(pieces[: bisect_right(ends, limit - 1)]) + "…"
 
 
 def _json_post(url: str, body: Mapping[str, object]) -> Post:
-    return Post(url=url, headers={"Content-Type": "application/json"}, body=json.dumps(body).encode())
+    return Post(
+        url=url, headers={"Content-Type": "application/json"}, body=json.dumps(body).encode()
+    )
 
 
 def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[Outcome, float]:
-    """What an answer means at `wall_s` (seconds since 1970), and for how many seconds no post may go out; 0 where it does not say."""
+    """What an answer means at `wall_s` (seconds since 1970), and for how many seconds no post may
+    go out; 0 where it does not say.
+    """
     status, bucket = answer.status, answer.headers
     if status is None:
         return "retry", 0.0
@@ -185,7 +217,9 @@ def _asked_wait_s(answer: PostAnswer, wall_s: float) -> float:
         until = parsedate_to_datetime(retry_after).timestamp() - wall_s
     except (ValueError, OverflowError):
         until = 0.0
-    return max(map(_seconds, (in_body, retry_after, until, answer.headers.get("x-ratelimit-reset-after"))))
+    return max(
+        map(_seconds, (in_body, retry_after, until, answer.headers.get("x-ratelimit-reset-after")))
+    )
 
 
 def _seconds(raw: object) -> float:

@@ -1,4 +1,6 @@
-"""One place that messages go to: what waits for it, and the task that posts one message at a time, at the pace that the place allows."""
+"""One place that messages go to: what waits for it, and the task that posts one message at a time,
+at the pace that the place allows.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ class Outbox:
         return len(self._waiting)
 
     def put(self, alert: Alert, now: float) -> None:
-        """Queue an alert. It takes the place of an older one with its key; where there is no room, the oldest of the least bad goes."""
+        """Queue an alert.
+
+        It takes the place of an older one with its key; where there is no room, the oldest of the
+        least bad goes.
+        """
         older = self._waiting.pop(alert.key, None)
         if older is not None:
             repeated = 0 if alert.resolved or older.resolved else 1
@@ -59,7 +65,9 @@ class Outbox:
         return self._first_at + GATHER_S if self._waiting else None
 
     def take(self, wall_at: float, *, everything: bool) -> Message | None:
-        """The next message: the oldest alert, or all of them where they are many; None where nothing waits."""
+        """The next message: the oldest alert, or all of them where they are many; None where
+        nothing waits.
+        """
         count = len(self._waiting) if everything or len(self._waiting) > DIGEST_ABOVE else 1
         alerts = tuple(self._waiting.pop(key) for key in list(self._waiting)[:count])
         if not alerts:
@@ -68,8 +76,13 @@ class Outbox:
         return Message(alerts=alerts, dropped=dropped, wall_at=wall_at)
 
     def undelivered(self, message: Message, *, keep_conditions: bool) -> None:
-        """A message that was taken will never arrive. With `keep_conditions`, how one stands waits again unless there is newer news."""
-        kept = [each for each in message.alerts if keep_conditions and (each.lasting or each.resolved)]
+        """A message that was taken will never arrive.
+
+        With `keep_conditions`, how one stands waits again unless there is newer news.
+        """
+        kept = [
+            each for each in message.alerts if keep_conditions and (each.lasting or each.resolved)
+        ]
         self.lose(len(message.alerts) - len(kept))
         self._unreported += message.dropped
         for alert in kept:
@@ -89,9 +102,15 @@ class Outbox:
 
 
 class Target:
-    """A place to post to. `start` and `aclose` begin and end its task; all else may be called at any time and never blocks."""
+    """A place to post to.
 
-    def __init__(self, name: str, *, compose: Compose, poster: Poster, clock: Clock, events: EventSink) -> None:
+    `start` and `aclose` begin and end its task; all else may be called at any time and never
+    blocks.
+    """
+
+    def __init__(
+        self, name: str, *, compose: Compose, poster: Poster, clock: Clock, events: EventSink
+    ) -> None:
         self.name = name
         self._compose = compose
         self._poster = poster
@@ -127,7 +146,9 @@ class Target:
         return urlsplit(self._url).hostname or ""
 
     def point_at(self, url: str) -> None:
-        """Post there from now on, nowhere where it is empty; a target that had stopped tries again."""
+        """Post there from now on, nowhere where it is empty; a target that had stopped tries
+        again.
+        """
         if url != self._url:
             self._posted_at.clear()
             self._silent_until = self._retry_at = float("-inf")
@@ -147,12 +168,18 @@ class Target:
             self._wake.set()
 
     def start(self) -> None:
-        """Have what comes sent, by a task that is only ended by `aclose`: whether a post that is cancelled has arrived, nobody can tell."""
+        """Have what comes sent, by a task that is only ended by `aclose`: whether a post that is
+        cancelled has arrived, nobody can tell.
+        """
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"alerts to {self.name}")
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name=f"alerts to {self.name}"
+            )
 
     async def aclose(self, timeout_s: float) -> None:
-        """Send everything that waits in one message, if it can be done within the time and the target wants any; then forget it."""
+        """Send everything that waits in one message, if it can be done within the time and the
+        target wants any; then forget it.
+        """
         self._closing = True
         self._retry_at = float("-inf")
         self._wake.set()
@@ -177,7 +204,15 @@ class Target:
     def status(self) -> dict[str, object]:
         """How it does; `last`: the name of the last answer."""
         wait_s = max(self._retry_at, self._free_at()) - self._clock.monotonic()
-        state = "stopped" if self._gone else "failing" if self._failures else "waiting" if wait_s > 0 else "ready"
+        state = (
+            "stopped"
+            if self._gone
+            else "failing"
+            if self._failures
+            else "waiting"
+            if wait_s > 0
+            else "ready"
+        )
         return {
             "name": self.name,
             "host": self.host,
@@ -219,7 +254,10 @@ class Target:
     async def _send_next(self) -> None:
         async with self._one_at_a_time:
             if self._message is None and self.configured:
-                self._message, self._attempts = self._outbox.take(self._clock.wall(), everything=self._closing), 0
+                self._message, self._attempts = (
+                    self._outbox.take(self._clock.wall(), everything=self._closing),
+                    0,
+                )
             message = self._message
             if message is None:  # the address was taken away while a test was posted
                 return
@@ -228,7 +266,12 @@ class Target:
         if outcome == "delivered":
             self._message = None
             self.sent += 1
-            self._events.emit(AlertSent(suppressed=sum(each.suppressed for each in message.alerts), **self._about(message)))
+            self._events.emit(
+                AlertSent(
+                    suppressed=sum(each.suppressed for each in message.alerts),
+                    **self._about(message),
+                )
+            )
         elif outcome in {"gone", "refused"}:
             self._give_up(answer.name, stopped=outcome == "gone")
         elif self._attempts >= MAX_ATTEMPTS:
@@ -239,23 +282,37 @@ class Target:
         url = self._url
         self._posted_at.append(self._clock.monotonic())
         try:
-            answer = await self._poster.post(await asyncio.to_thread(self._compose, url, message), POST_TIMEOUT_S)
+            answer = await self._poster.post(
+                await asyncio.to_thread(self._compose, url, message), POST_TIMEOUT_S
+            )
         except Exception as error:  # noqa: BLE001 - a message that cannot be made must not end the task that sends all others
-            self._events.emit(InternalFault(at=self._clock.monotonic(), where=OWN_TASK, detail=type(error).__name__))
+            self._events.emit(
+                InternalFault(
+                    at=self._clock.monotonic(), where=OWN_TASK, detail=type(error).__name__
+                )
+            )
             return "refused", PostAnswer(failure="broken")
         outcome, wait_s = outcome_of(answer, self._clock.wall())
-        if url != self._url:  # what the old address says holds for that one; a message that it has not taken goes to the new one
+        # what the old address says holds for that one; a message that it has not taken goes to the
+        # new one
+        if url != self._url:
             return "delivered" if outcome == "delivered" else "retry", answer
         self._last, now = answer.name, self._clock.monotonic()
         self._gone = outcome == "gone"
         if wait_s > 0:
             self._silent_until = max(self._silent_until, now + wait_s)
         self._failures = self._failures + 1 if outcome == "retry" else 0
-        self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10)) if self._failures else float("-inf")
+        self._retry_at = (
+            now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10))
+            if self._failures
+            else float("-inf")
+        )
         self._wake.set()
         return outcome, answer
 
-    def _give_up(self, reason: str, *, stopped: bool = False, keep_conditions: bool = False) -> None:
+    def _give_up(
+        self, reason: str, *, stopped: bool = False, keep_conditions: bool = False
+    ) -> None:
         message, self._message = self._message, None
         if message is None:
             return
@@ -268,4 +325,10 @@ class Target:
     def _about(self, message: Message) -> dict[str, Any]:
         types = tuple(dict.fromkeys(each.type.value for each in message.alerts))
         now, count = self._clock.monotonic(), len(message.alerts)
-        return {"at": now, "target": self.name, "types": types, "alerts": count, "attempts": self._attempts}
+        return {
+            "at": now,
+            "target": self.name,
+            "types": types,
+            "alerts": count,
+            "attempts": self._attempts,
+        }

@@ -1,4 +1,6 @@
-"""What is an alert: which event raises or ends which, and the sentence of each; `alerter` has those that need several events. Pure."""
+"""What is an alert: which event raises or ends which, and the sentence of each; `alerter` has those
+that need several events. Pure.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A limit of the GPU's hour that is passed now: swaps, milliseconds or percent, as `kind` says."""
+    """A limit of the GPU's hour that is passed now: swaps, milliseconds or percent, as `kind`
+    says.
+    """
 
     kind: AlertType
     measured: float
@@ -69,19 +73,28 @@ class Breach:
 
 
 def shown(text: str, limit: int = NAME_CHARS) -> str:
-    """A name or a reason on one line: what is not printable (line breaks, ESC, direction overrides) becomes `?`, the end is cut."""
+    """A name or a reason on one line: what is not printable (line breaks, ESC, direction overrides)
+    becomes `?`, the end is cut.
+    """
     head = "".join(each if each.isprintable() else "?" for each in text[: limit + 1])
     return head if len(head) <= limit else head[: limit - 1] + "…"
 
 
 def starvation(at: float, caller: str, interrupt_count: int, model: str | None) -> Alert:
     asked = f" for {shown(model)}" if model else ""
-    text = f"A request of {shown(caller)}{asked} was interrupted {interrupt_count} times. It will not be interrupted again."
+    text = (
+        f"A request of {shown(caller)}{asked} was interrupted {interrupt_count} times. It will not"
+        " be interrupted again."
+    )
     return Alert(type=AlertType.STARVATION, subject=caller, at=at, text=text)
 
 
 def budget(at: float, spent_usd: float, limit_usd: float) -> Alert:
-    return Alert(type=AlertType.BUDGET, at=at, text=f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models has been spent today.")
+    return Alert(
+        type=AlertType.BUDGET,
+        at=at,
+        text=f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models has been spent today.",
+    )
 
 
 LASTING_BREACHES = (AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_OVERHEAD)
@@ -92,73 +105,133 @@ def breached(breach: Breach, at: float) -> Alert:
     if breach.kind is AlertType.GPU_SWAP_FREQUENCY:
         text = f"{measured:.0f} model swaps in the last hour; the limit is {limit:.0f}."
     elif breach.kind is AlertType.GPU_SWAP_LATENCY:
-        text = f"The last model swap took {measured / 1000:.0f} s; the limit is {limit / 1000:.0f} s."
+        text = (
+            f"The last model swap took {measured / 1000:.0f} s; the limit is {limit / 1000:.0f} s."
+        )
     else:
-        text = f"Model swaps took {measured:.0f} % of the GPU's busy time in the last hour; the limit is {limit:.0f} %."
+        text = (
+            f"Model swaps took {measured:.0f} % of the GPU's busy time in the last hour; the limit"
+            f" is {limit:.0f} %."
+        )
     return Alert(type=breach.kind, at=at, lasting=breach.kind in LASTING_BREACHES, text=text)
 
 
 Rule = Callable[[Any], tuple[Alert, ...]]
 Text = str | Callable[[Any], str]
-"""A sentence with an event's fields in braces (`{down}`: `down_s` as people say it), or what makes one of the event."""
+"""A sentence with an event's fields in braces (`{down}`: `down_s` as people say it), or what makes
+one of the event.
+"""
 
 
 def _said(text: Text, event: Any) -> str:  # noqa: ANN401 - of the kind that the text is for
     if not isinstance(text, str):
         return text(event)
     values = {each.name: getattr(event, each.name) for each in fields(event)}
-    durations = {name.removesuffix("_s"): _duration(value) for name, value in values.items() if name.endswith("_s")}
-    return text.format(**durations, **{name: shown(value) if isinstance(value, str) else value for name, value in values.items()})
+    durations = {
+        name.removesuffix("_s"): _duration(value)
+        for name, value in values.items()
+        if name.endswith("_s")
+    }
+    return text.format(
+        **durations,
+        **{
+            name: shown(value) if isinstance(value, str) else value
+            for name, value in values.items()
+        },
+    )
 
 
 def _begins(kind: AlertType, text: Text, severity: Severity = Severity.ERROR) -> Rule:
     """A condition that goes on until another rule ends it."""
-    return lambda event: (Alert(type=kind, at=event.at, severity=severity, lasting=True, text=_said(text, event)),)
+    return lambda event: (
+        Alert(type=kind, at=event.at, severity=severity, lasting=True, text=_said(text, event)),
+    )
 
 
 def _ends(kind: AlertType, text: Text) -> Rule:
     return lambda event: (Alert(type=kind, at=event.at, resolved=True, text=_said(text, event)),)
 
 
-def _happens(kind: AlertType, text: Text, subject: str = "", severity: Severity = Severity.WARNING) -> Rule:
+def _happens(
+    kind: AlertType, text: Text, subject: str = "", severity: Severity = Severity.WARNING
+) -> Rule:
     """Something without an end; `subject` names the field that says whom it is about."""
 
     def rule(event: Any) -> tuple[Alert, ...]:  # noqa: ANN401 - of the kind that the text is for
         about = str(getattr(event, subject)) if subject else ""
-        return (Alert(type=kind, subject=about, at=event.at, severity=severity, text=_said(text, event)),)
+        return (
+            Alert(
+                type=kind, subject=about, at=event.at, severity=severity, text=_said(text, event)
+            ),
+        )
 
     return rule
 
 
 def _is_loaded(model: str, at: float) -> Alert:
-    return Alert(type=AlertType.SWAP_FAILED, subject=model, at=at, resolved=True, text=f"{shown(model)} is loaded.")
+    return Alert(
+        type=AlertType.SWAP_FAILED,
+        subject=model,
+        at=at,
+        resolved=True,
+        text=f"{shown(model)} is loaded.",
+    )
 
 
 def _offload(model: str, at: float, *, offloaded: bool) -> Alert:
-    text = f"{shown(model)} does not fit on the GPU. Part of it runs on the CPU, which is many times slower."
+    text = (
+        f"{shown(model)} does not fit on the GPU. Part of it runs on the CPU, which is many times"
+        " slower."
+    )
     fits = f"{shown(model)} runs entirely on the GPU again."
     kind = AlertType.MODEL_OFFLOADED
-    return Alert(type=kind, subject=model, at=at, lasting=offloaded, resolved=not offloaded, text=text if offloaded else fits)
+    return Alert(
+        type=kind,
+        subject=model,
+        at=at,
+        lasting=offloaded,
+        resolved=not offloaded,
+        text=text if offloaded else fits,
+    )
 
 
 def _swap_failed(event: events.SwapFailed) -> tuple[Alert, ...]:
     subject = event.to_model or ", ".join(event.from_models)
     if event.to_model:
-        text = f"{shown(subject)} did not load ({shown(event.reason)}, after {_duration(event.swap_s)}); the log has the details."
+        text = (
+            f"{shown(subject)} did not load ({shown(event.reason)}, after"
+            f" {_duration(event.swap_s)}); the log has the details."
+        )
     else:
         text = f"{shown(subject)} could not be unloaded ({shown(event.reason)})."
     kind, lasting = AlertType.SWAP_FAILED, bool(event.to_model)
-    return (Alert(type=kind, subject=subject, at=event.at, severity=Severity.ERROR, lasting=lasting, text=text),)
+    return (
+        Alert(
+            type=kind,
+            subject=subject,
+            at=event.at,
+            severity=Severity.ERROR,
+            lasting=lasting,
+            text=text,
+        ),
+    )
 
 
 def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
-    reloaded, gone, came = (shown(", ".join(names)) for names in (event.reloaded, event.vanished, event.appeared))
+    reloaded, gone, came = (
+        shown(", ".join(names)) for names in (event.reloaded, event.vanished, event.appeared)
+    )
     if reloaded:
-        advice = "Set num_ctx in the model itself (docs/clients/index.md), or this will happen again."
+        advice = (
+            "Set num_ctx in the model itself (docs/clients/index.md), or this will happen again."
+        )
         text = f"Ollama reloaded {reloaded} with another context length. {advice}"
     elif came:
         unloaded = f" and unloaded {gone}" if gone else ""
-        text = f"Another program loaded {came}{unloaded}. Connect every program to Hearth instead, or it cannot schedule them."
+        text = (
+            f"Another program loaded {came}{unloaded}. Connect every program to Hearth instead, or"
+            " it cannot schedule them."
+        )
     else:  # perhaps with a model server that was back before it was missed
         text = f"Another program unloaded {gone}, or the model server was restarted."
     drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
@@ -168,38 +241,79 @@ def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
 def _unresponsive(event: events.ModelUnresponsive) -> tuple[Alert, ...]:
     if event.reloads <= TOLERATED_RELOADS:
         return ()
-    text = f"{shown(event.model)} was reloaded {event.reloads} times within 10 minutes because it sent nothing."
-    advice = "Look into the model server's log. If its first token takes long, raise ollama.first_byte_timeout_s."
+    text = (
+        f"{shown(event.model)} was reloaded {event.reloads} times within 10 minutes because it sent"
+        " nothing."
+    )
+    advice = (
+        "Look into the model server's log. If its first token takes long, raise"
+        " ollama.first_byte_timeout_s."
+    )
     kind = AlertType.MODEL_UNRESPONSIVE
-    return (Alert(type=kind, subject=event.model, at=event.at, severity=Severity.ERROR, text=f"{text} {advice}"),)
+    return (
+        Alert(
+            type=kind,
+            subject=event.model,
+            at=event.at,
+            severity=Severity.ERROR,
+            text=f"{text} {advice}",
+        ),
+    )
 
 
 def _exhausted(event: events.BudgetExhausted) -> str:
-    text = f"A request of {shown(event.caller)} was refused: it could cost {_usd(event.wanted_usd)}, and"
-    return f"{text} {_usd(event.spent_usd)} of {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today is spent or reserved."
+    text = (
+        f"A request of {shown(event.caller)} was refused: it could cost"
+        f" {_usd(event.wanted_usd)}, and"
+    )
+    return (
+        f"{text} {_usd(event.spent_usd)} of"
+        f" {'its own ' if event.own else ''}{_usd(event.limit_usd)} for today is spent or reserved."
+    )
 
 
 def _config_rejected(event: events.ConfigRejected) -> str:
     """The problems are written to be shown: they quote no secret."""
     first = "; ".join(shown(each, REASON_CHARS) for each in event.problems[:SHOWN_PROBLEMS])
     more = len(event.problems) - SHOWN_PROBLEMS
-    return f"The previous configuration stays in force. {first}{f'; and {more} more' if more > 0 else ''}."
+    return (
+        "The previous configuration stays in force."
+        f" {first}{f'; and {more} more' if more > 0 else ''}."
+    )
 
 
 def _crowded(event: events.ConnectionsCrowded) -> str:
     bound = shown(event.bound.replace("_", " "))
-    return f"{shown(event.peer)} has {event.open} open connections, and {event.refused} more were refused: {bound} has reached its limit."
+    return (
+        f"{shown(event.peer)} has {event.open} open connections, and {event.refused} more were"
+        f" refused: {bound} has reached its limit."
+    )
 
 
 def _fault(event: events.InternalFault) -> tuple[Alert, ...]:
     if event.where == OWN_TASK:
         return ()
-    text = f"A defect was caught in {shown(event.where)} ({shown(event.detail)}); Hearth continues. Please report it."
-    return (Alert(type=AlertType.INTERNAL_FAULT, subject=event.where, at=event.at, severity=Severity.ERROR, text=text),)
+    text = (
+        f"A defect was caught in {shown(event.where)} ({shown(event.detail)}); Hearth continues."
+        " Please report it."
+    )
+    return (
+        Alert(
+            type=AlertType.INTERNAL_FAULT,
+            subject=event.where,
+            at=event.at,
+            severity=Severity.ERROR,
+            text=text,
+        ),
+    )
 
 
 def _unreachable(event: events.BackendWentDown) -> str:
-    why = f"as Ollama does. {shown(event.problem, REASON_CHARS)}" if event.problem else f"({shown(event.reason, REASON_CHARS)})."
+    why = (
+        f"as Ollama does. {shown(event.problem, REASON_CHARS)}"
+        if event.problem
+        else f"({shown(event.reason, REASON_CHARS)})."
+    )
     return f"The model server does not answer {why} Requests wait for it and then get 503."
 
 
@@ -209,52 +323,80 @@ def _diverged(event: events.ItemDiverged) -> str:
 
 
 def _ahead(event: events.ClockDoubted) -> str:
-    until = "Nothing old is deleted until it is confirmed, or for a day. If the time is right: hearth admin confirm-clock."
+    until = (
+        "Nothing old is deleted until it is confirmed, or for a day. If the time is right: hearth"
+        " admin confirm-clock."
+    )
     return f"The clock jumped ahead by {event.ahead_s / 86_400:.0f} days. {until}"
 
 
 def _not_writable(event: events.StorageFailed) -> str:
     if event.reason == "corrupt":
         found = shown(event.detail, REASON_CHARS)
-        return f"The database is damaged ({found}). Jobs are refused, other requests continue: restore a backup, and check the disk."
+        return (
+            f"The database is damaged ({found}). Jobs are refused, other requests continue: restore"
+            " a backup, and check the disk."
+        )
     return f"The request log cannot be written ({shown(event.reason)}). Requests continue."
 
 
 def _wal_damaged(event: events.WalDamaged) -> str:
-    lost = f"{event.unreadable_frames} frames at the end of the database's write-ahead log could not be read"
+    lost = (
+        f"{event.unreadable_frames} frames at the end of the database's write-ahead log could not"
+        " be read"
+    )
     if event.certain:
         lost += ": what was stored last is lost, accepted jobs perhaps among it."
     else:
         lost += "; they may be a commit that a power cut broke off, and then nothing is lost."
-    return f"{lost} A copy is kept beside the database. Check the disk." if event.copy else f"{lost} Check the disk."
+    return (
+        f"{lost} A copy is kept beside the database. Check the disk."
+        if event.copy
+        else f"{lost} Check the disk."
+    )
 
 
 def _writable(event: events.StorageRecovered) -> str:
-    return f"The request log can be written again.{f' {event.dropped} entries were lost.' if event.dropped else ''}"
+    return (
+        "The request log can be written"
+        f" again.{f' {event.dropped} entries were lost.' if event.dropped else ''}"
+    )
 
 
 RULES: Mapping[type[events.Event], Rule] = {
     events.BackendWentDown: _begins(AlertType.BACKEND_DOWN, _unreachable),
-    events.BackendCameUp: _ends(AlertType.BACKEND_DOWN, "The model server answers again after {down}."),
+    events.BackendCameUp: _ends(
+        AlertType.BACKEND_DOWN, "The model server answers again after {down}."
+    ),
     events.ItemProtected: lambda it: (starvation(it.at, it.caller, it.interrupt_count, it.model),),
     events.ItemDiverged: _happens(AlertType.REPLAY_DIVERGED, _diverged, "caller"),
-    events.SwapCompleted: lambda it: (_is_loaded(it.to_model, it.at), _offload(it.to_model, it.at, offloaded=it.offloaded)),
+    events.SwapCompleted: lambda it: (
+        _is_loaded(it.to_model, it.at),
+        _offload(it.to_model, it.at, offloaded=it.offloaded),
+    ),
     events.SwapFailed: _swap_failed,
     events.ModelOffloaded: lambda it: (_offload(it.model, it.at, offloaded=True),),
     events.ResidencyDrifted: _drifted,
     events.ModelUnresponsive: _unresponsive,
     events.GpuLost: _begins(
-        AlertType.GPU_LOST, "The GPU can no longer be read ({reason}). If models fail too, the machine may need a restart."
+        AlertType.GPU_LOST,
+        "The GPU can no longer be read ({reason}). If models fail too, the machine may need a"
+        " restart.",
     ),
     events.GpuRecovered: _ends(AlertType.GPU_LOST, "The GPU is back after {lost}."),
     events.GpuOverheated: _begins(
-        AlertType.GPU_HOT, "The GPU is at {temperature_c:.0f} °C; the limit is {limit_c:.0f} °C.", Severity.WARNING
+        AlertType.GPU_HOT,
+        "The GPU is at {temperature_c:.0f} °C; the limit is {limit_c:.0f} °C.",
+        Severity.WARNING,
     ),
-    events.GpuCooledDown: _ends(AlertType.GPU_HOT, "The GPU has cooled to {temperature_c:.0f} °C after {hot}."),
+    events.GpuCooledDown: _ends(
+        AlertType.GPU_HOT, "The GPU has cooled to {temperature_c:.0f} °C after {hot}."
+    ),
     events.BudgetThresholdReached: lambda it: (budget(it.at, it.spent_usd, it.limit_usd),),
     events.BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
     events.CloudWentDown: _begins(
-        AlertType.CLOUD_DOWN, "Claude refuses requests ({reason}); Hearth tries again in {retry}, or after a reload."
+        AlertType.CLOUD_DOWN,
+        "Claude refuses requests ({reason}); Hearth tries again in {retry}, or after a reload.",
     ),
     events.CloudCameUp: _ends(AlertType.CLOUD_DOWN, "Claude answers again after {down}."),
     events.ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
@@ -263,18 +405,26 @@ RULES: Mapping[type[events.Event], Rule] = {
     events.StorageRecovered: _ends(AlertType.STORAGE_FAILED, _writable),
     events.WalDamaged: _happens(AlertType.WAL_DAMAGED, _wal_damaged, severity=Severity.ERROR),
     events.ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, Severity.WARNING),
-    events.ClockConfirmed: _ends(AlertType.CLOCK_DOUBTED, "The clock is trusted again; old entries are deleted."),
-    events.DiskRanLow: _begins(
-        AlertType.DISK_LOW, "The disk of the log has {free_mib:.0f} MiB left; {limit_mib:.0f} MiB is the limit set.", Severity.WARNING
+    events.ClockConfirmed: _ends(
+        AlertType.CLOCK_DOUBTED, "The clock is trusted again; old entries are deleted."
     ),
-    events.DiskSpaceReturned: _ends(AlertType.DISK_LOW, "The disk of the log has {free_mib:.0f} MiB again."),
+    events.DiskRanLow: _begins(
+        AlertType.DISK_LOW,
+        "The disk of the log has {free_mib:.0f} MiB left; {limit_mib:.0f} MiB is the limit set.",
+        Severity.WARNING,
+    ),
+    events.DiskSpaceReturned: _ends(
+        AlertType.DISK_LOW, "The disk of the log has {free_mib:.0f} MiB again."
+    ),
     events.LoopLagged: _happens(
-        AlertType.LOOP_LAG, "Hearth was blocked for {lag_s:.1f} s: the machine is overloaded, or there is a defect. All requests waited."
+        AlertType.LOOP_LAG,
+        "Hearth was blocked for {lag_s:.1f} s: the machine is overloaded, or there is a defect. All"
+        " requests waited.",
     ),
     events.KeysTried: _happens(
         AlertType.WRONG_KEYS,
-        "{wrong} requests with a wrong key came from {peer}: a program with an old key, or someone who guesses. "
-        "Valid keys are still accepted.",
+        "{wrong} requests with a wrong key came from {peer}: a program with an old key, or someone"
+        " who guesses. Valid keys are still accepted.",
         "peer",
     ),
     events.ConnectionsCrowded: _happens(AlertType.CONNECTIONS, _crowded, "peer"),
@@ -283,7 +433,9 @@ RULES: Mapping[type[events.Event], Rule] = {
 
 
 def _usd(amount: float) -> str:
-    """To the cent; less than ten cents with what is behind it, where one call may cost a tenth of a cent."""
+    """To the cent; less than ten cents with what is behind it, where one call may cost a tenth of a
+    cent.
+    """
     return f"{amount:.4f} USD" if 0 < amount < 0.1 else f"{amount:.2f} USD"
 
 

@@ -1,6 +1,7 @@
 """`/llm/admin/...`: what the owner orders, and what only the owner may see.
 
-Each order answers with all that are in force, and may be given twice. Admins may see and delete the files of others but never read them.
+Each order answers with all that are in force, and may be given twice. Admins may see and delete the
+files of others but never read them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class AdminPages:
         return {"preempted": self._gateway.worker.preempt_external()}
 
     async def announce(self, announced: AnnounceBody) -> dict[str, object]:
-        """Keep the GPU free for an internal task at a known time. Raises BadRequest for a time that has passed."""
+        """Keep the GPU free for an internal task at a known time.
+
+        Raises BadRequest for a time that has passed.
+        """
         at_wall_s = announced.at.timestamp()
         if at_wall_s <= self._gateway.clock.wall():
             raise BadRequest("at: this time has passed; give a time in the future")
@@ -68,7 +72,10 @@ class AdminPages:
         return {"task_type": announced.task_type, "at": announced.at.isoformat()}
 
     async def test_alerts(self) -> dict[str, object]:
-        """Send a test message to every place for messages; what each answered. Raises NotFound where there is none."""
+        """Send a test message to every place for messages; what each answered.
+
+        Raises NotFound where there is none.
+        """
         alerter = self._gateway.alerter
         if alerter is None:
             raise NotFound("this gateway was built without alerts")
@@ -79,7 +86,9 @@ class AdminPages:
         return self._gateway.config_in_force()
 
     async def reload(self) -> JSONResponse:
-        """Read the configuration's file again, changed or not: 422 with every problem where it is not usable. Raises ShuttingDown."""
+        """Read the configuration's file again, changed or not: 422 with every problem where it is
+        not usable. Raises ShuttingDown.
+        """
         accepted = await self._gateway.reload_file()
         summary = self._gateway.config_summary()
         if accepted:
@@ -107,7 +116,10 @@ class AdminPages:
         return self._orders.shown()
 
     async def pin(self, about: ModelBody) -> dict[str, object]:
-        """Keep a model from being swapped away for external work. Raises BadRequest, ModelNotFound, OrderRefused."""
+        """Keep a model from being swapped away for external work.
+
+        Raises BadRequest, ModelNotFound, OrderRefused.
+        """
         await self._orders.pin(about.name())
         return self._orders.shown()
 
@@ -122,7 +134,10 @@ class AdminPages:
         return self._orders.shown()
 
     async def confirm_clock(self, _: NothingBody | None = None) -> dict[str, object]:
-        """The wall clock is right: delete what is old by it again. Raises NotFound where nothing is kept."""
+        """The wall clock is right: delete what is old by it again.
+
+        Raises NotFound where nothing is kept.
+        """
         if self._gateway.confirm_clock is None:
             raise NotFound("nothing is stored: storage.enabled is off")
         self._gateway.confirm_clock()
@@ -142,12 +157,18 @@ class AdminPages:
         return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": found}
 
     async def files(self, query: Annotated[AllFilesQuery, Query()]) -> dict[str, object]:
-        """The files of everybody, or of one caller, the largest first. Raises NotFound, StorageUnavailable."""
+        """The files of everybody, or of one caller, the largest first.
+
+        Raises NotFound, StorageUnavailable.
+        """
         found = await batches_of(self._gateway).files.list_all(query.caller, query.limit)
         return {"files": [file_view(each) | {"caller": each.caller} for each in found]}
 
     async def delete(self, file_id: str) -> dict[str, object]:
-        """Delete anybody's file. Raises NotFound, BadRequest while a batch reads it, StorageUnavailable."""
+        """Delete anybody's file.
+
+        Raises NotFound, BadRequest while a batch reads it, StorageUnavailable.
+        """
         batches = batches_of(self._gateway)
         file = await batches.files.find(file_id)
         if file is None:

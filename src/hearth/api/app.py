@@ -1,6 +1,8 @@
-"""The ASGI application: what every request has to pass before its handler sees it, and what becomes of errors.
+"""The ASGI application: what every request has to pass before its handler sees it, and what becomes
+of errors.
 
-The order is fixed: Host, framing, origin, key, address, method, media type. A caller is known before it learns whether a path exists.
+The order is fixed: Host, framing, origin, key, address, method, media type. A caller is known
+before it learns whether a path exists.
 """
 
 from __future__ import annotations
@@ -9,10 +11,27 @@ from collections.abc import Awaitable
 from functools import partial
 
 from hearth.admission.auth import NOBODY, Identity, Keyring
-from hearth.admission.http_checks import HostRules, check_framing, check_media, check_origin, check_upgrade, cors_headers
+from hearth.admission.http_checks import (
+    HostRules,
+    check_framing,
+    check_media,
+    check_origin,
+    check_upgrade,
+    cors_headers,
+)
 from hearth.api.files import FILES_PATH
 from hearth.api.jobs import BATCHES_PATH
-from hearth.api.request import PATH_SHOWN, Bodies, Body, ErrorResponder, Receive, Request, Scope, Send, request_of
+from hearth.api.request import (
+    PATH_SHOWN,
+    Bodies,
+    Body,
+    ErrorResponder,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    request_of,
+)
 from hearth.api.routes import PROBED, Access, Address, Routes
 from hearth.clock import new_id
 from hearth.config.settings import GatewayConfig
@@ -24,15 +43,18 @@ from hearth.gateway import Gateway
 FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
 """All that a caller learns of a defect."""
 _MANAGEMENT_TEXT = (
-    "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to auth.keys with `admin: true`, "
-    "and send it as Authorization: Bearer KEY; or ask Ollama itself (the `ollama` command sends no key): OLLAMA_HOST={url}"
+    "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to"
+    " auth.keys with `admin: true`, and send it as Authorization: Bearer KEY; or ask Ollama itself"
+    " (the `ollama` command sends no key): OLLAMA_HOST={url}"
 )
 _OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/")
 """Below them unknown addresses have Hearth's own text, elsewhere Ollama's."""
 
 
 class HearthApp:
-    """The ASGI application; `host` is what it listens on, where that is not what the configuration says now."""
+    """The ASGI application; `host` is what it listens on, where that is not what the configuration
+    says now.
+    """
 
     def __init__(self, gateway: Gateway, *, host: str | None = None) -> None:
         self._gateway = gateway
@@ -83,11 +105,19 @@ class HearthApp:
         except CallerGone:
             return
         except HearthError as error:
-            allow = ((b"allow", ", ".join(sorted(address.handlers)).encode("ascii")),) if isinstance(error, MethodNotAllowed) else ()
+            allow = (
+                ((b"allow", ", ".join(sorted(address.handlers)).encode("ascii")),)
+                if isinstance(error, MethodNotAllowed)
+                else ()
+            )
             await self._errors.refuse(request, identity, error, allow)
         except Exception as fault:  # noqa: BLE001 - whatever a defect raises, its caller gets an answer, and it is reported
             where = f"{request.method} {request.path[:PATH_SHOWN]}"
-            self._gateway.events.emit(InternalFault(at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)))
+            self._gateway.events.emit(
+                InternalFault(
+                    at=self._gateway.clock.monotonic(), where=where, detail=_place_of(fault)
+                )
+            )
             await self._errors.refuse(request, identity, HearthError(FAULT_TEXT))
 
     def _check_access(self, identity: Identity, access: Access) -> None:
@@ -102,7 +132,13 @@ class HearthApp:
         handler = address.handlers.get(request.method)
         if handler is None:
             raise MethodNotAllowed
-        check_media(request.method, request.headers, binary=address.binary, form=address.form, zstd=address.zstd)
+        check_media(
+            request.method,
+            request.headers,
+            binary=address.binary,
+            form=address.form,
+            zstd=address.zstd,
+        )
         with Body(self._bodies, request, identity) as body:
             await handler(request, identity, body)
 

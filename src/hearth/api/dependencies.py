@@ -1,4 +1,6 @@
-"""What stands between FastAPI and the handlers of Hearth's own pages: who asks, bodies that are bounded before they are parsed, errors."""
+"""What stands between FastAPI and the handlers of Hearth's own pages: who asks, bodies that are
+bounded before they are parsed, errors.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ LargeEndpoint = Callable[..., Awaitable[Response]]
 
 
 class SmallBodyRoute(APIRoute):
-    """A page whose body is read within a bound before FastAPI parses it. What FastAPI refuses is a BadRequest."""
+    """A page whose body is read within a bound before FastAPI parses it.
+
+    What FastAPI refuses is a BadRequest.
+    """
 
     def get_route_handler(self) -> Handler:
         """As FastAPI says."""
@@ -53,16 +58,24 @@ class SmallBodyRoute(APIRoute):
 
         async def bounded(http: HttpRequest) -> Response:
             request: Request = http.scope[REQUEST]
-            pending = [await http.scope[BODY].read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""]
+            pending = [
+                await http.scope[BODY].read(limit_bytes=_SMALL_BODY_BYTES) if has_body else b""
+            ]
 
             async def receive() -> Message:
                 """The body that was read already, then what really comes."""
-                return {"type": "http.request", "body": pending.pop(), "more_body": False} if pending else await request.receive()
+                return (
+                    {"type": "http.request", "body": pending.pop(), "more_body": False}
+                    if pending
+                    else await request.receive()
+                )
 
             try:
                 response = await handle(HttpRequest(http.scope, receive))
             except RequestValidationError as error:
-                raise BadRequest(_in_a_line([_problem_of(each["loc"][1:], each) for each in error.errors()])) from None
+                raise BadRequest(
+                    _in_a_line([_problem_of(each["loc"][1:], each) for each in error.errors()])
+                ) from None
             except HTTPException as error:
                 raise BadRequest(_NOT_JSON) from error
             response.headers["x-request-id"] = request.request_id
@@ -72,12 +85,22 @@ class SmallBodyRoute(APIRoute):
 
 
 async def answer_large(
-    model: type[BaseModel], endpoint: LargeEndpoint, request: Request, caller: Identity, body: Body, *, queued: bool
+    model: type[BaseModel],
+    endpoint: LargeEndpoint,
+    request: Request,
+    caller: Identity,
+    body: Body,
+    *,
+    queued: bool,
 ) -> None:
-    """Have a page answer whose body may be long: it is not read while its caller is over a limit, and read as a `model`."""
+    """Have a page answer whose body may be long: it is not read while its caller is over a limit,
+    and read as a `model`.
+    """
     if caller.authenticated:  # else the body may name a task type, which makes it internal
         body.check_ahead(queued=queued)
-    response = await endpoint(await body.parsed(partial(_validated, model), await body.read()), request, caller, body)
+    response = await endpoint(
+        await body.parsed(partial(_validated, model), await body.read()), request, caller, body
+    )
     response.headers["x-request-id"] = request.request_id
     await request.answer.head(response.status_code, tuple(response.raw_headers))
     await request.answer.end(bytes(response.body))
@@ -87,7 +110,11 @@ def _validated(model: type[Asked], content: bytes) -> Asked:
     try:
         return model.model_validate(decode(content))
     except ValidationError as error:
-        raise BadRequest(_in_a_line([_problem_of(each["loc"], each) for each in error.errors(include_input=False)])) from None
+        raise BadRequest(
+            _in_a_line(
+                [_problem_of(each["loc"], each) for each in error.errors(include_input=False)]
+            )
+        ) from None
     except GoJsonError as error:
         raise BadRequest(f"{_NOT_JSON}: {error.message}") from error
 
@@ -96,23 +123,39 @@ def _problem_of(place: Sequence[object], problem: Mapping[str, Any]) -> str:
     """`field: what is wrong with it`; pydantic's own words already say what to do."""
     if problem.get("type") == "json_invalid":
         return f"{_NOT_JSON}: {problem['ctx']['error']} at character {place[-1]}"
-    what = "unknown field; leave it out" if problem.get("type") == "extra_forbidden" else str(problem.get("msg"))
+    what = (
+        "unknown field; leave it out"
+        if problem.get("type") == "extra_forbidden"
+        else str(problem.get("msg"))
+    )
     return f"{'.'.join(map(str, place)) or 'body'}: {what}"
 
 
 def _in_a_line(problems: Sequence[str]) -> str:
-    """The first problems, and how many more there are: an answer is not to be as long as whatever was sent."""
-    more = f"; and {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
+    """The first problems, and how many more there are: an answer is not to be as long as whatever
+    was sent.
+    """
+    more = (
+        f"; and {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
+    )
     return "; ".join(each[:_PROBLEM_CHARS] for each in problems[:_PROBLEMS_SHOWN]) + more
 
 
 def idempotency_key_of(request: Request) -> str | None:
-    """None where there is none. Raises BadRequest for one that is too long, empty, not printable, or there twice."""
+    """None where there is none.
+
+    Raises BadRequest for one that is too long, empty, not printable, or there twice.
+    """
     raw = request.headers.values.get(b"idempotency-key")
     if raw is None:
         return None
     key = raw.decode("latin-1")
-    if b"idempotency-key" in request.headers.repeated or not 1 <= len(key) <= _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+    if (
+        b"idempotency-key" in request.headers.repeated
+        or not 1 <= len(key) <= _MAX_KEY_CHARS
+        or not key.isascii()
+        or not key.isprintable()
+    ):
         raise BadRequest(f"send one Idempotency-Key of 1 to {_MAX_KEY_CHARS} printable characters")
     return key
 

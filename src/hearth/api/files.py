@@ -1,7 +1,9 @@
-"""`/v1/files`: OpenAI's files, as batches need them. What belongs to others looks like what does not exist, also to an admin.
+"""`/v1/files`: OpenAI's files, as batches need them. What belongs to others looks like what does
+not exist, also to an admin.
 
-An upload goes to the disk as it comes in. python-multipart's own `FormParser` and Starlette's form would spool all of it to the folder for
-temporary files first, where no caller's share of the store bounds it, and which may lie in memory.
+An upload goes to the disk as it comes in. python-multipart's own `FormParser` and Starlette's form
+would spool all of it to the folder for temporary files first, where no caller's share of the store
+bounds it, and which may lie in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ _SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 def boundary_of(content_type: str) -> bytes:
-    """What divides the parts of a form. Raises UnsupportedMedia where the media type is another, BadRequest without a boundary."""
+    """What divides the parts of a form.
+
+    Raises UnsupportedMedia where the media type is another, BadRequest without a boundary.
+    """
     media, options = parse_options_header(content_type)
     if media != b"multipart/form-data":
         raise UnsupportedMedia("send the file as multipart/form-data")
@@ -45,7 +50,9 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class FileForm:
-    """What has come of a form so far: `fields` by name, and the `filename` of the part `file`, None before it begins."""
+    """What has come of a form so far: `fields` by name, and the `filename` of the part `file`, None
+    before it begins.
+    """
 
     def __init__(self, boundary: bytes) -> None:
         self.fields: dict[str, str] = {}
@@ -69,7 +76,10 @@ class FileForm:
         )
 
     def feed(self, data: bytes) -> bytes:
-        """What the next bytes of the body hold of the file. Raises BadRequest for what is no form, or one with more than it may have."""
+        """What the next bytes of the body hold of the file.
+
+        Raises BadRequest for what is no form, or one with more than it may have.
+        """
         self._found.clear()
         try:
             self._parser.write(data)
@@ -103,7 +113,9 @@ class FileForm:
         elif self.filename is not None:
             raise BadRequest("file: send one")
         else:
-            self.filename = name_of(self._disposition.get(b"filename", b"").decode("utf-8", "replace"))
+            self.filename = name_of(
+                self._disposition.get(b"filename", b"").decode("utf-8", "replace")
+            )
 
     def _take(self, data: bytes) -> None:
         if self._name == b"file":
@@ -115,26 +127,41 @@ class FileForm:
 
     def _end_part(self) -> None:
         if self._name != b"file":
-            self.fields[self._name.decode("utf-8", "replace")] = self._value.decode("utf-8", "replace")
+            self.fields[self._name.decode("utf-8", "replace")] = self._value.decode(
+                "utf-8", "replace"
+            )
 
 
 def name_of(filename: str) -> str:
-    """The last part of a file's name, without anything that cannot be shown; `upload.jsonl` where nothing is left."""
+    """The last part of a file's name, without anything that cannot be shown; `upload.jsonl` where
+    nothing is left.
+    """
     last = filename.replace("\\", "/").rpartition("/")[2]
     shown = "".join(each for each in last if each.isprintable())
     return shown[:MAX_NAME_CHARS] or "upload.jsonl"
 
 
 def life_s_of(form: FileForm, default_s: float) -> float:
-    """For how many seconds the file of a whole form is to be kept. Raises BadRequest for a form that is not as it must be."""
+    """For how many seconds the file of a whole form is to be kept.
+
+    Raises BadRequest for a form that is not as it must be.
+    """
     if form.filename is None:
         raise BadRequest("file: send one, as the part `file` of the form")
     if form.fields.get("purpose") != "batch":
         raise BadRequest("purpose: must be batch; no other purpose is supported")
-    anchor, seconds = form.fields.get("expires_after[anchor]"), form.fields.get("expires_after[seconds]")
+    anchor, seconds = (
+        form.fields.get("expires_after[anchor]"),
+        form.fields.get("expires_after[seconds]"),
+    )
     if anchor is None and seconds is None:
         return default_s
-    if anchor != "created_at" or seconds is None or not _SECONDS.fullmatch(seconds) or not 3600 <= int(seconds) <= 2592000:
+    if (
+        anchor != "created_at"
+        or seconds is None
+        or not _SECONDS.fullmatch(seconds)
+        or not 3600 <= int(seconds) <= 2592000
+    ):
         raise BadRequest("expires_after: anchor must be created_at, and seconds 3600 to 2592000")
     return float(seconds)
 
@@ -208,9 +235,17 @@ class FilePages:
         """One file. Raises NotFound, StorageUnavailable."""
         return file_view(await owned_file(batches_of(self._gateway), file_id, caller))
 
-    async def listed(self, query: Annotated[FilesQuery, Query()], caller: Caller) -> dict[str, object]:
+    async def listed(
+        self, query: Annotated[FilesQuery, Query()], caller: Caller
+    ) -> dict[str, object]:
         """The caller's files. Raises NotFound for an unknown `after`, StorageUnavailable."""
-        page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after, ascending=query.order == "asc", purpose=query.purpose)
+        page = Page(
+            caller=caller.caller,
+            limit=query.limit + 1,
+            after=query.after,
+            ascending=query.order == "asc",
+            purpose=query.purpose,
+        )
         found = await batches_of(self._gateway).files.list_files(page)
         return listing([file_view(each) for each in found], query.limit)
 
@@ -223,24 +258,41 @@ class FilePages:
 
     async def upload(self, request: Request, caller: Identity, body: Body) -> None:
         """Take a file; answered once it is on the disk, and counted once against the rate limit."""
-        batches, form = batches_of(self._gateway), FileForm(boundary_of(request.headers.text(b"content-type")))
+        batches, form = (
+            batches_of(self._gateway),
+            FileForm(boundary_of(request.headers.text(b"content-type"))),
+        )
         declared = request.headers.values.get(b"content-length")
-        if declared is not None and declared.isdigit() and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES:
+        if (
+            declared is not None
+            and declared.isdigit()
+            and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES
+        ):
             raise BodyTooLarge(_TOO_LONG)
         admission = admission_of(caller, request.headers, self._gateway.config)
         count(caller, admission.lane, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
         number = await batches.files.begin(caller.caller)
         try:
-            await self._fill(number, request, form, batches, limits_of(self._gateway.config.settings, admission.lane))
+            await self._fill(
+                number,
+                request,
+                form,
+                batches,
+                limits_of(self._gateway.config.settings, admission.lane),
+            )
             life_s = life_s_of(form, self._gateway.config.settings.batches.keep_files_days * DAY_S)
-            file = await batches.files.seal(number, file_id=new_id("file-"), filename=form.filename or "", life_s=life_s)
+            file = await batches.files.seal(
+                number, file_id=new_id("file-"), filename=form.filename or "", life_s=life_s
+            )
         except BaseException:
             batches.give_up(number)
             raise
         await request.answer_json(bytes(JSONResponse(file_view(file)).body))
 
-    async def _fill(self, number: int, request: Request, form: FileForm, batches: Batches, limits: StoreLimits) -> None:
+    async def _fill(
+        self, number: int, request: Request, form: FileForm, batches: Batches, limits: StoreLimits
+    ) -> None:
         may_have = (limits.max_bytes, limits.own_max_bytes)
         waiting, size, came, place = bytearray(), 0, 0, 0
         async for chunk in _body(request):
@@ -262,7 +314,10 @@ class FilePages:
         return int(self._gateway.config.settings.batches.max_file_mib * MIB)
 
     async def content(self, request: Request, caller: Identity, _: Body) -> None:
-        """The content of a file, piece by piece. Raises NotFound; StorageUnavailable, where the answer may have begun."""
+        """The content of a file, piece by piece.
+
+        Raises NotFound; StorageUnavailable, where the answer may have begun.
+        """
         batches = batches_of(self._gateway)
         file_id = request.path.removeprefix(f"{FILES_PATH}/").removesuffix(_CONTENT_SUFFIX)
         file = await owned_file(batches, file_id, caller)

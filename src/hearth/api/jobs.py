@@ -1,7 +1,8 @@
 """Durable jobs (`/llm/jobs`) and OpenAI's batches (`/v1/batches`) over HTTP.
 
-Work belongs to the key that sent it. What belongs to others looks like what does not exist, except to an admin, who sees that a job is
-there and may cancel it, but never its result. Nobody is shown a webhook's URL.
+Work belongs to the key that sent it. What belongs to others looks like what does not exist, except
+to an admin, who sees that a job is there and may cancel it, but never its result. Nobody is shown a
+webhook's URL.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field
 
 from hearth.admission.auth import Admission, Identity, admission_of, admit, count
-from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest, idempotency_key_of, replayed_header
+from hearth.api.dependencies import (
+    Caller,
+    CurrentBody,
+    CurrentRequest,
+    idempotency_key_of,
+    replayed_header,
+)
 from hearth.api.files import batches_of, listing
 from hearth.clock import new_id
 from hearth.config.settings import Settings
@@ -52,7 +59,9 @@ _AS_THEY_ARE = (
 
 
 class JobBody(BaseModel, extra="forbid"):
-    """What `POST /llm/jobs` takes; `not_before` is ISO 8601 with an offset, or seconds since 1970."""
+    """What `POST /llm/jobs` takes; `not_before` is ISO 8601 with an offset, or seconds since
+    1970.
+    """
 
     request: dict[str, Any]
     endpoint: str | None = None
@@ -86,21 +95,35 @@ class JobPages:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def accept(self, asked: JobBody, request: CurrentRequest, caller: Caller, body: CurrentBody) -> JSONResponse:
+    async def accept(
+        self, asked: JobBody, request: CurrentRequest, caller: Caller, body: CurrentBody
+    ) -> JSONResponse:
         """Take a job: 202 once it is on the disk.
 
         Raises:
-            BadRequest, Forbidden, RateLimited, ModelNotFound, NotCapable: as for a request that waits for its answer.
-            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
+            BadRequest, Forbidden, RateLimited, ModelNotFound, NotCapable: as for a request that
+            waits for its answer. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         jobs, settings = self._jobs(), self._gateway.config.settings
-        path, content, envelope, digest = await body.run(partial(_request_of, asked, settings, large=body.is_large))
+        path, content, envelope, digest = await body.run(
+            partial(_request_of, asked, settings, large=body.is_large)
+        )
         del asked.request  # `content` is a copy of it
         body.hold(len(content))
         key = idempotency_key_of(request)
-        webhook = None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
-        admission = admission_of(caller, request.headers, self._gateway.config, task_type=asked.task_type)
-        admit(caller, envelope.model, admission, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        webhook = (
+            None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
+        )
+        admission = admission_of(
+            caller, request.headers, self._gateway.config, task_type=asked.task_type
+        )
+        admit(
+            caller,
+            envelope.model,
+            admission,
+            self._gateway.rate_limiter,
+            self._gateway.clock.monotonic(),
+        )
         model = await self._gateway.resolve(envelope.model)
         if envelope.needs is not None:
             await self._gateway.check_capable(envelope.needs)
@@ -122,33 +145,58 @@ class JobPages:
         )
         kept = await jobs.accept(new)
         is_new = kept.job_id == new.job_id
-        shown = {"id": kept.job_id, "state": kept.state.value, "new": is_new, "position": kept.position}
+        shown = {
+            "id": kept.job_id,
+            "state": kept.state.value,
+            "new": is_new,
+            "position": kept.position,
+        }
         base_path = self._gateway.config.settings.server.base_path
         location = {"location": f"{base_path}{JOBS_PATH}/{kept.job_id}"}
-        return JSONResponse(shown, status_code=202, headers=location | replayed_header(is_new=is_new))
+        return JSONResponse(
+            shown, status_code=202, headers=location | replayed_header(is_new=is_new)
+        )
 
     async def job(self, job_id: str, caller: Caller) -> Response:
-        """One job; with its result for the caller it belongs to. Raises NotFound, StorageUnavailable."""
+        """One job; with its result for the caller it belongs to.
+
+        Raises NotFound, StorageUnavailable.
+        """
         jobs = self._jobs()
         record = await self._found(jobs, job_id, caller)
         page = bytes(JSONResponse(_view(jobs, record)).body)
         if record.result is not None and record.caller == caller.caller:
-            page = b"".join((page[:-1], b',"result":', _readable(record.result, record.content_type), b"}"))
+            page = b"".join(
+                (page[:-1], b',"result":', _readable(record.result, record.content_type), b"}")
+            )
         return Response(page, media_type="application/json")
 
-    async def listed(self, query: Annotated[JobsQuery, Query()], caller: Caller) -> dict[str, object]:
-        """The caller's own jobs, everybody's for an admin, the latest first, without results. Raises StorageUnavailable."""
+    async def listed(
+        self, query: Annotated[JobsQuery, Query()], caller: Caller
+    ) -> dict[str, object]:
+        """The caller's own jobs, everybody's for an admin, the latest first, without results.
+
+        Raises StorageUnavailable.
+        """
         jobs = self._jobs()
         if not caller.admin and query.caller not in (None, caller.caller):
             return {"jobs": []}
         owner = query.caller if caller.admin else caller.caller
         found = await jobs.store.list_jobs(
-            caller=owner, state=query.state, unended=query.unended, task_type=query.task_type, limit=query.limit, positions=True
+            caller=owner,
+            state=query.state,
+            unended=query.unended,
+            task_type=query.task_type,
+            limit=query.limit,
+            positions=True,
         )
         return {"jobs": [_view(jobs, record) for record in found]}
 
-    async def cancel(self, job_id: str, query: Annotated[CancelJobQuery, Query()], caller: Caller) -> dict[str, object]:
-        """Cancel a job that has not ended, and forget it with its result where that is asked for; again is no error.
+    async def cancel(
+        self, job_id: str, query: Annotated[CancelJobQuery, Query()], caller: Caller
+    ) -> dict[str, object]:
+        """Cancel a job that has not ended, and forget it with its result where that is asked for;
+        again is no error.
 
         Raises:
             NotFound, StorageUnavailable.
@@ -174,21 +222,33 @@ class JobPages:
         return self._gateway.jobs
 
 
-def _request_of(asked: JobBody, settings: Settings, *, large: bool) -> tuple[str, bytes, Envelope, str]:
-    """Path, body and envelope of what is asked of the model server, and the digest of it all. Raises BadRequest, ModelNotFound.
+def _request_of(
+    asked: JobBody, settings: Settings, *, large: bool
+) -> tuple[str, bytes, Envelope, str]:
+    """Path, body and envelope of what is asked of the model server, and the digest of it all.
+    Raises BadRequest, ModelNotFound.
 
     Of a `large` request the digest is that of its bytes: sorting its keys would cost too much.
     """
     path = endpoint_of(asked.request, asked.endpoint)
     content = body_of(path, asked.request, large=large)
-    envelope = replace(envelope_of(path, content, settings), body=b"")  # a copy of what is kept already
+    # a copy of what is kept already
+    envelope = replace(envelope_of(path, content, settings), body=b"")
     others = asked.model_dump(mode="json", exclude={"request"})
-    digest = digest_of(others, sha256(content).hexdigest()) if large else digest_of(others | {"request": asked.request})
+    digest = (
+        digest_of(others, sha256(content).hexdigest())
+        if large
+        else digest_of(others | {"request": asked.request})
+    )
     return path, content, envelope, digest
 
 
-def _priority(asked: JobBody, admission: Admission, caller: Identity, settings: Settings) -> Priority:
-    """What is asked for, else what `priority_map` says of the task type, else `jobs.priority`; never above the caller's own ceiling."""
+def _priority(
+    asked: JobBody, admission: Admission, caller: Identity, settings: Settings
+) -> Priority:
+    """What is asked for, else what `priority_map` says of the task type, else `jobs.priority`;
+    never above the caller's own ceiling.
+    """
     listed = settings.priority_map.get(admission.task_type or "", settings.jobs.priority)
     wanted = listed if asked.priority is None else Priority[asked.priority.upper()]
     return max(wanted, caller.max_priority)
@@ -211,7 +271,10 @@ def _view(jobs: Jobs, record: Job) -> dict[str, object]:
 
 
 def _readable(result: bytes, content_type: str) -> bytes:
-    """The answer as it was written where it is JSON, else its text as JSON. Written anew, much that can be read would be an error."""
+    """The answer as it was written where it is JSON, else its text as JSON.
+
+    Written anew, much that can be read would be an error.
+    """
     if "json" in content_type:
         try:
             json.loads(result.decode("utf-8"), parse_constant=_refuse)
@@ -265,12 +328,14 @@ class BatchPages:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def create(self, asked: BatchBody, request: CurrentRequest, caller: Caller) -> JSONResponse:
+    async def create(
+        self, asked: BatchBody, request: CurrentRequest, caller: Caller
+    ) -> JSONResponse:
         """Take a batch: answered once it is on the disk.
 
         Raises:
-            BadRequest, RateLimited: a batch counts once.
-            NotFound: the caller has no such file. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
+            BadRequest, RateLimited: a batch counts once. NotFound: the caller has no such file.
+            KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
         batches = batches_of(self._gateway)
         if asked.endpoint not in ENDPOINTS:
@@ -279,9 +344,13 @@ class BatchPages:
         new = self._new(asked, caller, admission, idempotency_key_of(request))
         count(caller, admission.lane, self._gateway.rate_limiter, self._gateway.clock.monotonic())
         batch = await batches.create(new)
-        return JSONResponse(batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id))
+        return JSONResponse(
+            batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id)
+        )
 
-    def _new(self, asked: BatchBody, caller: Identity, admission: Admission, key: str | None) -> Batch:
+    def _new(
+        self, asked: BatchBody, caller: Identity, admission: Admission, key: str | None
+    ) -> Batch:
         settings, expiry = self._gateway.config.settings, asked.output_expires_after
         return Batch(
             batch_id=new_id("batch_"),
@@ -293,7 +362,9 @@ class BatchPages:
             input_file_id=asked.input_file_id,
             window_text=asked.completion_window,
             window_s=window_s_of(asked.completion_window),
-            output_life_s=settings.batches.keep_files_days * DAY_S if expiry is None else expiry.seconds,
+            output_life_s=settings.batches.keep_files_days * DAY_S
+            if expiry is None
+            else expiry.seconds,
             metadata=asked.metadata,
             idempotency_key=key,
             digest=digest_of(asked.model_dump(mode="json")),
@@ -303,14 +374,22 @@ class BatchPages:
         """One batch. Raises NotFound, StorageUnavailable."""
         return batch_view(await _owned(batches_of(self._gateway), batch_id, caller))
 
-    async def listed(self, query: Annotated[BatchesQuery, Query()], caller: Caller) -> dict[str, object]:
-        """The caller's batches, the latest first. Raises NotFound for an unknown `after`, StorageUnavailable."""
+    async def listed(
+        self, query: Annotated[BatchesQuery, Query()], caller: Caller
+    ) -> dict[str, object]:
+        """The caller's batches, the latest first.
+
+        Raises NotFound for an unknown `after`, StorageUnavailable.
+        """
         page = Page(caller=caller.caller, limit=query.limit + 1, after=query.after)
         found = await batches_of(self._gateway).store.list_batches(page)
         return listing([batch_view(each) for each in found], query.limit)
 
     async def cancel(self, batch_id: str, caller: Caller) -> dict[str, object]:
-        """Cancel a batch that has not ended; again is no error. Raises NotFound, StorageUnavailable."""
+        """Cancel a batch that has not ended; again is no error.
+
+        Raises NotFound, StorageUnavailable.
+        """
         batches = batches_of(self._gateway)
         await _owned(batches, batch_id, caller)
         await batches.cancel(batch_id)
@@ -329,13 +408,18 @@ def window_s_of(text: str) -> float:
     found = _WINDOW.fullmatch(text)
     seconds = 0.0 if found is None else int(found[1]) * (3600.0 if found[2] == "h" else 60.0)
     if not 0.0 < seconds <= MAX_WINDOW_S:
-        raise BadRequest("completion_window: must be hours or minutes, such as 24h or 90m, at most 720h")
+        raise BadRequest(
+            "completion_window: must be hours or minutes, such as 24h or 90m, at most 720h"
+        )
     return seconds
 
 
 def batch_view(batch: Batch) -> dict[str, object]:
     """A batch in OpenAI's words."""
-    problems = [{name: each[name] for name in ("code", "line", "message", "param")} for each in batch.problems]
+    problems = [
+        {name: each[name] for name in ("code", "line", "message", "param")}
+        for each in batch.problems
+    ]
     emulated: dict[str, object] = {"emulator": True} if batch.emulated else {}
     return emulated | {
         "id": batch.batch_id,
@@ -353,8 +437,15 @@ def batch_view(batch: Batch) -> dict[str, object]:
         "expires_at": int(batch.expires_wall_s),
         "finalizing_at": _second(batch.finalizing_wall_s),
         "cancelling_at": _second(batch.cancelling_wall_s),
-        **{f"{end}_at": _second(batch.ended_wall_s) if batch.status == end else None for end in get_args(BatchEnd)},
-        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        **{
+            f"{end}_at": _second(batch.ended_wall_s) if batch.status == end else None
+            for end in get_args(BatchEnd)
+        },
+        "request_counts": {
+            "total": batch.total,
+            "completed": batch.completed,
+            "failed": batch.failed,
+        },
         "usage": {
             "input_tokens": batch.prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0},

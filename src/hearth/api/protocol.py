@@ -1,4 +1,6 @@
-"""HTTP/1.1 on one connection: uvicorn's httptools protocol, with the limits and deadlines that it does not have."""
+"""HTTP/1.1 on one connection: uvicorn's httptools protocol, with the limits and deadlines that it
+does not have.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,19 @@ from hearth.api.turns import Turns
 HEAD_LIMIT_BYTES = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
 _FRAMING_PER_BODY_BYTE = 8
-"""Chunks of a single byte take 5; the rest of a chunked body, extensions and trailers, has the limit of a head."""
+"""Chunks of a single byte take 5; the rest of a chunked body, extensions and trailers, has the
+limit of a head.
+"""
 _DISCARDED_BYTES = 64 * 1024 * 1024
 """Read of a body after its answer, so that the answer arrives; whoever sends more is cut off."""
 SLOWEST_BODY_BYTES_S = 64 * 1024
-"""A body that comes slower than this for longer than its deadline is cut off: it holds a connection and memory."""
+"""A body that comes slower than this for longer than its deadline is cut off: it holds a connection
+and memory.
+"""
 _CHUNKED_PIECE_BYTES = 512
-"""Parsed together at least while a chunked body is read: it may be full of what looks like the end of a head."""
+"""Parsed together at least while a chunked body is read: it may be full of what looks like the end
+of a head.
+"""
 _COALESCED_BYTES = 64 * 1024
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _HIDDEN_UPGRADE = b"x-hearth-upgrade"
@@ -37,17 +45,23 @@ _STREAMS = (b"application/x-ndjson", b"text/event-stream")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """How long a peer may keep a connection waiting, in seconds; it is closed then, which the application sees as `http.disconnect`."""
+    """How long a peer may keep a connection waiting, in seconds; it is closed then, which the
+    application sees as `http.disconnect`.
+    """
 
     write_s: Callable[[], float]
     """While it takes nothing from a full write buffer; asked for each time, since it can change."""
     header_s: float = 10.0
     body_s: float = 30.0
-    """Without progress, and for the whole body in addition to what it takes at `SLOWEST_BODY_BYTES_S`."""
+    """Without progress, and for the whole body in addition to what it takes at
+    `SLOWEST_BODY_BYTES_S`.
+    """
 
 
 class ConnectionConfig(uvicorn.Config):
-    """uvicorn's configuration, with what each connection needs beside it; `refuse` is the application of those that are not admitted."""
+    """uvicorn's configuration, with what each connection needs beside it; `refuse` is the
+    application of those that are not admitted.
+    """
 
     deadlines: Deadlines
     connections: Connections
@@ -56,13 +70,21 @@ class ConnectionConfig(uvicorn.Config):
 
 
 class CoalescingTransport:
-    """Sends what was written within one turn of the event loop in one piece: a system call costs more than all else done to a chunk."""
+    """Sends what was written within one turn of the event loop in one piece: a system call costs
+    more than all else done to a chunk.
+    """
 
-    # fmt: off
     __slots__ = (
-        "_loop", "_transport", "_unsent", "body_expected", "get_extra_info", "is_closing", "lingering", "pause_reading", "resume_reading",
+        "_loop",
+        "_transport",
+        "_unsent",
+        "body_expected",
+        "get_extra_info",
+        "is_closing",
+        "lingering",
+        "pause_reading",
+        "resume_reading",
     )
-    # fmt: on
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -71,7 +93,9 @@ class CoalescingTransport:
         self._loop = loop
         self._unsent = bytearray()
         self.body_expected = False
-        """A request is still coming, so `close` ends sending only: a reset would lose the answer on its way."""
+        """A request is still coming, so `close` ends sending only: a reset would lose the answer on
+        its way.
+        """
         self.lingering = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
@@ -79,13 +103,15 @@ class CoalescingTransport:
         if not self._unsent:
             self._loop.call_soon(self.flush)
         self._unsent += data
-        if len(self._unsent) >= _COALESCED_BYTES:  # so that the transport's own limit keeps its meaning
+        # so that the transport's own limit keeps its meaning
+        if len(self._unsent) >= _COALESCED_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Send now."""
         data, self._unsent = self._unsent, bytearray()
-        if data and not self.is_closing():  # uvloop's transports raise where asyncio's take no notice
+        # uvloop's transports raise where asyncio's take no notice
+        if data and not self.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
@@ -108,17 +134,36 @@ class CoalescingTransport:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection, counted by its peer. What it adds has slots: beyond 30 attributes, the dict of an object takes 1.5 KiB."""
+    """One connection, counted by its peer.
 
-    # fmt: off
+    What it adds has slots: beyond 30 attributes, the dict of an object takes 1.5 KiB.
+    """
+
     __slots__ = (
-        "_body_began_at", "_body_bytes", "_connections", "_deadline", "_deadlines", "_declared_bytes", "_disconnected",
-        "_framing_bytes", "_leaving", "_outgoing", "_peer", "_place", "_reading", "_refuse", "_unread", "_writing",
+        "_body_began_at",
+        "_body_bytes",
+        "_connections",
+        "_deadline",
+        "_deadlines",
+        "_declared_bytes",
+        "_disconnected",
+        "_framing_bytes",
+        "_leaving",
+        "_outgoing",
+        "_peer",
+        "_place",
+        "_reading",
+        "_refuse",
+        "_unread",
+        "_writing",
     )
-    # fmt: on
 
     def __init__(
-        self, config: ConnectionConfig, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None
+        self,
+        config: ConnectionConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._deadlines = config.deadlines
@@ -139,7 +184,9 @@ class HttpConnection(HttpToolsProtocol):
         self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn: always a Transport
-        """Admit it, have it answered that there are too many, or close it; one that says nothing is as slow as one that says it slowly."""
+        """Admit it, have it answered that there are too many, or close it; one that says nothing is
+        as slow as one that says it slowly.
+        """
         name = transport.get_extra_info("peername")
         self._peer = peer_of(name[0] if isinstance(name, tuple) else None)
         self._place = self._connections.enter(self._peer)
@@ -168,7 +215,9 @@ class HttpConnection(HttpToolsProtocol):
         self._disconnected.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Parse up to the end of one request; what follows it waits unparsed until that one is answered, since each takes a few KiB."""
+        """Parse up to the end of one request; what follows it waits unparsed until that one is
+        answered, since each takes a few KiB.
+        """
         if not self.transport.is_closing():
             self._unread += data
             self._read_on()
@@ -186,40 +235,54 @@ class HttpConnection(HttpToolsProtocol):
             piece = bytes(self._unread[:size])
             del self._unread[:size]
             self._parse(piece)
-        if self._reading == "head" and self._deadline is None:  # not a later one with every piece of it
+        # not a later one with every piece of it
+        if self._reading == "head" and self._deadline is None:
             self._expect_within(self._deadlines.header_s)
-        elif self._reading == "body" and not self._outgoing.lingering and not self.transport.is_closing():
+        elif (
+            self._reading == "body"
+            and not self._outgoing.lingering
+            and not self.transport.is_closing()
+        ):
             self._expect_within(min(self._deadlines.body_s, self._body_left_s()))
         if len(self._unread) > HEAD_LIMIT_BYTES:
-            self.transport.pause_reading()  # below that it goes on, or nobody would see that the caller leaves
+            # below that it goes on, or nobody would see that the caller leaves
+            self.transport.pause_reading()
         elif not self.flow.read_paused:
             self.transport.resume_reading()
 
     def _body_left_s(self) -> float:
-        """How long the whole body may take yet, by the length that was declared, else by what has come."""
+        """How long the whole body may take yet, by the length that was declared, else by what has
+        come.
+        """
         size_bytes = self._body_bytes if self._declared_bytes is None else self._declared_bytes
         allowed_s = self._deadlines.body_s + size_bytes / SLOWEST_BODY_BYTES_S
         return max(0.0, self._body_began_at + allowed_s - self.loop.time())
 
     def _next_piece_bytes(self) -> int:
-        """How much can be parsed without beginning a second request; 0 where more has to come first, so that a whole head is bounded."""
+        """How much can be parsed without beginning a second request; 0 where more has to come
+        first, so that a whole head is bounded.
+        """
         if self._reading == "body" and self._declared_bytes is not None:
             return max(1, self._declared_bytes - self._body_bytes)
-        end = self._unread.find(_HEAD_END, _CHUNKED_PIECE_BYTES if self._reading == "body" else 0) + len(_HEAD_END)
+        end = self._unread.find(
+            _HEAD_END, _CHUNKED_PIECE_BYTES if self._reading == "body" else 0
+        ) + len(_HEAD_END)
         found = end >= len(_HEAD_END)
         if self._reading == "body":
             return end if found else len(self._unread)
         if (end if found else len(self._unread)) > HEAD_LIMIT_BYTES:
             self.send_400_response("The headers are too large.")
             return 0
-        if not found and self._unread[:1].isupper() and b"\n\n" not in self._unread:  # else it is no head, and gets its error at once
+        # else it is no head, and gets its error at once
+        if not found and self._unread[:1].isupper() and b"\n\n" not in self._unread:
             return 0
         return end if found else len(self._unread)
 
     def _parse(self, data: bytes) -> None:
         if self._reading == "head":
-            # A wish for another protocol may be ignored (RFC 9110, 7.8), but httptools would take what follows for that protocol. Java's
-            # client wishes for HTTP/2 with its first POST, Codex for a WebSocket.
+            # A wish for another protocol may be ignored (RFC 9110, 7.8), but httptools would take
+            # what follows for that protocol. Java's client wishes for HTTP/2 with its first POST,
+            # Codex for a WebSocket.
             data = _UPGRADE.sub(b"\r\n%b:" % _HIDDEN_UPGRADE, data)
         self._framing_bytes += len(data)
         super().data_received(data)
@@ -232,10 +295,16 @@ class HttpConnection(HttpToolsProtocol):
         self._framing_bytes = self._body_bytes = 0
 
     def on_headers_complete(self) -> None:
-        """The application may begin. A request whose Host nobody can tell says nothing about where the next one begins (RFC 9112, 3.2)."""
+        """The application may begin.
+
+        A request whose Host nobody can tell says nothing about where the next one begins (RFC 9112,
+        3.2).
+        """
         fields, values = self.headers, dict(self.headers)
         if _HIDDEN_UPGRADE in values:
-            fields = [(b"upgrade" if name == _HIDDEN_UPGRADE else name, value) for name, value in fields]
+            fields = [
+                (b"upgrade" if name == _HIDDEN_UPGRADE else name, value) for name, value in fields
+            ]
         hosts = [name for name, _ in fields].count(b"host")
         # HTTP/1.0 knows no Host, and the probes of load balancers speak it.
         if hosts != 1 and (hosts or self.parser.get_http_version() != "1.0"):
@@ -275,13 +344,20 @@ class HttpConnection(HttpToolsProtocol):
         """After an answer the keep-alive timeout of uvicorn takes over."""
         super().on_response_complete()
         if self._unread:
-            self.loop.call_soon(self._read_on)  # one request of a connection in one turn of the loop
+            # one request of a connection in one turn of the loop
+            self.loop.call_soon(self._read_on)
 
     def send_400_response(self, msg: str) -> None:
-        """Say in JSON that this is not HTTP, if nothing was said yet; then close. A body that breaks off is the end of the connection."""
+        """Say in JSON that this is not HTTP, if nothing was said yet; then close.
+
+        A body that breaks off is the end of the connection.
+        """
         if (self.cycle is None or self.cycle.response_complete) and not self._outgoing.lingering:
             body = json.dumps({"error": msg.rstrip(".")}).encode()
-            head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            head = (
+                b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length:"
+                b" %d\r\nconnection: close\r\n\r\n"
+            )
             self.transport.write(head % len(body) + body)
             self._outgoing.body_expected = False
             self.transport.close()
@@ -289,14 +365,17 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def _expect_within(self, seconds: float | None) -> None:
-        """End the connection unless this is called again within so many seconds; None is for ever."""
+        """End the connection unless this is called again within so many seconds; None is for
+        ever.
+        """
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._read_late)
 
     def _read_late(self) -> None:
         if self._reading == "body" and self.flow.read_paused and not self._outgoing.lingering:
-            self._body_began_at += self._deadlines.body_s  # it is the application that does not read
+            # it is the application that does not read
+            self._body_began_at += self._deadlines.body_s
             self._expect_within(self._deadlines.body_s)
         else:
             self.transport.abort()
@@ -313,18 +392,24 @@ class HttpConnection(HttpToolsProtocol):
             self._writing.cancel()
 
     def _expect_reading(self, more_than_bytes: int | None = None) -> None:
-        """Look again and again whether the other end has taken anything, until the write buffer has room."""
+        """Look again and again whether the other end has taken anything, until the write buffer has
+        room.
+        """
         unsent_bytes = self.transport.get_write_buffer_size()
         if more_than_bytes is not None and unsent_bytes >= more_than_bytes:
             self.transport.abort()
         else:
-            self._writing = self.loop.call_later(self._deadlines.write_s(), self._expect_reading, unsent_bytes)
+            self._writing = self.loop.call_later(
+                self._deadlines.write_s(), self._expect_reading, unsent_bytes
+            )
 
 
 def unchunked(send: Send) -> Send:
-    """What sends an answer to a caller of HTTP/1.0, who cannot read chunks; nginx asks like that unless it is told otherwise.
+    """What sends an answer to a caller of HTTP/1.0, who cannot read chunks; nginx asks like that
+    unless it is told otherwise.
 
-    A stream ends with the connection. Any other answer without a declared length is sent as a whole: half of it would look like all.
+    A stream ends with the connection. Any other answer without a declared length is sent as a
+    whole: half of it would look like all.
     """
     cycle: RequestResponseCycle = send.__self__  # type: ignore[attr-defined]  # a bound method
     kept_head: Message | None = None
@@ -339,7 +424,8 @@ def unchunked(send: Send) -> Send:
             streams = not has_length and fields.get(b"content-type", b"").startswith(_STREAMS)
             if streams:
                 cycle.chunked_encoding = False
-            if not has_length and not streams and message["status"] not in (204, 304):  # which have no body to measure
+            # which have no body to measure
+            if not has_length and not streams and message["status"] not in (204, 304):
                 kept_head = message
                 return
             await send(message)
@@ -352,7 +438,12 @@ def unchunked(send: Send) -> Send:
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             body = b"".join(parts)
-            await send({**kept_head, "headers": [*kept_head["headers"], (b"content-length", b"%d" % len(body))]})
+            await send(
+                {
+                    **kept_head,
+                    "headers": [*kept_head["headers"], (b"content-length", b"%d" % len(body))],
+                }
+            )
             await send({**message, "body": body})
 
     return send_unchunked

@@ -1,7 +1,8 @@
 """Every address: who may use it, with which methods, what it takes, and what answers there.
 
-Hearth's own pages are FastAPI's routes; those that run a model or move a file take the request as it is. What is not here does not exist,
-and only `/healthz` and the dashboard's own files, which hold no data, are open to callers without a key.
+Hearth's own pages are FastAPI's routes; those that run a model or move a file take the request as
+it is. What is not here does not exist, and only `/healthz` and the dashboard's own files, which
+hold no data, are open to callers without a key.
 """
 
 from __future__ import annotations
@@ -24,11 +25,24 @@ from hearth.api import dashboard
 from hearth.api.admin import AdminPages
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
 from hearth.api.files import FILES_PATH, FilePages
-from hearth.api.inference import CompletionBody, CompletionPages, Inference, Passthrough, refuse_unserved
+from hearth.api.inference import (
+    CompletionBody,
+    CompletionPages,
+    Inference,
+    Passthrough,
+    refuse_unserved,
+)
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
 from hearth.api.request import Body, Request
 from hearth.api.status import StatusPages
-from hearth.dialects.routes import COUNT_TOKENS_PATH, INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES, TRANSCRIPTIONS_PATH, Endpoint
+from hearth.dialects.routes import (
+    COUNT_TOKENS_PATH,
+    INFERENCE_ROUTES,
+    INFO_ROUTES,
+    MANAGEMENT_ROUTES,
+    TRANSCRIPTIONS_PATH,
+    Endpoint,
+)
 from hearth.gateway import Gateway
 from hearth.types import __version__
 
@@ -46,7 +60,9 @@ Access: TypeAlias = Literal["public", "caller", "admin", "model manager"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """What is asked of a request to a path before its handler sees it, and the handlers by method; none where there is nothing."""
+    """What is asked of a request to a path before its handler sees it, and the handlers by method;
+    none where there is nothing.
+    """
 
     access: Access = "caller"
     binary: bool = False
@@ -82,12 +98,20 @@ class Routes:
             self._add(path, _GET_HEAD, dashboard.send_file, public)
         self._add_pages(gateway)
         self._add_plain_ones(gateway)
-        self._patterns = [(compile_path(path)[0], address) for path, address in self.addresses.items() if "{" in path]
+        self._patterns = [
+            (compile_path(path)[0], address)
+            for path, address in self.addresses.items()
+            if "{" in path
+        ]
 
     def _add_pages(self, gateway: Gateway) -> None:
         """Hearth's own, in the order in which `/openapi.json` lists them."""
         status, admin, jobs = self.status, AdminPages(gateway), JobPages(gateway)
-        files, batches, completions = FilePages(gateway), BatchPages(gateway), CompletionPages(gateway)
+        files, batches, completions = (
+            FilePages(gateway),
+            BatchPages(gateway),
+            CompletionPages(gateway),
+        )
         pages: dict[str, dict[str, PageHandler]] = {
             "/healthz": {"GET": status.alive},
             "/readyz": {"GET": status.ready},
@@ -135,30 +159,58 @@ class Routes:
                 self._add_page(method, path, endpoint)
 
     def _add_page(self, method: str, path: str, endpoint: PageHandler) -> None:
-        bodies: dict[str, type[BaseModel]] = {"/llm/completions": CompletionBody, JOBS_PATH: JobBody}
+        bodies: dict[str, type[BaseModel]] = {
+            "/llm/completions": CompletionBody,
+            JOBS_PATH: JobBody,
+        }
         body = bodies.get(path) if method == "POST" else None
-        route = cache(lambda: SmallBodyRoute(path, endpoint, methods=[method]))  # it takes FastAPI a millisecond
+        # it takes FastAPI a millisecond
+        route = cache(lambda: SmallBodyRoute(path, endpoint, methods=[method]))
         self._pages.append(route)
-        access: Access = "public" if path == "/healthz" else "admin" if path.startswith(_ADMIN_PREFIX) else "caller"
-        large = None if body is None else partial(answer_large, body, endpoint, queued=body is CompletionBody)
+        access: Access = (
+            "public"
+            if path == "/healthz"
+            else "admin"
+            if path.startswith(_ADMIN_PREFIX)
+            else "caller"
+        )
+        large = (
+            None
+            if body is None
+            else partial(answer_large, body, endpoint, queued=body is CompletionBody)
+        )
         self._add(path, (method,), large or _handler_of(route), Address(access=access))
 
     def _add_plain_ones(self, gateway: Gateway) -> None:
         inference, passthrough, files = Inference(gateway), Passthrough(gateway), FilePages(gateway)
         for path, route in INFERENCE_ROUTES.items():
-            self._add(path, ("POST",), inference.handle, Address(shared=True, zstd=route.dialect != "ollama"))
-        self._add(COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True))
+            self._add(
+                path,
+                ("POST",),
+                inference.handle,
+                Address(shared=True, zstd=route.dialect != "ollama"),
+            )
+        self._add(
+            COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True)
+        )
         self._add(TRANSCRIPTIONS_PATH, ("POST",), refuse_unserved, Address(form=True))
         for path, methods in INFO_ROUTES.items():
             self._add(path, methods, passthrough.handle, Address(shared=path != "/", forwards=True))
         for path, methods in MANAGEMENT_ROUTES.items():
-            self._add(path, methods, passthrough.handle, Address(access="model manager", binary="{" in path, forwards=True))
+            self._add(
+                path,
+                methods,
+                passthrough.handle,
+                Address(access="model manager", binary="{" in path, forwards=True),
+            )
         self._add(FILES_PATH, ("POST",), files.upload, Address(form=True))
         self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
         self._add("/openapi.json", _GET_HEAD, self._describe, Address(access="admin"))
 
     def _add(self, path: str, methods: Iterable[str], handler: Handler, rules: Address) -> None:
-        """Have a handler answer there; of several at one path, the last one's rules are those of all."""
+        """Have a handler answer there; of several at one path, the last one's rules are those of
+        all.
+        """
         known = self.addresses.get(path, _UNKNOWN).handlers
         self.addresses[path] = replace(rules, handlers={**known, **dict.fromkeys(methods, handler)})
 
@@ -215,14 +267,30 @@ class Routes:
 
 
 def _handler_of(route: Callable[[], APIRoute]) -> Handler:
-    """What hands a request to FastAPI, which sees no header: no Host, no cookies; the body is JSON, whatever `curl -d` called it."""
+    """What hands a request to FastAPI, which sees no header: no Host, no cookies; the body is JSON,
+    whatever `curl -d` called it.
+    """
 
     async def handle(request: Request, caller: Identity, body: Body) -> None:
-        scope = {"type": "http", "method": request.method, "path": request.path, "root_path": "", "http_version": "1.1"}
+        scope = {
+            "type": "http",
+            "method": request.method,
+            "path": request.path,
+            "root_path": "",
+            "http_version": "1.1",
+        }
         _, parameters = route().matches(scope)
         query = request.target.partition("?")[2].encode("latin-1")
-        own = {"query_string": query, "headers": [(b"content-type", b"application/json")], REQUEST: request, IDENTITY: caller, BODY: body}
-        await AsyncExitStackMiddleware(route().app)({**scope, **parameters, **own}, request.receive, request.answer.raw)
+        own = {
+            "query_string": query,
+            "headers": [(b"content-type", b"application/json")],
+            REQUEST: request,
+            IDENTITY: caller,
+            BODY: body,
+        }
+        await AsyncExitStackMiddleware(route().app)(
+            {**scope, **parameters, **own}, request.receive, request.answer.raw
+        )
 
     return handle
 
@@ -245,16 +313,19 @@ async def _redirect(
 
 
 def is_odd(path: str, target: str) -> bool:
-    """True for a spelling that another reader of the same bytes might understand differently; none is ever needed.
+    """True for a spelling that another reader of the same bytes might understand differently; none
+    is ever needed.
 
-    Only a model name in `/v1/models/{name}` may contain an escape, since clients write `:` and `/` as one.
+    Only a model name in `/v1/models/{name}` may contain an escape, since clients write `:` and `/`
+    as one.
     """
     if not path.startswith("/") or not path.isprintable() or _ODD.search(path):
         return True
     return "%" in target.partition("?")[0] and not target.startswith("/v1/models/")
 
 
-# What `/openapi.json` says: FastAPI's description of its pages, the other addresses with the fields that Hearth reads, and the errors.
+# What `/openapi.json` says: FastAPI's description of its pages, the other addresses with the fields
+# that Hearth reads, and the errors.
 
 Node = dict[str, Any]
 
@@ -268,26 +339,63 @@ _TEXTS: Node = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
 _STAY: Node = {"anyOf": [_TEXT, {"type": "number"}]}
 _MESSAGES: Node = {
     "type": "array",
-    "items": {"type": "object", "properties": {"role": _TEXT, "content": {}}, "required": ["role", "content"]},
+    "items": {
+        "type": "object",
+        "properties": {"role": _TEXT, "content": {}},
+        "required": ["role", "content"],
+    },
 }
 _NATIVE: Node = {"model": _TEXT, "stream": _FLAG, "options": _FREE, "keep_alive": _STAY}
-_OPENAI: Node = {"model": _TEXT, "stream": _FLAG, "max_tokens": _COUNT, "seed": _COUNT, "temperature": {"type": "number"}}
-_FILE = {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}}
+_OPENAI: Node = {
+    "model": _TEXT,
+    "stream": _FLAG,
+    "max_tokens": _COUNT,
+    "seed": _COUNT,
+    "temperature": {"type": "number"},
+}
+_FILE = {
+    "file": {"type": "string", "format": "binary"},
+    "purpose": {"type": "string", "enum": ["batch"]},
+}
 
 _INFERENCE: Mapping[Endpoint, tuple[Node, tuple[str, ...]]] = {
-    Endpoint.CHAT: ({**_NATIVE, "messages": _MESSAGES, "format": {}, "tools": {"type": "array"}, "think": {}}, ("model",)),
-    Endpoint.GENERATE: ({**_NATIVE, "prompt": _TEXT, "system": _TEXT, "suffix": _TEXT, "format": {}, "raw": _FLAG}, ("model",)),
-    Endpoint.EMBED: ({"model": _TEXT, "input": _TEXTS, "truncate": _FLAG, "options": _FREE, "keep_alive": _STAY}, ("model",)),
-    Endpoint.EMBEDDINGS: ({"model": _TEXT, "prompt": _TEXT, "options": _FREE, "keep_alive": _STAY}, ("model",)),
-    Endpoint.OPENAI_CHAT: ({**_OPENAI, "messages": _MESSAGES, "tools": {"type": "array"}}, ("model", "messages")),
+    Endpoint.CHAT: (
+        {**_NATIVE, "messages": _MESSAGES, "format": {}, "tools": {"type": "array"}, "think": {}},
+        ("model",),
+    ),
+    Endpoint.GENERATE: (
+        {**_NATIVE, "prompt": _TEXT, "system": _TEXT, "suffix": _TEXT, "format": {}, "raw": _FLAG},
+        ("model",),
+    ),
+    Endpoint.EMBED: (
+        {"model": _TEXT, "input": _TEXTS, "truncate": _FLAG, "options": _FREE, "keep_alive": _STAY},
+        ("model",),
+    ),
+    Endpoint.EMBEDDINGS: (
+        {"model": _TEXT, "prompt": _TEXT, "options": _FREE, "keep_alive": _STAY},
+        ("model",),
+    ),
+    Endpoint.OPENAI_CHAT: (
+        {**_OPENAI, "messages": _MESSAGES, "tools": {"type": "array"}},
+        ("model", "messages"),
+    ),
     Endpoint.OPENAI_COMPLETIONS: ({**_OPENAI, "prompt": _TEXTS}, ("model", "prompt")),
     Endpoint.OPENAI_EMBEDDINGS: (
         {"model": _TEXT, "input": _TEXTS, "encoding_format": _TEXT, "dimensions": _COUNT},
         ("model", "input"),
     ),
-    Endpoint.OPENAI_RESPONSES: ({"model": _TEXT, "input": {}, "stream": _FLAG, "max_output_tokens": _COUNT}, ("model", "input")),
+    Endpoint.OPENAI_RESPONSES: (
+        {"model": _TEXT, "input": {}, "stream": _FLAG, "max_output_tokens": _COUNT},
+        ("model", "input"),
+    ),
     Endpoint.ANTHROPIC_MESSAGES: (
-        {"model": _TEXT, "max_tokens": _COUNT, "messages": _MESSAGES, "system": {}, "stream": _FLAG},
+        {
+            "model": _TEXT,
+            "max_tokens": _COUNT,
+            "messages": _MESSAGES,
+            "system": {},
+            "stream": _FLAG,
+        },
         ("model", "max_tokens", "messages"),
     ),
 }
@@ -305,33 +413,60 @@ _ERROR: Node = {"description": "What is wrong, in the error format of the API th
 def described(routes: Sequence[BaseRoute]) -> Node:
     """The whole description: what FastAPI makes of its routes, and the others."""
     framework = get_openapi(title="Hearth", version=__version__, routes=routes)
-    paths = {path: {method: _own(operation) for method, operation in methods.items()} for path, methods in framework["paths"].items()}
+    paths = {
+        path: {method: _own(operation) for method, operation in methods.items()}
+        for path, methods in framework["paths"].items()
+    }
     for path, (fields, required) in _INFERENCE.items():
         _add(paths, path, ("POST",), INFERENCE_ROUTES[path].name, _json_body(fields, required))
-    _add(paths, COUNT_TOKENS_PATH, ("POST",), "CountTokens", _json_body({"model": _TEXT, "messages": _MESSAGES, "system": {}}, ("model",)))
+    _add(
+        paths,
+        COUNT_TOKENS_PATH,
+        ("POST",),
+        "CountTokens",
+        _json_body({"model": _TEXT, "messages": _MESSAGES, "system": {}}, ("model",)),
+    )
     for address, methods in (*INFO_ROUTES.items(), *MANAGEMENT_ROUTES.items()):
         _add(paths, address.replace(":path", ""), methods, "", _body_of(address, methods))
     _add(paths, "/openapi.json", ("GET", "HEAD"), "", None)
-    _add(paths, "/v1/files", ("POST",), "", _body("multipart/form-data", {"properties": _FILE, "required": ["file", "purpose"]}))
+    _add(
+        paths,
+        "/v1/files",
+        ("POST",),
+        "",
+        _body("multipart/form-data", {"properties": _FILE, "required": ["file", "purpose"]}),
+    )
     _add(paths, "/v1/files/{file_id}/content", ("GET",), "", None)
     return {**framework, "paths": paths}
 
 
 def _own(operation: Node) -> Node:
     """What the framework would refuse with 422 is a 400 here."""
-    responses = {status: answer for status, answer in operation["responses"].items() if status != "422"}
-    return {**operation, "responses": {**responses, "400": _ERROR} if len(responses) < len(operation["responses"]) else responses}
+    responses = {
+        status: answer for status, answer in operation["responses"].items() if status != "422"
+    }
+    return {
+        **operation,
+        "responses": {**responses, "400": _ERROR}
+        if len(responses) < len(operation["responses"])
+        else responses,
+    }
 
 
 def _add(paths: Node, path: str, methods: Iterable[str], name: str, body: Node | None) -> None:
     for method in methods:
-        operation: Node = {"tags": [MODELS_TAG], "responses": {"200": {"description": "Successful Response"}, "4XX": _ERROR}}
+        operation: Node = {
+            "tags": [MODELS_TAG],
+            "responses": {"200": {"description": "Successful Response"}, "4XX": _ERROR},
+        }
         if name:
             operation["summary"] = name
         _, brace, parameter = path.partition("{")
         if brace:
             named = parameter.partition("}")[0]
-            operation["parameters"] = [{"name": named, "in": "path", "required": True, "schema": _TEXT}]
+            operation["parameters"] = [
+                {"name": named, "in": "path", "required": True, "schema": _TEXT}
+            ]
         if body is not None and method not in ("GET", "HEAD"):
             operation["requestBody"] = body
         paths.setdefault(path, {})[method.lower()] = operation
@@ -340,7 +475,11 @@ def _add(paths: Node, path: str, methods: Iterable[str], name: str, body: Node |
 def _body_of(path: str, methods: Sequence[str]) -> Node | None:
     if path in _PLAIN:
         return _json_body(*_PLAIN[path])
-    return _body("application/octet-stream", {"format": "binary"}, kind="string") if "POST" in methods else None
+    return (
+        _body("application/octet-stream", {"format": "binary"}, kind="string")
+        if "POST" in methods
+        else None
+    )
 
 
 def _json_body(fields: Node, required: Iterable[str]) -> Node:

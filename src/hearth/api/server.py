@@ -1,4 +1,6 @@
-"""The HTTP server: uvicorn inside a running event loop, without logs or signal handlers, which only `Server.serve` would install."""
+"""The HTTP server: uvicorn inside a running event loop, without logs or signal handlers, which only
+`Server.serve` would install.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,16 @@ _ADVICE = {
 _MISSING_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """`localhost` names an IPv6 address on machines that have none."""
 LEAVING_AT_ONCE = 32
-"""Callers who leave within one turn of the event loop. Each costs a decision, an event and the end of a task."""
+"""Callers who leave within one turn of the event loop.
+
+Each costs a decision, an event and the end of a task.
+"""
 
 
 class Served(Protocol):
-    """An ASGI application, `HearthApp` but for measurements; `end_streams` ends those of its answers that would last for ever."""
+    """An ASGI application, `HearthApp` but for measurements; `end_streams` ends those of its
+    answers that would last for ever.
+    """
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]: ...
 
@@ -64,7 +71,10 @@ class HearthServer:
         self._sockets: list[socket.socket] = []
 
     async def start(self, host: str, port: int) -> str:
-        """Listen, on a free port for 0; the URL to reach it by from this machine. Raises AddressUnavailable."""
+        """Listen, on a free port for 0; the URL to reach it by from this machine.
+
+        Raises AddressUnavailable.
+        """
         self._sockets = await _bind(host, port)
         server = uvicorn.Server(self._config())
         server.config.load()
@@ -89,21 +99,31 @@ class HearthServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=_BACKLOG,
         )
-        config.deadlines, config.connections, config.refuse = self._deadlines, self._connections, self._refuse
+        config.deadlines, config.connections, config.refuse = (
+            self._deadlines,
+            self._connections,
+            self._refuse,
+        )
         config.leaving = Turns(LEAVING_AT_ONCE)
         return config
 
     def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._app(scope, receive, unchunked(send) if scope["http_version"] == "1.0" else send)
+        return self._app(
+            scope, receive, unchunked(send) if scope["http_version"] == "1.0" else send
+        )
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of connections that are not admitted."""
         base_path = self._settings().base_path
         request = request_of(scope, receive, send, self._new_id, base_path)
-        await self._errors.refuse(request, NOBODY, TooManyConnections(), ((b"connection", b"close"),))
+        await self._errors.refuse(
+            request, NOBODY, TooManyConnections(), ((b"connection", b"close"),)
+        )
 
     async def stop(self, grace_s: float) -> None:
-        """Stop listening, let running answers end for `grace_s` seconds, then cut the rest off; idle connections and streams at once."""
+        """Stop listening, let running answers end for `grace_s` seconds, then cut the rest off;
+        idle connections and streams at once.
+        """
         server, self._uvicorn = self._uvicorn, None
         if server is None:
             return
@@ -113,7 +133,8 @@ class HearthServer:
         if not stopping.done():
             server.force_exit = True
             for connection in list(server.server_state.connections):
-                connection.transport.abort()  # its request sees that as its caller leaving, and ends in its own orderly way
+                # its request sees that as its caller leaving, and ends in its own orderly way
+                connection.transport.abort()
             for task in list(server.server_state.tasks):
                 task.cancel()
         await stopping
@@ -122,31 +143,44 @@ class HearthServer:
 async def _bind(host: str, port: int) -> list[socket.socket]:
     """Sockets for every address of a host name, all on one port."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
     except (OSError, UnicodeError) as error:  # the latter for a label that no name can have
-        raise AddressUnavailable(f"cannot listen on {host}:{port}: the host name is unknown; correct server.host") from error
+        raise AddressUnavailable(
+            f"cannot listen on {host}:{port}: the host name is unknown; correct server.host"
+        ) from error
     sockets: list[socket.socket] = []
     for family, address in dict.fromkeys((family, str(info[0])) for family, _, _, _, info in found):
         try:
-            sockets.append(_listen(family, address, port or (sockets[0].getsockname()[1] if sockets else 0)))
+            sockets.append(
+                _listen(family, address, port or (sockets[0].getsockname()[1] if sockets else 0))
+            )
         except OSError as error:
             if sockets and error.errno in _MISSING_FAMILY:
                 continue
             for opened in sockets:
                 opened.close()
-            raise AddressUnavailable(f"cannot listen on {host}:{port}: {_ADVICE.get(error.errno or 0, error.strerror)}") from error
+            raise AddressUnavailable(
+                f"cannot listen on {host}:{port}: {_ADVICE.get(error.errno or 0, error.strerror)}"
+            ) from error
     return sockets
 
 
 def _listen(family: int, address: str, port: int) -> socket.socket:
     both = address == "::" and socket.has_dualstack_ipv6()
-    listening = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-    # Its connections inherit it. Nagle's algorithm would hold each small chunk back until the last one is acknowledged, up to 40 ms.
+    listening = socket.create_server(
+        (address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
+    )
+    # Its connections inherit it. Nagle's algorithm would hold each small chunk back until the last
+    # one is acknowledged, up to 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def _url_of(host: str, bound: socket.socket) -> str:
     port = bound.getsockname()[1]
-    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
+        host, f"[{host}]" if ":" in host else host
+    )
     return f"http://{name}:{port}"

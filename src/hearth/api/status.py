@@ -1,4 +1,5 @@
-"""Hearth's own pages about the queue: status, its changes, health, items, cancelling, and the log; never a prompt.
+"""Hearth's own pages about the queue: status, its changes, health, items, cancelling, and the log;
+never a prompt.
 
 What belongs to others looks like what does not exist, except to an admin.
 """
@@ -27,11 +28,20 @@ from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
 from hearth.observability.metrics import render
 from hearth.ports import InvocationHistory
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, SERVICE, Outcome, RequestId, Sequence, canonical_model
+from hearth.types import (
+    BATCH_JOB_PREFIX,
+    JOB_PREFIX,
+    SERVICE,
+    Outcome,
+    RequestId,
+    Sequence,
+    canonical_model,
+)
 
 
 async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
-    """Cancel the one item with this number, and the job that it runs; whether it is cancelled now or was before.
+    """Cancel the one item with this number, and the job that it runs; whether it is cancelled now
+    or was before.
 
     Raises StorageUnavailable: the item is cancelled, and the job not yet; ask again.
     """
@@ -43,8 +53,12 @@ async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
     return cancelled
 
 
-async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str | None) -> bool | None:
-    """Cancel the items and the job that go by this id, with a `caller` only its own; None where there are none, else as `cancel_item`."""
+async def cancel_request(
+    gateway: Gateway, request_id: RequestId, *, caller: str | None
+) -> bool | None:
+    """Cancel the items and the job that go by this id, with a `caller` only its own; None where
+    there are none, else as `cancel_item`.
+    """
     said = [gateway.worker.cancel_request(request_id, caller=caller)]
     if gateway.jobs is not None and request_id.startswith((JOB_PREFIX, BATCH_JOB_PREFIX)):
         said.append(await gateway.jobs.cancel_by_id(request_id, caller=caller))
@@ -53,13 +67,20 @@ async def cancel_request(gateway: Gateway, request_id: RequestId, *, caller: str
 
 
 async def cancel_caller(gateway: Gateway, caller: str) -> tuple[tuple[RequestId, ...], int, int]:
-    """Cancel all that a caller has waiting or running; its requests before this first waits. Raises StorageUnavailable: jobs are left.
+    """Cancel all that a caller has waiting or running; its requests before this first waits. Raises
+    StorageUnavailable: jobs are left.
 
-    Returns what was cancelled now: requests by their ids, in no order, how many jobs, those of batches among them, and how many batches.
+    Returns what was cancelled now: requests by their ids, in no order, how many jobs, those of
+    batches among them, and how many batches.
     """
     requests = tuple(gateway.worker.cancel_caller(caller))
-    batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)  # before jobs: they bring new ones
-    return requests, 0 if gateway.jobs is None else await gateway.jobs.cancel_caller(caller), batches
+    # before jobs: they bring new ones
+    batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)
+    return (
+        requests,
+        0 if gateway.jobs is None else await gateway.jobs.cancel_caller(caller),
+        batches,
+    )
 
 
 MAX_ROWS = 1000
@@ -69,7 +90,9 @@ _UNIT_S: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class LogQuery(BaseModel, extra="forbid"):
-    """What `/llm/log` takes; `since` and `until` as `instant_wall_s` reads them, `limit` and `skip` in rows."""
+    """What `/llm/log` takes; `since` and `until` as `instant_wall_s` reads them, `limit` and `skip`
+    in rows.
+    """
 
     caller: str | None = None
     model: str | None = None
@@ -100,7 +123,9 @@ class HistoryQuery(BaseModel, extra="forbid"):
 
 
 def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
-    """Seconds since 1970 for `text`: so long ago (`90s`, `15m`, `1h`, `2d`), or ISO 8601 with an offset. Raises BadRequest."""
+    """Seconds since 1970 for `text`: so long ago (`90s`, `15m`, `1h`, `2d`), or ISO 8601 with an
+    offset. Raises BadRequest.
+    """
     if (ago := _DURATION.fullmatch(text)) is not None:
         return now_wall_s - float(ago[1]) * _UNIT_S[ago[2]]
     try:
@@ -108,7 +133,10 @@ def instant_wall_s(field: str, text: str, now_wall_s: float) -> float:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise BadRequest(f"{field}: must be an age such as 90s, 15m, 1h or 2d, or a time such as 2030-01-01T07:00:00Z")
+        raise BadRequest(
+            f"{field}: must be an age such as 90s, 15m, 1h or 2d, or a time such as"
+            " 2030-01-01T07:00:00Z"
+        )
     return moment.timestamp()
 
 
@@ -147,7 +175,10 @@ class StatusPages:
         return self._gateway.worker.get_status()
 
     async def stream(self, request: CurrentRequest, caller: Caller) -> StreamingResponse:
-        """The same as server-sent events, on every change. Raises CapacityError when too many listen."""
+        """The same as server-sent events, on every change.
+
+        Raises CapacityError when too many listen.
+        """
         return _streamed(self._stream, request, caller)
 
     async def dashboard(self, request: CurrentRequest, caller: Caller) -> StreamingResponse:
@@ -159,9 +190,16 @@ class StatusPages:
         return self._found(sequence, caller)
 
     async def cancel_item(self, sequence: int, caller: Caller) -> dict[str, object]:
-        """Cancel this one item, in whatever state it is; again is no error. Raises NotFound as `item`, StorageUnavailable as `cancel`."""
+        """Cancel this one item, in whatever state it is; again is no error.
+
+        Raises NotFound as `item`, StorageUnavailable as `cancel`.
+        """
         found = self._found(sequence, caller)
-        return {"sequence": sequence, "request_id": found["request_id"], "cancelled": await cancel_item(self._gateway, Sequence(sequence))}
+        return {
+            "sequence": sequence,
+            "request_id": found["request_id"],
+            "cancelled": await cancel_item(self._gateway, Sequence(sequence)),
+        }
 
     def _found(self, sequence: int, caller: Identity) -> dict[str, object]:
         item = self._gateway.worker.get_item(sequence)
@@ -172,7 +210,8 @@ class StatusPages:
     async def models(self) -> dict[str, object]:
         """Installed models: resident or not, who waits for them."""
         content = await asyncio.to_thread(_rendered, await self._gateway.models())
-        # The annotation describes the page; FastAPI sends a response as it is, and would render a long list in the loop.
+        # The annotation describes the page; FastAPI sends a response as it is, and would render a
+        # long list in the loop.
         return Response(content, media_type="application/json")  # type: ignore[return-value]
 
     async def health(self) -> dict[str, object]:
@@ -180,20 +219,33 @@ class StatusPages:
         return self._gateway.health()
 
     async def alive(self) -> dict[str, object]:
-        """The process answers. The only page without a key: it says nothing but whether answers are made up."""
+        """The process answers.
+
+        The only page without a key: it says nothing but whether answers are made up.
+        """
         backend = self._gateway.health().get("backend")
         emulated = isinstance(backend, dict) and bool(backend.get("emulator"))
-        return {"service": SERVICE, "status": "ok", "emulator": emulated} | ({"warning": _EMULATOR_WARNING} if emulated else {})
+        return {"service": SERVICE, "status": "ok", "emulator": emulated} | (
+            {"warning": _EMULATOR_WARNING} if emulated else {}
+        )
 
     async def ready(self) -> JSONResponse:
         """200 when work can be taken, 503 with the reason otherwise."""
         ready, reason = self._gateway.ready()
         fault = self._gateway.cannot_write()
         if fault and ready:
-            ready, reason = False, f"the store cannot be written ({fault}); jobs, files and the request log are not available"
+            ready, reason = (
+                False,
+                (
+                    f"the store cannot be written ({fault}); jobs, files and the request log are"
+                    " not available"
+                ),
+            )
         if ready:
             return JSONResponse({"ready": True})
-        return JSONResponse({"ready": False, "error": reason}, status_code=503, headers={"retry-after": "5"})
+        return JSONResponse(
+            {"ready": False, "error": reason}, status_code=503, headers={"retry-after": "5"}
+        )
 
     async def metrics(self) -> Response:
         """Everything that is counted, for Prometheus."""
@@ -213,8 +265,13 @@ class StatusPages:
             raise NotFound("there is no such request")
         return {"request_id": request_id, "cancelled": cancelled}
 
-    async def cancel_caller(self, query: Annotated[CancelQuery, Query()], caller: Caller) -> dict[str, object]:
-        """Cancel all that a caller has waiting or running. Raises Forbidden for others' but for an admin, StorageUnavailable."""
+    async def cancel_caller(
+        self, query: Annotated[CancelQuery, Query()], caller: Caller
+    ) -> dict[str, object]:
+        """Cancel all that a caller has waiting or running.
+
+        Raises Forbidden for others' but for an admin, StorageUnavailable.
+        """
         whose = caller.caller if query.caller is None else query.caller
         if whose != caller.caller and not caller.admin:
             raise Forbidden("this key can only cancel its own requests; others need an admin key")
@@ -223,7 +280,10 @@ class StatusPages:
         return {"caller": whose, "cancelled": len(requests) + jobs + batches, **gone}
 
     async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
-        """Items that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        """Items that have ended, latest first.
+
+        Raises BadRequest, NotFound where no log is kept, StorageUnavailable.
+        """
         history, (since, until) = self._history(), self._between(query)
         if not caller.admin and query.caller not in (None, caller.caller):
             return {"items": []}
@@ -239,19 +299,32 @@ class StatusPages:
         return {"items": [asdict(each) for each in found]}
 
     async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
-        """Swaps that have ended, latest first. Raises BadRequest, NotFound where no log is kept, StorageUnavailable."""
+        """Swaps that have ended, latest first.
+
+        Raises BadRequest, NotFound where no log is kept, StorageUnavailable.
+        """
         history, (since, until) = self._history(), self._between(query)
-        found = await history.swaps(since_wall_s=since, until_wall_s=until, limit=query.limit, skip=query.skip)
+        found = await history.swaps(
+            since_wall_s=since, until_wall_s=until, limit=query.limit, skip=query.skip
+        )
         return {"swaps": [asdict(swap) for swap in found]}
 
-    async def history(self, query: Annotated[HistoryQuery, Query()], caller: Caller) -> dict[str, object]:
-        """Requests, waits, tokens and swaps of the last day, week or month; an admin's is that of all callers.
+    async def history(
+        self, query: Annotated[HistoryQuery, Query()], caller: Caller
+    ) -> dict[str, object]:
+        """Requests, waits, tokens and swaps of the last day, week or month; an admin's is that of
+        all callers.
 
         Raises NotFound where no log is kept, StorageUnavailable.
         """
-        (hours, width_hours), last_hour = WINDOWS_HOURS[query.window], int(self._gateway.clock.wall() // 3600)
+        (hours, width_hours), last_hour = (
+            WINDOWS_HOURS[query.window],
+            int(self._gateway.clock.wall() // 3600),
+        )
         owner = None if caller.admin else caller.caller
-        used = await self._history().used(last_hour=last_hour, hours=hours, width_hours=width_hours, caller=owner)
+        used = await self._history().used(
+            last_hour=last_hour, hours=hours, width_hours=width_hours, caller=owner
+        )
         return {"window": query.window, "bucket_s": width_hours * 3600, **used}
 
     def _history(self) -> InvocationHistory:
@@ -262,17 +335,30 @@ class StatusPages:
     def _between(self, query: LogQuery | SwapsQuery) -> tuple[float, float | None]:
         now_wall_s = self._gateway.clock.wall()
         since = 0.0 if query.since is None else instant_wall_s("since", query.since, now_wall_s)
-        return since, None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
+        return since, (
+            None if query.until is None else instant_wall_s("until", query.until, now_wall_s)
+        )
 
 
 def _rendered(models: list[dict[str, object]]) -> bytes:
-    """Some models at a time: each call into C keeps the interpreter's lock, and so the loop waiting."""
+    """Some models at a time: each call into C keeps the interpreter's lock, and so the loop
+    waiting.
+    """
     starts = range(0, len(models), _RENDERED_MODELS)
-    pieces = (json.dumps(models[start : start + _RENDERED_MODELS], ensure_ascii=False, separators=(",", ":")) for start in starts)
+    pieces = (
+        json.dumps(
+            models[start : start + _RENDERED_MODELS], ensure_ascii=False, separators=(",", ":")
+        )
+        for start in starts
+    )
     return f'{{"models":[{",".join(piece[1:-1] for piece in pieces)}]}}'.encode()
 
 
-def _streamed(feed: StatusStream | DashboardFeed, request: Request, identity: Identity) -> StreamingResponse:
+def _streamed(
+    feed: StatusStream | DashboardFeed, request: Request, identity: Identity
+) -> StreamingResponse:
     listener = Listener(identity=identity, peer=request.peer, headers=request.headers)
     feed.listeners.check_room(listener)
-    return StreamingResponse(feed.frames(listener), media_type="text/event-stream", headers=_SSE_HEADERS)
+    return StreamingResponse(
+        feed.frames(listener), media_type="text/event-stream", headers=_SSE_HEADERS
+    )

@@ -1,4 +1,5 @@
-"""Status as server-sent events: a frame when something has changed, at most so often, and a heartbeat when nothing moves.
+"""Status as server-sent events: a frame when something has changed, at most so often, and a
+heartbeat when nothing moves.
 
 Changes are coalesced, and nothing is kept for a slow reader.
 """
@@ -29,7 +30,9 @@ ADMIN_ROOM = 8
 _HEARTBEAT = b": still here\n\n"
 
 Look = Callable[[bool], Awaitable[tuple[bytes | None, bool]]]
-"""Takes whether something has changed; gives a frame, where there is one to send, and whether to look again soon."""
+"""Takes whether something has changed; gives a frame, where there is one to send, and whether to
+look again soon.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,9 @@ class Listener:
 
 
 class Listeners:
-    """The open streams of one kind: each listener has a share, and each stream an event that ends it."""
+    """The open streams of one kind: each listener has a share, and each stream an event that ends
+    it.
+    """
 
     def __init__(self) -> None:
         self._open: dict[asyncio.Event, Listener] = {}
@@ -71,17 +76,30 @@ class Listeners:
             raise CapacityError(f"{len(self._open)} such streams are open; try again later")
 
     async def frames(
-        self, listener: Listener, streams: Sequence[AsyncIterator[int]], look: Look, interval_s: Callable[[], float], look_every_s: float
+        self,
+        listener: Listener,
+        streams: Sequence[AsyncIterator[int]],
+        look: Look,
+        interval_s: Callable[[], float],
+        look_every_s: float,
     ) -> AsyncGenerator[bytes]:
-        """What is sent to one listener: `look` at every change of these streams, the present state first, and now and then without one."""
+        """What is sent to one listener: `look` at every change of these streams, the present state
+        first, and now and then without one.
+        """
         over = self.add(listener)
-        signs: list[asyncio.Future[Any]] = [asyncio.ensure_future(next_of(stream)) for stream in streams]
+        signs: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(next_of(stream)) for stream in streams
+        ]
         ended = asyncio.ensure_future(over.wait())
         loop = asyncio.get_running_loop()
         sent_at, again = loop.time(), False
         try:
             while True:
-                await asyncio.wait({ended, *signs}, timeout=0 if again else look_every_s, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {ended, *signs},
+                    timeout=0 if again else look_every_s,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
                 changed = [index for index, sign in enumerate(signs) if sign.done()]
                 if ended.done() or not all(signs[index].result() for index in changed):
                     return
@@ -100,7 +118,9 @@ class Listeners:
                 waiting.cancel()
 
     def add(self, listener: Listener) -> asyncio.Event:
-        """A stream that begins; it ends when the event is set, at once where many have come since `check_room`."""
+        """A stream that begins; it ends when the event is set, at once where many have come since
+        `check_room`.
+        """
         over = asyncio.Event()
         try:
             self.check_room(listener)
@@ -112,7 +132,9 @@ class Listeners:
         return over
 
     def reconsider(self, auth: AuthSettings) -> None:
-        """Other keys are in force: end the streams of those that were removed, or have other rights now."""
+        """Other keys are in force: end the streams of those that were removed, or have other rights
+        now.
+        """
         keyring = Keyring(auth)
         for over, listener in self._open.items():
             if not listener.may_stay(keyring):
@@ -134,7 +156,9 @@ class StatusStream:
 
     def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
         """`get_status()` as JSON, first the present one; comments as heartbeats."""
-        return self.listeners.frames(listener, [self._worker.changes()], self._look, lambda: MIN_INTERVAL_S, HEARTBEAT_S)
+        return self.listeners.frames(
+            listener, [self._worker.changes()], self._look, lambda: MIN_INTERVAL_S, HEARTBEAT_S
+        )
 
     async def _look(self, changed: bool) -> tuple[bytes | None, bool]:  # noqa: FBT001
         if not changed:

@@ -1,7 +1,9 @@
-"""From a submitted request to its last byte: stream the reply with its chunk boundaries, and free the model when the caller disconnects.
+"""From a submitted request to its last byte: stream the reply with its chunk boundaries, and free
+the model when the caller disconnects.
 
-The end of its connection is seen in every phase. A streaming caller to whom nothing was sent for a while gets a keepalive in its
-dialect; from the first one on, errors can only be reported inside the stream.
+The end of its connection is seen in every phase. A streaming caller to whom nothing was sent for a
+while gets a keepalive in its dialect; from the first one on, errors can only be reported inside the
+stream.
 """
 
 from __future__ import annotations
@@ -20,10 +22,20 @@ from hearth.types import EMULATOR_HEADER, Headers
 
 
 class Relay:
-    """One caller waiting for one reply; `model` is as the caller wrote it, `rewritten` what was changed in its body."""
+    """One caller waiting for one reply; `model` is as the caller wrote it, `rewritten` what was
+    changed in its body.
+    """
 
     def __init__(
-        self, gateway: Gateway, request: Request, ticket: Ticket, route: Route, model: str, *, streaming: bool, rewritten: tuple[str, ...]
+        self,
+        gateway: Gateway,
+        request: Request,
+        ticket: Ticket,
+        route: Route,
+        model: str,
+        *,
+        streaming: bool,
+        rewritten: tuple[str, ...],
     ) -> None:
         self._worker = gateway.worker
         self._clock = gateway.clock
@@ -40,7 +52,12 @@ class Relay:
         """The answer was begun with a declared length."""
         self._timer: asyncio.TimerHandle | None = None
         self._keeping_alive: asyncio.Task[None] | None = None
-        self._signs = Signs(route, model, ticket.request_id.removeprefix("req_"), request.headers.text(b"user-agent"))
+        self._signs = Signs(
+            route,
+            model,
+            ticket.request_id.removeprefix("req_"),
+            request.headers.text(b"user-agent"),
+        )
         self._frame_end = frame_end(route)
         self._tail = self._frame_end
 
@@ -95,7 +112,8 @@ class Relay:
         while not last:
             chunks = await reply.take()
             self._sending = True
-            last = not chunks or reply.complete  # asked once: it may become so while these are being sent, and then more has come
+            # asked once: it may become so while these are being sent, and then more has come
+            last = not chunks or reply.complete
             chunks = self._signs.passed(chunks, last=last)
             for chunk in chunks[:-1] if last else chunks:
                 await answer.chunk(chunk)
@@ -113,9 +131,9 @@ class Relay:
     async def _end_with_error(self, last: bytes) -> None:
         """End a stream with these bytes, an error.
 
-        On Ollama's own routes the body is left without its last chunk, so that the server closes the
-        connection: Open WebUI reads over an error line there and shows an answer that is empty, but
-        reports a connection that broke.
+        On Ollama's own routes the body is left without its last chunk, so that the server closes
+        the connection: Open WebUI reads over an error line there and shows an answer that is empty,
+        but reports a connection that broke.
         """
         if last:
             await self._request.answer.chunk(last)
@@ -124,17 +142,27 @@ class Relay:
 
     def _headers(self) -> Headers:
         """What is added to the backend's own headers; the request id comes first."""
-        headers: Headers = ((b"x-request-id", self._ticket.request_id.encode("ascii")), *ticket_headers(self._ticket))
+        headers: Headers = (
+            (b"x-request-id", self._ticket.request_id.encode("ascii")),
+            *ticket_headers(self._ticket),
+        )
         if self._ticket.served_by or not self._rewritten:
             return headers
-        return (*headers, (b"x-hearth-rewrote", ",".join(self._rewritten).encode("ascii", "replace")))
+        return (
+            *headers,
+            (b"x-hearth-rewrote", ",".join(self._rewritten).encode("ascii", "replace")),
+        )
 
     def _expected_mark(self) -> Headers:
         """The emulator's mark, before its head has come.
 
         Should an Ollama come first, a real answer has it, but no made-up one is without.
         """
-        return ((EMULATOR_HEADER, b"1"),) if self._worker.runtime.emulated and not self._ticket.served_by else ()
+        return (
+            ((EMULATOR_HEADER, b"1"),)
+            if self._worker.runtime.emulated and not self._ticket.served_by
+            else ()
+        )
 
     def _check_after(self, seconds: float) -> None:
         if self._timer is not None:
@@ -143,25 +171,34 @@ class Relay:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._check_idle)
 
     def _check_idle(self) -> None:
-        """Now and then, instead of a timer per chunk: where nothing was sent since the last time, a keepalive is."""
+        """Now and then, instead of a timer per chunk: where nothing was sent since the last time, a
+        keepalive is.
+        """
         if not self._was_sent and (self._keeping_alive is None or self._keeping_alive.done()):
             self._keeping_alive = asyncio.ensure_future(self._keep_alive())
         self._was_sent = False
         self._check_after(self._keepalive.every_s)
 
     async def _keep_alive(self) -> None:
-        """Only between frames: one that has been sent in part must go on with its own bytes. Nor while bytes of the answer wait."""
+        """Only between frames: one that has been sent in part must go on with its own bytes.
+
+        Nor while bytes of the answer wait.
+        """
         answer = self._request.answer
         if self._disconnected or self._sending or not self._tail.endswith(self._frame_end):
             return
         if not answer.started:
-            await answer.head(200, (*stream_headers(self._route), *self._expected_mark(), *self._headers()))
+            await answer.head(
+                200, (*stream_headers(self._route), *self._expected_mark(), *self._headers())
+            )
         await answer.chunk(self._signs.sign(self._clock.wall()))
 
     async def _fail(self, error: HearthError) -> None:
-        """Refuse with a status code while there still is one to choose; afterwards in the stream where the dialect has a way.
+        """Refuse with a status code while there still is one to choose; afterwards in the stream
+        where the dialect has a way.
 
-        Else the body stays unfinished, which closes the connection: with a declared length, or as one JSON document, it has no room.
+        Else the body stays unfinished, which closes the connection: with a declared length, or as
+        one JSON document, it has no room.
         """
         answer = self._request.answer
         if self._disconnected:
@@ -171,14 +208,22 @@ class Relay:
             await answer.whole(reply.status, reply.headers, reply.body)
         elif self._streaming and not self._has_length:
             lead = b"" if self._tail.endswith(self._frame_end) else self._frame_end
-            await self._end_with_error(lead + stream_error(self._route, error, self._request.request_id))
+            await self._end_with_error(
+                lead + stream_error(self._route, error, self._request.request_id)
+            )
 
 
 def ticket_headers(ticket: Ticket) -> Headers:
-    """What the headers of the answer say of an accepted request: its place, its wait, and who answers in place of the GPU."""
+    """What the headers of the answer say of an accepted request: its place, its wait, and who
+    answers in place of the GPU.
+    """
     headers: Headers = ((b"x-queue-position", b"%d" % ticket.position),)
     if ticket.estimated_wait_s is not None:
         headers = (*headers, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
     if ticket.is_rough:
         headers = (*headers, (b"x-estimated-wait-rough", b"true"))
-    return (*headers, (b"x-hearth-served-by", ticket.served_by.encode("ascii"))) if ticket.served_by else headers
+    return (
+        (*headers, (b"x-hearth-served-by", ticket.served_by.encode("ascii")))
+        if ticket.served_by
+        else headers
+    )

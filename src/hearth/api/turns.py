@@ -1,4 +1,6 @@
-"""Calls that are made so many in a turn of the event loop, so that thousands of them at once let everybody else in between."""
+"""Calls that are made so many in a turn of the event loop, so that thousands of them at once let
+everybody else in between.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from collections.abc import Callable
 
 
 class Turns:
-    """Makes calls in their order: at once, or where more than `most` come in one turn of the loop, in the next ones."""
+    """Makes calls in their order: at once, or where more than `most` come in one turn of the loop,
+    in the next ones.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,8 +1,10 @@
-"""Claude's Messages API through Anthropic's SDK, and what its models cost. Names errors; retries, budgets and texts are others' business.
+"""Claude's Messages API through Anthropic's SDK, and what its models cost. Names errors; retries,
+budgets and texts are others' business.
 
-The SDK takes 1.4 s of CPU to import, so that happens on first use and in a thread. It is only asked to sign, send and read lines: its
-retries are off (it sleeps through a `retry-after` of minutes inside a call), its models are not built, and it never looks at the
-environment for an address, a proxy or a key. Named by `bootstrap` only.
+The SDK takes 1.4 s of CPU to import, so that happens on first use and in a thread. It is only asked
+to sign, send and read lines: its retries are off (it sleeps through a `retry-after` of minutes
+inside a call), its models are not built, and it never looks at the environment for an address, a
+proxy or a key. Named by `bootstrap` only.
 """
 
 from __future__ import annotations
@@ -46,8 +48,15 @@ _CODES: dict[type[HearthError], tuple[str | int, ...]] = {
 }
 _BY_CODE = {code: cls for cls, codes in _CODES.items() for code in codes}
 """What an error is here, by its type and by its status, which counts first."""
-_ACCOUNT_SAYS = ("your credit balance", "you have reached your specified", "this organization has been disabled")
-"""How a 400 begins that is about the account, which has no code of its own. Further on such a text may quote the caller."""
+_ACCOUNT_SAYS = (
+    "your credit balance",
+    "you have reached your specified",
+    "this organization has been disabled",
+)
+"""How a 400 begins that is about the account, which has no code of its own.
+
+Further on such a text may quote the caller.
+"""
 _OUT_OF_MONEY = ("credit balance", "spend limit", "spend_limit", "billing")
 """In the text of a 429, which quotes nobody."""
 _MAX_TEXT = 300
@@ -63,8 +72,8 @@ class ClaudeExchange:
         """The data of every event.
 
         Raises:
-            HearthError: the stream says that it failed.
-            BackendGone: the connection broke; BackendProtocolError: something that is no event came.
+            HearthError: the stream says that it failed. BackendGone: the connection broke;
+            BackendProtocolError: something that is no event came.
         """
         from anthropic import AnthropicError  # noqa: PLC0415 - imported already, by whoever opened this
         from httpx2 import HTTPError, StreamError  # noqa: PLC0415
@@ -89,12 +98,17 @@ class ClaudeExchange:
 
 
 class ClaudeBackend:
-    """Clients of the API, one for each address and key that are in use. Must live on one event loop."""
+    """Clients of the API, one for each address and key that are in use.
+
+    Must live on one event loop.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], asyncio.Future[AsyncAnthropic]] = {}
 
-    async def open(self, call: CloudCall, sending: Callable[[], None] = lambda: None) -> ClaudeExchange:
+    async def open(
+        self, call: CloudCall, sending: Callable[[], None] = lambda: None
+    ) -> ClaudeExchange:
         """Send a call and read the answer's head; see `ports.CloudBackend`."""
         client = await self._client(call)
         from anthropic import APIConnectionError, APIStatusError, AsyncStream  # noqa: PLC0415 - imported in the thread
@@ -105,7 +119,13 @@ class ClaudeBackend:
                 _PATH,
                 cast_to=object,
                 content=_told(call.body, sending),
-                options={"headers": {"Content-Type": "application/json", "Content-Length": str(len(call.body))}, "max_retries": 0},
+                options={
+                    "headers": {
+                        "Content-Type": "application/json",
+                        "Content-Length": str(len(call.body)),
+                    },
+                    "max_retries": 0,
+                },
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
@@ -118,11 +138,15 @@ class ClaudeBackend:
         return ClaudeExchange(stream)
 
     async def _client(self, call: CloudCall) -> AsyncAnthropic:
-        """The client for the call's address and key; whoever comes first has it made, and leaving does not unmake it."""
+        """The client for the call's address and key; whoever comes first has it made, and leaving
+        does not unmake it.
+        """
         key = (call.base_url, call.api_key)
         making = self._clients.get(key)
         if making is None or (making.done() and making.exception() is not None):
-            making = self._clients[key] = asyncio.ensure_future(asyncio.to_thread(_new_client, call))
+            making = self._clients[key] = asyncio.ensure_future(
+                asyncio.to_thread(_new_client, call)
+            )
         return await asyncio.shield(making)
 
     async def aclose(self) -> None:
@@ -133,13 +157,18 @@ class ClaudeBackend:
 
 
 async def _told(body: bytes, sending: Callable[[], None]) -> AsyncIterator[bytes]:
-    """The body; `sending` is called once it is wanted, which is after the connection was made and the head was sent."""
+    """The body; `sending` is called once it is wanted, which is after the connection was made and
+    the head was sent.
+    """
     sending()
     yield body
 
 
 def _new_client(call: CloudCall) -> AsyncAnthropic:
-    """Imports the SDK and reads the certificates: for a thread. A connection is used once, so that none has gone stale unnoticed."""
+    """Imports the SDK and reads the certificates: for a thread.
+
+    A connection is used once, so that none has gone stale unnoticed.
+    """
     from anthropic import AsyncAnthropic  # noqa: PLC0415 - see above
     from httpx2 import AsyncClient, Limits, Timeout  # noqa: PLC0415
 
@@ -149,7 +178,13 @@ def _new_client(call: CloudCall) -> AsyncAnthropic:
         timeout=Timeout(None, connect=CONNECT_TIMEOUT_S),
         limits=Limits(max_connections=None, max_keepalive_connections=0),
     )
-    return AsyncAnthropic(api_key=call.api_key, base_url=call.base_url, max_retries=0, open_telemetry=False, http_client=http)
+    return AsyncAnthropic(
+        api_key=call.api_key,
+        base_url=call.base_url,
+        max_retries=0,
+        open_telemetry=False,
+        http_client=http,
+    )
 
 
 def _data_of(text: str) -> Mapping[str, object] | None:
@@ -166,7 +201,10 @@ def _data_of(text: str) -> Mapping[str, object] | None:
 
 
 def _error_of(body: object, error: APIStatusError | None) -> HearthError:
-    """What an error of the API means here. `error` is None for one inside a stream, whose status is 200 and says nothing."""
+    """What an error of the API means here.
+
+    `error` is None for one inside a stream, whose status is 200 and says nothing.
+    """
     reported = body.get("error") if isinstance(body, Mapping) else None
     said = reported if isinstance(reported, Mapping) else {}
     text = str(said.get("message", ""))[:_MAX_TEXT]
@@ -176,7 +214,10 @@ def _error_of(body: object, error: APIStatusError | None) -> HearthError:
     if cls in (BadRequest, BodyTooLarge, ModelNotFound):
         return cls(f"Claude says: {text}" if text else None)
     retry_after_s = None if error is None else _seconds(error.response.headers.get("retry-after"))
-    return cls(f"Claude failed ({said.get('type') or 'no reason given'})"[:_MAX_TEXT], retry_after_s=retry_after_s)
+    return cls(
+        f"Claude failed ({said.get('type') or 'no reason given'})"[:_MAX_TEXT],
+        retry_after_s=retry_after_s,
+    )
 
 
 def _is_about_the_account(cls: type[HearthError], text: str) -> bool:
@@ -207,12 +248,20 @@ def _seconds(header: str | None) -> float | None:
 # What the models cost.
 
 _KINDS = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok")
-_OF_INPUT = {"cache_read_mtok": Decimal("0.1"), "cache_write_mtok": Decimal("1.25"), "cache_write_1h_mtok": Decimal(2)}
-"""Anthropic's usual prices of its cache as multiples of the input price, for models whose entry does not say."""
+_OF_INPUT = {
+    "cache_read_mtok": Decimal("0.1"),
+    "cache_write_mtok": Decimal("1.25"),
+    "cache_write_1h_mtok": Decimal(2),
+}
+"""Anthropic's usual prices of its cache as multiples of the input price, for models whose entry
+does not say.
+"""
 
 
 async def price_of(model: str) -> Price | None:
-    """Today's price in the list that comes with `genai-prices` (its own updates stay off); None where it does not have the model."""
+    """Today's price in the list that comes with `genai-prices` (its own updates stay off); None
+    where it does not have the model.
+    """
     return await asyncio.to_thread(_price_of, model)
 
 
@@ -220,11 +269,16 @@ def _price_of(model: str) -> Price | None:
     from genai_prices import Usage, calc_price  # noqa: PLC0415 - 0.2 s of CPU, paid in a thread when first needed
 
     try:
-        found = calc_price(Usage(input_tokens=1, output_tokens=1), model, provider_id="anthropic").model_price
+        found = calc_price(
+            Usage(input_tokens=1, output_tokens=1), model, provider_id="anthropic"
+        ).model_price
     except LookupError:
         return None
     listed = {kind: getattr(found, kind, None) for kind in _KINDS}
-    usual = {kind: None if price is None else Decimal(getattr(price, "base", price)) for kind, price in listed.items()}
+    usual = {
+        kind: None if price is None else Decimal(getattr(price, "base", price))
+        for kind, price in listed.items()
+    }
     if not (usual["input_mtok"] and usual["output_mtok"]):
         return None
     # A price may depend on the length of the prompt; beyond the first tier, the dearest counts.
@@ -232,12 +286,18 @@ def _price_of(model: str) -> Price | None:
     starts = [tier.start for of in tiers.values() for tier in of]
     if not starts:
         return Price(usual=_rates(usual))
-    dearest = {kind: None if base is None else max([base, *(tier.price for tier in tiers[kind])]) for kind, base in usual.items()}
+    dearest = {
+        kind: None if base is None else max([base, *(tier.price for tier in tiers[kind])])
+        for kind, base in usual.items()
+    }
     return Price(usual=_rates(usual), long=_rates(dearest), long_from_tokens=min(starts))
 
 
 def _rates(prices: Mapping[str, Decimal | None]) -> Rates:
-    usd = {kind: float((prices["input_mtok"] or 0) * _OF_INPUT[kind] if price is None else price) for kind, price in prices.items()}
+    usd = {
+        kind: float((prices["input_mtok"] or 0) * _OF_INPUT[kind] if price is None else price)
+        for kind, price in prices.items()
+    }
     return Rates.in_usd(
         input_usd=usd["input_mtok"],
         output_usd=usd["output_mtok"],

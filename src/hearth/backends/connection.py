@@ -1,6 +1,7 @@
 """aiohttp's connections, and what a generation needs of them beyond what aiohttp promises.
 
-aiohttp 3.14 has no public way to any of this; the conformance suite in `tests/backends` says when that changes.
+aiohttp 3.14 has no public way to any of this; the conformance suite in `tests/backends` says when
+that changes.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ from aiohttp.client_reqrep import ClientRequest
 from aiohttp.http_exceptions import HttpProcessingError
 
 MAX_UNREAD_HEADS = 16
-"""A server may say `100 Continue` as often as it likes, but parsing that without end would hold the loop."""
+"""A server may say `100 Continue` as often as it likes, but parsing that without end would hold the
+loop.
+"""
 
 
 class UsedConnection(aiohttp.ClientConnectionError):
-    """A connection from the pool was given for a request that wants a new one; nothing was sent on it."""
+    """A connection from the pool was given for a request that wants a new one; nothing was sent on
+    it.
+    """
 
 
 class Connection(ResponseHandler):
     """One TCP connection.
 
-    aiohttp leaves two things open here. Data that arrives while nothing is asked waits in the pool, and would be taken for
-    the answer to the next request: it ends the connection. And framing that breaks in the middle of a body is reported to
-    nobody, so whoever reads that body would wait for ever: it ends, and is `misframed`.
+    aiohttp leaves two things open here. Data that arrives while nothing is asked waits in the pool,
+    and would be taken for the answer to the next request: it ends the connection. And framing that
+    breaks in the middle of a body is reported to nobody, so whoever reads that body would wait for
+    ever: it ends, and is `misframed`.
 
     Attributes:
         calls: how many requests it has carried.
@@ -73,7 +79,12 @@ class Connection(ResponseHandler):
 
     def _report_misframing(self) -> None:
         body = self._body
-        if self.exception() is not None and body is not None and not body.is_eof() and body.exception() is None:
+        if (
+            self.exception() is not None
+            and body is not None
+            and not body.is_eof()
+            and body.exception() is None
+        ):
             self.misframed = body
             body.feed_eof()
 
@@ -98,7 +109,9 @@ class Request(ClientRequest):
 
 
 def open_session(*, connect_timeout_s: float, kept_for_s: float) -> aiohttp.ClientSession:
-    """A session that decides nothing by itself: no proxies, cookies, decoding, time limits or headers of its own."""
+    """A session that decides nothing by itself: no proxies, cookies, decoding, time limits or
+    headers of its own.
+    """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=kept_for_s)
     connector._factory = partial(Connection, connector._loop)  # type: ignore[assignment]  # noqa: SLF001
     return aiohttp.ClientSession(

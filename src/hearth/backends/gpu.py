@@ -1,7 +1,8 @@
-"""The card of this machine, read in a thread of its own, because drivers can take seconds and can hang for ever; and its two makes.
+"""The card of this machine, read in a thread of its own, because drivers can take seconds and can
+hang for ever; and its two makes.
 
-One thread, started with the first reading: while a call hangs, every further reading says so at once instead of hanging beside it. The
-thread never keeps the process alive.
+One thread, started with the first reading: while a call hangs, every further reading says so at
+once instead of hanging beside it. The thread never keeps the process alive.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ class GpuCard(Protocol):
 
 
 class GpuThread:
-    """The `GpuReader` of a real machine: the first of the cards, tried in this order at every reading, whose driver is there.
+    """The `GpuReader` of a real machine: the first of the cards, tried in this order at every
+    reading, whose driver is there.
 
-    Once one has answered, no later one is tried: where the driver of a large card is unloaded for a moment, the processor's graphics stay.
+    Once one has answered, no later one is tried: where the driver of a large card is unloaded for a
+    moment, the processor's graphics stay.
     """
 
     def __init__(self, cards: Sequence[GpuCard], *, timeout_s: float = READ_TIMEOUT_S) -> None:
@@ -62,7 +65,9 @@ class GpuThread:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.wrap_future(self._pending)
         except TimeoutError as error:
-            raise GpuUnavailable("timeout", f"the driver did not answer within {self._timeout_s:g} s") from error
+            raise GpuUnavailable(
+                "timeout", f"the driver did not answer within {self._timeout_s:g} s"
+            ) from error
 
     async def aclose(self) -> None:
         """Give the drivers back as soon as the thread comes to it, without waiting for that."""
@@ -78,7 +83,11 @@ class GpuThread:
             except GpuUnavailable as error:
                 pending.set_exception(error)
             except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything; its text may be anything too
-                pending.set_exception(GpuUnavailable("driver_error", f"reading the GPU failed with {type(error).__name__}"))
+                pending.set_exception(
+                    GpuUnavailable(
+                        "driver_error", f"reading the GPU failed with {type(error).__name__}"
+                    )
+                )
         for card in self._cards:
             card.close()
 
@@ -97,8 +106,9 @@ class GpuThread:
         raise missing or GpuUnavailable("no_driver")
 
 
-# NVIDIA's driver. Every getter is asked on its own, because which ones a card, a driver or a container supports differs; what is refused is
-# None. Only errors that say that the card or the driver is gone end the reading, and with it the session: the next one begins anew.
+# NVIDIA's driver. Every getter is asked on its own, because which ones a card, a driver or a
+# container supports differs; what is refused is None. Only errors that say that the card or the
+# driver is gone end the reading, and with it the session: the next one begins anew.
 
 _HELD_DOWN = {
     0x04: "power_cap",
@@ -109,7 +119,9 @@ _HELD_DOWN = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-"""Of NVML's clocks event reasons (nvml.h) those that hold a card down while it has work; idling and chosen clocks do not."""
+"""Of NVML's clocks event reasons (nvml.h) those that hold a card down while it has work; idling and
+chosen clocks do not.
+"""
 
 
 class NvmlCard:
@@ -142,7 +154,11 @@ class NvmlCard:
 def _opened(nvml: ModuleType, device: str) -> object:
     nvml.nvmlInit()
     try:
-        handle: object = nvml.nvmlDeviceGetHandleByIndex(int(device)) if device.isdigit() else nvml.nvmlDeviceGetHandleByUUID(device)
+        handle: object = (
+            nvml.nvmlDeviceGetHandleByIndex(int(device))
+            if device.isdigit()
+            else nvml.nvmlDeviceGetHandleByUUID(device)
+        )
     except nvml.NVMLError:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
@@ -180,10 +196,18 @@ def _reading(nvml: ModuleType, handle: object) -> GpuReading:
         temperature_c=_within(temperature_c, 1, 150),
         power_w=_within(ask(nvml.nvmlDeviceGetPowerUsage), 0, 5_000_000, per=1000.0),
         power_limit_w=_within(ask(nvml.nvmlDeviceGetEnforcedPowerLimit), 0, 5_000_000, per=1000.0),
-        throttle_reasons=None if reasons is None else tuple(word for bit, word in _HELD_DOWN.items() if reasons & bit),
+        throttle_reasons=None
+        if reasons is None
+        else tuple(word for bit, word in _HELD_DOWN.items() if reasons & bit),
     )
-    # A card in trouble may go on to say its name, and answer every other question with "unknown error".
-    if refusals and {reading.total_mib, reading.utilisation_pct, reading.temperature_c, reading.power_w} == {None}:
+    # A card in trouble may go on to say its name, and answer every other question with "unknown
+    # error".
+    if refusals and {
+        reading.total_mib,
+        reading.utilisation_pct,
+        reading.temperature_c,
+        reading.power_w,
+    } == {None}:
         raise refusals[-1]
     return reading
 
@@ -201,7 +225,8 @@ def _memory(nvml: ModuleType, ask: Callable[..., Any]) -> tuple[float | None, fl
 def _processes(nvml: ModuleType, ask: Callable[..., Any]) -> tuple[GpuProcess, ...] | None:
     """Compute and graphics programs; one that is both is listed once, with the larger number.
 
-    By the versioned names: the others raise something that is no NVMLError where the driver is older.
+    By the versioned names: the others raise something that is no NVMLError where the driver is
+    older.
     """
     compute = ask(nvml.nvmlDeviceGetComputeRunningProcesses_v3)
     graphics = ask(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3)
@@ -212,7 +237,10 @@ def _processes(nvml: ModuleType, ask: Callable[..., Any]) -> tuple[GpuProcess, .
         said = None if process.usedGpuMemory is None else process.usedGpuMemory / MIB
         known = held.get(process.pid)
         held[process.pid] = said if known is None else max(known, said or 0.0)
-    return tuple(GpuProcess(pid=pid, name=_name_of(nvml, pid), used_mib=used_mib) for pid, used_mib in held.items())
+    return tuple(
+        GpuProcess(pid=pid, name=_name_of(nvml, pid), used_mib=used_mib)
+        for pid, used_mib in held.items()
+    )
 
 
 def _name_of(nvml: ModuleType, pid: int) -> str:
@@ -224,7 +252,9 @@ def _name_of(nvml: ModuleType, pid: int) -> str:
 
 
 def _within(value: float | None, low: float, high: float, *, per: float = 1.0) -> float | None:
-    """A number that can be true, in the wanted unit; drivers in trouble say things like 4294967295."""
+    """A number that can be true, in the wanted unit; drivers in trouble say things like
+    4294967295.
+    """
     return None if value is None or not low <= value <= high else value / per
 
 
@@ -247,7 +277,9 @@ def _fault_of(nvml: ModuleType, error: Any) -> GpuFault:  # noqa: ANN401 - pynvm
 
 
 class AmdCard:
-    """An AMD card through the files of its kernel driver, by its number among them (by any name the first); it lists no processes."""
+    """An AMD card through the files of its kernel driver, by its number among them (by any name the
+    first); it lists no processes.
+    """
 
     def __init__(self, device: str, root: Path = SYSFS) -> None:
         self._index = int(device) if device.isdigit() else 0
@@ -255,11 +287,14 @@ class AmdCard:
 
     def read(self) -> GpuReading:
         found = (path.parent for path in self._root.glob("card[0-9]*/device/mem_info_vram_total"))
-        cards = sorted(found, key=lambda device: (len(device.parent.name), device.parent.name))  # card2 before card10
+        # card2 before card10
+        cards = sorted(found, key=lambda device: (len(device.parent.name), device.parent.name))
         if not cards:
             raise GpuUnavailable("no_driver", "the amdgpu driver has no GPU")
         if self._index >= len(cards):
-            raise GpuUnavailable("no_such_device", f"there are {len(cards)} AMD GPUs, counted from 0")
+            raise GpuUnavailable(
+                "no_such_device", f"there are {len(cards)} AMD GPUs, counted from 0"
+            )
         return _amd_reading(cards[self._index])
 
     def close(self) -> None:
@@ -267,7 +302,10 @@ class AmdCard:
 
 
 def _amd_reading(card: Path) -> GpuReading:
-    total_mib, used_mib = _number(card / "mem_info_vram_total", MIB), _number(card / "mem_info_vram_used", MIB)
+    total_mib, used_mib = (
+        _number(card / "mem_info_vram_total", MIB),
+        _number(card / "mem_info_vram_used", MIB),
+    )
     if not total_mib:
         raise GpuUnavailable("gpu_lost", "the amdgpu driver does not report the memory size")
     sensors = next(iter(sorted(card.glob("hwmon/hwmon*"))), card)

@@ -1,9 +1,12 @@
-"""The data path to Ollama: bytes in, bytes out, by aiohttp's client, with one call at a time on a connection.
+"""The data path to Ollama: bytes in, bytes out, by aiohttp's client, with one call at a time on a
+connection.
 
-Leaving is how a generation is cancelled, so a call that is left aborts its connection: an orderly close first flushes what is unsent,
-which never ends while the other side has stopped reading. llama-server closes after each stream while announcing keep-alive; so a kept
-connection that proves dead before a byte of the answer has come is replaced, once. Nothing else is ever sent twice; no redirect is
-followed, no body decoded, no proxy of the environment asked, and only connecting has a time limit.
+Leaving is how a generation is cancelled, so a call that is left aborts its connection: an orderly
+close first flushes what is unsent, which never ends while the other side has stopped reading.
+llama-server closes after each stream while announcing keep-alive; so a kept connection that proves
+dead before a byte of the answer has come is replaced, once. Nothing else is ever sent twice; no
+redirect is followed, no body decoded, no proxy of the environment asked, and only connecting has a
+time limit.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from hearth.errors import (
 from hearth.types import EMULATOR_HEADER, BackendCall, Headers
 
 MAX_LINE_BYTES = 16 * 1024**2
-"""Of a streamed body; a native done line with the `context` of a long conversation takes a few MiB."""
+"""Of a streamed body; a native done line with the `context` of a long conversation takes a few
+MiB.
+"""
 MAX_BODY_BYTES = 1024**3
 KEPT_FOR_S = 60.0
 HEADS = 64
@@ -36,13 +41,23 @@ HEADS = 64
 PATH = re.compile(r"/[!\"$-~]*")
 """A fragment (`#`) is no part of what can be asked for."""
 HOLD_BYTES = 64 * 1024
-"""Parts of one HTTP chunk are joined up to this size, and a request's body is sent in pieces of it."""
+"""Parts of one HTTP chunk are joined up to this size, and a request's body is sent in pieces of
+it.
+"""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 STREAMED = (b"application/x-ndjson", b"text/event-stream")
 
 HOP_BY_HOP = frozenset(
     {
-        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer"),
+        *(
+            b"connection",
+            b"keep-alive",
+            b"proxy-authenticate",
+            b"proxy-authorization",
+            b"proxy-connection",
+            b"te",
+            b"trailer",
+        ),
         *(b"transfer-encoding", b"upgrade"),
     }
 )
@@ -51,8 +66,16 @@ WRITTEN_HERE = frozenset({b"accept-encoding", b"content-length", b"expect", b"ho
 REFUSED_BY_OLLAMA = frozenset({b"origin"})
 """An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
 NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_HERE | REFUSED_BY_OLLAMA
-NOT_RETURNED = HOP_BY_HOP | {b"set-cookie", b"x-request-id", b"x-queue-position", b"x-estimated-wait-seconds", b"x-estimated-wait-rough"}
-"""In answers: a model server sets no cookie for Hearth's own host, and says nothing in Hearth's name."""
+NOT_RETURNED = HOP_BY_HOP | {
+    b"set-cookie",
+    b"x-request-id",
+    b"x-queue-position",
+    b"x-estimated-wait-seconds",
+    b"x-estimated-wait-rough",
+}
+"""In answers: a model server sets no cookie for Hearth's own host, and says nothing in Hearth's
+name.
+"""
 WRITTEN_BY_HEARTH_PREFIXES = (b"access-control-", b"x-hearth-")
 Fields: TypeAlias = "tuple[tuple[str, str], ...]"
 """Of a request's head, in the order in which they are sent."""
@@ -60,12 +83,13 @@ _LINE_BREAK = re.compile(rb"[\r\n\0]")
 
 
 class OllamaBackend:
-    """`GenerationBackend` over HTTP/1.1 at `http://host:port`, with a path prefix where a proxy wants one; ConfigError for no such URL.
+    """`GenerationBackend` over HTTP/1.1 at `http://host:port`, with a path prefix where a proxy
+    wants one; ConfigError for no such URL.
 
     Args:
-        connect_timeout_s: name resolution and connection together.
-        max_body_bytes, max_line_bytes: a larger body, or line of a streamed one, ends with BackendProtocolError.
-        kept_for_s: how long a connection that is not used is kept.
+        connect_timeout_s: name resolution and connection together. max_body_bytes, max_line_bytes:
+        a larger body, or line of a streamed one, ends with BackendProtocolError. kept_for_s: how
+        long a connection that is not used is kept.
     """
 
     def __init__(
@@ -85,7 +109,10 @@ class OllamaBackend:
         self._is_closed = False
 
     def turn_to(self, base_url: str) -> None:
-        """Send every later call there; those under way end where they are. ConfigError for no such URL."""
+        """Send every later call there; those under way end where they are.
+
+        ConfigError for no such URL.
+        """
         url = _parsed(base_url)
         self._origin = url.origin()
         self._prefix = url.raw_path.rstrip("/")
@@ -93,12 +120,13 @@ class OllamaBackend:
         self._head = lru_cache(HEADS)(self._written)
 
     async def open(self, call: BackendCall) -> Answer:
-        """As the port says. Of the headers, hop-by-hop fields, Origin and everything that could be a caller's key stay here.
+        """As the port says. Of the headers, hop-by-hop fields, Origin and everything that could be
+        a caller's key stay here.
 
         Raises:
             BackendUnreachable: no connection in time; BackendGone: it ended before a head was read.
-            BackendProtocolError: a redirect, an encoded body, a head that is too large or no HTTP at all.
-            BadRequest: the path or a header is not fit to be sent.
+            BackendProtocolError: a redirect, an encoded body, a head that is too large or no HTTP
+            at all. BadRequest: the path or a header is not fit to be sent.
         """
         if self._is_closed:
             raise BackendGone("The connection to the model server was closed.")
@@ -113,7 +141,10 @@ class OllamaBackend:
         return answer
 
     async def aclose(self) -> None:
-        """End all connections. Whoever waits for an answer, or asks for one afterwards, gets BackendGone."""
+        """End all connections.
+
+        Whoever waits for an answer, or asks for one afterwards, gets BackendGone.
+        """
         self._is_closed = True
         for answer in tuple(self._answers):
             answer.close()
@@ -121,12 +152,16 @@ class OllamaBackend:
             await self._session.close()
 
     def _answer(self, *, wants_new: bool = False) -> Answer:
-        answer = Answer(self._address, wants_new=wants_new, on_closed=self._answers.discard, **self._limits)
+        answer = Answer(
+            self._address, wants_new=wants_new, on_closed=self._answers.discard, **self._limits
+        )
         self._answers.add(answer)
         return answer
 
     async def _ask(self, answer: Answer, call: BackendCall) -> None:
-        """Send the call and wait for the answer's head; one that fails or is not waited for ends its connection."""
+        """Send the call and wait for the answer's head; one that fails or is not waited for ends
+        its connection.
+        """
         try:
             if self._session is None:
                 self._session = open_session(**self._times)
@@ -140,7 +175,10 @@ class OllamaBackend:
         """Where a request goes and the head that it has, but for the length of its body."""
         if not PATH.fullmatch(path):
             raise BadRequest("The path is not a plain URL path.")
-        fields = [(name.decode("utf-8", "replace"), value.decode("utf-8", "replace")) for name, value in to_send(headers)]
+        fields = [
+            (name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
+            for name, value in to_send(headers)
+        ]
         url = URL(f"{self._origin}{self._prefix}{path}", encoded=True)
         return url, (*fields, ("Accept-Encoding", "identity"))
 
@@ -156,7 +194,8 @@ def _parsed(base_url: str) -> URL:
 
 
 def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The caller's fields that a model server may see, names in lower case as given: none that could be a key.
+    """The caller's fields that a model server may see, names in lower case as given: none that
+    could be a key.
 
     Raises BadRequest: a field carries a line break.
     """
@@ -167,13 +206,25 @@ def to_send(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def to_return(fields: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """End-to-end fields of an answer in wire order; which pages may read it is for Hearth to say (`server.allowed_origins`)."""
+    """End-to-end fields of an answer in wire order; which pages may read it is for Hearth to say
+    (`server.allowed_origins`).
+    """
     kept = _without(NOT_RETURNED, fields)
-    return tuple([field for field in kept if field[0] == EMULATOR_HEADER or not field[0].startswith(WRITTEN_BY_HEARTH_PREFIXES)])
+    return tuple(
+        [
+            field
+            for field in kept
+            if field[0] == EMULATOR_HEADER or not field[0].startswith(WRITTEN_BY_HEARTH_PREFIXES)
+        ]
+    )
 
 
-def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """All fields but those of these names, and those that belong to the connection because it says so (RFC 9110, section 7.6.1)."""
+def _without(
+    names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]
+) -> list[tuple[bytes, bytes]]:
+    """All fields but those of these names, and those that belong to the connection because it says
+    so (RFC 9110, section 7.6.1).
+    """
     for name, value in fields:
         if name == b"connection":
             names = names.union(option.strip().lower() for option in value.split(b","))
@@ -181,7 +232,8 @@ def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes]]) -> 
 
 
 class Answer:
-    """The `Exchange` of one call. Not to be shared between tasks, except that any task may `close` it.
+    """The `Exchange` of one call. Not to be shared between tasks, except that any task may `close`
+    it.
 
     Args:
         wants_new: it is not to come on a connection that has carried another call.
@@ -228,21 +280,29 @@ class Answer:
     def _connection(self) -> Connection | None:
         return None if self._request is None else self._request.connection
 
-    async def ask(self, session: aiohttp.ClientSession, call: BackendCall, url: URL, headers: Fields) -> None:
+    async def ask(
+        self, session: aiohttp.ClientSession, call: BackendCall, url: URL, headers: Fields
+    ) -> None:
         """Send a call and wait for status and headers.
 
         Raises:
-            BackendUnreachable: there is no connection.
-            BackendGone: the connection ended before.
-            BackendProtocolError: it is no HTTP, its head is too large, or it is an answer that is not for us.
-            BadRequest: a header is not fit to be sent.
+            BackendUnreachable: there is no connection. BackendGone: the connection ended before.
+            BackendProtocolError: it is no HTTP, its head is too large, or it is an answer that is
+            not for us. BadRequest: a header is not fit to be sent.
         """
         body: bytes | AsyncIterator[bytes] | None = call.body or None
         if len(call.body) > HOLD_BYTES:
             body = _pieces(call.body)
             headers = (*headers, ("Content-Length", str(len(call.body))))
         try:
-            response = await session.request(call.method, url, headers=headers, data=body, allow_redirects=False, middlewares=(self._send,))
+            response = await session.request(
+                call.method,
+                url,
+                headers=headers,
+                data=body,
+                allow_redirects=False,
+                middlewares=(self._send,),
+            )
         except ValueError as error:
             raise BadRequest("A header contains a character that cannot be sent.") from error
         self._take_head(response)
@@ -264,8 +324,12 @@ class Answer:
         if self._connection is not None:
             self._connection.carry(self._body)
 
-    async def _send(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-        """As aiohttp's middleware: sees what the request is sent on, and keeps aiohttp from sending it twice."""
+    async def _send(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """As aiohttp's middleware: sees what the request is sent on, and keeps aiohttp from sending
+        it twice.
+        """
         self._request = cast("Request", request)
         self._request.wants_new = self._wants_new
         while True:
@@ -277,20 +341,26 @@ class Answer:
                 raise self._meant_by(error) from error
 
     async def take(self) -> tuple[bytes, ...]:
-        """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as it comes where it is not chunked.
+        """The body in the backend's own HTTP chunks (large ones in pieces of at least 64 KiB); as
+        it comes where it is not chunked.
 
-        A body with neither chunks nor a length is whole wherever its connection ends (RFC 9112, section 6.3): only the terminator of
-        its dialect tells.
+        A body with neither chunks nor a length is whole wherever its connection ends (RFC 9112,
+        section 6.3): only the terminator of its dialect tells.
 
         Raises:
-            BackendGone: the body ended short of its framing.
-            BackendProtocolError: the framing is garbage, or the body or one line of a stream is larger than any answer.
+            BackendGone: the body ended short of its framing. BackendProtocolError: the framing is
+            garbage, or the body or one line of a stream is larger than any answer.
         """
         chunks: list[bytes] = []
         while not self._ended and not (chunks and self._read_bytes >= self._body.total_bytes):
             part, is_chunk_over = await self._next_part()
             self._part = self._part + part if self._part else part
-            if not self._is_chunked or is_chunk_over or self._ended or len(self._part) >= HOLD_BYTES:
+            if (
+                not self._is_chunked
+                or is_chunk_over
+                or self._ended
+                or len(self._part) >= HOLD_BYTES
+            ):
                 chunk, self._part = self._part, b""
                 if chunk and self._fits(chunk):
                     chunks.append(chunk)
@@ -355,7 +425,9 @@ class Answer:
     def _meant_by(self, error: Exception) -> BackendError:
         """Ours for an error of aiohttp, whose own text has the URL."""
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return BackendUnreachable(f"The model server at {self._address} has a certificate that nobody vouches for.")
+            return BackendUnreachable(
+                f"The model server at {self._address} has a certificate that nobody vouches for."
+            )
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return BackendUnreachable(f"The model server at {self._address} cannot be reached.")
         if isinstance(error, aiohttp.ClientResponseError):

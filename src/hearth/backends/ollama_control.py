@@ -1,8 +1,10 @@
-"""The control path to Ollama: what is installed, what is in memory, load this, drop that. It decides nothing about when to swap.
+"""The control path to Ollama: what is installed, what is in memory, load this, drop that. It
+decides nothing about when to swap.
 
-What changes something goes through the official client, by way of `OllamaBackend`: httpx's own connections would take three times as much
-of the loop that everybody waits for. What only reads is plain JSON, and an answer that is not Ollama's is named. The rules of
-`/api/generate` with an empty prompt, `/api/embed` with an empty input and `/api/ps` are those of Ollama's API page
+What changes something goes through the official client, by way of `OllamaBackend`: httpx's own
+connections would take three times as much of the loop that everybody waits for. What only reads is
+plain JSON, and an answer that is not Ollama's is named. The rules of `/api/generate` with an empty
+prompt, `/api/embed` with an empty input and `/api/ps` are those of Ollama's API page
 (https://docs.ollama.com/api).
 """
 
@@ -50,7 +52,12 @@ PROCESSES = re.compile(r"ollama.*|llama-server.*")
 """Since 0.30 a model runs in a `llama-server`, before that in an `ollama`."""
 VERSION, INSTALLED, RESIDENT, SHOW = "/api/version", "/api/tags", "/api/ps", "/api/show"
 _A_LIST = "an object with the list `models`"
-EXPECTED = {VERSION: "an object with `version`", INSTALLED: _A_LIST, RESIDENT: _A_LIST, SHOW: "an object"}
+EXPECTED = {
+    VERSION: "an object with `version`",
+    INSTALLED: _A_LIST,
+    RESIDENT: _A_LIST,
+    SHOW: "an object",
+}
 
 
 class _DataPath:
@@ -64,8 +71,13 @@ class _DataPath:
 
         headers = tuple((name.lower(), value) for name, value in request.headers.raw)
         path = request.url.raw_path.decode("ascii")
-        answer, body = await _whole(self._backend, BackendCall(method=request.method, path=path, headers=headers, body=request.content))
-        return httpx.Response(answer.status, headers=list(answer.headers), content=body, request=request)
+        answer, body = await _whole(
+            self._backend,
+            BackendCall(method=request.method, path=path, headers=headers, body=request.content),
+        )
+        return httpx.Response(
+            answer.status, headers=list(answer.headers), content=body, request=request
+        )
 
     async def aclose(self) -> None:
         await self._backend.aclose()
@@ -85,11 +97,13 @@ async def _whole(backend: OllamaBackend, call: BackendCall) -> tuple[Answer, byt
 class OllamaControl:
     """`ModelControl` by way of the official client.
 
-    Every call but `load` and `probe` runs in a task of its own and ends by itself, answered or timed out, whether or not anybody still
-    waits. Ollama aborts a load whose client has left: whoever calls `load` keeps it going.
+    Every call but `load` and `probe` runs in a task of its own and ends by itself, answered or
+    timed out, whether or not anybody still waits. Ollama aborts a load whose client has left:
+    whoever calls `load` keeps it going.
 
-    The reading methods raise BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`, which is BackendUnreachable
-    in `version`: that needs nothing of any model), BackendGone, BackendProtocolError (says which route answered what).
+    The reading methods raise BackendUnreachable (no connection), BackendTimeout (no answer within
+    `timeout_s`, which is BackendUnreachable in `version`: that needs nothing of any model),
+    BackendGone, BackendProtocolError (says which route answered what).
 
     Args:
         base_url: `http://host:port`.
@@ -97,7 +111,9 @@ class OllamaControl:
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
-        self._backend = OllamaBackend(base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES)
+        self._backend = OllamaBackend(
+            base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES
+        )
         self._timeout_s = timeout_s
         self._is_here = _is_here(base_url)
         self._last_list: tuple[int, bytes] | None = None
@@ -123,7 +139,9 @@ class OllamaControl:
         answer, said = await self._ask(INSTALLED)
         if (answer.status, said) != self._last_list:
             read = partial(_read, INSTALLED, answer, said, _installed_in)
-            self._installed = await asyncio.to_thread(read) if len(said) > LONG_LIST_BYTES else read()
+            self._installed = (
+                await asyncio.to_thread(read) if len(said) > LONG_LIST_BYTES else read()
+            )
             self._last_list = answer.status, said
         return self._installed
 
@@ -131,10 +149,16 @@ class OllamaControl:
         return await self._read(SHOW, _capabilities, {"model": model})
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        return await self._read(RESIDENT, lambda said: tuple(_resident(model) for model in _models(said)))
+        return await self._read(
+            RESIDENT, lambda said: tuple(_resident(model) for model in _models(said))
+        )
 
     async def memory_mib(self) -> float | None:
-        return await asyncio.to_thread(process_memory.resident_mib, PROCESSES) if self._is_here else None
+        return (
+            await asyncio.to_thread(process_memory.resident_mib, PROCESSES)
+            if self._is_here
+            else None
+        )
 
     async def load(self, model: str, options: LoadOptions) -> None:
         """As the port says: by an empty prompt; models that only embed, by an empty input."""
@@ -145,7 +169,11 @@ class OllamaControl:
         await self._owned(self._change(model, {"keep_alive": 0}, self._timeout_s))
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        limits = {"num_predict": 1} if options.num_ctx is None else {"num_predict": 1, "num_ctx": options.num_ctx}
+        limits = (
+            {"num_predict": 1}
+            if options.num_ctx is None
+            else {"num_predict": 1, "num_ctx": options.num_ctx}
+        )
         body = {"model": model, "prompt": " ", "raw": True, "stream": False, "options": limits}
         await self._client()
         try:
@@ -157,7 +185,10 @@ class OllamaControl:
         return True
 
     async def aclose(self) -> None:
-        """Drop the calls that still run and the client. Whoever awaits one of them gets BackendGone."""
+        """Drop the calls that still run and the client.
+
+        Whoever awaits one of them gets BackendGone.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -170,7 +201,9 @@ class OllamaControl:
         try:
             await _in_our_terms(self._generate_or_embed(model, wish), timeout_s)
         except BackendTimeout as error:
-            raise SwapFailed(f"The model server did not confirm within {timeout_s:g} s that it unloads {model}.") from error
+            raise SwapFailed(
+                f"The model server did not confirm within {timeout_s:g} s that it unloads {model}."
+            ) from error
         except (BackendGone, BackendProtocolError) as error:
             refusal = error.__cause__
             if not isinstance(refusal, ollama.ResponseError):
@@ -188,14 +221,18 @@ class OllamaControl:
                 raise
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
-    async def _read(self, path: str, understood: Callable[[Body], T], asked: Body | None = None) -> T:
+    async def _read(
+        self, path: str, understood: Callable[[Body], T], asked: Body | None = None
+    ) -> T:
         answer, said = await self._ask(path, asked)
         return _read(path, answer, said, understood)
 
     async def _ask(self, path: str, asked: Body | None = None) -> tuple[Answer, bytes]:
         body = b"" if asked is None else json.dumps(asked).encode()
         headers = () if asked is None else ((b"content-type", b"application/json"),)
-        return await self._owned(self._fetch(BackendCall(method=_method(path), path=path, headers=headers, body=body)))
+        return await self._owned(
+            self._fetch(BackendCall(method=_method(path), path=path, headers=headers, body=body))
+        )
 
     async def _fetch(self, call: BackendCall) -> tuple[Answer, bytes]:
         try:
@@ -207,7 +244,9 @@ class OllamaControl:
             raise BackendProtocolError(f"{call.method} {call.path}: {error.message}") from error
 
     async def _send(self, method: str, path: str, body: Body | None = None) -> httpx.Response:
-        """By the client's inner call: it has none for `/api/version`, and those for a load send more than a load needs."""
+        """By the client's inner call: it has none for `/api/version`, and those for a load send
+        more than a load needs.
+        """
         client = await self._client()
         answer: httpx.Response = await client._request_raw(method, path, json=body)  # type: ignore[no-untyped-call]  # noqa: SLF001
         return answer
@@ -228,15 +267,21 @@ class OllamaControl:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not report it when nobody awaits the call any more
+            # looked at, so that asyncio does not report it when nobody awaits the call any more
+            task.exception()
 
     async def _client(self) -> ollama.AsyncClient:
-        """The library takes a third of a second to import: with the first load, and in a thread, since callers wait then."""
+        """The library takes a third of a second to import: with the first load, and in a thread,
+        since callers wait then.
+        """
         async with self._opening:
             if self._opened is None:
                 library = await asyncio.to_thread(importlib.import_module, "ollama")
                 self._opened = library.AsyncClient(
-                    "http://model-server", transport=_DataPath(self._backend), trust_env=False, follow_redirects=False
+                    "http://model-server",
+                    transport=_DataPath(self._backend),
+                    trust_env=False,
+                    follow_redirects=False,
                 )
             return self._opened
 
@@ -247,7 +292,9 @@ def _is_here(base_url: str) -> bool:
 
 
 async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
-    """Await a call of the library and translate what it raises; BackendTimeout: no answer in time."""
+    """Await a call of the library and translate what it raises; BackendTimeout: no answer in
+    time.
+    """
     import ollama  # noqa: PLC0415 - see `OllamaControl._client`
 
     try:
@@ -257,10 +304,15 @@ async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float | None) -
         raise BackendTimeout from error
     except ollama.ResponseError as error:
         if str(error.error).lstrip().startswith("<"):  # of a proxy, and no reason to show anybody
-            raise BackendProtocolError(f"The model server answered {error.status_code} with HTML.") from None
-        raise BackendProtocolError(f"The model server answered {error.status_code}: {error.error}") from error
+            raise BackendProtocolError(
+                f"The model server answered {error.status_code} with HTML."
+            ) from None
+        raise BackendProtocolError(
+            f"The model server answered {error.status_code}: {error.error}"
+        ) from error
     except (ValueError, TypeError, AttributeError) as error:
-        # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets the library's parsing unprepared.
+        # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets
+        # the library's parsing unprepared.
         raise _no_answer() from error
 
 
@@ -284,7 +336,10 @@ def _read(path: str, answer: Answer, said: bytes, understood: Callable[[Body], T
     try:
         return understood(_json_object(answer.status, said))
     except _Odd as odd:
-        text = f"{_method(path)} {path} answered {answer.status} with {odd}; 200 with {EXPECTED[path]} was expected"
+        text = (
+            f"{_method(path)} {path} answered {answer.status} with {odd}; 200 with {EXPECTED[path]}"
+            " was expected"
+        )
         raise BackendProtocolError(f"{text}; ollama.url must lead to Ollama.") from odd
 
 
@@ -298,7 +353,13 @@ def _json_object(status: int, body: bytes) -> Body:
     return said
 
 
-_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a truth value",
+    type(None): "null",
+}
 
 
 def _kind_of(body: bytes) -> str:
@@ -368,7 +429,9 @@ def _capabilities(model: Body) -> frozenset[str] | None:
 
 
 def _resident(model: Body) -> ResidentModel:
-    """Ollama lists no capabilities here: an embedding model is known by its architecture (`nomic-bert`), or by its name."""
+    """Ollama lists no capabilities here: an embedding model is known by its architecture
+    (`nomic-bert`), or by its name.
+    """
     details = model.get("details") or {}
     if not isinstance(details, dict):
         raise _Odd("`details` that are no object")

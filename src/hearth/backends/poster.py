@@ -1,4 +1,5 @@
-"""Sends one post over HTTP and says what came back. Retries nothing, follows no redirect, uses no proxy.
+"""Sends one post over HTTP and says what came back. Retries nothing, follows no redirect, uses no
+proxy.
 
 The library's own texts name the URL, which is a secret: none of them leaves this module.
 """
@@ -37,13 +38,17 @@ def system_lookup(host: str, port: int) -> Found:
 
 
 class HttpPoster:
-    """The `Poster` of alerts and of webhooks, with a connection per post, since a kept one may be dead when it is needed.
+    """The `Poster` of alerts and of webhooks, with a connection per post, since a kept one may be
+    dead when it is needed.
 
     Args:
-        forbidden: whether nothing may be sent to an address, however it is written and whatever name leads there.
+        forbidden: whether nothing may be sent to an address, however it is written and whatever
+        name leads there.
     """
 
-    def __init__(self, forbidden: Callable[[str], bool] = lambda _: False, *, lookup: Lookup = system_lookup) -> None:
+    def __init__(
+        self, forbidden: Callable[[str], bool] = lambda _: False, *, lookup: Lookup = system_lookup
+    ) -> None:
         self._forbidden = forbidden
         self._lookup = lookup
         self._session: aiohttp.ClientSession | None = None
@@ -57,11 +62,17 @@ class HttpPoster:
             resolver = _DaemonResolver(guarded(self._lookup, self._forbidden))
             connector = aiohttp.TCPConnector(resolver=resolver, force_close=True)
             headers = {"User-Agent": f"hearth-gateway/{__version__}"}
-            self._session = aiohttp.ClientSession(connector=connector, trust_env=False, headers=headers)
+            self._session = aiohttp.ClientSession(
+                connector=connector, trust_env=False, headers=headers
+            )
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._session.post(
-                post.url, data=post.body, headers=post.headers, allow_redirects=False, timeout=timeout
+                post.url,
+                data=post.body,
+                headers=post.headers,
+                allow_redirects=False,
+                timeout=timeout,
             ) as response:
                 body = await response.content.read(MAX_ANSWER_BYTES)
                 answered = {name.lower(): value for name, value in response.headers.items()}
@@ -77,17 +88,30 @@ class HttpPoster:
 
 
 class _DaemonResolver(AbstractResolver):
-    """An aiohttp resolver that leaves the loop's own threads alone: a name server may hang, and they are few."""
+    """An aiohttp resolver that leaves the loop's own threads alone: a name server may hang, and
+    they are few.
+    """
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
 
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
         answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
-        threading.Thread(target=self._ask, args=(host, port, answer), name="hearth-dns", daemon=True).start()
+        threading.Thread(
+            target=self._ask, args=(host, port, answer), name="hearth-dns", daemon=True
+        ).start()
         flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return [
-            {"hostname": host, "host": address[0], "port": port, "family": kind, "proto": proto, "flags": flags}
+            {
+                "hostname": host,
+                "host": address[0],
+                "port": port,
+                "family": kind,
+                "proto": proto,
+                "flags": flags,
+            }
             for kind, _, proto, _, address in await answer
             if kind in {socket.AF_INET, socket.AF_INET6} and family in {kind, socket.AF_UNSPEC}
         ]
@@ -107,7 +131,9 @@ class _DaemonResolver(AbstractResolver):
 
 
 def guarded(lookup: Lookup, forbidden: Callable[[str], bool]) -> Lookup:
-    """The same; raises ForbiddenAddress for a name with a forbidden address. aiohttp connects to what this returns and to nothing else."""
+    """The same; raises ForbiddenAddress for a name with a forbidden address. aiohttp connects to
+    what this returns and to nothing else.
+    """
 
     def look_up(host: str, port: int) -> Found:
         found = lookup(host, port)
@@ -119,7 +145,9 @@ def guarded(lookup: Lookup, forbidden: Callable[[str], bool]) -> Lookup:
 
 
 def literal_address(host: str) -> str:
-    """The address that a host is, empty for a name. aiohttp asks no resolver for one, and the system reads `0xa9fea9fe` as one too."""
+    """The address that a host is, empty for a name. aiohttp asks no resolver for one, and the
+    system reads `0xa9fea9fe` as one too.
+    """
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -131,7 +159,9 @@ def literal_address(host: str) -> str:
 
 
 def _failure(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ForbiddenAddress):
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+        error.os_error, ForbiddenAddress
+    ):
         return FORBIDDEN_ADDRESS
     words: dict[type[Exception], str] = {
         TimeoutError: "timeout",

@@ -13,10 +13,11 @@ PROC = Path("/proc")
 
 
 def resident_mib(name: re.Pattern[str], proc: Path = PROC) -> float | None:
-    """What all programs hold whose name matches, None where none is seen: another machine, container or system.
+    """What all programs hold whose name matches, None where none is seen: another machine,
+    container or system.
 
-    A program's file that is mapped into memory counts as far as it was read, which is how models are
-    loaded. Takes some milliseconds.
+    A program's file that is mapped into memory counts as far as it was read, which is how models
+    are loaded. Takes some milliseconds.
     """
     pages, seen = 0, False
     with suppress(OSError):

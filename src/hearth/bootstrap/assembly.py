@@ -1,4 +1,6 @@
-"""A whole gateway, put together and not yet running: the store, adapters, and what runs beside it."""
+"""A whole gateway, put together and not yet running: the store, adapters, and what runs beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ STORE_CLOSE_TIMEOUT_S = 5.0
 def require_config(config: object) -> None:
     """Raises TypeError for what is no configuration: a path, say, or a mapping."""
     if not isinstance(config, GatewayConfig):
-        raise TypeError(f"config must be a GatewayConfig, as hearth.load_gateway_config(PATH) returns it, not {type(config).__name__}")
+        raise TypeError(
+            "config must be a GatewayConfig, as hearth.load_gateway_config(PATH) returns it, not"
+            f" {type(config).__name__}"
+        )
 
 
 async def build_gateway(
@@ -68,25 +73,36 @@ async def build_gateway(
     store: bool = False,
     watch: bool = False,
 ) -> Gateway:
-    """Assemble a gateway; nothing of it runs yet, except an emulator where one is needed and the store where one is asked for.
+    """Assemble a gateway; nothing of it runs yet, except an emulator where one is needed and the
+    store where one is asked for.
 
     Args:
-        backend_mode, ollama_url: instead of `backend.mode` and `ollama.url`.
-        sinks: take all events. Without any, stderr is told where the emulator answers.
-        store: keep a log on disk, where `storage.enabled` allows it; without it, no file is read or written.
-        watch: put what is saved to the configuration's file in force.
+        backend_mode, ollama_url: instead of `backend.mode` and `ollama.url`. sinks: take all
+        events. Without any, stderr is told where the emulator answers. store: keep a log on disk,
+        where `storage.enabled` allows it; without it, no file is read or written. watch: put what
+        is saved to the configuration's file in force.
 
     Raises:
         ConfigError: what the settings ask for is not installed.
         StorageRefused, StorageUnavailable: see `open_store`.
     """
     require_config(config)
-    settings, clock, events = config.settings, clock or SystemClock(), EventFanout(sinks or (StderrNotice(),))
+    settings, clock, events = (
+        config.settings,
+        clock or SystemClock(),
+        EventFanout(sinks or (StderrNotice(),)),
+    )
     async with AsyncExitStack() as closing:
         alerter = _open_alerter(settings, clock=clock, events=events, closing=closing)
         traces = open_telemetry(config, clock=clock, events=events, closing=closing)
-        log = await open_store(config, clock=clock, events=events, closing=closing) if store and settings.storage.enabled else None
-        identity, stop_emulator = await find_backend(settings, backend_mode, ollama_url, clock=clock, events=events, closing=closing)
+        log = (
+            await open_store(config, clock=clock, events=events, closing=closing)
+            if store and settings.storage.enabled
+            else None
+        )
+        identity, stop_emulator = await find_backend(
+            settings, backend_mode, ollama_url, clock=clock, events=events, closing=closing
+        )
         control, backend = _adapters(identity, settings, closing)
         log_path = None if log is None else database_path(settings.storage.path, os.environ)
         gateway = Gateway(
@@ -99,26 +115,43 @@ async def build_gateway(
             history=None if log is None else log.invocations,
             watching=FileWatch if watch else None,
             vet=_vet,
-            notes=(*_claim(identity, closing), *([] if log_path is None else directory_warnings(settings.storage.path, log_path))),
+            notes=(
+                *_claim(identity, closing),
+                *([] if log_path is None else directory_warnings(settings.storage.path, log_path)),
+            ),
         )
         _join_observers(gateway, alerter, traces, log_path)
-        learned = None if log is None else await _join_store(gateway, log, closing, emulated=identity.emulator)
-        standin = StandIn(gateway, backend=backend, control=control, learned=learned, stop_emulator=stop_emulator)
+        learned = (
+            None
+            if log is None
+            else await _join_store(gateway, log, closing, emulated=identity.emulator)
+        )
+        standin = StandIn(
+            gateway, backend=backend, control=control, learned=learned, stop_emulator=stop_emulator
+        )
         _join_computing(gateway, closing, identity, standin)
         gateway.on_stop.append(closing.pop_all().aclose)
         return gateway
 
 
-def _open_alerter(settings: Settings, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> GatewayAlerter:
+def _open_alerter(
+    settings: Settings, *, clock: Clock, events: EventFanout, closing: AsyncExitStack
+) -> GatewayAlerter:
     """First of all, so that it hears what goes wrong with the rest."""
-    alerter = GatewayAlerter(settings=settings.alerts, clock=clock, events=events, poster=HttpPoster())
+    alerter = GatewayAlerter(
+        settings=settings.alerts, clock=clock, events=events, poster=HttpPoster()
+    )
     closing.push_async_callback(alerter.aclose)
     events.subscribe(alerter)
     return alerter
 
 
-def _adapters(identity: BackendIdentity, settings: Settings, closing: AsyncExitStack) -> tuple[OllamaControl, OllamaBackend]:
-    """The two ways to the model server: one decides what is in memory, the other carries the work."""
+def _adapters(
+    identity: BackendIdentity, settings: Settings, closing: AsyncExitStack
+) -> tuple[OllamaControl, OllamaBackend]:
+    """The two ways to the model server: one decides what is in memory, the other carries the
+    work.
+    """
     control = OllamaControl(identity.url, timeout_s=CONTROL_TIMEOUT_S)
     backend = OllamaBackend(identity.url, connect_timeout_s=settings.ollama.connect_timeout_s)
     for adapter in (control, backend):
@@ -127,7 +160,9 @@ def _adapters(identity: BackendIdentity, settings: Settings, closing: AsyncExitS
 
 
 def _claim(identity: BackendIdentity, closing: AsyncExitStack) -> tuple[str, ...]:
-    """Claim the Ollama until `closing`; what the owner should know where another Hearth has claimed it, too."""
+    """Claim the Ollama until `closing`; what the owner should know where another Hearth has claimed
+    it, too.
+    """
     if identity.emulator:
         return ()
     claim, shared = claim_ollama(identity.url)
@@ -135,7 +170,9 @@ def _claim(identity: BackendIdentity, closing: AsyncExitStack) -> tuple[str, ...
     return (shared,) if shared else ()
 
 
-def _join_observers(gateway: Gateway, alerter: GatewayAlerter, traces: OtlpTraces | None, log_path: Path | None) -> None:
+def _join_observers(
+    gateway: Gateway, alerter: GatewayAlerter, traces: OtlpTraces | None, log_path: Path | None
+) -> None:
     """What looks on and decides nothing, in the order in which the status shows it."""
     join_alerts(gateway, alerter, None if log_path is None else log_path.parent)
     join_latency(gateway)
@@ -147,11 +184,19 @@ def _join_observers(gateway: Gateway, alerter: GatewayAlerter, traces: OtlpTrace
 
 def _vet(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
     """Blocks; see `hearth_problem`."""
-    return None if fresh.settings.ollama.url == old.settings.ollama.url else hearth_problem(fresh.settings.ollama.url)
+    return (
+        None
+        if fresh.settings.ollama.url == old.settings.ollama.url
+        else hearth_problem(fresh.settings.ollama.url)
+    )
 
 
-def _join_computing(gateway: Gateway, closing: AsyncExitStack, identity: BackendIdentity, standin: StandIn) -> None:
-    """Have `standin` look for the Ollama whose place the emulator takes, and have the GPU read where something computes on it."""
+def _join_computing(
+    gateway: Gateway, closing: AsyncExitStack, identity: BackendIdentity, standin: StandIn
+) -> None:
+    """Have `standin` look for the Ollama whose place the emulator takes, and have the GPU read
+    where something computes on it.
+    """
     if identity.instead_of:
         gateway.accompany("stand-in", standin.run)
     if gateway.config.settings.gpu.nvml and (identity.instead_of or not identity.emulator):
@@ -173,7 +218,9 @@ def _watch_gpu(gateway: Gateway, closing: AsyncExitStack, standin: StandIn | Non
         await over.wait()
         await begin().run()
 
-    gateway.accompany("gpu watch", begin().run if standin is None else partial(run_later, standin.over))
+    gateway.accompany(
+        "gpu watch", begin().run if standin is None else partial(run_later, standin.over)
+    )
 
 
 # The model server.
@@ -188,7 +235,8 @@ async def find_backend(
     events: EventFanout,
     closing: AsyncExitStack,
 ) -> tuple[BackendIdentity, Callable[[], Awaitable[None]]]:
-    """Where answers come from; where they are made up, an emulator that `closing` stops, and what stops it before.
+    """Where answers come from; where they are made up, an emulator that `closing` stops, and what
+    stops it before.
 
     Args:
         asked_mode, asked_url: instead of `backend.mode` and `ollama.url`.
@@ -202,14 +250,20 @@ async def find_backend(
         reason = f"nothing is configured, and nothing listens at {url}"
     if not reason:
         return BackendIdentity(mode=mode.value, url=url, emulator=False), _nothing_to_stop
-    from hearth.emulator import Emulator, default_profiles  # noqa: PLC0415 - a fifth of the imports, never needed beside an Ollama
+    from hearth.emulator import (  # noqa: PLC0415 - a fifth of the imports, never needed beside an Ollama
+        Emulator,
+        default_profiles,
+    )
 
     emulator = Emulator(default_profiles(), clock=clock)
     closing.push_async_callback(emulator.stop)
     own_url = await emulator.start("127.0.0.1", 0)
     events.emit(EmulatorStarted(at=clock.monotonic(), url=own_url, reason=reason))
     instead_of = url if mode is BackendMode.AUTO else ""
-    return BackendIdentity(mode=mode.value, url=own_url, emulator=True, instead_of=instead_of), emulator.stop
+    return (
+        BackendIdentity(mode=mode.value, url=own_url, emulator=True, instead_of=instead_of),
+        emulator.stop,
+    )
 
 
 async def _nothing_to_stop() -> None:
@@ -220,9 +274,15 @@ async def _nothing_to_stop() -> None:
 
 
 async def open_store(
-    config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack, connect: Connect = connect_writer
+    config: GatewayConfig,
+    *,
+    clock: Clock,
+    events: EventFanout,
+    closing: AsyncExitStack,
+    connect: Connect = connect_writer,
 ) -> Store:
-    """Open the store that the settings name, and have `closing` close it; `connect` opens the writing connection.
+    """Open the store that the settings name, and have `closing` close it; `connect` opens the
+    writing connection.
 
     Raises:
         StorageRefused: the file is not one that may be written; the message says what to do.
@@ -232,15 +292,26 @@ async def open_store(
     path = database_path(settings.storage.path, os.environ)
     tighten_own_directory(settings.storage.path, path)
     # The shortest time for which anything is kept, one day at least.
-    shortest_days = min(settings.storage.retention_days, settings.jobs.keep_results_days, settings.batches.keep_files_days)
+    shortest_days = min(
+        settings.storage.retention_days,
+        settings.jobs.keep_results_days,
+        settings.batches.keep_files_days,
+    )
     store = await Store.open(
-        path, settings.storage, clock=clock, events=events, connect=connect, clock_jump_s=DAY_S * max(1.0, shortest_days)
+        path,
+        settings.storage,
+        clock=clock,
+        events=events,
+        connect=connect,
+        clock_jump_s=DAY_S * max(1.0, shortest_days),
     )
     closing.push_async_callback(store.close, STORE_CLOSE_TIMEOUT_S)
     return store
 
 
-async def _join_store(gateway: Gateway, log: Store, closing: AsyncExitStack, *, emulated: bool) -> Recollection:
+async def _join_store(
+    gateway: Gateway, log: Store, closing: AsyncExitStack, *, emulated: bool
+) -> Recollection:
     """What is kept of the estimates, among all that the store keeps."""
     name = LEARNED_OF_EMULATOR if emulated else LEARNED_OF_OLLAMA
     learned = Recollection(log.estimates, name, gateway.worker.scheduler.state.estimates)
@@ -261,9 +332,15 @@ async def _join_store(gateway: Gateway, log: Store, closing: AsyncExitStack, *, 
 
 
 def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
-    """Let Claude answer where the settings allow it: only with a store, since what is spent must be known at the next start."""
+    """Let Claude answer where the settings allow it: only with a store, since what is spent must be
+    known at the next start.
+    """
     budget = CloudBudget(
-        ledger=log.ledger, documents=log.estimates, clock=gateway.clock, events=gateway.events, config=lambda: gateway.config
+        ledger=log.ledger,
+        documents=log.estimates,
+        clock=gateway.clock,
+        events=gateway.events,
+        config=lambda: gateway.config,
     )
     gateway.events.subscribe(budget)
     cloud = Cloud(gateway.worker, backend=claude, price_of=price_of, budget=budget)
@@ -275,7 +352,9 @@ def open_cloud(gateway: Gateway, claude: ClaudeBackend, log: Store) -> None:
 
 
 def open_jobs(gateway: Gateway, log: Store, closing: AsyncExitStack) -> None:
-    """Take durable work, and tell of its ends; only with a store, since it must outlive the process."""
+    """Take durable work, and tell of its ends; only with a store, since it must outlive the
+    process.
+    """
     poster = HttpPoster(is_forbidden)
     closing.push_async_callback(poster.aclose)
     sender = WebhookSender(
@@ -302,23 +381,36 @@ def open_jobs(gateway: Gateway, log: Store, closing: AsyncExitStack) -> None:
     gateway.show("batches", batches.status)
 
 
-def open_telemetry(config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack) -> OtlpTraces | None:
-    """The way to the collector that the settings name, None where they name none. Raises ConfigError where it is not installed."""
+def open_telemetry(
+    config: GatewayConfig, *, clock: Clock, events: EventFanout, closing: AsyncExitStack
+) -> OtlpTraces | None:
+    """The way to the collector that the settings name, None where they name none.
+
+    Raises ConfigError where it is not installed.
+    """
     settings = config.settings.telemetry
     if not settings.otlp_endpoint:
         return None
     try:
-        from hearth.observability.tracing import OtlpTraces  # noqa: PLC0415 - an extra, and a fifth of a second
+        from hearth.observability.tracing import (  # noqa: PLC0415 - an extra, and a fifth of a second
+            OtlpTraces,
+        )
     except ModuleNotFoundError as error:
-        install = 'run `.venv/bin/pip install -e ".[otel]"` in the folder of Hearth, or set it to ""'
-        raise ConfigError([f"telemetry.otlp_endpoint: OpenTelemetry is not installed ({error.name}): {install}"]) from error
+        install = (
+            'run `.venv/bin/pip install -e ".[otel]"` in the folder of Hearth, or set it to ""'
+        )
+        raise ConfigError(
+            [f"telemetry.otlp_endpoint: OpenTelemetry is not installed ({error.name}): {install}"]
+        ) from error
     traces = OtlpTraces(settings, clock=clock, events=events)
     closing.push_async_callback(traces.aclose)
     return traces
 
 
 def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path | None) -> None:
-    """Have the alerter run beside the gateway, with the loop, and the disk of a log, watched for it."""
+    """Have the alerter run beside the gateway, with the loop, and the disk of a log, watched for
+    it.
+    """
     clock, events = gateway.clock, gateway.events
     gateway.alerter = alerter
     alerter.watch_gpu(gateway.worker.tracker.alarming)
@@ -327,13 +419,21 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, log_directory: Path |
     gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
 
     settings, note = lambda: gateway.config.settings.alerts, gateway.records.metrics.note_loop_lag
-    gateway.accompany("loop lag", partial(watch_loop_lag, clock=clock, events=events, settings=settings, note=note))
+    gateway.accompany(
+        "loop lag",
+        partial(watch_loop_lag, clock=clock, events=events, settings=settings, note=note),
+    )
     if log_directory is not None:
-        gateway.accompany("disk space", partial(watch_disk, log_directory, clock=clock, events=events, settings=settings))
+        gateway.accompany(
+            "disk space",
+            partial(watch_disk, log_directory, clock=clock, events=events, settings=settings),
+        )
 
 
 def join_latency(gateway: Gateway) -> None:
     tracker, registry = gateway.records.requests, gateway.worker.registry
     alive = lambda sequence: registry.live(sequence) is not None  # noqa: E731
     gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
-    gateway.accompany("latency", partial(tracker.watch, clock=gateway.clock, events=gateway.events, alive=alive))
+    gateway.accompany(
+        "latency", partial(tracker.watch, clock=gateway.clock, events=gateway.events, alive=alive)
+    )

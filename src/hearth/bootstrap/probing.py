@@ -1,4 +1,6 @@
-"""What an address and this machine say before a gateway relies on them: does anything listen, is it Ollama, is another Hearth there."""
+"""What an address and this machine say before a gateway relies on them: does anything listen, is it
+Ollama, is another Hearth there.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 async def listens(url: str) -> bool:
-    """Whether anything does there; so does what takes a connection and then says nothing, like an Ollama that hangs."""
+    """Whether anything does there; so does what takes a connection and then says nothing, like an
+    Ollama that hangs.
+    """
     address = urlsplit(url)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -56,9 +60,11 @@ async def ollama_at(url: str) -> bool:
 
 
 def hearth_problem(url: str) -> str | None:
-    """Why `ollama.url` must not be this; None where no Hearth answers there. Blocks for up to two seconds.
+    """Why `ollama.url` must not be this; None where no Hearth answers there. Blocks for up to two
+    seconds.
 
-    Hearth in front of itself would ask itself for ever, and two in a row would each believe that the GPU is theirs.
+    Hearth in front of itself would ask itself for ever, and two in a row would each believe that
+    the GPU is theirs.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -68,14 +74,18 @@ def hearth_problem(url: str) -> str | None:
         return None
     if not isinstance(said, dict) or said.get("service") != SERVICE:
         return None
-    return f"ollama.url: Hearth answers at {url}, not Ollama; set the address of Ollama, usually http://127.0.0.1:11434"
+    return (
+        f"ollama.url: Hearth answers at {url}, not Ollama; set the address of Ollama, usually"
+        " http://127.0.0.1:11434"
+    )
 
 
 def claim_ollama(url: str) -> tuple[socket.socket, str]:
-    """Take a name for an Ollama among Linux's abstract sockets, so that Hearths on this machine that share one know of each other.
+    """Take a name for an Ollama among Linux's abstract sockets, so that Hearths on this machine
+    that share one know of each other.
 
-    Returns what holds it until it is closed, which the kernel does at the end of the process; and what to tell the owner, empty where
-    nobody else has the name.
+    Returns what holds it until it is closed, which the kernel does at the end of the process; and
+    what to tell the owner, empty where nobody else has the name.
     """
     holding = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     name = b"\0hearth-" + hashlib.sha256(url.encode()).hexdigest()[:16].encode()
@@ -88,7 +98,10 @@ def claim_ollama(url: str) -> tuple[socket.socket, str]:
             holder = _holder_of(name)
             return (
                 holding,
-                f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of them, or they undo each other's swaps",
+                (
+                    f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of"
+                    " them, or they undo each other's swaps"
+                ),
             )
     return holding, ""
 
@@ -98,7 +111,9 @@ def _holder_of(name: bytes) -> str:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller, suppress(OSError):
             caller.settimeout(0.0)
             caller.connect(name)
-            process, _user, _group = _CREDENTIALS.unpack(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+            process, _user, _group = _CREDENTIALS.unpack(
+                caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
             return f"process {process}"
         time.sleep(CLAIM_LOOK_S)
     return "another process"

@@ -1,5 +1,5 @@
-"""A gateway with its HTTP server, until somebody stops it, and what the process needs for that: descriptors, signals, an event loop, and
-the service manager that may have started it.
+"""A gateway with its HTTP server, until somebody stops it, and what the process needs for that:
+descriptors, signals, an event loop, and the service manager that may have started it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from hearth.clock import Clock, SystemClock
 from hearth.config.loading import exposure_problem
 from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.errors import ConfigError
-from hearth.events import ConfigRejected, ConfigReloaded, Event, GatewayStarted, GatewayStopping, InternalFault
+from hearth.events import (
+    ConfigRejected,
+    ConfigReloaded,
+    Event,
+    GatewayStarted,
+    GatewayStopping,
+    InternalFault,
+)
 from hearth.gateway import Gateway
 from hearth.observability.logs import LogSink, configure_logging
 from hearth.ports import EventSink
@@ -37,14 +44,19 @@ else:
 
 T = TypeVar("T")
 SWITCH_S = 0.0005
-"""A thread that computes has the interpreter for so long. With Python's 5 ms, each of the loop's calls waits that long while one does."""
+"""A thread that computes has the interpreter for so long.
+
+With Python's 5 ms, each of the loop's calls waits that long while one does.
+"""
 LAST_BYTES_GRACE_S = 1.0
 """For answers that have ended but are still on their way out, when everything else has stopped."""
 BEAT_S = 10.0
 """How often the service manager gets the status where no watchdog asks for more."""
 BEATS_PER_WATCHDOG = 3.0
 LAST_STEPS_S = 15.0
-"""For what comes after the grace of a stop: the last bytes of answers, the store, messages on their way."""
+"""For what comes after the grace of a stop: the last bytes of answers, the store, messages on their
+way.
+"""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -63,7 +75,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def raise_descriptor_limit() -> None:
-    """Take as many descriptors as all connections can need, each with one to the model server, as far as the system allows."""
+    """Take as many descriptors as all connections can need, each with one to the model server, as
+    far as the system allows.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * CONNECTION_LIMIT + SPARE_DESCRIPTORS
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -111,21 +125,28 @@ class Signals:
 
 
 class ServiceManager:
-    """Tells the service manager (sd_notify(3)): ready, reloading, stopping, alive. Without `NOTIFY_SOCKET` nothing of it runs.
+    """Tells the service manager (sd_notify(3)): ready, reloading, stopping, alive. Without
+    `NOTIFY_SOCKET` nothing of it runs.
 
-    The watchdog is fed by decisions, not by a timer: each beat has the queue take one, and only where that came about is the manager told
-    that we are alive. So a queue that hangs or has ended is found out although the process still runs.
+    The watchdog is fed by decisions, not by a timer: each beat has the queue take one, and only
+    where that came about is the manager told that we are alive. So a queue that hangs or has ended
+    is found out although the process still runs.
     """
 
     def __init__(self, gateway: Gateway, environ: Mapping[str, str]) -> None:
         self._gateway = gateway
         name = environ.get("NOTIFY_SOCKET", "")
-        known = len(name) >= 2 and name[0] in "/@"  # an address in the file system, or an abstract one
+        # an address in the file system, or an abstract one
+        known = len(name) >= 2 and name[0] in "/@"
         self._address = (f"\0{name[1:]}" if name[0] == "@" else name) if known else ""
         wanted_us = environ.get("WATCHDOG_USEC", "")
         is_meant = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        self._watched = is_meant and wanted_us.isascii() and wanted_us.isdigit() and int(wanted_us) > 0
-        self._beat_s = min(BEAT_S, int(wanted_us) / 1e6 / BEATS_PER_WATCHDOG) if self._watched else BEAT_S
+        self._watched = (
+            is_meant and wanted_us.isascii() and wanted_us.isdigit() and int(wanted_us) > 0
+        )
+        self._beat_s = (
+            min(BEAT_S, int(wanted_us) / 1e6 / BEATS_PER_WATCHDOG) if self._watched else BEAT_S
+        )
         self._status = ""
         self._untaken: list[str] = []
         self._reloading = self._stopping = False
@@ -147,8 +168,13 @@ class ServiceManager:
                 self._tell(f"READY=1\nSTATUS={self._status}")
             case GatewayStopping(grace_s=grace_s, running=running):
                 self._stopping = True
-                self._tell(f"STOPPING=1\nSTATUS=stopping: {running} running\nEXTEND_TIMEOUT_USEC={int((grace_s + LAST_STEPS_S) * 1e6)}")
-            case ConfigReloaded() | ConfigRejected() | InternalFault() if self._reloading and not self._stopping:
+                self._tell(
+                    f"STOPPING=1\nSTATUS=stopping: {running}"
+                    f" running\nEXTEND_TIMEOUT_USEC={int((grace_s + LAST_STEPS_S) * 1e6)}"
+                )
+            case ConfigReloaded() | ConfigRejected() | InternalFault() if (
+                self._reloading and not self._stopping
+            ):
                 self._reloading = False
                 self._tell("READY=1")
 
@@ -166,7 +192,9 @@ class ServiceManager:
             await asyncio.sleep(self._beat_s)
 
     def _tell(self, message: str) -> None:
-        """What the manager waits for; tried again with each beat until it is taken, in order: the last word counts."""
+        """What the manager waits for; tried again with each beat until it is taken, in order: the
+        last word counts.
+        """
         self._untaken.append(message)
         self._pass_on()
 
@@ -185,7 +213,11 @@ class ServiceManager:
         state, (_, reason) = self._gateway.worker.scheduler.state, self._gateway.ready()
         paused = "external requests are paused" if self._gateway.orders.paused else ""
         running = len(state.entries) - len(state.waiting)
-        return "; ".join(part for part in (f"{running} running, {len(state.waiting)} waiting", reason, paused) if part)
+        return "; ".join(
+            part
+            for part in (f"{running} running, {len(state.waiting)} waiting", reason, paused)
+            if part
+        )
 
 
 @asynccontextmanager
@@ -204,12 +236,13 @@ async def running_gateway(
     hurry: asyncio.Event | None = None,
     beside: Callable[[Gateway], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Gateway, str]]:
-    """A gateway that queues, and listens at the URL that comes with it; leaving drains and stops it, faster once `hurry` is set.
+    """A gateway that queues, and listens at the URL that comes with it; leaving drains and stops
+    it, faster once `hurry` is set.
 
     Args:
-        host, port: instead of `server.host` and `server.port`; store, watch: as for `build_gateway`.
-        stop: when set, a start that is still under way is given up, since it may wait for a model server that hangs.
-        beside: called with the gateway before it starts.
+        host, port: instead of `server.host` and `server.port`; store, watch: as for
+        `build_gateway`. stop: when set, a start that is still under way is given up, since it may
+        wait for a model server that hangs. beside: called with the gateway before it starts.
 
     Raises:
         AddressUnavailable: it cannot be listened on.
@@ -221,16 +254,27 @@ async def running_gateway(
     if problem := exposure_problem(host, has_keys=bool(config.settings.auth.keys)):
         raise ConfigError([problem])
     gateway = await build_gateway(
-        config, clock=clock, backend_mode=backend_mode, ollama_url=ollama_url, sinks=sinks, store=store, watch=watch
+        config,
+        clock=clock,
+        backend_mode=backend_mode,
+        ollama_url=ollama_url,
+        sinks=sinks,
+        store=store,
+        watch=watch,
     )
     connections = Connections(events=gateway.events, clock=gateway.clock)
     gateway.show("connections", connections.shown)
-    server = HearthServer(HearthApp(gateway, host=host), lambda: gateway.config.settings.server, connections=connections)
+    server = HearthServer(
+        HearthApp(gateway, host=host),
+        lambda: gateway.config.settings.server,
+        connections=connections,
+    )
     try:
         beside(gateway)
         await gateway.recall()
         url = await server.start(host, config.settings.server.port if port is None else port)
-        looped = await asyncio.to_thread(hearth_problem, gateway.model_server)  # only now would this very Hearth answer there
+        # only now would this very Hearth answer there
+        looped = await asyncio.to_thread(hearth_problem, gateway.model_server)
         if looped is not None:
             raise ConfigError([looped])
         if await _started(gateway, stop or asyncio.Event()):
@@ -277,7 +321,9 @@ async def serve(
     """
     raise_descriptor_limit()
     clock = SystemClock()
-    output = configure_logging(config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level)
+    output = configure_logging(
+        config.settings.server.log_format, sys.stdout, level=config.settings.server.log_level
+    )
     signals = Signals()
     try:
         async with running_gateway(
@@ -295,8 +341,10 @@ async def serve(
             beside=lambda gateway: signals.on_reload(ServiceManager(gateway, os.environ).reload),
         ):
             gc.collect()
-            gc.freeze()  # what a start has made stays until the end: no collection looks through it again
-            gc.set_threshold(10_000, 20, 50)  # with Python's 700, the young objects of 64 requests under way are looked at for each
+            # what a start has made stays until the end: no collection looks through it again
+            gc.freeze()
+            # with Python's 700, the young objects of 64 requests under way are looked at for each
+            gc.set_threshold(10_000, 20, 50)
             await signals.stop_requested.wait()
     finally:
         signals.close()

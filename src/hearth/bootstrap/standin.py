@@ -1,7 +1,9 @@
-"""Whether the emulator may answer in place of an Ollama that is not there, and the way to one that comes.
+"""Whether the emulator may answer in place of an Ollama that is not there, and the way to one that
+comes.
 
-Only for somebody who tries Hearth out: nothing is configured, nobody's service manager runs it, and nothing listens at the default
-address. Everybody else waits for the model server, since to a real program a made-up answer is worse than none.
+Only for somebody who tries Hearth out: nothing is configured, nobody's service manager runs it, and
+nothing listens at the default address. Everybody else waits for the model server, since to a real
+program a made-up answer is worse than none.
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ class StderrNotice(HandlingSink):
 
 
 def named_server(settings: Settings) -> str:
-    """The setting that says that there is a model server, empty where none does. The file as it is shipped has none of them."""
+    """The setting that says that there is a model server, empty where none does.
+
+    The file as it is shipped has none of them.
+    """
     given = {
         "ollama.url": "url" in settings.ollama.model_fields_set,
         "auth.keys": settings.auth.keys,
@@ -64,7 +69,9 @@ _MANAGERS = {
     "RC_SVCNAME": "OpenRC",
     "pm_id": "pm2",
 }
-"""By a variable that each of them sets for what it runs, and that everything inherits which is started by that."""
+"""By a variable that each of them sets for what it runs, and that everything inherits which is
+started by that.
+"""
 _CONTAINER = "a container"
 _PARENTS = {
     "tini": _CONTAINER,
@@ -77,8 +84,10 @@ _PARENTS = {
     "supervise-daemo": "OpenRC",
     "PM2": "pm2",
 }
-"""By the first word of the name of the process that starts Hearth, of which the kernel keeps 15 letters. The first four are what the
-engine of a container may start as process 1, with the one program of the container as its child."""
+"""By the first word of the name of the process that starts Hearth, of which the kernel keeps 15
+letters. The first four are what the engine of a container may start as process 1, with the one
+program of the container as its child.
+"""
 _SHELLS = {"sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"}
 
 
@@ -102,10 +111,13 @@ def parent_at(proc: Path, pid: int) -> Parent:
     return Parent(pid, name, program)
 
 
-def service_manager(environ: Mapping[str, str], *, pid: int, parent: Parent, at_terminal: bool) -> str:
+def service_manager(
+    environ: Mapping[str, str], *, pid: int, parent: Parent, at_terminal: bool
+) -> str:
     """What keeps this process running, empty where somebody has started it by hand.
 
-    A shell inherits the variables of the service that a terminal, an editor or a runner of CI is, so they count without a terminal only.
+    A shell inherits the variables of the service that a terminal, an editor or a runner of CI is,
+    so they count without a terminal only.
     """
     if environ.get("NOTIFY_SOCKET") or environ.get("SYSTEMD_EXEC_PID") == str(pid):
         return "systemd"
@@ -121,8 +133,9 @@ def service_manager(environ: Mapping[str, str], *, pid: int, parent: Parent, at_
 
 
 def _manager_above(parent: Parent, *, at_terminal: bool) -> str:
-    """What the parent is. To be the child of process 1 says nothing: so is what was started in the background by a shell that has
-    ended. But where process 1 is itself a shell, it is the script that a container was started with.
+    """What the parent is. To be the child of process 1 says nothing: so is what was started in the
+    background by a shell that has ended. But where process 1 is itself a shell, it is the script
+    that a container was started with.
     """
     if parent.pid == 1 and parent.program in _SHELLS:
         return "" if at_terminal else _CONTAINER
@@ -139,10 +152,12 @@ def this_service_manager() -> str:
 
 
 class StandIn:
-    """Looks for the Ollama in whose place the emulator answers. Once it is there, or something is configured, the gateway goes to it.
+    """Looks for the Ollama in whose place the emulator answers. Once it is there, or something is
+    configured, the gateway goes to it.
 
-    What runs finishes on the emulator, and nothing starts meanwhile. So no answer and nothing that is learned belongs to both, and the
-    scheduler never believes that one has in memory what the other has loaded.
+    What runs finishes on the emulator, and nothing starts meanwhile. So no answer and nothing that
+    is learned belongs to both, and the scheduler never believes that one has in memory what the
+    other has loaded.
 
     Args:
         learned: what is kept of the estimates, where there is a store.
@@ -183,7 +198,11 @@ class StandIn:
         named = named_server(settings)
         if named:
             return f"{named} is configured"
-        return f"Ollama answers at {settings.ollama.url}" if await ollama_at(settings.ollama.url) else ""
+        return (
+            f"Ollama answers at {settings.ollama.url}"
+            if await ollama_at(settings.ollama.url)
+            else ""
+        )
 
     async def _hand_over(self, reason: str) -> None:
         self._worker.post(Switched(what="handing_over", on=True))
@@ -217,6 +236,9 @@ class StandIn:
 
         gateway.on_stop.append(give_back)
         self._worker.post(ServerReplaced(learned=learned))
-        gateway.answer_from(BackendIdentity(mode=BackendMode.AUTO.value, url=url, emulator=False), (shared,) if shared else ())
+        gateway.answer_from(
+            BackendIdentity(mode=BackendMode.AUTO.value, url=url, emulator=False),
+            (shared,) if shared else (),
+        )
         gateway.events.emit(EmulatorStopped(at=gateway.clock.monotonic(), url=url, reason=reason))
         self.over.set()

@@ -1,4 +1,8 @@
-"""The `hearth` command. Importing this package must stay cheap: a command's module is imported when it runs, and never to print help."""
+"""The `hearth` command.
+
+Importing this package must stay cheap: a command's module is imported when it runs, and never to
+print help.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,25 @@ _COMMANDS = {
     "jobs": ("hearth.cli.jobs:jobs", "List, show, cancel, wait for and submit durable jobs."),
     "log": ("hearth.cli.status:log", "List finished requests, the latest first."),
     "config": ("hearth.cli.config:config", "Check, show and compare the configuration."),
-    "admin": ("hearth.cli.admin:admin", "Manage API keys, test the alerts, control a running gateway."),
-    "doctor": ("hearth.cli.doctor:doctor", "Check everything that Hearth needs, and say what to do."),
+    "admin": (
+        "hearth.cli.admin:admin",
+        "Manage API keys, test the alerts, control a running gateway.",
+    ),
+    "doctor": (
+        "hearth.cli.doctor:doctor",
+        "Check everything that Hearth needs, and say what to do.",
+    ),
     "bench": ("hearth.cli.bench:bench", "Measure the installed models for the configuration."),
     "backup": ("hearth.cli.config:backup", "Copy the store to FILE while the gateway runs."),
     "restore": ("hearth.cli.config:restore", "Put a copy of the store back."),
-    "install-service": ("hearth.cli.install_service:install_service", "Run the gateway as a systemd service."),
-    "simulate": ("hearth.cli.simulate:simulate", "Try scheduling policies on a recorded or generated day."),
+    "install-service": (
+        "hearth.cli.install_service:install_service",
+        "Run the gateway as a systemd service.",
+    ),
+    "simulate": (
+        "hearth.cli.simulate:simulate",
+        "Try scheduling policies on a recorded or generated day.",
+    ),
     "version": ("hearth.cli.status:version", "Print the version."),
 }
 
@@ -51,7 +67,9 @@ class ExitCode(IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 2
-    """Wrong arguments (click's own code), an unusable configuration, or a store that must not be written."""
+    """Wrong arguments (click's own code), an unusable configuration, or a store that must not be
+    written.
+    """
     UNREACHABLE = 3
     """No gateway answers at the address."""
 
@@ -96,24 +114,37 @@ class LazyCommand(click.Command):
 
 
 class RootGroup(click.Group):
-    """Lists its commands in the order given, loads the one that runs, and turns `hearth.errors` into exit codes."""
+    """Lists its commands in the order given, loads the one that runs, and turns `hearth.errors`
+    into exit codes.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         return list(self.commands)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does. The stand-in is found first, so that a misspelt name is corrected without importing anything."""
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does.
+
+        The stand-in is found first, so that a misspelt name is corrected without importing
+        anything.
+        """
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, LazyCommand) else command, rest
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Raises Unusable (exit 2) or CommandFailed (exit 1) for an error of ours."""
+        """Run the command.
+
+        Raises Unusable (exit 2) or CommandFailed (exit 1) for an error of ours.
+        """
         try:
             return super().invoke(ctx)
         except ConfigError as error:
             count = len(error.problems)
             listed = "".join(f"\n  {problem}" for problem in error.problems)
-            raise Unusable(f"{count} problem{'' if count == 1 else 's'} in the configuration:{listed}") from error
+            raise Unusable(
+                f"{count} problem{'' if count == 1 else 's'} in the configuration:{listed}"
+            ) from error
         except HearthError as error:
             refused = isinstance(error, StorageRefused) and not isinstance(error, StorageBusy)
             raise (Unusable if refused else CommandFailed)(error.message) from error
@@ -121,7 +152,10 @@ class RootGroup(click.Group):
 
 @click.group(
     cls=RootGroup,
-    commands=[LazyCommand(name, target=target, short_help=text) for name, (target, text) in _COMMANDS.items()],
+    commands=[
+        LazyCommand(name, target=target, short_help=text)
+        for name, (target, text) in _COMMANDS.items()
+    ],
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

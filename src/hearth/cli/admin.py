@@ -61,32 +61,53 @@ _ADVICE = {
 )
 @json_option("Print the gateway's answers, one per line.")
 @click.pass_context
-def cancel(context: click.Context, requests: tuple[str, ...], caller: str | None, *, as_json: bool, client: GatewayClient) -> None:
+def cancel(
+    context: click.Context,
+    requests: tuple[str, ...],
+    caller: str | None,
+    *,
+    as_json: bool,
+    client: GatewayClient,
+) -> None:
     """Cancel requests that wait or run.
 
-    REQUEST is a number as `hearth status` shows it (one request), or a request id (all requests with that id). Ends with 1 if one was not
-    cancelled.
+    REQUEST is a number as `hearth status` shows it (one request), or a request id (all requests
+    with that id). Ends with 1 if one was not cancelled.
     """
     if bool(requests) == (caller is not None):
         raise click.UsageError("name requests or use --caller, not both")
     if caller is not None:
-        answer = client.ask("POST", f"/llm/requests/cancel?caller={quote(caller, safe='')}", timeout_s=_CANCEL_ALL_TIMEOUT_S)
+        answer = client.ask(
+            "POST",
+            f"/llm/requests/cancel?caller={quote(caller, safe='')}",
+            timeout_s=_CANCEL_ALL_TIMEOUT_S,
+        )
         click.echo(json.dumps(answer) if as_json else _all_cancelled(caller, answer))
         return
     answers = [_cancelled(client, request) for request in requests]
     for request, answer in zip(requests, answers, strict=True):
-        what = text(answer, "error") or ("cancelled" if answer.get("cancelled") is True else "had ended before")
+        what = text(answer, "error") or (
+            "cancelled" if answer.get("cancelled") is True else "had ended before"
+        )
         click.echo(json.dumps(answer) if as_json else f"{printable(request)}: {what}")
     if not all(answer.get("cancelled") is True for answer in answers):
         context.exit(ExitCode.FAILED)
 
 
 def _cancelled(client: GatewayClient, request: str) -> dict[str, object]:
-    """What the gateway says; with `error` where it knows no such request. The others are tried all the same."""
+    """What the gateway says; with `error` where it knows no such request.
+
+    The others are tried all the same.
+    """
     digits = request.removeprefix("#")
     is_number = digits.isascii() and digits.isdecimal()
     try:
-        return client.ask("POST", f"/llm/queue/item/{digits}/cancel" if is_number else f"/llm/requests/{quote(request, safe='')}/cancel")
+        return client.ask(
+            "POST",
+            f"/llm/queue/item/{digits}/cancel"
+            if is_number
+            else f"/llm/requests/{quote(request, safe='')}/cancel",
+        )
     except CommandFailed as refused:
         return {"request_id": request, "cancelled": False, "error": refused.message}
 
@@ -97,7 +118,9 @@ def _all_cancelled(caller: str, answer: Json) -> str:
         ("job", "jobs"): count(answer, "jobs"),
         ("batch", "batches"): count(answer, "batches"),
     }
-    words = [f"{found} {one if found == 1 else many}" for (one, many), found in counts.items() if found]
+    words = [
+        f"{found} {one if found == 1 else many}" for (one, many), found in counts.items() if found
+    ]
     listed = " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
     return f"{printable(caller)}: {f'{listed} cancelled' if listed else 'nothing to cancel'}"
 
@@ -126,9 +149,17 @@ def _command(name: str, help_text: str) -> click.Command:
     @AS_ANSWERED
     def send(*, as_json: bool, client: GatewayClient, **body: str) -> None:
         answer = client.ask("POST", f"/llm/admin/{name}", body)
-        click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(commands_in_force(answer)) or "no admin commands in force")
+        click.echo(
+            json.dumps(answer, indent=2)
+            if as_json
+            else "\n".join(commands_in_force(answer)) or "no admin commands in force"
+        )
 
-    return click.argument("model", shell_complete=complete_models)(send) if name in _ABOUT_A_MODEL else send
+    return (
+        click.argument("model", shell_complete=complete_models)(send)
+        if name in _ABOUT_A_MODEL
+        else send
+    )
 
 
 for command_name, command_help in _COMMANDS.items():
@@ -142,7 +173,11 @@ def preempt(client: GatewayClient, *, as_json: bool) -> None:
     """Interrupt the running external requests that can continue later."""
     answer = client.ask("POST", "/llm/admin/preempt")
     found = count(answer, "preempted")
-    said = f"{found} request{'' if found == 1 else 's'} interrupted" if found else "no running request can be interrupted"
+    said = (
+        f"{found} request{'' if found == 1 else 's'} interrupted"
+        if found
+        else "no running request can be interrupted"
+    )
     click.echo(json.dumps(answer) if as_json else said)
 
 
@@ -153,16 +188,26 @@ def reload(client: GatewayClient, *, as_json: bool) -> None:
     """Read the configuration file again; ends with 1 and every problem if it is unusable."""
     answer = client.ask("POST", "/llm/admin/reload")
     pending = ", ".join(texts(answer, "restart_pending"))
-    click.echo(json.dumps(answer, indent=2) if as_json else f"reloaded{f'; waits for a restart: {pending}' if pending else ''}")
+    click.echo(
+        json.dumps(answer, indent=2)
+        if as_json
+        else f"reloaded{f'; waits for a restart: {pending}' if pending else ''}"
+    )
 
 
-admin.add_command(LazyCommand("key", target="hearth.cli.keys:key", short_help="API keys in the configuration file."))
+admin.add_command(
+    LazyCommand(
+        "key", target="hearth.cli.keys:key", short_help="API keys in the configuration file."
+    )
+)
 
 
 @admin.command("confirm-clock")
 @gateway_options
 def confirm_clock(client: GatewayClient) -> None:
-    """Confirm that the clock is right after a jump ahead, so that old results, files and log entries are deleted again."""
+    """Confirm that the clock is right after a jump ahead, so that old results, files and log
+    entries are deleted again.
+    """
     client.ask("POST", "/llm/admin/confirm-clock")
     click.echo("the clock is confirmed; expired data is deleted again")
 
@@ -177,7 +222,9 @@ def alert() -> None:
 @AS_ANSWERED
 @click.pass_context
 def test_alerts(context: click.Context, *, as_json: bool, client: GatewayClient) -> None:
-    """Send a test message to every target in `alerts` and print the answers; ends with 1 if one failed."""
+    """Send a test message to every target in `alerts` and print the answers; ends with 1 if one
+    failed.
+    """
     answer = client.ask("POST", "/llm/admin/alert/test", timeout_s=_ALERT_TEST_TIMEOUT_S)
     targets = parts(answer, "targets")
     click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(map(_delivery, targets)))
@@ -188,5 +235,9 @@ def test_alerts(context: click.Context, *, as_json: bool, client: GatewayClient)
 def _delivery(target: Json) -> str:
     """`discord (discord.com): delivered`, or why it was not."""
     said = text(target, "answer")
-    what = "delivered" if target.get("delivered") is True else f"not delivered: {said}{_ADVICE.get(said, '')}"
+    what = (
+        "delivered"
+        if target.get("delivered") is True
+        else f"not delivered: {said}{_ADVICE.get(said, '')}"
+    )
     return f"{text(target, 'target')} ({text(target, 'host')}): {what}"

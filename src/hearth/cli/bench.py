@@ -1,4 +1,7 @@
-"""`hearth bench`: measure the installed models on this GPU, for the configuration. Talks to Ollama itself, so no gateway may be at work."""
+"""`hearth bench`: measure the installed models on this GPU, for the configuration.
+
+Talks to Ollama itself, so no gateway may be at work.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +25,50 @@ _GIB = 1024**3
 _ANSWER_TOKENS = 128
 _ANSWER_TIMEOUT_S = 300.0
 _UNLOAD_LOOKS, _UNLOAD_LOOK_S = 100, 0.1
-_PROMPT = "Describe, in plain words, how a house is heated. " + "The stove burns wood, and the warm air rises through the rooms. " * 40
+_PROMPT = (
+    "Describe, in plain words, how a house is heated. "
+    + "The stove burns wood, and the warm air rises through the rooms. " * 40
+)
 _ERRORS = (ollama.ResponseError, httpx.HTTPError, ConnectionError)
 
 
 @click.command
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; default: the one that `serve` would use.")
-@click.option("--ollama-url", metavar="URL", callback=url_of_ollama, help="Where Ollama listens, instead of ollama.url.")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Configuration file; default: the one that `serve` would use.",
+)
+@click.option(
+    "--ollama-url",
+    metavar="URL",
+    callback=url_of_ollama,
+    help="Where Ollama listens, instead of ollama.url.",
+)
 @click.pass_context
-def bench(context: click.Context, models: tuple[str, ...], file: Path | None, ollama_url: str | None) -> None:
+def bench(
+    context: click.Context, models: tuple[str, ...], file: Path | None, ollama_url: str | None
+) -> None:
     """Measure the installed models for the configuration.
 
-    Unloads everything, then loads each MODEL (by default all) and sends it one prompt. Prints `models:` with sizes and speeds. Stop the
-    gateway first. Ends with 1 if a model could not be measured.
+    Unloads everything, then loads each MODEL (by default all) and sends it one prompt. Prints
+    `models:` with sizes and speeds. Stop the gateway first. Ends with 1 if a model could not be
+    measured.
     """
     settings = load_found(file).settings
     _require_idle(address_of(settings.server))
     url = ollama_url or settings.ollama.url
-    contexts = {canonical_model(name).lower(): each.num_ctx for name, each in settings.models.items() if each.num_ctx}
+    contexts = {
+        canonical_model(name).lower(): each.num_ctx
+        for name, each in settings.models.items()
+        if each.num_ctx
+    }
     loads_s: list[float] = []
     failed = 0
-    with closing(ollama.Client(url, timeout=settings.gpu.swap_timeout_s + _ANSWER_TIMEOUT_S, trust_env=False)) as client:
+    with closing(
+        ollama.Client(url, timeout=settings.gpu.swap_timeout_s + _ANSWER_TIMEOUT_S, trust_env=False)
+    ) as client:
         try:
             installed = sorted(each.model for each in client.list().models if each.model)
         except _ERRORS as error:
@@ -69,7 +94,10 @@ def _require_idle(url: str) -> None:
     except click.ClickException:
         return
     if alive.get("service") == SERVICE:
-        raise CommandFailed(f"a gateway runs at {url}, and both would load models: stop it first (`systemctl --user stop hearth`)")
+        raise CommandFailed(
+            f"a gateway runs at {url}, and both would load models: stop it first (`systemctl --user"
+            " stop hearth`)"
+        )
 
 
 def _unload_all(client: ollama.Client) -> None:
@@ -86,15 +114,26 @@ def _unload_all(client: ollama.Client) -> None:
 
 
 def _measured(client: ollama.Client, name: str, num_ctx: int | None) -> tuple[float, str]:
-    """Unload everything, then load the model and ask it once: seconds of the load, and the lines for `models`. Raises as the client."""
+    """Unload everything, then load the model and ask it once: seconds of the load, and the lines
+    for `models`. Raises as the client.
+    """
     _unload_all(client)
     options = {"num_ctx": num_ctx} if num_ctx else {}
     answer: ollama.GenerateResponse | ollama.EmbedResponse
     if "completion" in (client.show(name).capabilities or ["completion"]):
-        answer = client.generate(name, _PROMPT, options={**options, "num_predict": _ANSWER_TOKENS}, keep_alive="1m")
+        answer = client.generate(
+            name, _PROMPT, options={**options, "num_predict": _ANSWER_TOKENS}, keep_alive="1m"
+        )
     else:
         answer = client.embed(name, _PROMPT, options=options, keep_alive="1m")
-    resident = next((each for each in client.ps().models if canonical_model(each.model or "") == canonical_model(name)), None)
+    resident = next(
+        (
+            each
+            for each in client.ps().models
+            if canonical_model(each.model or "") == canonical_model(name)
+        ),
+        None,
+    )
     size, on_gpu = (0, 0) if resident is None else (resident.size or 0, resident.size_vram or 0)
     load_s = (answer.load_duration or 0) / _NS_PER_S
     remarks = [f"loads in {load_s:.1f} s"]
@@ -102,8 +141,14 @@ def _measured(client: ollama.Client, name: str, num_ctx: int | None) -> tuple[fl
         ("reads", answer.prompt_eval_count, answer.prompt_eval_duration),
         ("writes", answer.eval_count, answer.eval_duration),
     ):
-        remarks += [f"{verb} {tokens / took_ns * _NS_PER_S:.0f} tokens/s"] if tokens and took_ns else []
+        remarks += (
+            [f"{verb} {tokens / took_ns * _NS_PER_S:.0f} tokens/s"] if tokens and took_ns else []
+        )
     remarks += ["partly on the CPU"] if on_gpu < size else []
-    known = ({"vram_gb": f"{on_gpu / _GIB:.1f}"} if on_gpu else {}) | {key: str(value) for key, value in options.items()}
+    known = ({"vram_gb": f"{on_gpu / _GIB:.1f}"} if on_gpu else {}) | {
+        key: str(value) for key, value in options.items()
+    }
     lines = [f"  # {', '.join(remarks)}", f'  "{printable(name)}":{"" if known else " {}"}']
-    return load_s, "\n".join((*lines, *(f"    {setting}: {value}" for setting, value in known.items())))
+    return load_s, "\n".join(
+        (*lines, *(f"    {setting}: {value}" for setting, value in known.items()))
+    )

@@ -1,4 +1,5 @@
-"""A running gateway as the commands see it: its address and key, the questions, and reading what it answers.
+"""A running gateway as the commands see it: its address and key, the questions, and reading what it
+answers.
 
 On the standard library's client: another one costs more time to import than most commands take.
 """
@@ -30,7 +31,9 @@ _FETCH_TIMEOUT_S = 5.0
 _COMPLETION_TIMEOUT_S = 1.0
 _DEFAULT_URL = "http://127.0.0.1:8411"
 _HUGE = 1e15
-"""Nothing that is shown is larger; NaN, infinities and numbers that overflow are not shown either."""
+"""Nothing that is shown is larger; NaN, infinities and numbers that overflow are not shown
+either.
+"""
 
 
 def part(of: Json, name: str) -> Json:
@@ -54,7 +57,11 @@ def text(of: Json, name: str) -> str:
 def texts(of: Json, name: str) -> tuple[str, ...]:
     """The texts of the list under a name, printable."""
     value = of.get(name)
-    return tuple(printable(each) for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+    return (
+        tuple(printable(each) for each in value if isinstance(each, str))
+        if isinstance(value, list)
+        else ()
+    )
 
 
 def number(of: Json, name: str) -> float | None:
@@ -76,12 +83,16 @@ def without_controls(text: str) -> str:
 
 
 def printable(value: object) -> str:
-    """`value` as one line of text without control or other unprintable characters: a name cannot move the cursor."""
+    """`value` as one line of text without control or other unprintable characters: a name cannot
+    move the cursor.
+    """
     return "".join(each if each.isprintable() else "\ufffd" for each in str(value))
 
 
 def program() -> str:
-    """This command as this shell finds it: `hearth` where PATH leads here, else the path that it was called by."""
+    """This command as this shell finds it: `hearth` where PATH leads here, else the path that it
+    was called by.
+    """
     called, found = Path(sys.argv[0]), shutil.which("hearth")
     if called.name != "hearth" or (found is not None and Path(found).resolve() == called.resolve()):
         return "hearth"
@@ -93,8 +104,8 @@ class GatewayClient:
     """One gateway.
 
     Attributes:
-        url: `http://host:port`, also https, the scheme optional, with or without a path before `/llm`.
-        key: sent as `Authorization: Bearer`, None for a gateway without keys.
+        url: `http://host:port`, also https, the scheme optional, with or without a path before
+        `/llm`. key: sent as `Authorization: Bearer`, None for a gateway without keys.
 
     Raises:
         GatewayUnreachable: nothing answers there, or something that is not Hearth.
@@ -121,33 +132,59 @@ class GatewayClient:
         return self.fetch("/llm/queue/status")
 
     def ask(
-        self, method: str, path: str, body: Json | None = None, *, timeout_s: float = 10.0, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        timeout_s: float = 10.0,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, object]:
-        """The JSON object that answers a request with a JSON body, or without a body; `timeout_s` as for a socket."""
-        with self._opened(method, path, body, timeout_s=timeout_s, headers=headers) as response, self._reaching():
+        """The JSON object that answers a request with a JSON body, or without a body; `timeout_s`
+        as for a socket.
+        """
+        with (
+            self._opened(method, path, body, timeout_s=timeout_s, headers=headers) as response,
+            self._reaching(),
+        ):
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
     def stream(self, path: str, *, silence_s: float) -> Iterator[dict[str, object]]:
-        """The JSON objects of a server-sent event stream, until it ends. Silence longer than `silence_s` is GatewayUnreachable."""
+        """The JSON objects of a server-sent event stream, until it ends.
+
+        Silence longer than `silence_s` is GatewayUnreachable.
+        """
         with self._opened("GET", path, timeout_s=silence_s) as response, self._reaching():
             while line := response.readline(_ANSWER_CAP_BYTES):
                 if line.startswith(b"data:"):
                     yield self._object(line.removeprefix(b"data:"))
 
     @contextmanager
-    def send(self, path: str, body: Json, headers: Mapping[str, str]) -> Iterator[tuple[Message, Iterator[dict[str, object]]]]:
-        """POST JSON; gives the headers of the answer and an object for each of its lines, however long it takes. Leaving disconnects."""
+    def send(
+        self, path: str, body: Json, headers: Mapping[str, str]
+    ) -> Iterator[tuple[Message, Iterator[dict[str, object]]]]:
+        """POST JSON; gives the headers of the answer and an object for each of its lines, however
+        long it takes. Leaving disconnects.
+        """
 
         def lines() -> Iterator[dict[str, object]]:
             with self._reaching():
-                yield from (self._object(line) for line in iter(response.readline, b"") if line.strip())
+                yield from (
+                    self._object(line) for line in iter(response.readline, b"") if line.strip()
+                )
 
         with self._opened("POST", path, body, timeout_s=None, headers=headers) as response:
             yield response.headers, lines()
 
     @contextmanager
     def _opened(
-        self, method: str, path: str, body: Json | None = None, *, timeout_s: float | None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        timeout_s: float | None,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[HTTPResponse]:
         sent = {"Accept": "application/json, text/event-stream", **(headers or {})}
         if self.key is not None:
@@ -160,9 +197,17 @@ class GatewayClient:
         try:
             with self._reaching():
                 try:
-                    connection.request(method, address.path.rstrip("/") + path, None if body is None else json.dumps(body).encode(), sent)
+                    connection.request(
+                        method,
+                        address.path.rstrip("/") + path,
+                        None if body is None else json.dumps(body).encode(),
+                        sent,
+                    )
                 except ValueError as error:  # not repeated: it may be the key
-                    what = "the key (--key, HEARTH_KEY), or another option, has a character that cannot be sent: copy it again."
+                    what = (
+                        "the key (--key, HEARTH_KEY), or another option, has a character that"
+                        " cannot be sent: copy it again."
+                    )
                     raise CommandFailed(what) from error
                 response = connection.getresponse()
             with response:
@@ -174,14 +219,18 @@ class GatewayClient:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Only around what the connection does: what fails where an answer is written to is not the gateway's."""
+        """Only around what the connection does: what fails where an answer is written to is not the
+        gateway's.
+        """
         try:
             yield
         except (OSError, HTTPException) as error:
             raise self._unreachable(str(error) or type(error).__name__) from error
 
     def _check(self, response: HTTPResponse) -> None:
-        """Raise what a refusal says as Hearth writes it: `{"error": "..."}`, and its `problems`, a line each."""
+        """Raise what a refusal says as Hearth writes it: `{"error": "..."}`, and its `problems`, a
+        line each.
+        """
         if 200 <= response.status < 300:
             return
         url, found = self.address.geturl(), None
@@ -189,12 +238,20 @@ class GatewayClient:
             found = json.loads(response.read(_ANSWER_CAP_BYTES))
         answer: Json = found if isinstance(found, dict) else {}
         error = answer.get("error")
-        refusal = "\n  ".join((without_controls(error), *texts(answer, "problems"))) if isinstance(error, str) else None
+        refusal = (
+            "\n  ".join((without_controls(error), *texts(answer, "problems")))
+            if isinstance(error, str)
+            else None
+        )
         if response.status in {401, 403}:
             why = f" ({refusal})" if refusal else ""
-            raise CommandFailed(f"{url} requires an API key with that right: use --key or HEARTH_KEY{why}.")
+            raise CommandFailed(
+                f"{url} requires an API key with that right: use --key or HEARTH_KEY{why}."
+            )
         if response.status == 421:
-            raise CommandFailed(f"{url} does not answer to that host name: add it to server.allowed_hosts.")
+            raise CommandFailed(
+                f"{url} does not answer to that host name: add it to server.allowed_hosts."
+            )
         if refusal is None:
             raise self._unreachable(f"it answered {response.status}, so it is not Hearth")
         raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
@@ -209,7 +266,10 @@ class GatewayClient:
         return value
 
     def _unreachable(self, what: str) -> GatewayUnreachable:
-        advice = "Is it running? Start it with `hearth serve`, or name another address with --url or in HEARTH_URL."
+        advice = (
+            "Is it running? Start it with `hearth serve`, or name another address with --url or in"
+            " HEARTH_URL."
+        )
         return GatewayUnreachable(f"no gateway at {self.address.geturl()}: {what}.\n{advice}")
 
 
@@ -261,7 +321,12 @@ def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
         show_envvar=True,
         help="Where the gateway listens.",
     )
-    @click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key; better in the environment, where `ps` does not show it.")
+    @click.option(
+        "--key",
+        envvar="HEARTH_KEY",
+        show_envvar=True,
+        help="API key; better in the environment, where `ps` does not show it.",
+    )
     @functools.wraps(command)
     def with_client(*args: object, url: str, key: str | None, **options: object) -> object:
         return command(*args, client=GatewayClient(url, key), **options)
@@ -283,7 +348,9 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 def _completing(find: Callable[[GatewayClient], list[str]]) -> Completer:
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
         try:
-            names = find(GatewayClient(context.params.get("url") or _DEFAULT_URL, context.params.get("key")))
+            names = find(
+                GatewayClient(context.params.get("url") or _DEFAULT_URL, context.params.get("key"))
+            )
         except (click.ClickException, ValueError):  # no gateway, or no address: nothing to offer
             return []
         return sorted({name for name in names if name.startswith(incomplete)})
@@ -292,13 +359,19 @@ def _completing(find: Callable[[GatewayClient], list[str]]) -> Completer:
 
 
 def _models(client: GatewayClient) -> list[str]:
-    return [text(each, "name") for each in parts(client.fetch("/llm/models", timeout_s=_COMPLETION_TIMEOUT_S), "models")]
+    return [
+        text(each, "name")
+        for each in parts(client.fetch("/llm/models", timeout_s=_COMPLETION_TIMEOUT_S), "models")
+    ]
 
 
 def _callers(client: GatewayClient) -> list[str]:
     status = client.fetch("/llm/queue/status", timeout_s=_COMPLETION_TIMEOUT_S)
     queued = [part(status, f"{lane}_queue") for lane in ("internal", "external")]
-    items = [*parts(status, "running"), *(item for queue in queued for item in parts(queue, "next_items"))]
+    items = [
+        *parts(status, "running"),
+        *(item for queue in queued for item in parts(queue, "next_items")),
+    ]
     with suppress(click.ClickException):  # a gateway without a store has no log
         items += parts(client.fetch("/llm/log?limit=500", timeout_s=_COMPLETION_TIMEOUT_S), "items")
     return [*part(status, "rate_limits"), *(text(item, "caller") for item in items)]

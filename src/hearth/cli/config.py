@@ -1,4 +1,5 @@
-"""The files of a gateway on this machine: `hearth config` shows what it would read, `backup` and `restore` copy its store.
+"""The files of a gateway on this machine: `hearth config` shows what it would read, `backup` and
+`restore` copy its store.
 
 `config` changes nothing; only `diff` asks a running gateway.
 """
@@ -22,6 +23,7 @@ from hearth.config.fields import ollama_url
 from hearth.config.loading import changed_meanings, effectless, load_gateway_config
 from hearth.config.rendering import (
     CONFIG_NAME,
+    Change,
     Plain,
     as_values,
     as_yaml,
@@ -48,14 +50,18 @@ def find_config(
 ) -> tuple[Path | None, str]:
     """The file to load, None for the built-in defaults, and how it was chosen, in words.
 
-    The first of: `explicit`, `$HEARTH_CONFIG`, `config/llm_gateway.yaml` under `directory`, the user's configuration directory. A file that
-    was named is taken even if it does not exist, so that loading it says so; the other two count only if they exist.
+    The first of: `explicit`, `$HEARTH_CONFIG`, `config/llm_gateway.yaml` under `directory`, the
+    user's configuration directory. A file that was named is taken even if it does not exist, so
+    that loading it says so; the other two count only if they exist.
     """
     if explicit is not None:
         return explicit, str(explicit)
     if named := environ.get("HEARTH_CONFIG"):
         return Path(named), f"{named} (from HEARTH_CONFIG)"
-    for candidate in ((directory or Path.cwd()) / "config" / CONFIG_NAME, user_directory(environ) / "hearth" / CONFIG_NAME):
+    for candidate in (
+        (directory or Path.cwd()) / "config" / CONFIG_NAME,
+        user_directory(environ) / "hearth" / CONFIG_NAME,
+    ):
         if candidate.is_file():
             return candidate, str(candidate)
     return None, "built-in defaults (no configuration file found)"
@@ -94,10 +100,22 @@ def check(file: Path | None) -> None:
         "callers with own limits": settings.rate_limits.callers,
         "announcements": settings.scheduling.announcements,
     }
-    click.echo(f"{why}: ok ({', '.join(f'{name}: {len(entries)}' for name, entries in counted.items())})")
+    click.echo(
+        f"{why}: ok ({', '.join(f'{name}: {len(entries)}' for name, entries in counted.items())})"
+    )
     storage = settings.storage
-    directory = directory_warnings(storage.path, database_path(storage.path, os.environ)) if storage.enabled else ()
-    for warning in (*loaded.notes, *changed_meanings(settings), *effectless(settings), *_home_model(settings), *directory):
+    directory = (
+        directory_warnings(storage.path, database_path(storage.path, os.environ))
+        if storage.enabled
+        else ()
+    )
+    for warning in (
+        *loaded.notes,
+        *changed_meanings(settings),
+        *effectless(settings),
+        *_home_model(settings),
+        *directory,
+    ):
         click.echo(f"warning: {warning}", err=True)
 
 
@@ -109,7 +127,11 @@ def _home_model(settings: Settings) -> Iterable[str]:
     try:
         _, installed = asyncio.run(version_and_models(url, OLLAMA_TIMEOUT_S))
     except BackendError as error:
-        why = f"{url}: {error.message.rstrip('.')}" if isinstance(error, BackendProtocolError) else f"Ollama does not answer at {url}"
+        why = (
+            f"{url}: {error.message.rstrip('.')}"
+            if isinstance(error, BackendProtocolError)
+            else f"Ollama does not answer at {url}"
+        )
         yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
         return
     if canonical_model(home).lower() not in {canonical_model(name).lower() for name in installed}:
@@ -117,8 +139,13 @@ def _home_model(settings: Settings) -> Iterable[str]:
 
 
 async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]]:
-    """The version of the Ollama there, and what is installed. Raises BackendError, also where it does not say what is loaded."""
-    from hearth.backends.ollama_control import OllamaControl  # noqa: PLC0415 (only commands that ask Ollama pay for it)
+    """The version of the Ollama there, and what is installed.
+
+    Raises BackendError, also where it does not say what is loaded.
+    """
+    from hearth.backends.ollama_control import (  # noqa: PLC0415 (only commands that ask Ollama pay for it)
+        OllamaControl,
+    )
 
     control = OllamaControl(url, timeout_s=timeout_s)
     try:
@@ -130,7 +157,9 @@ async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]
         await control.aclose()
 
 
-def url_of_ollama(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+def url_of_ollama(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
     """`--ollama-url`, checked as the setting is."""
     try:
         return None if value is None else ollama_url(value)
@@ -141,7 +170,9 @@ def url_of_ollama(_context: click.Context, _parameter: click.Parameter, value: s
 @config.command
 @_FILE
 def show(file: Path | None) -> None:
-    """Print the effective settings of FILE (or the file that `serve` would use), with defaults, secrets shortened."""
+    """Print the effective settings of FILE (or the file that `serve` would use), with defaults,
+    secrets shortened.
+    """
     path, why = find_config(file)
     click.echo(f"# {why}\n{as_yaml(load_gateway_config(path).settings).rstrip()}")
 
@@ -153,7 +184,11 @@ def schema() -> None:
 
 
 @config.command
-@click.option("--service", is_flag=True, help="With `backend: ollama`, for a service that may start before Ollama.")
+@click.option(
+    "--service",
+    is_flag=True,
+    help="With `backend: ollama`, for a service that may start before Ollama.",
+)
 def example(*, service: bool) -> None:
     """Print the documented file that comes with Hearth: every setting, its unit, its default."""
     click.echo((config_for_a_service() if service else shipped_config()).rstrip())
@@ -166,29 +201,38 @@ def example(*, service: bool) -> None:
     default="running",
     show_default=True,
     metavar="running|file|PATH",
-    help="What to compare with: the running gateway, the file that `serve` would use, or any other file.",
+    help=(
+        "What to compare with: the running gateway, the file that `serve` would use, or any other"
+        " file."
+    ),
 )
 @json_option("Print the differences as one JSON object.")
 @gateway_options
 @click.pass_context
-def diff(context: click.Context, file: Path | None, *, against: str, as_json: bool, client: GatewayClient) -> None:
+def diff(
+    context: click.Context, file: Path | None, *, against: str, as_json: bool, client: GatewayClient
+) -> None:
     """Show what FILE (or the file that `serve` would use) would change.
 
     Ends with 0 without differences, 1 with differences, 2 on an error.
     """
     new_name, new_values, new_secrets, _ = _of_file(file)
     old_name, old_values, old_secrets, pending = (
-        _running(client) if against == "running" else _of_file(None if against == "file" else Path(against))
+        _running(client)
+        if against == "running"
+        else _of_file(None if against == "file" else Path(against))
     )
     changes = compare(old_values, new_values, old_secrets=old_secrets, new_secrets=new_secrets)
     cold = sum(not each.hot for each in changes)
     lines = [
-        f"{each.path}: {'changed (a secret)' if each.old == each.new else f'{_value(each.old)} -> {_value(each.new)}'}"
-        f"  [{'hot' if each.hot else 'needs a restart'}]"
+        f"{each.path}: {_difference(each)}  [{'hot' if each.hot else 'needs a restart'}]"
         for each in changes
     ]
     if changes:
-        lines.append(f"{len(changes)} would change from {old_name} to {new_name}: {len(changes) - cold} at once, {cold} with a restart")
+        lines.append(
+            f"{len(changes)} would change from {old_name} to {new_name}: {len(changes) - cold} at"
+            f" once, {cold} with a restart"
+        )
     else:
         lines.append(f"no difference between {old_name} and {new_name}")
     if pending:
@@ -199,7 +243,9 @@ def diff(context: click.Context, file: Path | None, *, against: str, as_json: bo
 
 
 Side = tuple[str, Plain, Mapping[str, object], tuple[str, ...]]
-"""One of two configurations: its name, what may be shown of it, fingerprints of its secrets, and what waits for a restart."""
+"""One of two configurations: its name, what may be shown of it, fingerprints of its secrets, and
+what waits for a restart.
+"""
 
 
 def _of_file(file: Path | None) -> Side:
@@ -214,7 +260,18 @@ def _running(client: GatewayClient) -> Side:
     except CommandFailed as refused:
         raise Unusable(refused.message) from refused  # 1 would say that there are differences
     values = cast("Plain", part(page, "settings"))
-    return f"the gateway at {client.url}", values, part(page, "secrets"), texts(page, "restart_pending")
+    return (
+        f"the gateway at {client.url}",
+        values,
+        part(page, "secrets"),
+        texts(page, "restart_pending"),
+    )
+
+
+def _difference(change: Change) -> str:
+    if change.old == change.new:
+        return "changed (a secret)"
+    return f"{_value(change.old)} -> {_value(change.new)}"
 
 
 def _value(value: Plain) -> str:
@@ -222,7 +279,11 @@ def _value(value: Plain) -> str:
 
 
 _COPY = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The gateway's configuration file, which names the store.")
+_CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="The gateway's configuration file, which names the store.",
+)
 
 
 def _store(config: Path | None) -> Path:
@@ -243,7 +304,10 @@ def backup(file: Path, config: Path | None, *, force: bool) -> None:
     if file.exists() and not force:
         raise Unusable(f"{file} exists: name another file, or replace it with --force")
     back_up(store, file)
-    click.echo(f"{store} copied to {file} ({file.stat().st_size / MIB:.1f} MiB). It holds prompts and answers of jobs: keep it private.")
+    click.echo(
+        f"{store} copied to {file} ({file.stat().st_size / MIB:.1f} MiB). It holds prompts and"
+        " answers of jobs: keep it private."
+    )
 
 
 @click.command

@@ -1,4 +1,6 @@
-"""`hearth demo`: a busy home in one process, so that a newcomer sees swaps, an interruption, and what arrival order would have cost."""
+"""`hearth demo`: a busy home in one process, so that a newcomer sees swaps, an interruption, and
+what arrival order would have cost.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +60,16 @@ VISITOR = "you"
 _HOST = "127.0.0.1"
 _USUAL_PORT = 8411
 _USUAL_SPEED = 10.0
-_VRAM_GIB, _HOME_GIB = 32.0, 28.0  # of the emulated GPU, and what the home model takes of it: none of it is on the CPU
+# of the emulated GPU, and what the home model takes of it: none of it is on the CPU
+_VRAM_GIB, _HOME_GIB = 32.0, 28.0
 _REQUESTS_PER_MINUTE, _REQUESTS_PER_HOUR = 120, 2000
 _WORTH_SAYING_S = 0.05
 _LULL_S = 8.0
 """Quiet time after a round in which the home model comes back."""
 _INTRO = """\
 Dashboard: {url}/#key={key}
-A home with one GPU that holds one model at a time; models are emulated, {speed:g} times as fast as real.
+A home with one GPU that holds one model at a time. The models are emulated, {speed:g} times as
+fast as real.
   assistant  internal: its requests go before all others
   writer, chat, editor, notes  external: their requests wait in a queue
 Chat with a model yourself, or watch the queue in a terminal:
@@ -73,7 +77,9 @@ Chat with a model yourself, or watch the queue in a terminal:
   {program} top --url {url} --key {key}
 """
 _REVIEW = "def heat(room, target):\n    return target - room.temperature\n" * 1400
-"""About 25,000 tokens: at the coder's 2,000 tokens/s it keeps the GPU long enough to be interrupted."""
+"""About 25,000 tokens: at the coder's 2,000 tokens/s it keeps the GPU long enough to be
+interrupted.
+"""
 
 
 def _generate(prompt: str, max_tokens: int) -> dict[str, object]:
@@ -86,29 +92,66 @@ def _chat(model: str, content: str) -> Mapping[str, object]:
 
 _COOK = ("chat", "/api/chat", _chat(_LLAMA, "What can I cook with leeks?"))
 _NAME = ("editor", "/v1/chat/completions", _chat(_CODER, "Name this function."))
-_NOTE = ("notes", "/api/embed", {"model": "nomic-embed-text", "input": "The boiler was serviced in May."})
-_TASK = ("assistant", "/api/generate", _generate("Turn this into a task: call the chimney sweep on Monday.", 30) | {"stream": False})
+_NOTE = (
+    "notes",
+    "/api/embed",
+    {"model": "nomic-embed-text", "input": "The boiler was serviced in May."},
+)
+_TASK = (
+    "assistant",
+    "/api/generate",
+    _generate("Turn this into a task: call the chimney sweep on Monday.", 30) | {"stream": False},
+)
 ROUND: tuple[tuple[float, str, str, Mapping[str, object]], ...] = (
     (0.5, "writer", "/api/generate", _generate("Write a story about the hearth of a house.", 200)),
     (0.4, *_COOK),
     (0.3, *_NAME),
     (0.8, *_TASK),
-    *((0.2, *request) for request in (_COOK, _NAME, _NOTE, _COOK, _NAME, _NOTE, _COOK, _NAME, _COOK, _NAME)),
+    *(
+        (0.2, *request)
+        for request in (_COOK, _NAME, _NOTE, _COOK, _NAME, _NOTE, _COOK, _NAME, _COOK, _NAME)
+    ),
     (4.0, "editor", "/v1/chat/completions", _chat(_CODER, f"Review this file:\n{_REVIEW}")),
-    (1.2, "assistant", "/api/generate", _generate("Which of today's tasks is urgent?", 30) | {"stream": False}),
+    (
+        1.2,
+        "assistant",
+        "/api/generate",
+        _generate("Which of today's tasks is urgent?", 30) | {"stream": False},
+    ),
 )
 """Requests on a fixed rhythm: the pause before each in seconds, its caller, its path, its body."""
 CALLERS = tuple(dict.fromkeys(caller for _, caller, _, _ in ROUND))
 
 
 @click.command
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after this many seconds; without it, at Ctrl-C.")
-@click.option("--speed", type=click.FloatRange(0, min_open=True), default=_USUAL_SPEED, show_default=True, help="Times faster than real.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of the gateway. [default: 8411, or a free one]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="End after this many seconds; without it, at Ctrl-C.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(0, min_open=True),
+    default=_USUAL_SPEED,
+    show_default=True,
+    help="Times faster than real.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port of the gateway. [default: 8411, or a free one]",
+)
 def demo(seconds: float | None, speed: float, port: int | None) -> None:
     """Show a busy home in a minute, without a GPU or Ollama."""
     console = console_for(sys.stdout)
-    asyncio.run(run_demo(console, speed=speed, port=_usual_or_free() if port is None else port, stopped=lambda: until_stopped(seconds)))
+    asyncio.run(
+        run_demo(
+            console,
+            speed=speed,
+            port=_usual_or_free() if port is None else port,
+            stopped=lambda: until_stopped(seconds),
+        )
+    )
 
 
 def _usual_or_free() -> int:
@@ -122,11 +165,18 @@ def _usual_or_free() -> int:
     return _USUAL_PORT
 
 
-async def run_demo(console: Console, *, speed: float, port: int, stopped: Callable[[], Awaitable[None]]) -> Narrator:
-    """Run gateway and callers until `stopped` returns, then print the table and return what was counted. Raises AddressUnavailable."""
+async def run_demo(
+    console: Console, *, speed: float, port: int, stopped: Callable[[], Awaitable[None]]
+) -> Narrator:
+    """Run gateway and callers until `stopped` returns, then print the table and return what was
+    counted. Raises AddressUnavailable.
+    """
     pace = _USUAL_SPEED / speed  # slower models get more time
     narrator = Narrator(console, speed=speed)
-    profiles = [each.model_copy(update={"vram_gib": _HOME_GIB}) if each.name == HOME_MODEL else each for each in default_profiles()]
+    profiles = [
+        each.model_copy(update={"vram_gib": _HOME_GIB}) if each.name == HOME_MODEL else each
+        for each in default_profiles()
+    ]
     emulator = Emulator(profiles, clock=SystemClock(), speed=speed, seed=1, vram_gib=_VRAM_GIB)
     ollama_url = await emulator.start(_HOST, 0)
     hurry = asyncio.Event()
@@ -142,9 +192,13 @@ async def run_demo(console: Console, *, speed: float, port: int, stopped: Callab
             sinks=(narrator,),
             hurry=hurry,
         ) as (_, url):
-            console.print(Text(_INTRO.format(speed=speed, url=url, program=program(), key=key_of(VISITOR))))
+            console.print(
+                Text(_INTRO.format(speed=speed, url=url, program=program(), key=key_of(VISITOR)))
+            )
             async with asyncio.TaskGroup() as lives:
-                callers = lives.create_task(ask_for_ever(url, pace=pace, complain=narrator.complain))
+                callers = lives.create_task(
+                    ask_for_ever(url, pace=pace, complain=narrator.complain)
+                )
                 await stopped()
                 narrator.ended = True  # what ends because the demo ends is no part of the show
                 narrator.sum_up(config)
@@ -155,9 +209,11 @@ async def run_demo(console: Console, *, speed: float, port: int, stopped: Callab
 
 
 def demo_config(pace: float) -> GatewayConfig:
-    """Active hours all day, and a home model that comes back soon; `pace` stretches every delay, and the limits with it.
+    """Active hours all day, and a home model that comes back soon; `pace` stretches every delay,
+    and the limits with it.
 
-    The warnings about swaps are far off: this home swaps on purpose, and ten times as often as a real one.
+    The warnings about swaps are far off: this home swaps on purpose, and ten times as often as a
+    real one.
     """
     usual = Settings()
     limits = CallerLimits(
@@ -187,7 +243,9 @@ def demo_config(pace: float) -> GatewayConfig:
             home_model=HOME_MODEL,
             restore_home_delay_s=3.0 * pace,
             swap_cost_prior_s=1.0 * pace,
-            alerts=usual.gpu.alerts.replace(swaps_per_hour_warning=2000, swap_overhead_pct_warning=90.0),
+            alerts=usual.gpu.alerts.replace(
+                swaps_per_hour_warning=2000, swap_overhead_pct_warning=90.0
+            ),
         ),
     )
     return GatewayConfig(settings=settings)
@@ -198,14 +256,19 @@ def key_of(caller: str) -> str:
     return f"hearth-demo-{caller}"
 
 
-async def ask_for_ever(url: str, *, pace: float, complain: Callable[[str], None], rounds: int | None = None) -> None:
-    """Ask the gateway at `url` over HTTP, round after round; a round ends when all its answers are there.
+async def ask_for_ever(
+    url: str, *, pace: float, complain: Callable[[str], None], rounds: int | None = None
+) -> None:
+    """Ask the gateway at `url` over HTTP, round after round; a round ends when all its answers are
+    there.
 
     Args:
         pace: multiplies every pause; 1 suits an emulator that is ten times faster than real.
         complain: called in plain words when a request did not get its answer.
     """
-    async with aiohttp.ClientSession(url, trust_env=False, timeout=aiohttp.ClientTimeout(total=None)) as session:
+    async with aiohttp.ClientSession(
+        url, trust_env=False, timeout=aiohttp.ClientTimeout(total=None)
+    ) as session:
         for _ in itertools.count() if rounds is None else range(rounds):
             async with asyncio.TaskGroup() as asking:
                 for pause_s, caller, path, body in ROUND:
@@ -214,8 +277,16 @@ async def ask_for_ever(url: str, *, pace: float, complain: Callable[[str], None]
             await asyncio.sleep(_LULL_S * pace)
 
 
-async def _ask(session: aiohttp.ClientSession, caller: str, path: str, body: Mapping[str, object], complain: Callable[[str], None]) -> None:
-    headers = {"Authorization": f"Bearer {key_of(caller)}"} | ({"X-Task-Type": "parse_task"} if caller == "assistant" else {})
+async def _ask(
+    session: aiohttp.ClientSession,
+    caller: str,
+    path: str,
+    body: Mapping[str, object],
+    complain: Callable[[str], None],
+) -> None:
+    headers = {"Authorization": f"Bearer {key_of(caller)}"} | (
+        {"X-Task-Type": "parse_task"} if caller == "assistant" else {}
+    )
     try:
         async with session.post(path, json=body, headers=headers) as response:
             answer = await response.read()
@@ -223,14 +294,18 @@ async def _ask(session: aiohttp.ClientSession, caller: str, path: str, body: Map
         complain(f"{caller} lost its connection: {error}")
         return
     if response.status >= 400:
-        complain(f"{caller} was answered {response.status}: {answer[:200].decode(errors='replace')}")
+        complain(
+            f"{caller} was answered {response.status}: {answer[:200].decode(errors='replace')}"
+        )
 
 
 class Narrator:
-    """An event sink that prints a line for each event that a newcomer should notice, and keeps what it sums up until it has `ended`.
+    """An event sink that prints a line for each event that a newcomer should notice, and keeps what
+    it sums up until it has `ended`.
 
     Args:
-        speed: how much faster than real the emulator is; measured swap times are also given at real speed.
+        speed: how much faster than real the emulator is; measured swap times are also given at real
+        speed.
     """
 
     def __init__(self, console: Console, *, speed: float) -> None:
@@ -258,11 +333,23 @@ class Narrator:
                 self.swaps.append(event)
             case ItemQueued(lane=Lane.INTERNAL):
                 self._urgent = printable(event.caller)
-        words, style = self._of_item(event) if isinstance(event, ItemEvent) else self._of_swap(event)
+        words, style = (
+            self._of_item(event) if isinstance(event, ItemEvent) else self._of_swap(event)
+        )
         if words:
-            name_style = "bold cyan" if isinstance(event, ItemEvent) and event.lane is Lane.INTERNAL else "bold"
+            name_style = (
+                "bold cyan"
+                if isinstance(event, ItemEvent) and event.lane is Lane.INTERNAL
+                else "bold"
+            )
             name = f"{printable(event.caller):<10}" if isinstance(event, ItemEvent) else ""
-            self._console.print(Text.assemble((f"{event.at - self._began_at:6.1f} s  ", "dim"), (name, name_style), (words, style)))
+            self._console.print(
+                Text.assemble(
+                    (f"{event.at - self._began_at:6.1f} s  ", "dim"),
+                    (name, name_style),
+                    (words, style),
+                )
+            )
 
     def complain(self, text: str) -> None:
         """A caller's own words about a request that went wrong; no time, since it is no event."""
@@ -280,38 +367,63 @@ class Narrator:
             case ItemDispatched() if event.waited_s >= _WORTH_SAYING_S:
                 words, style = f"runs, after it waited {duration(event.waited_s)}", ""
             case ItemInterrupted():
-                words, style = f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first", "magenta"
+                words, style = (
+                    f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first",
+                    "magenta",
+                )
             case ItemBrokenOff():
                 words, style = f"broke off after {duration(event.ran_s)}, and will go on", "magenta"
             case ItemResumed():
                 again = "read again" if event.how == "continued" else "repeated and compared"
-                words, style = f"continues where it stopped: {event.again_tokens} tokens {again} in {duration(event.catch_up_s)}", "green"
+                words, style = (
+                    (
+                        f"continues where it stopped: {event.again_tokens} tokens {again} in"
+                        f" {duration(event.catch_up_s)}"
+                    ),
+                    "green",
+                )
             case ItemProtected():
-                words, style = f"was interrupted {event.interrupt_count} times, and will not be again", "magenta"
+                words, style = (
+                    f"was interrupted {event.interrupt_count} times, and will not be again",
+                    "magenta",
+                )
             case ItemEnded() if event.outcome is not Outcome.COMPLETED:
                 words, style = f"{event.outcome.value}: {printable(event.reason)}", "red"
             case ItemEnded():
-                waited = f", of which it waited {duration(event.queue_s)}" if event.queue_s >= _WORTH_SAYING_S else ""
+                waited = (
+                    f", of which it waited {duration(event.queue_s)}"
+                    if event.queue_s >= _WORTH_SAYING_S
+                    else ""
+                )
                 words, style = f"has its answer after {duration(event.total_s)}{waited}", "green"
         return words, style
 
     def _of_swap(self, event: Event) -> tuple[str, str]:
         if not isinstance(event, SwapStarted | SwapCompleted | SwapFailed):
             return "", ""
-        leaving, model = ", ".join(map(printable, event.from_models)), printable(event.to_model or "")
+        leaving, model = (
+            ", ".join(map(printable, event.from_models)),
+            printable(event.to_model or ""),
+        )
         match event:
             case SwapStarted(why="home"):
                 return f"nothing waits: loading the home model {model}", "blue"
             case SwapStarted():
-                return f"swap: {leaving} is replaced by {model}" if leaving else f"load: {model}", "yellow"
+                return (
+                    f"swap: {leaving} is replaced by {model}" if leaving else f"load: {model}",
+                    "yellow",
+                )
             case SwapCompleted(swap_s=swap_s):
-                real = f" ({duration(swap_s * self._speed)} on a real GPU)" if self._speed != 1 else ""
+                real = (
+                    f" ({duration(swap_s * self._speed)} on a real GPU)" if self._speed != 1 else ""
+                )
                 return f"{model} is loaded after {duration(swap_s)}{real}", "yellow"
         what = f"{model} could not be loaded" if model else f"{leaving} could not be unloaded"
         return f"{what}: {printable(event.detail)}", "bold red"
 
     def sum_up(self, config: GatewayConfig) -> None:
-        """Print a row for each caller, what the swaps took of the GPU's working time, and what arrival order would have cost.
+        """Print a row for each caller, what the swaps took of the GPU's working time, and what
+        arrival order would have cost.
 
         Work that is still running is in no column.
         """
@@ -321,25 +433,58 @@ class Narrator:
         for caller in sorted({each.caller for each in (*self.requests, *self.interruptions)}):
             ended = [each for each in self.requests if each.caller == caller]
             failed = sum(each.outcome is not Outcome.COMPLETED for each in ended)
-            mean_wait = duration(sum(each.queue_s for each in ended) / len(ended) if ended else None)
+            mean_wait = duration(
+                sum(each.queue_s for each in ended) / len(ended) if ended else None
+            )
             interrupted = sum(each.caller == caller for each in self.interruptions)
-            table.add_row(printable(caller), str(len(ended)), str(failed), mean_wait, str(interrupted))
+            table.add_row(
+                printable(caller), str(len(ended)), str(failed), mean_wait, str(interrupted)
+            )
         swap_s = sum(each.swap_s for each in self.swaps)
-        busy_s = swap_s + sum(each.backend_s or 0.0 for each in self.requests) + sum(each.ran_s for each in self.interruptions)
+        busy_s = (
+            swap_s
+            + sum(each.backend_s or 0.0 for each in self.requests)
+            + sum(each.ran_s for each in self.interruptions)
+        )
         share = 100.0 * swap_s / busy_s if busy_s else 0.0
-        swaps = f"{len(self.swaps)} swap{'' if len(self.swaps) == 1 else 's'} took {duration(swap_s)}"
-        self._console.print(Text(), table, Text(), Text(f"{swaps}: {share:.0f} % of the GPU's working time"), sep="\n")
+        swaps = (
+            f"{len(self.swaps)} swap{'' if len(self.swaps) == 1 else 's'} took {duration(swap_s)}"
+        )
+        self._console.print(
+            Text(),
+            table,
+            Text(),
+            Text(f"{swaps}: {share:.0f} % of the GPU's working time"),
+            sep="\n",
+        )
         self._console.print(self._in_arrival_order(config, swap_s))
 
     def _in_arrival_order(self, config: GatewayConfig, swap_s: float) -> Text:
-        """What the simulator says that the same requests would have taken with the policy `fifo`, beside what they took."""
-        items = [{**asdict(each), "epoch": 0, "accepted_wall_s": each.at - each.total_s} for each in self.requests]
+        """What the simulator says that the same requests would have taken with the policy `fifo`,
+        beside what they took.
+        """
+        items = [
+            {**asdict(each), "epoch": 0, "accepted_wall_s": each.at - each.total_s}
+            for each in self.requests
+        ]
         workload, _ = workload_from_log(items, map(asdict, self.swaps), config)
         if not workload.jobs:
             return Text()
-        fifo = summary(simulate(workload, workload.settings(config.scheduler_settings, PolicyName.FIFO), keep_decisions=False))
+        fifo = summary(
+            simulate(
+                workload,
+                workload.settings(config.scheduler_settings, PolicyName.FIFO),
+                keep_decisions=False,
+            )
+        )
         count = len(workload.jobs)
         mean_s = sum(each.queue_s for each in self.requests) / len(self.requests)
-        cost = f"{fifo.swaps} swaps and {duration(fifo.swap_s)} of loading instead of {len(self.swaps)} and {duration(swap_s)}"
+        cost = (
+            f"{fifo.swaps} swaps and {duration(fifo.swap_s)} of loading instead of"
+            f" {len(self.swaps)} and {duration(swap_s)}"
+        )
         waits = f"a mean wait of {duration(fifo.mean_wait_s)} instead of {duration(mean_s)}"
-        return Text(f"In order of arrival, the same {count} requests would have cost {cost}, and {waits}.", style="bold")
+        return Text(
+            f"In order of arrival, the same {count} requests would have cost {cost}, and {waits}.",
+            style="bold",
+        )

@@ -1,4 +1,6 @@
-"""`hearth doctor`: is everything there that Hearth needs, and does it fit the configuration? Changes nothing."""
+"""`hearth doctor`: is everything there that Hearth needs, and does it fit the configuration?
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +58,19 @@ class Finding(NamedTuple):
 def doctor(context: click.Context, file: Path | None, key: str | None, *, as_json: bool) -> None:
     """Check everything that Hearth needs, and say what to do.
 
-    That is the configuration, Ollama and its settings, the models, the GPU, keys, disk, clock, and the gateway. Ends with 1 if something is
-    wrong. FILE is the configuration; by default the one that `serve` would use.
+    That is the configuration, Ollama and its settings, the models, the GPU, keys, disk, clock, and
+    the gateway. Ends with 1 if something is wrong. FILE is the configuration; by default the one
+    that `serve` would use.
     """
     findings = []
     for found in examined(file, key):
         findings.append(found)
         if not as_json:
-            level = f"{found.level:<4}" if os.environ.get("NO_COLOR") else click.style(f"{found.level:<4}", fg=_STYLES[found.level])
+            level = (
+                f"{found.level:<4}"
+                if os.environ.get("NO_COLOR")
+                else click.style(f"{found.level:<4}", fg=_STYLES[found.level])
+            )
             click.echo(f"{level} {found.subject:<15} {printable(found.says)}")
             if found.advice:
                 click.echo(f"     -> {printable(found.advice)}")
@@ -83,14 +90,21 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
         config = load_gateway_config(path)
     except ConfigError as error:
         for problem in error.problems:
-            yield Finding("FAIL", "configuration", problem, "correct it; the checks below use the defaults")
+            yield Finding(
+                "FAIL", "configuration", problem, "correct it; the checks below use the defaults"
+            )
     else:
         yield Finding("ok", "configuration", why)
         for note in (*config.notes, *effectless(config.settings)):
             yield Finding("warn", "configuration", note, "correct it, or remove the setting")
     settings = config.settings
     if settings.backend.mode is BackendMode.EMULATOR:
-        yield Finding("warn", "Ollama", "backend.mode is emulator: answers are made up", "set backend.mode to ollama or auto")
+        yield Finding(
+            "warn",
+            "Ollama",
+            "backend.mode is emulator: answers are made up",
+            "set backend.mode to ollama or auto",
+        )
     else:
         yield from _ollama(settings)
         yield from _gpu(settings)
@@ -117,10 +131,15 @@ def _ollama(settings: Settings) -> Iterator[Finding]:
 
 
 def ollama_environment(processes: Path = Path("/proc")) -> Mapping[str, str] | None:
-    """The variables of the Ollama on this machine, from its process or its unit; None where neither can be read."""
+    """The variables of the Ollama on this machine, from its process or its unit; None where neither
+    can be read.
+    """
     for name in processes.glob("[0-9]*/comm"):
         with suppress(OSError):
-            if name.read_text().strip() == "ollama" and b"\0serve" in (name.parent / "cmdline").read_bytes():
+            if (
+                name.read_text().strip() == "ollama"
+                and b"\0serve" in (name.parent / "cmdline").read_bytes()
+            ):
                 listed = (name.parent / "environ").read_bytes().decode(errors="replace").split("\0")
                 return dict(pair.split("=", 1) for pair in listed if "=" in pair)
     shown = _output("systemctl", "show", "ollama", "--property=Environment", "--value")
@@ -129,36 +148,81 @@ def ollama_environment(processes: Path = Path("/proc")) -> Mapping[str, str] | N
 
 def _output(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 (fixed commands)
+        done = subprocess.run(  # noqa: S603 (fixed commands)
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def check_ollama_settings(environ: Mapping[str, str] | None, settings: Settings) -> Iterator[Finding]:
+def check_ollama_settings(
+    environ: Mapping[str, str] | None, settings: Settings
+) -> Iterator[Finding]:
     """Ollama's own settings beside ours."""
     subject = "Ollama settings"
     if environ is None:
-        advice = "run `sudo hearth doctor`, or look at `systemctl show ollama --property=Environment`"
-        yield Finding("ok", subject, "cannot be read: Ollama runs as another user, or in a container", advice)
+        advice = (
+            "run `sudo hearth doctor`, or look at `systemctl show ollama --property=Environment`"
+        )
+        yield Finding(
+            "ok", subject, "cannot be read: Ollama runs as another user, or in a container", advice
+        )
         return
-    slots, models = _whole(environ, "OLLAMA_NUM_PARALLEL", 1), _whole(environ, "OLLAMA_MAX_LOADED_MODELS", 0)
-    wanted = max((settings.gpu.parallel, *(each.parallel or 0 for each in settings.models.values())))
+    slots, models = (
+        _whole(environ, "OLLAMA_NUM_PARALLEL", 1),
+        _whole(environ, "OLLAMA_MAX_LOADED_MODELS", 0),
+    )
+    wanted = max(
+        (settings.gpu.parallel, *(each.parallel or 0 for each in settings.models.values()))
+    )
     if slots < wanted:
-        says = f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted} requests at once to one model"
-        yield Finding("warn", subject, says, f"set OLLAMA_NUM_PARALLEL={wanted} for Ollama, or lower gpu.parallel")
+        says = (
+            f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted} requests at once to one"
+            " model"
+        )
+        yield Finding(
+            "warn",
+            subject,
+            says,
+            f"set OLLAMA_NUM_PARALLEL={wanted} for Ollama, or lower gpu.parallel",
+        )
     elif slots > wanted:
-        says = f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted} at once: the memory of the other slots is unused"
-        yield Finding("warn", subject, says, f"set gpu.parallel: {slots}, or OLLAMA_NUM_PARALLEL={wanted} for Ollama")
+        says = (
+            f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted} at once: the memory of the"
+            " other slots is unused"
+        )
+        yield Finding(
+            "warn",
+            subject,
+            says,
+            f"set gpu.parallel: {slots}, or OLLAMA_NUM_PARALLEL={wanted} for Ollama",
+        )
     if models == 1:
         says = "OLLAMA_MAX_LOADED_MODELS is 1: a small model never stays beside a large one"
-        yield Finding("warn", subject, says, "remove it, or set it to the number of models that should stay in memory together")
+        yield Finding(
+            "warn",
+            subject,
+            says,
+            "remove it, or set it to the number of models that should stay in memory together",
+        )
     host = environ.get("OLLAMA_HOST", "")
-    if host and exposure_problem(urlsplit(f"//{host.rpartition('//')[2]}").hostname or "0.0.0.0", has_keys=False):
+    if host and exposure_problem(
+        urlsplit(f"//{host.rpartition('//')[2]}").hostname or "0.0.0.0", has_keys=False
+    ):
         says = f"OLLAMA_HOST is {host}: programs on other machines can bypass Hearth"
-        yield Finding("warn", subject, says, "set OLLAMA_HOST=127.0.0.1:11434 for Ollama, and give them Hearth's address")
+        yield Finding(
+            "warn",
+            subject,
+            says,
+            "set OLLAMA_HOST=127.0.0.1:11434 for Ollama, and give them Hearth's address",
+        )
     if slots == wanted and models != 1:
-        yield Finding("ok", subject, f"OLLAMA_NUM_PARALLEL {slots}, OLLAMA_MAX_LOADED_MODELS {models or 'automatic'}")
+        yield Finding(
+            "ok",
+            subject,
+            f"OLLAMA_NUM_PARALLEL {slots}, OLLAMA_MAX_LOADED_MODELS {models or 'automatic'}",
+        )
 
 
 def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
@@ -172,12 +236,28 @@ def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
         yield Finding("FAIL", "models", "none is installed", "ollama pull llama3.1:8b")
         return
     known = {canonical_model(name).lower() for name in installed}
-    named = {"gpu.home_model": settings.gpu.home_model, **{f"models.{name}": name for name in settings.models}}
-    missing = {where: name for where, name in named.items() if name and canonical_model(name).lower() not in known}
+    named = {
+        "gpu.home_model": settings.gpu.home_model,
+        **{f"models.{name}": name for name in settings.models},
+    }
+    missing = {
+        where: name
+        for where, name in named.items()
+        if name and canonical_model(name).lower() not in known
+    }
     for where, name in missing.items():
-        yield Finding("FAIL" if where == "gpu.home_model" else "warn", "models", f"{where}: {name} is not installed", f"ollama pull {name}")
+        yield Finding(
+            "FAIL" if where == "gpu.home_model" else "warn",
+            "models",
+            f"{where}: {name} is not installed",
+            f"ollama pull {name}",
+        )
     if not missing:
-        yield Finding("ok", "models", f"{len(installed)} installed; home model {settings.gpu.home_model or 'none'}")
+        yield Finding(
+            "ok",
+            "models",
+            f"{len(installed)} installed; home model {settings.gpu.home_model or 'none'}",
+        )
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:
@@ -187,7 +267,10 @@ def _gpu(settings: Settings) -> Iterator[Finding]:
     try:
         reading = asyncio.run(_reading(settings.gpu.device))
     except GpuUnavailable as error:
-        advice = "install its driver; for an Ollama on another machine set gpu.nvml: false, without a GPU also gpu.vram_gb: 0"
+        advice = (
+            "install its driver; for an Ollama on another machine set gpu.nvml: false, without a"
+            " GPU also gpu.vram_gb: 0"
+        )
         yield Finding("warn", "GPU", f"not detected: {error.message}", advice)
         return
     yield from check_gpu(reading, settings)
@@ -204,14 +287,25 @@ async def _reading(device: str) -> GpuReading:
 def check_gpu(reading: GpuReading, settings: Settings) -> Iterator[Finding]:
     """What the GPU reports beside `gpu.vram_gb`."""
     total_gib = None if reading.total_mib is None else reading.total_mib / _MIB_PER_GIB
-    memory = "memory unknown" if total_gib is None else f"{(reading.used_mib or 0) / _MIB_PER_GIB:.1f} of {total_gib:.1f} GiB used"
+    memory = (
+        "memory unknown"
+        if total_gib is None
+        else f"{(reading.used_mib or 0) / _MIB_PER_GIB:.1f} of {total_gib:.1f} GiB used"
+    )
     stated = settings.gpu.vram_gb
     if stated is not None and total_gib is not None and stated > total_gib:
         says = f"gpu.vram_gb is {stated:g}, and {reading.name} has {total_gib:.1f} GiB"
-        yield Finding("FAIL", "GPU", says, f"set gpu.vram_gb to at most {total_gib:.1f}, or remove it")
+        yield Finding(
+            "FAIL", "GPU", says, f"set gpu.vram_gb to at most {total_gib:.1f}, or remove it"
+        )
     elif reading.throttle_reasons:
         reasons = ", ".join(reading.throttle_reasons).replace("_", " ")
-        yield Finding("warn", "GPU", f"{reading.name}, {memory}; throttled: {reasons}", "check its cooling and its power supply")
+        yield Finding(
+            "warn",
+            "GPU",
+            f"{reading.name}, {memory}; throttled: {reasons}",
+            "check its cooling and its power supply",
+        )
     else:
         yield Finding("ok", "GPU", f"{reading.name}, {memory}")
 
@@ -221,7 +315,12 @@ def _keys(settings: Settings) -> Iterator[Finding]:
     if not keys:
         yield Finding("ok", "keys", "none: callers on this machine only")
     elif not admins:
-        yield Finding("warn", "keys", f"{keys}, none of them for admins", "hearth admin key new NAME --admin --write")
+        yield Finding(
+            "warn",
+            "keys",
+            f"{keys}, none of them for admins",
+            "hearth admin key new NAME --admin --write",
+        )
     else:
         yield Finding("ok", "keys", f"{keys}, {admins} of them for admins")
 
@@ -229,17 +328,28 @@ def _keys(settings: Settings) -> Iterator[Finding]:
 def _store(settings: Settings) -> Iterator[Finding]:
     storage = settings.storage
     if not storage.enabled:
-        says = "storage.enabled is off: no jobs, no request log, and rate limits start from zero after a restart"
+        says = (
+            "storage.enabled is off: no jobs, no request log, and rate limits start from zero after"
+            " a restart"
+        )
         yield Finding("warn", "disk", says, "set it to true")
         return
     path = database_path(storage.path, os.environ)
     folder = next(each for each in path.absolute().parents if os.path.exists(each))  # noqa: PTH110 (False where it may not be looked at)
     free_mib, low_mib = shutil.disk_usage(folder).free / MIB, settings.alerts.disk_free_warning_mib
     if not os.access(folder, os.W_OK | os.X_OK):
-        advice = "run `sudo hearth doctor` if the gateway runs as another user; else correct its owner, or set storage.path"
+        advice = (
+            "run `sudo hearth doctor` if the gateway runs as another user; else correct its owner,"
+            " or set storage.path"
+        )
         yield Finding("FAIL", "disk", f"{folder} cannot be written", advice)
     elif free_mib < low_mib:
-        yield Finding("FAIL", "disk", f"{free_mib:.0f} MiB free at {path}", "free some space, or set storage.path to another disk")
+        yield Finding(
+            "FAIL",
+            "disk",
+            f"{free_mib:.0f} MiB free at {path}",
+            "free some space, or set storage.path to another disk",
+        )
     else:
         yield Finding("ok", "disk", f"{free_mib / _MIB_PER_GIB:.1f} GiB free at {path}")
     for warning in directory_warnings(storage.path, path):
@@ -248,13 +358,27 @@ def _store(settings: Settings) -> Iterator[Finding]:
 
 
 def check_clock(synchronised: str, now_wall_s: float) -> Iterator[Finding]:
-    """The wall clock beside the age of this program, and what systemd knows of its synchronisation."""
+    """The wall clock beside the age of this program, and what systemd knows of its
+    synchronisation.
+    """
     if now_wall_s < Path(__file__).stat().st_mtime - _YEAR_S:
-        yield Finding("FAIL", "clock", f"it is {time.ctime(now_wall_s)}, long before this program was installed", "set the clock")
+        yield Finding(
+            "FAIL",
+            "clock",
+            f"it is {time.ctime(now_wall_s)}, long before this program was installed",
+            "set the clock",
+        )
     elif synchronised == "no":
-        yield Finding("warn", "clock", "not synchronised; limits, budgets and active hours depend on it", "timedatectl set-ntp true")
+        yield Finding(
+            "warn",
+            "clock",
+            "not synchronised; limits, budgets and active hours depend on it",
+            "timedatectl set-ntp true",
+        )
     else:
-        yield Finding("ok", "clock", "synchronised" if synchronised == "yes" else time.ctime(now_wall_s))
+        yield Finding(
+            "ok", "clock", "synchronised" if synchronised == "yes" else time.ctime(now_wall_s)
+        )
 
 
 def address_of(server: ServerSettings) -> str:
@@ -278,15 +402,27 @@ def _gateway(server: ServerSettings, key: str | None) -> Iterator[Finding]:
     try:
         yield from check_status(client.status())
     except (GatewayUnreachable, CommandFailed) as error:
-        yield Finding("warn", "gateway", error.message.splitlines()[0], "give an API key in HEARTH_KEY, or with --key")
+        yield Finding(
+            "warn",
+            "gateway",
+            error.message.splitlines()[0],
+            "give an API key in HEARTH_KEY, or with --key",
+        )
 
 
 def _of_port(host: str, port: int) -> Finding:
     try:
         socket.create_connection((host, port), timeout=_TIMEOUT_S).close()
     except OSError:
-        return Finding("warn", "port", f"{port} is free: no gateway runs", "start it: `hearth serve`, or `systemctl --user start hearth`")
-    return Finding("FAIL", "port", f"another program listens at port {port}", "stop it, or set server.port")
+        return Finding(
+            "warn",
+            "port",
+            f"{port} is free: no gateway runs",
+            "start it: `hearth serve`, or `systemctl --user start hearth`",
+        )
+    return Finding(
+        "FAIL", "port", f"another program listens at port {port}", "stop it, or set server.port"
+    )
 
 
 def _of_dashboard(url: str) -> Finding:
@@ -297,27 +433,64 @@ def _of_dashboard(url: str) -> Finding:
             whole = b"<html" in page.read(MIB)
     except (OSError, HTTPException):
         whole = False
-    return Finding("ok", "dashboard", f"{url}/") if whole else Finding("FAIL", "dashboard", f"no page at {url}/", "install Hearth again")
+    return (
+        Finding("ok", "dashboard", f"{url}/")
+        if whole
+        else Finding("FAIL", "dashboard", f"no page at {url}/", "install Hearth again")
+    )
 
 
 def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
     """What a running gateway reports of itself."""
     if part(status, "backend").get("emulator") is True:
-        remedy = "start Ollama; Hearth then uses it" if part(status, "backend").get("instead_of") else "start Hearth without it"
+        remedy = (
+            "start Ollama; Hearth then uses it"
+            if part(status, "backend").get("instead_of")
+            else "start Hearth without it"
+        )
         yield Finding("FAIL", "gateway", "the emulator answers: texts are made up", remedy)
     elif part(status, "backend").get("up") is False:
         problem = text(part(status, "backend"), "problem")
-        says = f"its model server does not answer as Ollama does: {problem}" if problem else "it cannot reach its model server"
+        says = (
+            f"its model server does not answer as Ollama does: {problem}"
+            if problem
+            else "it cannot reach its model server"
+        )
         yield Finding("FAIL", "gateway", says, "see the line about Ollama")
     if part(status, "storage").get("clock_in_doubt") is True:
-        yield Finding("warn", "clock", "it jumped ahead, so no old data is deleted", "hearth admin confirm-clock")
+        yield Finding(
+            "warn",
+            "clock",
+            "it jumped ahead, so no old data is deleted",
+            "hearth admin confirm-clock",
+        )
     if frames := part(status, "storage").get("wal_frames_unreadable"):
         kept = text(part(status, "storage"), "damaged_copy") or "nothing"
-        yield Finding("warn", "store", f"{frames} frames could not be read at the start; {kept} is kept", "see docs/storage.md")
+        yield Finding(
+            "warn",
+            "store",
+            f"{frames} frames could not be read at the start; {kept} is kept",
+            "see docs/storage.md",
+        )
     config = part(status, "config")
     for problem in texts(config, "problems"):
-        yield Finding("FAIL", "gateway", f"the configuration was refused, the old one is in force: {problem}", "hearth config check")
+        yield Finding(
+            "FAIL",
+            "gateway",
+            f"the configuration was refused, the old one is in force: {problem}",
+            "hearth config check",
+        )
     if pending := texts(config, "restart_pending"):
-        yield Finding("warn", "gateway", f"settings wait for a restart: {', '.join(pending)}", "restart Hearth")
+        yield Finding(
+            "warn",
+            "gateway",
+            f"settings wait for a restart: {', '.join(pending)}",
+            "restart Hearth",
+        )
     for alert in parts(part(status, "alerts"), "active"):
-        yield Finding("warn", "gateway", f"alert {text(alert, 'type')} {text(alert, 'subject')}".rstrip(), "see docs/alerts.md")
+        yield Finding(
+            "warn",
+            "gateway",
+            f"alert {text(alert, 'type')} {text(alert, 'subject')}".rstrip(),
+            "see docs/alerts.md",
+        )

@@ -46,7 +46,9 @@ async def until_stopped(seconds: float | None = None) -> None:
             loop.remove_signal_handler(number)
 
 
-def _quirks(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def _quirks(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
     try:
         for value in values:
             parse_quirk(value)
@@ -57,18 +59,57 @@ def _quirks(_context: click.Context, _parameter: click.Parameter, values: tuple[
 
 @click.command(epilog=_QUIRKS_HELP)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 takes a free one.")
 @click.option(
-    "--models", "models_file", type=click.Path(path_type=Path, dir_okay=False), help="YAML or JSON list of models (docs/emulator.md)."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=11434,
+    show_default=True,
+    help="Port; 0 takes a free one.",
 )
-@click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Times faster than real.")
+@click.option(
+    "--models",
+    "models_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="YAML or JSON list of models (docs/emulator.md).",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Times faster than real.",
+)
 @click.option("--seed", type=int, help="Make ids and texts repeatable.")
-@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Requests a model serves at once.")
 @click.option(
-    "--max-queue", type=click.IntRange(0), default=512, show_default=True, help="Requests that may wait for a load; one more gets 503."
+    "--parallel",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Requests a model serves at once.",
 )
-@click.option("--vram-gb", "vram_gib", type=click.FloatRange(0), default=24.0, show_default=True, help="GPU memory in GiB; 0 is no GPU.")
-@click.option("--quirk", "quirks", callback=_quirks, multiple=True, metavar="NAME[=VALUE]", help="A bug to emulate; may be repeated.")
+@click.option(
+    "--max-queue",
+    type=click.IntRange(0),
+    default=512,
+    show_default=True,
+    help="Requests that may wait for a load; one more gets 503.",
+)
+@click.option(
+    "--vram-gb",
+    "vram_gib",
+    type=click.FloatRange(0),
+    default=24.0,
+    show_default=True,
+    help="GPU memory in GiB; 0 is no GPU.",
+)
+@click.option(
+    "--quirk",
+    "quirks",
+    callback=_quirks,
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A bug to emulate; may be repeated.",
+)
 def emulate(
     host: str,
     port: int,
@@ -84,7 +125,14 @@ def emulate(
     models = read_models(models_file)
     clock = SystemClock()
     emulator = Emulator(
-        models, clock=clock, speed=speed, seed=seed, num_parallel=parallel, max_queue=max_queue, vram_gib=vram_gib, quirks=quirks
+        models,
+        clock=clock,
+        speed=speed,
+        seed=seed,
+        num_parallel=parallel,
+        max_queue=max_queue,
+        vram_gib=vram_gib,
+        quirks=quirks,
     )
     about: list[RenderableType] = [f"Quirks: {', '.join(sorted(set(quirks)))}.\n"] if quirks else []
     about.append(models_table(models, speed=speed))
@@ -108,9 +156,16 @@ async def run_emulator(
             url = await emulator.start(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise AddressUnavailable(f"{host}:{port} is taken (by a real Ollama?); choose another with --port") from error
-            raise AddressUnavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        console.print(f"An emulated Ollama listens on {url}, {speed:g} times as fast as real. Ctrl-C stops it.\n")
+                raise AddressUnavailable(
+                    f"{host}:{port} is taken (by a real Ollama?); choose another with --port"
+                ) from error
+            raise AddressUnavailable(
+                f"cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from error
+        console.print(
+            f"An emulated Ollama listens on {url}, {speed:g} times as fast as real. Ctrl-C stops"
+            " it.\n"
+        )
         console.print(*about, sep="\n")
         await stopped()
     finally:
@@ -118,7 +173,10 @@ async def run_emulator(
 
 
 def read_models(path: Path | None) -> Sequence[EmulatedModel]:
-    """The models in a file, None for the default ones. Raises ConfigError when the file is not usable."""
+    """The models in a file, None for the default ones.
+
+    Raises ConfigError when the file is not usable.
+    """
     if path is None:
         return default_profiles()
     try:
@@ -141,7 +199,11 @@ def models_table(profiles: Sequence[EmulatedModel], *, speed: float) -> Renderab
             f"{profile.vram_gib:g} GiB",
             duration(profile.load_s / speed),
             f"{profile.prompt_tokens_per_s * speed:,.0f} tokens/s",
-            f"{profile.decode_tokens_per_s * speed:,.0f} tokens/s" if "completion" in profile.capabilities else "-",
+            (
+                f"{profile.decode_tokens_per_s * speed:,.0f} tokens/s"
+                if "completion" in profile.capabilities
+                else "-"
+            ),
             f"{profile.context_tokens:,} tokens",
         )
     return Fitting(table, expendable=("context", "GPU memory", "load"))

@@ -47,22 +47,45 @@ def jobs() -> None:
 
 @jobs.command("list")
 @gateway_options
-@click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
+@click.option(
+    "--state",
+    type=click.Choice([state.value for state in JobState]),
+    help="Only jobs in this state.",
+)
 @click.option("--unended", is_flag=True, help="Only jobs that wait or run.")
-@click.option("--caller", shell_complete=complete_callers, help="Only jobs of this caller; other callers require an admin key.")
+@click.option(
+    "--caller",
+    shell_complete=complete_callers,
+    help="Only jobs of this caller; other callers require an admin key.",
+)
 @click.option("--task-type", help="Only jobs of this type.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many, the latest.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="At most this many, the latest.",
+)
 @AS_ANSWERED
-def list_jobs(client: GatewayClient, *, as_json: bool, unended: bool, **wanted: str | int | None) -> None:
+def list_jobs(
+    client: GatewayClient, *, as_json: bool, unended: bool, **wanted: str | int | None
+) -> None:
     """List jobs, the latest first."""
-    asked = {name: value for name, value in wanted.items() if value is not None} | ({"unended": "true"} if unended else {})
+    asked = {name: value for name, value in wanted.items() if value is not None} | (
+        {"unended": "true"} if unended else {}
+    )
     draw("jobs", client.fetch(f"{_JOBS}?{urlencode(asked)}"), as_json=as_json)
 
 
 @jobs.command
 @gateway_options
 @click.argument("job_id", metavar="JOB")
-@click.option("--result", "only_result", is_flag=True, help="Print only the text of the answer; ends with 1 if there is none.")
+@click.option(
+    "--result",
+    "only_result",
+    is_flag=True,
+    help="Print only the text of the answer; ends with 1 if there is none.",
+)
 @AS_ANSWERED
 def show(client: GatewayClient, job_id: str, *, only_result: bool, as_json: bool) -> None:
     """Show one job and its answer."""
@@ -78,7 +101,9 @@ def show(client: GatewayClient, job_id: str, *, only_result: bool, as_json: bool
 
 
 def answer_text(result: object) -> str:
-    """The text in an answer of any of the APIs; the whole answer as JSON where that is not one text."""
+    """The text in an answer of any of the APIs; the whole answer as JSON where that is not one
+    text.
+    """
     if isinstance(result, str):
         return result
     answer: Json = result if isinstance(result, dict) else {}
@@ -100,14 +125,25 @@ def answer_text(result: object) -> str:
 @click.option("--forget", is_flag=True, help="Also delete the job and its result.")
 @json_option("Print the gateway's answers, one per line.")
 @click.pass_context
-def cancel(context: click.Context, client: GatewayClient, job_ids: tuple[str, ...], *, forget: bool, as_json: bool) -> None:
+def cancel(
+    context: click.Context,
+    client: GatewayClient,
+    job_ids: tuple[str, ...],
+    *,
+    forget: bool,
+    as_json: bool,
+) -> None:
     """Cancel jobs; ends with 1 if one had ended before."""
     done = True
     for job_id in job_ids:
         answer = client.ask("DELETE", _path(job_id, **({"forget": "true"} if forget else {})))
         gone = forget and answer.get("forgotten") is True
         done &= gone or answer.get("cancelled") is True
-        click.echo(json.dumps(answer) if as_json else f"{job_id}: {text(answer, 'state')}{', forgotten' if gone else ''}")
+        click.echo(
+            json.dumps(answer)
+            if as_json
+            else f"{job_id}: {text(answer, 'state')}{', forgotten' if gone else ''}"
+        )
     if not done:
         context.exit(ExitCode.FAILED)
 
@@ -115,33 +151,57 @@ def cancel(context: click.Context, client: GatewayClient, job_ids: tuple[str, ..
 @jobs.command
 @gateway_options
 @_IDS
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="Give up after this many seconds.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), help="Give up after this many seconds."
+)
 @json_option("Print the jobs with their results, a line each.")
 @click.pass_context
-def wait(context: click.Context, client: GatewayClient, job_ids: tuple[str, ...], timeout_s: float | None, *, as_json: bool) -> None:
+def wait(
+    context: click.Context,
+    client: GatewayClient,
+    job_ids: tuple[str, ...],
+    timeout_s: float | None,
+    *,
+    as_json: bool,
+) -> None:
     """Wait until jobs have ended; ends with 1 if one did not complete."""
     context.exit(_await(client, job_ids, timeout_s, as_json=as_json))
 
 
-def _await(client: GatewayClient, job_ids: tuple[str, ...], timeout_s: float | None, *, as_json: bool) -> ExitCode:
+def _await(
+    client: GatewayClient, job_ids: tuple[str, ...], timeout_s: float | None, *, as_json: bool
+) -> ExitCode:
     completed = True
     for job_id, job in ended(client, job_ids, timeout_s):
         state, reason = text(job, "state"), text(job, "reason")
         completed &= state == JobState.COMPLETED
-        click.echo(json.dumps(job) if as_json else f"{job_id}: {state}{f' ({reason})' if reason else ''}")
+        click.echo(
+            json.dumps(job) if as_json else f"{job_id}: {state}{f' ({reason})' if reason else ''}"
+        )
     return ExitCode.OK if completed else ExitCode.FAILED
 
 
 def ended(
-    client: GatewayClient, job_ids: tuple[str, ...], timeout_s: float | None, pause: Callable[[float], object] = time.sleep
+    client: GatewayClient,
+    job_ids: tuple[str, ...],
+    timeout_s: float | None,
+    pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[tuple[str, Json]]:
-    """Each job once it has ended, in the order asked for. Raises CommandFailed where that takes longer than `timeout_s`."""
+    """Each job once it has ended, in the order asked for.
+
+    Raises CommandFailed where that takes longer than `timeout_s`.
+    """
     clock = SystemClock()
     until = None if timeout_s is None else clock.monotonic() + timeout_s
     for job_id in job_ids:
-        while text(job := client.fetch(_path(job_id)), "state") in (JobState.QUEUED, JobState.RUNNING):
+        while text(job := client.fetch(_path(job_id)), "state") in (
+            JobState.QUEUED,
+            JobState.RUNNING,
+        ):
             if until is not None and clock.monotonic() >= until:
-                raise CommandFailed(f"{job_id} has not ended after {timeout_s:g} s: it is {text(job, 'state')}")
+                raise CommandFailed(
+                    f"{job_id} has not ended after {timeout_s:g} s: it is {text(job, 'state')}"
+                )
             pause(_EVERY_S)
         yield job_id, job
 
@@ -149,12 +209,29 @@ def ended(
 @jobs.command
 @gateway_options
 @click.argument("file", type=TEXT_FILE, default="-", metavar="[FILE]")
-@click.option("--model", "-m", shell_complete=complete_models, help="FILE is a prompt for this model, not JSON.")
-@click.option("--task-type", help="Jobs of one type start in the order in which they were accepted.")
-@click.option("--priority", type=click.Choice([each.name.lower() for each in Priority]), help="For keys of lane internal.")
+@click.option(
+    "--model",
+    "-m",
+    shell_complete=complete_models,
+    help="FILE is a prompt for this model, not JSON.",
+)
+@click.option(
+    "--task-type", help="Jobs of one type start in the order in which they were accepted."
+)
+@click.option(
+    "--priority",
+    type=click.Choice([each.name.lower() for each in Priority]),
+    help="For keys of lane internal.",
+)
 @click.option("--off-peak", is_flag=True, help="Run outside scheduling.active_hours only.")
-@click.option("--once", is_flag=True, help="Send an Idempotency-Key made of the file: sending it again makes no second job.")
-@click.option("--wait", "waits", is_flag=True, help="Wait until all have ended, as `hearth jobs wait` does.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Send an Idempotency-Key made of the file: sending it again makes no second job.",
+)
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait until all have ended, as `hearth jobs wait` does."
+)
 @json_option("Print the gateway's answers, one per line.")
 @click.pass_context
 def submit(
@@ -172,19 +249,34 @@ def submit(
 ) -> None:
     """Submit jobs from FILE: one JSON object, or one per line.
 
-    An object is what POST /llm/jobs takes, or only its request. Without FILE, or with -, reads stdin.
+    An object is what POST /llm/jobs takes, or only its request. Without FILE, or with -, reads
+    stdin.
     """
     content = read_text(file)
-    named = {"task_type": task_type, "priority": priority, "window": "offpeak" if off_peak else None}
+    named = {
+        "task_type": task_type,
+        "priority": priority,
+        "window": "offpeak" if off_peak else None,
+    }
     extra = {name: value for name, value in named.items() if value is not None}
-    bodies: list[dict[str, object]] = [{"request": {"model": model, "prompt": content}}] if model else _bodies(content)
+    bodies: list[dict[str, object]] = (
+        [{"request": {"model": model, "prompt": content}}] if model else _bodies(content)
+    )
     digest = hashlib.sha256(content.encode()).hexdigest()
     accepted: list[str] = []
     for number, body in enumerate(bodies, start=1):
         try:
-            answer = client.ask("POST", _JOBS, {**body, **extra}, headers={"Idempotency-Key": f"{digest}-{number}"} if once else None)
+            answer = client.ask(
+                "POST",
+                _JOBS,
+                {**body, **extra},
+                headers={"Idempotency-Key": f"{digest}-{number}"} if once else None,
+            )
         except CommandFailed as refused:
-            raise CommandFailed(f"job {number} of {len(bodies)} was refused, {number - 1} were accepted: {refused.message}") from refused
+            raise CommandFailed(
+                f"job {number} of {len(bodies)} was refused, {number - 1} were accepted:"
+                f" {refused.message}"
+            ) from refused
         accepted.append(text(answer, "id"))
         click.echo(json.dumps(answer) if as_json else _accepted(answer))
     if waits:
@@ -194,7 +286,10 @@ def submit(
 def _accepted(answer: Json) -> str:
     position = text(answer, "position")
     known = "" if answer.get("new") is True else " (known already)"
-    return f"{text(answer, 'id')}: {text(answer, 'state')}{f', position {position}' if position else ''}{known}"
+    return (
+        f"{text(answer, 'id')}:"
+        f" {text(answer, 'state')}{f', position {position}' if position else ''}{known}"
+    )
 
 
 def _bodies(content: str) -> list[dict[str, object]]:
@@ -208,7 +303,9 @@ def _bodies(content: str) -> list[dict[str, object]]:
             try:
                 found += [json.loads(line)] if line.strip() else []
             except ValueError as error:
-                raise click.UsageError(f"line {number} is not JSON: {error}; for a prompt, name a model with --model") from error
+                raise click.UsageError(
+                    f"line {number} is not JSON: {error}; for a prompt, name a model with --model"
+                ) from error
     jobs = [each for each in found if isinstance(each, dict)]
     if len(jobs) < len(found) or not found:
         raise click.UsageError("write JSON objects, one per line")

@@ -1,4 +1,7 @@
-"""`hearth admin key`: the API keys in the configuration file. Edits keep its comments; a key is printed once and stored nowhere."""
+"""`hearth admin key`: the API keys in the configuration file.
+
+Edits keep its comments; a key is printed once and stored nowhere.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from hearth.types import Lane
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _CONFIG = click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="Configuration file; default: the one that `serve` would use."
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Configuration file; default: the one that `serve` would use.",
 )
 
 
@@ -33,14 +39,20 @@ def key() -> None:
 
 def _checked_name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     if _NAME.fullmatch(value) is None:
-        raise click.BadParameter("use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit")
+        raise click.BadParameter(
+            "use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter or digit"
+        )
     return value
 
 
 def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names in the file, for the shell."""
     with suppress(Exception):  # a shell that completes shows no error
-        return [each.name for each in load_found(context.params.get("file")).settings.auth.keys if each.name.startswith(incomplete)]
+        return [
+            each.name
+            for each in load_found(context.params.get("file")).settings.auth.keys
+            if each.name.startswith(incomplete)
+        ]
     return []
 
 
@@ -48,29 +60,53 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
 @_CONFIG
 def list_keys(file: Path | None) -> None:
     """List the keys: names, rights, and the first characters of their digests."""
-    draw("keys", {"keys": [each.model_dump(mode="json") for each in load_found(file).settings.auth.keys]}, as_json=False)
+    draw(
+        "keys",
+        {"keys": [each.model_dump(mode="json") for each in load_found(file).settings.auth.keys]},
+        as_json=False,
+    )
 
 
 @key.command("new")
 @click.argument("name", callback=_checked_name)
 @click.option(
-    "--lane", type=click.Choice([lane.value for lane in Lane]), default=Lane.EXTERNAL.value, show_default=True, help="Lane of its requests."
+    "--lane",
+    type=click.Choice([lane.value for lane in Lane]),
+    default=Lane.EXTERNAL.value,
+    show_default=True,
+    help="Lane of its requests.",
 )
 @click.option(
-    "--admin", "is_admin", is_flag=True, help="Also allow interrupting, cancelling requests of others, reloading, and managing models."
+    "--admin",
+    "is_admin",
+    is_flag=True,
+    help="Also allow interrupting, cancelling requests of others, reloading, and managing models.",
 )
 @click.option(
     "--assistant",
     "is_assistant",
     is_flag=True,
-    help="For an assistant that somebody talks to: internal, and critical unless a request names a task type.",
+    help=(
+        "For an assistant that somebody talks to: internal, and critical unless a request names a"
+        " task type."
+    ),
 )
 @click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
 @_CONFIG
-def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, is_assistant: bool, writes: bool) -> None:
-    """Create a key for the caller NAME and print it once, with the lines for the configuration file."""
+def new_key(
+    name: str, lane: str, file: Path | None, *, is_admin: bool, is_assistant: bool, writes: bool
+) -> None:
+    """Create a key for the caller NAME and print it once, with the lines for the configuration
+    file.
+    """
     secret = new_api_key()
-    entry = key_entry(name, secret, Lane.INTERNAL if is_assistant else Lane(lane), is_admin=is_admin, is_assistant=is_assistant)
+    entry = key_entry(
+        name,
+        secret,
+        Lane.INTERNAL if is_assistant else Lane(lane),
+        is_admin=is_admin,
+        is_assistant=is_assistant,
+    )
     edited = edit_keys(file, added=name, entry=entry) if writes else None
     click.echo(f"The key of {name}; it is shown only now and stored nowhere:\n\n    {secret}\n")
     if edited is not None:
@@ -86,12 +122,16 @@ def new_key(name: str, lane: str, file: Path | None, *, is_admin: bool, is_assis
 def revoke(name: str, file: Path | None) -> None:
     """Remove the key of the caller NAME from the configuration file."""
     edited = edit_keys(file, removed=name)
-    click.echo(f"The key of {name} is no longer in {edited}; a running gateway refuses it within a second.")
+    click.echo(
+        f"The key of {name} is no longer in {edited}; a running gateway refuses it within a second."
+    )
     if not load_found(edited).settings.auth.keys:
         click.echo("No key is left: only programs on this machine can use the gateway now.")
 
 
-def key_entry(name: str, secret: str, lane: Lane, *, is_admin: bool = False, is_assistant: bool = False) -> list[str]:
+def key_entry(
+    name: str, secret: str, lane: Lane, *, is_admin: bool = False, is_assistant: bool = False
+) -> list[str]:
     """The lines of an entry of `auth.keys`."""
     digest = hashlib.sha256(secret.encode()).hexdigest()
     lines = [f"name: {json.dumps(name)}", f'sha256: "{digest}"', f"lane: {lane}"]
@@ -102,19 +142,29 @@ def key_entry(name: str, secret: str, lane: Lane, *, is_admin: bool = False, is_
     return lines
 
 
-def edit_keys(file: Path | None, *, added: str = "", entry: list[str] | None = None, removed: str = "") -> Path:
-    """Add an entry to the file, or remove one, atomically; the file that was changed. Nothing is written that is not usable afterwards.
+def edit_keys(
+    file: Path | None, *, added: str = "", entry: list[str] | None = None, removed: str = ""
+) -> Path:
+    """Add an entry to the file, or remove one, atomically; the file that was changed. Nothing is
+    written that is not usable afterwards.
 
     Raises:
-        Unusable: there is no file, the key is there already or is not there, or the keys are not written one per line.
-        ConfigError: the file has problems before or after the edit. CommandFailed: it cannot be written.
+        Unusable: there is no file, the key is there already or is not there, or the keys are not
+        written one per line. ConfigError: the file has problems before or after the edit.
+        CommandFailed: it cannot be written.
     """
     path, _ = find_config(file)
     if path is None:
-        raise Unusable("there is no configuration file: make one with `hearth config example > config/llm_gateway.yaml`")
+        raise Unusable(
+            "there is no configuration file: make one with `hearth config example >"
+            " config/llm_gateway.yaml`"
+        )
     before = {each.name for each in load_gateway_config(path).settings.auth.keys}
     if added in before or (removed and removed not in before):
-        raise Unusable(f"{path} has {'already a' if added else 'no'} key of that name: {', '.join(sorted(before)) or 'it has no keys'}")
+        raise Unusable(
+            f"{path} has {'already a' if added else 'no'} key of that name:"
+            f" {', '.join(sorted(before)) or 'it has no keys'}"
+        )
     with path.open(encoding="utf-8", newline="") as stream:
         text = stream.read()
     edited = with_key(text, entry) if entry else without_key(text, removed)
@@ -126,14 +176,20 @@ def edit_keys(file: Path | None, *, added: str = "", entry: list[str] | None = N
 
 
 def _not_by_line() -> Unusable:
-    return Unusable("nothing was changed: auth.keys is not written with one `- name: ...` per key; edit the file by hand")
+    return Unusable(
+        "nothing was changed: auth.keys is not written with one `- name: ...` per key; edit the"
+        " file by hand"
+    )
 
 
 def _write(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".new")
     try:
         with os.fdopen(
-            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8", newline=""
+            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
+            "w",
+            encoding="utf-8",
+            newline="",
         ) as out:
             out.write(text)
             out.flush()
@@ -161,13 +217,23 @@ def with_key(text: str, entry: list[str]) -> str:
     if auth_key is None:
         return f"{text.rstrip()}\n\nauth:\n  keys:\n" + "\n".join(_item(entry, "    ")) + "\n"
     parent = keys_key or auth_key
-    indent = " " * (node.start_mark.column if node is not None and filled else parent.start_mark.column + 2)
-    new = _item(entry, indent) if keys_key is not None else [f"{indent}keys:", *_item(entry, indent + "  ")]
-    return _inserted(text, _last_line(node) if node is not None and filled else parent.start_mark.line, new)
+    indent = " " * (
+        node.start_mark.column if node is not None and filled else parent.start_mark.column + 2
+    )
+    new = (
+        _item(entry, indent)
+        if keys_key is not None
+        else [f"{indent}keys:", *_item(entry, indent + "  ")]
+    )
+    return _inserted(
+        text, _last_line(node) if node is not None and filled else parent.start_mark.line, new
+    )
 
 
 def without_key(text: str, name: str) -> str:
-    """The text of a configuration file without the key of that name, `keys: []` after the last one; comments stay. Raises Unusable."""
+    """The text of a configuration file without the key of that name, `keys: []` after the last one;
+    comments stay. Raises Unusable.
+    """
     keys_key, keys = _pair(_pair(_root(text), "auth")[1], "keys")
     items = keys.value if isinstance(keys, yaml.SequenceNode) and not keys.flow_style else []
     for item in items:
@@ -175,7 +241,9 @@ def without_key(text: str, name: str) -> str:
             lines = text.splitlines(keepends=True)
             del lines[item.start_mark.line : _last_line(item) + 1]
             if keys_key is not None and len(items) == 1:
-                lines[keys_key.start_mark.line] = lines[keys_key.start_mark.line].replace(":", ": []", 1)
+                lines[keys_key.start_mark.line] = lines[keys_key.start_mark.line].replace(
+                    ":", ": []", 1
+                )
             return "".join(lines)
     raise _not_by_line()
 
@@ -193,7 +261,9 @@ def _pair(node: yaml.Node | None, name: str) -> tuple[yaml.Node | None, yaml.Nod
 
 
 def _last_line(node: yaml.Node) -> int:
-    """The last line, from 0, that holds something of the node; the end mark of a block is where the next token begins."""
+    """The last line, from 0, that holds something of the node; the end mark of a block is where the
+    next token begins.
+    """
     if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
         return int(node.end_mark.line)
     last = node.value[-1]

@@ -1,6 +1,8 @@
-"""`hearth submit` and `hearth chat`: prompts go through the queue like any other caller's, and each answer comes out as it is made.
+"""`hearth submit` and `hearth chat`: prompts go through the queue like any other caller's, and each
+answer comes out as it is made.
 
-Texts go to stdout, everything else to stderr. Leaving early (Ctrl-C) disconnects, which cancels the request.
+Texts go to stdout, everything else to stderr. Leaving early (Ctrl-C) disconnects, which cancels the
+request.
 """
 
 from __future__ import annotations
@@ -42,18 +44,30 @@ from hearth.types import Priority
 _EVERY_S = 1.0
 _NS_PER_S = 1e9
 _QUOTES = '"""'
-_HELP = '/bye ends the chat, /clear starts a new one, Ctrl-C stops an answer; a message of several lines stands between two """'
+_HELP = (
+    "/bye ends the chat, /clear starts a new one, Ctrl-C stops an answer; a message of several"
+    ' lines stands between two """'
+)
 
 
 @click.command
 @gateway_options
 @click.argument("prompt_file", type=TEXT_FILE, default="-", metavar="[FILE]")
-@click.option("--model", "-m", shell_complete=complete_models, help="Default: the loaded model, else the home model.")
+@click.option(
+    "--model",
+    "-m",
+    shell_complete=complete_models,
+    help="Default: the loaded model, else the home model.",
+)
 @click.option("--system", "-s", help="A system prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer, in tokens.")
 @click.option("--json-mode", is_flag=True, help="Have the model answer in JSON.")
 @click.option("--task-type", help="Task type. With an internal key, it sets the priority.")
-@click.option("--priority", type=click.Choice([each.name.lower() for each in Priority]), help="Lower the priority of an internal request.")
+@click.option(
+    "--priority",
+    type=click.Choice([each.name.lower() for each in Priority]),
+    help="Lower the priority of an internal request.",
+)
 @json_option("Print one JSON object at the end: the text, tokens and wait.")
 def submit(
     client: GatewayClient,
@@ -72,7 +86,11 @@ def submit(
     Without FILE, or with -, reads stdin.
     """
     prompt = read_text(prompt_file)
-    body: dict[str, object] = {"model": model or _model_at_hand(client), "prompt": prompt, "stream": True}
+    body: dict[str, object] = {
+        "model": model or _model_at_hand(client),
+        "prompt": prompt,
+        "stream": True,
+    }
     body |= {"system": system} if system is not None else {}
     body |= {"options": {"num_predict": max_tokens}} if max_tokens is not None else {}
     body |= {"format": "json"} if json_mode else {}
@@ -107,7 +125,10 @@ def _model_at_hand(client: GatewayClient) -> str:
     for model in (text(gpu, "loaded_model"), text(gpu, "home_model")):
         if model and "embed" not in model:  # as the dashboard tells models apart that write nothing
             return model
-    raise click.UsageError("no model is loaded and there is no home model: name one with --model (`hearth models` lists them)")
+    raise click.UsageError(
+        "no model is loaded and there is no home model: name one with --model (`hearth models`"
+        " lists them)"
+    )
 
 
 def _number(header: str | None) -> float | None:
@@ -126,14 +147,16 @@ def _number(header: str | None) -> float | None:
 def chat(client: GatewayClient, model: str, system: str | None) -> None:
     """Chat with MODEL.
 
-    Messages are read from the terminal, or a line each from stdin. While a request waits, its place in the queue and the model that is
-    loading are shown.
+    Messages are read from the terminal, or a line each from stdin. While a request waits, its place
+    in the queue and the model that is loading are shown.
     """
     interactive = sys.stdin.isatty()
     if interactive:
         with suppress(ImportError):
             import readline  # noqa: F401, PLC0415 (it changes `input`, and only a terminal needs it)
-        click.echo(f"{printable(model)} at {client.url}. /bye ends the chat, /? lists the commands.")
+        click.echo(
+            f"{printable(model)} at {client.url}. /bye ends the chat, /? lists the commands."
+        )
     beginning: list[Json] = [] if system is None else [{"role": "system", "content": system}]
     messages = [*beginning]
     for typed in _typed(">>> " if interactive else ""):
@@ -175,7 +198,10 @@ def _typed(prompt: str) -> Iterator[str]:
 
 
 def _answer(client: GatewayClient, body: Json) -> str:
-    """Print the answer as it comes, and what it took; returns the text that came. Raises CommandFailed, GatewayUnreachable."""
+    """Print the answer as it comes, and what it took; returns the text that came.
+
+    Raises CommandFailed, GatewayUnreachable.
+    """
     answer, thinks, clock = "", False, SystemClock()
     asked_at, began_at, last = clock.monotonic(), 0.0, {}
     try:
@@ -195,33 +221,60 @@ def _answer(client: GatewayClient, body: Json) -> str:
     else:
         tokens, took_ns = number(last, "eval_count"), number(last, "eval_duration")
         speed = f", {tokens / took_ns * _NS_PER_S:.0f} tokens/s" if tokens and took_ns else ""
-        figures = f"\n({tokens or 0:.0f} tokens{speed}, the first after {duration(began_at - asked_at)})\n"
+        figures = (
+            f"\n({tokens or 0:.0f} tokens{speed}, the first after"
+            f" {duration(began_at - asked_at)})\n"
+        )
         click.echo(figures if sys.stdout.isatty() else "")
     return answer
 
 
 @contextmanager
 def streamed(
-    client: GatewayClient, path: str, body: Json, request_id: str, headers: Mapping[str, str] | None = None
+    client: GatewayClient,
+    path: str,
+    body: Json,
+    request_id: str,
+    headers: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Message, Iterator[dict[str, object]]]]:
-    """POST to a streaming route of Ollama's API; gives the headers and the objects of the answer, and shows the wait on a terminal.
+    """POST to a streaming route of Ollama's API; gives the headers and the objects of the answer,
+    and shows the wait on a terminal.
 
     Raises:
-        CommandFailed: the gateway refuses, or the answer ends in an error or too early. GatewayUnreachable.
+        CommandFailed: the gateway refuses, or the answer ends in an error or too early.
+        GatewayUnreachable.
     """
     shows_progress = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    progress = waiting_line(client, request_id, console_for(sys.stderr)) if shows_progress else nullcontext(lambda: None)
-    with progress as end_progress, client.send(path, body, {"X-Request-Id": request_id, **(headers or {})}) as (answered, lines):
+    progress = (
+        waiting_line(client, request_id, console_for(sys.stderr))
+        if shows_progress
+        else nullcontext(lambda: None)
+    )
+    with (
+        progress as end_progress,
+        client.send(path, body, {"X-Request-Id": request_id, **(headers or {})}) as (
+            answered,
+            lines,
+        ),
+    ):
         yield answered, _checked(lines, end_progress)
 
 
-def _checked(lines: Iterator[dict[str, object]], began: Callable[[], None]) -> Iterator[dict[str, object]]:
+def _checked(
+    lines: Iterator[dict[str, object]], began: Callable[[], None]
+) -> Iterator[dict[str, object]]:
     """The lines of the answer; `began` is called at the first with text."""
     done = False
     for line in lines:
         if "error" in line:
-            raise CommandFailed(f"the answer ended with an error: {without_controls(str(line['error']))}")
-        if any(_piece(each, name) for each in (line, part(line, "message")) for name in ("response", "content", "thinking")):
+            raise CommandFailed(
+                f"the answer ended with an error: {without_controls(str(line['error']))}"
+            )
+        if any(
+            _piece(each, name)
+            for each in (line, part(line, "message"))
+            for name in ("response", "content", "thinking")
+        ):
             began()
         done = line.get("done") is True
         yield line
@@ -238,7 +291,10 @@ def _piece(line: Json, name: str) -> str:
 def _echo(piece: str, *, dim: bool = False) -> None:
     """Print a piece of an answer; a terminal gets no control characters."""
     shown = without_controls(piece) if sys.stdout.isatty() else piece
-    click.echo(click.style(shown, dim=True) if shown and dim and not os.environ.get("NO_COLOR") else shown, nl=False)
+    click.echo(
+        click.style(shown, dim=True) if shown and dim and not os.environ.get("NO_COLOR") else shown,
+        nl=False,
+    )
 
 
 @contextmanager
@@ -249,7 +305,8 @@ def waiting_line(
     *,
     pause: Callable[[threading.Event, float], bool] = threading.Event.wait,
 ) -> Iterator[Callable[[], None]]:
-    """A line that says how a request's wait goes, until the function that it gives is called, or the block is left.
+    """A line that says how a request's wait goes, until the function that it gives is called, or
+    the block is left.
 
     Asks the gateway in a thread of its own, so that whoever waits for the answer is not held up.
 
@@ -264,7 +321,8 @@ def waiting_line(
 
     def ask() -> None:
         while not pause(over, _EVERY_S):
-            with suppress(click.ClickException):  # the answer is what counts; its own connection says what is wrong
+            # the answer is what counts; its own connection says what is wrong
+            with suppress(click.ClickException):
                 line.update(waiting_words(client.status(), request_id))
 
     line.start()
@@ -289,6 +347,10 @@ def waiting_words(answer: Json, request_id: str) -> str:
                 place = f"{index} ahead" if index else "next in line"
                 start_s = number(item, "estimated_start_s")
                 about = "very roughly" if item.get("estimate_is_rough") is True else "about"
-                return place + (f", starts in {about} {duration(start_s)}" if start_s is not None else "") + loading
+                return (
+                    place
+                    + (f", starts in {about} {duration(start_s)}" if start_s is not None else "")
+                    + loading
+                )
         ahead += count(queue, "pending")
     return "waiting" + (f", {ahead} in the queue" if ahead else "") + loading

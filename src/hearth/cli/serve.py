@@ -26,13 +26,33 @@ from hearth.types import Lane
 
 
 @click.command
-@click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file; `hearth --help` lists the default places.")
-@click.option("--host", help="Address to listen on, instead of server.host; anything but loopback needs keys.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, instead of server.port; 0 takes a free one.")
-@click.option("--ollama-url", metavar="URL", callback=url_of_ollama, help="Where Ollama listens, instead of ollama.url.")
-@click.option("--emulator", is_flag=True, help="Answer from the built-in emulator, even if an Ollama runs.")
 @click.option(
-    "--first-key", type=click.Path(path_type=Path), help="If no key is configured: create an admin key and write it to this file."
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Configuration file; `hearth --help` lists the default places.",
+)
+@click.option(
+    "--host", help="Address to listen on, instead of server.host; anything but loopback needs keys."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on, instead of server.port; 0 takes a free one.",
+)
+@click.option(
+    "--ollama-url",
+    metavar="URL",
+    callback=url_of_ollama,
+    help="Where Ollama listens, instead of ollama.url.",
+)
+@click.option(
+    "--emulator", is_flag=True, help="Answer from the built-in emulator, even if an Ollama runs."
+)
+@click.option(
+    "--first-key",
+    type=click.Path(path_type=Path),
+    help="If no key is configured: create an admin key and write it to this file.",
 )
 @click.pass_context
 def serve(
@@ -55,30 +75,47 @@ def serve(
         config = load_gateway_config(path)
     mode = BackendMode.EMULATOR if emulator else None
     sinks = _sinks(config, source)
-    context.exit(bootstrap.run(bootstrap.serve(config, host=host, port=port, backend_mode=mode, ollama_url=ollama_url, sinks=sinks)))
+    context.exit(
+        bootstrap.run(
+            bootstrap.serve(
+                config, host=host, port=port, backend_mode=mode, ollama_url=ollama_url, sinks=sinks
+            )
+        )
+    )
 
 
 def _make_first_key(config: GatewayConfig, key_file: Path) -> None:
     """Write a new key into `key_file` and its digest into the configuration file.
 
     Raises:
-        CommandFailed: there is no configuration file, or one of the files cannot be written. Unusable: see `edit_keys`.
+        CommandFailed: there is no configuration file, or one of the files cannot be written.
+        Unusable: see `edit_keys`.
     """
     if config.source is None:
-        raise CommandFailed("--first-key needs a configuration file: make one with `hearth config example`")
+        raise CommandFailed(
+            "--first-key needs a configuration file: make one with `hearth config example`"
+        )
     secret = new_api_key()
     try:
         key_file.unlink(missing_ok=True)
-        with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+        with os.fdopen(
+            os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
+        ) as out:
             out.write(secret + "\n")
     except OSError as error:
-        raise CommandFailed(f"--first-key: {error.filename} cannot be written: {error.strerror}") from error
-    edit_keys(config.source, added="first", entry=key_entry("first", secret, Lane.EXTERNAL, is_admin=True))
+        raise CommandFailed(
+            f"--first-key: {error.filename} cannot be written: {error.strerror}"
+        ) from error
+    edit_keys(
+        config.source, added="first", entry=key_entry("first", secret, Lane.EXTERNAL, is_admin=True)
+    )
     click.echo(f"the first API key is in {key_file}", err=True)
 
 
 def _sinks(config: GatewayConfig, source: str) -> tuple[EventSink, ...]:
-    """The banner in a terminal; elsewhere one line, so that a service's log also says which file it was."""
+    """The banner in a terminal; elsewhere one line, so that a service's log also says which file it
+    was.
+    """
     console = console_for(sys.stdout)
     if not console.is_terminal:
         click.echo(f"configuration: {source}", err=True)
@@ -87,7 +124,9 @@ def _sinks(config: GatewayConfig, source: str) -> tuple[EventSink, ...]:
 
 
 class StartBanner:
-    """Prints once the gateway listens; the emulator's box comes first, so that it is still on the screen."""
+    """Prints once the gateway listens; the emulator's box comes first, so that it is still on the
+    screen.
+    """
 
     def __init__(self, console: Console, *, settings: Settings, config_source: str) -> None:
         self._console = console
@@ -99,7 +138,9 @@ class StartBanner:
         if isinstance(event, EmulatorStarted):
             self._console.print(emulator_box(event.reason))
         elif isinstance(event, EmulatorStopped):
-            self._console.print(Text(f"The emulator answers no more: {printable(event.reason)}.", style="bold"))
+            self._console.print(
+                Text(f"The emulator answers no more: {printable(event.reason)}.", style="bold")
+            )
         elif isinstance(event, GatewayStarted):
             self._console.print(self._table(event))
 
@@ -108,9 +149,16 @@ class StartBanner:
         rows = {
             f"Hearth {started.version}": f"dashboard: {url}/",
             "backend": printable(started.backend),
-            "policy": f"{settings.scheduling.policy.value}; home model {printable(settings.gpu.home_model) or 'none'}",
+            "policy": (
+                f"{settings.scheduling.policy.value}; home model"
+                f" {printable(settings.gpu.home_model) or 'none'}"
+            ),
             "config": printable(self._config_source),
-            "keys": "required from every caller" if started.authentication else "none: callers on this machine only",
+            "keys": (
+                "required from every caller"
+                if started.authentication
+                else "none: callers on this machine only"
+            ),
             "Ollama clients": f"OLLAMA_HOST={url}",
             "OpenAI clients": f"OPENAI_BASE_URL={url}/v1",
             "Anthropic clients": f"ANTHROPIC_BASE_URL={url}",

@@ -1,4 +1,5 @@
-"""`hearth simulate`: what each policy would have done with a trace, a workload that ships, or the gateway's own log, side by side.
+"""`hearth simulate`: what each policy would have done with a trace, a workload that ships, or the
+gateway's own log, side by side.
 
 Asks a gateway only with `--from-log`, and changes nothing there.
 """
@@ -31,7 +32,14 @@ from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import Run
 from hearth.simulation.engine import simulate as run_workload
 from hearth.simulation.homes import HOMES
-from hearth.simulation.measures import EstimateError, Estimating, as_json, comparison, scoreboard, summary
+from hearth.simulation.measures import (
+    EstimateError,
+    Estimating,
+    as_json,
+    comparison,
+    scoreboard,
+    summary,
+)
 from hearth.simulation.traces import read_trace, trace_text, workload_from_log
 from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Workload
 
@@ -53,24 +61,38 @@ Runs = dict[str | None, list[tuple[str, Run, EstimateError]]]
 
 
 @click.command
-@click.option("--trace", "trace_file", type=_FILE, help="Requests, one JSON line each (docs/scheduling.md).")
+@click.option(
+    "--trace", "trace_file", type=_FILE, help="Requests, one JSON line each (docs/scheduling.md)."
+)
 @click.option(
     "--workload",
     "names",
     type=click.Choice([*WORKLOADS, *LONG, *MANY_MODELS, *HOMES, ALL]),
     metavar="NAME",
     multiple=True,
-    help=f"A built-in workload ({', '.join([*WORKLOADS, *LONG])}), one of 48 homes ({next(iter(HOMES))} and so on) or of"
-    f" {len(MANY_MODELS)} mixes ({next(iter(MANY_MODELS))} and so on), or {ALL} of the short ones; may be given more than once.",
+    help=(
+        f"A built-in workload ({', '.join([*WORKLOADS, *LONG])}), one of 48 homes"
+        f" ({next(iter(HOMES))} and so on) or of {len(MANY_MODELS)} mixes"
+        f" ({next(iter(MANY_MODELS))} and so on), or {ALL} of the short ones; may be given more"
+        " than once."
+    ),
 )
 @click.option(
     "--scoreboard",
     "scores",
     is_flag=True,
-    help="The figures that `adaptive` must reach: long runs, adversaries, estimates (about a minute).",
+    help=(
+        "The figures that `adaptive` must reach: long runs, adversaries, estimates (about a"
+        " minute)."
+    ),
 )
 @click.option("--from-log", "from_log", is_flag=True, help="The log of a running gateway.")
-@click.option("--since", default="7d", show_default=True, help="With --from-log: what ended since then, as for `hearth log`.")
+@click.option(
+    "--since",
+    default="7d",
+    show_default=True,
+    help="With --from-log: what ended since then, as for `hearth log`.",
+)
 @gateway_options
 @click.option(
     "--policy",
@@ -79,15 +101,25 @@ Runs = dict[str | None, list[tuple[str, Run, EstimateError]]]
     multiple=True,
     help="Policy to try; may be given more than once. Default: all of them.",
 )
-@click.option("--config", "config_file", type=_FILE, help="Configuration to take the scheduling and GPU settings from. Default: built-in.")
+@click.option(
+    "--config",
+    "config_file",
+    type=_FILE,
+    help="Configuration to take the scheduling and GPU settings from. Default: built-in.",
+)
 @click.option("--json", "json_file", type=_OUT, help="Write the runs here; - is stdout.")
 @click.option(
     "--plot",
     "plot_file",
     type=_FILE,
-    help="Draw the GPU's day and the waits into this PNG; of several workloads, the mean waits. Needs matplotlib.",
+    help=(
+        "Draw the GPU's day and the waits into this PNG; of several workloads, the mean waits."
+        " Needs matplotlib."
+    ),
 )
-@click.option("--save", "save_file", type=_OUT, help="Write what is simulated as a trace; - is stdout.")
+@click.option(
+    "--save", "save_file", type=_OUT, help="Write what is simulated as a trace; - is stdout."
+)
 def simulate(
     policies: Sequence[str],
     config_file: Path | None,
@@ -119,10 +151,15 @@ def simulate(
     if len(workloads) > 1 and save_file is not None:
         raise click.UsageError("--save takes one workload; name it with --workload")
     if plot_file is not None and find_spec("matplotlib") is None:
-        raise CommandFailed("--plot needs matplotlib: run `.venv/bin/pip install matplotlib` in the folder of Hearth")
+        raise CommandFailed(
+            "--plot needs matplotlib: run `.venv/bin/pip install matplotlib` in the folder of"
+            " Hearth"
+        )
     if save_file is not None:
         _write(save_file, trace_text(next(iter(workloads.values()))).encode())
-    runs = run_policies(workloads, settings, [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)])
+    runs = run_policies(
+        workloads, settings, [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)]
+    )
     if json_file is not None:
         _write(json_file, json.dumps(_as_json(runs)).encode() + b"\n")
     if plot_file is not None:
@@ -131,11 +168,14 @@ def simulate(
         _print(runs)
 
 
-def _workloads(names: tuple[str, ...], trace_file: Path | None, logged: Callable[[], Workload]) -> dict[str | None, Workload]:
+def _workloads(
+    names: tuple[str, ...], trace_file: Path | None, logged: Callable[[], Workload]
+) -> dict[str | None, Workload]:
     """By name, which is None where there is only one and it has none."""
     if names:
         return {
-            name: {**WORKLOADS, **LONG, **MANY_MODELS, **HOMES}[name]() for name in (WORKLOADS if ALL in names else dict.fromkeys(names))
+            name: {**WORKLOADS, **LONG, **MANY_MODELS, **HOMES}[name]()
+            for name in (WORKLOADS if ALL in names else dict.fromkeys(names))
         }
     if trace_file is None:
         return {None: logged()}
@@ -147,25 +187,38 @@ def _workloads(names: tuple[str, ...], trace_file: Path | None, logged: Callable
 
 def _logged(client: GatewayClient, since: str, config: GatewayConfig) -> Workload:
     items = list(rows(client, "/llm/log", "items", since))
-    workload, left_out = workload_from_log(items, rows(client, "/llm/swaps", "swaps", since), config)
+    workload, left_out = workload_from_log(
+        items, rows(client, "/llm/swaps", "swaps", since), config
+    )
     if not workload.jobs:
-        raise CommandFailed(f"the log has no request since {since} that ran on a model; try --since with a longer time")
+        raise CommandFailed(
+            f"the log has no request since {since} that ran on a model; try --since with a longer"
+            " time"
+        )
     if left_out:
-        click.echo(f"{left_out} of {len(items)} logged requests are left out: they never ran on the GPU", err=True)
+        click.echo(
+            f"{left_out} of {len(items)} logged requests are left out: they never ran on the GPU",
+            err=True,
+        )
     return workload
 
 
 def rows(client: GatewayClient, page: str, field: str, since: str) -> Iterator[object]:
     """All rows since then, page by page, the latest first.
 
-    A page begins where the last one ended, that instant included, so that of rows of one instant none is missed; what was listed before
-    is left out. Where a whole page is of one instant, the next one skips what was listed of it.
+    A page begins where the last one ended, that instant included, so that of rows of one instant
+    none is missed; what was listed before is left out. Where a whole page is of one instant, the
+    next one skips what was listed of it.
     """
     until: str | None = None
     skip = 0
     listed = set[str]()
     while True:
-        asked = {"since": since, "limit": PAGE_ROWS} | ({} if until is None else {"until": until}) | ({"skip": skip} if skip else {})
+        asked = (
+            {"since": since, "limit": PAGE_ROWS}
+            | ({} if until is None else {"until": until})
+            | ({"skip": skip} if skip else {})
+        )
         answer = client.fetch(f"{page}?{urlencode(asked)}").get(field)
         found = answer if isinstance(answer, list) else []
         yield from (row for row in found if repr(row) not in listed)
@@ -183,29 +236,51 @@ def _instant(row: object) -> str | None:
     if not isinstance(ended_wall_s, int | float):
         return None
     try:
-        return (datetime.fromtimestamp(ended_wall_s, tz=UTC) + timedelta(microseconds=1)).isoformat()
+        return (
+            datetime.fromtimestamp(ended_wall_s, tz=UTC) + timedelta(microseconds=1)
+        ).isoformat()
     except (OverflowError, ValueError, OSError):
         return None
 
 
-def run_policies(workloads: Mapping[str | None, Workload], base: SchedulerSettings, policies: Sequence[PolicyName]) -> Runs:
+def run_policies(
+    workloads: Mapping[str | None, Workload],
+    base: SchedulerSettings,
+    policies: Sequence[PolicyName],
+) -> Runs:
     """Every policy on every workload, in this order."""
     runs: Runs = {name: [] for name in workloads}
     done = 0
-    with progress_bar(console_for(sys.stderr), SystemClock(), sum(len(each.jobs) for each in workloads.values()) * len(policies)) as show:
+    with progress_bar(
+        console_for(sys.stderr),
+        SystemClock(),
+        sum(len(each.jobs) for each in workloads.values()) * len(policies),
+    ) as show:
         for name, workload in workloads.items():
             for policy in policies:
                 settings = workload.settings(base, policy)
-                brain = Estimating(Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES))
-                run = run_workload(workload, settings, brain.handle, keep_decisions=False, on_progress=partial(show, done))
+                brain = Estimating(
+                    Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES)
+                )
+                run = run_workload(
+                    workload,
+                    settings,
+                    brain.handle,
+                    keep_decisions=False,
+                    on_progress=partial(show, done),
+                )
                 runs[name].append((policy.value, run, brain.error()))
                 done += len(workload.jobs)
     return runs
 
 
 @contextmanager
-def progress_bar(console: Console, clock: Clock, total: int) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, from the first second on; gives what takes how many requests are done, and how many more of the present run."""
+def progress_bar(
+    console: Console, clock: Clock, total: int
+) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, from the first second on; gives what takes how many requests are done,
+    and how many more of the present run.
+    """
     began_at = clock.monotonic()
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task("simulating", total=total)
@@ -224,7 +299,11 @@ def progress_bar(console: Console, clock: Clock, total: int) -> Iterator[Callabl
 
 def _as_json(runs: Runs) -> list[dict[str, object]]:
     """The runs; those of a workload that ships with its name."""
-    named = ((({} if name is None else {"workload": name}), each) for name, found in runs.items() for each in found)
+    named = (
+        (({} if name is None else {"workload": name}), each)
+        for name, found in runs.items()
+        for each in found
+    )
     return [name | as_json(*each) for name, each in named]
 
 
@@ -237,10 +316,18 @@ def _print(runs: Runs) -> None:
 
 
 def _picture(runs: Runs) -> bytes:
-    from hearth.simulation.plots import draw_means_png, draw_png  # noqa: PLC0415 (matplotlib is not paid for by others)
+    from hearth.simulation.plots import (  # noqa: PLC0415 (matplotlib is not paid for by others)
+        draw_means_png,
+        draw_png,
+    )
 
     if len(runs) > 1:
-        return draw_means_png({name or "": {policy: summary(run).mean_wait_s for policy, run, _ in found} for name, found in runs.items()})
+        return draw_means_png(
+            {
+                name or "": {policy: summary(run).mean_wait_s for policy, run, _ in found}
+                for name, found in runs.items()
+            }
+        )
     ((title, found),) = runs.items()
     return draw_png({policy: run for policy, run, _ in found}, title=title)
 

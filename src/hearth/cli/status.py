@@ -1,4 +1,7 @@
-"""Commands that only read: `hearth status`, `models`, `log`, `top` and `version`. Drawing is in `views`, which costs the import of rich."""
+"""Commands that only read: `hearth status`, `models`, `log`, `top` and `version`.
+
+Drawing is in `views`, which costs the import of rich.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,15 @@ from urllib.parse import urlencode
 import click
 
 from hearth.cli import CommandFailed, GatewayUnreachable
-from hearth.cli.client import AS_ANSWERED, GatewayClient, Json, complete_callers, complete_models, draw, gateway_options
+from hearth.cli.client import (
+    AS_ANSWERED,
+    GatewayClient,
+    Json,
+    complete_callers,
+    complete_models,
+    draw,
+    gateway_options,
+)
 from hearth.types import Outcome, __version__
 
 _STREAM = "/llm/queue/stream"
@@ -42,7 +53,9 @@ def _watch(client: GatewayClient) -> None:
 
     console = console_for(sys.stdout)
     if not console.is_terminal:
-        raise CommandFailed("--watch draws on a terminal; use --json --watch for one line per change")
+        raise CommandFailed(
+            "--watch draws on a terminal; use --json --watch for one line per change"
+        )
     for answer in client.stream(_STREAM, silence_s=_SILENCE_S):
         console.clear()
         console.print(view("status", answer))
@@ -59,10 +72,26 @@ def models(client: GatewayClient, *, as_json: bool) -> None:
 @click.command
 @gateway_options
 @click.option("--caller", shell_complete=complete_callers, help="Only requests of this caller.")
-@click.option("--model", shell_complete=complete_models, help="Only requests that asked for this model.")
-@click.option("--outcome", type=click.Choice([outcome.value for outcome in Outcome]), help="Only requests with this outcome.")
-@click.option("--since", metavar="WHEN", help="Only requests that ended since then: 90s, 15m, 1h or 2d ago, or ISO 8601 with an offset.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many, the latest.")
+@click.option(
+    "--model", shell_complete=complete_models, help="Only requests that asked for this model."
+)
+@click.option(
+    "--outcome",
+    type=click.Choice([outcome.value for outcome in Outcome]),
+    help="Only requests with this outcome.",
+)
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help="Only requests that ended since then: 90s, 15m, 1h or 2d ago, or ISO 8601 with an offset.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="At most this many, the latest.",
+)
 @AS_ANSWERED
 def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> None:
     """List finished requests, the latest first."""
@@ -72,22 +101,38 @@ def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> 
 
 @click.command
 @gateway_options
-@click.option("--every", "every_s", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between two updates.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.2),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two updates.",
+)
 def top(client: GatewayClient, every_s: float) -> None:
     """Watch the queue, the GPU and the callers live.
 
     Ctrl-C ends it.
     """
     if not sys.stdout.isatty():
-        raise CommandFailed("top draws on a terminal; use `hearth status`, or `hearth status --json --watch` for one line per change")
-    from hearth.cli.views import console_for, watch  # noqa: PLC0415 (rich is not paid for by --json)
+        raise CommandFailed(
+            "top draws on a terminal; use `hearth status`, or `hearth status --json --watch` for"
+            " one line per change"
+        )
+    from hearth.cli.views import (  # noqa: PLC0415 (rich is not paid for by --json)
+        console_for,
+        watch,
+    )
 
     with suppress(KeyboardInterrupt):
         watch(looks(client, lambda: time.sleep(every_s)), console_for(sys.stdout))
 
 
 def looks(client: GatewayClient, pause: Callable[[], object]) -> Iterator[Json | str]:
-    """The status again and again, or why there is none. The first look raises instead, as every command does."""
+    """The status again and again, or why there is none.
+
+    The first look raises instead, as every command does.
+    """
     yield client.status()
     while True:
         pause()
@@ -100,4 +145,7 @@ def looks(client: GatewayClient, pause: Callable[[], object]) -> Iterator[Json |
 @click.command
 def version() -> None:
     """Print the version."""
-    click.echo(f"hearth {__version__} (Python {platform.python_version()}, {platform.system()} {platform.machine()})")
+    click.echo(
+        f"hearth {__version__} (Python {platform.python_version()}, {platform.system()}"
+        f" {platform.machine()})"
+    )

@@ -17,7 +17,9 @@ _GAP = 2
 
 
 class Fitting:
-    """A table without a frame, and the names of columns that it can do without, the least needed first."""
+    """A table without a frame, and the names of columns that it can do without, the least needed
+    first.
+    """
 
     def __init__(self, table: Table, *, expendable: Sequence[str]) -> None:
         self._table = table
@@ -30,9 +32,16 @@ class Fitting:
                 break
             columns = [column for column in columns if column.header != name]
         fits = _needed(columns) <= options.max_width
-        kept = [replace(column.copy(), no_wrap=column.no_wrap or (fits and _is_firm(column))) for column in columns]
+        kept = [
+            replace(column.copy(), no_wrap=column.no_wrap or (fits and _is_firm(column)))
+            for column in columns
+        ]
         whole = self._table
-        looks: Any = {"title": whole.title, "title_justify": "left", "title_style": whole.title_style}
+        looks: Any = {
+            "title": whole.title,
+            "title_justify": "left",
+            "title_style": whole.title_style,
+        }
         fitted = Table(*kept, box=None, pad_edge=False, show_edge=False, **looks)
         for cells in zip(*(column.cells for column in columns), strict=True):
             fitted.add_row(*cells)
@@ -40,7 +49,9 @@ class Fitting:
 
 
 def _is_firm(column: Column) -> bool:
-    """Numbers and single words: rich may not take room from them while there is some between the words of other columns."""
+    """Numbers and single words: rich may not take room from them while there is some between the
+    words of other columns.
+    """
     return column.justify == "right" or all(len(str(cell).split()) < 2 for cell in column.cells)
 
 
@@ -51,12 +62,18 @@ def _needed(columns: Sequence[Column]) -> int:
 
 def _width(column: Column) -> int:
     lines = [line for each in (column.header, *column.cells) for line in str(each).splitlines()]
-    unbroken = lines if column.no_wrap or column.justify == "right" else [word for line in lines for word in line.split()]
+    unbroken = (
+        lines
+        if column.no_wrap or column.justify == "right"
+        else [word for line in lines for word in line.split()]
+    )
     return max(column.min_width or 0, *map(cell_len, ("", *unbroken)))
 
 
 class Field(NamedTuple):
-    """A column: its heading, what stands in it for a row of the answer, and its look (`rich.table.Column`)."""
+    """A column: its heading, what stands in it for a row of the answer, and its look
+    (`rich.table.Column`).
+    """
 
     heading: str
     cell: Callable[[Json], Text | str]
@@ -70,9 +87,18 @@ NUMBER = WORDS | {"justify": "right", "no_wrap": True}
 
 def table_of(fields: Sequence[Field], rows: Iterable[Json]) -> Table:
     """A row is an object of the answer, or a text under `note` that stands alone."""
-    table = Table(*(Column(each.heading, **each.look) for each in fields), box=None, pad_edge=False, show_edge=False)
+    table = Table(
+        *(Column(each.heading, **each.look) for each in fields),
+        box=None,
+        pad_edge=False,
+        show_edge=False,
+    )
     for row in rows:
         note = row.get("note")
-        cells = [note, *[""] * (len(fields) - 1)] if isinstance(note, Text) else [each.cell(row) for each in fields]
+        cells = (
+            [note, *[""] * (len(fields) - 1)]
+            if isinstance(note, Text)
+            else [each.cell(row) for each in fields]
+        )
         table.add_row(*cells)
     return table

@@ -1,4 +1,7 @@
-"""What is drawn in a terminal: the status, the models, the log, the screen of `hearth top`. The one part that needs rich. Never raises."""
+"""What is drawn in a terminal: the status, the models, the log, the screen of `hearth top`.
+
+The one part that needs rich. Never raises.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ _LANES = ("internal", "external")
 
 
 def console_for(stream: TextIO, *, environ: Mapping[str, str] = os.environ) -> Console:
-    """A console that writes plain text where `stream` is no terminal or `NO_COLOR` is set and not empty (no-color.org).
+    """A console that writes plain text where `stream` is no terminal or `NO_COLOR` is set and not
+    empty (no-color.org).
 
     Without a terminal, lines are up to 120 columns wide, or `COLUMNS`.
     """
@@ -49,7 +53,11 @@ def duration(seconds: float | None) -> str:
 def emulator_box(reason: str) -> RenderableType:
     """The loud box that nobody overlooks: answers are not a model's."""
     text = Text("ANSWERS ARE MADE UP: the emulator is used instead of Ollama.", style="bold")
-    return Panel(text.append(f"\n{printable(reason)}", style="not bold"), border_style="bold yellow", expand=False)
+    return Panel(
+        text.append(f"\n{printable(reason)}", style="not bold"),
+        border_style="bold yellow",
+        expand=False,
+    )
 
 
 def _waited_or_ran(item: Json) -> str:
@@ -58,7 +66,13 @@ def _waited_or_ran(item: Json) -> str:
 
 
 _STATUS = (
-    Field("", lambda item: Text("runs", "green") if "waits_in" not in item else _waits(text(item, "waits_in")), WORDS),
+    Field(
+        "",
+        lambda item: (
+            Text("runs", "green") if "waits_in" not in item else _waits(text(item, "waits_in"))
+        ),
+        WORDS,
+    ),
     Field("#", lambda item: text(item, "sequence"), NUMBER),
     Field("caller", lambda item: text(item, "caller"), WORDS),
     Field("model", lambda item: text(item, "model") or "any", WORDS),
@@ -79,7 +93,12 @@ def _status_view(answer: Json) -> RenderableType:
         rows += [{**item, "waits_in": lane} for item in items]
         if (unseen := count(queue, "pending") - len(items)) > 0:
             rows.append({"note": Text(f"... and {unseen} more {lane}", style="dim")})
-    return Group(*_emulator_notice(answer), Fitting(table_of(_STATUS, rows), expendable=("task",)), Text(), _facts(answer))
+    return Group(
+        *_emulator_notice(answer),
+        Fitting(table_of(_STATUS, rows), expendable=("task",)),
+        Text(),
+        _facts(answer),
+    )
 
 
 def _emulator_notice(answer: Json) -> list[RenderableType]:
@@ -87,7 +106,13 @@ def _emulator_notice(answer: Json) -> list[RenderableType]:
     if backend.get("emulator") is not True:
         return []
     missing = text(backend, "instead_of")
-    return [emulator_box(f"start Ollama at {missing}: Hearth then uses it" if missing else "the emulator was asked for")]
+    return [
+        emulator_box(
+            f"start Ollama at {missing}: Hearth then uses it"
+            if missing
+            else "the emulator was asked for"
+        )
+    ]
 
 
 def _facts(answer: Json) -> Table:
@@ -95,19 +120,36 @@ def _facts(answer: Json) -> Table:
     gpu, config, day = part(answer, "gpu"), part(answer, "config"), part(answer, "stats_24h")
     rows: list[tuple[str, Text | str]] = [("GPU", _residents(gpu)), ("", _swaps(gpu))]
     if slow := texts(gpu, "offloaded_models"):
-        rows.append(("", Text(f"slow: {', '.join(slow)} does not fit and runs partly on the CPU", style="yellow")))
+        rows.append(
+            (
+                "",
+                Text(
+                    f"slow: {', '.join(slow)} does not fit and runs partly on the CPU",
+                    style="yellow",
+                ),
+            )
+        )
     if card := _card(gpu):
         rows.append(("device", card))
     if part(answer, "backend"):
         rows.append(("backend", _backend(part(answer, "backend"))))
     rows.append(("mode", text(answer, "mode") or "unknown"))
     rows += [("sharing", line) for line in _sharing(answer)]
-    rows += [("command", Text(line, style="yellow")) for line in commands_in_force(part(answer, "orders"))]
-    completed = f"{count(day, 'internal_completed')} internal and {count(day, 'external_completed')} external completed"
+    rows += [
+        ("command", Text(line, style="yellow"))
+        for line in commands_in_force(part(answer, "orders"))
+    ]
+    completed = (
+        f"{count(day, 'internal_completed')} internal and {count(day, 'external_completed')}"
+        " external completed"
+    )
     rows.append(("24 hours", f"{completed}, {count(day, 'external_interrupted')} interrupted"))
     hour = (row for row in parts(part(answer, "latency"), "last_hour") if row.get("model") is None)
     rows += [("last hour", _latency(row)) for row in hour]
-    refused = [Text(f"refused, the old one is in force: {problem}", style="red") for problem in texts(config, "problems")]
+    refused = [
+        Text(f"refused, the old one is in force: {problem}", style="red")
+        for problem in texts(config, "problems")
+    ]
     rows += [("config", problem) for problem in refused]
     if pending := texts(config, "restart_pending"):
         rows.append(("config", Text(f"waits for a restart: {', '.join(pending)}", style="yellow")))
@@ -120,7 +162,10 @@ def _facts(answer: Json) -> Table:
 def _sharing(answer: Json) -> Iterator[str]:
     """For whom a model is held, and whose turn it is."""
     if hold := part(answer, "hold"):
-        yield f"{text(hold, 'model')} is held for {text(hold, 'caller')}, for up to {duration(number(hold, 'ends_in_s'))}"
+        yield (
+            f"{text(hold, 'model')} is held for {text(hold, 'caller')}, for up to"
+            f" {duration(number(hold, 'ends_in_s'))}"
+        )
     if turn := part(answer, "turn"):
         ends_in_s = number(turn, "ends_in_s")
         ends = "once it is loaded" if ends_in_s is None else f"for up to {duration(ends_in_s)}"
@@ -129,14 +174,20 @@ def _sharing(answer: Json) -> Iterator[str]:
 
 def loading_model(gpu: Json) -> str:
     """The model of a swap, or of a load into free memory, that is under way; empty for none."""
-    loading = (text(one, "model") for one in parts(gpu, "residents") if one.get("phase") == "loading")
+    loading = (
+        text(one, "model") for one in parts(gpu, "residents") if one.get("phase") == "loading"
+    )
     return text(part(gpu, "current_swap"), "to_model") or next(loading, "")
 
 
 def _residents(gpu: Json) -> Text:
     if loading := loading_model(gpu):
         return Text(f"loading {loading}", style="yellow")
-    names = [name for name in dict.fromkeys((text(gpu, "loaded_model"), *texts(gpu, "resident_models"))) if name]
+    names = [
+        name
+        for name in dict.fromkeys((text(gpu, "loaded_model"), *texts(gpu, "resident_models")))
+        if name
+    ]
     if not names:
         return Text("no model loaded", style="dim")
     home = text(gpu, "home_model")
@@ -148,11 +199,16 @@ def _swaps(gpu: Json) -> str:
     swaps, last_ms = count(gpu, "swaps_this_hour"), number(gpu, "last_swap_ms")
     last = "" if last_ms is None else f", the last took {duration(last_ms / 1000)}"
     share = number(gpu, "swap_overhead_pct_1h") or 0.0
-    return f"{swaps} swap{'' if swaps == 1 else 's'} this hour{last}; {share:.0f} % of the busy time spent on swaps"
+    return (
+        f"{swaps} swap{'' if swaps == 1 else 's'} this hour{last}; {share:.0f} % of the busy time"
+        " spent on swaps"
+    )
 
 
 def _card(gpu: Json) -> Text | None:
-    """What the card says of itself; None where nobody reads it: switched off, an emulator, or an older gateway."""
+    """What the card says of itself; None where nobody reads it: switched off, an emulator, or an
+    older gateway.
+    """
     readings, device = text(gpu, "readings"), text(gpu, "device")
     if readings == "lost":
         return Text(f"{device} no longer answers", style="bold red")
@@ -160,13 +216,17 @@ def _card(gpu: Json) -> Text | None:
         return Text("unknown", style="dim")
     if readings != "ok":
         return None
-    used, whole, foreign = (number(gpu, name) for name in ("memory_used_mib", "memory_total_mib", "foreign_mib"))
+    used, whole, foreign = (
+        number(gpu, name) for name in ("memory_used_mib", "memory_total_mib", "foreign_mib")
+    )
     memory = "memory unknown"
     if used is not None and whole is not None:
         others = f" ({foreign / _MIB_PER_GIB:.1f} by other programs)" if foreign else ""
         memory = f"{used / _MIB_PER_GIB:.1f} of {whole / _MIB_PER_GIB:.1f} GiB used{others}"
     measured = (("temperature_c", "°C"), ("power_w", "W"), ("utilisation_pct", "% busy"))
-    words = [f"{value:.0f} {unit}" for name, unit in measured if (value := number(gpu, name)) is not None]
+    words = [
+        f"{value:.0f} {unit}" for name, unit in measured if (value := number(gpu, name)) is not None
+    ]
     line = Text(", ".join((device, memory, *words)))
     slowed = ", ".join(texts(gpu, "throttle_reasons")).replace("_", " ")
     return line.append(f", throttled: {slowed}", style="yellow") if slowed else line
@@ -184,12 +244,23 @@ def _backend(backend: Json) -> Text:
 
 
 def _latency(row: Json) -> str:
-    """`external: 12 requests; waits 0.8 s (95 %: 42 s), ...`: the median, and what 95 of 100 do not exceed."""
+    """`external: 12 requests; waits 0.8 s (95 %: 42 s), ...`: the median, and what 95 of 100 do not
+    exceed.
+    """
     phases = {"waits {}": "queue_wait_s", "first byte {}": "first_byte_s", "{} in total": "total_s"}
-    figures = ((words, number(part(row, field), "p50"), number(part(row, field), "p95")) for words, field in phases.items())
-    said = [f"{words.format(duration(median))} (95 %: {duration(most)})" for words, median, most in figures if median is not None]
+    figures = (
+        (words, number(part(row, field), "p50"), number(part(row, field), "p95"))
+        for words, field in phases.items()
+    )
+    said = [
+        f"{words.format(duration(median))} (95 %: {duration(most)})"
+        for words, median, most in figures
+        if median is not None
+    ]
     requests = count(row, "requests")
-    return f"{text(row, 'lane')}: {requests} request{'' if requests == 1 else 's'}; {', '.join(said)}"
+    return (
+        f"{text(row, 'lane')}: {requests} request{'' if requests == 1 else 's'}; {', '.join(said)}"
+    )
 
 
 def _phase_of_model(model: Json) -> str:
@@ -202,7 +273,10 @@ def _phase_of_model(model: Json) -> str:
 
 def _state_of_model(model: Json) -> Text:
     state = _phase_of_model(model)
-    return Text(state, style={"in memory": "green", "loading": "yellow", "unloading": "yellow"}.get(state, "dim"))
+    return Text(
+        state,
+        style={"in memory": "green", "loading": "yellow", "unloading": "yellow"}.get(state, "dim"),
+    )
 
 
 def _gib(model: Json, field: str) -> str:
@@ -212,9 +286,19 @@ def _gib(model: Json, field: str) -> str:
 
 _MODELS = (
     Field("model", lambda model: text(model, "name") or "-", FOLDED),
-    Field("", lambda model: Text("home" if model.get("home") is True else "", style="cyan"), FOLDED),
+    Field(
+        "", lambda model: Text("home" if model.get("home") is True else "", style="cyan"), FOLDED
+    ),
     Field("state", _state_of_model, FOLDED | {"min_width": 14}),
-    Field("running", lambda it: f"{count(it, 'running')} of {count(it, 'parallel')}" if it.get("resident") is True else "-", NUMBER),
+    Field(
+        "running",
+        lambda it: (
+            f"{count(it, 'running')} of {count(it, 'parallel')}"
+            if it.get("resident") is True
+            else "-"
+        ),
+        NUMBER,
+    ),
     Field("waiting", lambda model: str(count(model, "waiting") or "-"), NUMBER),
     Field("on the GPU", lambda model: _gib(model, "vram_mib"), NUMBER),
     Field("size", lambda model: _gib(model, "size_mib"), NUMBER),
@@ -227,7 +311,11 @@ def _moment(field: str) -> Callable[[Json], str]:
     def cell(row: Json) -> str:
         wall_s = number(row, field)
         try:
-            return "-" if wall_s is None else f"{datetime.fromtimestamp(wall_s, tz=UTC).astimezone():%m-%d %H:%M:%S}"
+            return (
+                "-"
+                if wall_s is None
+                else f"{datetime.fromtimestamp(wall_s, tz=UTC).astimezone():%m-%d %H:%M:%S}"
+            )
         except (OverflowError, ValueError, OSError):
             return "-"
 
@@ -235,10 +323,16 @@ def _moment(field: str) -> Callable[[Json], str]:
 
 
 def _outcome(row: Json) -> Text:
-    outcome, reason, interruptions = text(row, "outcome") or "-", text(row, "reason"), count(row, "interrupt_count")
+    outcome, reason, interruptions = (
+        text(row, "outcome") or "-",
+        text(row, "reason"),
+        count(row, "interrupt_count"),
+    )
     shown = Text(outcome, style={"completed": "green", "cancelled": "dim"}.get(outcome, "red"))
     shown.append(f" ({reason})" if reason and reason != outcome else "")
-    return shown.append(f" +{interruptions} interrupted", style="yellow") if interruptions else shown
+    return (
+        shown.append(f" +{interruptions} interrupted", style="yellow") if interruptions else shown
+    )
 
 
 def _phase(field: str) -> Callable[[Json], str]:
@@ -267,7 +361,11 @@ _LOG = (
     Field("first byte", _phase("first_byte_s"), NUMBER),
     Field("backend", _phase("backend_s"), NUMBER),
     Field("total", _phase("total_s"), NUMBER),
-    Field("tokens", lambda row: "+".join(_whole(row, name, "?") for name in ("prompt_tokens", "output_tokens")), NUMBER),
+    Field(
+        "tokens",
+        lambda row: "+".join(_whole(row, name, "?") for name in ("prompt_tokens", "output_tokens")),
+        NUMBER,
+    ),
 )
 
 
@@ -292,7 +390,11 @@ _JOB = (
     Field("ended", _moment("ended_wall_s"), {}),
     Field("not before", _moment("not_before_wall_s"), {}),
     Field("attempts", lambda job: text(job, "attempts"), {}),
-    Field("server", lambda job: "the emulator: the answer is made up" if job.get("emulator") is True else "", {}),
+    Field(
+        "server",
+        lambda job: "the emulator: the answer is made up" if job.get("emulator") is True else "",
+        {},
+    ),
     Field("priority", lambda job: f"{text(job, 'priority')}, lane {text(job, 'lane')}", {}),
     Field("webhook", lambda job: text(job, "webhook"), {}),
     Field("error", lambda job: text(job, "error"), {}),
@@ -312,7 +414,11 @@ _RIGHTS = {"admin": "admin", "allow_cloud": "Claude", "local_only": "local only"
 _KEYS = (
     Field("key of", lambda key: text(key, "name"), FOLDED),
     Field("lane", lambda key: text(key, "lane"), FOLDED),
-    Field("rights", lambda key: ", ".join(_RIGHTS[right] for right in _RIGHTS if key.get(right) is True) or "-", FOLDED),
+    Field(
+        "rights",
+        lambda key: ", ".join(_RIGHTS[right] for right in _RIGHTS if key.get(right) is True) or "-",
+        FOLDED,
+    ),
     Field("models", lambda key: ", ".join(texts(key, "models")) or "all", FOLDED),
     Field("sha256", lambda key: f"{text(key, 'sha256')[:8]}...", FOLDED),
 )
@@ -322,17 +428,33 @@ _LISTS = {
     "models": (
         _MODELS,
         ("size", "waiting", "on the GPU"),
-        Text("no models are known: none is installed, or the model server is down (see hearth status)", style="dim"),
+        Text(
+            "no models are known: none is installed, or the model server is down (see hearth"
+            " status)",
+            style="dim",
+        ),
     ),
-    "items": (_LOG, ("first byte", "backend", "swap", "task", "tokens", "queue"), Text("no finished request matches", style="dim")),
-    "jobs": (_JOBS, ("starts in", "position", "task", "accepted", "caller"), Text("no jobs match", style="dim")),
+    "items": (
+        _LOG,
+        ("first byte", "backend", "swap", "task", "tokens", "queue"),
+        Text("no finished request matches", style="dim"),
+    ),
+    "jobs": (
+        _JOBS,
+        ("starts in", "position", "task", "accepted", "caller"),
+        Text("no jobs match", style="dim"),
+    ),
     "keys": (_KEYS, (), Text("no keys: callers on this machine only")),
 }
-"""Of the list under that name: its columns, those that a narrow terminal can do without, and what is said where it is empty."""
+"""Of the list under that name: its columns, those that a narrow terminal can do without, and what
+is said where it is empty.
+"""
 
 
 def view(kind: View, answer: Json) -> RenderableType:
-    """What a terminal shows of an answer: rows in the order of the answer, of models those in memory first."""
+    """What a terminal shows of an answer: rows in the order of the answer, of models those in
+    memory first.
+    """
     if kind == "status":
         return _status_view(answer)
     if kind == "job":
@@ -363,7 +485,9 @@ def _state_of_item(item: Json) -> Text:
 def _runs_or_starts(item: Json) -> str:
     if (running_s := number(item, "running_s")) is not None:
         return duration(running_s)
-    return ("~" if item.get("estimate_is_rough") is True else "") + duration(number(item, "estimated_start_s"))
+    return ("~" if item.get("estimate_is_rough") is True else "") + duration(
+        number(item, "estimated_start_s")
+    )
 
 
 _TOP = (
@@ -379,22 +503,45 @@ _TOP = (
 
 
 def watch(looks: Iterable[Json | str], console: Console) -> None:
-    """Draw each status that comes; where a reason comes instead of one, the last screen stays, with the reason above it."""
+    """Draw each status that comes; where a reason comes instead of one, the last screen stays, with
+    the reason above it.
+    """
     answer: Json = {}
     with Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
         for found in looks:
             problem = found if isinstance(found, str) else ""
             answer = answer if isinstance(found, str) else found
-            live.update(top_view(answer, rows=max(_FEWEST_ROWS, console.height - _OTHER_LINES), problem=problem), refresh=True)
+            live.update(
+                top_view(
+                    answer, rows=max(_FEWEST_ROWS, console.height - _OTHER_LINES), problem=problem
+                ),
+                refresh=True,
+            )
 
 
 def top_view(answer: Json, *, rows: int, problem: str = "") -> RenderableType:
     """The screen for an answer of `/llm/queue/status`, with at most `rows` requests."""
-    screen: list[RenderableType] = [Text(f"{printable(problem)}; trying again", style="bold red")] if problem else []
-    screen += [*_emulator_notice(answer), _counts(answer), Text(), _requests(answer, rows), Text(), _facts(answer)]
-    below = {"slots     ": _slots(answer), "callers   ": _callers(answer), "Claude    ": _money(answer), "alerts    ": _alerts(answer)}
+    screen: list[RenderableType] = (
+        [Text(f"{printable(problem)}; trying again", style="bold red")] if problem else []
+    )
     screen += [
-        Text(name, style="bold red" if name.startswith("alerts") else "bold").append(words, style="not bold")
+        *_emulator_notice(answer),
+        _counts(answer),
+        Text(),
+        _requests(answer, rows),
+        Text(),
+        _facts(answer),
+    ]
+    below = {
+        "slots     ": _slots(answer),
+        "callers   ": _callers(answer),
+        "Claude    ": _money(answer),
+        "alerts    ": _alerts(answer),
+    }
+    screen += [
+        Text(name, style="bold red" if name.startswith("alerts") else "bold").append(
+            words, style="not bold"
+        )
         for name, words in below.items()
         if words
     ]
@@ -405,7 +552,10 @@ def _counts(answer: Json) -> Text:
     day = part(answer, "stats_24h")
     internal, external = (count(part(answer, f"{lane}_queue"), "pending") for lane in _LANES)
     failed = sum(count(day, f"{lane}_{how}") for lane in _LANES for how in ("failed", "expired"))
-    words = f"{len(parts(answer, 'running'))} running   {internal} internal and {external} external waiting"
+    words = (
+        f"{len(parts(answer, 'running'))} running   {internal} internal and {external} external"
+        " waiting"
+    )
     line = Text(f"{words}   24 h: {failed} failed, {count(day, 'rejected')} refused", style="bold")
     draining = answer.get("draining") is True or part(answer, "orders").get("draining") is True
     return line.append("   DRAINING", style="bold yellow") if draining else line
@@ -413,11 +563,17 @@ def _counts(answer: Json) -> Text:
 
 def _requests(answer: Json, rows: int) -> RenderableType:
     running = parts(answer, "running")
-    waiting = [item for lane in _LANES for item in parts(part(answer, f"{lane}_queue"), "next_items")]
+    waiting = [
+        item for lane in _LANES for item in parts(part(answer, f"{lane}_queue"), "next_items")
+    ]
     if not running and not waiting:
         return Text("nothing runs or waits", style="dim")
     shown: list[Json] = [*running, *waiting][:rows]
-    unseen = len(running) + sum(count(part(answer, f"{lane}_queue"), "pending") for lane in _LANES) - len(shown)
+    unseen = (
+        len(running)
+        + sum(count(part(answer, f"{lane}_queue"), "pending") for lane in _LANES)
+        - len(shown)
+    )
     if unseen > 0:
         shown.append({"note": Text(f"... and {unseen} more", style="dim")})
     return Fitting(table_of(_TOP, shown), expendable=("prompt", "task"))
@@ -425,15 +581,24 @@ def _requests(answer: Json, rows: int) -> RenderableType:
 
 def _slots(answer: Json) -> str:
     residents = parts(part(answer, "gpu"), "residents")
-    counted = ((each, count(each, "running"), count(each, "parallel"), count(each, "waiting")) for each in residents)
-    return "; ".join(f"{text(each, 'model')} {running} of {slots} busy, {waiting} wait" for each, running, slots, waiting in counted)
+    counted = (
+        (each, count(each, "running"), count(each, "parallel"), count(each, "waiting"))
+        for each in residents
+    )
+    return "; ".join(
+        f"{text(each, 'model')} {running} of {slots} busy, {waiting} wait"
+        for each, running, slots, waiting in counted
+    )
 
 
 def _callers(answer: Json) -> str:
     limits = part(answer, "rate_limits")
     shown = [name for name, used in limits.items() if isinstance(used, dict)][:_CALLERS_SHOWN]
     used = ((name, part(limits, name)) for name in shown)
-    return "; ".join(f"{printable(name)} {text(each, 'minute')} a minute, {text(each, 'hour')} an hour" for name, each in used)
+    return "; ".join(
+        f"{printable(name)} {text(each, 'minute')} a minute, {text(each, 'hour')} an hour"
+        for name, each in used
+    )
 
 
 def _money(answer: Json) -> str:
@@ -441,7 +606,10 @@ def _money(answer: Json) -> str:
     spent, limit = number(cloud, "spent_today_usd") or 0.0, number(cloud, "limit_today_usd") or 0.0
     if not cloud or (cloud.get("state") == "off" and not spent):
         return ""
-    return f"{text(cloud, 'state')}, {len(parts(cloud, 'running'))} running, {spent:.2f} of {limit:.2f} USD today"
+    return (
+        f"{text(cloud, 'state')}, {len(parts(cloud, 'running'))} running, {spent:.2f} of"
+        f" {limit:.2f} USD today"
+    )
 
 
 def _alerts(answer: Json) -> str:

@@ -1,8 +1,10 @@
-"""What may still be spent on Claude today: the budget in memory, and every change of it in the ledger.
+"""What may still be spent on Claude today: the budget in memory, and every change of it in the
+ledger.
 
-A call may start once its reservation is on the disk. Its end is noted in memory at once and written as soon as the disk takes it; should
-Hearth die in between, the next start counts the whole reservation as spent. That most of a day's money is gone is emitted once, and again
-at each start until a message with it has arrived somewhere.
+A call may start once its reservation is on the disk. Its end is noted in memory at once and written
+as soon as the disk takes it; should Hearth die in between, the next start counts the whole
+reservation as spent. That most of a day's money is gone is emitted once, and again at each start
+until a message with it has arrived somewhere.
 """
 
 from __future__ import annotations
@@ -21,14 +23,25 @@ from hearth.types import Lane, nano_usd, usd
 
 RETRY_WRITE_S = 5.0
 _TOLD = "budget.told"
-"""The document that says since when (`crossed_wall_s`) the owner knows that most of a day's money is gone."""
+"""The document that says since when (`crossed_wall_s`) the owner knows that most of a day's money
+is gone.
+"""
 
 
 class CloudBudget(HandlingSink):
-    """Must live on one event loop. `run` has to be kept running; as an `EventSink` it notes which messages have arrived."""
+    """Must live on one event loop.
+
+    `run` has to be kept running; as an `EventSink` it notes which messages have arrived.
+    """
 
     def __init__(
-        self, *, ledger: SpendLedger, documents: Documents, clock: Clock, events: EventSink, config: Callable[[], GatewayConfig]
+        self,
+        *,
+        ledger: SpendLedger,
+        documents: Documents,
+        clock: Clock,
+        events: EventSink,
+        config: Callable[[], GatewayConfig],
     ) -> None:
         self._ledger = ledger
         self._documents = documents
@@ -47,35 +60,50 @@ class CloudBudget(HandlingSink):
 
     async def open_today(self) -> Day:
         """Today, with what the ledger knows of it. Raises StorageUnavailable."""
-        while not self._budget.knows(day := self._today()):  # which may have ended, or be another one, once it is read
+        # which may have ended, or be another one, once it is read
+        while not self._budget.knows(day := self._today()):
             if self._told_wall_s is None:
                 told = (await self._documents.load(_TOLD) or {}).get("crossed_wall_s")
                 self._told_wall_s = told if isinstance(told, float) else 0.0
-            rows = await self._ledger.booked(start_wall_s=day.start_wall_s, end_wall_s=day.end_wall_s)
+            rows = await self._ledger.booked(
+                start_wall_s=day.start_wall_s, end_wall_s=day.end_wall_s
+            )
             if self._budget.knows(day):
                 continue
-            # A day that another time zone begins may hold so much of two days of which nothing had to be emitted.
+            # A day that another time zone begins may hold so much of two days of which nothing had
+            # to be emitted.
             known = self._told_wall_s in day or self._budget.was_crossed(self._clock.wall())
-            self._budget.open_day(day, [(name, caller, lane, nano_usd(spent)) for name, caller, lane, spent in rows])
+            self._budget.open_day(
+                day, [(name, caller, lane, nano_usd(spent)) for name, caller, lane, spent in rows]
+            )
             self._check_threshold(day, known=known)
         return day
 
     async def reserve(self, day: Day, *, caller: str, lane: Lane, model: str, amount: int) -> str:
-        """Set the worst case of a call (nano-USD) aside; returns the reservation's name once it is on the disk.
+        """Set the worst case of a call (nano-USD) aside; returns the reservation's name once it is
+        on the disk.
 
         Raises:
             TooExpensive, BudgetExceeded: there is no money for it.
             StorageUnavailable: the money is free again, and the call must not start.
         """
-        name, caps, now = new_id("req_"), caps_for(self._config().settings, caller), self._clock.wall()
+        name, caps, now = (
+            new_id("req_"),
+            caps_for(self._config().settings, caller),
+            self._clock.wall(),
+        )
         try:
-            self._budget.reserve(name, day=day, caller=caller, lane=lane, nano_usd=amount, caps=caps, now_wall_s=now)
+            self._budget.reserve(
+                name, day=day, caller=caller, lane=lane, nano_usd=amount, caps=caps, now_wall_s=now
+            )
         except BudgetExceeded:
             self._emit_exhausted(day, caller, lane, amount, caps)
             raise
         self._recording.add(name)
         try:
-            await self._ledger.reserve(name, caller=caller, lane=lane, model=model, reserved_usd=usd(amount), at_wall_s=now)
+            await self._ledger.reserve(
+                name, caller=caller, lane=lane, model=model, reserved_usd=usd(amount), at_wall_s=now
+            )
         except BaseException:
             self.close(name, 0)
             raise
@@ -120,7 +148,9 @@ class CloudBudget(HandlingSink):
         return True
 
     async def stop(self) -> None:
-        """Free what is on its way to the disk, since nobody is left to use it, and write down what has ended."""
+        """Free what is on its way to the disk, since nobody is left to use it, and write down what
+        has ended.
+        """
         for name in self._recording:
             self.close(name, 0)
         await self.flush()
@@ -130,11 +160,16 @@ class CloudBudget(HandlingSink):
         return self._budget.totals(self._today())
 
     def by_caller(self) -> dict[str, dict[str, float | None]]:
-        """Callers who have used Claude today or have a budget of their own: `used_usd`, running calls at their worst, and `limit_usd`."""
+        """Callers who have used Claude today or have a budget of their own: `used_usd`, running
+        calls at their worst, and `limit_usd`.
+        """
         settings, used = self._config().settings, self._budget.by_caller(self._today())
         limits = {key.name: key.daily_usd for key in settings.auth.keys if key.allow_cloud}
         named = [name for name, limit_usd in limits.items() if limit_usd is not None]
-        return {name: {"used_usd": usd(used.get(name, 0)), "limit_usd": limits.get(name)} for name in sorted({*used, *named})}
+        return {
+            name: {"used_usd": usd(used.get(name, 0)), "limit_usd": limits.get(name)}
+            for name in sorted({*used, *named})
+        }
 
     @property
     def limit_nano_usd(self) -> int:
@@ -151,22 +186,41 @@ class CloudBudget(HandlingSink):
         return Day(start_wall_s=start_s, end_wall_s=end_s)
 
     def _check_threshold(self, day: Day, *, known: bool = False) -> None:
-        """Emit that most of the day's money is gone, the first time that it is; not where the owner has `known` it."""
+        """Emit that most of the day's money is gone, the first time that it is; not where the owner
+        has `known` it.
+        """
         limit = self.limit_nano_usd
-        threshold = max(1, round(limit * self._config().settings.budget.alert_pct / 100))  # a cap of nothing is never reached
+        # a cap of nothing is never reached
+        threshold = max(1, round(limit * self._config().settings.budget.alert_pct / 100))
         if not self._budget.crossed(day, threshold) or known:
             return
         self._crossed_wall_s, spent = self._clock.wall(), self._budget.totals(day).external_spent
         pct = round(100 * spent / limit, 1) if limit else 100.0
-        self._events.emit(BudgetThresholdReached(at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=pct))
+        self._events.emit(
+            BudgetThresholdReached(
+                at=self._clock.monotonic(), spent_usd=usd(spent), limit_usd=usd(limit), pct=pct
+            )
+        )
 
     def _emit_exhausted(self, day: Day, caller: str, lane: Lane, amount: int, caps: Caps) -> None:
-        own, totals = not self._budget.external_is_short(day, lane=lane, nano_usd=amount, caps=caps), self._budget.totals(day)
-        taken = self._budget.by_caller(day).get(caller, 0) if own else totals.external_spent + totals.external_reserved
+        own, totals = (
+            not self._budget.external_is_short(day, lane=lane, nano_usd=amount, caps=caps),
+            self._budget.totals(day),
+        )
+        taken = (
+            self._budget.by_caller(day).get(caller, 0)
+            if own
+            else totals.external_spent + totals.external_reserved
+        )
         limit = caps.caller if own and caps.caller is not None else caps.external
         self._events.emit(
             BudgetExhausted(
-                at=self._clock.monotonic(), caller=caller, own=own, wanted_usd=usd(amount), spent_usd=usd(taken), limit_usd=usd(limit)
+                at=self._clock.monotonic(),
+                caller=caller,
+                own=own,
+                wanted_usd=usd(amount),
+                spent_usd=usd(taken),
+                limit_usd=usd(limit),
             )
         )
 

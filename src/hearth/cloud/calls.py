@@ -1,7 +1,8 @@
-"""One call of Claude: its model, what it can cost at most, and its run: asked, passed on in the caller's dialect, and metered.
+"""One call of Claude: its model, what it can cost at most, and its run: asked, passed on in the
+caller's dialect, and metered.
 
-Whatever ends it (the answer's end, an error, the caller, a stop) ends its task, and `service` settles its cost when the task is over. Must
-never touch money itself.
+Whatever ends it (the answer's end, an error, the caller, a stop) ends its task, and `service`
+settles its cost when the task is over. Must never touch money itself.
 """
 
 from __future__ import annotations
@@ -34,10 +35,15 @@ from hearth.queue.registry import Registry
 from hearth.types import CloudCall, Headers, Price, Rates, Sequence, Usage, canonical_model, usd
 
 Why: TypeAlias = Literal["asked_for", "not_local", "backend_down", "long_wait"]
-"""Why Claude answers. Only the first two leave no other way: with the others, the queue takes what Claude may not."""
+"""Why Claude answers.
+
+Only the first two leave no other way: with the others, the queue takes what Claude may not.
+"""
 
 OVERHEAD_TOKENS = 4096
-"""For what the API itself adds to a prompt: instructions for tools (up to 700 tokens) and for structured answers."""
+"""For what the API itself adds to a prompt: instructions for tools (up to 700 tokens) and for
+structured answers.
+"""
 IMAGE_TOKENS = 8192
 """More than one image can be: the largest that any model takes is below 5,000 tokens."""
 FIRST_DELAY_S = 0.5
@@ -55,23 +61,34 @@ def asks_for_claude(model: str | None) -> bool:
 
 
 def claude_model(model: str | None, cloud: CloudSettings) -> str:
-    """The Claude model for what a caller asked for: its entry in `cloud.models`, Claude's own name as it is, else `cloud.model`."""
+    """The Claude model for what a caller asked for: its entry in `cloud.models`, Claude's own name
+    as it is, else `cloud.model`.
+    """
     if model is None:
         return cloud.model
     names = (model, canonical_model(model))
     for pattern, chosen in cloud.models.items():
-        if any(fnmatchcase(name, pattern) for name in names) or canonical_model(pattern) == names[1]:
+        if (
+            any(fnmatchcase(name, pattern) for name in names)
+            or canonical_model(pattern) == names[1]
+        ):
             return chosen
     return model if asks_for_claude(model) else cloud.model
 
 
 def price_in(given: CloudPriceSettings) -> Price:
-    """The owner's own price of a model; what it leaves out is in the usual ratio to the price of input."""
+    """The owner's own price of a model; what it leaves out is in the usual ratio to the price of
+    input.
+    """
     usual = Rates.in_usd(
         input_usd=given.input_usd,
         output_usd=given.output_usd,
-        cache_read_usd=given.input_usd * 0.1 if given.cache_read_usd is None else given.cache_read_usd,
-        cache_write_usd=given.input_usd * 1.25 if given.cache_write_usd is None else given.cache_write_usd,
+        cache_read_usd=given.input_usd * 0.1
+        if given.cache_read_usd is None
+        else given.cache_read_usd,
+        cache_write_usd=given.input_usd * 1.25
+        if given.cache_write_usd is None
+        else given.cache_write_usd,
         cache_write_hour_usd=given.input_usd * 2,
     )
     return Price(usual=usual)
@@ -79,7 +96,9 @@ def price_in(given: CloudPriceSettings) -> Price:
 
 def encoded(model: str, body: Mapping[str, object]) -> bytes:
     """The body to send; it always asks for a stream."""
-    return json.dumps({"model": model, **body, "stream": True}, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return json.dumps(
+        {"model": model, **body, "stream": True}, ensure_ascii=False, separators=(",", ":")
+    ).encode("utf-8", "replace")
 
 
 def prompt_bound_tokens(body: Mapping[str, object], encoded_bytes: int) -> int:
@@ -89,7 +108,10 @@ def prompt_bound_tokens(body: Mapping[str, object], encoded_bytes: int) -> int:
 
 
 def _images(pending: list[object]) -> tuple[int, int]:
-    """Images in messages and blocks, and the bytes of their data. What a tool is given may look like one, and is text."""
+    """Images in messages and blocks, and the bytes of their data.
+
+    What a tool is given may look like one, and is text.
+    """
     images = data_bytes = 0
     while pending:
         value = pending.pop()
@@ -102,13 +124,17 @@ def _images(pending: list[object]) -> tuple[int, int]:
                 images, data = images + 1, inside.get("data")
                 data_bytes += len(data) if isinstance(data, str) and data.isascii() else 0
             else:
-                pending += [value.get("content"), inside.get("content")]  # a message's or a block's, and a document's
+                # a message's or a block's, and a document's
+                pending += [value.get("content"), inside.get("content")]
     return images, data_bytes
 
 
-def retry_delay_s(error: HearthError, attempt: int, *, max_retries: int, sequence: Sequence) -> float | None:
-    """Seconds until the next attempt after `attempt` (from 1) failed; None for the end. To be asked only for what was refused before
-    anything was charged."""
+def retry_delay_s(
+    error: HearthError, attempt: int, *, max_retries: int, sequence: Sequence
+) -> float | None:
+    """Seconds until the next attempt after `attempt` (from 1) failed; None for the end. To be asked
+    only for what was refused before anything was charged.
+    """
     if attempt > max_retries or not error.retryable or isinstance(error, CloudUnavailable):
         return None
     if type(error) not in (BackendBusy, BackendError, BackendUnreachable):
@@ -154,7 +180,11 @@ class Call:
         if not self.meter.started:
             return self.price.bound_nano_usd(self.prompt_bound, 0) if self.sent else 0
         tokens = self.meter.tokens
-        return self.price.cost_nano_usd(tokens) if tokens.prompt else self.price.bound_nano_usd(self.prompt_bound, tokens.output)
+        return (
+            self.price.cost_nano_usd(tokens)
+            if tokens.prompt
+            else self.price.bound_nano_usd(self.prompt_bound, tokens.output)
+        )
 
     def leave(self, error: HearthError) -> bool:
         """Stop it, for this reason; False where the answer was complete before."""
@@ -168,7 +198,10 @@ class Call:
         return True
 
     async def run(self, backend: CloudBackend, registry: Registry, clock: Clock) -> None:
-        """Ask until there is an answer, and pass it on to its end. Raises HearthError: there is none, or it broke off."""
+        """Ask until there is an answer, and pass it on to its end.
+
+        Raises HearthError: there is none, or it broke off.
+        """
         work = self.work
         while True:
             work.begin_attempt(work.attempt + 1, self.to_send.model, clock.monotonic())
@@ -178,7 +211,11 @@ class Call:
             except HearthError as error:
                 may_be_charged = self.sent or self.meter.started or work.reply.started
                 retries, sequence = self.settings.max_retries, work.item.sequence
-                delay_s = None if may_be_charged else retry_delay_s(error, work.attempt, max_retries=retries, sequence=sequence)
+                delay_s = (
+                    None
+                    if may_be_charged
+                    else retry_delay_s(error, work.attempt, max_retries=retries, sequence=sequence)
+                )
                 if delay_s is None:
                     raise
                 work.error = error
@@ -197,7 +234,8 @@ class Call:
             async with aclosing(exchange):
                 await self._pass_on(exchange, registry, clock)
         except HearthError as error:
-            # Claude said no before it began: then nothing is charged. Where nothing was said, nobody knows.
+            # Claude said no before it began: then nothing is charged. Where nothing was said,
+            # nobody knows.
             self.sent = self.sent and (self.meter.started or isinstance(error, unclear))
             raise
 
@@ -226,7 +264,8 @@ class Call:
                     if data:
                         reply.start(_head(answer, streaming=work.item.streaming))
                         reply.push(data)
-                        limit.reschedule(None)  # a slow reader is its connection's business, not Claude's
+                        # a slow reader is its connection's business, not Claude's
+                        limit.reschedule(None)
                         await reply.writable()
                     if meter.stopped:
                         break

@@ -1,7 +1,9 @@
-"""Where a request is offered to Claude: whether it goes there, its money, its place among all accepted requests, and the status.
+"""Where a request is offered to Claude: whether it goes there, its money, its place among all
+accepted requests, and the status.
 
-Accepted calls are requests like any other: they have a number, can be seen and cancelled, end exactly once, and get their grace at a stop.
-Each is a task of its own, and its cost is settled when that task is over, however it ends.
+Accepted calls are requests like any other: they have a number, can be seen and cancelled, end
+exactly once, and get their grace at a stop. Each is a task of its own, and its cost is settled when
+that task is over, however it ends.
 """
 
 from __future__ import annotations
@@ -12,7 +14,15 @@ from dataclasses import replace
 
 from hearth.admission.auth import Identity
 from hearth.cloud.budget import CloudBudget
-from hearth.cloud.calls import Call, Why, asks_for_claude, claude_model, encoded, price_in, prompt_bound_tokens
+from hearth.cloud.calls import (
+    Call,
+    Why,
+    asks_for_claude,
+    claude_model,
+    encoded,
+    price_in,
+    prompt_bound_tokens,
+)
 from hearth.config.settings import CloudSettings, GatewayConfig
 from hearth.dialects.claude_answer import Meter
 from hearth.dialects.claude_request import ClaudeRequest, claude_request
@@ -27,8 +37,13 @@ from hearth.scheduling.inputs import TimerFired
 from hearth.types import CloudCall, Outcome, Price, Sequence, Usage, usd
 
 DOWN_S = 900.0
-"""After such a refusal Claude is left alone for this long, or until the configuration is read again."""
-_ADVICE = "Claude rejects the key or the account: check cloud.api_key, and the credit and limits of the account"
+"""After such a refusal Claude is left alone for this long, or until the configuration is read
+again.
+"""
+_ADVICE = (
+    "Claude rejects the key or the account: check cloud.api_key, and the credit and limits of the"
+    " account"
+)
 
 
 class CloudHealth:
@@ -49,11 +64,15 @@ class CloudHealth:
         self._until = 0.0
 
     def note(self, error: HearthError | None, now: float, *, began_at: float) -> None:
-        """A call that was sent at `began_at` has ended; `error` None where Claude answered. Credit that runs out ends no answer under way,
-        so one that began before the refusal does not take it back."""
+        """A call that was sent at `began_at` has ended; `error` None where Claude answered. Credit
+        that runs out ends no answer under way, so one that began before the refusal does not take
+        it back.
+        """
         if isinstance(error, CloudUnavailable):
             if not self.is_down(now):
-                self._events.emit(CloudWentDown(at=now, reason=error.reason, detail=_ADVICE, retry_s=DOWN_S))
+                self._events.emit(
+                    CloudWentDown(at=now, reason=error.reason, detail=_ADVICE, retry_s=DOWN_S)
+                )
             self._down_at = now if self._down_at is None else self._down_at
             self._refused_at, self._until = now, now + DOWN_S
         elif error is None and self._down_at is not None and began_at >= self._refused_at:
@@ -67,13 +86,30 @@ _LAST_STEPS_S = 5.0
 
 
 class Cloud:
-    """Requests of the worker's that Claude answers. Must live on the worker's event loop, with `budget.run` beside it."""
+    """Requests of the worker's that Claude answers.
+
+    Must live on the worker's event loop, with `budget.run` beside it.
+    """
 
     def __init__(
-        self, worker: LLMQueueWorker, *, backend: CloudBackend, price_of: Callable[[str], Awaitable[Price | None]], budget: CloudBudget
+        self,
+        worker: LLMQueueWorker,
+        *,
+        backend: CloudBackend,
+        price_of: Callable[[str], Awaitable[Price | None]],
+        budget: CloudBudget,
     ) -> None:
-        self._worker, self._backend, self._price_of, self._budget = worker, backend, price_of, budget
-        self._runtime, self._registry, self._clock = worker.runtime, worker.registry, worker.runtime.clock
+        self._worker, self._backend, self._price_of, self._budget = (
+            worker,
+            backend,
+            price_of,
+            budget,
+        )
+        self._runtime, self._registry, self._clock = (
+            worker.runtime,
+            worker.registry,
+            worker.runtime.clock,
+        )
         self._calls: dict[Sequence, Call] = {}
         self._health = CloudHealth(self._runtime.events)
         self._stopping = False
@@ -81,16 +117,20 @@ class Cloud:
     def open_to(self, identity: Identity) -> bool:
         """Whether this caller may use Claude at all."""
         cloud = self._settings
-        return bool(cloud.api_key) and (identity.allow_cloud or (cloud.allow_local and not identity.authenticated))
+        return bool(cloud.api_key) and (
+            identity.allow_cloud or (cloud.allow_local and not identity.authenticated)
+        )
 
     async def take(self, new: Submission) -> Ticket | None:
-        """Accept a request of a caller who may use Claude, where Claude is to answer it; None where the queue is.
+        """Accept a request of a caller who may use Claude, where Claude is to answer it; None where
+        the queue is.
 
-        Where the queue could answer as well, nothing that Claude may not do keeps the request from it.
+        Where the queue could answer as well, nothing that Claude may not do keeps the request from
+        it.
 
         Raises:
-            Untranslatable, BadRequest, TooExpensive, BudgetExceeded: only Claude could answer, and it may not.
-            CloudUnavailable, StorageUnavailable, Draining, ShuttingDown: it cannot.
+            Untranslatable, BadRequest, TooExpensive, BudgetExceeded: only Claude could answer, and
+            it may not. CloudUnavailable, StorageUnavailable, Draining, ShuttingDown: it cannot.
         """
         why = await self._why(new)
         if why is None:
@@ -103,7 +143,9 @@ class Cloud:
             return None
 
     async def take_trusted(self, new: Submission) -> Ticket | None:
-        """The same for a program that embeds Hearth, which says itself whether Claude may answer."""
+        """The same for a program that embeds Hearth, which says itself whether Claude may
+        answer.
+        """
         return await self.take(new) if self._settings.api_key else None
 
     async def _why(self, new: Submission) -> Why | None:
@@ -130,7 +172,8 @@ class Cloud:
     async def _accept(self, new: Submission, why: Why) -> Ticket:
         self._check_open()
         cloud, item = self._settings, new.item
-        call = new.call_on(item.model or "")  # as it would go to Ollama, from which it is translated
+        # as it would go to Ollama, from which it is translated
+        call = new.call_on(item.model or "")
         path, model = call.path.partition("?")[0], claude_model(item.model, cloud)
         price = await self._price(model)
 
@@ -140,19 +183,31 @@ class Cloud:
                 request = replace(request, include_usage=False)
             return request, encoded(model, request.body)
 
-        request, body = await asyncio.to_thread(translate) if len(call.body) > _THREAD_FROM_BYTES else translate()
+        request, body = (
+            await asyncio.to_thread(translate)
+            if len(call.body) > _THREAD_FROM_BYTES
+            else translate()
+        )
         day = await self._budget.open_today()
         self._check_open()
         bound = prompt_bound_tokens(request.body, len(body))
         amount = price.bound_nano_usd(bound, request.max_tokens)
-        reservation = await self._budget.reserve(day, caller=item.caller, lane=item.lane, model=model, amount=amount)
-        try:  # only now is it taken from the queue, which may answer it where the disk takes nothing
+        reservation = await self._budget.reserve(
+            day, caller=item.caller, lane=item.lane, model=model, amount=amount
+        )
+        # only now is it taken from the queue, which may answer it where the disk takes nothing
+        try:
             self._check_open()
         except HearthError:
             self._budget.close(reservation, 0)
             raise
-        new, now = replace(new, item=replace(item, streaming=request.streaming)), self._clock.monotonic()
-        work = self._registry.number(new, self, now, limit_bytes=self._worker.reply_limit_bytes, on_abandon=self._leave)
+        new, now = (
+            replace(new, item=replace(item, streaming=request.streaming)),
+            self._clock.monotonic(),
+        )
+        work = self._registry.number(
+            new, self, now, limit_bytes=self._worker.reply_limit_bytes, on_abandon=self._leave
+        )
         work.model = model
         accepted = Call(
             work=work,
@@ -160,7 +215,9 @@ class Cloud:
             path=path,
             shown_model=item.model or model,
             request=request,
-            to_send=CloudCall(model=model, body=body, base_url=cloud.base_url, api_key=cloud.api_key),
+            to_send=CloudCall(
+                model=model, body=body, base_url=cloud.base_url, api_key=cloud.api_key
+            ),
             price=price,
             prompt_bound=bound,
             meter=Meter(max_tokens=request.max_tokens, thinks="thinking" in request.body),
@@ -182,7 +239,10 @@ class Cloud:
         given = self._settings.prices.get(model)
         price = await self._price_of(model) if given is None else price_in(given)
         if price is None:
-            raise ModelNotFound(f"model '{model}' has no known price, so it is not used; the owner can add it to cloud.prices")
+            raise ModelNotFound(
+                f"model '{model}' has no known price, so it is not used; the owner can add it to"
+                " cloud.prices"
+            )
         return price
 
     def _begin(self, call: Call) -> Ticket:
@@ -212,11 +272,20 @@ class Cloud:
             tokens = call.meter.tokens
             work.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
         given_up = isinstance(error, CallerGone | ShuttingDown)
-        outcome = Outcome.COMPLETED if error is None else Outcome.CANCELLED if given_up else Outcome.FAILED
+        outcome = (
+            Outcome.COMPLETED
+            if error is None
+            else Outcome.CANCELLED
+            if given_up
+            else Outcome.FAILED
+        )
         self._registry.end(work, outcome, now, error, cost_usd=usd(cost) if cost else None)
         asked, cloud = call.to_send, self._settings
-        if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):  # another account says nothing of this one
-            self._health.note(error, now, began_at=now if work.dispatched_at is None else work.dispatched_at)
+        # another account says nothing of this one
+        if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):
+            self._health.note(
+                error, now, began_at=now if work.dispatched_at is None else work.dispatched_at
+            )
         self._worker.post(TimerFired())  # the status shows something new
 
     def _error_of(self, call: Call, task: asyncio.Task[None]) -> HearthError | None:
@@ -239,11 +308,19 @@ class Cloud:
 
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
         """As `Owner` says."""
-        return [work for work in works if self._calls[work.item.sequence].ending is None and self._leave(work.item.sequence)]
+        return [
+            work
+            for work in works
+            if self._calls[work.item.sequence].ending is None and self._leave(work.item.sequence)
+        ]
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
         """As `Owner` says."""
-        now, call, began_at = self._clock.monotonic(), self._calls[work.item.sequence], work.dispatched_at
+        now, call, began_at = (
+            self._clock.monotonic(),
+            self._calls[work.item.sequence],
+            work.dispatched_at,
+        )
         return status.item(self._runtime.state, work, now, self._clock.wall() - now) | {
             "model": work.model,
             "state": "running",
@@ -271,12 +348,16 @@ class Cloud:
         }
 
     def reloaded(self, _config: GatewayConfig) -> None:
-        """Another configuration is in force: whatever was refused may be right now, and today another day."""
+        """Another configuration is in force: whatever was refused may be right now, and today
+        another day.
+        """
         self._health.forget()
         self._budget.look_again()
 
     async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
-        """Take nothing more, give what runs `grace_s` or until `hurry`, cut the rest off, and write the ledger."""
+        """Take nothing more, give what runs `grace_s` or until `hurry`, cut the rest off, and write
+        the ledger.
+        """
         self._stopping = True
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         await all_ended(tasks, grace_s, hurry)

@@ -1,7 +1,9 @@
-"""Calendar arithmetic: when active hours begin and end, and when an announced task comes. Instants are seconds since 1970-01-01 UTC.
+"""Calendar arithmetic: when active hours begin and end, and when an announced task comes. Instants
+are seconds since 1970-01-01 UTC.
 
-An instant is classified by what a clock on the wall would show: start inclusive, end exclusive, in whole minutes. Where the clock jumps
-over a boundary, the mode changes at the jump; where it shows an hour twice, a boundary inside that hour is crossed twice.
+An instant is classified by what a clock on the wall would show: start inclusive, end exclusive, in
+whole minutes. Where the clock jumps over a boundary, the mode changes at the jump; where it shows
+an hour twice, a boundary inside that hour is crossed twice.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _WINDOW = re.compile(f"(?:({DAYS_PATTERN}) )?{_TIMES}", re.ASCII)
 
 
 class MachineZone(tzinfo):
-    """The machine's own zone with its changes, as `datetime.astimezone()` resolves it for each instant."""
+    """The machine's own zone with its changes, as `datetime.astimezone()` resolves it for each
+    instant.
+    """
 
     def utcoffset(self, dt: datetime | None) -> timedelta | None:
         return None if dt is None else dt.replace(tzinfo=None).astimezone().utcoffset()
@@ -47,7 +51,9 @@ class MachineZone(tzinfo):
         return LOCAL
 
     def fromutc(self, dt: datetime) -> datetime:
-        """The wall clock of an instant given as UTC fields; `fold` says which pass of a repeated hour it is."""
+        """The wall clock of an instant given as UTC fields; `fold` says which pass of a repeated
+        hour it is.
+        """
         local = dt.replace(tzinfo=UTC).astimezone()
         naive = local.replace(tzinfo=None)
         second_pass = naive.astimezone().utcoffset() != local.utcoffset()
@@ -55,14 +61,18 @@ class MachineZone(tzinfo):
 
 
 def zone_of(name: str) -> tzinfo:
-    """The zone that `scheduling.time_zone` names. Raises ValueError with what to do where nothing on this machine knows it."""
+    """The zone that `scheduling.time_zone` names.
+
+    Raises ValueError with what to do where nothing on this machine knows it.
+    """
     if name == LOCAL:
         return MachineZone()
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(
-            "unknown time zone: check the spelling (`Europe/Berlin`, or `local`), or install the zone data (package tzdata)"
+            "unknown time zone: check the spelling (`Europe/Berlin`, or `local`), or install the"
+            " zone data (package tzdata)"
         ) from None
 
 
@@ -75,7 +85,9 @@ def parse_window(value: object) -> Window:
         return value
     match = _WINDOW.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError('must be a window such as "06:00-22:00" or "Mon-Fri 07:00-09:00", in quotes')
+        raise ValueError(
+            'must be a window such as "06:00-22:00" or "Mon-Fri 07:00-09:00", in quotes'
+        )
     start_hour, start_minute, end_hour, end_minute = map(int, match.groups()[1:])
     start = start_hour * 60 + start_minute
     end = end_hour * 60 + end_minute
@@ -119,7 +131,10 @@ Hours: TypeAlias = "tuple[Window, ...]"
 
 
 def parse_hours(value: object) -> object:
-    """The windows of one text or of a list, whose items are still to be parsed. Raises ValueError."""
+    """The windows of one text or of a list, whose items are still to be parsed.
+
+    Raises ValueError.
+    """
     return value if isinstance(value, list | tuple) else (parse_window(value),)
 
 
@@ -167,9 +182,17 @@ def _changes(hours: Hours) -> bool:
     return len(found) == 2
 
 
-def next_occurrences(announcements: Iterable[Announcement], zone: tzinfo, wall_s: float) -> tuple[tuple[Announcement, ...], float] | None:
-    """All announcements of the first instant after `wall_s` that has any, with that instant; None when nothing is announced."""
-    coming = [(found, each) for each in announcements if (found := next_cron(each.cron, zone, wall_s)) is not None]
+def next_occurrences(
+    announcements: Iterable[Announcement], zone: tzinfo, wall_s: float
+) -> tuple[tuple[Announcement, ...], float] | None:
+    """All announcements of the first instant after `wall_s` that has any, with that instant; None
+    when nothing is announced.
+    """
+    coming = [
+        (found, each)
+        for each in announcements
+        if (found := next_cron(each.cron, zone, wall_s)) is not None
+    ]
     if not coming:
         return None
     first_at = min(at for at, _ in coming)
@@ -177,7 +200,9 @@ def next_occurrences(announcements: Iterable[Announcement], zone: tzinfo, wall_s
 
 
 def day_of(zone: tzinfo, wall_s: float) -> tuple[float, float]:
-    """The calendar day in `zone` that an instant belongs to, as [start, end): from the first midnight, or the jump over it, on the wall."""
+    """The calendar day in `zone` that an instant belongs to, as [start, end): from the first
+    midnight, or the jump over it, on the wall.
+    """
     date = _wall_clock(zone, wall_s).date()
     start_s, end_s = _midnight(zone, date), _midnight(zone, date + timedelta(days=1))
     if wall_s >= end_s:  # the clock went back over midnight: the next day has begun already
@@ -190,8 +215,10 @@ def _midnight(zone: tzinfo, date: date) -> float:
 
 
 def next_cron(cron: str, zone: tzinfo, wall_s: float) -> float | None:
-    """The first instant after `wall_s` that a five-field expression names by Debian cron's rules, None for none within 50 years: a time
-    that the clock jumps over comes right after the jump, one in a repeated hour in its first pass. Raises CronSimError."""
+    """The first instant after `wall_s` that a five-field expression names by Debian cron's rules,
+    None for none within 50 years: a time that the clock jumps over comes right after the jump, one
+    in a repeated hour in its first pass. Raises CronSimError.
+    """
     for occurrence in CronSim(cron, _wall_clock(zone, wall_s)):
         # In the second pass of a repeated hour cronsim still offers times of the first.
         if (at := occurrence.timestamp()) > wall_s:

@@ -1,9 +1,12 @@
-"""YAML text as plain values that remember their lines: the strict subset of YAML in which a file means what it looks like.
+"""YAML text as plain values that remember their lines: the strict subset of YAML in which a file
+means what it looks like.
 
-Works on the event stream of PyYAML, never on its composer: libyaml's composer recurses on the C stack and ends the process on deep nesting,
-and neither composer knows duplicate keys. Refused with advice: aliases, anchors, tags, merge keys, duplicate keys, several documents, and
-whatever YAML 1.1 reads as something else than it looks like (`22:30` is 1350, `0644` is 420, `2026-01-02` is a date, `on:` is a key named
-True; https://yaml.org/type/int.html, float.html, bool.html, timestamp.html). Reads no file.
+Works on the event stream of PyYAML, never on its composer: libyaml's composer recurses on the C
+stack and ends the process on deep nesting, and neither composer knows duplicate keys. Refused with
+advice: aliases, anchors, tags, merge keys, duplicate keys, several documents, and whatever YAML 1.1
+reads as something else than it looks like (`22:30` is 1350, `0644` is 420, `2026-01-02` is a date,
+`on:` is a key named True; https://yaml.org/type/int.html, float.html, bool.html, timestamp.html).
+Reads no file.
 """
 
 from __future__ import annotations
@@ -28,7 +31,14 @@ KeyPath = tuple[str | int, ...]
 
 SHOWN_PROBLEMS = 100
 _SHOWN_CHARS = 60
-_SECRET_PLACES: tuple[KeyPath, ...] = (("alerts",), ("auth",), ("cloud",), ("jobs", "webhooks"), ("ollama",), ("telemetry",))
+_SECRET_PLACES: tuple[KeyPath, ...] = (
+    ("alerts",),
+    ("auth",),
+    ("cloud",),
+    ("jobs", "webhooks"),
+    ("ollama",),
+    ("telemetry",),
+)
 _BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _WANTED = {
     "int_type": "must be a whole number",
@@ -53,11 +63,19 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?", re.ASCII)
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?", re.ASCII)
 _TAG = "tag:yaml.org,2002:"
-_KINDS = {"bool": "true or false", "int": "a number", "float": "a number", "null": "nothing", "timestamp": "a date"}
+_KINDS = {
+    "bool": "true or false",
+    "int": "a number",
+    "float": "a number",
+    "null": "nothing",
+    "timestamp": "a date",
+}
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: what and what to do; without a `line` it is that of `path`, or of the nearest thing around it."""
+    """One thing that is wrong: what and what to do; without a `line` it is that of `path`, or of
+    the nearest thing around it.
+    """
 
     path: KeyPath
     text: str
@@ -65,8 +83,10 @@ class Problem(NamedTuple):
 
 
 class Document:
-    """A file that is YAML: its `value` without those that have `problems` of their own (None in a list), and the `lines` of keys and
-    list items. Raises ConfigError where the text holds control characters or is not YAML, too deep, or empty."""
+    """A file that is YAML: its `value` without those that have `problems` of their own (None in a
+    list), and the `lines` of keys and list items. Raises ConfigError where the text holds control
+    characters or is not YAML, too deep, or empty.
+    """
 
     def __init__(self, text: str, *, source: str, loader: type[Any] = FASTEST_LOADER) -> None:
         self.lines: dict[KeyPath, int] = {}
@@ -85,7 +105,11 @@ class Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             self.problems = []
-            self._stop((), 1 if mark is None else mark.line + 1, f"is not YAML: {error.problem}; {_syntax_advice(error)}")
+            self._stop(
+                (),
+                1 if mark is None else mark.line + 1,
+                f"is not YAML: {error.problem}; {_syntax_advice(error)}",
+            )
         except yaml.YAMLError:
             self.problems = []
             self._stop((), 1, "cannot be read as YAML; save it as plain UTF-8 text")
@@ -98,18 +122,26 @@ class Document:
         value = self._value(())
         self._loader.get_event()
         if not self._loader.check_event(yaml.StreamEndEvent):
-            self._stop((), _line(self._loader.get_event()), "begins a second document; keep everything in one, without another `---`")
+            self._stop(
+                (),
+                _line(self._loader.get_event()),
+                "begins a second document; keep everything in one, without another `---`",
+            )
         return value
 
     def _stop(self, path: KeyPath, line: int, text: str) -> NoReturn:
         """Report what makes the rest unreadable."""
-        raise config_error(self._source, [*self.problems, Problem(path, text, line)], self.lines) from None
+        raise config_error(
+            self._source, [*self.problems, Problem(path, text, line)], self.lines
+        ) from None
 
     def _value(self, path: KeyPath) -> object:
         event = self._loader.get_event()
         self._check_node(event, path)
         if len(path) > MAX_DEPTH:
-            self._stop(path[:4], _line(event), f"is nested deeper than {MAX_DEPTH} levels; no setting is")
+            self._stop(
+                path[:4], _line(event), f"is nested deeper than {MAX_DEPTH} levels; no setting is"
+            )
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
         if isinstance(event, yaml.SequenceStartEvent):
@@ -118,10 +150,19 @@ class Document:
 
     def _check_node(self, event: yaml.Event, path: KeyPath) -> None:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            text = "anchors and aliases (& and *) are not supported; write the value out, or put quotes around it"
+            text = (
+                "anchors and aliases (& and *) are not supported; write the value out, or put"
+                " quotes around it"
+            )
             self.problems.append(Problem(path, text, _line(event)))
         elif getattr(event, "tag", None) is not None:
-            self.problems.append(Problem(path, "tags (!) are not supported; remove it, or put quotes around the value", _line(event)))
+            self.problems.append(
+                Problem(
+                    path,
+                    "tags (!) are not supported; remove it, or put quotes around the value",
+                    _line(event),
+                )
+            )
 
     def _sequence(self, path: KeyPath) -> list[object]:
         items: list[object] = []
@@ -140,7 +181,9 @@ class Document:
             key, line = self._key(path)
             here = (*path, key)
             if key in seen:
-                self.problems.append(Problem(here, f"is already given in line {seen[key]}; remove one of them", line))
+                self.problems.append(
+                    Problem(here, f"is already given in line {seen[key]}; remove one of them", line)
+                )
             seen.setdefault(key, line)
             self.lines.setdefault(here, line)
             value = self._value(here)
@@ -158,9 +201,14 @@ class Document:
         self._check_node(event, here)
         tag = self._tag(event)
         if tag == "merge":
-            self.problems.append(Problem(here, "merge keys are not supported; write the keys out", line))
+            self.problems.append(
+                Problem(here, "merge keys are not supported; write the keys out", line)
+            )
         elif tag not in {"str", "value"}:
-            text = f"YAML does not read this key as text but as {_KINDS.get(tag, tag)}; put quotes around it"
+            text = (
+                f"YAML does not read this key as text but as {_KINDS.get(tag, tag)}; put quotes"
+                " around it"
+            )
             self.problems.append(Problem(here, text, line))
         return event.value, line
 
@@ -194,7 +242,10 @@ def _syntax_advice(error: yaml.MarkedYAMLError) -> str:
     if "mapping values" in problem:
         return "put quotes around text that contains `: `, or check the indentation"
     if "any token" in problem:
-        return "indent with spaces, not tabs, and put quotes around text that begins with @, %, ` or a tab"
+        return (
+            "indent with spaces, not tabs, and put quotes around text that begins with @, %, ` or"
+            " a tab"
+        )
     return "check the quotes, brackets and indentation above this line"
 
 
@@ -204,7 +255,10 @@ def _number_advice(tag: str, text: str, path: KeyPath) -> str:
         return f"YAML reads {spelled} as a date; put quotes around it"
     if _SEXAGESIMAL.fullmatch(text):
         return f"YAML reads {spelled} as a number of minutes or seconds; put quotes around it"
-    return f"{spelled} can be read in more than one way; write a plain decimal number, or put quotes around text"
+    return (
+        f"{spelled} can be read in more than one way; write a plain decimal number, or put quotes"
+        " around text"
+    )
 
 
 def _line(event: yaml.Event) -> int:
@@ -225,7 +279,9 @@ def dotted(path: KeyPath) -> str:
 
 
 def shown(text: str) -> str:
-    """Foreign text in quotes, safe for a terminal and a log: control characters escaped, length bounded."""
+    """Foreign text in quotes, safe for a terminal and a log: control characters escaped, length
+    bounded.
+    """
     short = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
     return '"' + "".join(each if each.isprintable() else ascii(each)[1:-1] for each in short) + '"'
 
@@ -235,7 +291,9 @@ def may_hold_a_secret(path: KeyPath) -> bool:
     return any(path[: len(place)] == place for place in _SECRET_PLACES)
 
 
-def config_error(source: str, problems: Iterable[Problem], lines: Mapping[KeyPath, int]) -> ConfigError:
+def config_error(
+    source: str, problems: Iterable[Problem], lines: Mapping[KeyPath, int]
+) -> ConfigError:
     """Every problem in the order of the file; beyond `SHOWN_PROBLEMS` only their number."""
 
     def line_of(path: KeyPath) -> int:
@@ -244,7 +302,10 @@ def config_error(source: str, problems: Iterable[Problem], lines: Mapping[KeyPat
 
     found = ((each.line or line_of(each.path), dotted(each.path), each.text) for each in problems)
     placed = sorted(found, key=lambda each: each[:2])
-    texts = [f"{source}:{line}: {place}{': ' if place else ''}{text}" for line, place, text in placed[:SHOWN_PROBLEMS]]
+    texts = [
+        f"{source}:{line}: {place}{': ' if place else ''}{text}"
+        for line, place, text in placed[:SHOWN_PROBLEMS]
+    ]
     if len(placed) > SHOWN_PROBLEMS:
         texts.append(f"{source}: and {len(placed) - SHOWN_PROBLEMS} more problems")
     return ConfigError(texts)
@@ -252,10 +313,14 @@ def config_error(source: str, problems: Iterable[Problem], lines: Mapping[KeyPat
 
 def complaints(errors: Sequence[ErrorDetails]) -> list[Problem]:
     """pydantic's errors as problems of the file, in the same order."""
-    # Likely meanings of unknown keys take a while to find: not for thousands of keys of a file that is something else.
+    # Likely meanings of unknown keys take a while to find: not for thousands of keys of a file that
+    # is something else.
     advise = len(errors) <= SHOWN_PROBLEMS
     # pydantic marks a bad key of a mapping with a step of its own.
-    located = [(each["loc"][:-1] if each["loc"][-1:] == ("[key]",) else each["loc"], each) for each in errors]
+    located = [
+        (each["loc"][:-1] if each["loc"][-1:] == ("[key]",) else each["loc"], each)
+        for each in errors
+    ]
     return [Problem(path, _text(error, path, advise=advise)) for path, error in located]
 
 
@@ -286,8 +351,16 @@ def _unknown_key(path: KeyPath) -> str:
     section: object = Settings
     for step in path[:-1]:
         section = within(section, str(step))
-    known = [*section.model_fields] if isinstance(section, type) and issubclass(section, Section) else []
+    known = (
+        [*section.model_fields]
+        if isinstance(section, type) and issubclass(section, Section)
+        else []
+    )
     if section is KeySettings:
         known.append("key")
     close = difflib.get_close_matches(str(path[-1])[:100], known, n=1)
-    return f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known here: {', '.join(known)}"
+    return (
+        f"unknown key; did you mean {close[0]}?"
+        if close
+        else f"unknown key; known here: {', '.join(known)}"
+    )

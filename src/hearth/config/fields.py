@@ -1,6 +1,8 @@
-"""What a section of the settings is made of: its base, and a type for each kind of value with its range or its rule for text.
+"""What a section of the settings is made of: its base, and a type for each kind of value with its
+range or its rule for text.
 
-Checks of text raise ValueError with a text for the owner, as pydantic expects, and never name the value.
+Checks of text raise ValueError with a text for the owner, as pydantic expects, and never name the
+value.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_
 from urllib.parse import SplitResult, urlsplit
 
 from cronsim import CronSimError
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, PlainSerializer, Strict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    Strict,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from hearth.config import Window, active_hours
@@ -31,7 +42,10 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?", re.ASCII
 
 
 class Reload(StrEnum):
-    """When a changed value takes effect. A field that names none is `HOT`; what stands under a field is as the field is."""
+    """When a changed value takes effect.
+
+    A field that names none is `HOT`; what stands under a field is as the field is.
+    """
 
     HOT = "hot"
     NEXT_LOAD = "hot, from the next load"
@@ -50,10 +64,18 @@ def _none_is(empty: type, schema: CoreSchema) -> CoreSchema:
 
 
 class Section(BaseModel):
-    """A mapping of the file. Immutable; the docstring under a field is its documentation: effect, unit, why this default."""
+    """A mapping of the file.
+
+    Immutable; the docstring under a field is its documentation: effect, unit, why this default.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, defer_build=True, validate_default=True
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        defer_build=True,
+        validate_default=True,
     )
 
     @classmethod
@@ -70,23 +92,37 @@ class Section(BaseModel):
     @classmethod
     def reload_of(cls, name: str) -> Reload:
         """When a change of this field takes effect."""
-        return next((each for each in cls.model_fields[name].metadata if isinstance(each, Reload)), Reload.HOT)
+        return next(
+            (each for each in cls.model_fields[name].metadata if isinstance(each, Reload)),
+            Reload.HOT,
+        )
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - whatever the fields take
         """The same with other values in these fields."""
-        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+        return type(self)(
+            **{name: getattr(self, name) for name in type(self).model_fields} | changes
+        )
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self  # nothing of it can change; pydantic copies the defaults of fields
 
 
 def within(annotation: object, step: str) -> object:
-    """What stands under a key of a section or of a mapping, or at an index of a list; None where that is unknown."""
+    """What stands under a key of a section or of a mapping, or at an index of a list; None where
+    that is unknown.
+    """
     if isinstance(annotation, type) and issubclass(annotation, Section):
         known = annotation.model_fields.get(step)
         inner: object = None if known is None else known.annotation
     else:
-        inner = next((each for each in reversed(get_args(annotation)) if each is not Ellipsis and not isinstance(each, str)), None)
+        inner = next(
+            (
+                each
+                for each in reversed(get_args(annotation))
+                if each is not Ellipsis and not isinstance(each, str)
+            ),
+            None,
+        )
     while get_origin(inner) in {types.UnionType, Union, Annotated}:
         inner = next(each for each in get_args(inner) if each is not type(None))
     return inner
@@ -104,8 +140,15 @@ class _Table:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - pydantic's own
         inner = handler(source)
-        written = core_schema.wrap_serializer_function_ser_schema(lambda value, write: write(dict(value)), schema=inner)
-        return _none_is(dict, core_schema.no_info_after_validator_function(types.MappingProxyType, inner, serialization=written))
+        written = core_schema.wrap_serializer_function_ser_schema(
+            lambda value, write: write(dict(value)), schema=inner
+        )
+        return _none_is(
+            dict,
+            core_schema.no_info_after_validator_function(
+                types.MappingProxyType, inner, serialization=written
+            ),
+        )
 
 
 K = TypeVar("K")
@@ -164,7 +207,9 @@ def _cron(text: str) -> str:
 
 
 def http_url(text: str) -> str:
-    """An absolute http or https URL of a host, without user, query or fragment; returned without a trailing slash."""
+    """An absolute http or https URL of a host, without user, query or fragment; returned without a
+    trailing slash.
+    """
     parts = _url_parts(text)
     if parts is None:
         raise ValueError("must be a URL that begins with http:// or https:// and names a host")
@@ -173,12 +218,17 @@ def http_url(text: str) -> str:
     return text.rstrip("/")
 
 
-_ROUTES = "chat/completions chat completions embeddings embed generate messages models ps responses tags version".split()  # noqa: SIM905
+_ROUTES = (
+    "chat/completions chat completions embeddings embed generate messages models ps responses tags"  # noqa: SIM905
+    " version".split()
+)
 _OLLAMA_PATH = re.compile(f"/(v1|api)(/({'|'.join(_ROUTES)}))?$")
 
 
 def ollama_url(text: str) -> str:
-    """The same, of a model server: without the paths of its APIs, which clients append to it and many have to be given with it."""
+    """The same, of a model server: without the paths of its APIs, which clients append to it and
+    many have to be given with it.
+    """
     url = http_url(text)
     path = _OLLAMA_PATH.search(urlsplit(url).path)
     if path is not None:
@@ -190,7 +240,9 @@ def _webhook_url(text: str) -> str:
     """It may carry credentials, so no problem quotes it."""
     parts = _url_parts(text)
     if parts is None or not text.isascii():
-        raise ValueError("must be the whole URL that messages are posted to, beginning with https://, or empty")
+        raise ValueError(
+            "must be the whole URL that messages are posted to, beginning with https://, or empty"
+        )
     if parts.fragment:
         raise ValueError("must be a URL without fragment (`#...`)")
     return text
@@ -247,7 +299,9 @@ def _base_path(text: str) -> str:
     """A path without escapes, and without a slash at its end; empty for none."""
     path = text.rstrip("/")
     if _PATH.fullmatch(path) is None:
-        raise ValueError("must be a path such as /hearth, of letters, digits, '-', '_', '.' and '~'")
+        raise ValueError(
+            "must be a path such as /hearth, of letters, digits, '-', '_', '.' and '~'"
+        )
     if path and path.split("/")[1] in _OWN_FIRST:
         raise ValueError("begins as an address of Hearth's own does; choose another name")
     return path
@@ -256,14 +310,20 @@ def _base_path(text: str) -> str:
 def signing_secret(text: str) -> str:
     """What messages are signed with: long enough that nobody guesses it, or the empty string."""
     if text and len(text) < MIN_SECRET_CHARS:
-        raise ValueError(f"must have at least {MIN_SECRET_CHARS} characters (`openssl rand -hex 32` makes a good one)")
+        raise ValueError(
+            f"must have at least {MIN_SECRET_CHARS} characters (`openssl rand -hex 32` makes a good"
+            " one)"
+        )
     if text.startswith("whsec_"):
         try:
             usable = 24 <= len(base64.b64decode(text.removeprefix("whsec_"), validate=True)) <= 64
         except ValueError:  # also for letters that are not ASCII
             usable = False
         if not usable:
-            raise ValueError("must have base64 of 24 to 64 bytes after whsec_ (`openssl rand -base64 32` makes it)")
+            raise ValueError(
+                "must have base64 of 24 to 64 bytes after whsec_ (`openssl rand -base64 32`"
+                " makes it)"
+            )
     return text
 
 
@@ -292,12 +352,15 @@ Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
 Name = Annotated[Text, AfterValidator(_name)]
 _WITHOUT_SPACES = _matching(r"[^ ]*", "is not a model name: it must not contain spaces")
 ModelName = Annotated[Text, _WITHOUT_SPACES, AfterValidator(_name)]
-ModelNameOrNothing = Annotated[Text, _WITHOUT_SPACES, AfterValidator(lambda text: text and _name(text))]
+ModelNameOrNothing = Annotated[
+    Text, _WITHOUT_SPACES, AfterValidator(lambda text: text and _name(text))
+]
 GpuDevice = Annotated[
     Text,
     _matching(
         r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}",
-        'must be the number of a GPU in quotes, such as "0", or its UUID, such as "GPU-..." (`nvidia-smi -L`)',
+        'must be the number of a GPU in quotes, such as "0", or its UUID, such as "GPU-..."'
+        " (`nvidia-smi -L`)",
     ),
 ]
 TimeZone = Annotated[Text, AfterValidator(_time_zone)]
@@ -317,17 +380,23 @@ Origin = Annotated[
     Text,
     _matching(
         r"[A-Za-z][A-Za-z0-9+.-]*://(\*|(\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(\*|\d{1,5}))?",
-        'must be an origin such as "http://localhost:*", "app://obsidian.md" or "vscode-webview://*"',
+        'must be an origin such as "http://localhost:*", "app://obsidian.md" or'
+        ' "vscode-webview://*"',
     ),
     AfterValidator(str.lower),
 ]
 """What browsers send as Origin; `*` stands for any host, any part of one, or any port."""
 Digest = Annotated[
     Text,
-    _matching(r"[0-9a-fA-F]{64}", "must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)"),
+    _matching(
+        r"[0-9a-fA-F]{64}",
+        "must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)",
+    ),
     AfterValidator(str.lower),
 ]
-ApiKey = Annotated[Text, _matching(r"[!-~]*", "contains a character that HTTP headers do not allow")]
+ApiKey = Annotated[
+    Text, _matching(r"[!-~]*", "contains a character that HTTP headers do not allow")
+]
 SigningSecret = Annotated[Text, AfterValidator(signing_secret)]
 FilePath = Annotated[Text, _matching(r"((~/|/).*)?", "must be an absolute path, or begin with ~/")]
 """What is relative would depend on where Hearth was started."""

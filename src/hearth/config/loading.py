@@ -1,9 +1,12 @@
-"""From the owner's file to a `GatewayConfig`, or to a `ConfigError` that names everything that is wrong with it.
+"""From the owner's file to a `GatewayConfig`, or to a `ConfigError` that names everything that is
+wrong with it.
 
-    bytes -> text -> document -> secrets from the environment -> rules between fields -> pydantic's models
+    bytes -> text -> document -> secrets from the environment -> rules between fields -> pydantic's
+    models
 
-Never half-applies a file and never guesses. After the step of the environment no clear key of a caller exists any more; a problem names the
-variable and never its content. The rules between fields look at the plain document, so that they hold even where other values are wrong.
+Never half-applies a file and never guesses. After the step of the environment no clear key of a
+caller exists any more; a problem names the variable and never its content. The rules between fields
+look at the plain document, so that they hold even where other values are wrong.
 """
 
 from __future__ import annotations
@@ -42,13 +45,20 @@ _REPLACED_IN = {
 }
 _REPLACED_KEYS = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret"
 _REPLACED_TEXT = f"{_REPLACED_KEYS}, server.allowed_hosts and the URLs of alerts"
-_OLD_NAMES = {("scheduling", "timezone"): "time_zone", ("cloud", "daily_cloud_external_usd"): "daily_external_usd"}
+_OLD_NAMES = {
+    ("scheduling", "timezone"): "time_zone",
+    ("cloud", "daily_cloud_external_usd"): "daily_external_usd",
+}
 _UNKNOWN_DIGEST = "0" * 64
 
 
-def load_gateway_config(path: Path | str | None = None, environ: Mapping[str, str] | None = None) -> GatewayConfig:
-    """The configuration in a file, in `config/llm_gateway.yaml` if that exists, else the defaults; `environ`: what `${NAME}` refers to, if
-    not this process's environment. Raises ConfigError with every problem."""
+def load_gateway_config(
+    path: Path | str | None = None, environ: Mapping[str, str] | None = None
+) -> GatewayConfig:
+    """The configuration in a file, in `config/llm_gateway.yaml` if that exists, else the defaults;
+    `environ`: what `${NAME}` refers to, if not this process's environment. Raises ConfigError with
+    every problem.
+    """
     if path is None and not DEFAULT_PATH.exists():
         return GatewayConfig()
     chosen = DEFAULT_PATH if path is None else Path(path)
@@ -56,7 +66,10 @@ def load_gateway_config(path: Path | str | None = None, environ: Mapping[str, st
 
 
 def read_bytes(path: Path) -> bytes:
-    """What is in a file; of one that is too large, one byte more than it may have. Raises ConfigError where it cannot be read."""
+    """What is in a file; of one that is too large, one byte more than it may have.
+
+    Raises ConfigError where it cannot be read.
+    """
     try:
         if not path.is_file() and path.exists():
             raise ConfigError([f"{path}: is not a regular file"])
@@ -71,27 +84,47 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def parse_bytes(content: bytes, path: Path, environ: Mapping[str, str] | None = None) -> GatewayConfig:
-    """The configuration in the content of the file at `path`, as `read_bytes` gives it. Raises ConfigError with every problem."""
+def parse_bytes(
+    content: bytes, path: Path, environ: Mapping[str, str] | None = None
+) -> GatewayConfig:
+    """The configuration in the content of the file at `path`, as `read_bytes` gives it.
+
+    Raises ConfigError with every problem.
+    """
     if len(content) > MAX_DOCUMENT_BYTES:
-        raise ConfigError([f"{path}: is larger than {MAX_DOCUMENT_BYTES // 1024} KiB; is this the right file?"])
+        raise ConfigError(
+            [f"{path}: is larger than {MAX_DOCUMENT_BYTES // 1024} KiB; is this the right file?"]
+        )
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError([f"{path}:{line}: is not UTF-8 text; save it as UTF-8"]) from error
-    return replace(parse_config(text, source=str(path), environ=environ), source=path, digest=digest_of(content))
+    return replace(
+        parse_config(text, source=str(path), environ=environ),
+        source=path,
+        digest=digest_of(content),
+    )
 
 
-def parse_config(text: str, *, source: str, environ: Mapping[str, str] | None = None) -> GatewayConfig:
-    """The configuration in a text that problems call `source`. Raises ConfigError with every problem: `source:line: path: what to do`."""
+def parse_config(
+    text: str, *, source: str, environ: Mapping[str, str] | None = None
+) -> GatewayConfig:
+    """The configuration in a text that problems call `source`.
+
+    Raises ConfigError with every problem: `source:line: path: what to do`.
+    """
     document = Document(text.removeprefix("\ufeff"), source=source)
     problems = document.problems
     variables = _Variables(os.environ if environ is None else environ, problems)
     value, notes = _renamed(variables.put_into((), document.value))
     settings = Settings()
     if not isinstance(value, dict):
-        problems.append(Problem((), "must be a mapping of sections such as `queue:`; write `{}` to use all defaults"))
+        problems.append(
+            Problem(
+                (), "must be a mapping of sections such as `queue:`; write `{}` to use all defaults"
+            )
+        )
     else:
         try:
             settings = Settings.model_validate(value)
@@ -159,7 +192,9 @@ class _Variables:
         if "key" in entry and "sha256" in entry:
             self._problems.append(Problem((*path, "key"), "give either sha256 or key, not both"))
         elif "key" not in entry and "sha256" not in entry:
-            text = "is missing: give sha256, or key: ${NAME} (`hearth admin key new NAME` prints one)"
+            text = (
+                "is missing: give sha256, or key: ${NAME} (`hearth admin key new NAME` prints one)"
+            )
             self._problems.append(Problem((*path, "sha256"), text))
         if "key" not in entry:
             return entry
@@ -191,25 +226,38 @@ def _key_problem(key: str) -> str | None:
     if not (key.isascii() and key.isprintable() and " " not in key):
         return "contains a character that HTTP headers do not allow"
     if len(key) < MIN_SECRET_CHARS:
-        return f"has fewer than {MIN_SECRET_CHARS} characters; make one with `hearth admin key new NAME`"
+        return (
+            f"has fewer than {MIN_SECRET_CHARS} characters; make one with `hearth admin key new"
+            " NAME`"
+        )
     return None
 
 
 def _renamed(document: object) -> tuple[object, tuple[str, ...]]:
-    """The document with the names that Donna's gateway uses replaced by ours, unless ours is there too, and a note for each of them."""
+    """The document with the names that Donna's gateway uses replaced by ours, unless ours is there
+    too, and a note for each of them.
+    """
     if not isinstance(document, dict):
         return document, ()
     notes, found = [], dict(document)
     if isinstance(found.get("ollama_health_check"), bool):
-        notes.append("ollama_health_check: has no effect, Hearth always checks its model server (backend.check_interval_s); remove it")
+        notes.append(
+            "ollama_health_check: has no effect, Hearth always checks its model server"
+            " (backend.check_interval_s); remove it"
+        )
         del found["ollama_health_check"]
     backend = found.get("backend")
     if "auto" in (backend, _at(backend, "mode")):
-        notes.append("backend.mode: with `auto` the emulator answers no longer where a URL, keys, models or a service manager are there")
+        notes.append(
+            "backend.mode: with `auto` the emulator answers no longer where a URL, keys, models or"
+            " a service manager are there"
+        )
     for (section, old), new in _OLD_NAMES.items():
         entries = found.get(section)
         if isinstance(entries, dict) and old in entries and new not in entries:
-            found[section] = {new if name == old else name: value for name, value in entries.items()}
+            found[section] = {
+                new if name == old else name: value for name, value in entries.items()
+            }
             notes.append(f"{section}.{old}: read as {section}.{new}; rename it")
     return found, tuple(notes)
 
@@ -225,7 +273,10 @@ def _cross_problems(document: object) -> Iterator[Problem]:
     if isinstance(hosts, list) and "*" in hosts and not keys:
         text = "`*` needs auth.keys: without them, a web page could reach Hearth under its own name"
         yield Problem(("server", "allowed_hosts"), text)
-    for field, remedy in (("name", "every key needs a name of its own"), ("sha256", "every caller needs a key of its own")):
+    for field, remedy in (
+        ("name", "every key needs a name of its own"),
+        ("sha256", "every caller needs a key of its own"),
+    ):
         first: dict[str, int] = {}
         for index, entry in enumerate(keys):
             value = _at(entry, field)
@@ -233,12 +284,19 @@ def _cross_problems(document: object) -> Iterator[Problem]:
                 continue
             earlier = first.setdefault(value.lower() if field == "sha256" else value, index)
             if earlier != index:
-                yield Problem(("auth", "keys", index, field), f"is the same as auth.keys[{earlier}]; {remedy}")
+                yield Problem(
+                    ("auth", "keys", index, field), f"is the same as auth.keys[{earlier}]; {remedy}"
+                )
     for index, entry in enumerate(keys):
-        if _at(entry, "name") == SEVERAL_CALLERS:  # its caller would pass for the owner of what is shared
-            text = f"must not be {SEVERAL_CALLERS}, which stands for several callers of an embedding request; choose another name"
+        # its caller would pass for the owner of what is shared
+        if _at(entry, "name") == SEVERAL_CALLERS:
+            text = (
+                f"must not be {SEVERAL_CALLERS}, which stands for several callers of an embedding"
+                " request; choose another name"
+            )
             yield Problem(("auth", "keys", index, "name"), text)
-    if _at(document, *_CLOUD_KEY) and _at(document, "storage", "enabled") is False:  # a budget that forgets at each start is none
+    # a budget that forgets at each start is none
+    if _at(document, *_CLOUD_KEY) and _at(document, "storage", "enabled") is False:
         yield Problem(_CLOUD_KEY, "needs the store: remove `storage.enabled: false` or this key")
 
 
@@ -249,7 +307,9 @@ def _at(value: object, *path: str) -> object:
 
 
 def exposure_problem(host: str, *, has_keys: bool) -> str | None:
-    """Why Hearth must not listen on `host`, None where it may: without keys all are one anonymous caller, only this machine may ask."""
+    """Why Hearth must not listen on `host`, None where it may: without keys all are one anonymous
+    caller, only this machine may ask.
+    """
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -257,8 +317,8 @@ def exposure_problem(host: str, *, has_keys: bool) -> str | None:
     if has_keys or is_loopback:
         return None
     return (
-        "without auth.keys, anyone who can reach this address could use the GPU and spend the budget; "
-        "add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
+        "without auth.keys, anyone who can reach this address could use the GPU and spend the"
+        " budget; add a key (`hearth admin key new NAME`), or listen on 127.0.0.1"
     )
 
 
@@ -269,12 +329,17 @@ def effectless(settings: Settings) -> Iterator[str]:
         if name not in keys and (keys or name != LOCAL_CALLER):
             yield f"rate_limits.callers.{name}: no key in auth.keys has this name"
         elif name in keys and keys[name].lane is Lane.INTERNAL:
-            yield f"rate_limits.callers.{name}: its key is in the internal lane, which has no limits"
+            yield (
+                f"rate_limits.callers.{name}: its key is in the internal lane, which has no limits"
+            )
     for index, key in enumerate(settings.auth.keys):
         if key.allow_cloud and not settings.cloud.api_key:
             yield f"auth.keys[{index}].allow_cloud: cloud.api_key is not set"
         elif key.allow_cloud and key.local_only:
-            yield f"auth.keys[{index}].allow_cloud: has no effect, because local_only of this key is set"
+            yield (
+                f"auth.keys[{index}].allow_cloud: has no effect, because local_only of this key"
+                " is set"
+            )
         if key.daily_usd is not None and not key.allow_cloud:
             yield f"auth.keys[{index}].daily_usd: has no effect without allow_cloud"
 
@@ -284,27 +349,35 @@ def changed_meanings(settings: Settings) -> Iterator[str]:
     scheduling, gpu = settings.scheduling, settings.gpu
     if gpu.swap_timeout_s != type(gpu)().swap_timeout_s:
         yield (
-            "gpu.swap_timeout_s: bounds how long a load shows no progress, no longer the load as a whole; "
-            "a model gets at least twice its longest load so far"
+            "gpu.swap_timeout_s: bounds how long a load shows no progress, no longer the load as a"
+            " whole; a model gets at least twice its longest load so far"
         )
     if scheduling.announcements and "schedule_drain_minutes" in scheduling.model_fields_set:
         yield (
-            "scheduling.schedule_drain_minutes: holds back what could still run at the announced task "
-            "(95 % of such answers are shorter), no longer only what is expected to"
+            "scheduling.schedule_drain_minutes: holds back what could still run at the announced"
+            " task (95 % of such answers are shorter), no longer only what is expected to"
         )
-    if "max_interrupt_count" in settings.queue.model_fields_set and scheduling.preemption == "priced":
+    if (
+        "max_interrupt_count" in settings.queue.model_fields_set
+        and scheduling.preemption == "priced"
+    ):
         yield (
-            "queue.max_interrupt_count: no longer protects streams that can be continued, which have turns (scheduling.others_share), "
-            "and counts no loads that were undone; scheduling.preemption: at_once is as before"
+            "queue.max_interrupt_count: no longer protects streams that can be continued, which"
+            " have turns (scheduling.others_share), and counts no loads that were undone;"
+            " scheduling.preemption: at_once is as before"
         )
     limits = settings.rate_limits
-    named = {"default": limits.default, **{f"callers.{name}": own for name, own in limits.callers.items()}}
+    named = {
+        "default": limits.default,
+        **{f"callers.{name}": own for name, own in limits.callers.items()},
+    }
     for name, own in named.items():
         for unit in ("minute", "hour"):
             requests = getattr(own, f"requests_per_{unit}")
             embeddings = getattr(own, f"embeddings_per_{unit}")
             if requests is not None and embeddings is None:
                 yield (
-                    f"rate_limits.{name}.requests_per_{unit}: no longer counts embeddings; they have "
-                    f"embeddings_per_{unit}, which is {limits.default_of(f'embeddings_per_{unit}'):g} unless you set it"
+                    f"rate_limits.{name}.requests_per_{unit}: no longer counts embeddings; they"
+                    f" have embeddings_per_{unit}, which is"
+                    f" {limits.default_of(f'embeddings_per_{unit}'):g} unless you set it"
                 )

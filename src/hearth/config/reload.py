@@ -1,8 +1,10 @@
-"""From the owner's file to the configuration in force: when the file is looked at, what was found, and its replacement in one piece.
+"""From the owner's file to the configuration in force: when the file is looked at, what was found,
+and its replacement in one piece.
 
-`ReloadPlan` is a pure state machine: it learns of touches, looks, tries and orders with their instants, and says what comes next. A content
-is tried only after two looks have found it alike with quiet before them, and only if it differs from what was tried last: a file that is
-half written, or replaced in several steps, is never read as a configuration.
+`ReloadPlan` is a pure state machine: it learns of touches, looks, tries and orders with their
+instants, and says what comes next. A content is tried only after two looks have found it alike with
+quiet before them, and only if it differs from what was tried last: a file that is half written, or
+replaced in several steps, is never read as a configuration.
 """
 
 from __future__ import annotations
@@ -35,13 +37,17 @@ if TYPE_CHECKING:
 QUIET_S = 0.3
 """A file counts as written when nothing has happened to it for this long."""
 RESTLESS_S = 0.6
-"""Where something happens in its directory all the time, it is looked at this long after the first touch all the same."""
+"""Where something happens in its directory all the time, it is looked at this long after the first
+touch all the same.
+"""
 WRITING_S = 5.0
 """The longest that a program which holds the file open and writes to it is waited for."""
 CONFIRM_S = 0.1
 """Between the two looks that have to find the same."""
 GONE_S = 1.0
-"""The same for a file that cannot be read: a program that deletes a file and writes it anew gets this long."""
+"""The same for a file that cannot be read: a program that deletes a file and writes it anew gets
+this long.
+"""
 POLL_S = 10.0
 """Between looks that nothing gave a reason for; some file systems report no changes."""
 BLIND_POLL_S = 0.5
@@ -59,7 +65,11 @@ Vet = Callable[[GatewayConfig, GatewayConfig], str | None]
 
 
 class ReloadPlan:
-    """What comes next for one file. `tried`: the token of the content in force, or empty; `polls`: whether to look without a reason too."""
+    """What comes next for one file.
+
+    `tried`: the token of the content in force, or empty; `polls`: whether to look without a reason
+    too.
+    """
 
     def __init__(self, tried: str, now: float, *, polls: bool) -> None:
         self._tried = tried
@@ -74,18 +84,26 @@ class ReloadPlan:
         self._obeyed_at = -inf
 
     def touched(self, now: float, *, writing: bool = False) -> None:
-        """Something happened at the file or around it; `writing` says that its writer has not closed it yet."""
+        """Something happened at the file or around it; `writing` says that its writer has not
+        closed it yet.
+        """
         if self._due_at == inf or (self._writing and not writing):
             self._first_at = now
         self._writing = writing
-        self._due_at = self._first_at + WRITING_S if writing else min(now + QUIET_S, self._first_at + RESTLESS_S)
+        self._due_at = (
+            self._first_at + WRITING_S
+            if writing
+            else min(now + QUIET_S, self._first_at + RESTLESS_S)
+        )
 
     def ordered(self) -> None:
         """The owner wants the file tried, changed or not."""
         self._ordered = True
 
     def step(self, now: float) -> Literal["look", "obey"] | None:
-        """What is to be done at `now`: look and say what was found, or look and try whatever was found. A step is given once."""
+        """What is to be done at `now`: look and say what was found, or look and try whatever was
+        found. A step is given once.
+        """
         if self._ordered and now >= self._obeyed_at + ORDER_GAP_S:
             self._ordered, self._obeyed_at = False, now
             return "obey"
@@ -98,7 +116,10 @@ class ReloadPlan:
         return "look"
 
     def looked(self, token: str, now: float, *, gone: bool, blind: bool) -> bool:
-        """Take note of what a look has found; `blind` says that no changes are reported at present. True where it is to be tried now."""
+        """Take note of what a look has found; `blind` says that no changes are reported at present.
+
+        True where it is to be tried now.
+        """
         if self._polls:
             self._poll_at = now + (BLIND_POLL_S if blind else POLL_S)
         if token in {self._tried, self._seen}:
@@ -111,17 +132,25 @@ class ReloadPlan:
         return False
 
     def tried(self, token: str) -> None:
-        """The content with this token has been tried; it is not tried again before something else was."""
+        """The content with this token has been tried; it is not tried again before something else
+        was.
+        """
         self._tried = token
 
     def wake_at(self) -> float:
-        """The next instant at which `step` may say something new; infinity where only a touch or an order can bring it."""
-        return min(self._poll_at, self._due_at, self._obeyed_at + ORDER_GAP_S if self._ordered else inf)
+        """The next instant at which `step` may say something new; infinity where only a touch or an
+        order can bring it.
+        """
+        return min(
+            self._poll_at, self._due_at, self._obeyed_at + ORDER_GAP_S if self._ordered else inf
+        )
 
 
 class ConfigInForce:
-    """The one configuration that everybody reads, and its replacement, in one piece on the loop. `watch`: how changes of the file are seen:
-    by `events` of the operating system, by `polling`, or `off` where only orders count."""
+    """The one configuration that everybody reads, and its replacement, in one piece on the loop.
+    `watch`: how changes of the file are seen: by `events` of the operating system, by `polling`, or
+    `off` where only orders count.
+    """
 
     def __init__(self, config: GatewayConfig, *, clock: Clock, events: EventSink) -> None:
         self.config = config
@@ -149,7 +178,9 @@ class ConfigInForce:
             self._events.emit(ConfigRejected(at=now, problems=fresh.problems))
             return False
         changed = tuple(differences(self.config.settings, fresh.settings))
-        self._pending = tuple(path for path, hot in differences(self._started_with, fresh.settings).items() if not hot)
+        self._pending = tuple(
+            path for path, hot in differences(self._started_with, fresh.settings).items() if not hot
+        )
         self._generation += bool(changed)
         self._accepted += 1
         self._loaded_wall_s = self._tried_wall_s
@@ -159,8 +190,16 @@ class ConfigInForce:
                 listener(fresh)
             except Exception as error:  # noqa: BLE001 - supervision point: one part's defect must not keep the others from hearing
                 where = f"reload: {getattr(listener, '__qualname__', type(listener).__name__)}"
-                self._events.emit(InternalFault(at=self._clock.monotonic(), where=where, detail=type(error).__name__))
-        self._events.emit(ConfigReloaded(at=now, generation=self._generation, changed=changed, needs_restart=self._pending))
+                self._events.emit(
+                    InternalFault(
+                        at=self._clock.monotonic(), where=where, detail=type(error).__name__
+                    )
+                )
+        self._events.emit(
+            ConfigReloaded(
+                at=now, generation=self._generation, changed=changed, needs_restart=self._pending
+            )
+        )
         return True
 
     def summary(self) -> dict[str, object]:
@@ -192,16 +231,27 @@ def attempt(read: Callable[[], T]) -> T | ConfigError:
 
 
 class Reloader:
-    """The way from the file to the configuration in force; without `watching`, which makes its watch, it is tried on orders only."""
+    """The way from the file to the configuration in force; without `watching`, which makes its
+    watch, it is tried on orders only.
+    """
 
-    def __init__(self, *, in_force: ConfigInForce, clock: Clock, watching: MakeWatch | None = None, vet: Vet | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        in_force: ConfigInForce,
+        clock: Clock,
+        watching: MakeWatch | None = None,
+        vet: Vet | None = None,
+    ) -> None:
         self._vet = vet
         self._path = in_force.config.source
         self._in_force = in_force
         self._clock = clock
         self._watching = None if self._path is None else watching
         self._watch: FileWatch | None = None
-        self._plan = ReloadPlan(in_force.config.digest, clock.monotonic(), polls=self._watching is not None)
+        self._plan = ReloadPlan(
+            in_force.config.digest, clock.monotonic(), polls=self._watching is not None
+        )
         self._wake = asyncio.Event()
         self._order: asyncio.Future[bool | HearthError] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hearth-config")
@@ -218,7 +268,9 @@ class Reloader:
         self._wake.set()
 
     async def reload(self) -> bool:
-        """Try the file, changed or not, and say whether it is in force now; orders that meet share one try. Raises ShuttingDown."""
+        """Try the file, changed or not, and say whether it is in force now; orders that meet share
+        one try. Raises ShuttingDown.
+        """
         if self._ended:
             raise ShuttingDown
         self._order = self._order or asyncio.get_running_loop().create_future()
@@ -231,7 +283,9 @@ class Reloader:
     async def run(self) -> None:
         """Look, try and apply until cancelled."""
         if self._watching is not None and self._path is not None:
-            self._watch = self._watch or self._watching(self._path, self.touched, asyncio.get_running_loop())
+            self._watch = self._watch or self._watching(
+                self._path, self.touched, asyncio.get_running_loop()
+            )
             self.touched()
         while True:
             step = self._plan.step(self._clock.monotonic())
@@ -278,7 +332,11 @@ class Reloader:
         order, self._order = self._order, None
         outcome: bool | HearthError = ShuttingDown()
         try:
-            found = None if self._path is None else await self._in_thread(partial(attempt, partial(read_bytes, self._path)))
+            found = (
+                None
+                if self._path is None
+                else await self._in_thread(partial(attempt, partial(read_bytes, self._path)))
+            )
             outcome = await self._try(found)
         except Exception:
             outcome = HearthError()
@@ -288,13 +346,20 @@ class Reloader:
                 order.set_result(outcome)
 
     async def _try(self, found: bytes | ConfigError | None) -> bool | HearthError:
-        """Whether it is in force now. Of a gateway that was started without a file, the default path is tried, else the defaults."""
+        """Whether it is in force now.
+
+        Of a gateway that was started without a file, the default path is tried, else the defaults.
+        """
         old = self._in_force.config
 
         def read() -> GatewayConfig:
             if isinstance(found, ConfigError):
                 raise found
-            fresh = load_gateway_config() if found is None or self._path is None else parse_bytes(found, self._path)
+            fresh = (
+                load_gateway_config()
+                if found is None or self._path is None
+                else parse_bytes(found, self._path)
+            )
             if self._vet is not None and (problem := self._vet(fresh, old)):
                 raise ConfigError([problem])
             return fresh
@@ -316,11 +381,18 @@ def _token(found: bytes | ConfigError) -> str:
 
 
 class FileWatch:
-    """Watches the directories of one file: the one it is named in and the one it really lies in, as editors replace a file and Kubernetes
-    a symlink beside it. Calls `touched` on `loop`, with True while a program has the file open and writes; `refresh` and `close` block."""
+    """Watches the directories of one file: the one it is named in and the one it really lies in, as
+    editors replace a file and Kubernetes a symlink beside it. Calls `touched` on `loop`, with True
+    while a program has the file open and writes; `refresh` and `close` block.
+    """
 
     def __init__(
-        self, path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop, *, observing: Observe | None = None
+        self,
+        path: Path,
+        touched: Callable[[bool], None],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        observing: Observe | None = None,
     ) -> None:
         self._path = path.absolute()
         self._observing = observing or observe
@@ -333,8 +405,13 @@ class FileWatch:
         self._posted = False
 
     def refresh(self) -> bool:
-        """Watch what has to be watched now, since directories are replaced; False where one is missing or the system refuses."""
-        self._files = {os.path.realpath(self._path), str(Path(os.path.realpath(self._path.parent)) / self._path.name)}
+        """Watch what has to be watched now, since directories are replaced; False where one is
+        missing or the system refuses.
+        """
+        self._files = {
+            os.path.realpath(self._path),
+            str(Path(os.path.realpath(self._path.parent)) / self._path.name),
+        }
         places = _places_of(self._path)
         if places == self._places and self._observer is not None:
             return True
@@ -343,7 +420,9 @@ class FileWatch:
         if not places:
             return False
         try:
-            self._observer = self._observing(sorted({name for name, _, _ in places}), self._on_event)
+            self._observer = self._observing(
+                sorted({name for name, _, _ in places}), self._on_event
+            )
         except OSError:
             return False
         return True
@@ -356,13 +435,21 @@ class FileWatch:
             observer.join()
 
     def _on_event(self, event: FileSystemEvent) -> None:
-        """On watchdog's thread. At most one call is on its way to the loop, however much happens."""
+        """On watchdog's thread.
+
+        At most one call is on its way to the loop, however much happens.
+        """
         if event.event_type in _CAUSED_BY_READING:
             return
         modified = event.event_type == "modified"
-        if os.fsdecode(event.src_path) in self._files or os.fsdecode(event.dest_path) in self._files:
+        if (
+            os.fsdecode(event.src_path) in self._files
+            or os.fsdecode(event.dest_path) in self._files
+        ):
             self._writing = modified
-        elif modified and not event.is_directory:  # a file that is kept open for writing, as the database's
+        elif (
+            modified and not event.is_directory
+        ):  # a file that is kept open for writing, as the database's
             return
         if not self._posted:
             self._posted = True
@@ -375,17 +462,28 @@ class FileWatch:
 
 
 def _places_of(path: Path) -> set[tuple[str, int, int]]:
-    """The directories of a file by real name, device and inode; empty where one is missing, or may not be listed: watchdog says nothing."""
-    names = {os.path.realpath(path.parent), os.path.realpath(os.path.dirname(os.path.realpath(path)))}  # noqa: PTH120
+    """The directories of a file by real name, device and inode; empty where one is missing, or may
+    not be listed: watchdog says nothing.
+    """
+    names = {
+        os.path.realpath(path.parent),
+        os.path.realpath(os.path.dirname(os.path.realpath(path))),  # noqa: PTH120
+    }
     try:
-        found = {(name, status.st_dev, status.st_ino) for name in names for status in [Path(name).stat()]}
+        found = {
+            (name, status.st_dev, status.st_ino) for name in names for status in [Path(name).stat()]
+        }
     except OSError:
         return set()
     return found if all(os.access(name, os.R_OK) for name in names) else set()
 
 
 def observe(directories: list[str], on_event: Callable[[FileSystemEvent], None]) -> BaseObserver:
-    """A running observer. Raises OSError where the system has no more of what it takes (inotify instances and watches are limited)."""
+    """A running observer.
+
+    Raises OSError where the system has no more of what it takes (inotify instances and watches are
+    limited).
+    """
     from watchdog.events import FileSystemEventHandler  # noqa: PLC0415 - paid for by gateways that have a file
     from watchdog.observers import Observer  # noqa: PLC0415
 

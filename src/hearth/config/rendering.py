@@ -1,7 +1,8 @@
 """Settings for people to look at: as YAML, as plain values, and what differs between two of them.
 
-Never shows more of a key's digest than its beginning, or of a webhook's URL than its host. Two configurations of which only that is known
-(what a running gateway tells of its own, against a file) are compared as plain values; their secrets by the beginnings of their digests.
+Never shows more of a key's digest than its beginning, or of a webhook's URL than its host. Two
+configurations of which only that is known (what a running gateway tells of its own, against a file)
+are compared as plain values; their secrets by the beginnings of their digests.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
 _DIGEST_CHARS = 8
 _SECRETS = (("cloud", "api_key"), ("jobs", "webhooks", "secret"))
-_SECRET_URLS = (("alerts", "discord_webhook_url"), ("alerts", "webhook_url"), ("alerts", "ntfy_url"))
+_SECRET_URLS = (
+    ("alerts", "discord_webhook_url"),
+    ("alerts", "webhook_url"),
+    ("alerts", "ntfy_url"),
+)
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 CONFIG_NAME = "llm_gateway.yaml"
@@ -39,7 +44,10 @@ _IN_SOURCES = Path(__file__).parents[3] / "config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One setting that differs; values with secrets shortened, None where absent. `hot`: a reload applies it, otherwise a restart."""
+    """One setting that differs; values with secrets shortened, None where absent.
+
+    `hot`: a reload applies it, otherwise a restart.
+    """
 
     path: str
     old: Plain
@@ -56,7 +64,9 @@ def as_values(settings: Settings) -> dict[str, Plain]:
             section = section[step]
         if section[name]:
             url = urlsplit(section[name])
-            section[name] = f"{url.scheme}://{url.hostname}/…" if (*around, name) in _SECRET_URLS else "${…}"
+            section[name] = (
+                f"{url.scheme}://{url.hostname}/…" if (*around, name) in _SECRET_URLS else "${…}"
+            )
     for key in shown["auth"]["keys"]:
         key["sha256"] = key["sha256"][:_DIGEST_CHARS] + "…"
     return shown
@@ -70,35 +80,62 @@ class _PlainDumper(yaml.SafeDumper):
 
 
 def as_yaml(settings: Settings) -> str:
-    """Every effective setting as YAML that reads back as the same settings, except for secrets, of which only a beginning is shown."""
+    """Every effective setting as YAML that reads back as the same settings, except for secrets, of
+    which only a beginning is shown.
+    """
     values = as_values(settings)
-    text: str = yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=float("inf"))
+    text: str = yaml.dump(
+        values,
+        Dumper=_PlainDumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=float("inf"),
+    )
     return text
 
 
 def fingerprints(settings: Settings) -> dict[str, str]:
-    """For every value outside lists that is not shown as it is: where it stands, and the beginning of the SHA-256 of what it is."""
+    """For every value outside lists that is not shown as it is: where it stands, and the beginning
+    of the SHA-256 of what it is.
+    """
 
     def hidden(path: KeyPath, real: Plain, shown: Plain) -> Iterator[tuple[str, str]]:
         if isinstance(real, dict) and isinstance(shown, dict):
             for key, value in real.items():
                 yield from hidden((*path, key), value, shown.get(key))
         elif not isinstance(real, list) and real != shown:
-            yield dotted(path), hashlib.sha256(json.dumps(real).encode()).hexdigest()[:_DIGEST_CHARS]
+            yield (
+                dotted(path),
+                hashlib.sha256(json.dumps(real).encode()).hexdigest()[:_DIGEST_CHARS],
+            )
 
     return dict(hidden((), settings.model_dump(mode="json"), as_values(settings)))
 
 
 def differences(old: Settings, new: Settings) -> dict[str, bool]:
-    """The paths of what changes when `new` takes the place of `old`, in the order of the sections, each with whether it is hot."""
-    return {change.path: change.hot for change in _changes((), Settings, old.model_dump(mode="json"), new.model_dump(mode="json"))}
+    """The paths of what changes when `new` takes the place of `old`, in the order of the sections,
+    each with whether it is hot.
+    """
+    return {
+        change.path: change.hot
+        for change in _changes(
+            (), Settings, old.model_dump(mode="json"), new.model_dump(mode="json")
+        )
+    }
 
 
-def compare(old: Plain, new: Plain, *, old_secrets: Mapping[str, object], new_secrets: Mapping[str, object]) -> tuple[Change, ...]:
-    """What changes when `new` takes the place of `old`, both as `as_values` gives them, with their `fingerprints`; a secret of which only
-    one of them tells is taken as unchanged. Entries of a list that have a `name` are compared by it."""
+def compare(
+    old: Plain, new: Plain, *, old_secrets: Mapping[str, object], new_secrets: Mapping[str, object]
+) -> tuple[Change, ...]:
+    """What changes when `new` takes the place of `old`, both as `as_values` gives them, with their
+    `fingerprints`; a secret of which only one of them tells is taken as unchanged. Entries of a
+    list that have a `name` are compared by it.
+    """
     found = {change.path: change for change in _changes((), Settings, _by_name(old), _by_name(new))}
-    for path in sorted(path for path, digest in new_secrets.items() if old_secrets.get(path, digest) != digest):
+    for path in sorted(
+        path for path, digest in new_secrets.items() if old_secrets.get(path, digest) != digest
+    ):
         if path not in found:
             found[path] = _secret_change(path, old, new)
     return tuple(found.values())
@@ -112,7 +149,9 @@ def _secret_change(path: str, old: Plain, new: Plain) -> Change:
     return Change(path=path, old=old, new=new, hot=hot)
 
 
-def _changes(path: KeyPath, annotation: object, old: Plain, new: Plain, *, hot: bool = True) -> Iterator[Change]:
+def _changes(
+    path: KeyPath, annotation: object, old: Plain, new: Plain, *, hot: bool = True
+) -> Iterator[Change]:
     if old == new:
         return
     if isinstance(old, dict) and isinstance(new, dict):
@@ -125,7 +164,11 @@ def _changes(path: KeyPath, annotation: object, old: Plain, new: Plain, *, hot: 
 
 def _below(annotation: object, key: str, *, hot: bool) -> tuple[object, bool]:
     """What stands under `key`, and whether it is hot; what is no field is as what is around it."""
-    if isinstance(annotation, type) and issubclass(annotation, Section) and key in annotation.model_fields:
+    if (
+        isinstance(annotation, type)
+        and issubclass(annotation, Section)
+        and key in annotation.model_fields
+    ):
         hot = annotation.reload_of(key) is not Reload.RESTART
     return within(annotation, key), hot
 
@@ -136,7 +179,11 @@ def _by_name(value: Plain) -> Plain:
         return {key: _by_name(each) for key, each in value.items()}
     if not isinstance(value, list) or not value:
         return value
-    named = {str(each["name"]): _by_name(each) for each in value if isinstance(each, dict) and isinstance(each.get("name"), str)}
+    named = {
+        str(each["name"]): _by_name(each)
+        for each in value
+        if isinstance(each, dict) and isinstance(each.get("name"), str)
+    }
     return cast("Plain", named) if len(named) == len(value) else value
 
 
@@ -157,23 +204,41 @@ def schema() -> dict[str, Any]:
 
 
 def _without_titles(value: Any) -> Any:  # noqa: ANN401
-    """Drop pydantic's titles: they repeat the key, and an editor would show them in place of the description."""
-    if isinstance(value, dict):
-        return {key: _without_titles(each) for key, each in value.items() if key != "title" or not isinstance(each, str)}
-    return [_without_titles(each) for each in value] if isinstance(value, list) else value
+    """Drop pydantic's titles: they repeat the key, and an editor would show them in place of the
+    description, whose line breaks are those of the source and go, too.
+    """
+    if isinstance(value, list):
+        return [_without_titles(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _without_titles(each) for key, each in value.items() if not _is_title(key, each)}
+    if isinstance(description := kept.get("description"), str):
+        kept["description"] = " ".join(description.split())
+    return kept
+
+
+def _is_title(key: str, value: object) -> bool:
+    return key == "title" and isinstance(value, str)
 
 
 def schema_text() -> str:
-    """The schema as it stands in `config/llm_gateway.schema.json`: indented, with a line break at the end."""
+    """The schema as it stands in `config/llm_gateway.schema.json`: indented, with a line break at
+    the end.
+    """
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def shipped_config() -> str:
-    """The file as it is shipped: every setting with its default. Raises OSError where the installation is not whole."""
+    """The file as it is shipped: every setting with its default.
+
+    Raises OSError where the installation is not whole.
+    """
     folder = _INSTALLED if _INSTALLED.is_dir() else _IN_SOURCES
     return folder.joinpath(CONFIG_NAME).read_text(encoding="utf-8")
 
 
 def config_for_a_service() -> str:
-    """The same with `backend.mode: ollama`: at boot Hearth may well come up before Ollama, and must wait for it, not stand in for it."""
+    """The same with `backend.mode: ollama`: at boot Hearth may well come up before Ollama, and must
+    wait for it, not stand in for it.
+    """
     return shipped_config().replace("#backend:\n", "backend:\n  mode: ollama\n", 1)

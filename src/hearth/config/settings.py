@@ -1,6 +1,8 @@
-"""The settings: what the owner's file says, as frozen pydantic models with the defaults in the one place where they are written.
+"""The settings: what the owner's file says, as frozen pydantic models with the defaults in the one
+place where they are written.
 
-`loading` turns YAML into them; the rest of Hearth holds a `GatewayConfig`, of which a reload makes a new one.
+`loading` turns YAML into them; the rest of Hearth holds a `GatewayConfig`, of which a reload makes
+a new one.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ class BackendSettings(Section):
     """The model server. `backend: emulator` is short for `mode` alone."""
 
     mode: Annotated[BackendMode, RESTART] = BackendMode.AUTO
-    """`ollama`, `emulator` (made-up answers), or `auto`: Ollama; the emulator only while nothing is configured and nothing runs at the
-    default address (docs/emulator.md)."""
+    """`ollama`, `emulator` (made-up answers), or `auto`: Ollama; the emulator only while nothing is
+    configured and nothing runs at the default address (docs/emulator.md).
+    """
     wait_when_down_s: fields.Duration = 10.0
     """Seconds requests wait for a model server that is down before they get 503."""
     check_interval_s: fields.Timeout = 5.0
@@ -64,19 +67,26 @@ class OllamaSettings(Section):
     connect_timeout_s: Annotated[fields.Timeout, RESTART] = 5.0
     """Seconds a connection to Ollama may take."""
     first_byte_timeout_s: fields.Timeout = 60.0
-    """Seconds a model may take to send its first byte before it counts as stuck. Long prompts get more."""
+    """Seconds a model may take to send its first byte before it counts as stuck.
+
+    Long prompts get more.
+    """
     idle_timeout_s: fields.Timeout = 120.0
     """Maximum seconds between two chunks of an answer."""
     answer_timeout_s: fields.Timeout | None = None
-    """Maximum seconds for an answer that is not streamed. Unset: twice the expected time of its longest form, at least 30. Streams have no
-    such limit, only `idle_timeout_s`."""
+    """Maximum seconds for an answer that is not streamed. Unset: twice the expected time of its
+    longest form, at least 30. Streams have no such limit, only `idle_timeout_s`.
+    """
 
 
 class KeepaliveSettings(Section):
     """Keep-alive messages for callers that wait for a stream."""
 
     after_s: fields.Timeout = 10.0
-    """Seconds of waiting until the first message. From then on, errors can only be reported inside the stream."""
+    """Seconds of waiting until the first message.
+
+    From then on, errors can only be reported inside the stream.
+    """
     every_s: fields.Timeout = 15.0
     """Seconds between further messages while nothing else is sent."""
 
@@ -89,23 +99,31 @@ class ServerSettings(Section):
     port: Annotated[fields.Integer, Field(ge=1, le=65_535), RESTART] = 8411
     """Port to listen on."""
     allowed_hosts: fields.Items[fields.HostPattern] = ()
-    """Host names callers may use besides loopback names and `host`, without port, such as `gpu-box.lan`,
-    `*.home.arpa`, or with keys `*` for all. Addresses need no entry if there are keys. `${NAME}` is read
-    from the environment."""
+    """Host names callers may use besides loopback names and `host`, without port, such as
+    `gpu-box.lan`, `*.home.arpa`, or with keys `*` for all. Addresses need no entry if there are
+    keys. `${NAME}` is read from the environment.
+    """
     base_path: fields.BasePath = ""
-    """Path below which a reverse proxy serves Hearth, such as `/hearth`. Requests are taken with and
-    without it, so the proxy may remove it."""
+    """Path below which a reverse proxy serves Hearth, such as `/hearth`. Requests are taken with
+    and without it, so the proxy may remove it.
+    """
     allowed_origins: fields.Items[fields.Origin] = ()
-    """Origins whose pages may use the model APIs from a browser, such as `app://obsidian.md`, `http://localhost:*` or `vscode-webview://*`.
-    They cannot use Hearth's own pages and commands."""
+    """Origins whose pages may use the model APIs from a browser, such as `app://obsidian.md`,
+    `http://localhost:*` or `vscode-webview://*`. They cannot use Hearth's own pages and commands.
+    """
     max_body_mib: fields.Mebibytes = 32.0
     """Maximum size of a request body, in MiB."""
     max_bodies_mib: fields.Mebibytes = 256.0
-    """Maximum size of all request bodies in memory, in MiB. Beyond it, requests get 503. At least three times `max_body_mib` is used."""
+    """Maximum size of all request bodies in memory, in MiB. Beyond it, requests get 503.
+
+    At least three times `max_body_mib` is used.
+    """
     prompt_previews: fields.Flag = False
     """Show the first 80 characters of each prompt in the status, to everyone who may read it."""
     write_buffer_mib: fields.Mebibytes = 4.0
-    """Unread bytes to keep for a slow client, in MiB, before Hearth stops reading from the model server."""
+    """Unread bytes to keep for a slow client, in MiB, before Hearth stops reading from the model
+    server.
+    """
     write_deadline_s: fields.Timeout = 10.0
     """Seconds a client with a full buffer may read nothing before it is disconnected."""
     shutdown_grace_s: fields.Duration = 10.0
@@ -120,9 +138,14 @@ class ClientSettings(Section):
     """How Hearth adapts to well-known clients."""
 
     background_tasks: Literal["resident", "as_asked"] = "resident"
-    """Model for Open WebUI's titles, tags and follow-ups: `resident` (one that is loaded, so no swap) or `as_asked` (as in the request)."""
+    """Model for Open WebUI's titles, tags and follow-ups: `resident` (one that is loaded, so no
+    swap) or `as_asked` (as in the request).
+    """
     strip_attribution: fields.Flag = True
-    """Remove the changing attribution line from Claude Code's system prompt. With it, the prompt cache is lost on every turn."""
+    """Remove the changing attribution line from Claude Code's system prompt.
+
+    With it, the prompt cache is lost on every turn.
+    """
 
 
 class CallerLimits(Section):
@@ -133,11 +156,19 @@ class CallerLimits(Section):
     requests_per_hour: fields.Count | None = None
     """Maximum requests in any 3600 seconds, embeddings apart. Unset: see `rate_limits.default`."""
     embeddings_per_minute: fields.Count | None = None
-    """Maximum embedding calls to the model server in any 60 seconds; requests that share one are one. Unset: see `rate_limits.default`."""
+    """Maximum embedding calls to the model server in any 60 seconds; requests that share one are
+    one. Unset: see `rate_limits.default`.
+    """
     embeddings_per_hour: fields.Count | None = None
-    """Maximum embedding calls to the model server in any 3600 seconds. Unset: see `rate_limits.default`."""
+    """Maximum embedding calls to the model server in any 3600 seconds.
+
+    Unset: see `rate_limits.default`.
+    """
     reading_s_per_minute: fields.Duration | None = None
-    """Maximum CPU seconds in any 60 that Hearth spends on reading the bodies of requests. Unset: see `rate_limits.default`."""
+    """Maximum CPU seconds in any 60 that Hearth spends on reading the bodies of requests.
+
+    Unset: see `rate_limits.default`.
+    """
 
 
 def _first(limits: Iterable[float | None]) -> float:
@@ -152,16 +183,20 @@ _WITH_KEYS = CallerLimits(
     embeddings_per_hour=20_000,
     reading_s_per_minute=3.0,
 )
-"""More than any interactive program asks: Open WebUI sends three requests beside each answer, an editor one for each pause in typing, and
-an upload of a thousand chunks is 125 calls. A prompt of 128,000 tokens takes 20 ms to read."""
+"""More than any interactive program asks: Open WebUI sends three requests beside each answer, an
+editor one for each pause in typing, and an upload of a thousand chunks is 125 calls. A prompt of
+128,000 tokens takes 20 ms to read.
+"""
 
 
 class RateLimitSettings(Section):
     """How many requests callers may send. Internal callers have no limit."""
 
     default: CallerLimits = _UNSET
-    """Limits of every external caller without its own. Unset, for callers with a key: 120 requests per minute and 2000 per hour,
-    600 and 20000 embedding calls, and 3 s of reading per minute; none without keys."""
+    """Limits of every external caller without its own. Unset, for callers with a key: 120 requests
+    per minute and 2000 per hour, 600 and 20000 embedding calls, and 3 s of reading per minute; none
+    without keys.
+    """
     callers: fields.Table[fields.Name, CallerLimits] = fields.EMPTY
     """Limits of single callers by name, such as `notebook: {requests_per_minute: 30}`."""
 
@@ -169,8 +204,12 @@ class RateLimitSettings(Section):
         """Requests, or embedding calls, per minute and hour."""
         chain = self._chain(caller)
         if kind == "requests":
-            return int(_first(each.requests_per_minute for each in chain)), int(_first(each.requests_per_hour for each in chain))
-        return int(_first(each.embeddings_per_minute for each in chain)), int(_first(each.embeddings_per_hour for each in chain))
+            return int(_first(each.requests_per_minute for each in chain)), int(
+                _first(each.requests_per_hour for each in chain)
+            )
+        return int(_first(each.embeddings_per_minute for each in chain)), int(
+            _first(each.embeddings_per_hour for each in chain)
+        )
 
     def reading_s(self, caller: str) -> float:
         """Seconds per minute that reading this caller's bodies may take."""
@@ -189,27 +228,37 @@ class RateLimitSettings(Section):
         return {self.default, self.callers.get(caller, _UNSET)} != {_UNSET}
 
     def setting_of(self, caller: str, field: str) -> str:
-        """The path of the setting that decides a limit of a caller, such as `requests_per_minute`."""
+        """The path of the setting that decides a limit of a caller, such as
+        `requests_per_minute`.
+        """
         own = self.callers.get(caller)
-        return f"rate_limits.{'default' if own is None or getattr(own, field) is None else f'callers.{caller}'}.{field}"
+        is_default = own is None or getattr(own, field) is None
+        return f"rate_limits.{'default' if is_default else f'callers.{caller}'}.{field}"
 
 
 class BudgetSettings(Section):
     """The daily budget for cloud models."""
 
     daily_external_usd: fields.Usd = 5.0
-    """US dollars that all external callers together may spend per day. Days begin at midnight in `scheduling.time_zone`."""
+    """US dollars that all external callers together may spend per day.
+
+    Days begin at midnight in `scheduling.time_zone`.
+    """
     alert_pct: fields.Percentage = 80.0
     """Percentage of the budget at which you get an alert."""
 
 
 def _allow_key(schema: dict[str, Any]) -> None:
-    """In the file a key from the environment may stand in place of its digest; it is hashed before the settings are made."""
+    """In the file a key from the environment may stand in place of its digest; it is hashed before
+    the settings are made.
+    """
     schema["properties"]["key"] = {
         "type": "string",
         "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}$",
-        "description": "Instead of `sha256`: the key itself, as `${NAME}` from the environment, 16 characters or more. "
-        "`${NAME:-}` may be unset; then nobody has the key. hot",
+        "description": (
+            "Instead of `sha256`: the key itself, as `${NAME}` from the environment, 16 characters"
+            " or more. `${NAME:-}` may be unset; then nobody has the key. hot"
+        ),
     }
     schema["required"] = ["name"]
     schema["oneOf"] = [{"required": ["sha256"]}, {"required": ["key"]}]
@@ -223,19 +272,33 @@ class KeySettings(Section):
     name: fields.Name
     """Name of the caller in status, limits and logs."""
     sha256: fields.Digest
-    """SHA-256 of the key in hex; `hearth admin key new NAME` prints both. Or `key: ${NAME}`: the key itself, from the environment."""
+    """SHA-256 of the key in hex; `hearth admin key new NAME` prints both.
+
+    Or `key: ${NAME}`: the key itself, from the environment.
+    """
     lane: Lane = Lane.EXTERNAL
-    """`internal` requests go before all others. `external` requests are served in order of arrival."""
+    """`internal` requests go before all others.
+
+    `external` requests are served in order of arrival.
+    """
     max_priority: fields.PriorityName = Priority.CRITICAL
     """Highest internal priority the caller may ask for: `critical`, `normal` or `background`."""
     priority: fields.PriorityName = Priority.NORMAL
-    """Internal priority of requests that name no task type. `critical` for an assistant that somebody talks to."""
+    """Internal priority of requests that name no task type.
+
+    `critical` for an assistant that somebody talks to.
+    """
     models: fields.Items[fields.ModelName] = ()
     """Models the caller may use, with `*` as wildcard. Empty: all."""
     admin: fields.Flag = False
-    """Allow interrupting, cancelling requests of others, reloading, and managing Ollama's models."""
+    """Allow interrupting, cancelling requests of others, reloading, and managing Ollama's
+    models.
+    """
     allow_cloud: fields.Flag = False
-    """Allow answers from Claude (`cloud`). This costs money and sends prompts out of your network."""
+    """Allow answers from Claude (`cloud`).
+
+    This costs money and sends prompts out of your network.
+    """
     local_only: fields.Flag = False
     """Keep the caller's requests in your network, whatever `allow_cloud` says."""
     daily_usd: fields.Usd | None = None
@@ -253,9 +316,14 @@ class WebhookSettings(Section):
     """Webhooks at the end of a job."""
 
     allowed_hosts: fields.Items[fields.AllowedHost] = ()
-    """Hosts that the `webhook` of a job may name, without port, such as `n8n.lan`. Empty: no job may have one."""
+    """Hosts that the `webhook` of a job may name, without port, such as `n8n.lan`.
+
+    Empty: no job may have one.
+    """
     secret: fields.SigningSecret = Field(default="", repr=False)
-    """Secret that signs messages (HMAC-SHA256), 16 characters or more; `${NAME}` is read from the environment. Webhooks require it."""
+    """Secret that signs messages (HMAC-SHA256), 16 characters or more; `${NAME}` is read from the
+    environment. Webhooks require it.
+    """
     max_attempts: Annotated[fields.Integer, Field(ge=1, le=20)] = 8
     """Maximum attempts to deliver a message. The pauses between them grow."""
     timeout_s: Annotated[fields.Number, Field(gt=0, le=300)] = 10.0
@@ -263,20 +331,37 @@ class WebhookSettings(Section):
 
 
 class JobSettings(Section):
-    """Durable jobs (docs/jobs.md). They require `storage.enabled`; requests and results are kept in its file."""
+    """Durable jobs (docs/jobs.md).
+
+    They require `storage.enabled`; requests and results are kept in its file.
+    """
 
     task_types: fields.Items[fields.Name] = ()
-    """Task types that `submit_task` puts into the durable queue. Others run at once in a thread pool."""
+    """Task types that `submit_task` puts into the durable queue.
+
+    Others run at once in a thread pool.
+    """
     priority: fields.PriorityName = Priority.BACKGROUND
-    """Internal priority of a job that names none. Jobs of external callers wait in the external queue."""
+    """Internal priority of a job that names none.
+
+    Jobs of external callers wait in the external queue.
+    """
     max_in_queue: Annotated[fields.Integer, Field(ge=1, le=1000)] = 4
-    """Maximum number of jobs in the queue for the GPU, running ones included. All others wait in the store."""
+    """Maximum number of jobs in the queue for the GPU, running ones included.
+
+    All others wait in the store.
+    """
     max_queued: fields.Depth = 10_000
     """Maximum number of jobs waiting in the store. Further ones get 503."""
     max_stored_mib: fields.Mebibytes = 256.0
-    """Maximum size of requests, results and files in the store, in MiB. Beyond it, new jobs and files get 503."""
+    """Maximum size of requests, results and files in the store, in MiB.
+
+    Beyond it, new jobs and files get 503.
+    """
     caller_share_pct: Annotated[fields.Number, Field(ge=1, le=100)] = 50.0
-    """Percentage of `max_queued`, `max_stored_mib` and `batches.max_open` that one external key may use."""
+    """Percentage of `max_queued`, `max_stored_mib` and `batches.max_open` that one external key may
+    use.
+    """
     internal_room_pct: Annotated[fields.Number, Field(ge=0, le=99)] = 20.0
     """Percentage of `max_queued` and `max_stored_mib` that is reserved for internal callers."""
     max_result_mib: fields.Mebibytes = 16.0
@@ -293,10 +378,15 @@ class JobSettings(Section):
 
 
 class BatchSettings(Section):
-    """OpenAI's files and batches (docs/batches.md). They require `storage.enabled` and share `jobs.max_stored_mib` with jobs."""
+    """OpenAI's files and batches (docs/batches.md).
+
+    They require `storage.enabled` and share `jobs.max_stored_mib` with jobs.
+    """
 
     window: Literal["any", "offpeak"] = "any"
-    """When requests of batches may start: `any` time, or `offpeak`, which is outside `scheduling.active_hours`."""
+    """When requests of batches may start: `any` time, or `offpeak`, which is outside
+    `scheduling.active_hours`.
+    """
     max_file_mib: fields.Mebibytes = 100.0
     """Maximum size of an uploaded file, in MiB."""
     max_requests: fields.Depth = 50_000
@@ -308,7 +398,10 @@ class BatchSettings(Section):
 
 
 class EmbeddingSettings(Section):
-    """Embedding requests with a single input (docs/embeddings.md). Those that arrive while one like them runs are sent together."""
+    """Embedding requests with a single input (docs/embeddings.md).
+
+    Those that arrive while one like them runs are sent together.
+    """
 
     accumulate: fields.Flag = True
     """Combine such requests into one request to the model server."""
@@ -328,18 +421,28 @@ class CloudPriceSettings(Section):
     cache_read_usd: fields.TokenPrice | None = None
     """Prompt tokens read from Claude's cache. Unset: a tenth of `input_usd`."""
     cache_write_usd: fields.TokenPrice | None = None
-    """Prompt tokens written to the cache for five minutes. Unset: 1.25 times `input_usd`. For an hour, it is always twice `input_usd`."""
+    """Prompt tokens written to the cache for five minutes. Unset: 1.25 times `input_usd`.
+
+    For an hour, it is always twice `input_usd`.
+    """
 
 
 class CloudSettings(Section):
-    """Claude, for callers with `allow_cloud`: for `claude-...` models, and if Ollama is down, lacks the model, or would take too long."""
+    """Claude, for callers with `allow_cloud`: for `claude-...` models, and if Ollama is down, lacks
+    the model, or would take too long.
+    """
 
     api_key: fields.ApiKey = Field(default="", repr=False)
-    """Anthropic API key, as `${NAME}` from the environment. Empty: no cloud. Requires `storage.enabled`."""
+    """Anthropic API key, as `${NAME}` from the environment. Empty: no cloud.
+
+    Requires `storage.enabled`.
+    """
     model: fields.ModelName = "claude-haiku-5-5"
     """Claude model that answers in place of a local one."""
     models: fields.Table[fields.ModelName, fields.Text] = fields.EMPTY
-    """Other Claude models by local model, with `*` as wildcard, such as `"qwen2.5:32b*": claude-sonnet-5`. The first match counts."""
+    """Other Claude models by local model, with `*` as wildcard, such as `"qwen2.5:32b*":
+    claude-sonnet-5`. The first match counts.
+    """
     base_url: fields.HttpUrl = "https://api.anthropic.com"
     """URL of the API. `${NAME}` is read from the environment."""
     when_wait_over_s: fields.Duration | None = None
@@ -347,7 +450,10 @@ class CloudSettings(Section):
     max_per_request_usd: fields.Usd = 0.5
     """US dollars one request may cost at most, for internal callers too."""
     daily_external_usd: fields.Usd | None = None
-    """US dollars that external callers may spend per day, if less than `budget.daily_external_usd`. Unset: only that limit."""
+    """US dollars that external callers may spend per day, if less than `budget.daily_external_usd`.
+
+    Unset: only that limit.
+    """
     default_max_tokens: Annotated[fields.Integer, Field(ge=1, le=1_000_000)] = 4096
     """Maximum answer tokens if the caller sets no limit. Claude requires one."""
     timeout_s: fields.Timeout = 300.0
@@ -361,42 +467,75 @@ class CloudSettings(Section):
 
 
 class StorageSettings(Section):
-    """The SQLite file that outlives a restart: a row per finished request, without its text, and the jobs."""
+    """The SQLite file that outlives a restart: a row per finished request, without its text, and
+    the jobs.
+    """
 
     enabled: Annotated[fields.Flag, RESTART] = True
-    """Use this file. Without it, rate limits and statistics start from zero after a restart, and `hearth log` and jobs do not work."""
+    """Use this file.
+
+    Without it, rate limits and statistics start from zero after a restart, and `hearth log` and
+    jobs do not work.
+    """
     path: Annotated[fields.FilePath, RESTART] = ""
-    """Path of the file, absolute or beginning with `~/`. Empty: `$XDG_STATE_HOME/hearth/hearth.db` (in `~/.local/state`)."""
+    """Path of the file, absolute or beginning with `~/`.
+
+    Empty: `$XDG_STATE_HOME/hearth/hearth.db` (in `~/.local/state`).
+    """
     retention_days: Annotated[fields.Number, Field(gt=0, le=36_600), RESTART] = 90.0
     """Days to keep rows."""
     max_mib: Annotated[fields.Number, Field(ge=1, le=1_000_000), RESTART] = 512.0
     """Maximum size of the data, in MiB. Beyond it, the oldest rows are deleted."""
     reserve_mib: Annotated[fields.Number, Field(ge=0, le=1_000_000), RESTART] = 8.0
-    """Disk space to reserve in a second file, in MiB. Hearth frees it when the disk is full. 0: none."""
+    """Disk space to reserve in a second file, in MiB. Hearth frees it when the disk is full.
+
+    0: none.
+    """
 
 
 class TelemetrySettings(Section):
     """Traces of finished requests for an OpenTelemetry collector (docs/telemetry.md)."""
 
     otlp_endpoint: Annotated[fields.HttpUrlOrNothing, RESTART] = ""
-    """URL of a collector for OTLP over HTTP, such as `http://127.0.0.1:4318`. Empty: no traces. Requires the extra `otel`."""
+    """URL of a collector for OTLP over HTTP, such as `http://127.0.0.1:4318`. Empty: no traces.
+
+    Requires the extra `otel`.
+    """
     service_name: Annotated[fields.Name, RESTART] = "hearth"
     """Service name in the traces."""
     sample_ratio: Annotated[fields.Number, Field(ge=0, le=1), RESTART] = 1.0
-    """Share of requests to trace, 0 to 1. A caller that sends a trace context decides for its own."""
+    """Share of requests to trace, 0 to 1.
+
+    A caller that sends a trace context decides for its own.
+    """
 
 
 class AlertSettings(Section):
-    """Alerts to you. Without any of the three URLs, none is sent. `hearth admin alert test` sends a test message."""
+    """Alerts to you. Without any of the three URLs, none is sent.
+
+    `hearth admin alert test` sends a test message.
+    """
 
     discord_webhook_url: fields.WebhookUrl = Field(default="", repr=False)
-    """Discord webhook (channel settings, Integrations); `${NAME}` is read from the environment. Anyone who has it can post there."""
+    """Discord webhook (channel settings, Integrations); `${NAME}` is read from the environment.
+
+    Anyone who has it can post there.
+    """
     webhook_url: fields.WebhookUrl = Field(default="", repr=False)
-    """URL that gets alerts as JSON by POST (docs/alerts.md). `${NAME}` is read from the environment."""
+    """URL that gets alerts as JSON by POST (docs/alerts.md).
+
+    `${NAME}` is read from the environment.
+    """
     ntfy_url: fields.WebhookUrl = Field(default="", repr=False)
-    """Topic of an ntfy server, such as `https://ntfy.sh/my-topic`. `${NAME}` is read from the environment."""
+    """Topic of an ntfy server, such as `https://ntfy.sh/my-topic`.
+
+    `${NAME}` is read from the environment.
+    """
     debounce_minutes: Annotated[fields.Number, Field(ge=0, le=10_080)] = 10.0
-    """Minutes between two alerts of one type about one caller. The next one counts those left out."""
+    """Minutes between two alerts of one type about one caller.
+
+    The next one counts those left out.
+    """
     mute: fields.Items[AlertType] = ()
     """Alert types that are never sent, such as `residency_drifted`. docs/alerts.md lists them."""
     rate_limit_alert_threshold: Annotated[fields.Integer, Field(ge=1, le=10_000)] = 5
@@ -404,9 +543,15 @@ class AlertSettings(Section):
     queue_depth_warning: fields.Count = 10
     """Alert if more external requests than this wait. The alert ends when half as many wait."""
     loop_lag_warning_s: Annotated[fields.Number, Field(ge=0.05, le=3600)] = 1.0
-    """Alert if Hearth is blocked for this many seconds, which delays all requests. Less is normal while a model loads."""
+    """Alert if Hearth is blocked for this many seconds, which delays all requests.
+
+    Less is normal while a model loads.
+    """
     disk_free_warning_mib: Annotated[fields.Number, Field(ge=0, le=1_000_000_000)] = 512.0
-    """Alert if the disk of the database has less free space than this, in MiB. 0 turns the alert off."""
+    """Alert if the disk of the database has less free space than this, in MiB.
+
+    0 turns the alert off.
+    """
 
 
 def _spelled_out(value: object) -> object:
@@ -420,15 +565,19 @@ class Settings(Section):
     scheduling: SchedulingSettings = SchedulingSettings()
     queue: QueueSettings = QueueSettings()
     priority_map: fields.Table[fields.Name, fields.PriorityName] = fields.EMPTY
-    """Priorities of internal task types: `critical`, `normal` or `background`. A type that is not listed is `normal`."""
+    """Priorities of internal task types: `critical`, `normal` or `background`.
+
+    A type that is not listed is `normal`.
+    """
     rate_limits: RateLimitSettings = RateLimitSettings()
     budget: BudgetSettings = BudgetSettings()
     gpu: GpuSettings = GpuSettings()
     models: fields.Table[fields.ModelName, ModelSettings] = fields.EMPTY
     """Settings of single models, by the name callers use."""
-    backend: Annotated[BackendSettings, BeforeValidator(_spelled_out, json_schema_input_type=BackendSettings | BackendMode | None)] = (
-        BackendSettings()
-    )
+    backend: Annotated[
+        BackendSettings,
+        BeforeValidator(_spelled_out, json_schema_input_type=BackendSettings | BackendMode | None),
+    ] = BackendSettings()
     ollama: OllamaSettings = OllamaSettings()
     keepalive: KeepaliveSettings = KeepaliveSettings()
     clients: ClientSettings = ClientSettings()
@@ -445,7 +594,9 @@ class Settings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """A checked configuration, from the file `source` with the SHA-256 `digest`; `notes`: what its owner may want to write otherwise."""
+    """A checked configuration, from the file `source` with the SHA-256 `digest`; `notes`: what its
+    owner may want to write otherwise.
+    """
 
     settings: Settings = field(default_factory=Settings)
     source: Path | None = None
@@ -453,24 +604,36 @@ class GatewayConfig:
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def priority_for_task_type(self, task_type: str | None) -> Priority:
-        """The internal band of a task type; NORMAL for one that `priority_map` does not list, and for none."""
+        """The internal band of a task type; NORMAL for one that `priority_map` does not list, and
+        for none.
+        """
         return self.settings.priority_map.get(task_type or "", Priority.NORMAL)
 
     def is_active_hours(self, wall_s: float) -> bool:
-        """Whether internal work preempts external work at an instant (seconds since 1970-01-01 UTC)."""
+        """Whether internal work preempts external work at an instant (seconds since 1970-01-01
+        UTC).
+        """
         return active_hours.is_active(self.settings.scheduling.active_hours, self._zone, wall_s)
 
     def next_mode_change(self, wall_s: float) -> float | None:
-        """The first instant after `wall_s` at which `is_active_hours` changes; None where the window is the whole day."""
+        """The first instant after `wall_s` at which `is_active_hours` changes; None where the
+        window is the whole day.
+        """
         return active_hours.next_change(self.settings.scheduling.active_hours, self._zone, wall_s)
 
     def day_of(self, wall_s: float) -> tuple[float, float]:
-        """The calendar day in `scheduling.time_zone` that an instant belongs to, as instants [start, end)."""
+        """The calendar day in `scheduling.time_zone` that an instant belongs to, as instants
+        [start, end).
+        """
         return active_hours.day_of(self._zone, wall_s)
 
     def next_announcements(self, wall_s: float) -> tuple[tuple[Announcement, ...], float] | None:
-        """The announced tasks that come first after `wall_s`, with their common instant; None where nothing is announced."""
-        return active_hours.next_occurrences(self.settings.scheduling.announcements, self._zone, wall_s)
+        """The announced tasks that come first after `wall_s`, with their common instant; None where
+        nothing is announced.
+        """
+        return active_hours.next_occurrences(
+            self.settings.scheduling.announcements, self._zone, wall_s
+        )
 
     def rpm_for_caller(self, caller: str) -> int:
         """Requests that a caller may make in any 60 seconds."""

@@ -8,16 +8,22 @@ from hearth.dialects.gojson import JsonObject, JsonValue
 _TEXTS = frozenset({"content", "text", "response.output_text.delta"})
 _THOUGHTS = frozenset({"thinking", "reasoning", "response.reasoning_summary_text.delta"})
 _IGNORED = frozenset({ROLE, "signature"})
-_OPENINGS = ("message_start", "content_block_start", "response.created", "response.in_progress", "response.output_item.added")
+_OPENINGS = (
+    "message_start",
+    "content_block_start",
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+)
 
 
 class Begun:
     """What was sent, read frame by frame.
 
     Attributes:
-        first: the fields of the first frame, which names the model; items: what a Responses answer had finished before the text.
-        endings, reason: how many frames of the end were sent, and what they say of why.
-        is_plain: nothing has come that plain text cannot follow.
+        first: the fields of the first frame, which names the model; items: what a Responses answer
+        had finished before the text. endings, reason: how many frames of the end were sent, and
+        what they say of why. is_plain: nothing has come that plain text cannot follow.
     """
 
     def __init__(self) -> None:
@@ -35,7 +41,9 @@ class Begun:
         slots = [slot for slot in reading.slots if slot.text and slot.channel not in _IGNORED]
         for slot in slots:
             is_text = slot.channel in _TEXTS
-            self.is_plain = self.is_plain and (is_text or (slot.channel in _THOUGHTS and not self.texts))
+            self.is_plain = self.is_plain and (
+                is_text or (slot.channel in _THOUGHTS and not self.texts)
+            )
             (self.texts if is_text else self.thoughts).append(slot.text)
         self.tokens += bool(slots)
         if reading.marks:
@@ -43,13 +51,23 @@ class Begun:
 
     def _mark(self, frame: Frame) -> None:
         kind, block = frame.event, frame.fields.get("content_block", frame.fields.get("item"))
-        called = at(frame.fields, ("message", "tool_calls")) or at(frame.fields, ("choices", 0, "delta", "tool_calls"))
-        if called or (isinstance(block, dict) and block.get("type") in ("tool_use", "function_call")):
+        called = at(frame.fields, ("message", "tool_calls")) or at(
+            frame.fields, ("choices", 0, "delta", "tool_calls")
+        )
+        if called or (
+            isinstance(block, dict) and block.get("type") in ("tool_use", "function_call")
+        ):
             self.is_plain = False
         if self.texts and kind not in _OPENINGS:
             self.endings += 1
-            said = at(frame.fields, ("delta", "stop_reason")) or at(frame.fields, ("choices", 0, "finish_reason"))
-            self.reason = self.reason or ({"max_tokens": "length", "end_turn": "stop"}.get(said, said) if isinstance(said, str) else "")
+            said = at(frame.fields, ("delta", "stop_reason")) or at(
+                frame.fields, ("choices", 0, "finish_reason")
+            )
+            self.reason = self.reason or (
+                {"max_tokens": "length", "end_turn": "stop"}.get(said, said)
+                if isinstance(said, str)
+                else ""
+            )
         elif kind == "response.output_item.done":
             self.items.append(block)
         elif not kind:

@@ -1,8 +1,9 @@
 """What a request needs of its model, and Ollama's own words where the model cannot do it.
 
-Ollama says no within a millisecond, but only once it is asked, and it is not asked before the model's
-turn has come: a swap for nothing. Which routes ask for what, in which order they are refused and with
-which words is as in ollama/ollama (`server/routes.go`, `server/images.go`), images as in llama.cpp.
+Ollama says no within a millisecond, but only once it is asked, and it is not asked before the
+model's turn has come: a swap for nothing. Which routes ask for what, in which order they are
+refused and with which words is as in ollama/ollama (`server/routes.go`, `server/images.go`), images
+as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Needs:
 
 
 def needs_of(route: Route, asked: Body, model: str) -> Needs:
-    """What a body that `check_request` has accepted needs. An embedding of nothing only loads the model."""
+    """What a body that `check_request` has accepted needs.
+
+    An embedding of nothing only loads the model.
+    """
     if route.kind == "embed":
         given = asked.get("prompt" if route.path is Endpoint.EMBEDDINGS else "input")
         return Needs(route=route, model=model, capabilities=("embedding",) if given else ())
@@ -49,7 +53,11 @@ def needs_of(route: Route, asked: Body, model: str) -> Needs:
         "insert": route.path is Endpoint.GENERATE and bool(asked.get("suffix")),
         "vision": _shows_images(route, asked),
     }
-    return Needs(route=route, model=model, capabilities=tuple(name for name, is_wanted in wanted.items() if is_wanted))
+    return Needs(
+        route=route,
+        model=model,
+        capabilities=tuple(name for name, is_wanted in wanted.items() if is_wanted),
+    )
 
 
 def refusal(needs: Needs, has: frozenset[str], name: str, version: str) -> NotCapable | None:
@@ -67,7 +75,9 @@ def refusal(needs: Needs, has: frozenset[str], name: str, version: str) -> NotCa
         return None
     if missing == "embedding":
         status = 500 if needs.route.path is Endpoint.EMBEDDINGS else 501
-        return NotCapable("This server does not support embeddings. Start it with `--embeddings`", status=status)
+        return NotCapable(
+            "This server does not support embeddings. Start it with `--embeddings`", status=status
+        )
     return NotCapable(_said_of(missing, needs, name))
 
 
@@ -135,7 +145,9 @@ def _has_image(content: JsonValue) -> bool:
     """Among the parts of a message, those of the results of tools included."""
     if not isinstance(content, list):
         return False
-    return any(_is_image(_field(part, "type")) or _has_image(_field(part, "content")) for part in content)
+    return any(
+        _is_image(_field(part, "type")) or _has_image(_field(part, "content")) for part in content
+    )
 
 
 def _is_image(kind: JsonValue) -> bool:

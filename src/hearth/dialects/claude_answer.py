@@ -1,8 +1,10 @@
-"""Claude's answer for one caller: the events of Anthropic's stream in, the bytes of the caller's own dialect out, and what will be billed.
+"""Claude's answer for one caller: the events of Anthropic's stream in, the bytes of the caller's
+own dialect out, and what will be billed.
 
-Incremental: what an event adds is written at once, what does not stream is written at the end. Only `message_stop` completes an answer: an
-end is never invented. Tolerant of what is not known: Anthropic may add events, blocks and fields at any time. Source: Anthropic's reference
-of streamed messages; counters of `message_delta` are totals that replace those of `message_start`.
+Incremental: what an event adds is written at once, what does not stream is written at the end. Only
+`message_stop` completes an answer: an end is never invented. Tolerant of what is not known:
+Anthropic may add events, blocks and fields at any time. Source: Anthropic's reference of streamed
+messages; counters of `message_delta` are totals that replace those of `message_start`.
 """
 
 from __future__ import annotations
@@ -31,19 +33,36 @@ from hearth.dialects.writers import (
 from hearth.errors import BackendGone, BackendProtocolError
 from hearth.types import MAX_TOKENS, BilledTokens
 
-_PASSED = ("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop", "ping")
-"""Errors are told in Hearth's words; what a client library adds to the events is none of the caller's."""
+_PASSED = (
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "ping",
+)
+"""Errors are told in Hearth's words; what a client library adds to the events is none of the
+caller's.
+"""
 _INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
 """Unlike Ollama's, a response that was cut off says so, as OpenAI's reference has it."""
 _REASONS = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
 """Why an answer ended; any other reason is a plain `stop`."""
 _OPENING = re.compile(r"\s*```[A-Za-z0-9]*[ \t]*\r?\n")
 _MAYBE_OPENING = re.compile(r"\s*(?:`{1,2}|```[A-Za-z0-9]*[ \t]*\r?)?")
-_COUNTERS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_COUNTERS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
 
 
 class Meter:
-    """One call's counts; `started`: `message_start` was seen, so the prompt is charged; `stopped`: `message_stop` was seen."""
+    """One call's counts; `started`: `message_start` was seen, so the prompt is charged; `stopped`:
+    `message_stop` was seen.
+    """
 
     def __init__(self, *, max_tokens: int, thinks: bool) -> None:
         self._max_tokens = max_tokens
@@ -55,7 +74,9 @@ class Meter:
         self.stopped = False
 
     def note(self, event: JsonObject) -> None:
-        """Take in one event; what is malformed, unknown or beyond what anybody can use counts nothing."""
+        """Take in one event; what is malformed, unknown or beyond what anybody can use counts
+        nothing.
+        """
         match event.get("type"):
             case "message_start":
                 self.started = True
@@ -68,19 +89,27 @@ class Meter:
                 self.stopped = True
             case "content_block_start":
                 block = _object(event.get("content_block"))
-                self._thinks = self._thinks or block.get("type") in ("thinking", "redacted_thinking")
+                self._thinks = self._thinks or block.get("type") in (
+                    "thinking",
+                    "redacted_thinking",
+                )
                 self._seen_bytes += _text_bytes(block)
             case "content_block_delta":
                 self._seen_bytes += _text_bytes(_object(event.get("delta")))
 
     @property
     def tokens(self) -> BilledTokens:
-        """What is charged. Where the output was not reported: a token for each byte that came, or all that were allowed where Claude
-        may have thought unseen."""
+        """What is charged. Where the output was not reported: a token for each byte that came, or
+        all that were allowed where Claude may have thought unseen.
+        """
         usage = self._usage
         hour, output = usage.get("hour", 0), usage.get("output_tokens", 0)
         if not self._reported:
-            output = self._max_tokens if self._thinks else min(self._max_tokens, max(self._seen_bytes, output))
+            output = (
+                self._max_tokens
+                if self._thinks
+                else min(self._max_tokens, max(self._seen_bytes, output))
+            )
         return BilledTokens(
             input=usage.get("input_tokens", 0),
             output=output,
@@ -99,7 +128,15 @@ class Answer:
     """One answer; `feed` every event, then `finish`."""
 
     def __init__(
-        self, path: str, request: ClaudeRequest, meter: Meter, *, model: str, request_id: str, created_wall_s: float, started_at: float
+        self,
+        path: str,
+        request: ClaudeRequest,
+        meter: Meter,
+        *,
+        model: str,
+        request_id: str,
+        created_wall_s: float,
+        started_at: float,
     ) -> None:
         """Args:
         meter: counts the events of this answer, which are shown to it here.
@@ -121,7 +158,9 @@ class Answer:
         self._written: list[str] = []
 
     def feed(self, event: Mapping[str, object], now: float) -> bytes:
-        """The bytes that one event of Claude's stream adds; always empty for a caller who does not stream."""
+        """The bytes that one event of Claude's stream adds; always empty for a caller who does not
+        stream.
+        """
         fields = cast("JsonObject", event)
         self._meter.note(fields)
         new = self._added(fields, now)
@@ -132,17 +171,31 @@ class Answer:
             return b""
         begun = self._writer.begin() if fields.get("type") == "message_start" else []
         wall_s = self._wall_s(now)
-        return b"".join([*begun, *(frame for said in new for frame in self._writer.say(said, wall_s))])
+        return b"".join(
+            [*begun, *(frame for said in new for frame in self._writer.say(said, wall_s))]
+        )
 
     def finish(self, now: float) -> bytes:
-        """The last bytes of a stream, or the whole answer of a caller who does not stream. Raises BackendGone: the stream ended before the
-        answer did. BackendProtocolError: the answer cannot be written in this dialect."""
+        """The last bytes of a stream, or the whole answer of a caller who does not stream. Raises
+        BackendGone: the stream ended before the answer did. BackendProtocolError: the answer cannot
+        be written in this dialect.
+        """
         if not self._meter.stopped:
             raise BackendGone("Claude's stream ended before the answer was complete")
-        done, wall_s, native = self._generation(now), self._wall_s(now), self._route.dialect == "ollama"
+        done, wall_s, native = (
+            self._generation(now),
+            self._wall_s(now),
+            self._route.dialect == "ollama",
+        )
         only_objects = native or (self._writer is None and not self._request.streaming)
-        if only_objects and done.reason == "stop" and any(call.arguments is None for call in done.calls):
-            raise BackendProtocolError("Claude called a tool with arguments that are not a JSON object")
+        if (
+            only_objects
+            and done.reason == "stop"
+            and any(call.arguments is None for call in done.calls)
+        ):
+            raise BackendProtocolError(
+                "Claude called a tool with arguments that are not a JSON object"
+            )
         if self._writer is None:
             return b"" if self._request.streaming else encode(assembled(self._events)) + b"\n"
         if self._request.streaming:
@@ -171,7 +224,14 @@ class Answer:
             response = response_in_progress(name, self._model, self._request.asked, created_wall_s)
             return ResponsesWriter(name, response, incomplete=_INCOMPLETE)
         chat, include_usage = path is Endpoint.OPENAI_CHAT, self._request.include_usage
-        return OpenAiWriter(name, self._model, chat=chat, created_wall_s=created_wall_s, made_by="fp_claude", include_usage=include_usage)
+        return OpenAiWriter(
+            name,
+            self._model,
+            chat=chat,
+            created_wall_s=created_wall_s,
+            made_by="fp_claude",
+            include_usage=include_usage,
+        )
 
     def _pass_on(self, fields: JsonObject) -> bytes:
         if fields.get("type") not in _PASSED:
@@ -216,7 +276,14 @@ class Answer:
         said: list[Said] = [Text(text=rest)] if rest else []
         if self._call is not None:
             (call_id, name), written = self._call, "".join(self._written)
-            said.append(ToolCall(call_id=call_id, name=name, arguments=decoded_arguments(written), written=written))
+            said.append(
+                ToolCall(
+                    call_id=call_id,
+                    name=name,
+                    arguments=decoded_arguments(written),
+                    written=written,
+                )
+            )
         self._unfenced = self._call = None
         return said
 
@@ -263,7 +330,9 @@ class Unfenced:
 
 
 def assembled(events: Iterable[JsonObject]) -> JsonObject:
-    """The message that the events of a stream make; tolerant of events and blocks that are not known yet."""
+    """The message that the events of a stream make; tolerant of events and blocks that are not
+    known yet.
+    """
     blocks: list[JsonValue] = []
     message: JsonObject = {"content": blocks}
     block: JsonObject = {}
@@ -278,15 +347,27 @@ def assembled(events: Iterable[JsonObject]) -> JsonObject:
                 blocks.append(block)
             case "content_block_delta":
                 written += str(delta.get("partial_json") or "")
-                block |= {name: f"{block.get(name) or ''}{delta[name]}" for name in ("text", "thinking") if delta.get(name)}
+                block |= {
+                    name: f"{block.get(name) or ''}{delta[name]}"
+                    for name in ("text", "thinking")
+                    if delta.get(name)
+                }
                 block |= {"signature": delta["signature"]} if "signature" in delta else {}
                 if "citation" in delta:
                     citations = block.get("citations")
-                    block["citations"] = [*(citations if isinstance(citations, list) else []), delta["citation"]]
+                    block["citations"] = [
+                        *(citations if isinstance(citations, list) else []),
+                        delta["citation"],
+                    ]
             case "content_block_stop" if written:
-                block["input"] = decoded_arguments(written) or {}  # what was cut off is no call, and no object
+                # what was cut off is no call, and no object
+                block["input"] = decoded_arguments(written) or {}
             case "message_delta":
-                reported = {name: one for name, one in _object(event.get("usage")).items() if one is not None}
+                reported = {
+                    name: one
+                    for name, one in _object(event.get("usage")).items()
+                    if one is not None
+                }
                 usage = _object(message.pop("usage", None)) | reported
                 message |= delta | {"usage": usage}
     return message
@@ -306,4 +387,8 @@ def _count(value: JsonValue) -> int | None:
 
 
 def _text_bytes(part: JsonObject) -> int:
-    return sum(len(value.encode("utf-8", "replace")) for name, value in part.items() if name != "type" and isinstance(value, str))
+    return sum(
+        len(value.encode("utf-8", "replace"))
+        for name, value in part.items()
+        if name != "type" and isinstance(value, str)
+    )

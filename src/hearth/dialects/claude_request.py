@@ -1,7 +1,9 @@
-"""A request for Claude: what a body of any dialect becomes as parameters of Anthropic's `POST /v1/messages`.
+"""A request for Claude: what a body of any dialect becomes as parameters of Anthropic's `POST
+/v1/messages`.
 
-Must never leave out what would change the meaning of an answer: that is refused. What cannot change it much, and is not read here, is left
-out. The rules, for callers: docs/http-api.md, "When Claude answers". Source: Anthropic's reference, version 2026-10-21.
+Must never leave out what would change the meaning of an answer: that is refused. What cannot change
+it much, and is not read here, is left out. The rules, for callers: docs/http-api.md, "When Claude
+answers". Source: Anthropic's reference, version 2026-10-21.
 """
 
 from __future__ import annotations
@@ -29,8 +31,13 @@ from hearth.dialects.writers import RESPONSE_REPEATS
 from hearth.errors import BadRequest, Untranslatable
 from hearth.types import Dialect
 
-_ONLY_JSON = "Answer with one JSON object and with nothing else: no words before or after it, and no code fence around it."
-"""Any JSON object is a wish that structured outputs cannot express, and newer models refuse a forced tool."""
+_ONLY_JSON = (
+    "Answer with one JSON object and with nothing else: no words before or after it, and no code"
+    " fence around it."
+)
+"""Any JSON object is a wish that structured outputs cannot express, and newer models refuse a
+forced tool.
+"""
 _ROLES: Mapping[Endpoint, tuple[str, ...]] = MappingProxyType(
     {
         Endpoint.CHAT: ("system", "user", "assistant", "tool"),
@@ -40,9 +47,22 @@ _ROLES: Mapping[Endpoint, tuple[str, ...]] = MappingProxyType(
 )
 _OWN_TOOLS = ("bash_", "text_editor_", "memory_")
 """Anthropic's tools that run at the caller's: they cost nothing but their tokens."""
-_BLOCKS = ("text", "image", "document", "search_result", "thinking", "redacted_thinking", "tool_use", "tool_result")
-_SIZED_SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType({"image": ("base64",), "document": ("content", "text")})
-"""Sources whose tokens can be bounded: not an address, not a stored file, not the pages of a PDF."""
+_BLOCKS = (
+    "text",
+    "image",
+    "document",
+    "search_result",
+    "thinking",
+    "redacted_thinking",
+    "tool_use",
+    "tool_result",
+)
+_SIZED_SOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"image": ("base64",), "document": ("content", "text")}
+)
+"""Sources whose tokens can be bounded: not an address, not a stored file, not the pages of a
+PDF.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +70,13 @@ class ClaudeRequest:
     """What to send, and what the answer has to know of the request.
 
     Attributes:
-        body: parameters of `POST /v1/messages` without `model` and `stream`; always with `messages` and `max_tokens`, never with
-            `temperature`, `top_p` and `top_k`: version 2026-10-21 of the API refuses them at any value.
-        streaming: what the caller wants; Claude itself is always asked for a stream.
-        max_tokens: the output limit in `body`.
-        json_text: the answer is meant to be bare JSON without a schema; code fences around it are taken off.
-        include_usage: OpenAI's `stream_options.include_usage`.
+        body: parameters of `POST /v1/messages` without `model` and `stream`; always with `messages`
+        and `max_tokens`, never with
+            `temperature`, `top_p` and `top_k`: version 2026-10-21 of the API refuses them at any
+            value.
+        streaming: what the caller wants; Claude itself is always asked for a stream. max_tokens:
+        the output limit in `body`. json_text: the answer is meant to be bare JSON without a schema;
+        code fences around it are taken off. include_usage: OpenAI's `stream_options.include_usage`.
         asked: fields that a Responses answer repeats.
     """
 
@@ -68,11 +89,12 @@ class ClaudeRequest:
 
 
 def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> ClaudeRequest:
-    """What Claude is to be asked for a request to `path`; the default limit is for who gives none, a negative one, or 0.
+    """What Claude is to be asked for a request to `path`; the default limit is for who gives none,
+    a negative one, or 0.
 
     Raises:
-        Untranslatable: the request wants something that Claude cannot do; says which field, and what to do.
-        BadRequest: the body is malformed.
+        Untranslatable: the request wants something that Claude cannot do; says which field, and
+        what to do. BadRequest: the body is malformed.
     """
     route = INFERENCE_ROUTES.get(path)
     if route is None or route.kind != "generate":
@@ -84,31 +106,50 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
     max_tokens = limit if isinstance(limit, int) and limit > 0 else default_max_tokens
     budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
     if isinstance(budget, int) and budget >= max_tokens:
-        raise refused("thinking.budget_tokens", f"it must be less than the output limit, which is {max_tokens} tokens here")
+        raise refused(
+            "thinking.budget_tokens",
+            f"it must be less than the output limit, which is {max_tokens} tokens here",
+        )
     return ClaudeRequest(
         body={**parameters, "max_tokens": max_tokens},
         streaming=streaming,
         max_tokens=max_tokens,
         json_text=json_text,
-        include_usage=route.dialect == "openai" and asked.object("stream_options").flag("include_usage"),
+        include_usage=route.dialect == "openai"
+        and asked.object("stream_options").flag("include_usage"),
         asked={name: asked.get(name) for name in RESPONSE_REPEATS},
     )
 
 
 _Parameters: TypeAlias = tuple[JsonObject, bool]
-"""For Claude, with the caller's own limit of the output (None or at most 0 without one); and whether any JSON object is wanted."""
+"""For Claude, with the caller's own limit of the output (None or at most 0 without one); and
+whether any JSON object is wanted.
+"""
 
 
 def _parameters(
-    limit: int | None, messages: list[JsonValue], system: list[JsonValue], *, wanted: JsonValue = None, **others: JsonValue
+    limit: int | None,
+    messages: list[JsonValue],
+    system: list[JsonValue],
+    *,
+    wanted: JsonValue = None,
+    **others: JsonValue,
 ) -> _Parameters:
-    """`wanted` is `"json"` for any JSON object, a JSON schema, or None for text; `others` go on where they say anything."""
+    """`wanted` is `"json"` for any JSON object, a JSON schema, or None for text; `others` go on
+    where they say anything.
+    """
     parameters: JsonObject = {"max_tokens": limit, "messages": messages}
     if wanted == "json":
         system = [*system, text_block(_ONLY_JSON)]
     elif wanted is not None:
-        others["output_config"] = {"format": {"type": "json_schema", "schema": strict_schema(wanted, "schema")}}
-    parameters |= {name: value for name, value in {"system": system, **others}.items() if value not in (None, [])}
+        others["output_config"] = {
+            "format": {"type": "json_schema", "schema": strict_schema(wanted, "schema")}
+        }
+    parameters |= {
+        name: value
+        for name, value in {"system": system, **others}.items()
+        if value not in (None, [])
+    }
     return parameters, wanted == "json"
 
 
@@ -121,11 +162,19 @@ def _of_turns(
     wanted: JsonValue = None,
     stop: Sequence[str] = (),
 ) -> _Parameters:
-    """A conversation that has called tools and offers none any more gets stand-ins for them, which it must not call."""
+    """A conversation that has called tools and offers none any more gets stand-ins for them, which
+    it must not call.
+    """
     called = turns.stand_ins
     choice = choice if tools else {"type": "none"} if called else None
     return _parameters(
-        limit, turns.messages, turns.system, wanted=wanted, tools=tools or called, tool_choice=choice, stop_sequences=[*stop]
+        limit,
+        turns.messages,
+        turns.system,
+        wanted=wanted,
+        tools=tools or called,
+        tool_choice=choice,
+        stop_sequences=[*stop],
     )
 
 
@@ -154,7 +203,9 @@ def _native(body: Body, endpoint: Endpoint) -> _Parameters:
         raise refused("format", 'give "json" or a JSON schema object')
     limit_tokens = None if limit is None else int(min(limit, MAX_INT))
     wanted = "json" if wanted == {} else wanted or None
-    return _of_turns(limit_tokens, turns, tools, None, wanted=wanted, stop=_stop_texts(stop, "options.stop"))
+    return _of_turns(
+        limit_tokens, turns, tools, None, wanted=wanted, stop=_stop_texts(stop, "options.stop")
+    )
 
 
 def _openai(body: Body, endpoint: Endpoint) -> _Parameters:
@@ -169,7 +220,9 @@ def _openai(body: Body, endpoint: Endpoint) -> _Parameters:
         if body.flag("logprobs"):
             raise refused("logprobs")
         turns, tools = _turns_of(body, endpoint), function_tools(body.array("tools"))
-        choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
+        choice = tool_choice(
+            body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice"
+        )
         wanted = _response_format(body.object("response_format"), "response_format")
     else:
         for name in ("suffix", "logprobs", "echo"):
@@ -184,22 +237,35 @@ def _openai(body: Body, endpoint: Endpoint) -> _Parameters:
         raise refused("n", "only one answer per request is supported")
     limit, limit_before = body.integer("max_completion_tokens"), body.integer("max_tokens")
     stop = _stop_texts(body.get("stop"), "stop")
-    return _of_turns(limit_before if limit is None else limit, turns, tools, choice, wanted=wanted, stop=stop)
+    return _of_turns(
+        limit_before if limit is None else limit, turns, tools, choice, wanted=wanted, stop=stop
+    )
 
 
 def _response(body: Body) -> _Parameters:
     """`/v1/responses`."""
     for name in ("previous_response_id", "conversation", "prompt"):
         if body.get(name) is not None:
-            raise refused(name, "conversations are not stored; send the whole conversation as `input`")
+            raise refused(
+                name, "conversations are not stored; send the whole conversation as `input`"
+            )
     if body.flag("background"):
         raise refused("background", "background requests are not supported; leave it out")
     turns = Turns()
     turns.instruct(body.string("instructions"))
     _add_input(turns, body.get("input"))
-    tools, limit = function_tools(body.array("tools"), nested=False), body.integer("max_output_tokens")
+    tools, limit = (
+        function_tools(body.array("tools"), nested=False),
+        body.integer("max_output_tokens"),
+    )
     choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
-    return _of_turns(limit, turns, tools, choice, wanted=_response_format(body.object("text").object("format"), "text.format"))
+    return _of_turns(
+        limit,
+        turns,
+        tools,
+        choice,
+        wanted=_response_format(body.object("text").object("format"), "text.format"),
+    )
 
 
 def _add_input(turns: Turns, given: JsonValue) -> None:
@@ -220,11 +286,18 @@ def _add_input(turns: Turns, given: JsonValue) -> None:
                 arguments = arguments_in(item.get("arguments"), f"{where}.arguments")
                 turns.call(item.string("call_id"), item.string("name"), arguments, where)
             case "function_call_output":
-                turns.result(item.string("call_id"), "", content_blocks(item.get("output"), f"{where}.output"), where)
+                turns.result(
+                    item.string("call_id"),
+                    "",
+                    content_blocks(item.get("output"), f"{where}.output"),
+                    where,
+                )
             case "reasoning":
                 pass
             case _:
-                raise refused(f"{where}.type", "only messages, function calls and their outputs are supported")
+                raise refused(
+                    f"{where}.type", "only messages, function calls and their outputs are supported"
+                )
 
 
 def _turns_of(body: Body, endpoint: Endpoint) -> Turns:
@@ -247,13 +320,22 @@ def _add_message(turns: Turns, message: Body, where: str, endpoint: Endpoint) ->
     instructs = role in ("system", "developer")
     if instructs or (role == "assistant" and endpoint is Endpoint.OPENAI_CHAT):
         if any(block["type"] != "text" for block in blocks):
-            place, advice = ("images", "a system message can only contain text") if native else ("content", "only text is supported here")
+            place, advice = (
+                ("images", "a system message can only contain text")
+                if native
+                else ("content", "only text is supported here")
+            )
             raise refused(f"{where}.{place}", advice)
         blocks = [text_block("".join(str(block["text"]) for block in blocks))]
     if instructs:
         turns.instruct(str(blocks[0]["text"]))
     elif role == "tool":
-        turns.result(message.string("tool_call_id"), message.string("tool_name") if native else "", blocks, where)
+        turns.result(
+            message.string("tool_call_id"),
+            message.string("tool_name") if native else "",
+            blocks,
+            where,
+        )
     else:
         turns.say(role, blocks, where)
         if role == "assistant" and endpoint is not Endpoint.OPENAI_RESPONSES:
@@ -266,7 +348,10 @@ def _add_message(turns: Turns, message: Body, where: str, endpoint: Endpoint) ->
 
 
 def _images(body: Body, where: str) -> list[JsonObject]:
-    return [image_block(image, f"{where}images[{index}]") for index, image in enumerate(body.array("images"))]
+    return [
+        image_block(image, f"{where}images[{index}]")
+        for index, image in enumerate(body.array("images"))
+    ]
 
 
 def _prompt(body: Body) -> str:
@@ -277,7 +362,9 @@ def _prompt(body: Body) -> str:
 
 
 def _response_format(given: Body, where: str) -> JsonValue:
-    """`"json"`, a schema, or None for text, from a `response_format` or a Responses `text.format`."""
+    """`"json"`, a schema, or None for text, from a `response_format` or a Responses
+    `text.format`.
+    """
     kind = given.get("type")
     if kind in (None, "text"):
         return None
@@ -291,19 +378,27 @@ def _response_format(given: Body, where: str) -> JsonValue:
 
 
 def _stop_texts(value: JsonValue, where: str) -> list[str]:
-    """The texts that end an answer, from one or a list of them; empty ones do nothing, and Claude refuses white space."""
+    """The texts that end an answer, from one or a list of them; empty ones do nothing, and Claude
+    refuses white space.
+    """
     listed = value if isinstance(value, list) else [] if value is None else [value]
     texts = [text for text in listed if isinstance(text, str)]
     if len(texts) != len(listed):
         raise refused(where, "give a text or a list of texts")
     if any(text and not text.strip() for text in texts):
-        raise refused(where, "a stop text of only white space is not supported; use one with a letter in it, or ask a local model")
+        raise refused(
+            where,
+            "a stop text of only white space is not supported; use one with a letter in it, or ask"
+            " a local model",
+        )
     return [text for text in texts if text]
 
 
 def _messages(body: Body, _: Endpoint) -> _Parameters:
-    """`/v1/messages`: the caller's words, without what would cost more than the gateway can foresee. The caller believes to speak to
-    Ollama, so the history may hold what only Ollama says (thinking without a signature)."""
+    """`/v1/messages`: the caller's words, without what would cost more than the gateway can
+    foresee. The caller believes to speak to Ollama, so the history may hold what only Ollama says
+    (thinking without a signature).
+    """
     for name in ("container", "mcp_servers", "fallbacks"):
         if body.get(name) is not None:
             raise refused(name)
@@ -312,10 +407,17 @@ def _messages(body: Body, _: Endpoint) -> _Parameters:
         raise BadRequest("max_tokens is required and must be positive")
     messages, late_system = _own_messages(body)
     given = body.get("system")
-    system: list[JsonValue] = given if isinstance(given, list) else [text_block(given)] if isinstance(given, str) else []
+    system: list[JsonValue] = (
+        given if isinstance(given, list) else [text_block(given)] if isinstance(given, str) else []
+    )
     system = _blocks(system, "system", role="system") + late_system
-    tools: JsonValue = [_own_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.array("tools"))]
-    objects: JsonObject = {name: _object(body, name) for name in ("tool_choice", "thinking", "output_config", "cache_control")}
+    tools: JsonValue = [
+        _own_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.array("tools"))
+    ]
+    objects: JsonObject = {
+        name: _object(body, name)
+        for name in ("tool_choice", "thinking", "output_config", "cache_control")
+    }
     objects["tool_choice"] = objects["tool_choice"] if tools else None
     stop: JsonValue = [*_stop_texts(body.get("stop_sequences"), "stop_sequences")]
     return _parameters(limit, messages, system, tools=tools, stop_sequences=stop, **objects)
@@ -355,12 +457,21 @@ def _blocks(blocks: list[JsonValue], where: str, *, role: str) -> list[JsonValue
 def _block(block: JsonValue, where: str, *, role: str) -> JsonValue:
     """The block as Claude takes it; None for one that says nothing to it."""
     kind = block.get("type") if isinstance(block, dict) else None
-    if not isinstance(block, dict) or not isinstance(kind, str) or kind not in _BLOCKS or (role == "system" and kind != "text"):
+    if (
+        not isinstance(block, dict)
+        or not isinstance(kind, str)
+        or kind not in _BLOCKS
+        or (role == "system" and kind != "text")
+    ):
         raise refused(where, "this kind of content is not supported")
     if kind == "text":
         if not Body(block).string("text").strip():
             return None
-        return {key: value for key, value in block.items() if key != "citations"} if role == "user" else block
+        return (
+            {key: value for key, value in block.items() if key != "citations"}
+            if role == "user"
+            else block
+        )
     if kind == "thinking":
         return block if block.get("signature") and isinstance(block.get("signature"), str) else None
     if kind in _SIZED_SOURCES:
@@ -374,7 +485,9 @@ def _block(block: JsonValue, where: str, *, role: str) -> JsonValue:
 def _check_source(block: JsonObject, forms: tuple[str, ...], where: str) -> None:
     source = block.get("source")
     if not isinstance(source, dict) or source.get("type") not in forms:
-        raise refused(where, f"its cost cannot be known in advance; send it as {' or '.join(forms)}")
+        raise refused(
+            where, f"its cost cannot be known in advance; send it as {' or '.join(forms)}"
+        )
     inner = source.get("content")
     if isinstance(inner, list):
         _blocks(inner, f"{where}.content", role="user")
@@ -386,7 +499,10 @@ def _own_tool(tool: JsonValue, where: str) -> JsonValue:
     kind = tool.get("type")
     if kind is None or kind == "custom" or (isinstance(kind, str) and kind.startswith(_OWN_TOOLS)):
         return tool
-    raise refused(where, "the cost of a tool that runs on Anthropic's servers cannot be known in advance; remove it")
+    raise refused(
+        where,
+        "the cost of a tool that runs on Anthropic's servers cannot be known in advance; remove it",
+    )
 
 
 _READERS: Mapping[Dialect, Callable[[Body, Endpoint], _Parameters]] = MappingProxyType(

@@ -1,9 +1,11 @@
 """Goes on with a stream that was interrupted by asking the model for the rest of its text.
 
-A model's answer is a function of the text before it: the prompt as the model server renders it, and what was said so far. Asked for what
-follows these (`raw`), it says what it would have said, or draws it from the same distribution. What comes is written by the writer of the
-caller's dialect, which has written what was sent once more, to nobody; the caller reads it under the names, numbers and counts that it
-knows. Measured on a real Ollama 0.33: docs/decisions/0016-an-interrupted-stream-is-continued.md.
+A model's answer is a function of the text before it: the prompt as the model server renders it, and
+what was said so far. Asked for what follows these (`raw`), it says what it would have said, or
+draws it from the same distribution. What comes is written by the writer of the caller's dialect,
+which has written what was sent once more, to nobody; the caller reads it under the names, numbers
+and counts that it knows. Measured on a real Ollama 0.33:
+docs/decisions/0016-an-interrupted-stream-is-continued.md.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from hearth.dialects.native_form import native_form
 from hearth.dialects.replay import Names, Sent
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.stream import MOST_NANOSECONDS, count_in, runner_died
-from hearth.dialects.writers import Generation, MessagesWriter, NativeWriter, OpenAiWriter, ResponsesWriter, Text, ToolCall, Writer
+from hearth.dialects.writers import (
+    Generation,
+    MessagesWriter,
+    NativeWriter,
+    OpenAiWriter,
+    ResponsesWriter,
+    Text,
+    ToolCall,
+    Writer,
+)
 from hearth.errors import BackendError, RunnerDied, StreamDiverged
 from hearth.types import BackendCall, Headers, Usage, value
 
@@ -27,11 +38,19 @@ _HERE = "the answer begins here 5f3c9a"
 """Stands for an answer in a rendering, to see what the model's template writes before one."""
 _TOOL: JsonObject = {
     "type": "function",
-    "function": {"name": "none", "description": "", "parameters": {"type": "object", "properties": {}}},
+    "function": {
+        "name": "none",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    },
 }
 _TO_ASK_AGAIN = re.compile(r"[\s\ufffd]+\Z")
-"""An end that no tokenizer reads as it was written: blanks belong to the word after them, U+FFFD stands for broken text."""
-_OPEN_THOUGHT = re.compile(r"(?:<(think|thinking|thought|reasoning)>|\[(THINK)\])\s*\Z", re.IGNORECASE)
+"""An end that no tokenizer reads as it was written: blanks belong to the word after them, U+FFFD
+stands for broken text.
+"""
+_OPEN_THOUGHT = re.compile(
+    r"(?:<(think|thinking|thought|reasoning)>|\[(THINK)\])\s*\Z", re.IGNORECASE
+)
 _AFTER_A_THOUGHT = "\n\n"
 """What models write between a thought and their answer; the model server leaves it out."""
 _NATIVE = INFERENCE_ROUTES[Endpoint.GENERATE]
@@ -57,7 +76,8 @@ def template_probe(
     offering: bool = False,
     think: bool | None = None,
 ) -> BackendCall:
-    """Asks how a model's prompts are rendered; a server that cannot be asked says a word in place of that.
+    """Asks how a model's prompts are rendered; a server that cannot be asked says a word in place
+    of that.
 
     Args:
         load: the options that the model is loaded with.
@@ -75,7 +95,9 @@ def template_probe(
 
 
 def ends_with_the_answer(answered: str) -> bool:
-    """The template goes on with an answer that was begun, in place of closing it and beginning another one."""
+    """The template goes on with an answer that was begun, in place of closing it and beginning
+    another one.
+    """
     return answered.endswith(_HERE)
 
 
@@ -112,12 +134,22 @@ def rendered_in(answer: bytes) -> str | None:
         return None
     shown = fields.get("_debug_info") if isinstance(fields, dict) else None
     text = shown.get("rendered_template") if isinstance(shown, dict) else None
-    return text if isinstance(text, str) and not (isinstance(shown, dict) and shown.get("image_count")) else None
+    return (
+        text
+        if isinstance(text, str) and not (isinstance(shown, dict) and shown.get("image_count"))
+        else None
+    )
 
 
 def lead_in(plain: str, answered: str) -> str:
-    """What a model's template writes between the prompt and an answer, such as the name of a channel."""
-    return answered[len(plain) : answered.index(_HERE)] if answered.startswith(plain) and _HERE in answered[len(plain) :] else ""
+    """What a model's template writes between the prompt and an answer, such as the name of a
+    channel.
+    """
+    return (
+        answered[len(plain) : answered.index(_HERE)]
+        if answered.startswith(plain) and _HERE in answered[len(plain) :]
+        else ""
+    )
 
 
 def _led(plain: str, lead: str) -> str:
@@ -125,24 +157,24 @@ def _led(plain: str, lead: str) -> str:
 
 
 class Continuation:
-    """One later run of an interrupted stream. What `ask` asks for comes in through `feed`; what comes out is for the caller.
+    """One later run of an interrupted stream. What `ask` asks for comes in through `feed`; what
+    comes out is for the caller.
 
     Attributes:
-        tokens: of the text so far, at least: a frame has one or more.
-        nothing_said: no text has been sent yet.
-        has_thought: there are thoughts before the text: their place in the prompt is seen only in a rendering with an answer.
-        offers_tools: calls may follow the text, so that only `/api/chat` can be asked for the rest.
-        thinks: the caller does not forbid thoughts.
-        prompt: as the model reads it, without an answer.
-        prompt_tokens: those of the prompt, None where they were not counted.
-        asked_from_before: something was asked for again, so that what comes may not fit.
-        complete: the model server has said that this is all.
-        usage: what the whole answer counts, once it has ended.
+        tokens: of the text so far, at least: a frame has one or more. nothing_said: no text has
+        been sent yet. has_thought: there are thoughts before the text: their place in the prompt is
+        seen only in a rendering with an answer. offers_tools: calls may follow the text, so that
+        only `/api/chat` can be asked for the rest. thinks: the caller does not forbid thoughts.
+        prompt: as the model reads it, without an answer. prompt_tokens: those of the prompt, None
+        where they were not counted. asked_from_before: something was asked for again, so that what
+        comes may not fit. complete: the model server has said that this is all. usage: what the
+        whole answer counts, once it has ended.
     """
 
     def __init__(self, route: Route, call: BackendCall, sent: Sent) -> None:
-        """Read the request and what was sent. Raises StreamDiverged: it cannot be continued: it is no plain text, or not any more, or not
-        yet."""
+        """Read the request and what was sent. Raises StreamDiverged: it cannot be continued: it is
+        no plain text, or not any more, or not yet.
+        """
         fields = decode(call.body)
         native = native_form(route.path, fields) if isinstance(fields, dict) else None
         if not isinstance(fields, dict) or native is None or not sent.replayable:
@@ -152,7 +184,11 @@ class Continuation:
         for frame in frames_in(route, sent.data):
             self._names.know(frame)
             self._begun.note(frame, read(route, frame))
-        self.tokens, self.nothing_said, self.has_thought = self._begun.tokens, not self._begun.texts, bool(self._begun.thoughts)
+        self.tokens, self.nothing_said, self.has_thought = (
+            self._begun.tokens,
+            not self._begun.texts,
+            bool(self._begun.thoughts),
+        )
         self.offers_tools = native.chat is not None
         self.thinks = native.thinks
         closed = self.offers_tools and self._begun.endings > 0  # a call may be what follows
@@ -176,22 +212,37 @@ class Continuation:
         """What was sent as the writer would have written it."""
         said = [Text(text="".join(self._begun.thoughts), thinking=True)] if self.has_thought else []
         said += [] if self.nothing_said else [Text(text="".join(self._begun.texts))]
-        return [*self._writer.begin(), *(frame for one in said for frame in self._writer.say(one, 0.0))]
+        return [
+            *self._writer.begin(),
+            *(frame for one in said for frame in self._writer.say(one, 0.0)),
+        ]
 
     def rendering(self, *, answered: bool) -> BackendCall:
-        """Asks for the prompt as the model server renders it; `answered`: with a stand-in for the text so far."""
+        """Asks for the prompt as the model server renders it; `answered`: with a stand-in for the
+        text so far.
+        """
         path, fields = self._native.path, self._native.fields
         if answered and path is Endpoint.GENERATE:
             path, fields = Endpoint.CHAT, _as_conversation(fields)
         if answered:
-            fields = self._answered(fields, _HERE, "reasoning" if path is Endpoint.OPENAI_CHAT else "thinking")
+            fields = self._answered(
+                fields, _HERE, "reasoning" if path is Endpoint.OPENAI_CHAT else "thinking"
+            )
         return _rendering(path, fields, self._headers)
 
     def _answered(self, fields: JsonObject, text: str, thoughts: str) -> JsonObject:
-        """The conversation with an answer that the model has begun; `thoughts`: the name of theirs."""
+        """The conversation with an answer that the model has begun; `thoughts`: the name of
+        theirs.
+        """
         said: JsonObject = {thoughts: "".join(self._begun.thoughts)} if self.has_thought else {}
         messages = lookup(fields, "messages")
-        return {**fields, "messages": [*(messages if isinstance(messages, list) else []), {"role": "assistant", "content": text, **said}]}
+        return {
+            **fields,
+            "messages": [
+                *(messages if isinstance(messages, list) else []),
+                {"role": "assistant", "content": text, **said},
+            ],
+        }
 
     def relax_thinking(self) -> bool:
         """Ask without a wish for thoughts from now on; False where that changes nothing.
@@ -210,8 +261,8 @@ class Continuation:
         return self.has_thought or self._opened(plain) is not None
 
     def _opened(self, plain: str) -> str | None:
-        """What closes a thought that the template has opened and the model has closed at once: text was
-        sent, and no thought.
+        """What closes a thought that the template has opened and the model has closed at once: text
+        was sent, and no thought.
 
         None where it opens none, or where the model server does not tell thoughts from text.
         """
@@ -240,14 +291,17 @@ class Continuation:
             return _led(plain, lead) if self._native.turns else plain
         between = lead_in(plain, answered or "")
         if not self._native.turns or "".join(self._begun.thoughts).strip() not in between:
-            raise StreamDiverged("the model's template does not show where the answer follows the thoughts")
+            raise StreamDiverged(
+                "the model's template does not show where the answer follows the thoughts"
+            )
         return plain + between
 
     def place(self, prefix: str, *, from_before: bool) -> None:
         """Say where the rest begins.
 
         Args:
-            from_before: ask from before an end that cannot be read again as it is, and drop what is said once more.
+            from_before: ask from before an end that cannot be read again as it is, and drop what is
+            said once more.
         """
         text = "".join(self._begun.texts)
         kept = self._kept(text) if from_before and not self._begun.endings else text
@@ -270,8 +324,8 @@ class Continuation:
         """Asks for one token: the answer says how many the prompt has, or prompt and text so far.
 
         There is no other way: a stream that is cut does not say what it counted, and no route of
-        Ollama's splits a text. It costs nothing but that token, since the rest reads the same prompt,
-        which is in the cache then.
+        Ollama's splits a text. It costs nothing but that token, since the rest reads the same
+        prompt, which is in the cache then.
         """
         prompt = self._read if text else self.prompt
         options: JsonObject = {**_load_options(self._native.options), "num_predict": 1}
@@ -306,7 +360,9 @@ class Continuation:
             asked = self._answered(self._native.chat, kept, "thinking") | self._shift()
         fields = {**asked, "stream": True, "truncate": False, "options": self._options()}
         path = Endpoint.CHAT if self.offers_tools else Endpoint.GENERATE
-        return BackendCall(method="POST", path=path.value, headers=self._headers, body=encode(fields))
+        return BackendCall(
+            method="POST", path=path.value, headers=self._headers, body=encode(fields)
+        )
 
     def _raw(self, prompt: str) -> JsonObject:
         """What has the model go on from a prompt as it is."""
@@ -320,19 +376,35 @@ class Continuation:
         return {"shift": shift} if is_native and shift is not None else {}
 
     def rendering_of(self, ask: BackendCall) -> BackendCall | None:
-        """Where tools are on offer: asks how the model server reads what `ask` asks, which has to be `is_read_as` it."""
-        return _rendering(Endpoint.CHAT, object_in(ask.body), self._headers) if self.offers_tools else None
+        """Where tools are on offer: asks how the model server reads what `ask` asks, which has to
+        be `is_read_as` it.
+        """
+        return (
+            _rendering(Endpoint.CHAT, object_in(ask.body), self._headers)
+            if self.offers_tools
+            else None
+        )
 
     def is_read_as(self, rendering: str | None) -> bool:
-        """The text so far is the end of it: the template neither closes an answer that is begun nor opens another turn after it."""
+        """The text so far is the end of it: the template neither closes an answer that is begun nor
+        opens another turn after it.
+        """
         return rendering == self._read
 
     def _kept(self, text: str) -> str:
-        """The text without an end that is a blank, or may be the beginning of what ends the answer."""
+        """The text without an end that is a blank, or may be the beginning of what ends the
+        answer.
+        """
         while True:
             kept = _TO_ASK_AGAIN.sub("", text)
-            beginnings = [stop[:size] for stop in self._native.stops for size in range(1, min(len(stop) - 1, len(kept)) + 1)]
-            within = max((len(beginning) for beginning in beginnings if kept.endswith(beginning)), default=0)
+            beginnings = [
+                stop[:size]
+                for stop in self._native.stops
+                for size in range(1, min(len(stop) - 1, len(kept)) + 1)
+            ]
+            within = max(
+                (len(beginning) for beginning in beginnings if kept.endswith(beginning)), default=0
+            )
             self._stops_within = self._stops_within or within > 0
             kept = kept[: len(kept) - within]
             if kept == text:
@@ -340,7 +412,9 @@ class Continuation:
             text = kept
 
     def _options(self) -> JsonObject:
-        """Where nothing more may come, a word is asked for, to be dropped: what Ollama does with a limit of 0 is no answer."""
+        """Where nothing more may come, a word is asked for, to be dropped: what Ollama does with a
+        limit of 0 is no answer.
+        """
         options, seed = dict(self._native.options), self._native.options.get("seed")
         left = None if self._limit is None else self._limit - self._known_tokens
         self._used_up = left is not None and left <= 0
@@ -348,12 +422,15 @@ class Continuation:
         if left is not None or self._mute:
             options["num_predict"] = 1 if self._mute or left is None else left
         if isinstance(seed, int) and seed >= 0:
-            options["seed"] = (seed + self._known_tokens) % 2**31  # the draws of the text so far are not drawn again
+            # the draws of the text so far are not drawn again
+            options["seed"] = (seed + self._known_tokens) % 2**31
         return options
 
     def feed(self, chunk: bytes, wall_s: float) -> bytes:
-        """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what was asked for again is not said again,
-        or thoughts follow the text. BackendError: the model server has ended the rest with an error. RunnerDied: with its model."""
+        """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what
+        was asked for again is not said again, or thoughts follow the text. BackendError: the model
+        server has ended the rest with an error. RunnerDied: with its model.
+        """
         return b"".join([self._line(object_in(raw), wall_s) for raw in self._lines.split(chunk)])
 
     def _line(self, fields: JsonObject, wall_s: float) -> bytes:
@@ -363,7 +440,9 @@ class Continuation:
         if error:
             raise BackendError(f"the model server said: {str(error)[:500]}")
         message = fields.get("message")
-        said: JsonObject = message if isinstance(message, dict) else {"content": fields.get("response")}
+        said: JsonObject = (
+            message if isinstance(message, dict) else {"content": fields.get("response")}
+        )
         text, calls = said.get("content"), said.get("tool_calls")
         new = self._new(text) if isinstance(text, str) and not self._mute else ""
         if said.get("thinking") or (calls and self._missing):
@@ -371,7 +450,9 @@ class Continuation:
         if fields.get("done") is True:
             self.complete, self._last = True, fields
             if self._missing and not self._mute and not self._stops_within:
-                raise StreamDiverged("the continuation ended before it reached the text already sent")
+                raise StreamDiverged(
+                    "the continuation ended before it reached the text already sent"
+                )
         frames = self._writer.say(Text(text=new), wall_s) if new else []
         for call in calls if isinstance(calls, list) and not self._mute else ():
             self._calls.append(_tool_call(call))
@@ -415,7 +496,9 @@ class Continuation:
             output_ns=_spent_ns(last, "eval_duration", before.decode_s),
         )
         decode_s = before.decode_s + _spent_ns(last, "eval_duration") / 1e9
-        self.usage = Usage(prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None)
+        self.usage = Usage(
+            prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None
+        )
         return self._passed(b"".join(self._writer.end(done, wall_s)), self._begun.endings)
 
     def _counts(self) -> tuple[int, int]:
@@ -434,7 +517,10 @@ class Continuation:
 
 
 def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: bool) -> Writer:
-    """What writes the answer to the request with these fields. Names do not matter: the caller is shown those that it knows."""
+    """What writes the answer to the request with these fields.
+
+    Names do not matter: the caller is shown those that it knows.
+    """
     chat, model = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT), str(begun.first.get("model"))
     if route.dialect == "ollama":
         return NativeWriter(model, chat=chat)
@@ -442,21 +528,35 @@ def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: 
         return MessagesWriter("msg_0", model, estimated_tokens=0)
     if route.path is Endpoint.OPENAI_RESPONSES:
         response = begun.first.get("response")
-        return ResponsesWriter("0", response if isinstance(response, dict) else {}, items=begun.items)
+        return ResponsesWriter(
+            "0", response if isinstance(response, dict) else {}, items=begun.items
+        )
     options, made_by = lookup(fields, "stream_options"), str(begun.first.get("system_fingerprint"))
-    wants_usage = not hides_usage and isinstance(options, dict) and lookup(options, "include_usage") is True
-    return OpenAiWriter("0", model, chat=chat, created_wall_s=0.0, made_by=made_by, include_usage=wants_usage)
+    wants_usage = (
+        not hides_usage and isinstance(options, dict) and lookup(options, "include_usage") is True
+    )
+    return OpenAiWriter(
+        "0", model, chat=chat, created_wall_s=0.0, made_by=made_by, include_usage=wants_usage
+    )
 
 
 def _tool_call(call: JsonValue) -> ToolCall:
     name, arguments = at(call, ("function", "name")), at(call, ("function", "arguments"))
-    return ToolCall(call_id=str(at(call, ("id",))), name=str(name), arguments=arguments if isinstance(arguments, dict) else {})
+    return ToolCall(
+        call_id=str(at(call, ("id",))),
+        name=str(name),
+        arguments=arguments if isinstance(arguments, dict) else {},
+    )
 
 
 def _as_conversation(fields: JsonObject) -> JsonObject:
-    """A prompt as the conversation that Ollama makes of it; of another one, the rendering shows that."""
+    """A prompt as the conversation that Ollama makes of it; of another one, the rendering shows
+    that.
+    """
     turns: list[JsonValue] = [
-        {"role": role, "content": text} for role, text in (("system", lookup(fields, "system")), ("user", lookup(fields, "prompt"))) if text
+        {"role": role, "content": text}
+        for role, text in (("system", lookup(fields, "system")), ("user", lookup(fields, "prompt")))
+        if text
     ]
     kept = {name: lookup(fields, name) for name in ("model", "options", "think", "shift")}
     return {**{name: one for name, one in kept.items() if one is not None}, "messages": turns}
@@ -469,4 +569,6 @@ def _rendering(path: Endpoint, fields: JsonObject, headers: Headers) -> BackendC
 
 def _spent_ns(last: JsonObject, name: str, before_s: float = 0.0) -> int:
     """A duration over all runs; 0 where the last line has none."""
-    return (count_in(last, name, MOST_NANOSECONDS) or 0) + round(before_s * 1e9) if name in last else 0
+    return (
+        (count_in(last, name, MOST_NANOSECONDS) or 0) + round(before_s * 1e9) if name in last else 0
+    )

@@ -1,9 +1,12 @@
-"""Embedding calls with one input: how several of them become one call, and how its answer becomes their answers again.
+"""Embedding calls with one input: how several of them become one call, and how its answer becomes
+their answers again.
 
-Vectors are cut out of the answer as the bytes they came as, never parsed and written anew. Ollama counts the tokens of all inputs together,
-so each caller's count is a share of it by the length of its input; everything else is what the model server said. Only the shape that
-Ollama writes is cut (no white space between elements); of any other answer nothing is known (None). `/api/embeddings` takes a single prompt
-only, and its numbers are not those of `/api/embed`, so it is none of this module's business.
+Vectors are cut out of the answer as the bytes they came as, never parsed and written anew. Ollama
+counts the tokens of all inputs together, so each caller's count is a share of it by the length of
+its input; everything else is what the model server said. Only the shape that Ollama writes is cut
+(no white space between elements); of any other answer nothing is known (None). `/api/embeddings`
+takes a single prompt only, and its numbers are not those of `/api/embed`, so it is none of this
+module's business.
 """
 
 from __future__ import annotations
@@ -22,15 +25,22 @@ MAX_BODY_BYTES = 64 * 1024
 
 _NATIVE_HEAD, _OPENAI_HEAD = b'"embeddings":[', b'"data":['
 _VECTOR = re.compile(rb"\[[-+0-9.eE,]*\]")
-_EMBEDDING = re.compile(rb'\{"object":"embedding","embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*"),"index":(\d{1,9})\}')
+_EMBEDDING = re.compile(
+    rb'\{"object":"embedding","embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*"),"index":(\d{1,9})\}'
+)
 Part: TypeAlias = tuple[bytes, int | None]
-"""One caller's answer, and the tokens of its prompt; None where the model server counted nothing."""
+"""One caller's answer, and the tokens of its prompt; None where the model server counted
+nothing.
+"""
 _COUNTS = re.compile(rb'("(?:prompt_eval_count|prompt_tokens|total_tokens)":)(\d{1,18})')
 
 
 @value
 class SingleInput:
-    """A call with one input. `fields` is its body; `options` is all of it but the input, equal for calls that want the same."""
+    """A call with one input.
+
+    `fields` is its body; `options` is all of it but the input, equal for calls that want the same.
+    """
 
     text: str
     fields: JsonObject
@@ -38,7 +48,9 @@ class SingleInput:
 
 
 def single_input(route: Route, body: bytes) -> SingleInput | None:
-    """What a body asks for that `read_request` has accepted, None where it cannot share a call with others."""
+    """What a body asks for that `read_request` has accepted, None where it cannot share a call with
+    others.
+    """
     if route.path not in {Endpoint.EMBED, Endpoint.OPENAI_EMBEDDINGS} or len(body) > MAX_BODY_BYTES:
         return None
     fields, exact = decode_document(body)
@@ -49,7 +61,11 @@ def single_input(route: Route, body: bytes) -> SingleInput | None:
         given = given[0]
     if not isinstance(given, str) or not given:
         return None
-    return SingleInput(text=given, fields=fields, options=encode({name: fields[name] for name in sorted(fields) if name != "input"}))
+    return SingleInput(
+        text=given,
+        fields=fields,
+        options=encode({name: fields[name] for name in sorted(fields) if name != "input"}),
+    )
 
 
 def joined_body(inputs: Sequence[SingleInput]) -> bytes:
@@ -59,7 +75,9 @@ def joined_body(inputs: Sequence[SingleInput]) -> bytes:
 
 
 def split_answer(route: Route, body: bytes, inputs: Sequence[SingleInput]) -> list[Part] | None:
-    """The answer for each of `inputs` from the one for all of them; None where it has another shape."""
+    """The answer for each of `inputs` from the one for all of them; None where it has another
+    shape.
+    """
     native = route.path is Endpoint.EMBED
     marker = _NATIVE_HEAD if native else _OPENAI_HEAD
     start = body.find(marker) + len(marker)
@@ -72,19 +90,33 @@ def split_answer(route: Route, body: bytes, inputs: Sequence[SingleInput]) -> li
         return None
     head, tail = body[:start], body[elements[-1].end() :]
     counted = _COUNTS.search(tail)
-    shares = [None] * len(inputs) if counted is None else shares_of(int(counted[2]), [len(each.text) for each in inputs])
-    firsts = [one[0] if native else one[0][: one.start(1) - one.start()] + b"0}" for one in elements]  # each the first of its array
+    shares = (
+        [None] * len(inputs)
+        if counted is None
+        else shares_of(int(counted[2]), [len(each.text) for each in inputs])
+    )
+    # each the first of its array
+    firsts = [
+        one[0] if native else one[0][: one.start(1) - one.start()] + b"0}" for one in elements
+    ]
     tails = [tail if share is None else _COUNTS.sub(rb"\g<1>%d" % share, tail) for share in shares]
-    return [(head + first + tail, share) for first, tail, share in zip(firsts, tails, shares, strict=True)]
+    return [
+        (head + first + tail, share)
+        for first, tail, share in zip(firsts, tails, shares, strict=True)
+    ]
 
 
-def _elements(body: bytes, start: int, element: re.Pattern[bytes], count: int) -> list[re.Match[bytes]] | None:
+def _elements(
+    body: bytes, start: int, element: re.Pattern[bytes], count: int
+) -> list[re.Match[bytes]] | None:
     """The elements of an array whose first one begins at `start`; None unless there are `count`."""
     found: list[re.Match[bytes]] = []
     at = start
     for place in range(count):
         match = element.match(body, at)
-        if match is None or body[match.end() : match.end() + 1] != (b"," if place + 1 < count else b"]"):
+        if match is None or body[match.end() : match.end() + 1] != (
+            b"," if place + 1 < count else b"]"
+        ):
             return None
         found.append(match)
         at = match.end() + 1
@@ -92,7 +124,9 @@ def _elements(body: bytes, start: int, element: re.Pattern[bytes], count: int) -
 
 
 def shares_of(total: int, weights: Sequence[int]) -> list[int]:
-    """`total` by weight, in whole numbers that add up to it; at least 1 each where there is enough, since no input has no tokens."""
+    """`total` by weight, in whole numbers that add up to it; at least 1 each where there is enough,
+    since no input has no tokens.
+    """
     least = 1 if total >= len(weights) else 0
     spread, whole = total - least * len(weights), sum(weights)
     bounds, passed = [0], 0

@@ -1,9 +1,12 @@
-"""The frames of a stream, lines of NDJSON or events of SSE, and what they say, as far as two streams can be compared by it.
+"""The frames of a stream, lines of NDJSON or events of SSE, and what they say, as far as two
+streams can be compared by it.
 
-A frame ends at LF (native) or at an empty line (SSE), as Ollama writes them; CR, U+0085 and U+2028 are text. A frame says text that grows,
-and marks that stand for themselves. Text is compared letter by letter however it is cut into frames; a mark (a block that opens, a tool
-call, a finish reason) is compared whole; names, dates and counters differ between two runs of one request and are not compared. Source:
-Ollama v0.33.0-rc2, `api/types.go`, `openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`.
+A frame ends at LF (native) or at an empty line (SSE), as Ollama writes them; CR, U+0085 and U+2028
+are text. A frame says text that grows, and marks that stand for themselves. Text is compared letter
+by letter however it is cut into frames; a mark (a block that opens, a tool call, a finish reason)
+is compared whole; names, dates and counters differ between two runs of one request and are not
+compared. Source: Ollama v0.33.0-rc2, `api/types.go`, `openai/openai.go`, `openai/responses.go`,
+`anthropic/anthropic.go`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ _DATA = re.compile(rb"^data: ?([^\n]*)", re.MULTILINE)
 
 
 class WholeFrames:
-    """Holds back the part of a stream that does not yet make a whole frame, so that what goes on always ends where a frame ends."""
+    """Holds back the part of a stream that does not yet make a whole frame, so that what goes on
+    always ends where a frame ends.
+    """
 
     def __init__(self, route: Route) -> None:
         self._end = frame_end(route)
@@ -39,7 +44,9 @@ class WholeFrames:
         return len(self._rest)
 
     def feed(self, chunk: bytes) -> bytes:
-        """The frames that `chunk` completes, empty for none; the very chunk where it ends with a frame, as Ollama's do."""
+        """The frames that `chunk` completes, empty for none; the very chunk where it ends with a
+        frame, as Ollama's do.
+        """
         if not self._rest and chunk.endswith(self._end):
             return chunk
         known = max(0, len(self._rest) - len(self._end))
@@ -52,7 +59,9 @@ class WholeFrames:
         return whole
 
     def split(self, chunk: bytes) -> list[bytes]:
-        """As `feed`, one element per frame, each with its end; an empty line too many belongs to the frame before it."""
+        """As `feed`, one element per frame, each with its end; an empty line too many belongs to
+        the frame before it.
+        """
         *frames, extra = self.feed(chunk).split(self._end)
         whole = [frame + self._end for frame in frames]
         if extra:
@@ -65,8 +74,9 @@ class Frame:
     """One frame.
 
     Attributes:
-        head, payload, foot: its bytes, in this order; `payload` is what the frame carries (JSON, or `[DONE]`), empty for SSE comments.
-        fields: the decoded payload, empty where it is not one JSON object.
+        head, payload, foot: its bytes, in this order; `payload` is what the frame carries (JSON, or
+        `[DONE]`), empty for SSE comments. fields: the decoded payload, empty where it is not one
+        JSON object.
     """
 
     head: bytes
@@ -80,10 +90,18 @@ class Frame:
 
     @property
     def event(self) -> str:
-        """The name on the SSE event line; the payload's own `type` where there is no such line; empty for neither."""
+        """The name on the SSE event line; the payload's own `type` where there is no such line;
+        empty for neither.
+        """
         named = _EVENT.search(self.head)
         kind = self.fields.get("type")
-        return named.group(1).decode(errors="replace") if named else kind if isinstance(kind, str) else ""
+        return (
+            named.group(1).decode(errors="replace")
+            if named
+            else kind
+            if isinstance(kind, str)
+            else ""
+        )
 
     def saying(self, fields: JsonObject) -> Frame:
         """The frame with another payload; itself where that says the same."""
@@ -93,7 +111,9 @@ class Frame:
 
 
 def frame_end(route: Route) -> bytes:
-    """What ends a frame; also what must follow an unfinished frame before anything else can be said on the stream."""
+    """What ends a frame; also what must follow an unfinished frame before anything else can be said
+    on the stream.
+    """
     return b"\n" if route.dialect == "ollama" else b"\n\n"
 
 
@@ -106,7 +126,9 @@ def frame_of(route: Route, raw: bytes) -> Frame:
     if not found:
         return Frame(head=raw, payload=b"", foot=b"")
     start, end = found[0].start(1), found[-1].end()
-    return Frame(head=raw[:start], payload=raw[start:end], foot=raw[end:], fields=object_in(raw[start:end]))
+    return Frame(
+        head=raw[:start], payload=raw[start:end], foot=raw[end:], fields=object_in(raw[start:end])
+    )
 
 
 def frames_in(route: Route, data: bytes) -> Iterator[Frame]:
@@ -120,7 +142,9 @@ def event(fields: JsonObject) -> bytes:
 
 
 def object_in(payload: bytes) -> JsonObject:
-    """The JSON object in `payload`; empty where it is anything else, or nested deeper than `gojson` reads."""
+    """The JSON object in `payload`; empty where it is anything else, or nested deeper than `gojson`
+    reads.
+    """
     try:
         value = decode(payload)
     except GoJsonError:
@@ -129,11 +153,22 @@ def object_in(payload: bytes) -> JsonObject:
 
 
 _NAMES = frozenset({"id", "item_id", "call_id", "created", "created_at"})
-_COUNTS = frozenset({"total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration"})
+_COUNTS = frozenset(
+    {
+        "total_duration",
+        "load_duration",
+        "prompt_eval_count",
+        "prompt_eval_duration",
+        "eval_count",
+        "eval_duration",
+    }
+)
 _VOLATILE = _NAMES | _COUNTS | {"completed_at", "sequence_number", "usage", "logprobs", "context"}
 """Keys whose values may differ between two runs that say the same."""
 _VERBATIM = frozenset({"input", "arguments", "metadata", "tools"})
-"""Keys whose values are the model's or the caller's own words: nothing inside them is volatile, whatever its key."""
+"""Keys whose values are the model's or the caller's own words: nothing inside them is volatile,
+whatever its key.
+"""
 
 ROLE = "role"
 """The channel of the one word that OpenAI's first delta says before the model does."""
@@ -146,9 +181,9 @@ class Slot:
     """One text in a frame.
 
     Attributes:
-        channel: texts of one channel that follow one another are one text to the reader.
-        path: where the text is in the payload.
-        optional: the key goes when nothing of its text is left (Go's `omitempty`); others keep an empty text.
+        channel: texts of one channel that follow one another are one text to the reader. path:
+        where the text is in the payload. optional: the key goes when nothing of its text is left
+        (Go's `omitempty`); others keep an empty text.
     """
 
     channel: str
@@ -176,7 +211,10 @@ _Text = tuple[str, Path, bool]
 """Channel, path and whether it is optional, of a text that a frame may have."""
 _TEXTS: Mapping[Endpoint, tuple[_Text, ...]] = MappingProxyType(
     {
-        Endpoint.CHAT: (("thinking", ("message", "thinking"), True), ("content", ("message", "content"), False)),
+        Endpoint.CHAT: (
+            ("thinking", ("message", "thinking"), True),
+            ("content", ("message", "content"), False),
+        ),
         Endpoint.GENERATE: (("thinking", ("thinking",), True), ("content", ("response",), False)),
         Endpoint.OPENAI_CHAT: (
             (ROLE, ("choices", 0, "delta", "role"), True),
@@ -184,7 +222,10 @@ _TEXTS: Mapping[Endpoint, tuple[_Text, ...]] = MappingProxyType(
             ("content", ("choices", 0, "delta", "content"), False),
         ),
         Endpoint.OPENAI_COMPLETIONS: (("content", ("choices", 0, "text"), False),),
-        Endpoint.ANTHROPIC_MESSAGES: tuple((key, ("delta", key), False) for key in ("text", "thinking", "partial_json", "signature")),
+        Endpoint.ANTHROPIC_MESSAGES: tuple(
+            (key, ("delta", key), False)
+            for key in ("text", "thinking", "partial_json", "signature")
+        ),
     }
 )
 
@@ -199,31 +240,64 @@ def read(route: Route, frame: Frame) -> Reading:
         return Reading(is_error=True)
     if route.dialect == "ollama":
         base: Path = ("message",) if route.path is Endpoint.CHAT else ()
-        return Reading(_slots(route.path, frame), _native_marks(frame.fields, base), calls=(*base, "tool_calls"))
+        return Reading(
+            _slots(route.path, frame),
+            _native_marks(frame.fields, base),
+            calls=(*base, "tool_calls"),
+        )
     if route.path in (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS):
         return Reading(_slots(route.path, frame), _openai_marks(frame.fields))
-    slots = _slots(route.path, frame) if frame.event.endswith("_delta") or frame.event.endswith(".delta") else ()
+    slots = (
+        _slots(route.path, frame)
+        if frame.event.endswith("_delta") or frame.event.endswith(".delta")
+        else ()
+    )
     return Reading(slots) if slots else Reading(marks=(encode(_lasting(frame.fields)),))
 
 
 def _slots(path: Endpoint, frame: Frame) -> tuple[Slot, ...]:
-    texts = ((frame.event, ("delta",), False),) if path is Endpoint.OPENAI_RESPONSES else _TEXTS[path]
-    found = ((channel, place, at(frame.fields, place), optional) for channel, place, optional in texts)
-    return tuple(Slot(channel, place, text, optional) for channel, place, text, optional in found if isinstance(text, str))
+    texts = (
+        ((frame.event, ("delta",), False),) if path is Endpoint.OPENAI_RESPONSES else _TEXTS[path]
+    )
+    found = (
+        (channel, place, at(frame.fields, place), optional) for channel, place, optional in texts
+    )
+    return tuple(
+        Slot(channel, place, text, optional)
+        for channel, place, text, optional in found
+        if isinstance(text, str)
+    )
 
 
 def _native_marks(fields: JsonObject, base: Path) -> tuple[bytes, ...]:
     calls = at(fields, (*base, "tool_calls"))
-    marks = [encode(call.get("function")) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    return (*marks, encode(["done", fields.get("done_reason")])) if fields.get("done") is True else tuple(marks)
+    marks = (
+        [encode(call.get("function")) for call in calls if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else []
+    )
+    return (
+        (*marks, encode(["done", fields.get("done_reason")]))
+        if fields.get("done") is True
+        else tuple(marks)
+    )
 
 
 def _openai_marks(fields: JsonObject) -> tuple[bytes, ...]:
-    """Ollama sends one choice, and a tool call whole, in one delta; one that came in parts would have to come in the same parts."""
+    """Ollama sends one choice, and a tool call whole, in one delta; one that came in parts would
+    have to come in the same parts.
+    """
     if not fields.get("choices"):
         return (b"usage",) if fields.get("usage") else ()
-    calls, reason = at(fields, ("choices", 0, "delta", "tool_calls")), at(fields, ("choices", 0, "finish_reason"))
-    marks = [encode([at(call, ("index",)), at(call, ("function",))]) for call in calls] if isinstance(calls, list) else []
+    calls, reason = (
+        at(fields, ("choices", 0, "delta", "tool_calls")),
+        at(fields, ("choices", 0, "finish_reason")),
+    )
+    marks = (
+        [encode([at(call, ("index",)), at(call, ("function",))]) for call in calls]
+        if isinstance(calls, list)
+        else []
+    )
     return (*marks, encode(["finish", reason])) if isinstance(reason, str) else tuple(marks)
 
 
@@ -233,7 +307,11 @@ def _lasting(value: JsonValue) -> JsonValue:
         return [_lasting(one) for one in value]
     if not isinstance(value, dict):
         return value
-    return {key: one if key in _VERBATIM else _lasting(one) for key, one in value.items() if key not in _VOLATILE}
+    return {
+        key: one if key in _VERBATIM else _lasting(one)
+        for key, one in value.items()
+        if key not in _VOLATILE
+    }
 
 
 def at(value: JsonValue, path: Path) -> JsonValue:
@@ -249,9 +327,12 @@ def at(value: JsonValue, path: Path) -> JsonValue:
 
 
 def shortened(frame: Frame, reading: Reading, texts: Sequence[str], marks: int) -> Frame:
-    """`frame` with these texts in its slots and only the last `marks` of its marks. Log probabilities belong to whole tokens, so they go
-    where a text is not the frame's own."""
-    if marks == len(reading.marks) and all(text == slot.text for slot, text in zip(reading.slots, texts, strict=True)):
+    """`frame` with these texts in its slots and only the last `marks` of its marks. Log
+    probabilities belong to whole tokens, so they go where a text is not the frame's own.
+    """
+    if marks == len(reading.marks) and all(
+        text == slot.text for slot, text in zip(reading.slots, texts, strict=True)
+    ):
         return frame
     fields = deepcopy(frame.fields)
     for slot, text in zip(reading.slots, texts, strict=True):
@@ -312,4 +393,9 @@ def renamed(value: JsonValue, names: Mapping[str | int, JsonValue]) -> JsonValue
         return [renamed(one, names) for one in value]
     if not isinstance(value, dict):
         return value
-    return {key: names.get(one, one) if key in _NAMES and isinstance(one, str | int) else renamed(one, names) for key, one in value.items()}
+    return {
+        key: names.get(one, one)
+        if key in _NAMES and isinstance(one, str | int)
+        else renamed(one, names)
+        for key, one in value.items()
+    }

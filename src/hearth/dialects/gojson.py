@@ -1,7 +1,8 @@
 """JSON as Ollama reads and writes it, with Go's encoding/json.
 
-Whatever the gateway believes about a body must be what Ollama reads from it, so the differences between the two parsers are settled here:
-keys match in any letter case and the last one wins, invalid text becomes U+FFFD, data after the first value is ignored, NaN is refused.
+Whatever the gateway believes about a body must be what Ollama reads from it, so the differences
+between the two parsers are settled here: keys match in any letter case and the last one wins,
+invalid text becomes U+FFFD, data after the first value is ignored, NaN is refused.
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ JsonObject: TypeAlias = "dict[str, JsonValue]"
 T = TypeVar("T")
 
 MAX_DEPTH = 64
-"""Containers inside containers; Go itself stops at 10,000, a request to a model needs a tenth of ours."""
+"""Containers inside containers; Go itself stops at 10,000, a request to a model needs a tenth of
+ours.
+"""
 MAX_INT = 2**63 - 1
 """The largest number that Go's `int` holds."""
 MAX_VALUES = 300_000
-"""Most values and keys in one request body: twice what a prompt of 128,000 token numbers has, and a second of work for the parser."""
+"""Most values and keys in one request body: twice what a prompt of 128,000 token numbers has, and a
+second of work for the parser.
+"""
 LARGE_BYTES = 256 * 1024
-"""A larger text is read and written in pieces: one call into C keeps the interpreter's lock, and every thread waits."""
+"""A larger text is read and written in pieces: one call into C keeps the interpreter's lock, and
+every thread waits.
+"""
 PIECE_CHARS = 8 * 1024
 """So much of a larger text at a time: a fraction of a millisecond, whatever it is full of."""
 MAX_KEY_CHARS = 64 * 1024
@@ -60,7 +67,9 @@ def decode(body: bytes, *, whole: bool = False) -> JsonValue:
 
 
 def decode_document(body: bytes, *, whole: bool = False) -> tuple[JsonValue, bool]:
-    """As `decode`, and whether no object repeats a key: only then `body` means the same to every reader."""
+    """As `decode`, and whether no object repeats a key: only then `body` means the same to every
+    reader.
+    """
     repeated: list[JsonObject] = []
 
     def built(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
@@ -99,7 +108,9 @@ def _first_value(decoder: json.JSONDecoder, text: str, start: int) -> tuple[Json
         raise GoJsonError("a number has too many digits") from error
 
 
-def _decoder(built: Callable[[list[tuple[str, JsonValue]]], JsonObject], *, in_pieces: bool) -> json.JSONDecoder:
+def _decoder(
+    built: Callable[[list[tuple[str, JsonValue]]], JsonObject], *, in_pieces: bool
+) -> json.JSONDecoder:
     decoder = json.JSONDecoder(object_pairs_hook=built, parse_float=_finite, parse_constant=_finite)
     if in_pieces:  # in Python: slower, but other threads get the interpreter's lock in between
         decoder.parse_string = _string_in_pieces  # type: ignore[attr-defined]  # public in all but its stub
@@ -109,9 +120,11 @@ def _decoder(built: Callable[[list[tuple[str, JsonValue]]], JsonObject], *, in_p
 
 
 def check_structure(body: bytes, *, max_values: int = MAX_VALUES) -> int:
-    """How many values and keys the JSON in `body` has at most, found in its bytes: a value costs a parser a hundred times its length.
+    """How many values and keys the JSON in `body` has at most, found in its bytes: a value costs a
+    parser a hundred times its length.
 
-    Raises BadRequest for more than `max_values`. What is in strings does not count, so text may be as long as it likes.
+    Raises BadRequest for more than `max_values`. What is in strings does not count, so text may be
+    as long as it likes.
     """
     values, outside_bytes, inside, escape = 0, 0, 0, b""
     for start in range(0, len(body), LARGE_BYTES):
@@ -126,13 +139,17 @@ def check_structure(body: bytes, *, max_values: int = MAX_VALUES) -> int:
         if values > max_values:
             raise BadRequest(f"the body has more than {max_values:,} JSON values and keys")
         if outside_bytes > _MAX_OUTSIDE_MIB * MIB:
-            raise BadRequest(f"the body has more than {_MAX_OUTSIDE_MIB} MiB of JSON outside of strings")
+            raise BadRequest(
+                f"the body has more than {_MAX_OUTSIDE_MIB} MiB of JSON outside of strings"
+            )
     return values
 
 
 def _merged(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    """A repeated key takes the place and the value of its last occurrence, as Go's assignment order does. A null there leaves a Go
-    `string` or `bool` as it was; of numbers Ollama keeps pointers nearly everywhere, which it takes away."""
+    """A repeated key takes the place and the value of its last occurrence, as Go's assignment order
+    does. A null there leaves a Go `string` or `bool` as it was; of numbers Ollama keeps pointers
+    nearly everywhere, which it takes away.
+    """
     merged: JsonObject = {}
     for key, content in pairs:
         if content is None and isinstance(merged.get(key), str | bool):
@@ -150,7 +167,10 @@ def _text(body: bytes) -> str:
 
 
 def _repaired(body: bytes) -> str:
-    """The text with U+FFFD for each byte that is none. Raises GoJsonError for more than `MAX_INVALID_BYTES` of them."""
+    """The text with U+FFFD for each byte that is none.
+
+    Raises GoJsonError for more than `MAX_INVALID_BYTES` of them.
+    """
     decoder = getincrementaldecoder("utf-8")("surrogateescape")
     pieces: list[str] = []
     invalid = 0
@@ -161,7 +181,9 @@ def _repaired(body: bytes) -> str:
         pieces.append(piece)
         invalid += found
         if invalid > MAX_INVALID_BYTES:
-            raise GoJsonError(f"the body has more than {MAX_INVALID_BYTES:,} bytes that are not UTF-8")
+            raise GoJsonError(
+                f"the body has more than {MAX_INVALID_BYTES:,} bytes that are not UTF-8"
+            )
     return "".join(pieces)
 
 
@@ -176,7 +198,9 @@ def _finite(digits: str) -> float:
 
 
 def _string_in_pieces(text: str, start: int, strict: bool = True) -> tuple[str, int]:  # noqa: FBT001, FBT002 - as the scanner calls it
-    """As `json.decoder.scanstring`, a piece of the text at a time, the first ones short; a lone surrogate is U+FFFD."""
+    """As `json.decoder.scanstring`, a piece of the text at a time, the first ones short; a lone
+    surrogate is U+FFFD.
+    """
     pieces: list[str] = []
     chars = _FIRST_PIECE_CHARS
     while start + chars < len(text):
@@ -195,7 +219,9 @@ def _string_in_pieces(text: str, start: int, strict: bool = True) -> tuple[str, 
 
 
 def _end_of_piece(text: str, start: int, end: int) -> int:
-    """The last place up to `end` with no escape on both sides, nor a pair of them for one character (`\\ud83d\\ude00`)."""
+    """The last place up to `end` with no escape on both sides, nor a pair of them for one character
+    (`\\ud83d\\ude00`).
+    """
     end = _before_escape(text, start, end)
     if _HIGH_SURROGATE_ESCAPE.match(text, end - _ESCAPE_CHARS, end):
         end = _before_escape(text, start, end)
@@ -232,7 +258,8 @@ def _object_in_pieces(
     built: Callable[[list[tuple[str, JsonValue]]], JsonObject],
     known: dict[str, str],
 ) -> tuple[JsonObject, int]:
-    """As the parser of objects of `json.decoder`, with keys read in pieces: what begins behind a `{`, and where it ends.
+    """As the parser of objects of `json.decoder`, with keys read in pieces: what begins behind a
+    `{`, and where it ends.
 
     `known` has each key once, however many objects have it.
     """
@@ -243,7 +270,9 @@ def _object_in_pieces(
         return built(pairs), at + 1
     while True:
         if text[at : at + 1] != '"':
-            raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
+            raise json.JSONDecodeError(
+                "Expecting property name enclosed in double quotes", text, at
+            )
         key, at = _key_in_pieces(text, at + 1, strict)
         if text[at : at + 1] != ":":  # nobody writes a space there: the match would be for nothing
             at = _behind_space(text, at).end()
@@ -265,8 +294,14 @@ def _object_in_pieces(
 def _refuse_deep(value: JsonValue) -> None:
     level = [value]
     for _ in range(MAX_DEPTH):
-        inside = [list(node.values()) if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)]
-        level = [child for children in inside for child in children if isinstance(child, dict | list)]
+        inside = [
+            list(node.values()) if isinstance(node, dict) else node
+            for node in level
+            if isinstance(node, dict | list)
+        ]
+        level = [
+            child for children in inside for child in children if isinstance(child, dict | list)
+        ]
         if not level:
             return
     raise GoJsonError("exceeded max depth")
@@ -278,15 +313,20 @@ def _without_surrogates(value: JsonValue) -> JsonValue:
     if isinstance(value, list):
         return [_without_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {_SURROGATE.sub("\ufffd", key): _without_surrogates(item) for key, item in value.items()}
+        return {
+            _SURROGATE.sub("\ufffd", key): _without_surrogates(item) for key, item in value.items()
+        }
     return value
 
 
 def encode(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
-    """`value` as Go's `json.Marshal` writes it: no spaces, `<`, `>`, `&`, U+2028 and U+2029 escaped, all else raw UTF-8. Key order is
-    kept. Floats are written as Python does (`1.0`, not `1`): the same number, not always the same bytes."""
+    """`value` as Go's `json.Marshal` writes it: no spaces, `<`, `>`, `&`, U+2028 and U+2029
+    escaped, all else raw UTF-8. Key order is kept. Floats are written as Python does (`1.0`, not
+    `1`): the same number, not always the same bytes.
+    """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for char, escape in _ESCAPES.items():  # a call for each sign of a text full of them would hold up the loop
+    # a call for each sign of a text full of them would hold up the loop
+    for char, escape in _ESCAPES.items():
         text = text.replace(char, escape)
     try:
         return text.encode()
@@ -295,7 +335,9 @@ def encode(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
 
 
 def encode_large(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
-    """As `encode`, but in pieces, so that other threads get the interpreter's lock, and with nothing escaped for HTML."""
+    """As `encode`, but in pieces, so that other threads get the interpreter's lock, and with
+    nothing escaped for HTML.
+    """
     pieces: list[bytes] = []
     _encode_into(pieces, value)
     return b"".join(pieces)
@@ -333,13 +375,17 @@ def _encode_text_into(pieces: list[bytes], text: str) -> None:
 
 
 def lookup(fields: JsonObject, name: str) -> JsonValue:
-    """The value that Go puts into the field tagged `name` (lower case): the last key that matches in any case; None if absent or null."""
+    """The value that Go puts into the field tagged `name` (lower case): the last key that matches
+    in any case; None if absent or null.
+    """
     return folded(fields).get(name)
 
 
 def folded(fields: JsonObject) -> JsonObject:
-    """The fields under the names by which Go knows them; the very same object where it has no others. Of several spellings the last one
-    that is not null counts; Go merges the objects among them."""
+    """The fields under the names by which Go knows them; the very same object where it has no
+    others. Of several spellings the last one that is not null counts; Go merges the objects among
+    them.
+    """
     keys = "".join(fields)
     if keys.isascii() and keys == keys.lower():
         return fields
@@ -347,12 +393,21 @@ def folded(fields: JsonObject) -> JsonObject:
     for key, value in fields.items():
         name = key.lower().replace("\u017f", "s")  # Go's `foldName`; `lower` folds U+212A to `k`
         before = known.get(name)
-        known[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else before if value is None else value
+        known[name] = (
+            {**before, **value}
+            if isinstance(before, dict) and isinstance(value, dict)
+            else before
+            if value is None
+            else value
+        )
     return known
 
 
 class Body:
-    """A JSON object as Go reads it: keys in any letter case, null as if absent. A value of another type raises GoJsonError."""
+    """A JSON object as Go reads it: keys in any letter case, null as if absent.
+
+    A value of another type raises GoJsonError.
+    """
 
     def __init__(self, value: JsonValue, name: str = "the body") -> None:
         if value is not None and not isinstance(value, dict):
@@ -402,6 +457,8 @@ class Body:
 
     def _typed(self, name: str, kind: type[T], type_name: str) -> T | None:
         value = self.fields.get(name)
-        if value is None or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
+        if value is None or (
+            isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+        ):
             return value
         raise GoJsonError(f"{name} must be of type {type_name}")

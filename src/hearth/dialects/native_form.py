@@ -1,8 +1,10 @@
-"""A request of any dialect in the words of Ollama's own routes, where its answer can be continued as plain text.
+"""A request of any dialect in the words of Ollama's own routes, where its answer can be continued
+as plain text.
 
-Ollama renders no prompt for its Anthropic and Responses layers, so what these make of a body is done here, in the same way. Must say None
-for whatever would not come out the same. Source: ollama/ollama v0.33.0-rc2, `openai/openai.go`, `openai/responses.go`,
-`anthropic/anthropic.go`, `api/types.go`.
+Ollama renders no prompt for its Anthropic and Responses layers, so what these make of a body is
+done here, in the same way. Must say None for whatever would not come out the same. Source:
+ollama/ollama v0.33.0-rc2, `openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`,
+`api/types.go`.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ class Native:
     """What an interrupted request asks for.
 
     Attributes:
-        path, fields: where its prompt is rendered, and of what.
-        options: how the text is sampled, and how the model is loaded, in Ollama's names.
-        turns: the prompt is a conversation, or a user's turn of one; else the answer follows the prompt itself.
-        chat: where tools are on offer, the fields by which `/api/chat` renders the same prompt; only its parser finds calls in the rest.
-        thinks: the caller does not forbid thoughts.
+        path, fields: where its prompt is rendered, and of what. options: how the text is sampled,
+        and how the model is loaded, in Ollama's names. turns: the prompt is a conversation, or a
+        user's turn of one; else the answer follows the prompt itself. chat: where tools are on
+        offer, the fields by which `/api/chat` renders the same prompt; only its parser finds calls
+        in the rest. thinks: the caller does not forbid thoughts.
     """
 
     path: Endpoint
@@ -42,13 +44,22 @@ class Native:
     def stops(self) -> tuple[str, ...]:
         """The texts that end the answer."""
         stops = self.options.get("stop")
-        return tuple(stop for stop in stops if isinstance(stop, str) and stop) if isinstance(stops, list) else ()
+        return (
+            tuple(stop for stop in stops if isinstance(stop, str) and stop)
+            if isinstance(stops, list)
+            else ()
+        )
 
 
 def native_form(path: Endpoint, fields: JsonObject) -> Native | None:
-    """The native form; None where an answer cannot be continued: a grammar, log probabilities, images, tools that a server runs."""
+    """The native form; None where an answer cannot be continued: a grammar, log probabilities,
+    images, tools that a server runs.
+    """
     read = _READERS.get(path)
-    if read is None or any(lookup(fields, name) for name in ("logprobs", "top_logprobs", "_debug_render_only", "functions")):
+    if read is None or any(
+        lookup(fields, name)
+        for name in ("logprobs", "top_logprobs", "_debug_render_only", "functions")
+    ):
         return None
     try:
         return read(Body(fields))
@@ -62,53 +73,94 @@ def _must(be_true: object) -> None:
 
 
 def _chat(body: Body) -> Native:
-    _must(not body.get("format") and not any(message.get("images") for message in body.objects("messages")))
+    _must(
+        not body.get("format")
+        and not any(message.get("images") for message in body.objects("messages"))
+    )
     chat = body.fields if body.get("tools") else None
-    return Native(path=Endpoint.CHAT, fields=body.fields, options=body.map("options"), chat=chat, thinks=body.get("think") is not False)
+    return Native(
+        path=Endpoint.CHAT,
+        fields=body.fields,
+        options=body.map("options"),
+        chat=chat,
+        thinks=body.get("think") is not False,
+    )
 
 
 def _generate(body: Body) -> Native:
     _must(not body.get("format") and not body.get("images"))
     plain = bool(body.get("raw") or body.get("suffix") or body.get("template"))
     thinks = body.get("think") is not False
-    return Native(path=Endpoint.GENERATE, fields=body.fields, options=body.map("options"), turns=not plain, thinks=thinks)
+    return Native(
+        path=Endpoint.GENERATE,
+        fields=body.fields,
+        options=body.map("options"),
+        turns=not plain,
+        thinks=thinks,
+    )
 
 
 def _openai_chat(body: Body) -> Native:
-    """Ollama renders this one itself, so only the options are brought over, and where there are tools the messages too."""
+    """Ollama renders this one itself, so only the options are brought over, and where there are
+    tools the messages too.
+    """
     _must(body.object("response_format").get("type") in (None, "text"))
     options = _openai_options(body) | _given(body, "frequency_penalty", "presence_penalty")
     messages = body.objects("messages")
     effort = body.object("reasoning").get("effort") or body.get("reasoning_effort")
     thinks = effort != "none"
     if not body.get("tools"):
-        _must(all(_texts(message.get("content")) and not message.get("tool_calls") for message in messages))
+        _must(
+            all(
+                _texts(message.get("content")) and not message.get("tool_calls")
+                for message in messages
+            )
+        )
         return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, thinks=thinks)
-    turns: list[JsonValue] = [turn for message in messages for turn in _openai_turns(message, messages)]
-    chat: JsonObject = {"model": body.get("model"), "messages": turns, "tools": body.get("tools"), **_think(effort)}
-    return Native(path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, chat=chat, thinks=thinks)
+    turns: list[JsonValue] = [
+        turn for message in messages for turn in _openai_turns(message, messages)
+    ]
+    chat: JsonObject = {
+        "model": body.get("model"),
+        "messages": turns,
+        "tools": body.get("tools"),
+        **_think(effort),
+    }
+    return Native(
+        path=Endpoint.OPENAI_CHAT, fields=body.fields, options=options, chat=chat, thinks=thinks
+    )
 
 
 def _openai_turns(message: Body, others: Sequence[Body]) -> list[JsonObject]:
     """One message for each part of the content, the calls at the last one, as Ollama does."""
     called = [(one.get("id"), one.object("function")) for one in message.objects("tool_calls")]
-    calls: list[JsonValue] = [_call(identity, function.get("name"), function.get("arguments")) for identity, function in called]
+    calls: list[JsonValue] = [
+        _call(identity, function.get("name"), function.get("arguments"))
+        for identity, function in called
+    ]
     texts = _texts(message.get("content"))
     _must(texts or calls)
-    turns: list[JsonObject] = [{"role": message.get("role"), "content": text} for text in texts or [""]]
+    turns: list[JsonObject] = [
+        {"role": message.get("role"), "content": text} for text in texts or [""]
+    ]
     if calls:
         turns[-1]["tool_calls"] = calls
     if thought := message.get("reasoning"):
         turns[-1]["thinking"] = thought
     if answered := message.get("tool_call_id"):
-        turns[-1] |= {"tool_call_id": answered, "tool_name": message.get("name") or _called_name(others, answered)}
+        turns[-1] |= {
+            "tool_call_id": answered,
+            "tool_name": message.get("name") or _called_name(others, answered),
+        }
     return turns
 
 
 def _called_name(messages: Sequence[Body], identity: JsonValue) -> JsonValue:
     """The tool that was called under this id; the last one counts."""
     calls = (call for message in reversed(messages) for call in message.objects("tool_calls"))
-    return next((call.object("function").get("name") for call in calls if call.get("id") == identity), "")
+    return next(
+        (call.object("function").get("name") for call in calls if call.get("id") == identity), ""
+    )
 
 
 def _call(identity: JsonValue, name: JsonValue, arguments: JsonValue) -> JsonObject:
@@ -126,23 +178,41 @@ def _think(effort: JsonValue) -> JsonObject:
 def _openai_completion(body: Body) -> Native:
     prompt, suffix = body.get("prompt"), body.string("suffix")
     _must(isinstance(prompt, str))
-    asked: JsonObject = {"model": body.get("model"), "prompt": prompt, **({"suffix": suffix} if suffix else {})}
-    penalties: JsonObject = {name: body.get(name) or 0 for name in ("frequency_penalty", "presence_penalty")}
-    return Native(path=Endpoint.GENERATE, fields=asked, options=_openai_options(body) | penalties, turns=not suffix)
+    asked: JsonObject = {
+        "model": body.get("model"),
+        "prompt": prompt,
+        **({"suffix": suffix} if suffix else {}),
+    }
+    penalties: JsonObject = {
+        name: body.get(name) or 0 for name in ("frequency_penalty", "presence_penalty")
+    }
+    return Native(
+        path=Endpoint.GENERATE,
+        fields=asked,
+        options=_openai_options(body) | penalties,
+        turns=not suffix,
+    )
 
 
 def _openai_options(body: Body) -> JsonObject:
     stop, limit = body.get("stop"), body.get("max_tokens")
-    options: JsonObject = {} if stop is None else {"stop": stop if isinstance(stop, list) else [stop]}
+    options: JsonObject = (
+        {} if stop is None else {"stop": stop if isinstance(stop, list) else [stop]}
+    )
     options |= {} if limit is None else {"num_predict": limit}
-    return options | {"temperature": 1.0, "top_p": 1.0} | _given(body, "temperature", "seed", "top_p")
+    return (
+        options | {"temperature": 1.0, "top_p": 1.0} | _given(body, "temperature", "seed", "top_p")
+    )
 
 
 def _message(body: Body) -> Native:
     system = "".join(_texts(body.get("system")))
     messages: list[JsonValue] = [{"role": "system", "content": system}] if system else []
     messages += [turn for message in body.objects("messages") for turn in _message_turns(message)]
-    options = {"num_predict": body.get("max_tokens"), **_given(body, "temperature", "top_p", "top_k")}
+    options = {
+        "num_predict": body.get("max_tokens"),
+        **_given(body, "temperature", "top_p", "top_k"),
+    }
     if stops := body.array("stop_sequences"):
         options["stop"] = stops
     wish, effort = body.object("thinking").get("type"), body.object("output_config").get("effort")
@@ -150,18 +220,34 @@ def _message(body: Body) -> Native:
     think: JsonObject = {"think": effort} if effort in _EFFORTS else {}
     if wish in ("enabled", "disabled"):
         think = {"think": wish == "enabled"}
-    return _conversation(body, messages, options, think, _tools(body, "input_schema", kinds=(None, "custom")))
+    return _conversation(
+        body, messages, options, think, _tools(body, "input_schema", kinds=(None, "custom"))
+    )
 
 
-def _conversation(body: Body, messages: list[JsonValue], options: JsonObject, think: JsonObject, tools: list[JsonValue]) -> Native:
+def _conversation(
+    body: Body,
+    messages: list[JsonValue],
+    options: JsonObject,
+    think: JsonObject,
+    tools: list[JsonValue],
+) -> Native:
     offered: JsonObject = {"tools": tools} if tools else {}
     asked: JsonObject = {"model": body.get("model"), "messages": messages, **think, **offered}
     thinks = think.get("think") is not False
-    return Native(path=Endpoint.CHAT, fields=asked, options=options, chat=asked if tools else None, thinks=thinks)
+    return Native(
+        path=Endpoint.CHAT,
+        fields=asked,
+        options=options,
+        chat=asked if tools else None,
+        thinks=thinks,
+    )
 
 
 def _tools(body: Body, schema: str, *, kinds: tuple[str | None, ...]) -> list[JsonValue]:
-    """Functions as `/api/chat` takes them; not something else, such as a search that a server runs."""
+    """Functions as `/api/chat` takes them; not something else, such as a search that a server
+    runs.
+    """
     tools = body.objects("tools")
     _must(all(tool.get("type") in kinds for tool in tools))
     return [
@@ -180,7 +266,11 @@ def _tools(body: Body, schema: str, *, kinds: tuple[str | None, ...]) -> list[Js
 def _message_turns(message: Body) -> list[JsonObject]:
     """A message that holds nothing is left out, as Ollama does."""
     content, role = message.get("content"), message.string("role").lower()
-    given: list[JsonValue] = [{"type": "text", "text": content}] if isinstance(content, str) else message.array("content")
+    given: list[JsonValue] = (
+        [{"type": "text", "text": content}]
+        if isinstance(content, str)
+        else message.array("content")
+    )
     blocks: dict[str, list[Body]] = {kind: [] for kind in _BLOCKS}
     for block in map(Body, given):
         _must(block.get("type") in _BLOCKS)
@@ -189,7 +279,9 @@ def _message_turns(message: Body) -> list[JsonObject]:
     turn: JsonObject = {"role": role, "content": text}
     if thoughts and (thought := thoughts[-1].string("thinking")):
         turn["thinking"] = thought
-    if calls := [_call(one.get("id"), one.get("name"), one.get("input") or {}) for one in blocks["tool_use"]]:
+    if calls := [
+        _call(one.get("id"), one.get("name"), one.get("input") or {}) for one in blocks["tool_use"]
+    ]:
         turn["tool_calls"] = [*calls]
     results = [_result(one.get("tool_use_id"), one.get("content")) for one in blocks["tool_result"]]
     said = [turn] if text or len(turn) > 2 else []
@@ -204,16 +296,31 @@ def _result(identity: JsonValue, content: JsonValue) -> JsonObject:
 def _response(body: Body) -> Native:
     given, limit = body.get("input"), body.get("max_output_tokens")
     _must(body.object("text").object("format").get("type") in (None, "text"))
-    options: JsonObject = {"temperature": 1.0, **_given(body, "temperature", "top_p"), **({} if limit is None else {"num_predict": limit})}
-    items: list[JsonValue] = [{"role": "user", "content": given}] if isinstance(given, str) else body.array("input")
-    instructions: list[JsonObject] = [{"role": "system", "content": body.get("instructions")}] if body.get("instructions") else []
+    options: JsonObject = {
+        "temperature": 1.0,
+        **_given(body, "temperature", "top_p"),
+        **({} if limit is None else {"num_predict": limit}),
+    }
+    items: list[JsonValue] = (
+        [{"role": "user", "content": given}] if isinstance(given, str) else body.array("input")
+    )
+    instructions: list[JsonObject] = (
+        [{"role": "system", "content": body.get("instructions")}]
+        if body.get("instructions")
+        else []
+    )
     messages = _response_messages(instructions, [Body(item) for item in items])
     think = _think(body.object("reasoning").get("effort"))
-    return _conversation(body, [*messages], options, think, _tools(body, "parameters", kinds=("function",)))
+    return _conversation(
+        body, [*messages], options, think, _tools(body, "parameters", kinds=("function",))
+    )
 
 
 def _response_messages(messages: list[JsonObject], items: Sequence[Body]) -> list[JsonObject]:
-    """The conversation with these items. Thoughts belong to the assistant's turn after them, a call joins the one before it."""
+    """The conversation with these items.
+
+    Thoughts belong to the assistant's turn after them, a call joins the one before it.
+    """
     thoughts: JsonValue = ""
     for item in items:
         match item.get("type") or "message":
@@ -236,7 +343,11 @@ def _response_messages(messages: list[JsonObject], items: Sequence[Body]) -> lis
                 raise GoJsonError("this kind of item cannot be brought into native form")
         if thoughts and messages[-1]["role"] == "assistant":
             messages[-1]["thinking"], thoughts = thoughts, ""
-    return [*messages, {"role": "assistant", "content": "", "thinking": thoughts}] if thoughts else messages
+    return (
+        [*messages, {"role": "assistant", "content": "", "thinking": thoughts}]
+        if thoughts
+        else messages
+    )
 
 
 _READERS: Mapping[Endpoint, Callable[[Body], Native]] = MappingProxyType(

@@ -1,15 +1,28 @@
-"""Goes on with a stream that was interrupted after its caller had been given frames, by running the same request again.
+"""Goes on with a stream that was interrupted after its caller had been given frames, by running the
+same request again.
 
-The second run is compared, as text, with everything that the caller has, and nothing of it is passed on before all of that has been
-reproduced; from there on the caller gets what is new, under the names, dates and numbers that it knows already. Where the two runs differ
-by a letter the stream ends with an error instead: an answer is never spliced together from two different ones.
+The second run is compared, as text, with everything that the caller has, and nothing of it is
+passed on before all of that has been reproduced; from there on the caller gets what is new, under
+the names, dates and numbers that it knows already. Where the two runs differ by a letter the stream
+ends with an error instead: an answer is never spliced together from two different ones.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from hearth.dialects.frames import ROLE, Frame, Slot, WholeFrames, frame_of, frames_in, identities, read, renamed, shortened
+from hearth.dialects.frames import (
+    ROLE,
+    Frame,
+    Slot,
+    WholeFrames,
+    frame_of,
+    frames_in,
+    identities,
+    read,
+    renamed,
+    shortened,
+)
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import StreamDiverged
@@ -21,7 +34,9 @@ _MARK = ""
 
 
 class Sent:
-    """Everything one caller has been given of one stream, over all runs: bytes only, nothing is parsed before a replay needs it."""
+    """Everything one caller has been given of one stream, over all runs: bytes only, nothing is
+    parsed before a replay needs it.
+    """
 
     def __init__(self, route: Route, *, limit_bytes: int) -> None:
         self._route, self._limit_bytes = route, limit_bytes
@@ -30,7 +45,9 @@ class Sent:
         self.size_bytes = 0
 
     def whole(self, chunks: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """What of these bytes may be passed on: whole frames, so that a later run can go on behind them; the very chunks as a rule."""
+        """What of these bytes may be passed on: whole frames, so that a later run can go on behind
+        them; the very chunks as a rule.
+        """
         if self._frames is None:
             return chunks
         passed = tuple(filter(None, map(self._frames.feed, chunks)))
@@ -42,7 +59,10 @@ class Sent:
         return b"" if frames is None else frames.rest
 
     def feed(self, chunk: bytes) -> bool:
-        """Add what was passed on to the caller, of whichever run. True where that was too much, and all was forgotten."""
+        """Add what was passed on to the caller, of whichever run.
+
+        True where that was too much, and all was forgotten.
+        """
         self.size_bytes += len(chunk)
         if self.size_bytes <= self._limit_bytes:
             self._parts.append(chunk)
@@ -66,7 +86,9 @@ class Sent:
 
     @property
     def frames(self) -> int:
-        """How many frames with a payload, about as many as tokens: in every dialect it is an object that ends its line."""
+        """How many frames with a payload, about as many as tokens: in every dialect it is an object
+        that ends its line.
+        """
         return sum(part.count(b"}\n") for part in self._parts)
 
     @property
@@ -76,7 +98,10 @@ class Sent:
 
 
 class Names:
-    """The names, dates and numbers that a caller knows, in place of a later run's. Only OpenAI's frames repeat any."""
+    """The names, dates and numbers that a caller knows, in place of a later run's.
+
+    Only OpenAI's frames repeat any.
+    """
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -99,7 +124,9 @@ class Names:
 
     def _pair(self) -> None:
         self._names |= {
-            name: self._known[thing] for thing, name in self._own.items() if thing in self._known and isinstance(name, str | int)
+            name: self._known[thing]
+            for thing, name in self._own.items()
+            if thing in self._known and isinstance(name, str | int)
         }
 
     def known(self, frame: Frame) -> Frame:
@@ -113,14 +140,19 @@ class Names:
 
 
 class Replay:
-    """One later run of an interrupted stream. Every byte of it goes through `feed`; only what comes out is for the caller.
+    """One later run of an interrupted stream. Every byte of it goes through `feed`; only what comes
+    out is for the caller.
 
-    Texts of one channel that follow one another are one text, however they are cut; a mark is compared whole. What was sent is read only as
-    far as this run has come, so neither a long stream nor its comparison ever holds up the event loop.
+    Texts of one channel that follow one another are one text, however they are cut; a mark is
+    compared whole. What was sent is read only as far as this run has come, so neither a long stream
+    nor its comparison ever holds up the event loop.
     """
 
     def __init__(self, route: Route, sent: Sent) -> None:
-        """Begin to compare with what `sent` holds now. Raises StreamDiverged where it is no longer replayable."""
+        """Begin to compare with what `sent` holds now.
+
+        Raises StreamDiverged where it is no longer replayable.
+        """
         if not sent.replayable:
             raise StreamDiverged
         self._route = route
@@ -143,16 +175,20 @@ class Replay:
     def feed(self, chunk: bytes) -> bytes:
         """What may be passed on now, always up to the end of a frame; empty while catching up.
 
-        An error that the backend reports in the stream is passed on at any time: it is no part of the answer.
+        An error that the backend reports in the stream is passed on at any time: it is no part of
+        the answer.
 
         Raises:
-            StreamDiverged: the runs differ. Nothing of this one may follow; what was passed on before stays right.
+            StreamDiverged: the runs differ. Nothing of this one may follow; what was passed on
+            before stays right.
         """
         return b"".join([self._passed(raw) for raw in self._frames.split(chunk)])
 
     def finish(self) -> bytes:
-        """What may still be passed on at the end of a run that ended in its dialect's own way (a truncated one proves nothing). Raises
-        StreamDiverged: the run ended before it had reproduced what was sent."""
+        """What may still be passed on at the end of a run that ended in its dialect's own way (a
+        truncated one proves nothing). Raises StreamDiverged: the run ended before it had reproduced
+        what was sent.
+        """
         out = self._passed(self._frames.rest) if self._frames.rest else b""
         if not self._failed and not self.caught_up:
             raise StreamDiverged
@@ -182,7 +218,9 @@ class Replay:
         while self._runs and start < len(slot.text):
             channel, sent = self._runs[0]
             size = min(len(sent) - self._offset, len(slot.text) - start)
-            if channel != slot.channel or not sent.startswith(slot.text[start : start + size], self._offset):
+            if channel != slot.channel or not sent.startswith(
+                slot.text[start : start + size], self._offset
+            ):
                 raise StreamDiverged
             start += size
             self._offset += size

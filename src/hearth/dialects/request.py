@@ -1,10 +1,11 @@
 """What the queue must know of a request body, and the few things changed in it before it goes on.
 
-A body goes to Ollama as the very bytes the caller sent, unless it asks for something that only the owner of the GPU may decide: how long a
-model stays, and how it is loaded. Those are the causes of Ollama's reload ping-pong and of its eviction wedge (ollama/ollama issue 17408).
-Habits of well-known clients that would cost a home its one GPU get the smallest change that mends them, and a stream that may be
-interrupted gets a seed. What is changed is written anew from what was read, so that no second spelling of a key
-can carry what the first may not.
+A body goes to Ollama as the very bytes the caller sent, unless it asks for something that only the
+owner of the GPU may decide: how long a model stays, and how it is loaded. Those are the causes of
+Ollama's reload ping-pong and of its eviction wedge (ollama/ollama issue 17408). Habits of
+well-known clients that would cost a home its one GPU get the smallest change that mends them, and a
+stream that may be interrupted gets a seed. What is changed is written anew from what was read, so
+that no second spelling of a key can carry what the first may not.
 """
 
 from __future__ import annotations
@@ -48,38 +49,79 @@ _NAME_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
 _MODEL_NAME = re.compile(
     rf"(?:(?:(?:[^/]*://)?[A-Za-z0-9_][A-Za-z0-9_.:-]{{0,349}}/)?[A-Za-z0-9_][A-Za-z0-9_-]{{0,79}}/)?{_NAME_PART}(?::{_NAME_PART})?"
 )
-_UNIT_NS = {"ns": 1, "us": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
-_PART = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(sorted(_UNIT_NS, key=len, reverse=True))})")
+_UNIT_NS = {
+    "ns": 1,
+    "us": 1e3,
+    "\u00b5s": 1e3,
+    "\u03bcs": 1e3,
+    "ms": 1e6,
+    "s": 1e9,
+    "m": 60e9,
+    "h": 3600e9,
+}
+_PART = re.compile(
+    rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(sorted(_UNIT_NS, key=len, reverse=True))})"
+)
 _DURATION = re.compile(rf"[-+]?(?:0|(?:{_PART.pattern})+)")
 _LONGEST_S = 1e10
 
-_LOOKED_UP_FIRST = frozenset({Endpoint.GENERATE, Endpoint.EMBED, Endpoint.OPENAI_COMPLETIONS, Endpoint.OPENAI_EMBEDDINGS})
-"""Their handlers look the model up without asking for a name first, and so report the empty name as not found."""
+_LOOKED_UP_FIRST = frozenset(
+    {Endpoint.GENERATE, Endpoint.EMBED, Endpoint.OPENAI_COMPLETIONS, Endpoint.OPENAI_EMBEDDINGS}
+)
+"""Their handlers look the model up without asking for a name first, and so report the empty name as
+not found.
+"""
 _PROMPTED = frozenset({Endpoint.GENERATE, Endpoint.EMBEDDINGS, Endpoint.OPENAI_COMPLETIONS})
 _GIVEN_INPUT = frozenset({Endpoint.OPENAI_RESPONSES, Endpoint.EMBED, Endpoint.OPENAI_EMBEDDINGS})
 
 ATTACHMENT_TOKENS = 256
 _CONTINUED_BYTES = MIB
 _CONTINUED_VALUES = 20_000
-"""To continue a stream its body is read again, on the event loop. One that would hold it up, with 300,000
-tokens of text, is not continued."""
+"""To continue a stream its body is read again, on the event loop. One that would hold it up, with
+300,000 tokens of text, is not continued.
+"""
 
 _TEXT_FIELDS = ("system", "instructions", "tools", "messages", "input", "prompt", "suffix")
 _NOT_TEXT = frozenset(
-    {"type", "role", "id", "tool_use_id", "tool_call_id", "call_id", "status", "signature", "encrypted_content", "cache_control"}
+    {
+        "type",
+        "role",
+        "id",
+        "tool_use_id",
+        "tool_call_id",
+        "call_id",
+        "status",
+        "signature",
+        "encrypted_content",
+        "cache_control",
+    }
 )
-_ATTACHMENTS = frozenset({"image", "image_url", "input_image", "document", "input_file", "file", "input_audio"})
-_LOAD_TIME_OPTIONS = frozenset({"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"})
-"""Options that make Ollama reload the model when they differ from those it was loaded with (server/sched.go, `needsReload`)."""
+_ATTACHMENTS = frozenset(
+    {"image", "image_url", "input_image", "document", "input_file", "file", "input_audio"}
+)
+_LOAD_TIME_OPTIONS = frozenset(
+    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"}
+)
+"""Options that make Ollama reload the model when they differ from those it was loaded with
+(server/sched.go, `needsReload`).
+"""
 _ATTRIBUTION = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
-"""Claude Code's line of version, entry point and a checksum that differs with every request (ggml-org/llama.cpp pull request 20623)."""
+"""Claude Code's line of version, entry point and a checksum that differs with every request
+(ggml-org/llama.cpp pull request 20623).
+"""
 
 RANDOM_SEED = -1
-"""What Ollama takes for "another answer every time" (its own default); also where a caller writes it."""
+"""What Ollama takes for "another answer every time" (its own default); also where a caller writes
+it.
+"""
 _SEEDS = 2**32
 """llama.cpp keeps 32 bits of a seed, so 4294967295 is RANDOM_SEED too."""
-_SEEDED = frozenset({Endpoint.CHAT, Endpoint.GENERATE, Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS})
-"""Routes with a field for a seed; in the others only a request at temperature 0 repeats itself (ollama/ollama v0.33.0-rc2)."""
+_SEEDED = frozenset(
+    {Endpoint.CHAT, Endpoint.GENERATE, Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS}
+)
+"""Routes with a field for a seed; in the others only a request at temperature 0 repeats itself
+(ollama/ollama v0.33.0-rc2).
+"""
 
 
 @value
@@ -87,14 +129,13 @@ class Envelope:
     """A request body as the gateway sees it.
 
     Attributes:
-        model: as the caller wrote it.
-        streaming: the answer comes in pieces; never for embeddings and load or unload forms.
-        prompt_tokens: estimate, see `prompt_tokens`.
-        max_tokens: the caller's own limit of the output, None without one; 0 (native only) asks for an empty answer.
-        body: the caller's own bytes object, or the changed body.
-        rewritten: what was changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an untouched body.
-        background: a chat client asks for it on its own account, after it has shown an answer.
-        needs: what the model must be able to do; None where that is not known.
+        model: as the caller wrote it. streaming: the answer comes in pieces; never for embeddings
+        and load or unload forms. prompt_tokens: estimate, see `prompt_tokens`. max_tokens: the
+        caller's own limit of the output, None without one; 0 (native only) asks for an empty
+        answer. body: the caller's own bytes object, or the changed body. rewritten: what was
+        changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an
+        untouched body. background: a chat client asks for it on its own account, after it has shown
+        an answer. needs: what the model must be able to do; None where that is not known.
     """
 
     dialect: Dialect
@@ -117,7 +158,8 @@ def read_request(
     strip_attribution: bool = False,
     model: str | None = None,
 ) -> tuple[Envelope, JsonObject]:
-    """Read, check and where needed rewrite one body; also its fields, for `seeded`. Raises BadRequest and ModelNotFound in Ollama's words.
+    """Read, check and where needed rewrite one body; also its fields, for `seeded`. Raises
+    BadRequest and ModelNotFound in Ollama's words.
 
     Args:
         load_options: gives the pinned options of a model by the name it is called.
@@ -135,7 +177,9 @@ def read_request(
     if model is not None:
         fields, called = {**fields, "model": model}, model
     if route.dialect == "ollama":
-        fields, rewritten = _with_own_options(fields, asked.map("options"), load_options(called).num_ctx)
+        fields, rewritten = _with_own_options(
+            fields, asked.map("options"), load_options(called).num_ctx
+        )
         rewritten += [] if exact else ["duplicate keys"]
     elif route.dialect == "anthropic" and strip_attribution and exact:
         kept = without_attribution(fields)
@@ -159,11 +203,14 @@ def read_request(
 def _written(fields: JsonObject, body: bytes) -> bytes:
     if len(body) > LARGE_BYTES:
         return encode_large(fields)
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()  # nothing is escaped for HTML
+    # nothing is escaped for HTML
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _kind(route: Route, fields: JsonObject) -> WorkKind:
-    """A native request without prompt or messages loads the model, with `keep_alive` 0 it unloads it."""
+    """A native request without prompt or messages loads the model, with `keep_alive` 0 it unloads
+    it.
+    """
     if route.dialect != "ollama":
         return route.kind
     stay_ns = keep_alive_ns(fields.get("keep_alive"))
@@ -183,8 +230,12 @@ def _max_tokens(route: Route, body: Body) -> int | None:
     return given if given is not None and given > 0 else None  # Ollama reads 0 as no limit
 
 
-def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | None) -> tuple[JsonObject, list[str]]:
-    """A native body without what only the owner decides, and with the pinned context length; what was changed."""
+def _with_own_options(
+    fields: JsonObject, options: JsonObject, num_ctx: int | None
+) -> tuple[JsonObject, list[str]]:
+    """A native body without what only the owner decides, and with the pinned context length; what
+    was changed.
+    """
     wanted: JsonObject = {}
     for key, setting in options.items():
         if key.lower() == "num_ctx" and num_ctx is not None:
@@ -193,7 +244,9 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
             wanted[key] = setting
     if num_ctx is not None:
         wanted["num_ctx"] = num_ctx
-    changed = [f"options.{name}" for name in {**options, **wanted} if options.get(name) != wanted.get(name)]
+    changed = [
+        f"options.{name}" for name in {**options, **wanted} if options.get(name) != wanted.get(name)
+    ]
     if "keep_alive" in fields:
         fields = {key: value for key, value in fields.items() if key != "keep_alive"}
         changed.insert(0, "keep_alive")
@@ -201,8 +254,8 @@ def _with_own_options(fields: JsonObject, options: JsonObject, num_ctx: int | No
 
 
 def counted(route: Route, body: bytes, fields: JsonObject) -> tuple[bytes, JsonObject]:
-    """The body of a stream that reports its usage also where its caller does not ask for it, and its
-    fields; both as they are where nothing is to be added.
+    """The body of a stream that reports its usage also where its caller does not ask for it, and
+    its fields; both as they are where nothing is to be added.
 
     Args:
         fields: those that `read_request` has read.
@@ -223,18 +276,35 @@ def _with_first(added: JsonObject, body: bytes) -> bytes:
 
 
 def seeded(
-    route: Route, body: bytes, fields: JsonObject, seed: int, *, only_replay: bool, continue_diverged: bool
+    route: Route,
+    body: bytes,
+    fields: JsonObject,
+    seed: int,
+    *,
+    only_replay: bool,
+    continue_diverged: bool,
 ) -> tuple[bytes, tuple[Way, ...]]:
-    """The body with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; and how its stream can go on after an interruption.
+    """The body with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; and how its
+    stream can go on after an interruption.
 
-    The best way is the first: who chose an answer that repeats itself (by a seed, or temperature 0) is given that one where it can be.
+    The best way is the first: who chose an answer that repeats itself (by a seed, or temperature 0)
+    is given that one where it can be.
 
     Args:
         fields: those that `read_request` has read.
     """
     holder = Body(fields).map("options") if route.dialect == "ollama" else fields
-    onward = ("continued",) if not only_replay and _is_read_quickly(body) and native_form(route.path, fields) is not None else ()
-    cold, own = _is_number(holder.get("temperature")) and holder["temperature"] == 0, holder.get("seed")
+    onward = (
+        ("continued",)
+        if not only_replay
+        and _is_read_quickly(body)
+        and native_form(route.path, fields) is not None
+        else ()
+    )
+    cold, own = (
+        _is_number(holder.get("temperature")) and holder["temperature"] == 0,
+        holder.get("seed"),
+    )
     fixed = route.path in _SEEDED and _is_number(own) and int(own) % _SEEDS != RANDOM_SEED % _SEEDS
     if cold or fixed:
         ways = ("replayed", *(onward if continue_diverged else ()))
@@ -245,7 +315,12 @@ def seeded(
     if route.dialect != "ollama":
         added: JsonObject = {"seed": seed}
     else:
-        added = {"options": {"seed": seed, **{name: one for name, one in holder.items() if name != "seed"}}}
+        added = {
+            "options": {
+                "seed": seed,
+                **{name: one for name, one in holder.items() if name != "seed"},
+            }
+        }
     if fields.keys() & added.keys():
         return _written({**fields, **added}, body), ways
     return _with_first(added, body), ways
@@ -262,7 +337,11 @@ def _is_read_quickly(body: bytes) -> bool:
 
 
 def _is_number(one: JsonValue) -> TypeGuard[int | float]:
-    return isinstance(one, int | float) and not isinstance(one, bool) and (isinstance(one, int) or math.isfinite(one))
+    return (
+        isinstance(one, int | float)
+        and not isinstance(one, bool)
+        and (isinstance(one, int) or math.isfinite(one))
+    )
 
 
 def tokens_of(characters: int, attachments: int = 0) -> int:
@@ -271,7 +350,9 @@ def tokens_of(characters: int, attachments: int = 0) -> int:
 
 
 def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
-    """Estimated tokens of everything a request of any dialect feeds to its model, tool definitions included; `fields` are `folded`."""
+    """Estimated tokens of everything a request of any dialect feeds to its model, tool definitions
+    included; `fields` are `folded`.
+    """
     images = fields.get("images")
     characters, attachments = 0, len(images) if isinstance(images, list) else 0
     pending = [fields[name] for name in _TEXT_FIELDS if name in fields]
@@ -287,7 +368,9 @@ def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
                 attachments += 1
                 continue
             attachments += len(images) if isinstance(images, list) else 0
-            pending.extend(item for key, item in one.items() if key not in _NOT_TEXT and key != "images")
+            pending.extend(
+                item for key, item in one.items() if key not in _NOT_TEXT and key != "images"
+            )
     return tokens_of(characters, attachments)
 
 
@@ -298,15 +381,21 @@ _WANTED_JSON = ('{ "title":', '{ "tags":', '{ "follow_ups":')
 
 
 def is_background_task(route: Route, fields: JsonObject) -> bool:
-    """A chat body carries one user message made from Open WebUI's default prompts, and nothing but system ones beside it.
+    """A chat body carries one user message made from Open WebUI's default prompts, and nothing but
+    system ones beside it.
 
-    Open WebUI marks the task in `metadata`, which it takes out before it sends a request, so only the prompt is left to tell it by. A
-    prompt that the owner has replaced by another is recognised where it keeps the first line, the wanted JSON and `<chat_history>`.
+    Open WebUI marks the task in `metadata`, which it takes out before it sends a request, so only
+    the prompt is left to tell it by. A prompt that the owner has replaced by another is recognised
+    where it keeps the first line, the wanted JSON and `<chat_history>`.
     """
     messages = fields.get("messages")
     if route.path not in {Endpoint.CHAT, Endpoint.OPENAI_CHAT} or not isinstance(messages, list):
         return False
-    spoken = [message for message in messages if isinstance(message, dict) and lookup(message, "role") != "system"]
+    spoken = [
+        message
+        for message in messages
+        if isinstance(message, dict) and lookup(message, "role") != "system"
+    ]
     if len(spoken) != 1 or lookup(spoken[0], "role") != "user":
         return False
     prompt = lookup(spoken[0], "content")
@@ -317,10 +406,12 @@ def is_background_task(route: Route, fields: JsonObject) -> bool:
 
 
 def without_attribution(fields: JsonObject) -> JsonObject:
-    """The fields of a Messages body without Claude Code's attribution line; the very same object where there is none.
+    """The fields of a Messages body without Claude Code's attribution line; the very same object
+    where there is none.
 
-    The line opens the system prompt and changes with every request, so no two turns share a prefix and every turn is processed from its
-    first token again. A block that holds nothing else is dropped, and the whole `system` where nothing else is left.
+    The line opens the system prompt and changes with every request, so no two turns share a prefix
+    and every turn is processed from its first token again. A block that holds nothing else is
+    dropped, and the whole `system` where nothing else is left.
     """
     system = fields.get("system")
     if isinstance(system, str):
@@ -331,7 +422,11 @@ def without_attribution(fields: JsonObject) -> JsonObject:
         return fields
     if kept == system:
         return fields
-    return {key: kept if key == "system" else one for key, one in fields.items() if key != "system" or kept not in ("", [])}
+    return {
+        key: kept if key == "system" else one
+        for key, one in fields.items()
+        if key != "system" or kept not in ("", [])
+    }
 
 
 def _unattributed(block: JsonValue) -> JsonValue:
@@ -344,8 +439,10 @@ def _unattributed(block: JsonValue) -> JsonValue:
 
 
 def count_tokens(body: bytes) -> bytes:
-    """`{"input_tokens": N}` for a Messages body: characters of system, tools and messages / 3.5, 256 for an image. Raises BadRequest: as
-    `/v1/messages` would for the same body; `max_tokens` is not asked for, as in the original."""
+    """`{"input_tokens": N}` for a Messages body: characters of system, tools and messages / 3.5,
+    256 for an image. Raises BadRequest: as `/v1/messages` would for the same body; `max_tokens` is
+    not asked for, as in the original.
+    """
     asked = Body(decode(body))
     model = asked.string("model")
     if not model:
@@ -358,8 +455,10 @@ def count_tokens(body: bytes) -> bytes:
 
 
 def keep_alive_ns(value: JsonValue) -> int | None:
-    """Nanoseconds that a `keep_alive` asks for, None for absent or null; negative ones mean for ever and are returned as 2**63 - 1. Raises
-    GoJsonError for anything else than a number or a Go duration."""
+    """Nanoseconds that a `keep_alive` asks for, None for absent or null; negative ones mean for
+    ever and are returned as 2**63 - 1. Raises GoJsonError for anything else than a number or a Go
+    duration.
+    """
     if value is None:
         return None
     if isinstance(value, str):
@@ -375,7 +474,10 @@ def _duration_ns(text: str) -> int:
     """A Go duration (`1h30m`, `-1.5s`, `0`) in nanoseconds."""
     total_ns = sum(float(number) * _UNIT_NS[unit] for number, unit in _PART.findall(text))
     if not _DURATION.fullmatch(text) or total_ns > MAX_INT:
-        raise GoJsonError(f"invalid duration {json.dumps(text, ensure_ascii=False)}: give a number with a unit, such as 5m")
+        raise GoJsonError(
+            f"invalid duration {json.dumps(text, ensure_ascii=False)}: give a number with a unit,"
+            " such as 5m"
+        )
     return int(-total_ns if text.startswith("-") else total_ns)
 
 
@@ -385,8 +487,9 @@ def is_model_name(name: str) -> bool:
 
 
 def check_request(route: Route, body: Body) -> str:
-    """The model a body names, once everything the route demands is there. Raises BadRequest, ModelNotFound: with the text Ollama answers
-    for this body on this route."""
+    """The model a body names, once everything the route demands is there. Raises BadRequest,
+    ModelNotFound: with the text Ollama answers for this body on this route.
+    """
     model = body.string("model")
     if route.kind == "generate":
         body.flag("stream")
@@ -400,7 +503,11 @@ def check_request(route: Route, body: Body) -> str:
     elif route.path not in _PROMPTED:
         _check_messages(route, messages_of(body), limit)
     if not model:
-        raise ModelNotFound("model '' not found") if route.path in _LOOKED_UP_FIRST else BadRequest(MODEL_REQUIRED)
+        raise (
+            ModelNotFound("model '' not found")
+            if route.path in _LOOKED_UP_FIRST
+            else BadRequest(MODEL_REQUIRED)
+        )
     if not is_model_name(model):
         raise BadRequest(INVALID_NAME)
     return model
@@ -413,11 +520,18 @@ def _check_messages(route: Route, messages: list[Body], limit: int | None) -> No
     elif route.path is Endpoint.ANTHROPIC_MESSAGES and (limit is None or limit <= 0):
         raise BadRequest("max_tokens is required and must be positive")
     elif not messages:
-        raise BadRequest("messages is required" if route.path is Endpoint.ANTHROPIC_MESSAGES else "[] is too short - 'messages'")
+        raise BadRequest(
+            "messages is required"
+            if route.path is Endpoint.ANTHROPIC_MESSAGES
+            else "[] is too short - 'messages'"
+        )
 
 
 def messages_of(body: Body) -> list[Body]:
-    """The messages of a chat body, none if absent. Raises BadRequest where they are too many or not an array of objects."""
+    """The messages of a chat body, none if absent.
+
+    Raises BadRequest where they are too many or not an array of objects.
+    """
     _check_count(body.array("messages"), "messages")
     return body.objects("messages")
 
@@ -427,7 +541,9 @@ def _check_input(route: Route, given: JsonValue) -> None:
         raise BadRequest("invalid input")
     items = given if isinstance(given, list) else []
     _check_count(items, "inputs")
-    if route.kind == "embed" and not (isinstance(given, str | list | None) and all(isinstance(item, str) for item in items)):
+    if route.kind == "embed" and not (
+        isinstance(given, str | list | None) and all(isinstance(item, str) for item in items)
+    ):
         raise BadRequest(INVALID_INPUT)
 
 

@@ -1,4 +1,7 @@
-"""Which addresses there are, and what each of them speaks. Source: Ollama's server/routes.go, its OpenAI and Anthropic layers."""
+"""Which addresses there are, and what each of them speaks.
+
+Source: Ollama's server/routes.go, its OpenAI and Anthropic layers.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ class Route:
     """One inference address; always POST.
 
     Attributes:
-        kind: GENERATE or EMBED; a body can turn GENERATE into LOAD or UNLOAD.
-        name: what Ollama calls its request.
-        limit_field: where a body limits the output; empty for native routes, which have `options.num_predict`, and for embeddings.
+        kind: GENERATE or EMBED; a body can turn GENERATE into LOAD or UNLOAD. name: what Ollama
+        calls its request. limit_field: where a body limits the output; empty for native routes,
+        which have `options.num_predict`, and for embeddings.
     """
 
     path: Endpoint
@@ -52,7 +55,9 @@ _ROUTES = (
     Route(Endpoint.OPENAI_RESPONSES, "openai", "generate", "ResponsesRequest", "max_output_tokens"),
     Route(Endpoint.ANTHROPIC_MESSAGES, "anthropic", "generate", "MessagesRequest", "max_tokens"),
 )
-INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType({route.path.value: route for route in _ROUTES})
+INFERENCE_ROUTES: Mapping[str, Route] = MappingProxyType(
+    {route.path.value: route for route in _ROUTES}
+)
 """Inference routes by path."""
 
 
@@ -95,7 +100,9 @@ COUNT_TOKENS_PATH = "/v1/messages/count_tokens"
 
 
 def dialect_of(path: str) -> Dialect:
-    """The dialect whose error shape a caller of `path` expects, for any path whatever; Hearth's own pages use the native shape."""
+    """The dialect whose error shape a caller of `path` expects, for any path whatever; Hearth's own
+    pages use the native shape.
+    """
     if path == Endpoint.ANTHROPIC_MESSAGES or path.startswith("/v1/messages/"):
         return "anthropic"
     return "openai" if path == "/v1" or path.startswith("/v1/") else "ollama"

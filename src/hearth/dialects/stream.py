@@ -1,12 +1,16 @@
-"""How an answer ends, what it reports of itself, and the signs of life in it while its caller waits, in each dialect.
+"""How an answer ends, what it reports of itself, and the signs of life in it while its caller
+waits, in each dialect.
 
-Status and HTTP framing do not say whether a stream is whole: Ollama ends streams cleanly in the middle of an answer, so one without its
-dialect's terminator is truncated. Nothing is parsed while a stream runs. Lines end at LF only: U+2028, U+0085 and CR are text.
+Status and HTTP framing do not say whether a stream is whole: Ollama ends streams cleanly in the
+middle of an answer, so one without its dialect's terminator is truncated. Nothing is parsed while a
+stream runs. Lines end at LF only: U+2028, U+0085 and CR are text.
 
-A waiting caller is sent what official clients read over: OpenAI SSE a comment, Anthropic its `ping` event, Ollama a line with empty
-content. Clients that count nothing but events are sent events: a Responses stream begins and says that it is in progress, Claude Code gets
-`message_start` and `message_delta` without a reason to stop. The model server's own beginning is left out then, and its events are numbered
-after those that were sent. A sign may only be sent between frames, and it starts the answer: from then on there is no status to choose.
+A waiting caller is sent what official clients read over: OpenAI SSE a comment, Anthropic its `ping`
+event, Ollama a line with empty content. Clients that count nothing but events are sent events: a
+Responses stream begins and says that it is in progress, Claude Code gets `message_start` and
+`message_delta` without a reason to stop. The model server's own beginning is left out then, and its
+events are numbered after those that were sent. A sign may only be sent between frames, and it
+starts the answer: from then on there is no status to choose.
 """
 
 from __future__ import annotations
@@ -22,18 +26,29 @@ from hearth.errors import BackendProtocolError, HearthError, ProxyFailed
 from hearth.types import MIB, NO_USAGE, BackendCall, Completion, Headers, Usage, value
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
-"""Longest line that is understood: the last line of a long native answer lists its whole context, some 8 bytes per token."""
+"""Longest line that is understood: the last line of a long native answer lists its whole context,
+some 8 bytes per token.
+"""
 
 _TRIM_AT_BYTES = 64 * 1024
 _KEPT_LINES = 16
-"""The terminator and the usage of every dialect lie within the last five frames of at most three lines each."""
+"""The terminator and the usage of every dialect lie within the last five frames of at most three
+lines each.
+"""
 
 MOST_TOKENS, MOST_NANOSECONDS = 10**9, 10**15
-"""Of one answer (11 days). What reports more reports nothing: it would spoil what is learned of the model, and no database holds it."""
+"""Of one answer (11 days).
+
+What reports more reports nothing: it would spoil what is learned of the model, and no database
+holds it.
+"""
 _EMBED_TAIL_BYTES = 512
 _EMBED_TOKENS = re.compile(rb'"(?:prompt_eval_count|prompt_tokens)":\s*([0-9]{1,9})(?![0-9])')
 _QUOTED_CHARS = 200
-_RUNNER_DIED = ("an error was encountered while running the model", "model runner has unexpectedly stopped")
+_RUNNER_DIED = (
+    "an error was encountered while running the model",
+    "model runner has unexpectedly stopped",
+)
 _OF_PROXIES = frozenset({502, 503, 504})
 _RESPONSES_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
@@ -102,7 +117,9 @@ class DeathNotice:
 
 
 class StreamTail:
-    """The end of one stream; `feed` every chunk, then ask for the `ending`, once: that parses the last lines."""
+    """The end of one stream; `feed` every chunk, then ask for the `ending`, once: that parses the
+    last lines.
+    """
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -113,7 +130,9 @@ class StreamTail:
         """Add the next bytes, cut anywhere."""
         self._tail += chunk
         if len(self._tail) > self._trim_at_bytes:
-            self._tail = bytearray(b"\n".join(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :]))[-LINE_CAP_BYTES:]
+            self._tail = bytearray(
+                b"\n".join(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :])
+            )[-LINE_CAP_BYTES:]
             self._trim_at_bytes = max(_TRIM_AT_BYTES, 2 * len(self._tail))
 
     def ending(self) -> Ending:
@@ -145,21 +164,28 @@ class StreamTail:
 
     def _frames(self) -> list[bytes]:
         """The payloads of the last lines, latest first."""
-        lines = [line.strip() for line in reversed(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :])]
+        lines = [
+            line.strip()
+            for line in reversed(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :])
+        ]
         if self._route.dialect == "ollama":
             return [bytes(line) for line in lines if line]
         return [bytes(line[5:].strip()) for line in lines if line.startswith(b"data:")]
 
 
 def read_whole(route: Route, body: bytes) -> Ending:
-    """Read an answer that came in one piece. One that the model server broke off says so only by an absence. Source: recordings of Ollama
-    after more than 30 equal tokens: 200 with `"done":false`, or a choice without `finish_reason`."""
+    """Read an answer that came in one piece. One that the model server broke off says so only by an
+    absence. Source: recordings of Ollama after more than 30 equal tokens: 200 with `"done":false`,
+    or a choice without `finish_reason`.
+    """
     if route.kind == "embed":
         found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
         usage = NO_USAGE if found is None else Usage(prompt_tokens=int(found.group(1)))
         return Ending(complete=True, reported_error=False, usage=usage)
     said = _object(body)
-    return Ending(complete=_is_complete(route, said), reported_error=False, usage=_usage(route, said))
+    return Ending(
+        complete=_is_complete(route, said), reported_error=False, usage=_usage(route, said)
+    )
 
 
 def _is_complete(route: Route, said: JsonObject) -> bool:
@@ -188,7 +214,9 @@ def _usage(route: Route, said: JsonObject) -> Usage:
 
 
 def native_usage(said: JsonObject) -> Usage:
-    """Counters and timings of a native answer; absent keys are None, though Ollama also omits zeros."""
+    """Counters and timings of a native answer; absent keys are None, though Ollama also omits
+    zeros.
+    """
     return Usage(
         prompt_tokens=count_in(said, "prompt_eval_count"),
         output_tokens=count_in(said, "eval_count"),
@@ -210,8 +238,9 @@ def _seconds(fields: JsonObject, name: str) -> float | None:
 
 
 def _object(data: bytes) -> JsonObject:
-    """Ollama's own words need none of the care that a caller's need, but for their length: an answer may
-    list 20 log probabilities for each token."""
+    """Ollama's own words need none of the care that a caller's need, but for their length: an
+    answer may list 20 log probabilities for each token.
+    """
     if len(data) > LARGE_BYTES:
         return object_in(data)
     try:
@@ -222,9 +251,16 @@ def _object(data: bytes) -> JsonObject:
 
 
 def completion_call(
-    prompt_json: bytes, model: str, max_tokens: int | None, *, json_mode: bool = False, num_ctx: int | None = None
+    prompt_json: bytes,
+    model: str,
+    max_tokens: int | None,
+    *,
+    json_mode: bool = False,
+    num_ctx: int | None = None,
 ) -> BackendCall:
-    """The `/api/generate` call for one whole answer to a prompt that is JSON already; `json_mode` has Ollama force well-formed JSON."""
+    """The `/api/generate` call for one whole answer to a prompt that is JSON already; `json_mode`
+    has Ollama force well-formed JSON.
+    """
     request: JsonObject = {"model": model, "stream": False}
     if json_mode:
         request["format"] = "json"
@@ -233,12 +269,19 @@ def completion_call(
     if options:
         request["options"] = options
     body = b'{"prompt":%b,%b' % (prompt_json, encode(request)[1:])
-    return BackendCall(method="POST", path=Endpoint.GENERATE, headers=((b"content-type", b"application/json"),), body=body)
+    return BackendCall(
+        method="POST",
+        path=Endpoint.GENERATE,
+        headers=((b"content-type", b"application/json"),),
+        body=body,
+    )
 
 
 def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
-    """The answer to `completion_call`; counters that Ollama left out are 0. Raises BackendProtocolError: not JSON, not an answer, an
-    error, or an answer cut off before its end (`done` false)."""
+    """The answer to `completion_call`; counters that Ollama left out are 0. Raises
+    BackendProtocolError: not JSON, not an answer, an error, or an answer cut off before its end
+    (`done` false).
+    """
     try:
         said = decode(body)
     except GoJsonError as error:
@@ -252,12 +295,18 @@ def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
         raise BackendProtocolError("the model server ended the answer early")
     usage = native_usage(said)
     return Completion(
-        output=output, model=model, tokens_in=usage.prompt_tokens or 0, tokens_out=usage.output_tokens or 0, latency_ms=latency_ms
+        output=output,
+        model=model,
+        tokens_in=usage.prompt_tokens or 0,
+        tokens_out=usage.output_tokens or 0,
+        latency_ms=latency_ms,
     )
 
 
 def error_text(body: bytes) -> str:
-    """What an error answer of any dialect says, shortened; "no reason given" where it says nothing readable."""
+    """What an error answer of any dialect says, shortened; "no reason given" where it says nothing
+    readable.
+    """
     try:
         said = decode(body)
     except GoJsonError:
@@ -269,8 +318,13 @@ def error_text(body: bytes) -> str:
 
 
 def proxy_failure(status: int, headers: Headers) -> HearthError | None:
-    """The error of a proxy that found no model server behind it. The model server's own errors are JSON, a proxy's are a page or empty."""
-    if status not in _OF_PROXIES or dict(headers).get(b"content-type", b"").lower().startswith(b"application/json"):
+    """The error of a proxy that found no model server behind it.
+
+    The model server's own errors are JSON, a proxy's are a page or empty.
+    """
+    if status not in _OF_PROXIES or dict(headers).get(b"content-type", b"").lower().startswith(
+        b"application/json"
+    ):
         return None
     failed = ProxyFailed(f"A proxy before the model server answered {status} in its place.")
     failed.status = status
@@ -278,23 +332,33 @@ def proxy_failure(status: int, headers: Headers) -> HearthError | None:
 
 
 def runner_died(error: str) -> bool:
-    """Whether an error says that the process of the model ended at its work. Ollama starts another one for the next request."""
+    """Whether an error says that the process of the model ended at its work.
+
+    Ollama starts another one for the next request.
+    """
     return error.startswith(_RUNNER_DIED)
 
 
 def empty_reply(route: Route, model: str, wall_s: float, done_reason: str) -> bytes:
-    """What Ollama answers on `route` (chat or generate) where nothing is to be generated; `wall_s`: seconds since 1970."""
+    """What Ollama answers on `route` (chat or generate) where nothing is to be generated; `wall_s`:
+    seconds since 1970.
+    """
     line = NativeWriter(model, chat=route.path is Endpoint.CHAT).line(wall_s)
     return encode(line | {"done": True, "done_reason": done_reason})
 
 
 _COMMENT = b": waiting\n\n"
 _PING = b'event: ping\ndata: {"type": "ping"}\n\n'
-_ENDED = re.compile(rb"^event: ?(?:message_delta|message_stop|response\.(?:completed|incomplete|failed)|error)$", re.MULTILINE)
+_ENDED = re.compile(
+    rb"^event: ?(?:message_delta|message_stop|response\.(?:completed|incomplete|failed)|error)$",
+    re.MULTILINE,
+)
 """After these nothing may follow that says the answer goes on."""
 _END = b"\n\n"
 _KEPT_BYTES = MIB
-"""Of a stream's beginning and of its last frames; where they are longer, nothing is learned from them."""
+"""Of a stream's beginning and of its last frames; where they are longer, nothing is learned from
+them.
+"""
 _OPENINGS = ("response.created", "response.in_progress", "message_start")
 
 
@@ -309,21 +373,36 @@ class Signs:
     """The signs of life of one stream, and what of the model server's stream fits after them.
 
     Args:
-        model: as the caller wrote it; name: what the ids of an answer that begins with a sign end with.
-        user_agent: what the client says it is.
+        model: as the caller wrote it; name: what the ids of an answer that begins with a sign end
+        with. user_agent: what the client says it is.
     """
 
-    __slots__ = ("_first", "_frames", "_last", "_model", "_name", "_number", "_response", "_route", "_wants_events")
+    __slots__ = (
+        "_first",
+        "_frames",
+        "_last",
+        "_model",
+        "_name",
+        "_number",
+        "_response",
+        "_route",
+        "_wants_events",
+    )
 
     def __init__(self, route: Route, model: str, name: str, user_agent: str) -> None:
         self._route = route
         self._model = model
         self._name = name
-        # Codex and Claude Code give up after 300 s without an event. Codex sees no comments, and Claude Code's library shows it no pings.
-        is_claude_code = route.path is Endpoint.ANTHROPIC_MESSAGES and user_agent.startswith("claude-cli/")
+        # Codex and Claude Code give up after 300 s without an event. Codex sees no comments, and
+        # Claude Code's library shows it no pings.
+        is_claude_code = route.path is Endpoint.ANTHROPIC_MESSAGES and user_agent.startswith(
+            "claude-cli/"
+        )
         self._wants_events = is_claude_code or route.path is Endpoint.OPENAI_RESPONSES
         self._first = self._last = b""
-        """The caller's first whole frames, and its last ones, as they came together; `_last` is empty before the first byte only."""
+        """The caller's first whole frames, and its last ones, as they came together; `_last` is
+        empty before the first byte only.
+        """
         self._number = 0
         self._response: JsonObject = {}
         self._frames: WholeFrames | None = None
@@ -332,7 +411,9 @@ class Signs:
         """The caller has been sent this of the answer."""
         if self._wants_events:
             whole = self._last.endswith(_END)
-            self._last = (b"".join(sent if whole else (self._last, *sent)) or self._last)[:_KEPT_BYTES]
+            self._last = (b"".join(sent if whole else (self._last, *sent)) or self._last)[
+                :_KEPT_BYTES
+            ]
             self._first = self._first or (self._last if self._last.endswith(_END) else b"")
 
     def sign(self, wall_s: float) -> bytes:
@@ -363,8 +444,13 @@ class Signs:
         return opening + self._event("response.in_progress")
 
     def _read_on(self) -> bool:
-        """Learn from the stream that the caller has the beginning of how to go on with it; False where that is not to be seen."""
-        first, last = ([frame.fields for frame in frames_in(self._route, sent)] or [{}] for sent in (self._first, self._last))
+        """Learn from the stream that the caller has the beginning of how to go on with it; False
+        where that is not to be seen.
+        """
+        first, last = (
+            [frame.fields for frame in frames_in(self._route, sent)] or [{}]
+            for sent in (self._first, self._last)
+        )
         response, number = first[0].get("response"), last[-1].get("sequence_number")
         if not isinstance(response, dict) or not isinstance(number, int):
             return False
@@ -376,14 +462,29 @@ class Signs:
         return event({"response": self._response, "sequence_number": number, "type": kind})
 
     def _delta(self) -> bytes:
-        """Says nothing that lasts: an empty block of text would, and no such block may be sent back in the next turn."""
-        told: JsonObject = {"delta": {"stop_reason": None, "stop_sequence": None}, "usage": {"output_tokens": 0}}
+        """Says nothing that lasts: an empty block of text would, and no such block may be sent back
+        in the next turn.
+        """
+        told: JsonObject = {
+            "delta": {"stop_reason": None, "stop_sequence": None},
+            "usage": {"output_tokens": 0},
+        }
         delta = event({"type": "message_delta", **told})
         if self._last or self._frames is not None:
             return delta
         self._frames = WholeFrames(self._route)
-        message: JsonObject = {"id": f"msg_{self._name}", "type": "message", "role": "assistant", "model": self._model, "content": []}
-        rest: JsonObject = {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 0, "output_tokens": 0}}
+        message: JsonObject = {
+            "id": f"msg_{self._name}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+        }
+        rest: JsonObject = {
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": 0, "output_tokens": 0},
+        }
         return event({"type": "message_start", "message": message | rest}) + delta
 
     def _fitted(self, raw: bytes) -> bytes:
@@ -395,13 +496,31 @@ class Signs:
         number, self._number = self._number, self._number + 1
         response, told = frame.fields.get("response"), {**frame.fields, "sequence_number": number}
         if isinstance(response, dict):
-            told["response"] = response | {name: self._response[name] for name in ("id", "created_at") if name in self._response}
+            told["response"] = response | {
+                name: self._response[name]
+                for name in ("id", "created_at")
+                if name in self._response
+            }
         return frame.saying(told).raw
 
 
 def _response(response_id: str, model: str, created_at: int) -> JsonObject:
     """A response of which nothing is there yet: what OpenAI's reference requires of one."""
-    known: JsonObject = {"created_at": created_at, "id": response_id, "model": model, "object": "response", "status": "in_progress"}
-    known |= {"metadata": {}, "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-    known |= dict.fromkeys(("error", "incomplete_details", "instructions", "temperature", "top_p", "usage"))
+    known: JsonObject = {
+        "created_at": created_at,
+        "id": response_id,
+        "model": model,
+        "object": "response",
+        "status": "in_progress",
+    }
+    known |= {
+        "metadata": {},
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+    known |= dict.fromkeys(
+        ("error", "incomplete_details", "instructions", "temperature", "top_p", "usage")
+    )
     return {name: known[name] for name in sorted(known)}

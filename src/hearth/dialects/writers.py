@@ -1,7 +1,7 @@
 """An answer in each dialect as Ollama writes it: one JSON object, or a stream frame by frame.
 
-Key order, omission of zeros and grouping into frames are those of ollama/ollama v0.33.0-rc2: `api/types.go`, `openai/openai.go`,
-`openai/responses.go`, `anthropic/anthropic.go`.
+Key order, omission of zeros and grouping into frames are those of ollama/ollama v0.33.0-rc2:
+`api/types.go`, `openai/openai.go`, `openai/responses.go`, `anthropic/anthropic.go`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from hearth.types import value
 
 @value
 class Text:
-    """A piece of the answer, or of the thinking before it; `logprobs` are its tokens' entries where the caller asked for them."""
+    """A piece of the answer, or of the thinking before it; `logprobs` are its tokens' entries where
+    the caller asked for them.
+    """
 
     text: str
     thinking: bool = False
@@ -29,7 +31,9 @@ class Text:
 
 @value
 class ToolCall:
-    """A whole tool call; `arguments` is None where `written`, what the model wrote, is not a JSON object: it was cut off."""
+    """A whole tool call; `arguments` is None where `written`, what the model wrote, is not a JSON
+    object: it was cut off.
+    """
 
     call_id: str
     name: str
@@ -50,8 +54,8 @@ class Generation:
     """A whole answer, in the words of no dialect.
 
     Attributes:
-        reason: why it ended: `stop`, `length` or `refusal`; None where the model server broke it off without an end.
-        context: token numbers of the whole conversation (`/api/generate` only).
+        reason: why it ended: `stop`, `length` or `refusal`; None where the model server broke it
+        off without an end. context: token numbers of the whole conversation (`/api/generate` only).
         total_ns, load_ns, prompt_ns, output_ns: durations; 0 leaves the field out.
     """
 
@@ -76,7 +80,10 @@ class Generation:
 
 
 class Writer(ABC):
-    """One answer: either `say` every part and then `end`, or `whole`. `wall_s` is now, in seconds since 1970; an element is a frame."""
+    """One answer: either `say` every part and then `end`, or `whole`.
+
+    `wall_s` is now, in seconds since 1970; an element is a frame.
+    """
 
     def begin(self) -> list[bytes]:
         """The frames before the first part; again is harmless."""
@@ -108,16 +115,30 @@ class NativeWriter(Writer):
         self._calls = 0
 
     def line(self, wall_s: float, said: Sequence[Said] = ()) -> JsonObject:
-        """The first fields of an object, with these parts of the answer; calls that were cut off are left out."""
+        """The first fields of an object, with these parts of the answer; calls that were cut off
+        are left out.
+        """
         thinking = _text(said, thinking=True)
-        content: JsonObject = {"content" if self._chat else "response": _text(said), **({"thinking": thinking} if thinking else {})}
+        content: JsonObject = {
+            "content" if self._chat else "response": _text(said),
+            **({"thinking": thinking} if thinking else {}),
+        }
         if self._chat:
             whole = [one for one in said if isinstance(one, ToolCall) and one.arguments is not None]
             calls: list[JsonValue] = [
-                {"id": call.call_id, "function": {"index": index, "name": call.name, "arguments": call.arguments}}
+                {
+                    "id": call.call_id,
+                    "function": {"index": index, "name": call.name, "arguments": call.arguments},
+                }
                 for index, call in enumerate(whole, self._calls)
             ]
-            content = {"message": {"role": "assistant", **content, **({"tool_calls": calls} if calls else {})}}
+            content = {
+                "message": {
+                    "role": "assistant",
+                    **content,
+                    **({"tool_calls": calls} if calls else {}),
+                }
+            }
         return {"model": self._model, "created_at": rfc3339(wall_s), **content}
 
     def say(self, said: Said, wall_s: float) -> list[bytes]:
@@ -134,7 +155,9 @@ class NativeWriter(Writer):
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
         line, logprobs = self.line(wall_s, done.said), _logprobs(done.said)
-        return line | ({"done": False} | logprobs if done.reason is None else _ending(done, logprobs))
+        return line | (
+            {"done": False} | logprobs if done.reason is None else _ending(done, logprobs)
+        )
 
 
 def _logprobs(said: Sequence[Said]) -> JsonObject:
@@ -143,7 +166,11 @@ def _logprobs(said: Sequence[Said]) -> JsonObject:
 
 
 def _ending(done: Generation, logprobs: JsonObject) -> JsonObject:
-    ending: JsonObject = {"done": True, "done_reason": done.reason, **({"context": [*done.context]} if done.context else {})}
+    ending: JsonObject = {
+        "done": True,
+        "done_reason": done.reason,
+        **({"context": [*done.context]} if done.context else {}),
+    }
     timings: JsonObject = {
         "total_duration": done.total_ns,
         "load_duration": done.load_ns,
@@ -156,12 +183,26 @@ def _ending(done: Generation, logprobs: JsonObject) -> JsonObject:
 
 
 class OpenAiWriter(Writer):
-    """`/v1/chat/completions`, or with `chat=False` `/v1/completions`; `name` is what its id ends with."""
+    """`/v1/chat/completions`, or with `chat=False` `/v1/completions`; `name` is what its id ends
+    with.
+    """
 
-    def __init__(self, name: str, model: str, *, chat: bool, created_wall_s: float, made_by: str, include_usage: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        *,
+        chat: bool,
+        created_wall_s: float,
+        made_by: str,
+        include_usage: bool,
+    ) -> None:
         self._chat = chat
         self._include_usage = include_usage
-        self._id, self._created = f"chatcmpl-{name}" if chat else f"cmpl-{name}", int(created_wall_s)
+        self._id, self._created = (
+            f"chatcmpl-{name}" if chat else f"cmpl-{name}",
+            int(created_wall_s),
+        )
         self._made_by: JsonObject = {"model": model, "system_fingerprint": made_by}
         self._begun = False
         self._calls = 0
@@ -173,7 +214,9 @@ class OpenAiWriter(Writer):
             return [_data(self._chunk({"content": "", "tool_calls": [_function(said, index)]}))]
         if said.thinking and not self._chat:  # a text completion has no place for thoughts
             return []
-        delta: JsonObject = {"content": "", "reasoning": said.text} if said.thinking else {"content": said.text}
+        delta: JsonObject = (
+            {"content": "", "reasoning": said.text} if said.thinking else {"content": said.text}
+        )
         return [_data(self._chunk(delta, said=said))]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
@@ -192,29 +235,72 @@ class OpenAiWriter(Writer):
         del wall_s
         text: JsonObject = {"text": done.text, "index": 0, "finish_reason": _finish_reason(done)}
         head = self._head("chat.completion") | self._made_by
-        return head | {"choices": [self._choice(done) if self._chat else text], "usage": _usage(done)}
+        return head | {
+            "choices": [self._choice(done) if self._chat else text],
+            "usage": _usage(done),
+        }
 
     def _head(self, chat_object: str) -> JsonObject:
-        return {"id": self._id, "object": chat_object if self._chat else "text_completion", "created": self._created}
+        return {
+            "id": self._id,
+            "object": chat_object if self._chat else "text_completion",
+            "created": self._created,
+        }
 
     def _choice(self, done: Generation) -> JsonObject:
-        thinking, calls = _text(done.said, thinking=True), [_function(call, index) for index, call in enumerate(done.calls)]
-        message: JsonObject = {"role": "assistant", "content": done.text, **({"reasoning": thinking} if thinking else {})}
+        thinking, calls = (
+            _text(done.said, thinking=True),
+            [_function(call, index) for index, call in enumerate(done.calls)],
+        )
+        message: JsonObject = {
+            "role": "assistant",
+            "content": done.text,
+            **({"reasoning": thinking} if thinking else {}),
+        }
         message |= {"tool_calls": [*calls]} if calls else {}
-        return {"index": 0, "message": message, "finish_reason": _finish_reason(done), **_openai_logprobs(done.said)}
+        return {
+            "index": 0,
+            "message": message,
+            "finish_reason": _finish_reason(done),
+            **_openai_logprobs(done.said),
+        }
 
-    def _chunk(self, delta: JsonObject | None = None, *, reason: str | None = None, said: Text | None = None) -> JsonObject:
+    def _chunk(
+        self,
+        delta: JsonObject | None = None,
+        *,
+        reason: str | None = None,
+        said: Text | None = None,
+    ) -> JsonObject:
         """One chunk; without a delta one without choices. The first delta names the role."""
         head = self._head("chat.completion.chunk")
         if delta is None:
-            return head | self._made_by | {"choices": []} if self._chat else head | {"choices": []} | self._made_by
+            return (
+                head | self._made_by | {"choices": []}
+                if self._chat
+                else head | {"choices": []} | self._made_by
+            )
         if not self._chat:
-            choice: JsonObject = {"text": delta.get("content", ""), "index": 0, "finish_reason": reason}
-            zero: JsonObject = {"usage": _usage(Generation(said=(), reason=None))} if self._include_usage else {}
+            choice: JsonObject = {
+                "text": delta.get("content", ""),
+                "index": 0,
+                "finish_reason": reason,
+            }
+            zero: JsonObject = (
+                {"usage": _usage(Generation(said=(), reason=None))} if self._include_usage else {}
+            )
             return head | {"choices": [choice]} | self._made_by | zero
         begun, self._begun = self._begun, True
-        choice = {"index": 0, "delta": delta if begun else {"role": "assistant", **delta}, "finish_reason": reason}
-        return head | self._made_by | {"choices": [choice | _openai_logprobs(() if said is None else (said,))]}
+        choice = {
+            "index": 0,
+            "delta": delta if begun else {"role": "assistant", **delta},
+            "finish_reason": reason,
+        }
+        return (
+            head
+            | self._made_by
+            | {"choices": [choice | _openai_logprobs(() if said is None else (said,))]}
+        )
 
 
 def _data(fields: JsonObject) -> bytes:
@@ -246,10 +332,9 @@ class ResponsesWriter(Writer):
     """`/v1/responses`: numbered events, which are maps in Go, so that their keys come out sorted.
 
     Args:
-        name: what the ids of its items end with.
-        response: the response in progress.
-        items: what was finished before.
-        incomplete: which reasons of an end the response calls incomplete, and how; Ollama knows none.
+        name: what the ids of its items end with. response: the response in progress. items: what
+        was finished before. incomplete: which reasons of an end the response calls incomplete, and
+        how; Ollama knows none.
     """
 
     def __init__(
@@ -268,7 +353,11 @@ class ResponsesWriter(Writer):
         """The texts of the message that is open, if one is."""
 
     def begin(self) -> list[bytes]:
-        return [] if self._number else [self._event(name, response=self._response) for name in ("created", "in_progress")]
+        return (
+            []
+            if self._number
+            else [self._event(name, response=self._response) for name in ("created", "in_progress")]
+        )
 
     def say(self, said: Said, wall_s: float) -> list[bytes]:
         del wall_s
@@ -278,7 +367,10 @@ class ResponsesWriter(Writer):
             return []
         opened = [*self.begin(), *([] if self._open else self._open_message())]
         self._texts.append(said.text)
-        return [*opened, self._event("output_text.delta", **self._place(), delta=said.text, logprobs=[])]
+        return [
+            *opened,
+            self._event("output_text.delta", **self._place(), delta=said.text, logprobs=[]),
+        ]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         begun = self.begin()
@@ -297,7 +389,13 @@ class ResponsesWriter(Writer):
 
     def _open_message(self) -> list[bytes]:
         self._open, self._texts = True, []
-        item: JsonObject = {"content": [], "id": self._message_id(), "role": "assistant", "status": "in_progress", "type": "message"}
+        item: JsonObject = {
+            "content": [],
+            "id": self._message_id(),
+            "role": "assistant",
+            "status": "in_progress",
+            "type": "message",
+        }
         return [
             self._event("output_item.added", item=item, output_index=len(self._items)),
             self._event("content_part.added", **self._place(), part=_part("")),
@@ -307,7 +405,12 @@ class ResponsesWriter(Writer):
         if not self._open:
             return []
         text, place, index = "".join(self._texts), self._place(), len(self._items)
-        head: JsonObject = {"id": self._message_id(), "type": "message", "status": "completed", "role": "assistant"}
+        head: JsonObject = {
+            "id": self._message_id(),
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+        }
         item: JsonObject = head | {"content": [_part(text)]}
         self._open = False
         self._items.append(item)
@@ -319,13 +422,29 @@ class ResponsesWriter(Writer):
 
     def _call(self, call: ToolCall) -> list[bytes]:
         index, arguments, item_id = len(self._items), call.arguments_text, f"fc_{call.call_id}"
-        head: JsonObject = {"id": item_id, "type": "function_call", "status": "in_progress", "call_id": call.call_id, "name": call.name}
+        head: JsonObject = {
+            "id": item_id,
+            "type": "function_call",
+            "status": "in_progress",
+            "call_id": call.call_id,
+            "name": call.name,
+        }
         done = head | {"status": "completed", "arguments": arguments}
         self._items.append(done)
         return [
             self._event("output_item.added", item=head | {"arguments": ""}, output_index=index),
-            self._event("function_call_arguments.delta", delta=arguments, item_id=item_id, output_index=index),
-            self._event("function_call_arguments.done", arguments=arguments, item_id=item_id, output_index=index),
+            self._event(
+                "function_call_arguments.delta",
+                delta=arguments,
+                item_id=item_id,
+                output_index=index,
+            ),
+            self._event(
+                "function_call_arguments.done",
+                arguments=arguments,
+                item_id=item_id,
+                output_index=index,
+            ),
             self._event("output_item.done", item=done, output_index=index),
         ]
 
@@ -356,8 +475,12 @@ class ResponsesWriter(Writer):
         return self._response | ended | {"output": self._items, "usage": usage}
 
 
-def response_in_progress(name: str, model: str, asked: Mapping[str, JsonValue], created_wall_s: float) -> JsonObject:
-    """Keys in Go's order; `asked` are the fields of the request that it repeats (`RESPONSE_REPEATS`)."""
+def response_in_progress(
+    name: str, model: str, asked: Mapping[str, JsonValue], created_wall_s: float
+) -> JsonObject:
+    """Keys in Go's order; `asked` are the fields of the request that it repeats
+    (`RESPONSE_REPEATS`).
+    """
     text = asked.get("text")
     wanted = text.get("format") if isinstance(text, dict) else None
     top_p, temperature = asked.get("top_p"), asked.get("temperature")
@@ -411,31 +534,51 @@ RESPONSE_REPEATS = ("instructions", "tools", "text", "temperature", "top_p", "ma
 
 
 class MessagesWriter(Writer):
-    """`/v1/messages`; `estimated_tokens` is what the first event gives as the size of the prompt."""
+    """`/v1/messages`; `estimated_tokens` is what the first event gives as the size of the
+    prompt.
+    """
 
     def __init__(self, message_id: str, model: str, *, estimated_tokens: int) -> None:
-        self._message: JsonObject = {"id": message_id, "type": "message", "role": "assistant", "model": model, "content": []}
+        self._message: JsonObject = {
+            "id": message_id,
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+        }
         usage: JsonObject = {"input_tokens": estimated_tokens, "output_tokens": 0}
-        self._start: JsonObject | None = {"type": "message_start", "message": self._message | {"usage": usage}}
+        self._start: JsonObject | None = {
+            "type": "message_start",
+            "message": self._message | {"usage": usage},
+        }
         self._open: str | None = None
         self._index = -1
 
     def say(self, said: Said, wall_s: float) -> list[bytes]:
         del wall_s
         if isinstance(said, ToolCall):
-            opened = self._open_block({"type": "tool_use", "id": said.call_id, "name": said.name, "input": {}})
+            opened = self._open_block(
+                {"type": "tool_use", "id": said.call_id, "name": said.name, "input": {}}
+            )
             delta: JsonObject = {"type": "input_json_delta", "partial_json": said.arguments_text}
         else:
             kind = _block_type(said)
             opened = [] if self._open == kind else self._open_block({"type": kind, kind: ""})
             delta = {"type": f"{kind}_delta", kind: said.text}
-        return [*opened, event({"type": "content_block_delta", "index": self._index, "delta": delta})]
+        return [
+            *opened,
+            event({"type": "content_block_delta", "index": self._index, "delta": delta}),
+        ]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         del wall_s
         if done.reason is None:
             return []
-        delta: JsonObject = {"type": "message_delta", "delta": _stop_reason(done), "usage": _anthropic_usage(done)}
+        delta: JsonObject = {
+            "type": "message_delta",
+            "delta": _stop_reason(done),
+            "usage": _anthropic_usage(done),
+        }
         return [*self._begin(), *self._close_block(), event(delta), event({"type": "message_stop"})]
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
@@ -444,10 +587,27 @@ class MessagesWriter(Writer):
         for kind, said in groupby(done.said, _block_type):
             if kind == "tool_use":
                 calls = [call for call in said if isinstance(call, ToolCall)]
-                content += [{"type": kind, "id": call.call_id, "name": call.name, "input": call.arguments or {}} for call in calls]
+                content += [
+                    {
+                        "type": kind,
+                        "id": call.call_id,
+                        "name": call.name,
+                        "input": call.arguments or {},
+                    }
+                    for call in calls
+                ]
             else:
-                content.append({"type": kind, kind: "".join([one.text for one in said if isinstance(one, Text)])})
-        return self._message | {"content": content, **_stop_reason(done), "usage": _anthropic_usage(done)}
+                content.append(
+                    {
+                        "type": kind,
+                        kind: "".join([one.text for one in said if isinstance(one, Text)]),
+                    }
+                )
+        return self._message | {
+            "content": content,
+            **_stop_reason(done),
+            "usage": _anthropic_usage(done),
+        }
 
     def _begin(self) -> list[bytes]:
         start, self._start = self._start, None
@@ -456,11 +616,18 @@ class MessagesWriter(Writer):
     def _open_block(self, block: JsonObject) -> list[bytes]:
         before = [*self._begin(), *self._close_block()]
         self._open, self._index = str(block["type"]), self._index + 1
-        return [*before, event({"type": "content_block_start", "index": self._index, "content_block": block})]
+        return [
+            *before,
+            event({"type": "content_block_start", "index": self._index, "content_block": block}),
+        ]
 
     def _close_block(self) -> list[bytes]:
         was_open, self._open = self._open, None
-        return [] if was_open is None else [event({"type": "content_block_stop", "index": self._index})]
+        return (
+            []
+            if was_open is None
+            else [event({"type": "content_block_stop", "index": self._index})]
+        )
 
 
 def _block_type(said: Said) -> str:
@@ -468,7 +635,11 @@ def _block_type(said: Said) -> str:
 
 
 def _stop_reason(done: Generation) -> JsonObject:
-    return {"stop_reason": "tool_use" if done.calls else "max_tokens" if done.reason == "length" else "end_turn"}
+    return {
+        "stop_reason": (
+            "tool_use" if done.calls else "max_tokens" if done.reason == "length" else "end_turn"
+        )
+    }
 
 
 def _anthropic_usage(done: Generation) -> JsonObject:
@@ -480,18 +651,26 @@ def _text(said: Sequence[Said], *, thinking: bool = False) -> str:
 
 
 def nanoseconds(duration_s: float, *, step: int = 1) -> int:
-    """A positive whole number of nanoseconds, a multiple of `step`: Ollama omits zeros, and a finished phase is never zero long."""
+    """A positive whole number of nanoseconds, a multiple of `step`: Ollama omits zeros, and a
+    finished phase is never zero long.
+    """
     return max(step, int(duration_s * 1e9) // step * step)
 
 
 def rfc3339(wall_s: float) -> str:
-    """Seconds since 1970 as `2026-11-21T02:09:14.423976812Z`; up to nine decimals, without zeros at their end."""
+    """Seconds since 1970 as `2026-11-21T02:09:14.423976812Z`; up to nine decimals, without zeros at
+    their end.
+    """
     days, second = divmod(int(wall_s), 86_400)
     decimals = f".{int(wall_s % 1 * 1e9):09d}".rstrip("0").rstrip(".")
-    # The calendar repeats after 400 years of 146,097 days. Years begin in March here, so that leap days come last.
+    # The calendar repeats after 400 years of 146,097 days. Years begin in March here, so that leap
+    # days come last.
     era, day_of_era = divmod(days + 719_468, 146_097)
     year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
     day = day_of_era - (365 * year + year // 4 - year // 100)
     month = (5 * day + 2) // 153
-    date = f"{era * 400 + year + (month >= 10):04d}-{month + 3 if month < 10 else month - 9:02d}-{day - (153 * month + 2) // 5 + 1:02d}"
+    day -= (153 * month + 2) // 5 - 1
+    year += era * 400 + (month >= 10)
+    month += 3 if month < 10 else -9
+    date = f"{year:04d}-{month:02d}-{day:02d}"
     return f"{date}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}{decimals}Z"

@@ -1,8 +1,10 @@
-"""The scheduler of the emulated server: one loop loads, everybody else waits, a loaded model bypasses the queue.
+"""The scheduler of the emulated server: one loop loads, everybody else waits, a loaded model
+bypasses the queue.
 
-Mirrors ollama/ollama `server/sched.go` with its traps (a waiting eviction blocks every other load; an explicit keep_alive on the victim
-revives it; a caller that leaves during a load kills the load) and with those bugs of `quirks` that are switched on. A reply is paced by an
-absolute schedule, so a fast emulator is not limited by the resolution of timers.
+Mirrors ollama/ollama `server/sched.go` with its traps (a waiting eviction blocks every other load;
+an explicit keep_alive on the victim revives it; a caller that leaves during a load kills the load)
+and with those bugs of `quirks` that are switched on. A reply is paced by an absolute schedule, so a
+fast emulator is not limited by the resolution of timers.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from typing import NamedTuple
 
 from hearth.clock import Clock
 from hearth.dialects.writers import Said, Text
-from hearth.emulator.models import BUSY_TEXT, DIED_TEXT, GIB, Catalogue, EmulatedModel, Installed, OllamaError
+from hearth.emulator.models import (
+    BUSY_TEXT,
+    DIED_TEXT,
+    GIB,
+    Catalogue,
+    EmulatedModel,
+    Installed,
+    OllamaError,
+)
 from hearth.emulator.prompts import LoadKey
 from hearth.emulator.quirks import Faults
 
@@ -40,17 +50,21 @@ class Runner:
     digest: str
     key: LoadKey
     vram_bytes: int
-    keep_alive_s: float  # how long it stays after its last request; 0 marks it for eviction, infinity keeps it
+    # how long it stays after its last request; 0 marks it for eviction, infinity keeps it
+    keep_alive_s: float
     slots: asyncio.Semaphore
     slowdown: float  # how many times slower than the model's profile it runs
     expires_wall: float = 0.0  # refreshed only when the runner goes idle
     references: int = 0  # requests attached, waiting for a slot included
-    died: asyncio.Event = field(default_factory=asyncio.Event)  # its process has ended; nobody notices before the next request
+    # its process has ended; nobody notices before the next request
+    died: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
     evicting: bool = False  # another model waits for this one to go
     executions: int = 0  # requests that have held a slot and ended
-    orphans: int = 0  # prompts that are still read though their callers have left, each holding a slot
-    cached: deque[str] = field(default_factory=lambda: deque(maxlen=_CACHED_PROMPTS))  # what begins with one finds a warm prompt cache
+    # prompts that are still read though their callers have left, each holding a slot
+    orphans: int = 0
+    # what begins with one finds a warm prompt cache
+    cached: deque[str] = field(default_factory=lambda: deque(maxlen=_CACHED_PROMPTS))
 
     def reads(self, prompt: str) -> bool:
         """Whether the cache is warm for this prompt, which is in it from now on."""
@@ -69,7 +83,9 @@ class Runner:
 
 @dataclass(slots=True)
 class _SlotUse:
-    """What a request does with its slot: until when (monotonic) its prompt is read, and whether its caller is being sent pieces."""
+    """What a request does with its slot: until when (monotonic) its prompt is read, and whether its
+    caller is being sent pieces.
+    """
 
     reads_until: float = 0.0
     streams: bool = False
@@ -95,14 +111,14 @@ class Engine:
     """Runners, the loop that loads them, and what tests may look at. Must live on one event loop.
 
     Args:
-        profiles: installed models.
-        speed: divides every service time (load, unload, prompt, decode); keep_alive times are not scaled.
-        seed: makes ids and the seeds of requests without one repeatable; None is different on each run.
-        num_parallel: slots per model (OLLAMA_NUM_PARALLEL); max_queue: loads that may wait before 503 (OLLAMA_MAX_QUEUE).
-        max_loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS).
-        vram_gib: memory of the emulated card; 0 is a machine without one, and no limit.
-        quirks: known bugs of a real Ollama to show, each as `parse_quirk` reads it; raises `ConfigError`.
-        marked: say in each answer that it is made up, which is all that tells it from Ollama's.
+        profiles: installed models. speed: divides every service time (load, unload, prompt,
+        decode); keep_alive times are not scaled. seed: makes ids and the seeds of requests without
+        one repeatable; None is different on each run. num_parallel: slots per model
+        (OLLAMA_NUM_PARALLEL); max_queue: loads that may wait before 503 (OLLAMA_MAX_QUEUE).
+        max_loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS). vram_gib: memory of the
+        emulated card; 0 is a machine without one, and no limit. quirks: known bugs of a real Ollama
+        to show, each as `parse_quirk` reads it; raises `ConfigError`. marked: say in each answer
+        that it is made up, which is all that tells it from Ollama's.
     """
 
     def __init__(
@@ -125,7 +141,12 @@ class Engine:
         self.marked = marked
         self.rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
         self.faults = Faults(quirks, self.rng)
-        self._speed, self._num_parallel, self._max_loaded, self._vram_gib = speed, num_parallel, max_loaded, vram_gib
+        self._speed, self._num_parallel, self._max_loaded, self._vram_gib = (
+            speed,
+            num_parallel,
+            max_loaded,
+            vram_gib,
+        )
         # Ollama's tiers by total GPU memory (since v0.17).
         self.default_context_tokens = 4096 if vram_gib < 23 else 32768 if vram_gib < 47 else 262144
         self.max_concurrent = 0
@@ -153,7 +174,9 @@ class Engine:
 
     @property
     def loads(self) -> tuple[tuple[str, float], ...]:
-        """The latest completed loads, oldest first: model name with tag, and the instant on the monotonic clock."""
+        """The latest completed loads, oldest first: model name with tag, and the instant on the
+        monotonic clock.
+        """
         return tuple(self._loads)
 
     @property
@@ -178,8 +201,12 @@ class Engine:
         return sorted(self._loaded.values(), key=lambda runner: -runner.expires_wall)
 
     @asynccontextmanager
-    async def lease(self, installed: Installed, key: LoadKey, keep_alive_s: float | None) -> AsyncIterator[Runner]:
-        """A loaded runner for the time of the block; raises `OllamaError` 503 when too many loads wait."""
+    async def lease(
+        self, installed: Installed, key: LoadKey, keep_alive_s: float | None
+    ) -> AsyncIterator[Runner]:
+        """A loaded runner for the time of the block; raises `OllamaError` 503 when too many loads
+        wait.
+        """
         if self.faults.strikes("busy-503"):
             raise OllamaError(503, BUSY_TEXT)
         pending = _Pending(installed, key, keep_alive_s, asyncio.get_running_loop().create_future())
@@ -203,19 +230,23 @@ class Engine:
         *,
         dies_after: float = math.inf,
     ) -> tuple[float, float]:
-        """Read the prompt and say every piece when it is due, holding a slot until the last one has been taken.
+        """Read the prompt and say every piece when it is due, holding a slot until the last one has
+        been taken.
 
         Args:
-            pieces: each with the number of the token with which it is said, from 1.
-            say: takes a piece; None where the answer is sent whole at the end.
-            dies_after: pieces after which the runner's process ends, at the latest after the last; infinity for never.
+            pieces: each with the number of the token with which it is said, from 1. say: takes a
+            piece; None where the answer is sent whole at the end. dies_after: pieces after which
+            the runner's process ends, at the latest after the last; infinity for never.
 
-        Returns how long prompt and answer took, in seconds. Raises `OllamaError` 500 when the runner's process ends meanwhile.
+        Returns how long prompt and answer took, in seconds. Raises `OllamaError` 500 when the
+        runner's process ends meanwhile.
         """
         speed, model = self._speed / runner.slowdown, runner.model
         async with self._slot(runner) as use:
             began_at = self.clock.monotonic()
-            use.reads_until = first_at = began_at + prompt_tokens / model.prompt_tokens_per_s / speed
+            use.reads_until = first_at = (
+                began_at + prompt_tokens / model.prompt_tokens_per_s / speed
+            )
             await self._until(runner, first_at)
             spoke_at = self.clock.monotonic()
             token_s = 1 / model.decode_tokens_per_s / speed
@@ -278,7 +309,10 @@ class Engine:
             self._free_slot(runner)
 
     def expire(self, installed: Installed) -> None:
-        """Mark the model for unloading: now if idle, else after its last request. Nothing happens if it is not loaded."""
+        """Mark the model for unloading: now if idle, else after its last request.
+
+        Nothing happens if it is not loaded.
+        """
         runner = self._loaded.get(installed.model.weights)
         if runner is None:
             return
@@ -294,7 +328,9 @@ class Engine:
                 self._unload(runner)
 
     def kill_runner(self, model: str) -> None:
-        """End the process that runs `model` as a crash would: streams break off, and it stays listed until somebody needs it."""
+        """End the process that runs `model` as a crash would: streams break off, and it stays
+        listed until somebody needs it.
+        """
         weights = self.catalogue.require(model).model.weights
         if weights in self._loaded:
             self._loaded[weights].died.set()
@@ -328,7 +364,9 @@ class Engine:
         if runner.keep_alive_s <= 0:
             self._begin_unload(runner)
         elif runner.keep_alive_s != math.inf:
-            runner.timer = asyncio.get_running_loop().call_later(runner.keep_alive_s, self._begin_unload, runner)
+            runner.timer = asyncio.get_running_loop().call_later(
+                runner.keep_alive_s, self._begin_unload, runner
+            )
 
     async def _load_in_order(self) -> None:
         while True:
@@ -341,7 +379,9 @@ class Engine:
                 pending.answer.set_result(runner)
 
     async def _room_and_load(self, pending: _Pending) -> Runner | None:
-        """The runner that a request waits for, loaded once others have made room; None where its caller has left before."""
+        """The runner that a request waits for, loaded once others have made room; None where its
+        caller has left before.
+        """
         while True:
             runner = self._loaded.get(pending.installed.model.weights)
             if runner is not None and runner.serves(pending.key):
@@ -356,12 +396,22 @@ class Engine:
             await self._unloaded.wait()
 
     def _victim(self, pending: _Pending) -> Runner | None:
-        """Whom to evict before the load may begin; None when there is room (or nothing to evict)."""
+        """Whom to evict before the load may begin; None when there is room (or nothing to
+        evict).
+        """
         loaded, card_gib = self._loaded.values(), self._vram_gib
-        free_bytes = math.inf if card_gib == 0 else card_gib * GIB - sum(runner.vram_bytes for runner in loaded)
-        if not loaded or (len(loaded) < self._max_loaded and pending.installed.model.vram_gib * GIB <= 0.8 * free_bytes):
+        free_bytes = (
+            math.inf
+            if card_gib == 0
+            else card_gib * GIB - sum(runner.vram_bytes for runner in loaded)
+        )
+        if not loaded or (
+            len(loaded) < self._max_loaded
+            and pending.installed.model.vram_gib * GIB <= 0.8 * free_bytes
+        ):
             return None
-        # Ollama's order of victims: own keep_alive, then the path of the weights. Not least recently used.
+        # Ollama's order of victims: own keep_alive, then the path of the weights. Not least
+        # recently used.
         ranked = sorted(loaded, key=lambda runner: (runner.keep_alive_s, runner.model.weights))
         return next((runner for runner in ranked if runner.references == 0), ranked[0])
 
@@ -371,9 +421,15 @@ class Engine:
             await asyncio.wait(self._unloading)
         if pending.answer.done():
             return None
-        model, name, card_gib = pending.installed.model, pending.installed.name.short, self._vram_gib
+        model, name, card_gib = (
+            pending.installed.model,
+            pending.installed.name.short,
+            self._vram_gib,
+        )
         endless = self.faults.load_never_ends(name, model.name)
-        await asyncio.wait({pending.answer}, timeout=None if endless else model.load_s / self._speed)
+        await asyncio.wait(
+            {pending.answer}, timeout=None if endless else model.load_s / self._speed
+        )
         if pending.answer.done():
             return None
         keep_alive_s = _KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s
@@ -385,7 +441,9 @@ class Engine:
             vram_bytes=int(min(card_gib, model.vram_gib) * GIB),
             keep_alive_s=keep_alive_s,
             slots=asyncio.Semaphore(1 if model.can("embedding") else self._num_parallel),
-            slowdown=self.faults.number("cpu-offload", 1.0) if 0 < card_gib < model.vram_gib else 1.0,
+            slowdown=self.faults.number("cpu-offload", 1.0)
+            if 0 < card_gib < model.vram_gib
+            else 1.0,
             expires_wall=self.clock.wall() + keep_alive_s,
         )
         self._loads.append((name, self.clock.monotonic()))

@@ -1,7 +1,10 @@
-"""The routes that compute on a model, in every dialect: what each of them reads, and how it answers.
+"""The routes that compute on a model, in every dialect: what each of them reads, and how it
+answers.
 
-Conversions, the order of checks and their texts as in ollama/ollama v0.33.0-rc2 (`server/routes.go`, `openai`, `anthropic`, `middleware`).
-Reads only what Ollama reads: of an OpenAI body `max_tokens` counts; `max_completion_tokens`, `n`, `tool_choice` and `keep_alive` do not.
+Conversions, the order of checks and their texts as in ollama/ollama v0.33.0-rc2
+(`server/routes.go`, `openai`, `anthropic`, `middleware`). Reads only what Ollama reads: of an
+OpenAI body `max_tokens` counts; `max_completion_tokens`, `n`, `tool_choice` and `keep_alive` do
+not.
 """
 
 from __future__ import annotations
@@ -58,13 +61,24 @@ from hearth.emulator.reading import (
     think_of,
     tools_of,
 )
-from hearth.emulator.text import Wish, begun, chosen_tool, floats_of, held_back, logprobs_of, plan_reply, shortest, vector_of
+from hearth.emulator.text import (
+    Wish,
+    begun,
+    chosen_tool,
+    floats_of,
+    held_back,
+    logprobs_of,
+    plan_reply,
+    shortest,
+    vector_of,
+)
 from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s, with_rows
 
 _PIECES_BEFORE_DEATH = 3
 
 
-# One generation, the same for every dialect: a lease, a prompt, a planned reply, and how it is told.
+# One generation, the same for every dialect: a lease, a prompt, a planned reply, and how it is
+# told.
 
 
 @asynccontextmanager
@@ -88,7 +102,9 @@ class Session:
     held_at: float
 
     async def tell(self, writer: Writer) -> None:
-        """Answer in the dialect of `writer`; raises `OllamaError` where nothing has been sent and the error is the whole answer."""
+        """Answer in the dialect of `writer`; raises `OllamaError` where nothing has been sent and
+        the error is the whole answer.
+        """
         call, wall_s = self.call, self.call.engine.clock.wall
         if not self.ask.stream:
             await call.json(writer.whole(await self._speak(), wall_s()))
@@ -110,7 +126,8 @@ class Session:
     async def _speak(self, say: Say | None = None) -> Generation:
         """The reply, part by part to `say` if there is one.
 
-        Raises `OllamaError` before the first part for a bad format or a prompt that is too long, and where the runner dies.
+        Raises `OllamaError` before the first part for a bad format or a prompt that is too long,
+        and where the runner dies.
         """
         ask, engine, model = self.ask, self.call.engine, self.model
         check_format(ask.schema)
@@ -118,13 +135,20 @@ class Session:
         plan = plan_reply(model, text, self._wish(text, prompt_tokens))
         pieces = [one for one in plan.said if isinstance(one, Text)]
         if ask.logprobs:
-            pieces = [replace(piece, logprobs=[logprobs_of(piece.text, ask.top_logprobs)]) for piece in pieces]
+            pieces = [
+                replace(piece, logprobs=[logprobs_of(piece.text, ask.top_logprobs)])
+                for piece in pieces
+            ]
         reason = None if engine.faults.strikes("no-done") else plan.reason
-        dies = say is not None and not self.call.native and engine.faults.strikes("empty-error-chunk")
+        dies = (
+            say is not None and not self.call.native and engine.faults.strikes("empty-error-chunk")
+        )
         dies_after = _PIECES_BEFORE_DEATH if dies else math.inf
         stops = () if ask.logprobs else self.options.stop
         due = list(held_back(pieces, stops, plan.reason))
-        prompt_s, output_s = await engine.speak(self.runner, prompt_tokens, due, plan.output_tokens, say, dies_after=dies_after)
+        prompt_s, output_s = await engine.speak(
+            self.runner, prompt_tokens, due, plan.output_tokens, say, dies_after=dies_after
+        )
         if say is not None:
             for call in plan.calls:
                 await say(call)
@@ -154,9 +178,16 @@ class Session:
             limit_tokens=limit_tokens,
             stop=options.stop,
             schema=ask.schema,
-            thinks=not said and ask.prompt is None and self.model.can("thinking") and ask.think not in (False, "none"),
-            tool=chosen_tool(ask.messages, ask.tools, call_id=engine.hex_id("call_", 8)) if ask.tools else None,
-            drift=engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED) if warm else None,
+            thinks=not said
+            and ask.prompt is None
+            and self.model.can("thinking")
+            and ask.think not in (False, "none"),
+            tool=chosen_tool(ask.messages, ask.tools, call_id=engine.hex_id("call_", 8))
+            if ask.tools
+            else None,
+            drift=engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED)
+            if warm
+            else None,
         )
 
 
@@ -166,12 +197,18 @@ class Session:
 async def generate(call: Call) -> None:
     """A missing model is looked up before anything else is refused."""
     body = call.read()
-    prompt, system, suffix, _ = (body.string(name) for name in ("prompt", "system", "suffix", "template"))
+    prompt, system, suffix, _ = (
+        body.string(name) for name in ("prompt", "system", "suffix", "template")
+    )
     images(body)
     integers(body, "context")
-    turns = [*system_message(system), Message(role="user", content=prompt + suffix)] if prompt else []
+    turns = (
+        [*system_message(system), Message(role="user", content=prompt + suffix)] if prompt else []
+    )
     raw = body.flag("raw")
-    ask = replace(_native_ask(body), messages=turns, prompt=prompt if raw else None, context=not raw)
+    ask = replace(
+        _native_ask(body), messages=turns, prompt=prompt if raw else None, context=not raw
+    )
     installed = call.engine.catalogue.require(ask.model)
     _check_logprobs(ask)
     if suffix and not installed.model.can("insert"):
@@ -217,7 +254,11 @@ async def _answer_native(call: Call, installed: Installed, ask: Ask, *, task: st
         elif ask.render_only:
             said: JsonObject = {"message": {"role": "", "content": ""}} if task == "chat" else {}
             text, _ = fitted(session.model, ask, session.options)
-            await call.json(writer.line(wall_s()) | said | {"done": False, "_debug_info": {"rendered_template": text}})
+            await call.json(
+                writer.line(wall_s())
+                | said
+                | {"done": False, "_debug_info": {"rendered_template": text}}
+            )
         else:
             await session.tell(writer)
 
@@ -250,7 +291,9 @@ async def completions(call: Call) -> None:
     for one in stop if isinstance(stop, list) else ():
         if not isinstance(one, str):
             raise OllamaError(400, f"invalid type for 'stop' field: {go_type(one)}", at_bind=True)
-    ask = replace(_openai_ask(body, limit="max_tokens"), messages=[Message(role="user", content=prompt)])
+    ask = replace(
+        _openai_ask(body, limit="max_tokens"), messages=[Message(role="user", content=prompt)]
+    )
     await _answer_openai(call, call.engine.catalogue.require(ask.model), ask, body, task="generate")
 
 
@@ -258,7 +301,11 @@ async def transcriptions(call: Call) -> None:
     """No emulated model hears anything."""
     if call.body.startswith(b"--"):
         raise OllamaError(400, "this model does not support audio")
-    raise OllamaError(400, "failed to parse multipart form: request Content-Type isn't multipart/form-data", at_bind=True)
+    raise OllamaError(
+        400,
+        "failed to parse multipart form: request Content-Type isn't multipart/form-data",
+        at_bind=True,
+    )
 
 
 async def responses(call: Call) -> None:
@@ -291,11 +338,17 @@ async def responses(call: Call) -> None:
 
 
 def _openai_ask(body: Body, *, limit: str) -> Ask:
-    options: JsonObject = {"num_predict": body.integer(limit), "temperature": body.number("temperature")}
+    options: JsonObject = {
+        "num_predict": body.integer(limit),
+        "temperature": body.number("temperature"),
+    }
     if limit == "max_tokens":  # a Responses request has neither
         stop = body.get("stop")
         stops = stop if isinstance(stop, list) else [stop]
-        options |= {"seed": body.integer("seed"), "stop": [one for one in stops if isinstance(one, str)] or None}
+        options |= {
+            "seed": body.integer("seed"),
+            "stop": [one for one in stops if isinstance(one, str)] or None,
+        }
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream"),
@@ -307,10 +360,16 @@ def _openai_ask(body: Body, *, limit: str) -> Ask:
 def _schema(wanted: Body, described: JsonValue) -> JsonValue:
     if wanted.get("type") == "json_object":
         return "json"
-    return described.get("schema") if wanted.get("type") == "json_schema" and isinstance(described, dict) else None
+    return (
+        described.get("schema")
+        if wanted.get("type") == "json_schema" and isinstance(described, dict)
+        else None
+    )
 
 
-async def _answer_openai(call: Call, installed: Installed, ask: Ask, body: Body, *, task: str) -> None:
+async def _answer_openai(
+    call: Call, installed: Installed, ask: Ask, body: Body, *, task: str
+) -> None:
     check_capabilities(installed, ask, task=task)
     writer = OpenAiWriter(
         str(call.engine.rng.randrange(999)),
@@ -328,7 +387,11 @@ async def _answer_openai(call: Call, installed: Installed, ask: Ask, body: Body,
         else:
             answer = writer.whole(Generation(said=(), reason=None), 0.0)
             if task == "chat":
-                choice: JsonObject = {"index": 0, "message": {"role": "", "content": ""}, "finish_reason": None}
+                choice: JsonObject = {
+                    "index": 0,
+                    "message": {"role": "", "content": ""},
+                    "finish_reason": None,
+                }
                 text, _ = fitted(session.model, ask, session.options)
                 answer |= {"choices": [choice], "_debug_info": {"rendered_template": text}}
             await call.json(answer)
@@ -345,7 +408,11 @@ async def messages(call: Call) -> None:
     check_capabilities(installed, ask, task="chat", strict_thinking=False)
     estimated_tokens = sum(len(one.content) for one in ask.messages) // 4 + 1
     async with open_session(call, installed, ask) as session:
-        await session.tell(MessagesWriter(call.engine.hex_id("msg_", 24), ask.model, estimated_tokens=estimated_tokens))
+        await session.tell(
+            MessagesWriter(
+                call.engine.hex_id("msg_", 24), ask.model, estimated_tokens=estimated_tokens
+            )
+        )
 
 
 def _messages_ask(body: Body) -> Ask:
@@ -366,7 +433,8 @@ def _messages_ask(body: Body) -> Ask:
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream"),
-        messages=system_message(plain_text(body.get("system"))) + [anthropic_message(one) for one in turns],
+        messages=system_message(plain_text(body.get("system")))
+        + [anthropic_message(one) for one in turns],
         tools=anthropic_tools(body),
         options={name: value for name, value in options.items() if value not in (None, [])},
         think=body.object("thinking").get("type") == "enabled",
@@ -384,7 +452,8 @@ def _required(call: Call, ask: Ask) -> Installed:
     return call.engine.catalogue.require(ask.model)
 
 
-# Embeddings. A vector depends on model and text alone, so the same text gives the same bits alone and in a batch.
+# Embeddings. A vector depends on model and text alone, so the same text gives the same bits alone
+# and in a batch.
 
 
 async def embed(call: Call) -> None:
@@ -425,14 +494,23 @@ async def openai_embeddings(call: Call) -> None:
     found = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))
     rows: list[bytes] = []
     async for vector in found.vectors():
-        value: JsonValue = b64encode(floats_of(vector)).decode() if packed else [*map(shortest, vector)]
+        value: JsonValue = (
+            b64encode(floats_of(vector)).decode() if packed else [*map(shortest, vector)]
+        )
         rows.append(encode({"object": "embedding", "embedding": value, "index": len(rows)}))
     usage: JsonObject = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-    await call.written(with_rows({"object": "list"}, "data", rows, {"model": ask.model, "usage": usage}))
+    await call.written(
+        with_rows({"object": "list"}, "data", rows, {"model": ask.model, "usage": usage})
+    )
 
 
 def _embedding_ask(body: Body) -> Ask:
-    return Ask(model=body.string("model"), stream=False, options=body.map("options"), keep_alive_s=keep_alive_s(body))
+    return Ask(
+        model=body.string("model"),
+        stream=False,
+        options=body.map("options"),
+        keep_alive_s=keep_alive_s(body),
+    )
 
 
 def _inputs(given: JsonValue) -> list[str]:
@@ -445,7 +523,9 @@ def _inputs(given: JsonValue) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Embedded:
-    """Texts that a runner has read, how many tokens they have, and how long the load took in seconds."""
+    """Texts that a runner has read, how many tokens they have, and how long the load took in
+    seconds.
+    """
 
     model: EmulatedModel
     texts: Sequence[str]
@@ -454,20 +534,37 @@ class _Embedded:
     load_s: float
 
     async def vectors(self) -> AsyncIterator[tuple[float, ...]]:
-        """One after the other. Between them others get the loop: a vector takes a millisecond, and a request may have thousands."""
+        """One after the other.
+
+        Between them others get the loop: a vector takes a millisecond, and a request may have
+        thousands.
+        """
         for text in self.texts:
             yield vector_of(self.model, text, self.dimensions)
             await asyncio.sleep(0)
 
 
-async def _embed(call: Call, ask: Ask, texts: Sequence[str], *, dimensions: int | None = None, unsupported_status: int = 501) -> _Embedded:
+async def _embed(
+    call: Call,
+    ask: Ask,
+    texts: Sequence[str],
+    *,
+    dimensions: int | None = None,
+    unsupported_status: int = 501,
+) -> _Embedded:
     missing = 'model "{}" not found, try pulling it first' if ask.model else "model '{}' not found"
     installed, engine = call.engine.catalogue.require(ask.model, template=missing), call.engine
-    model, options = installed.model, read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
+    model, options = (
+        installed.model,
+        read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens),
+    )
     async with engine.lease(installed, options.load_key, ask.keep_alive_s) as runner:
         load_s = engine.clock.monotonic() - call.received_at
         if texts and not model.can("embedding"):
-            raise OllamaError(unsupported_status, "This server does not support embeddings. Start it with `--embeddings`")
+            raise OllamaError(
+                unsupported_status,
+                "This server does not support embeddings. Start it with `--embeddings`",
+            )
         sizes: list[int] = []
         for text in texts:
             sizes.append(count_tokens(model, text))
@@ -477,4 +574,6 @@ async def _embed(call: Call, ask: Ask, texts: Sequence[str], *, dimensions: int 
         sizes = [min(tokens, options.num_ctx) for tokens in sizes]
         for tokens in sizes:
             await engine.speak(runner, tokens)
-    return _Embedded(model=model, texts=texts, dimensions=dimensions, tokens=sum(sizes), load_s=load_s)
+    return _Embedded(
+        model=model, texts=texts, dimensions=dimensions, tokens=sum(sizes), load_s=load_s
+    )

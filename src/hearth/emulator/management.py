@@ -1,6 +1,7 @@
 """The routes that tell what is installed and in memory, and those that change what is installed.
 
-Nothing is ever fetched: pulling a name that is installed succeeds, any other fails as it does without a network.
+Nothing is ever fetched: pulling a name that is installed succeeds, any other fails as it does
+without a network.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ async def tags(call: Call) -> None:
             "modified_at": timestamp(one.model.created_wall),
             "size": one.model.size_bytes,
             "digest": one.digest,
-            "details": one.model.details | {"context_length": one.model.context_tokens, "embedding_length": one.model.embedding_length},
+            "details": one.model.details
+            | {
+                "context_length": one.model.context_tokens,
+                "embedding_length": one.model.embedding_length,
+            },
             "capabilities": [*one.model.capabilities],
         }
         for one in call.engine.catalogue.newest_first()
@@ -45,7 +50,9 @@ async def tags(call: Call) -> None:
 
 
 async def ps(call: Call) -> None:
-    """Models in memory, latest expiry first; their size is that of weights and about 8 % of buffers at least."""
+    """Models in memory, latest expiry first; their size is that of weights and about 8 % of buffers
+    at least.
+    """
     models: list[JsonValue] = [
         {
             "name": runner.name,
@@ -64,26 +71,46 @@ async def ps(call: Call) -> None:
 
 async def v1_models(call: Call) -> None:
     """Installed models in OpenAI's list."""
-    await call.json({"object": "list", "data": [_v1_model(one.name.short, one) for one in call.engine.catalogue.newest_first()]})
+    await call.json(
+        {
+            "object": "list",
+            "data": [
+                _v1_model(one.name.short, one) for one in call.engine.catalogue.newest_first()
+            ],
+        }
+    )
 
 
 async def v1_model(call: Call) -> None:
     """One installed model in OpenAI's shape; raises `OllamaError` 404 with the completed name."""
-    await call.json(_v1_model(call.tail, call.engine.catalogue.require(call.tail, shown=valid_name(call.tail).short)))
+    await call.json(
+        _v1_model(
+            call.tail, call.engine.catalogue.require(call.tail, shown=valid_name(call.tail).short)
+        )
+    )
 
 
 def _v1_model(shown: str, installed: Installed) -> JsonObject:
-    return {"id": shown, "object": "model", "created": int(installed.model.created_wall), "owned_by": installed.name.namespace}
+    return {
+        "id": shown,
+        "object": "model",
+        "created": int(installed.model.created_wall),
+        "owned_by": installed.name.namespace,
+    }
 
 
 async def show(call: Call) -> None:
-    """The facts of one model; raises `OllamaError` 404 with the completed name for a missing one."""
+    """The facts of one model; raises `OllamaError` 404 with the completed name for a missing
+    one.
+    """
     text = _named(call.read())
     if not text:
         raise OllamaError(400, "model is required")
     installed = call.engine.catalogue.require(text, shown=valid_name(text).short)
     model, family = installed.model, installed.model.family
-    parameters = "\n".join(f"{name:<30} {encode(value).decode()}" for name, value in model.parameters.items())
+    parameters = "\n".join(
+        f"{name:<30} {encode(value).decode()}" for name, value in model.parameters.items()
+    )
     await call.json(
         {
             "modelfile": f"FROM {installed.name.short}\nTEMPLATE {model.template}\n",
@@ -110,7 +137,9 @@ def _named(body: Body) -> str:
 
 
 async def create(call: Call) -> None:
-    """A new model from an installed one; building from files is not emulated and is refused with 400."""
+    """A new model from an installed one; building from files is not emulated and is refused with
+    400.
+    """
     body, catalogue = call.read(), call.engine.catalogue
     name, base_text = body.string("model"), body.string("from")
     valid_name(name)
@@ -128,20 +157,38 @@ async def create(call: Call) -> None:
         "templated": base.templated or bool(template),
     }
     catalogue.put(name, base.model_copy(update=changes), created_wall=call.engine.clock.wall())
-    layers = [encode({key: value}) for key in ("template", "system", "parameters") if (value := body.get(key))]
+    layers = [
+        encode({key: value})
+        for key in ("template", "system", "parameters")
+        if (value := body.get(key))
+    ]
     new = [f"creating new layer sha256:{sha256(layer).hexdigest()}" for layer in layers]
-    await _tell(call, [f"using existing layer sha256:{base.weights}", *new, "writing manifest"], streaming=streaming)
+    await _tell(
+        call,
+        [f"using existing layer sha256:{base.weights}", *new, "writing manifest"],
+        streaming=streaming,
+    )
 
 
 async def pull(call: Call) -> None:
-    """Progress of a download that is already there; an unknown model ends in the error of a machine without a network."""
+    """Progress of a download that is already there; an unknown model ends in the error of a machine
+    without a network.
+    """
     body = call.read()
-    name, installed, error = valid_name(_named(body)), call.engine.catalogue.find(_named(body)), None
+    name, installed, error = (
+        valid_name(_named(body)),
+        call.engine.catalogue.find(_named(body)),
+        None,
+    )
     steps: list[str | JsonObject] = ["pulling manifest"]
     if installed is None:
         error = _unreachable(name)
     else:
-        steps += [_transfer("pulling", installed.model), "verifying sha256 digest", "writing manifest"]
+        steps += [
+            _transfer("pulling", installed.model),
+            "verifying sha256 digest",
+            "writing manifest",
+        ]
     await _tell(call, steps, streaming=body.flag("stream", default=True), error=error)
 
 
@@ -151,23 +198,45 @@ async def push(call: Call) -> None:
     if not _named(body):
         raise OllamaError(400, "model is required")
     transfer = _transfer("pushing", call.engine.catalogue.require(_named(body)).model)
-    await _tell(call, ["retrieving manifest", transfer, "pushing manifest"], streaming=body.flag("stream", default=True))
+    await _tell(
+        call,
+        ["retrieving manifest", transfer, "pushing manifest"],
+        streaming=body.flag("stream", default=True),
+    )
 
 
 def _transfer(verb: str, model: EmulatedModel) -> JsonObject:
     size = model.size_bytes
-    return {"status": f"{verb} {model.weights[:12]}", "digest": f"sha256:{model.weights}", "total": size, "completed": size}
+    return {
+        "status": f"{verb} {model.weights[:12]}",
+        "digest": f"sha256:{model.weights}",
+        "total": size,
+        "completed": size,
+    }
 
 
-async def _tell(call: Call, steps: Sequence[str | JsonObject], *, streaming: bool, error: OllamaError | None = None) -> None:
-    """A line for each step, and one for the end, success or `error`; without streaming only the end is sent."""
+async def _tell(
+    call: Call,
+    steps: Sequence[str | JsonObject],
+    *,
+    streaming: bool,
+    error: OllamaError | None = None,
+) -> None:
+    """A line for each step, and one for the end, success or `error`; without streaming only the end
+    is sent.
+    """
     if not streaming:
         said = {"status": "success"} if error is None else error_object("ollama", error)
         await call.whole(encode(said), JSON, status=200 if error is None else error.status)
         return
     call.prepare(NDJSON)
     ends = ["success"] if error is None else []
-    await call.send([encode({"status": step} if isinstance(step, str) else step) + b"\n" for step in [*steps, *ends]])
+    await call.send(
+        [
+            encode({"status": step} if isinstance(step, str) else step) + b"\n"
+            for step in [*steps, *ends]
+        ]
+    )
     if error is not None:
         await call.break_off(error)
 
@@ -197,8 +266,13 @@ async def find_blob(call: Call) -> None:
 
 
 async def put_blob(call: Call) -> None:
-    """201 for a new blob, 200 for a known one; raises `OllamaError` 400 when the body has another digest. Only the digest is kept."""
-    known, digest = call.tail in call.engine.catalogue.blobs, f"sha256:{sha256(call.body).hexdigest()}"
+    """201 for a new blob, 200 for a known one; raises `OllamaError` 400 when the body has another
+    digest. Only the digest is kept.
+    """
+    known, digest = (
+        call.tail in call.engine.catalogue.blobs,
+        f"sha256:{sha256(call.body).hexdigest()}",
+    )
     if not known and digest != call.tail:
         raise OllamaError(400, f'digest mismatch, expected "{call.tail}", got "{digest}"')
     call.engine.catalogue.blobs.add(call.tail)
@@ -206,7 +280,9 @@ async def put_blob(call: Call) -> None:
 
 
 def _unreachable(name: ModelName) -> OllamaError:
-    """What pulling says where there is no network: a registry on loopback refuses, any other cannot be resolved."""
+    """What pulling says where there is no network: a registry on loopback refuses, any other cannot
+    be resolved.
+    """
     bare, _, port = name.host.partition(":")
     reason = f": lookup {bare} on 198.51.100.53:53: no such host"
     if bare == "localhost":

@@ -1,4 +1,5 @@
-"""The emulated models: their facts, their names, the files that list them, and the errors of the server that has them installed.
+"""The emulated models: their facts, their names, the files that list them, and the errors of the
+server that has them installed.
 
 Names are host/namespace/model:tag with defaults (ollama/ollama `types/model/name.go`).
 """
@@ -25,7 +26,9 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")
 
 
 class OllamaError(HearthError):
-    """The emulated Ollama refuses; `at_bind` before it has looked for the model: `/v1` routes frame such an error differently."""
+    """The emulated Ollama refuses; `at_bind` before it has looked for the model: `/v1` routes frame
+    such an error differently.
+    """
 
     reason = "emulated"
 
@@ -42,7 +45,8 @@ class EmulatedModel(BaseModel):
 
     name: str  # stays that of the original when a model is copied
     size_gib: float = Field(default=4.6, gt=0)  # the weights on disk
-    vram_gib: float = Field(default=6.2, ge=0)  # held while loaded: weights, KV cache and buffers; at most what the card has
+    # held while loaded: weights, KV cache and buffers; at most what the card has
+    vram_gib: float = Field(default=6.2, ge=0)
     prompt_tokens_per_s: float = Field(default=3865.0, gt=0)  # single-stream rates
     decode_tokens_per_s: float = Field(default=112.0, gt=0)
     load_s: float = Field(default=2.0, ge=0)  # process start until the first request can run
@@ -51,13 +55,17 @@ class EmulatedModel(BaseModel):
     family: str = "llama"
     parameter_size: str = "8.0B"
     quantization: str = "Q4_K_M"
-    capabilities: tuple[str, ...] = ("completion",)  # in Ollama's words: completion, tools, insert, vision, embedding, thinking
+    # in Ollama's words: completion, tools, insert, vision, embedding, thinking
+    capabilities: tuple[str, ...] = ("completion",)
     embedding_length: int = Field(default=4096, gt=0)
     vocabulary: tuple[str, ...] = ()  # the words that it writes; empty for the built-in ones
-    byte_tokens: bool = False  # one token per byte (a blank is three), like a model with a byte-level tokenizer
+    # one token per byte (a blank is three), like a model with a byte-level tokenizer
+    byte_tokens: bool = False
     ends: bool = True  # False never stops by itself, like a model without an end token
-    templated: bool = True  # renders prompts with an Ollama template; False uses the template inside the weights
-    parameters: dict[str, Any] = Field(default_factory=dict)  # defaults from a Modelfile, such as `num_ctx`
+    # renders prompts with an Ollama template; False uses the template inside the weights
+    templated: bool = True
+    # defaults from a Modelfile, such as `num_ctx`
+    parameters: dict[str, Any] = Field(default_factory=dict)
     system: str = ""
     template: str = "{{ .Prompt }}"
     created_wall: float = 0.0
@@ -87,35 +95,109 @@ class EmulatedModel(BaseModel):
         return capability in self.capabilities
 
 
-# Rates of the 8B model: XiongjieDai/GPU-Benchmarks-on-LLM-Inference. The 32B q6_K weights (26.9 GB) do not fit and are split with the CPU,
-# which costs about a factor of seven (ollama/ollama#17099). The 14B figures lie between the two (community reports of 48 to 65 tokens/s).
-# Load times assume a warm page cache at 4 to 9 GB/s and grow with the part that runs on the CPU.
+# Rates of the 8B model: XiongjieDai/GPU-Benchmarks-on-LLM-Inference. The 32B q6_K weights (26.9 GB)
+# do not fit and are split with the CPU, which costs about a factor of seven (ollama/ollama#17099).
+# The 14B figures lie between the two (community reports of 48 to 65 tokens/s). Load times assume a
+# warm page cache at 4 to 9 GB/s and grow with the part that runs on the CPU.
 _COLUMNS = (
-    "name size_gib vram_gib prompt_tokens_per_s decode_tokens_per_s load_s unload_s context_tokens family parameter_size quantization "
-    "capabilities embedding_length"
+    "name size_gib vram_gib prompt_tokens_per_s decode_tokens_per_s load_s unload_s context_tokens"
+    " family parameter_size quantization capabilities embedding_length"
 )
 _DEFAULTS = (
-    ("qwen2.5:32b-instruct-q6_K", 25.0, 22.5, 200.0, 6.0, 11.0, 1.2, 32768, "qwen2", "32.8B", "Q6_K", ("completion", "tools"), 5120),
-    ("qwen2.5-coder:14b", 8.4, 10.5, 2000.0, 60.0, 3.2, 1.0, 32768, "qwen2", "14.8B", "Q4_K_M", ("completion", "tools", "insert"), 5120),
-    ("llama3.1:8b", 4.6, 6.2, 3865.0, 112.0, 2.0, 0.8, 131072, "llama", "8.0B", "Q4_K_M", ("completion", "tools"), 4096),
-    ("nomic-embed-text", 0.26, 0.6, 8000.0, 1.0, 1.2, 0.5, 2048, "nomic-bert", "137M", "F16", ("embedding",), 768),
+    (
+        "qwen2.5:32b-instruct-q6_K",
+        25.0,
+        22.5,
+        200.0,
+        6.0,
+        11.0,
+        1.2,
+        32768,
+        "qwen2",
+        "32.8B",
+        "Q6_K",
+        ("completion", "tools"),
+        5120,
+    ),
+    (
+        "qwen2.5-coder:14b",
+        8.4,
+        10.5,
+        2000.0,
+        60.0,
+        3.2,
+        1.0,
+        32768,
+        "qwen2",
+        "14.8B",
+        "Q4_K_M",
+        ("completion", "tools", "insert"),
+        5120,
+    ),
+    (
+        "llama3.1:8b",
+        4.6,
+        6.2,
+        3865.0,
+        112.0,
+        2.0,
+        0.8,
+        131072,
+        "llama",
+        "8.0B",
+        "Q4_K_M",
+        ("completion", "tools"),
+        4096,
+    ),
+    (
+        "nomic-embed-text",
+        0.26,
+        0.6,
+        8000.0,
+        1.0,
+        1.2,
+        0.5,
+        2048,
+        "nomic-bert",
+        "137M",
+        "F16",
+        ("embedding",),
+        768,
+    ),
 )
 
 
 def default_profiles() -> tuple[EmulatedModel, ...]:
-    """The models of a typical home with one 24 GB card (RTX 3090 class), single stream, 8k context."""
-    return tuple(EmulatedModel.model_validate(dict(zip(_COLUMNS.split(), row, strict=True))) for row in _DEFAULTS)
+    """The models of a typical home with one 24 GB card (RTX 3090 class), single stream, 8k
+    context.
+    """
+    return tuple(
+        EmulatedModel.model_validate(dict(zip(_COLUMNS.split(), row, strict=True)))
+        for row in _DEFAULTS
+    )
 
 
 def load_profiles(text: str, *, source: str = "models") -> tuple[EmulatedModel, ...]:
-    """The models in a YAML or JSON list; raises `ConfigError` with every problem found. `source` is what the problems call the file."""
+    """The models in a YAML or JSON list; raises `ConfigError` with every problem found.
+
+    `source` is what the problems call the file.
+    """
     try:
         models = TypeAdapter(list[EmulatedModel]).validate_python(yaml.safe_load(text))
     except yaml.YAMLError as error:
         raise ConfigError([f"{source}: is not YAML: {' '.join(str(error).split())}"]) from error
     except ValidationError as error:
-        raise ConfigError([": ".join(filter(None, (source, _place(one["loc"]), one["msg"]))) for one in error.errors()]) from error
-    invalid = [f"{source}: invalid model name: {model.name}" for model in models if parse_name(model.name) is None]
+        raise ConfigError(
+            [
+                ": ".join(filter(None, (source, _place(one["loc"]), one["msg"])))
+                for one in error.errors()
+            ]
+        ) from error
+    invalid = [
+        f"{source}: invalid model name: {model.name}"
+        for model in models
+        if parse_name(model.name) is None
+    ]
     if invalid:
         raise ConfigError(invalid)
     return tuple(models)
@@ -140,7 +222,9 @@ class ModelName(NamedTuple):
     @property
     def short(self) -> str:
         """Without the parts that are defaults, always with a tag: what listings show."""
-        return self.full.removeprefix("registry.ollama.ai/library/").removeprefix("registry.ollama.ai/")
+        return self.full.removeprefix("registry.ollama.ai/library/").removeprefix(
+            "registry.ollama.ai/"
+        )
 
 
 def parse_name(text: str) -> ModelName | None:
@@ -149,8 +233,14 @@ def parse_name(text: str) -> ModelName | None:
     if not colon or "/" in tag:
         path, tag = text, "latest"
     parts = path.split("/")
-    host, namespace, model = [*("registry.ollama.ai", "library")[: max(0, 3 - len(parts))], *parts][:3]
-    valid = len(parts) <= 3 and _HOST.match(host) and all(_PART.match(part) for part in (namespace, model, tag))
+    host, namespace, model = [*("registry.ollama.ai", "library")[: max(0, 3 - len(parts))], *parts][
+        :3
+    ]
+    valid = (
+        len(parts) <= 3
+        and _HOST.match(host)
+        and all(_PART.match(part) for part in (namespace, model, tag))
+    )
     return ModelName(host, namespace, model, tag) if valid else None
 
 
@@ -170,7 +260,10 @@ class Installed(NamedTuple):
 
     @property
     def digest(self) -> str:
-        facts = f"{self.model.weights} {self.model.system} {self.model.template} {sorted(self.model.parameters.items(), key=str)}"
+        facts = (
+            f"{self.model.weights} {self.model.system} {self.model.template}"
+            f" {sorted(self.model.parameters.items(), key=str)}"
+        )
         return sha256(facts.encode()).hexdigest()
 
 
@@ -185,15 +278,23 @@ class Catalogue:
 
     def put(self, text: str, model: EmulatedModel, *, created_wall: float) -> None:
         name = valid_name(text)
-        self._installed[name.full.lower()] = Installed(name, model.model_copy(update={"created_wall": created_wall}))
+        self._installed[name.full.lower()] = Installed(
+            name, model.model_copy(update={"created_wall": created_wall})
+        )
         self.blobs.add(f"sha256:{model.weights}")
 
     def find(self, text: str) -> Installed | None:
-        """The model called `text`, None when there is none; raises `OllamaError` 400 for an impossible name."""
+        """The model called `text`, None when there is none; raises `OllamaError` 400 for an
+        impossible name.
+        """
         return self._installed.get(valid_name(text).full.lower())
 
-    def require(self, text: str, *, shown: str | None = None, template: str = "model '{}' not found") -> Installed:
-        """As `find`, but a missing model is a 404 whose text says `shown` (default: as requested)."""
+    def require(
+        self, text: str, *, shown: str | None = None, template: str = "model '{}' not found"
+    ) -> Installed:
+        """As `find`, but a missing model is a 404 whose text says `shown` (default: as
+        requested).
+        """
         found = self.find(text) if text else None
         if found is None:
             raise OllamaError(404, template.format(text if shown is None else shown))
@@ -203,4 +304,6 @@ class Catalogue:
         del self._installed[self.require(text).name.full.lower()]
 
     def newest_first(self) -> list[Installed]:
-        return sorted(self._installed.values(), key=lambda one: (-one.model.created_wall, one.name.short))
+        return sorted(
+            self._installed.values(), key=lambda one: (-one.model.created_wall, one.name.short)
+        )

@@ -1,4 +1,5 @@
-"""What a runner is given: options, and messages rendered to a prompt that is cut or refused as Ollama does it where it is too long.
+"""What a runner is given: options, and messages rendered to a prompt that is cut or refused as
+Ollama does it where it is too long.
 
 The template is that of a toy model (`<role>content`); token counts matter here, wording does not.
 """
@@ -19,9 +20,30 @@ _WORD_PART = re.compile(r"</?think>|\s?\w{1,6}|\s?[^\w\s]|\s+")
 _BEGIN_TOKENS = 1
 _LOAD_TIME_INTEGERS = ("draft_num_predict", "main_gpu", "num_batch", "num_gpu", "num_thread")
 _LOAD_TIME = (*_LOAD_TIME_INTEGERS, "use_mmap")
-_INTEGERS = ("num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_ctx", *_LOAD_TIME_INTEGERS)
-_FLOATS = ("top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty")
-_TYPES = {**dict.fromkeys(_INTEGERS, "integer"), **dict.fromkeys(_FLOATS, "float32"), "use_mmap": "boolean", "stop": "array"}
+_INTEGERS = (
+    "num_keep",
+    "seed",
+    "num_predict",
+    "top_k",
+    "repeat_last_n",
+    "num_ctx",
+    *_LOAD_TIME_INTEGERS,
+)
+_FLOATS = (
+    "top_p",
+    "min_p",
+    "typical_p",
+    "temperature",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_TYPES = {
+    **dict.fromkeys(_INTEGERS, "integer"),
+    **dict.fromkeys(_FLOATS, "float32"),
+    "use_mmap": "boolean",
+    "stop": "array",
+}
 _MIN_CONTEXT_TOKENS = 4
 GREEDY_SEED = 0
 ASSISTANT = "<assistant>"
@@ -30,8 +52,8 @@ LoadKey: TypeAlias = "tuple[int, tuple[tuple[str, JsonValue], ...]]"
 """What decides how a model is loaded, its context size first; another value means a reload."""
 THOUGHT = "<think>{}</think>"
 _TOO_LONG_TEXT = (
-    "the prompt is longer than the context length currently available to the model; shorten the prompt, adjust the context length in "
-    "settings, or use a model with a longer context length"
+    "the prompt is longer than the context length currently available to the model; shorten the"
+    " prompt, adjust the context length in settings, or use a model with a longer context length"
 )
 
 
@@ -72,28 +94,38 @@ class Options:
 
     num_ctx: int  # context of one slot after clamping
     load_key: LoadKey
-    seed: int | None  # None draws a fresh one; at temperature 0 always the same: the likeliest token follows, whatever the seed
+    # None draws a fresh one; at temperature 0 always the same: the likeliest token follows,
+    # whatever the seed
+    seed: int | None
     limit_tokens: int | None  # None where the reply may end by itself
     stop: tuple[str, ...]
     num_keep: int
 
 
 def fitted(model: EmulatedModel, ask: Ask, options: Options) -> tuple[str, int]:
-    """The prompt as the model reads it, and its tokens: fewer than the text has where its middle was cut.
+    """The prompt as the model reads it, and its tokens: fewer than the text has where its middle
+    was cut.
 
-    The oldest messages are dropped, system ones and the last kept, until the rest fits; raises `OllamaError` 400 where Ollama does.
+    The oldest messages are dropped, system ones and the last kept, until the rest fits; raises
+    `OllamaError` 400 where Ollama does.
     """
     droppable = [place for place, one in enumerate(ask.messages[:-1]) if one.role != "system"]
 
     def without_oldest(count: int) -> str:
         gone = frozenset(droppable[:count])
-        return _rendered([one for place, one in enumerate(ask.messages) if place not in gone], ask.tools)
+        return _rendered(
+            [one for place, one in enumerate(ask.messages) if place not in gone], ask.tools
+        )
 
     text = without_oldest(0) if ask.prompt is None else ask.prompt
     tokens = count_tokens(model, text)
     if ask.prompt is None and ask.truncate and tokens > options.num_ctx:
         counts = range(len(droppable))
-        least = bisect_left(counts, 1, key=lambda count: int(count_tokens(model, without_oldest(count)) <= options.num_ctx))
+        least = bisect_left(
+            counts,
+            1,
+            key=lambda count: int(count_tokens(model, without_oldest(count)) <= options.num_ctx),
+        )
         text = without_oldest(least)
         tokens = count_tokens(model, text)
     if tokens <= options.num_ctx:
@@ -106,7 +138,9 @@ def fitted(model: EmulatedModel, ask: Ask, options: Options) -> tuple[str, int]:
 
 
 def _rendered(messages: Sequence[Message], tools: Sequence[JsonObject]) -> str:
-    """The conversation, ready for the assistant's turn, or in the middle of it where that is the last message."""
+    """The conversation, ready for the assistant's turn, or in the middle of it where that is the
+    last message.
+    """
     text = f"<tools>{encode([*tools]).decode()}\n" if tools else ""
     for one in messages:
         thought = THOUGHT.format(one.thinking) if one.thinking else ""
@@ -117,21 +151,37 @@ def _rendered(messages: Sequence[Message], tools: Sequence[JsonObject]) -> str:
 
 
 def _llama_server_refusal(tokens: int, num_ctx: int) -> str:
-    message = f"request ({tokens} tokens) exceeds the available context size ({num_ctx} tokens), try increasing it"
-    inner: JsonObject = {"code": 400, "message": message, "type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": num_ctx}
+    message = (
+        f"request ({tokens} tokens) exceeds the available context size ({num_ctx} tokens), try"
+        " increasing it"
+    )
+    inner: JsonObject = {
+        "code": 400,
+        "message": message,
+        "type": "exceed_context_size_error",
+        "n_prompt_tokens": tokens,
+        "n_ctx": num_ctx,
+    }
     return encode({"error": inner}).decode()
 
 
 def count_tokens(model: EmulatedModel, text: str) -> int:
     """Size of `text` as a prompt, the begin-of-text token included."""
-    return _BEGIN_TOKENS + (len(_byte_level(text)) if model.byte_tokens else sum(1 for _ in _WORD_PART.finditer(text)))
+    return _BEGIN_TOKENS + (
+        len(_byte_level(text)) if model.byte_tokens else sum(1 for _ in _WORD_PART.finditer(text))
+    )
 
 
 def token_ids(model: EmulatedModel, text: str) -> list[int]:
-    """The numbers of the tokens of `text`: bytes plus 3 for a byte-level model, else word pieces."""
+    """The numbers of the tokens of `text`: bytes plus 3 for a byte-level model, else word
+    pieces.
+    """
     if model.byte_tokens:
         return [byte + 3 for byte in _byte_level(text)]
-    return [reduce(lambda total, char: (total * 131 + ord(char)) % 151_643, piece, 7) for piece in _WORD_PART.findall(text)]
+    return [
+        reduce(lambda total, char: (total * 131 + ord(char)) % 151_643, piece, 7)
+        for piece in _WORD_PART.findall(text)
+    ]
 
 
 def _byte_level(text: str) -> bytes:
@@ -144,11 +194,15 @@ def pieces_of(text: str) -> list[str]:
 
 
 def read_options(model: EmulatedModel, ask: Ask, *, default_num_ctx: int) -> Options:
-    """Merge the model's parameters with the request's options; raises `OllamaError` 500 for a value of the wrong type."""
+    """Merge the model's parameters with the request's options; raises `OllamaError` 500 for a value
+    of the wrong type.
+    """
     merged = {**model.parameters, **ask.options}
     for name, value in merged.items():
         _check(name, value)
-    num_ctx = max(_MIN_CONTEXT_TOKENS, min(_integer(merged, "num_ctx", default_num_ctx), model.context_tokens))
+    num_ctx = max(
+        _MIN_CONTEXT_TOKENS, min(_integer(merged, "num_ctx", default_num_ctx), model.context_tokens)
+    )
     seed, num_predict = _integer(merged, "seed", -1), _integer(merged, "num_predict", -1)
     temperature, stops = merged.get("temperature"), merged.get("stop")
     if isinstance(temperature, int | float) and temperature <= 0:
@@ -174,9 +228,15 @@ def _check(name: str, value: JsonValue) -> None:
     if kind is None or value is None:
         return
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not {"boolean": isinstance(value, bool), "array": isinstance(value, list)}.get(kind, numeric):
+    if not {"boolean": isinstance(value, bool), "array": isinstance(value, list)}.get(
+        kind, numeric
+    ):
         raise OllamaError(500, f'option "{name}" must be of type {kind}')
-    if isinstance(value, list) and kind == "array" and not all(isinstance(one, str) for one in value):
+    if (
+        isinstance(value, list)
+        and kind == "array"
+        and not all(isinstance(one, str) for one in value)
+    ):
         raise OllamaError(500, f'option "{name}" must be of an array of strings')
 
 
@@ -185,11 +245,17 @@ def check_format(schema: JsonValue) -> None:
     if schema is None or isinstance(schema, dict) or schema == "json":
         return
     quoted = encode(encode(schema).decode()).decode()
-    raise OllamaError(500, f'invalid format: {quoted}; expected "json" or a valid JSON Schema object')
+    raise OllamaError(
+        500, f'invalid format: {quoted}; expected "json" or a valid JSON Schema object'
+    )
 
 
-def check_capabilities(installed: Installed, ask: Ask, *, task: str, strict_thinking: bool = True) -> None:
-    """Refuse what the model cannot do; raises `OllamaError` 400 with Ollama's text for the missing capability."""
+def check_capabilities(
+    installed: Installed, ask: Ask, *, task: str, strict_thinking: bool = True
+) -> None:
+    """Refuse what the model cannot do; raises `OllamaError` 400 with Ollama's text for the missing
+    capability.
+    """
     model = installed.model
     if not model.can("completion"):
         raise OllamaError(400, f'"{ask.model}" does not support {task}')

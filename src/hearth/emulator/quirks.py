@@ -1,4 +1,5 @@
-"""The known bugs of a real Ollama that can be switched on: their names, their values, and whether one strikes now.
+"""The known bugs of a real Ollama that can be switched on: their names, their values, and whether
+one strikes now.
 
 What each of them is in Ollama, with its issue, is in `docs/emulator.md`.
 """
@@ -34,7 +35,9 @@ QuirkName = Literal[
 
 
 class Kind(NamedTuple):
-    """One line for `--help`, how a value is read (raises ValueError or KeyError), what it is for people, and what a bare name means."""
+    """One line for `--help`, how a value is read (raises ValueError or KeyError), what it is for
+    people, and what a bare name means.
+    """
 
     says: str
     read: Callable[[str], Setting]
@@ -43,19 +46,26 @@ class Kind(NamedTuple):
 
 
 def parse_quirk(text: str) -> tuple[QuirkName, Setting]:
-    """Name and setting of `NAME` or `NAME=VALUE`; raises `ConfigError` for an unknown name, listing the known, and for a bad value."""
+    """Name and setting of `NAME` or `NAME=VALUE`; raises `ConfigError` for an unknown name, listing
+    the known, and for a bad value.
+    """
     wanted, has_value, value = text.partition("=")
     for name, kind in KINDS.items():
         if name == wanted:
             try:
                 return name, kind.read(value if has_value else kind.default)
             except (ValueError, KeyError) as error:
-                raise ConfigError([f"quirk {name}: cannot be '{value}'; it takes {kind.value or 'no value'}"]) from error
+                raise ConfigError(
+                    [f"quirk {name}: cannot be '{value}'; it takes {kind.value or 'no value'}"]
+                ) from error
     raise ConfigError([f"unknown quirk '{wanted}'; known are {', '.join(KINDS)}"])
 
 
 class Faults:
-    """What is switched on; raises as `parse_quirk`, and where a quirk has two values. `rng` decides where it has a probability."""
+    """What is switched on; raises as `parse_quirk`, and where a quirk has two values.
+
+    `rng` decides where it has a probability.
+    """
 
     def __init__(self, quirks: Iterable[str], rng: random.Random) -> None:
         texts = sorted(set(quirks))
@@ -82,7 +92,8 @@ class Faults:
         return probability > 0 and self._rng.random() < probability
 
     def drift_after(self, request: str, *, greedy: bool) -> int | None:
-        """After how many words a request whose prompt is cached says something else than it says where it is not; None for never.
+        """After how many words a request whose prompt is cached says something else than it says
+        where it is not; None for never.
 
         The same each time: an engine is deterministic for a given history of its cache.
         """
@@ -118,20 +129,47 @@ KINDS: Final[Mapping[QuirkName, Kind]] = MappingProxyType(
             "on or off",
             "on",
         ),
-        "slot-leak": Kind("a disconnect in mid-stream costs a slot until the model is unloaded", _PROBABILITY, _SHARE, "1"),
-        "dead-runner": Kind("a model's process dies after 3 requests and stays listed", _EVERY, "a number of requests", "3"),
-        "no-done": Kind("answers end cleanly without their last line or event", _EVERY, "which answers: every n-th", "1"),
-        "empty-error-chunk": Kind("a /v1 stream breaks off and does not say so", _EVERY, "which streams: every n-th", "1"),
+        "slot-leak": Kind(
+            "a disconnect in mid-stream costs a slot until the model is unloaded",
+            _PROBABILITY,
+            _SHARE,
+            "1",
+        ),
+        "dead-runner": Kind(
+            "a model's process dies after 3 requests and stays listed",
+            _EVERY,
+            "a number of requests",
+            "3",
+        ),
+        "no-done": Kind(
+            "answers end cleanly without their last line or event",
+            _EVERY,
+            "which answers: every n-th",
+            "1",
+        ),
+        "empty-error-chunk": Kind(
+            "a /v1 stream breaks off and does not say so", _EVERY, "which streams: every n-th", "1"
+        ),
         "endless-load": Kind(
             "a load never ends",
             lambda text: _EVERY(text) if text.isdigit() else text,
             "the number of the load or the name of a model (every load if not given)",
         ),
-        "busy-503": Kind("every second request is refused as if too many waited", _EVERY, "which requests: every n-th", "2"),
-        "cpu-offload": Kind(
-            "a model too large for the GPU runs 7 times slower", _number(lambda value: 1 <= value < math.inf), "how many times slower", "7"
+        "busy-503": Kind(
+            "every second request is refused as if too many waited",
+            _EVERY,
+            "which requests: every n-th",
+            "2",
         ),
-        "ignores-disconnect": Kind("a disconnect is noticed only when the prompt has been read", {"": 1.0}.__getitem__),
+        "cpu-offload": Kind(
+            "a model too large for the GPU runs 7 times slower",
+            _number(lambda value: 1 <= value < math.inf),
+            "how many times slower",
+            "7",
+        ),
+        "ignores-disconnect": Kind(
+            "a disconnect is noticed only when the prompt has been read", {"": 1.0}.__getitem__
+        ),
         "stuck-unload": Kind(
             "an unloaded model stays listed",
             _number(lambda value: value >= 0),

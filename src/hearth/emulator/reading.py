@@ -1,7 +1,9 @@
-"""Messages and tools of every dialect, read as strictly as Ollama reads them: what it cannot put into its own types is refused.
+"""Messages and tools of every dialect, read as strictly as Ollama reads them: what it cannot put
+into its own types is refused.
 
-Types and texts as in ollama/ollama (`api/types.go`, `openai/openai.go`, `anthropic/anthropic.go`). Where Go's parser says in its own
-words that a value has the wrong type, it is refused in those of `gojson`.
+Types and texts as in ollama/ollama (`api/types.go`, `openai/openai.go`, `anthropic/anthropic.go`).
+Where Go's parser says in its own words that a value has the wrong type, it is refused in those of
+`gojson`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ def integers(body: Body, name: str) -> list[int]:
 
 
 def images(body: Body) -> list[bytes]:
-    """The native `images`, which are base64. Raises GoJsonError, and OllamaError 400 for other text."""
+    """The native `images`, which are base64.
+
+    Raises GoJsonError, and OllamaError 400 for other text.
+    """
     return [_unpacked(one) for one in strings(body, "images")]
 
 
@@ -51,7 +56,9 @@ def _unpacked(text: str) -> bytes:
         legal = _BASE64.match(text)
         end = len(legal[0]) if legal else 0
         place = end if end < len(text) and text[end] != "=" else end // 4 * 4
-        raise OllamaError(400, f"illegal base64 data at input byte {place}", at_bind=True) from error
+        raise OllamaError(
+            400, f"illegal base64 data at input byte {place}", at_bind=True
+        ) from error
 
 
 def think_of(body: Body) -> JsonValue:
@@ -61,15 +68,24 @@ def think_of(body: Body) -> JsonValue:
     if given is None or isinstance(given, bool) or given in EFFORTS:
         return given
     if isinstance(given, str):
-        raise OllamaError(400, f"invalid think value: {encode(given).decode()} (must be {allowed}", at_bind=True)
+        raise OllamaError(
+            400, f"invalid think value: {encode(given).decode()} (must be {allowed}", at_bind=True
+        )
     raise OllamaError(400, f"think must be a boolean or string ({allowed}", at_bind=True)
 
 
 def effort_of(body: Body) -> str | None:
-    """How much a chat completion is to think; None for the model's default. Raises OllamaError 400."""
+    """How much a chat completion is to think; None for the model's default.
+
+    Raises OllamaError 400.
+    """
     effort = body.string("reasoning_effort") or body.object("reasoning").string("effort")
     if effort and effort not in (*EFFORTS, "none"):
-        raise OllamaError(400, f"invalid reasoning value: '{effort}' (must be {_EFFORTS_TEXT}, or \"none\")", at_bind=True)
+        raise OllamaError(
+            400,
+            f"invalid reasoning value: '{effort}' (must be {_EFFORTS_TEXT}, or \"none\")",
+            at_bind=True,
+        )
     return effort or None
 
 
@@ -105,7 +121,9 @@ def openai_message(body: Body) -> Message:
         _check_packed_arguments(function.string("arguments"))
     if not isinstance(content, str | list):
         if body.get("tool_calls") is None:
-            raise OllamaError(400, f"invalid message content type: {go_type(content)}", at_bind=True)
+            raise OllamaError(
+                400, f"invalid message content type: {go_type(content)}", at_bind=True
+            )
         content = None
     return _message(body, openai_text(content, "text"), body.string("reasoning"), calls)
 
@@ -154,7 +172,9 @@ def response_item(body: Body) -> Message:
 
 
 def openai_text(content: str | list[JsonValue] | None, *text_kinds: str) -> str:
-    """The text of a message, or of its parts of these kinds; raises OllamaError 400 for parts that OpenAI's layer does not read."""
+    """The text of a message, or of its parts of these kinds; raises OllamaError 400 for parts that
+    OpenAI's layer does not read.
+    """
     for one in content if isinstance(content, list) else ():
         if not isinstance(one, dict):
             raise OllamaError(400, "invalid message format", at_bind=True)
@@ -170,7 +190,11 @@ def openai_text(content: str | list[JsonValue] | None, *text_kinds: str) -> str:
 
 def _check_image_url(url: JsonValue) -> None:
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise OllamaError(400, "image URLs are not currently supported, please use base64 encoded data instead", at_bind=True)
+        raise OllamaError(
+            400,
+            "image URLs are not currently supported, please use base64 encoded data instead",
+            at_bind=True,
+        )
     prefix = _IMAGE.match(url)
     if prefix is None:
         raise OllamaError(400, "invalid image input", at_bind=True)
@@ -199,7 +223,9 @@ def _check_block(block: Body) -> None:
     if block.get("type") == "tool_use":
         for name in ("id", "name"):
             if not block.string(name):
-                raise OllamaError(400, f"tool_use block missing required '{name}' field", at_bind=True)
+                raise OllamaError(
+                    400, f"tool_use block missing required '{name}' field", at_bind=True
+                )
 
 
 def plain_text(content: JsonValue) -> str:
@@ -246,7 +272,9 @@ def anthropic_tools(body: Body) -> list[JsonObject]:
             _check_parameters(tool.object("input_schema"))
         except GoJsonError as error:
             name = encode(tool.string("name")).decode()
-            raise OllamaError(400, f"invalid input_schema for tool {name}: {error.message}", at_bind=True) from error
+            raise OllamaError(
+                400, f"invalid input_schema for tool {name}: {error.message}", at_bind=True
+            ) from error
     return [as_function(tool.fields, "input_schema") for tool in tools]
 
 
@@ -270,5 +298,9 @@ def _check_property(schema: Body) -> None:
 
 def as_function(tool: JsonObject, schema: str) -> JsonObject:
     """A tool in Ollama's form; `schema` is where its parameters are."""
-    function: JsonObject = {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool.get(schema)}
+    function: JsonObject = {
+        "name": tool.get("name"),
+        "description": tool.get("description"),
+        "parameters": tool.get(schema),
+    }
     return {"type": "function", "function": function}

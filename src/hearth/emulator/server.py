@@ -1,6 +1,8 @@
-"""The emulated server: an HTTP listener inside the caller's event loop, no signal handlers, no threads.
+"""The emulated server: an HTTP listener inside the caller's event loop, no signal handlers, no
+threads.
 
-Texts and redirects as gin writes them; Host and Origin rules from ollama/ollama `server/routes.go` and `envconfig`.
+Texts and redirects as gin writes them; Host and Origin rules from ollama/ollama `server/routes.go`
+and `envconfig`.
 """
 
 from __future__ import annotations
@@ -83,7 +85,10 @@ class Emulator(Engine):
     _runner: web.AppRunner | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen and return the base URL, `http://host:port`; port 0 takes a free one. Raises `OSError` when the port is taken."""
+        """Listen and return the base URL, `http://host:port`; port 0 takes a free one.
+
+        Raises `OSError` when the port is taken.
+        """
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._log_and_check])
         for methods, path, handler in _ROUTES:
             for method in methods.split():
@@ -93,7 +98,13 @@ class Emulator(Engine):
         if self.marked:
             app.on_response_prepare.append(_mark)
         app.on_response_prepare.append(write_headers_like_go)
-        runner = web.AppRunner(app, auto_decompress=False, access_log=None, handler_cancellation=True, shutdown_timeout=0.05)
+        runner = web.AppRunner(
+            app,
+            auto_decompress=False,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=0.05,
+        )
         await runner.setup()
         self._runner = runner
         site = web.TCPSite(runner, host, port)
@@ -148,7 +159,9 @@ class Emulator(Engine):
 def _preflight(request: web.Request, call: Call) -> web.Response:
     missing = request.match_info.http_exception
     allow = _allow(missing) if isinstance(missing, web.HTTPMethodNotAllowed) else {}
-    return web.Response(status=204, headers=CIMultiDict([*allow.items(), *call.headers.items(), *_PREFLIGHT]))
+    return web.Response(
+        status=204, headers=CIMultiDict([*allow.items(), *call.headers.items(), *_PREFLIGHT])
+    )
 
 
 def _allow(error: web.HTTPMethodNotAllowed) -> dict[str, str]:
@@ -175,7 +188,11 @@ def _without_double_slashes(request: web.Request) -> web.Response:
     if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
         return web.Response(status=307, headers={hdrs.LOCATION: target})
     headers = {hdrs.LOCATION: target, hdrs.CONTENT_TYPE: "text/html; charset=utf-8"}
-    return web.Response(status=307, body=f'<a href="{escape(target)}">Temporary Redirect</a>.\n\n'.encode(), headers=headers)
+    return web.Response(
+        status=307,
+        body=f'<a href="{escape(target)}">Temporary Redirect</a>.\n\n'.encode(),
+        headers=headers,
+    )
 
 
 async def _redirect(request: web.Request) -> web.Response:
@@ -185,12 +202,18 @@ async def _redirect(request: web.Request) -> web.Response:
     if request.method != hdrs.METH_GET:
         return web.Response(status=307, headers=headers)
     headers[hdrs.CONTENT_TYPE] = "text/html; charset=utf-8"
-    return web.Response(status=301, body=f'<a href="{target}">Moved Permanently</a>.\n\n'.encode(), headers=headers)
+    return web.Response(
+        status=301, body=f'<a href="{target}">Moved Permanently</a>.\n\n'.encode(), headers=headers
+    )
 
 
 def served(host: str, origin: str) -> bool:
-    """Whether a server bound to loopback answers: for a local name or a private address, and to no foreign page but local ones and apps."""
-    if foreign_page(origin, host) and not (_LOCAL_ORIGIN.match(origin) or origin.startswith(_APP_SCHEMES)):
+    """Whether a server bound to loopback answers: for a local name or a private address, and to no
+    foreign page but local ones and apps.
+    """
+    if foreign_page(origin, host) and not (
+        _LOCAL_ORIGIN.match(origin) or origin.startswith(_APP_SCHEMES)
+    ):
         return False
     name = (urlsplit(f"//{host}").hostname or "").lower()
     if name in {"", "localhost"} or name.endswith((".localhost", ".local", ".internal")):
@@ -209,7 +232,9 @@ def foreign_page(origin: str, host: str) -> bool:
 
 def _decoded(request: web.Request, body: bytes) -> bytes:
     """Ollama takes zstd on `/v1`, and reads every other coding as if it were none."""
-    if request.headers.get(hdrs.CONTENT_ENCODING, "").lower() != "zstd" or not request.path.startswith("/v1/"):
+    if request.headers.get(
+        hdrs.CONTENT_ENCODING, ""
+    ).lower() != "zstd" or not request.path.startswith("/v1/"):
         return body
     try:
         return zstd.ZstdDecompressor().decompress(body, max_length=_MAX_DECODED_BYTES)

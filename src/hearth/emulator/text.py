@@ -1,7 +1,8 @@
-"""What an emulated model says: each word is a function of the model, the text so far and the seed, as with a real one.
+"""What an emulated model says: each word is a function of the model, the text so far and the seed,
+as with a real one.
 
-So a reply that is asked for again from its middle goes on as it would have, and whoever knows the words that can follow sees where a
-letter is missing. Pure: draws come from a hash.
+So a reply that is asked for again from its middle goes on as it would have, and whoever knows the
+words that can follow sees where a letter is missing. Pure: draws come from a hash.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, Message, pieces_of
 
 _TEXT = (
-    "the of and to a in is it you that he was for on are with as his they at be this from have or by one had not but what all were "
-    "when we there can an your which their said if do will each about how up out them then she many some so these would other into "
-    "has more her two like him see time could no make than first been its who now people my made over did down only way find use may "
-    "water long little very after words called just where most know house light garden river dawn stove window answer reason "
-    "small warm quiet paper table letter story music winter summer road home lamp door note plan part place point"
+    "the of and to a in is it you that he was for on are with as his they at be this from have or"
+    " by one had not but what all were when we there can an your which their said if do will each"
+    " about how up out them then she many some so these would other into has more her two like him"
+    " see time could no make than first been its who now people my made over did down only way find"
+    " use may water long little very after words called just where most know house light garden"
+    " river dawn stove window answer reason small warm quiet paper table letter story music winter"
+    " summer road home lamp door note plan part place point"
 )
 _WORDS = _TEXT.split()
 _SAID = re.compile(r" ?[A-Za-z]+|\.| ")
@@ -33,8 +36,26 @@ _THOUGHT = re.compile(re.escape(THOUGHT).replace(r"\{\}", ".*?"), re.DOTALL)
 _CHOICES = 4
 """Words that can follow a text; which of them does, the seed decides."""
 _MAX_DEPTH = 12
-_SAMPLES = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "ivory", "juniper", "lumen", "meadow"]
-_FORMATS = {"date": "2026-01-15", "date-time": "2026-01-15T08:30:00Z", "time": "08:30:00Z", "email": "ann@example.org"}
+_SAMPLES = [
+    "amber",
+    "birch",
+    "cedar",
+    "delta",
+    "ember",
+    "fjord",
+    "grove",
+    "haven",
+    "ivory",
+    "juniper",
+    "lumen",
+    "meadow",
+]
+_FORMATS = {
+    "date": "2026-01-15",
+    "date-time": "2026-01-15T08:30:00Z",
+    "time": "08:30:00Z",
+    "email": "ann@example.org",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +68,8 @@ class Wish:
     schema: JsonValue = None  # `"json"`, a JSON schema, or None for free text
     thinks: bool = False  # begin with some reasoning
     tool: ToolCall | None = None  # answer with this call instead of text
-    drift: int | None = None  # the piece from which a warm prompt cache makes it say something else; None for never
+    # the piece from which a warm prompt cache makes it say something else; None for never
+    drift: int | None = None
 
 
 def draws(key: str) -> Iterator[int]:
@@ -59,23 +81,42 @@ def draws(key: str) -> Iterator[int]:
 
 
 def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> Generation:
-    """Decide the whole reply, or the rest of one that `prompt` holds the beginning of; a stop string ends it before the string."""
+    """Decide the whole reply, or the rest of one that `prompt` holds the beginning of; a stop
+    string ends it before the string.
+    """
     if wish.tool is not None:
-        spent = len(pieces_of(encode({"name": wish.tool.name, "arguments": wish.tool.arguments}).decode()))
+        spent = len(
+            pieces_of(encode({"name": wish.tool.name, "arguments": wish.tool.arguments}).decode())
+        )
         return Generation(said=(wish.tool,), reason="stop", output_tokens=spent)
     base, said = begun(prompt)
     source = draws(f"{model.name}\x00{wish.seed}\x00{base}")
     if wish.schema is not None:
-        return _bounded([Text(text=text) for text in pieces_of(encode(sample(wish.schema, source)).decode())], wish)
+        return _bounded(
+            [Text(text=text) for text in pieces_of(encode(sample(wish.schema, source)).decode())],
+            wish,
+        )
     thoughts: list[str] = []
     if wish.thinks:
-        thoughts = _Speaker(model, f"{base}{next(source)}", "", Wish(seed=0)).say(8 + next(source) % 16)
+        thoughts = _Speaker(model, f"{base}{next(source)}", "", Wish(seed=0)).say(
+            8 + next(source) % 16
+        )
     before = base + (THOUGHT.format("".join(thoughts)) if thoughts else "")
     spoken = _THOUGHT.sub("", said)
     speaker = _Speaker(model, before + said[: len(said) - len(spoken)], spoken, wish)
-    natural_tokens = (40 + next(source) % 161 if model.ends else (wish.limit_tokens or 10 * 4096) + 2**20) - speaker.spoken
-    texts = speaker.say(natural_tokens if wish.limit_tokens is None else min(natural_tokens, wish.limit_tokens + 1))
-    return _bounded([*(Text(text=text, thinking=True) for text in thoughts), *(Text(text=text) for text in texts)], wish)
+    natural_tokens = (
+        40 + next(source) % 161 if model.ends else (wish.limit_tokens or 10 * 4096) + 2**20
+    ) - speaker.spoken
+    texts = speaker.say(
+        natural_tokens if wish.limit_tokens is None else min(natural_tokens, wish.limit_tokens + 1)
+    )
+    return _bounded(
+        [
+            *(Text(text=text, thinking=True) for text in thoughts),
+            *(Text(text=text) for text in texts),
+        ],
+        wish,
+    )
 
 
 def begun(prompt: str) -> tuple[str, str]:
@@ -88,7 +129,8 @@ class _Speaker:
     """Says word after word, each of them a function of all the text before it.
 
     Args:
-        before: what the model has read, up to its own words; said: these, as far as they go. They may end within a word.
+        before: what the model has read, up to its own words; said: these, as far as they go. They
+        may end within a word.
     """
 
     def __init__(self, model: EmulatedModel, before: str, said: str, wish: Wish) -> None:
@@ -103,7 +145,10 @@ class _Speaker:
         self._read = blake2b(f"{model.name}\x00{before}{said}".encode())
         self._rest: list[str] = []
         if part:  # whoever is asked to go on from within a word finishes that word first
-            whole = next((word for word in (self._choice(), *self._possible()) if word.startswith(part)), part)
+            whole = next(
+                (word for word in (self._choice(), *self._possible()) if word.startswith(part)),
+                part,
+            )
             self._rest = [whole[len(part) :]] if self._note(whole) != part else []
 
     def say(self, tokens: int) -> list[str]:
@@ -128,7 +173,9 @@ class _Speaker:
     def _choice(self) -> str:
         possible = self._possible()
         drifted = self._wish.drift is not None and self.spoken >= self._wish.drift
-        choice = 0 if self._wish.seed == GREEDY_SEED else self._number(str(self._wish.seed).encode())
+        choice = (
+            0 if self._wish.seed == GREEDY_SEED else self._number(str(self._wish.seed).encode())
+        )
         return possible[(choice + drifted) % len(possible)]
 
     def _note(self, piece: str) -> str:
@@ -168,14 +215,18 @@ def _bounded(pieces: list[Text], wish: Wish) -> Generation:
 
 
 def _tokens_of(pieces: Sequence[Text]) -> Iterator[int]:
-    """The tokens of each piece: one, and one for the tag before it that begins or ends the thoughts."""
+    """The tokens of each piece: one, and one for the tag before it that begins or ends the
+    thoughts.
+    """
     thinking = False
     for piece in pieces:
         yield 1 + (piece.thinking is not thinking)
         thinking = piece.thinking
 
 
-def held_back(pieces: Sequence[Text], stops: Sequence[str], reason: str | None) -> Iterator[tuple[Text, int]]:
+def held_back(
+    pieces: Sequence[Text], stops: Sequence[str], reason: str | None
+) -> Iterator[tuple[Text, int]]:
     """The pieces as llama.cpp sends them, and the number of the token with which each is sent.
 
     What may be the beginning of a stop string waits for what follows, at the end for the token that
@@ -207,9 +258,11 @@ def _until_stop(pieces: list[Text], stops: tuple[str, ...]) -> list[Text]:
 
 
 def sample(schema: JsonValue, source: Iterator[int], *, hints: str = "") -> JsonValue:
-    """A value that fits `schema` (`"json"` or a schema object). Texts are taken from `hints` where it offers names or numbers.
+    """A value that fits `schema` (`"json"` or a schema object). Texts are taken from `hints` where
+    it offers names or numbers.
 
-    Enough of JSON Schema for what callers send: type, enum, const, properties, items, anyOf, $ref to $defs, bounds.
+    Enough of JSON Schema for what callers send: type, enum, const, properties, items, anyOf, $ref
+    to $defs, bounds.
     """
     if not isinstance(schema, dict) or not schema:
         return {"answer": _word(source), "count": next(source) % 100}
@@ -240,14 +293,26 @@ class _Sampler:
         match (kinds[0] if kinds else "string") if isinstance(kinds, list) else kinds:
             case "object":
                 properties = schema.get("properties")
-                return {name: self.value(inner, depth + 1) for name, inner in properties.items()} if isinstance(properties, dict) else {}
+                return (
+                    {name: self.value(inner, depth + 1) for name, inner in properties.items()}
+                    if isinstance(properties, dict)
+                    else {}
+                )
             case "array":
-                size = max(_bound(schema, "minItems", 0), min(_bound(schema, "maxItems", 3), 1 + next(self._source) % 3))
-                return [self.value(schema.get("items", {"type": "string"}), depth + 1) for _ in range(size)]
+                size = max(
+                    _bound(schema, "minItems", 0),
+                    min(_bound(schema, "maxItems", 3), 1 + next(self._source) % 3),
+                )
+                return [
+                    self.value(schema.get("items", {"type": "string"}), depth + 1)
+                    for _ in range(size)
+                ]
             case "integer":
                 return self._integer(schema)
             case "number":
-                return self._integer(schema) + (0 if "maximum" in schema or "exclusiveMaximum" in schema else 0.5)
+                return self._integer(schema) + (
+                    0 if "maximum" in schema or "exclusiveMaximum" in schema else 0.5
+                )
             case "boolean":
                 return next(self._source) % 2 == 0
         return None if kinds == "null" else self._text(schema)
@@ -290,11 +355,15 @@ def _bound(schema: JsonObject, key: str, default: int) -> int:
 
 
 def logprobs_of(text: str, top: int) -> JsonObject:
-    """A plausible, deterministic entry for a token with `top` alternatives (0 for none), the likeliest first, in Ollama's field order."""
+    """A plausible, deterministic entry for a token with `top` alternatives (0 for none), the
+    likeliest first, in Ollama's field order.
+    """
     source = draws(text)
     entry = _token(text, -(next(source) % 4000 + 1) / 1000)
     if top:
-        others: list[JsonValue] = [_token(f"{text}{place}", -(1.0 + place)) for place in range(1, top)]
+        others: list[JsonValue] = [
+            _token(f"{text}{place}", -(1.0 + place)) for place in range(1, top)
+        ]
         entry["top_logprobs"] = [_token(text, -(next(source) % 1000 + 1) / 1000), *others]
     return entry
 
@@ -303,8 +372,12 @@ def _token(text: str, logprob: float) -> JsonObject:
     return {"token": text, "logprob": logprob, "bytes": [*text.encode()]}
 
 
-def chosen_tool(messages: Sequence[Message], tools: Sequence[JsonObject], *, call_id: str = "") -> ToolCall | None:
-    """The tool that the last user message asks for: it names the tool, or a long word of the tool's name; None otherwise."""
+def chosen_tool(
+    messages: Sequence[Message], tools: Sequence[JsonObject], *, call_id: str = ""
+) -> ToolCall | None:
+    """The tool that the last user message asks for: it names the tool, or a long word of the tool's
+    name; None otherwise.
+    """
     if not messages or messages[-1].role != "user":
         return None
     said, lower = messages[-1].content, messages[-1].content.lower()
@@ -313,12 +386,17 @@ def chosen_tool(messages: Sequence[Message], tools: Sequence[JsonObject], *, cal
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str):
             continue
-        words = [name.lower(), *(word for word in name.lower().replace("-", "_").split("_") if len(word) > 4)]
+        words = [
+            name.lower(),
+            *(word for word in name.lower().replace("-", "_").split("_") if len(word) > 4),
+        ]
         if any(word in lower for word in words):
             parameters = function.get("parameters")
             has_fields = isinstance(parameters, dict) and parameters.get("properties")
             value = sample(parameters, draws(said), hints=said) if has_fields else {}
-            return ToolCall(call_id=call_id, name=name, arguments=value if isinstance(value, dict) else {})
+            return ToolCall(
+                call_id=call_id, name=name, arguments=value if isinstance(value, dict) else {}
+            )
     return None
 
 
@@ -336,6 +414,11 @@ def floats_of(values: Sequence[float]) -> bytes:
 
 
 def shortest(value: float) -> float:
-    """The float whose text is the shortest that still means the same number in single precision, as Go prints a float32."""
+    """The float whose text is the shortest that still means the same number in single precision, as
+    Go prints a float32.
+    """
     found = (float(f"{value:.{digits}g}") for digits in (6, 7, 8))
-    return next((short for short in found if struct.unpack("<f", floats_of([short]))[0] == value), float(f"{value:.9g}"))
+    return next(
+        (short for short in found if struct.unpack("<f", floats_of([short]))[0] == value),
+        float(f"{value:.9g}"),
+    )

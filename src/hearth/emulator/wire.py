@@ -1,4 +1,6 @@
-"""One exchange on the emulated wire: the fields of the body, and the answer with exactly the headers, in the order, of Go's net/http."""
+"""One exchange on the emulated wire: the fields of the body, and the answer with exactly the
+headers, in the order, of Go's net/http.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,17 @@ def keep_alive_s(body: Body) -> float | None:
 
 
 class Call:
-    """One request and its answer: either `whole` once, or `prepare` and then `send` any number of times.
+    """One request and its answer: either `whole` once, or `prepare` and then `send` any number of
+    times.
 
     Attributes:
         received_at: seconds on the monotonic clock, when the request head was complete.
         headers: what is added to whatever answer follows.
     """
 
-    def __init__(self, request: web.Request, engine: Engine, received_at: float, body: bytes) -> None:
+    def __init__(
+        self, request: web.Request, engine: Engine, received_at: float, body: bytes
+    ) -> None:
         self._request = request
         self._prepared: web.StreamResponse | None = None
         self._response: web.StreamResponse | None = None
@@ -62,7 +67,9 @@ class Call:
         return self._response is not None
 
     def read(self) -> Body:
-        """The fields of the body; raises `OllamaError` 400 where there is none, GoJsonError where it is no JSON object."""
+        """The fields of the body; raises `OllamaError` 400 where there is none, GoJsonError where
+        it is no JSON object.
+        """
         if not self.body.strip():
             raise OllamaError(400, "missing request body" if self.native else "EOF", at_bind=True)
         return Body(decode(self.body))
@@ -74,7 +81,8 @@ class Call:
     async def send(self, chunks: Iterable[bytes]) -> None:
         """Send each as one HTTP chunk; waits while the reader is far behind.
 
-        Raises CancelledError where the caller has left: aiohttp cancels the handler then, but may not have done so yet.
+        Raises CancelledError where the caller has left: aiohttp cancels the handler then, but may
+        not have done so yet.
         """
         for chunk in chunks:
             response = await self._begun()
@@ -83,13 +91,17 @@ class Call:
             except ConnectionError as left:
                 raise asyncio.CancelledError from left
 
-    async def whole(self, body: bytes = b"", content_type: str | None = None, *, status: int = 200) -> None:
+    async def whole(
+        self, body: bytes = b"", content_type: str | None = None, *, status: int = 200
+    ) -> None:
         """Send a complete answer with Content-Length."""
         self._response = web.Response(status=status, body=body, headers=self._headers(content_type))
         await self._response.prepare(self._request)
 
     async def json(self, value: JsonObject) -> None:
-        """A native answer has a charset and no newline; those of `/v1` routes have a newline and no charset."""
+        """A native answer has a charset and no newline; those of `/v1` routes have a newline and no
+        charset.
+        """
         await self.written(encode(value))
 
     async def written(self, body: bytes) -> None:
@@ -100,10 +112,14 @@ class Call:
         """The error as the whole answer, in the caller's dialect."""
         body = encode(error_object(self.dialect, error, self.engine.hex_id("req_", 24)))
         native = self.native or error.at_bind
-        await self.whole(body if native else body + b"\n", JSON_UTF8 if native else JSON, status=error.status)
+        await self.whole(
+            body if native else body + b"\n", JSON_UTF8 if native else JSON, status=error.status
+        )
 
     async def break_off(self, error: OllamaError) -> None:
-        """End a native stream with its error: its last line, or the whole answer where nothing of it has been sent."""
+        """End a native stream with its error: its last line, or the whole answer where nothing of
+        it has been sent.
+        """
         body = encode(error_object("ollama", error))
         if self.started:
             body += b"\n"
@@ -124,12 +140,20 @@ class Call:
         return self._response
 
     def _headers(self, content_type: str | None) -> CIMultiDict[str]:
-        return CIMultiDict([*self.headers.items(), *([(hdrs.CONTENT_TYPE, content_type)] if content_type else [])])
+        return CIMultiDict(
+            [*self.headers.items(), *([(hdrs.CONTENT_TYPE, content_type)] if content_type else [])]
+        )
 
 
 def with_rows(before: JsonObject, name: str, rows: Sequence[bytes], after: JsonObject) -> bytes:
-    """An object with these fields, and between them an array of what is JSON already: of many rows, no call takes long."""
-    parts = [encode(before)[1:-1], encode(name) + b":[" + b",".join(rows) + b"]", encode(after)[1:-1]]
+    """An object with these fields, and between them an array of what is JSON already: of many rows,
+    no call takes long.
+    """
+    parts = [
+        encode(before)[1:-1],
+        encode(name) + b":[" + b",".join(rows) + b"]",
+        encode(after)[1:-1],
+    ]
     return b"{" + b",".join(filter(None, parts)) + b"}"
 
 
@@ -137,7 +161,9 @@ Handler = Callable[[Call], Awaitable[None]]
 
 
 async def write_headers_like_go(_request: web.Request, response: web.StreamResponse) -> None:
-    """Drop what net/http does not send and sort the rest as it does: set ones by name, then its own."""
+    """Drop what net/http does not send and sort the rest as it does: set ones by name, then its
+    own.
+    """
     headers = response.headers
     headers.popall(hdrs.SERVER, None)
     if isinstance(response, web.Response) and not response.body:

@@ -1,7 +1,9 @@
-"""What happened, in the past tense: the one vocabulary of log line, metric, alert, row and dashboard.
+"""What happened, in the past tense: the one vocabulary of log line, metric, alert, row and
+dashboard.
 
-An event is a frozen value without behaviour. Prompts, keys and URLs with secrets never appear in one. The documentation is made from their
-docstrings. Here is what happens to the gateway as a whole, to jobs and batches; `items` has requests, models and the GPU.
+An event is a frozen value without behaviour. Prompts, keys and URLs with secrets never appear in
+one. The documentation is made from their docstrings. Here is what happens to the gateway as a
+whole, to jobs and batches; `items` has requests, models and the GPU.
 """
 
 from __future__ import annotations
@@ -20,21 +22,27 @@ class JobEvent(Event):
 
 
 class JobQueued(JobEvent, level=DEBUG):
-    """The job is stored and will run. Fields: `waiting`: jobs that wait in the store, this one included."""
+    """The job is stored and will run.
+
+    Fields: `waiting`: jobs that wait in the store, this one included.
+    """
 
     waiting: int
 
 
 class JobStarted(JobEvent, level=DEBUG):
-    """It enters the queue for the GPU. Fields: `attempt`, from 1; `waited_s`: since it was accepted."""
+    """It enters the queue for the GPU.
+
+    Fields: `attempt`, from 1; `waited_s`: since it was accepted.
+    """
 
     attempt: int
     waited_s: float
 
 
 class JobRequeued(JobEvent, level=WARNING):
-    """It waits in the store again. Fields: `attempt` that failed; `reason`: the error's; `retry_s`: how long it waits
-    at least.
+    """It waits in the store again. Fields: `attempt` that failed; `reason`: the error's; `retry_s`:
+    how long it waits at least.
     """
 
     attempt: int
@@ -43,8 +51,9 @@ class JobRequeued(JobEvent, level=WARNING):
 
 
 class JobEnded(JobEvent):
-    """The one end of a job, once its record is on the disk. Fields: `state`: completed, failed or cancelled; `reason`: empty when
-    completed, else the error's; `attempts`; `total_s`: accepted to end; `status`: HTTP status of the answer.
+    """The one end of a job, once its record is on the disk. Fields: `state`: completed, failed or
+    cancelled; `reason`: empty when completed, else the error's; `attempts`; `total_s`: accepted to
+    end; `status`: HTTP status of the answer.
     """
 
     state: str
@@ -55,8 +64,8 @@ class JobEnded(JobEvent):
 
 
 class JobsRecovered(Event):
-    """The gateway has read what earlier processes left behind. Fields: `queued`: jobs that wait on; `requeued`: were running, run
-    again; `failed`: were running, ended failed.
+    """The gateway has read what earlier processes left behind. Fields: `queued`: jobs that wait on;
+    `requeued`: were running, run again; `failed`: were running, ended failed.
     """
 
     queued: int
@@ -74,8 +83,9 @@ class BatchStarted(Event):
 
 
 class BatchEnded(Event):
-    """The one end of a batch, once its record is on the disk. Fields: `batch_id`; `caller`; `state`: completed, expired, cancelled, or
-    failed when its file was not in order; `requests`; `completed`: with an answer; `failed`: without; `total_s`: accepted to end.
+    """The one end of a batch, once its record is on the disk. Fields: `batch_id`; `caller`;
+    `state`: completed, expired, cancelled, or failed when its file was not in order; `requests`;
+    `completed`: with an answer; `failed`: without; `total_s`: accepted to end.
     """
 
     batch_id: str
@@ -96,7 +106,10 @@ class WebhookDelivered(Event):
 
 
 class WebhookFailed(Event, level=WARNING):
-    """A webhook at the end of a job was given up. Fields: `job_id`; `host`; `attempts`; `reason`: of the last attempt."""
+    """A webhook at the end of a job was given up.
+
+    Fields: `job_id`; `host`; `attempts`; `reason`: of the last attempt.
+    """
 
     job_id: str
     host: str
@@ -105,8 +118,8 @@ class WebhookFailed(Event, level=WARNING):
 
 
 class GatewayStarted(Event):
-    """The gateway listens. Fields: `url`; `version` of Hearth; `backend`: where answers come from; `authentication`: whether API keys
-    are configured.
+    """The gateway listens. Fields: `url`; `version` of Hearth; `backend`: where answers come from;
+    `authentication`: whether API keys are configured.
     """
 
     url: str
@@ -116,7 +129,10 @@ class GatewayStarted(Event):
 
 
 class GatewayStopping(Event):
-    """Hearth is stopping and refuses new requests. Fields: `grace_s`: time for running requests; `waiting` and `running` items."""
+    """Hearth is stopping and refuses new requests.
+
+    Fields: `grace_s`: time for running requests; `waiting` and `running` items.
+    """
 
     grace_s: float
     waiting: int
@@ -130,22 +146,28 @@ class GatewayStopped(Event):
 
 
 class EmulatorStarted(Event, level=WARNING):
-    """The emulator answers in place of Ollama: answers are made up. Fields: `url` of the emulator; `reason`."""
+    """The emulator answers in place of Ollama: answers are made up.
+
+    Fields: `url` of the emulator; `reason`.
+    """
 
     url: str
     reason: str
 
 
 class EmulatorStopped(Event):
-    """Ollama answers in place of the emulator, or is waited for: nothing is made up any more. Fields: its `url`; `reason`."""
+    """Ollama answers in place of the emulator, or is waited for: nothing is made up any more.
+
+    Fields: its `url`; `reason`.
+    """
 
     url: str
     reason: str
 
 
 class BackendWentDown(Event, level=WARNING):
-    """The model server stopped answering. Fields: `reason`; `problem`: where it answers, but not as Ollama does, the route, the
-    status and what was expected.
+    """The model server stopped answering. Fields: `reason`; `problem`: where it answers, but not as
+    Ollama does, the route, the status and what was expected.
     """
 
     reason: str
@@ -153,23 +175,26 @@ class BackendWentDown(Event, level=WARNING):
 
 
 class BackendAnswerUnexpected(Event, level=WARNING):
-    """The model server, which is down, gave an answer that is not Ollama's. Fields: `problem`: the route, the status and what was
-    expected; each is emitted once.
+    """The model server, which is down, gave an answer that is not Ollama's. Fields: `problem`: the
+    route, the status and what was expected; each is emitted once.
     """
 
     problem: str
 
 
 class BackendCameUp(Event):
-    """The model server answers, for the first time or again. Fields: `version` of the server; `down_s`: how long it was down."""
+    """The model server answers, for the first time or again.
+
+    Fields: `version` of the server; `down_s`: how long it was down.
+    """
 
     version: str
     down_s: float
 
 
 class TaskAnnounced(Event):
-    """An internal task is expected at a known time; shortly before it, external requests that could overrun it do not start. Fields:
-    `task_type` announced; `due_s`: seconds until it is due.
+    """An internal task is expected at a known time; shortly before it, external requests that could
+    overrun it do not start. Fields: `task_type` announced; `due_s`: seconds until it is due.
     """
 
     task_type: str
@@ -177,14 +202,17 @@ class TaskAnnounced(Event):
 
 
 class ModeChanged(Event):
-    """Active hours began or ended. Fields: `active`: whether internal requests interrupt external ones now."""
+    """Active hours began or ended.
+
+    Fields: `active`: whether internal requests interrupt external ones now.
+    """
 
     active: bool
 
 
 class ConfigReloaded(Event):
-    """A new configuration is in force. Fields: `generation`, counted from the start; `changed` keys; `needs_restart`: keys that have
-    changed since the start and wait for a restart.
+    """A new configuration is in force. Fields: `generation`, counted from the start; `changed`
+    keys; `needs_restart`: keys that have changed since the start and wait for a restart.
     """
 
     generation: int
@@ -193,15 +221,18 @@ class ConfigReloaded(Event):
 
 
 class ConfigRejected(Event, level=WARNING):
-    """The file has a mistake; the old configuration stays. Fields: `problems`, each as `file:line: path: what and what to do`."""
+    """The file has a mistake; the old configuration stays.
+
+    Fields: `problems`, each as `file:line: path: what and what to do`.
+    """
 
     problems: tuple[str, ...]
 
 
 class StorageFailed(Event, level=WARNING):
-    """The database cannot be written. Rows wait in memory, and requests continue. Fields: `reason`: disk_full, io_error, read_only,
-    locked, corrupt, cannot_open, file_moved, overloaded (more than the disk can take), or closed (at the end, and the rest is lost);
-    `detail`.
+    """The database cannot be written. Rows wait in memory, and requests continue. Fields: `reason`:
+    disk_full, io_error, read_only, locked, corrupt, cannot_open, file_moved, overloaded (more than
+    the disk can take), or closed (at the end, and the rest is lost); `detail`.
     """
 
     reason: str
@@ -209,15 +240,20 @@ class StorageFailed(Event, level=WARNING):
 
 
 class StorageRecovered(Event):
-    """The store writes again. Fields: `dropped`: rows that found no room in memory meanwhile and are lost."""
+    """The store writes again.
+
+    Fields: `dropped`: rows that found no room in memory meanwhile and are lost.
+    """
 
     dropped: int
 
 
 class WalDamaged(Event, level=WARNING):
-    """At start, frames of the database's write-ahead log could not be read. Fields: `unreadable_frames`: that were committed, behind
-    the last commit that could be read; `readable_frames`: up to that; `certain`: false where they may be a commit that a power cut
-    broke off, which nobody was told of; `copy`: the file that keeps the database as it was found, with its log beside it.
+    """At start, frames of the database's write-ahead log could not be read. Fields:
+    `unreadable_frames`: that were committed, behind the last commit that could be read;
+    `readable_frames`: up to that; `certain`: false where they may be a commit that a power cut
+    broke off, which nobody was told of; `copy`: the file that keeps the database as it was found,
+    with its log beside it.
     """
 
     unreadable_frames: int
@@ -227,16 +263,16 @@ class WalDamaged(Event, level=WARNING):
 
 
 class OwnerWarned(Event, level=WARNING):
-    """Something the owner should change, found at start: another Hearth schedules the same Ollama, or other users can read the
-    directory of `storage.path`.
+    """Something the owner should change, found at start: another Hearth schedules the same Ollama,
+    or other users can read the directory of `storage.path`.
     """
 
     text: str
 
 
 class ClockDoubted(Event, level=WARNING):
-    """The wall clock is ahead of where the last run left it; nothing is deleted for its age until it is confirmed, right again, or a
-    day has passed.
+    """The wall clock is ahead of where the last run left it; nothing is deleted for its age until
+    it is confirmed, right again, or a day has passed.
     """
 
     ahead_s: float
@@ -254,8 +290,9 @@ class InternalFault(Event, level=ERROR):
 
 
 class KeysTried(Event, level=WARNING):
-    """More than 10 requests with a wrong key came from a peer within a minute; said once a minute while they come. Fields: `peer`: an
-    IPv4 address, an IPv6 network (/64) or `this machine`; `wrong`: how many since it was said last.
+    """More than 10 requests with a wrong key came from a peer within a minute; said once a minute
+    while they come. Fields: `peer`: an IPv4 address, an IPv6 network (/64) or `this machine`;
+    `wrong`: how many since it was said last.
     """
 
     peer: str
@@ -263,9 +300,10 @@ class KeysTried(Event, level=WARNING):
 
 
 class ConnectionsCrowded(Event, level=WARNING):
-    """A peer wanted one connection more than it may have; said once a minute while it does. Fields: `peer`, as above; `bound`: who may
-    have no more, one_machine, this_machine, all_others (but this machine) or all; `open`: connections of the peer; `refused`: those
-    that it did not get since it was said last.
+    """A peer wanted one connection more than it may have; said once a minute while it does. Fields:
+    `peer`, as above; `bound`: who may have no more, one_machine, this_machine, all_others (but this
+    machine) or all; `open`: connections of the peer; `refused`: those that it did not get since it
+    was said last.
     """
 
     peer: str
@@ -294,8 +332,8 @@ class DiskSpaceReturned(Event):
 
 
 class TelemetryFailed(Event, level=WARNING):
-    """The collector does not accept traces (telemetry). They are lost, and requests continue. Emitted once. Fields: `endpoint`;
-    `detail`: what OpenTelemetry's exporter said.
+    """The collector does not accept traces (telemetry). They are lost, and requests continue.
+    Emitted once. Fields: `endpoint`; `detail`: what OpenTelemetry's exporter said.
     """
 
     endpoint: str
@@ -309,8 +347,9 @@ class TelemetryRecovered(Event):
 
 
 class AlertSent(Event):
-    """A message with alerts was delivered (alerts). Fields: `target`: discord, webhook or ntfy; `types` of alerts in it; `alerts`: how
-    many; `suppressed`: further ones like them that it only counts; `attempts` it took.
+    """A message with alerts was delivered (alerts). Fields: `target`: discord, webhook or ntfy;
+    `types` of alerts in it; `alerts`: how many; `suppressed`: further ones like them that it only
+    counts; `attempts` it took.
     """
 
     target: str
@@ -321,8 +360,9 @@ class AlertSent(Event):
 
 
 class AlertFailed(Event, level=WARNING):
-    """A message with alerts was given up. Fields: `target`; `types`; `alerts`; `attempts`; `reason`: http_404 and the like, timeout,
-    dns, connect, tls, broken or stopping; `stopped`: whether the target gets no more until a reload.
+    """A message with alerts was given up. Fields: `target`; `types`; `alerts`; `attempts`;
+    `reason`: http_404 and the like, timeout, dns, connect, tls, broken or stopping; `stopped`:
+    whether the target gets no more until a reload.
     """
 
     target: str
@@ -334,8 +374,9 @@ class AlertFailed(Event, level=WARNING):
 
 
 class BudgetThresholdReached(Event, level=WARNING):
-    """External callers have spent `budget.alert_pct` of what they may spend today; once a day, and at each start until a message about
-    it has arrived. Fields: `spent_usd`; `limit_usd`: the smaller of the two daily limits; `pct`.
+    """External callers have spent `budget.alert_pct` of what they may spend today; once a day, and
+    at each start until a message about it has arrived. Fields: `spent_usd`; `limit_usd`: the
+    smaller of the two daily limits; `pct`.
     """
 
     spent_usd: float
@@ -344,9 +385,10 @@ class BudgetThresholdReached(Event, level=WARNING):
 
 
 class BudgetExhausted(Event, level=WARNING):
-    """A call was refused because it could have cost more than is left for today. Fields: `caller`; `own`: it is the budget of the
-    caller's key that has no room; `wanted_usd`: what it could have cost at worst; `spent_usd` by external callers today, or by this
-    caller where `own`, calls that run at their worst; `limit_usd` of the same budget.
+    """A call was refused because it could have cost more than is left for today. Fields: `caller`;
+    `own`: it is the budget of the caller's key that has no room; `wanted_usd`: what it could have
+    cost at worst; `spent_usd` by external callers today, or by this caller where `own`, calls that
+    run at their worst; `limit_usd` of the same budget.
     """
 
     caller: str
@@ -357,8 +399,8 @@ class BudgetExhausted(Event, level=WARNING):
 
 
 class CloudWentDown(Event, level=WARNING):
-    """Claude refuses the key or the account. Fields: `reason`; `detail`: what to look at; `retry_s`: when it is tried again, a reload
-    tries at once.
+    """Claude refuses the key or the account. Fields: `reason`; `detail`: what to look at;
+    `retry_s`: when it is tried again, a reload tries at once.
     """
 
     reason: str
@@ -373,9 +415,10 @@ class CloudCameUp(Event):
 
 
 class EmbeddingsFlushed(Event, level=DEBUG):
-    """A call for one or more inputs went to the queue. Fields: `model`; `inputs`: how many; `why`: alone (nothing like it was under
-    way), full, timer, idle (the last one like it has ended), other_model, apart (the call it was in has failed) or stopping; `held_s`:
-    how long its first input was held back.
+    """A call for one or more inputs went to the queue. Fields: `model`; `inputs`: how many; `why`:
+    alone (nothing like it was under way), full, timer, idle (the last one like it has ended),
+    other_model, apart (the call it was in has failed) or stopping; `held_s`: how long its first
+    input was held back.
     """
 
     model: str | None
@@ -385,8 +428,9 @@ class EmbeddingsFlushed(Event, level=DEBUG):
 
 
 class EmbeddingsParted(Event, level=WARNING):
-    """A call for several inputs failed in a way that one of them can cause, or its answer could not be cut; each input is asked for by
-    itself. Fields: `model`; `inputs`; `reason`: status_400 and the like, an error's `reason`, or unknown_answer.
+    """A call for several inputs failed in a way that one of them can cause, or its answer could not
+    be cut; each input is asked for by itself. Fields: `model`; `inputs`; `reason`: status_400 and
+    the like, an error's `reason`, or unknown_answer.
     """
 
     model: str | None
@@ -395,7 +439,10 @@ class EmbeddingsParted(Event, level=WARNING):
 
 
 class DrainStarted(Event):
-    """An admin started a drain (orders): new requests are refused. Fields: `waiting` and `running` requests, which are finished."""
+    """An admin started a drain (orders): new requests are refused.
+
+    Fields: `waiting` and `running` requests, which are finished.
+    """
 
     waiting: int
     running: int
@@ -408,8 +455,8 @@ class DrainEnded(Event):
 
 
 class UnloadRequested(Event):
-    """A caller of the model APIs asked for a model to go (`keep_alive` 0), which is a wish. Fields: `caller`; `model`; `kept`: why
-    the model stays, empty where it goes.
+    """A caller of the model APIs asked for a model to go (`keep_alive` 0), which is a wish. Fields:
+    `caller`; `model`; `kept`: why the model stays, empty where it goes.
     """
 
     caller: str
@@ -418,8 +465,8 @@ class UnloadRequested(Event):
 
 
 class OrderGiven(Event):
-    """Another admin command took effect. Fields: `order`: pause, resume, pin, unpin, load or unload; `model`:
-    which, where it is about one.
+    """Another admin command took effect. Fields: `order`: pause, resume, pin, unpin, load or
+    unload; `model`: which, where it is about one.
     """
 
     order: str

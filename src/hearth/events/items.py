@@ -16,12 +16,15 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 class _Kind:
     """Makes a keyword-only dataclass of each class below it.
 
-    It is frozen for the type checker only: a guard at run time makes a dataclass take two to four times as long to create.
+    It is frozen for the type checker only: a guard at run time makes a dataclass take two to four
+    times as long to create.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     LEVEL: ClassVar[int]
-    """That of its log line: ERROR for our own faults, WARNING for what an owner may want to look at, DEBUG for what an end sums up."""
+    """That of its log line: ERROR for our own faults, WARNING for what an owner may want to look
+    at, DEBUG for what an end sums up.
+    """
     NAME: ClassVar[str]
     """In logs and for other programs: `item_queued`."""
 
@@ -49,8 +52,8 @@ class ItemEvent(Event):
 
 
 class ItemQueued(ItemEvent, level=DEBUG):
-    """Accepted. Fields: `position`: waiting items ahead of it; `counted`: what the rate limits counted it as, None for nothing (in no log
-    line).
+    """Accepted. Fields: `position`: waiting items ahead of it; `counted`: what the rate limits
+    counted it as, None for nothing (in no log line).
     """
 
     position: int
@@ -58,22 +61,28 @@ class ItemQueued(ItemEvent, level=DEBUG):
 
 
 class ItemDispatched(ItemEvent, level=DEBUG):
-    """Sent to the model server. Fields: `attempt`, from 1; `waited_s`: since it was accepted or put back."""
+    """Sent to the model server.
+
+    Fields: `attempt`, from 1; `waited_s`: since it was accepted or put back.
+    """
 
     attempt: int
     waited_s: float
 
 
 class ItemStreaming(ItemEvent, level=DEBUG):
-    """The first byte of a streamed answer has arrived. Fields: `attempt`; `first_byte_s`: since the dispatch."""
+    """The first byte of a streamed answer has arrived.
+
+    Fields: `attempt`; `first_byte_s`: since the dispatch.
+    """
 
     attempt: int
     first_byte_s: float
 
 
 class ItemInterrupted(ItemEvent):
-    """Interrupted by a more urgent request; first in the external queue again. Fields: `attempt`; `interrupt_count`: interruptions
-    so far; `ran_s`: how long the attempt ran.
+    """Interrupted by a more urgent request; first in the external queue again. Fields: `attempt`;
+    `interrupt_count`: interruptions so far; `ran_s`: how long the attempt ran.
     """
 
     attempt: int
@@ -82,8 +91,8 @@ class ItemInterrupted(ItemEvent):
 
 
 class ItemBrokenOff(ItemEvent, level=WARNING):
-    """The model server died within a stream, which waits first in its lane to go on where it stopped; twice at most. Fields: `attempt`;
-    `reason`; `ran_s`: how long the attempt ran.
+    """The model server died within a stream, which waits first in its lane to go on where it
+    stopped; twice at most. Fields: `attempt`; `reason`; `ran_s`: how long the attempt ran.
     """
 
     attempt: int
@@ -92,14 +101,19 @@ class ItemBrokenOff(ItemEvent, level=WARNING):
 
 
 class ItemPromoted(ItemEvent, level=DEBUG):
-    """Waited `scheduling.aging.promote_after_s` and rose to `band`. Fields: `band`; `waited_s`: since it was accepted."""
+    """Waited `scheduling.aging.promote_after_s` and rose to `band`.
+
+    Fields: `band`; `waited_s`: since it was accepted.
+    """
 
     band: str
     waited_s: float
 
 
 class ItemHeld(ItemEvent):
-    """A more urgent request waits for this stream, which could not be resumed after an interruption. Once for each stream."""
+    """A more urgent request waits for this stream, which could not be resumed after an
+    interruption. Once for each stream.
+    """
 
     attempt: int
 
@@ -111,9 +125,10 @@ class ItemProtected(ItemEvent, level=WARNING):
 
 
 class ItemResumed(ItemEvent):
-    """An interrupted stream continues where it stopped. Fields: `attempt`; `how`: continued or replayed; `again_tokens`: of the text so
-    far, read again (continued) or written again (replayed); `verified_chars`: characters found equal in a replay; `catch_up_s`:
-    dispatch to there; `diverged`: it was replayed first, which gave another answer.
+    """An interrupted stream continues where it stopped. Fields: `attempt`; `how`: continued or
+    replayed; `again_tokens`: of the text so far, read again (continued) or written again
+    (replayed); `verified_chars`: characters found equal in a replay; `catch_up_s`: dispatch to
+    there; `diverged`: it was replayed first, which gave another answer.
     """
 
     attempt: int
@@ -125,25 +140,32 @@ class ItemResumed(ItemEvent):
 
 
 class ItemDiverged(ItemEvent, level=WARNING):
-    """An interrupted stream could not be resumed: it ended with a retryable error, and nothing of another answer was sent."""
+    """An interrupted stream could not be resumed: it ended with a retryable error, and nothing of
+    another answer was sent.
+    """
 
     attempt: int
 
 
 class ItemResent(ItemEvent, level=WARNING):
-    """An attempt failed before anything was forwarded; it runs once more. Fields: `attempt` that failed; `reason`."""
+    """An attempt failed before anything was forwarded; it runs once more.
+
+    Fields: `attempt` that failed; `reason`.
+    """
 
     attempt: int
     reason: str
 
 
 class ItemEnded(ItemEvent):
-    """The one end of every accepted item: the canonical line. Fields: `outcome`: completed, failed, cancelled or expired; `reason`:
-    empty when completed, else the error's; `attempts`; `interrupt_count`; `queue_s`: accepted to last dispatch, swaps included;
-    `swap_s`: the part of it spent on the swap to its model; `first_byte_s`: dispatch to first byte; `backend_s`: dispatch to end;
-    `total_s`: accepted to end; `prompt_tokens`; `output_tokens`; `status`: HTTP status of the answer; `resumed`: how an interrupted
-    stream went on, continued or replayed; `chain_id`: what ties calls of one task together; `cost_usd`: what Claude was paid, where it
-    answered; `counted` as of `ItemQueued`; `emulated`: the emulator worked on it last.
+    """The one end of every accepted item: the canonical line. Fields: `outcome`: completed, failed,
+    cancelled or expired; `reason`: empty when completed, else the error's; `attempts`;
+    `interrupt_count`; `queue_s`: accepted to last dispatch, swaps included; `swap_s`: the part of
+    it spent on the swap to its model; `first_byte_s`: dispatch to first byte; `backend_s`: dispatch
+    to end; `total_s`: accepted to end; `prompt_tokens`; `output_tokens`; `status`: HTTP status of
+    the answer; `resumed`: how an interrupted stream went on, continued or replayed; `chain_id`:
+    what ties calls of one task together; `cost_usd`: what Claude was paid, where it answered;
+    `counted` as of `ItemQueued`; `emulated`: the emulator worked on it last.
     """
 
     outcome: Outcome
@@ -166,8 +188,9 @@ class ItemEnded(ItemEvent):
 
 
 class ItemLost(ItemEvent, level=WARNING):
-    """Nothing works on a request any more, and it never ended: a defect of Hearth. Please report it. It is no longer counted as
-    under way. Fields: `phase` in which it was last seen; `silent_s`: seconds since its last sign of life.
+    """Nothing works on a request any more, and it never ended: a defect of Hearth. Please report
+    it. It is no longer counted as under way. Fields: `phase` in which it was last seen; `silent_s`:
+    seconds since its last sign of life.
     """
 
     phase: str
@@ -175,8 +198,8 @@ class ItemLost(ItemEvent, level=WARNING):
 
 
 class RequestRejected(Event, level=WARNING):
-    """Refused before it entered the queue. Fields: `request_id`; `caller`, empty when unknown; `path`; `status`; `reason`: the
-    error's.
+    """Refused before it entered the queue. Fields: `request_id`; `caller`, empty when unknown;
+    `path`; `status`; `reason`: the error's.
     """
 
     request_id: RequestId
@@ -187,8 +210,8 @@ class RequestRejected(Event, level=WARNING):
 
 
 class SwapStarted(Event):
-    """The scheduler started a swap. Fields: `from_models`: evicted for it; `to_model`; `why`: waiting, overdue,
-    expected, owner, home or reload.
+    """The scheduler started a swap. Fields: `from_models`: evicted for it; `to_model`; `why`:
+    waiting, overdue, expected, owner, home or reload.
     """
 
     from_models: tuple[str, ...]
@@ -197,8 +220,9 @@ class SwapStarted(Event):
 
 
 class SwapCompleted(Event):
-    """The model is loaded, which was verified. Fields: `from_models`; `to_model`; `swap_s`: unload and load, without the draining before;
-    `vram_mib`: its part on the GPU; `offloaded`: whether a part of it runs on the CPU.
+    """The model is loaded, which was verified. Fields: `from_models`; `to_model`; `swap_s`: unload
+    and load, without the draining before; `vram_mib`: its part on the GPU; `offloaded`: whether a
+    part of it runs on the CPU.
     """
 
     from_models: tuple[str, ...]
@@ -209,9 +233,9 @@ class SwapCompleted(Event):
 
 
 class LoadCut(Event):
-    """A load for an external request was ended, since an internal request needs another model. Fields: `from_models`: evicted for it;
-    `to_model`; `swap_s`: time spent; `clean`: within two seconds it was gone, and its memory back as far as
-    that is read.
+    """A load for an external request was ended, since an internal request needs another model.
+    Fields: `from_models`: evicted for it; `to_model`; `swap_s`: time spent; `clean`: within two
+    seconds it was gone, and its memory back as far as that is read.
     """
 
     from_models: tuple[str, ...]
@@ -221,16 +245,16 @@ class LoadCut(Event):
 
 
 class LoadCuttingStopped(Event, level=WARNING):
-    """Loads of this model server are not cut any more until it is started again. Field: `failures`: loads in a row that were not gone in
-    time after they were cut.
+    """Loads of this model server are not cut any more until it is started again. Field: `failures`:
+    loads in a row that were not gone in time after they were cut.
     """
 
     failures: int
 
 
 class ModelHeld(Event, level=DEBUG):
-    """External requests for other models wait, since an internal caller is likely to come back to this model. Fields: `model`; `caller`;
-    `hold_s`: how long at most.
+    """External requests for other models wait, since an internal caller is likely to come back to
+    this model. Fields: `model`; `caller`; `hold_s`: how long at most.
     """
 
     model: str
@@ -239,8 +263,8 @@ class ModelHeld(Event, level=DEBUG):
 
 
 class TurnBegan(Event):
-    """External requests have waited long behind internal ones, and have the GPU for a while. Fields: `model`: theirs; `turn_s`: how long at
-    most, from when it is loaded.
+    """External requests have waited long behind internal ones, and have the GPU for a while.
+    Fields: `model`: theirs; `turn_s`: how long at most, from when it is loaded.
     """
 
     model: str
@@ -254,8 +278,9 @@ class TurnEnded(Event):
 
 
 class SwapFailed(Event, level=WARNING):
-    """The model could not be loaded; or, with an empty `to_model`, the one in `from_models` could not be unloaded. Fields:
-    `from_models`; `to_model`; `swap_s`: time spent trying; `reason`: an error's `reason`; `detail`: what the model server said.
+    """The model could not be loaded; or, with an empty `to_model`, the one in `from_models` could
+    not be unloaded. Fields: `from_models`; `to_model`; `swap_s`: time spent trying; `reason`: an
+    error's `reason`; `detail`: what the model server said.
     """
 
     from_models: tuple[str, ...]
@@ -266,8 +291,9 @@ class SwapFailed(Event, level=WARNING):
 
 
 class ResidencyDrifted(Event, level=WARNING):
-    """Another program loaded or unloaded a model, or Ollama reloaded one with another context length for a request with another
-    `num_ctx`. Fields: `appeared` and `vanished` models; `reloaded`: model and context before and after.
+    """Another program loaded or unloaded a model, or Ollama reloaded one with another context
+    length for a request with another `num_ctx`. Fields: `appeared` and `vanished` models;
+    `reloaded`: model and context before and after.
     """
 
     appeared: tuple[str, ...]
@@ -282,8 +308,9 @@ class HomeModelMissing(Event, level=WARNING):
 
 
 class ModelOffloaded(Event, level=WARNING):
-    """A model that another program loaded or reloaded runs partly or entirely on the CPU. After a swap of Hearth's own,
-    `swap_completed` says so. Fields: `model`; `size_mib`: all of it; `vram_mib`: its part on the GPU.
+    """A model that another program loaded or reloaded runs partly or entirely on the CPU. After a
+    swap of Hearth's own, `swap_completed` says so. Fields: `model`; `size_mib`: all of it;
+    `vram_mib`: its part on the GPU.
     """
 
     model: str
@@ -292,8 +319,9 @@ class ModelOffloaded(Event, level=WARNING):
 
 
 class ModelUnresponsive(Event, level=WARNING):
-    """A loaded model sent nothing for `ollama.first_byte_timeout_s`, so it is unloaded and loaded again. Fields: `model`;
-    `reloads`: how often this happened within ten minutes, this time included.
+    """A loaded model sent nothing for `ollama.first_byte_timeout_s`, so it is unloaded and loaded
+    again. Fields: `model`; `reloads`: how often this happened within ten minutes, this time
+    included.
     """
 
     model: str
@@ -308,8 +336,9 @@ class GpuFound(Event):
 
 
 class GpuUnreadable(Event):
-    """No GPU can be read; its numbers are unknown until one can. Emitted once. Fields: `reason`: no_driver, no_such_device, gpu_lost,
-    driver_mismatch (library and driver differ, as after an upgrade: restart), timeout or driver_error; `detail`.
+    """No GPU can be read; its numbers are unknown until one can. Emitted once. Fields: `reason`:
+    no_driver, no_such_device, gpu_lost, driver_mismatch (library and driver differ, as after an
+    upgrade: restart), timeout or driver_error; `detail`.
     """
 
     reason: str
@@ -337,7 +366,10 @@ class GpuOverheated(Event, level=WARNING):
 
 
 class GpuCooledDown(Event):
-    """The GPU is 5 degrees or more below that again. Fields: `temperature_c`; `hot_s`: how long it was not."""
+    """The GPU is 5 degrees or more below that again.
+
+    Fields: `temperature_c`; `hot_s`: how long it was not.
+    """
 
     temperature_c: float
     hot_s: float

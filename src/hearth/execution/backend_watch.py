@@ -1,7 +1,8 @@
-"""Looks at the model server on a beat: does it answer, what is in memory, what is installed. Reports differences, decides nothing.
+"""Looks at the model server on a beat: does it answer, what is in memory, what is installed.
+Reports differences, decides nothing.
 
-Health here is what the control routes say; that a model really answers is only known from real work, which the executor's first-byte
-timeout watches.
+Health here is what the control routes say; that a model really answers is only known from real
+work, which the executor's first-byte timeout watches.
 """
 
 from __future__ import annotations
@@ -14,11 +15,31 @@ from math import inf
 
 from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.dialects.capabilities import Needs, refusal
-from hearth.errors import BackendError, BackendProtocolError, BackendTimeout, HearthError, ModelNotFound
-from hearth.events import BackendAnswerUnexpected, BackendCameUp, BackendWentDown, HomeModelMissing, ModelOffloaded, ResidencyDrifted
+from hearth.errors import (
+    BackendError,
+    BackendProtocolError,
+    BackendTimeout,
+    HearthError,
+    ModelNotFound,
+)
+from hearth.events import (
+    BackendAnswerUnexpected,
+    BackendCameUp,
+    BackendWentDown,
+    HomeModelMissing,
+    ModelOffloaded,
+    ResidencyDrifted,
+)
 from hearth.execution.runtime import Runtime, WakeableSleep
 from hearth.ports import ModelControl
-from hearth.scheduling.inputs import BackendState, Drifted, Loaded, ModelsListed, PolicyChanged, Unloaded
+from hearth.scheduling.inputs import (
+    BackendState,
+    Drifted,
+    Loaded,
+    ModelsListed,
+    PolicyChanged,
+    Unloaded,
+)
 from hearth.types import InstalledModel, ResidentModel, canonical_model
 
 DOWN_CHECK_INTERVAL_S = 1.0
@@ -41,15 +62,22 @@ class BackendWatch:
         self.up = False
         self.version = ""
         self.problem = ""
-        """Where the model server answers, but not as Ollama does: the route, the status and what was expected."""
+        """Where the model server answers, but not as Ollama does: the route, the status and what
+        was expected.
+        """
         self._told_problems: set[str] = set()
         self.resident: tuple[ResidentModel, ...] = ()
         self.offloaded: frozenset[str] = frozenset()
         """Models that run, wholly or in part, on the CPU, though there is a GPU."""
         self.elsewhere: dict[str, str] = {}
-        """Models that it lists and that run at another host, which is the value, in canonical form and lower case: never served."""
+        """Models that it lists and that run at another host, which is the value, in canonical form
+        and lower case: never served.
+        """
         self._servers = 0
-        """How many there have been before this one. What an earlier one still answers is no news."""
+        """How many there have been before this one.
+
+        What an earlier one still answers is no news.
+        """
         self._runtime = runtime
         self._clock = runtime.clock
         self._state = runtime.state
@@ -81,7 +109,8 @@ class BackendWatch:
     def name_of(self, model: str) -> str | None:
         """The one name of the model that a caller means, whatever its spelling or tag.
 
-        Names with one digest are one model to Ollama: it keeps it in memory once, under the name that was loaded first.
+        Names with one digest are one model to Ollama: it keeps it in memory once, under the name
+        that was loaded first.
 
         Returns:
             None where it is not installed, the canonical form where nothing is known yet.
@@ -90,10 +119,13 @@ class BackendWatch:
         if self._installed is None:
             return canonical
         known = self._installed.get(canonical.lower())
-        return None if known is None else self._one_of.get(known.digest, canonical_model(known.name))
+        return (
+            None if known is None else self._one_of.get(known.digest, canonical_model(known.name))
+        )
 
     async def resolve(self, model: str) -> str:
-        """`name_of` what a caller wrote; asks again before it says no, for models that were just pulled, but not for each of many.
+        """`name_of` what a caller wrote; asks again before it says no, for models that were just
+        pulled, but not for each of many.
 
         Raises:
             ModelNotFound: the backend does not have it, or does not run it itself.
@@ -105,12 +137,22 @@ class BackendWatch:
             name = self.name_of(model)
         if name is None:
             host = self.elsewhere.get(canonical_model(model).lower())
-            why = "not found" if host is None else f"runs at {host}, not on this machine, so it is not served; ask Ollama itself for it"
+            why = (
+                "not found"
+                if host is None
+                else (
+                    f"runs at {host}, not on this machine, so it is not served; ask Ollama itself"
+                    " for it"
+                )
+            )
             raise ModelNotFound(f"model '{model}' {why}")
         return name
 
     async def _list_again(self) -> bool:
-        """Read the list of models unless that was done a moment ago. False where the model server did not answer."""
+        """Read the list of models unless that was done a moment ago.
+
+        False where the model server did not answer.
+        """
         async with self._listing:
             now = self._clock.monotonic()
             if now - self._asked_at >= LIST_INTERVAL_S:
@@ -122,8 +164,9 @@ class BackendWatch:
             return self._answered
 
     async def check_capable(self, needs: Needs) -> None:
-        """Raises NotCapable, in the words of Ollama, for what the model could not do once it was loaded. Where the model server does not
-        say what its models can do, it says no itself."""
+        """Raises NotCapable, in the words of Ollama, for what the model could not do once it was
+        loaded. Where the model server does not say what its models can do, it says no itself.
+        """
         known = (self._installed or {}).get(canonical_model(needs.model).lower())
         if known is None or not needs.capabilities:
             return
@@ -144,13 +187,18 @@ class BackendWatch:
             return has
 
     def list_may_differ(self) -> None:
-        """A model was pulled, copied or deleted through Hearth: the next unknown name is asked for at once."""
+        """A model was pulled, copied or deleted through Hearth: the next unknown name is asked for
+        at once.
+        """
         self._asked_at = -inf
 
     def fingerprint_of(self, model: str) -> str:
         """What decides the text of a seeded generation: the model's digest and how it is loaded."""
         known = (self._installed or {}).get(canonical_model(model).lower())
-        return f"{'' if known is None else known.digest} {load_options(self._runtime.settings, model).num_ctx}"
+        return (
+            f"{'' if known is None else known.digest}"
+            f" {load_options(self._runtime.settings, model).num_ctx}"
+        )
 
     def known_name(self, model: str) -> str:
         """The same, in canonical form where it is not installed."""
@@ -172,14 +220,20 @@ class BackendWatch:
         self._down_since = None
 
     def look_soon(self) -> None:
-        """Work has found the server down or changed: know it at once, and look for its return at the faster beat."""
+        """Work has found the server down or changed: know it at once, and look for its return at
+        the faster beat.
+        """
         if self.up:
             self.poke()
 
     async def run(self) -> None:
         while True:
             await self.look()
-            await self._sleep.pause(self._runtime.settings.backend.check_interval_s if self.up else DOWN_CHECK_INTERVAL_S)
+            await self._sleep.pause(
+                self._runtime.settings.backend.check_interval_s
+                if self.up
+                else DOWN_CHECK_INTERVAL_S
+            )
 
     async def look(self) -> None:
         """One look, reported as facts and events."""
@@ -193,7 +247,8 @@ class BackendWatch:
             if servers != self._servers:
                 return
             if version and isinstance(error, BackendTimeout):
-                self._came_up(version)  # a model hangs, and what asks for it too; the work on it notices
+                # a model hangs, and what asks for it too; the work on it notices
+                self._came_up(version)
             else:
                 self._went_down(error)
             return
@@ -210,13 +265,23 @@ class BackendWatch:
         self._came_up(version)
 
     async def refresh_installed(self) -> None:
-        """Read the list of installed models, by which the scheduler knows those that the owner has named. Raises BackendError."""
-        servers, models, settings = self._servers, await self.control.installed(), self._runtime.settings
+        """Read the list of installed models, by which the scheduler knows those that the owner has
+        named. Raises BackendError.
+        """
+        servers, models, settings = (
+            self._servers,
+            await self.control.installed(),
+            self._runtime.settings,
+        )
         if servers != self._servers or (models is self._models and settings is self._named_for):
             return
         before = frozenset(self._one_of.values())
         is_long = len(models) > LONG_LIST
-        known = await asyncio.to_thread(_known, models, settings, before) if is_long else _known(models, settings, before)
+        known = (
+            await asyncio.to_thread(_known, models, settings, before)
+            if is_long
+            else _known(models, settings, before)
+        )
         if servers != self._servers:
             return
         self._models, self._named_for = models, settings
@@ -224,7 +289,11 @@ class BackendWatch:
 
     def _know(self, known: _Known) -> None:
         before, listed = self.scheduler_settings(), self._installed
-        self.elsewhere, self._installed, self._one_of = known.elsewhere, known.installed, known.one_of
+        self.elsewhere, self._installed, self._one_of = (
+            known.elsewhere,
+            known.installed,
+            known.one_of,
+        )
         if listed is None or listed.keys() != self._installed.keys():
             self._post(ModelsListed(names=frozenset(self._installed)))
         settings = self.scheduler_settings()
@@ -265,43 +334,94 @@ class BackendWatch:
     def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
         return {self.known_name(model.name): model for model in models}
 
-    def _note_offloaded(self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]) -> None:
-        """Say which models came to run on the CPU since the last look; of those that we loaded a split one is no news (`SwapCompleted`)."""
+    def _note_offloaded(
+        self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]
+    ) -> None:
+        """Say which models came to run on the CPU since the last look; of those that we loaded a
+        split one is no news (`SwapCompleted`).
+        """
         has_gpu = self._state.residency.capacity_mib not in {None, inf}
-        # A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one only where there is a GPU.
-        split = (name for name, model in seen.items() if model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu))
+        # A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one
+        # only where there is a GPU.
+        split = (
+            name
+            for name, model in seen.items()
+            if model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu)
+        )
         offloaded = frozenset(split)
         for name in sorted(offloaded - self.offloaded):
             model = seen[name]
-            told = name in self._state.residency.residents and name not in before and model.vram_mib > 0
+            told = (
+                name in self._state.residency.residents
+                and name not in before
+                and model.vram_mib > 0
+            )
             if not told:
                 now = self._clock.monotonic()
-                self._emit(ModelOffloaded(at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib))
+                self._emit(
+                    ModelOffloaded(
+                        at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib
+                    )
+                )
         self.offloaded = offloaded
         self._tracker.record_offloaded(offloaded)
 
     def _reconcile(self, seen: dict[str, ResidentModel]) -> None:
-        """Tell the scheduler what is really in memory. A model that work runs on is left to that work to find gone."""
+        """Tell the scheduler what is really in memory.
+
+        A model that work runs on is left to that work to find gone.
+        """
         residents = self._state.residency.residents
         appeared = tuple(name for name in seen if name not in residents)
-        vanished = tuple(name for name, resident in residents.items() if name not in seen and not resident.running)
+        vanished = tuple(
+            name
+            for name, resident in residents.items()
+            if name not in seen and not resident.running
+        )
         if not (appeared or vanished):
             return
-        loaded = tuple(Loaded(model=name, vram_mib=seen[name].vram_mib or None, embeds=seen[name].embeds) for name in appeared)
-        self._post(Drifted(appeared=loaded, vanished=tuple(Unloaded(model=name) for name in vanished)))
+        loaded = tuple(
+            Loaded(model=name, vram_mib=seen[name].vram_mib or None, embeds=seen[name].embeds)
+            for name in appeared
+        )
+        self._post(
+            Drifted(appeared=loaded, vanished=tuple(Unloaded(model=name) for name in vanished))
+        )
         if self.up:
             self._drifted(appeared=appeared, vanished=vanished)
 
-    def _note_reloaded(self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]) -> None:
-        """Ollama loads a model anew, unasked, for a request that wants another context: native ones bring a pinned `num_ctx`."""
-        pairs = [(name, old.context_tokens, seen[name].context_tokens) for name, old in before.items() if name in seen]
-        changed = tuple(f"{name} ({had} -> {has} tokens)" for name, had, has in pairs if had and has and had != has)
+    def _note_reloaded(
+        self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]
+    ) -> None:
+        """Ollama loads a model anew, unasked, for a request that wants another context: native ones
+        bring a pinned `num_ctx`.
+        """
+        pairs = [
+            (name, old.context_tokens, seen[name].context_tokens)
+            for name, old in before.items()
+            if name in seen
+        ]
+        changed = tuple(
+            f"{name} ({had} -> {has} tokens)"
+            for name, had, has in pairs
+            if had and has and had != has
+        )
         if changed:
             self._drifted(reloaded=changed)
 
-    def _drifted(self, *, appeared: tuple[str, ...] = (), vanished: tuple[str, ...] = (), reloaded: tuple[str, ...] = ()) -> None:
+    def _drifted(
+        self,
+        *,
+        appeared: tuple[str, ...] = (),
+        vanished: tuple[str, ...] = (),
+        reloaded: tuple[str, ...] = (),
+    ) -> None:
         self._tracker.record_drift()
-        self._emit(ResidencyDrifted(at=self._clock.monotonic(), appeared=appeared, vanished=vanished, reloaded=reloaded))
+        self._emit(
+            ResidencyDrifted(
+                at=self._clock.monotonic(), appeared=appeared, vanished=vanished, reloaded=reloaded
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,17 +433,27 @@ class _Known:
     one_of: dict[str, str]
 
 
-def _known(models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]) -> _Known:
+def _known(
+    models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]
+) -> _Known:
     here = tuple(model for model in models if not model.remote_host)
     return _Known(
-        elsewhere={canonical_model(model.name).lower(): model.remote_host for model in models if model.remote_host},
+        elsewhere={
+            canonical_model(model.name).lower(): model.remote_host
+            for model in models
+            if model.remote_host
+        },
         installed={canonical_model(model.name).lower(): model for model in here},
         one_of=_one_name_each(here, settings, before=before),
     )
 
 
-def _one_name_each(models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]) -> dict[str, str]:
-    """By digest the name that stands for the model: one that the owner uses, else one that did `before`, else the alphabet's first."""
+def _one_name_each(
+    models: tuple[InstalledModel, ...], settings: Settings, before: frozenset[str]
+) -> dict[str, str]:
+    """By digest the name that stands for the model: one that the owner uses, else one that did
+    `before`, else the alphabet's first.
+    """
     names: dict[str, list[str]] = {}
     for model in models:
         if model.digest:

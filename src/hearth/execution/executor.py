@@ -1,7 +1,7 @@
 """Runs one attempt of one item against the backend and reports how it ended. Decides nothing.
 
-Each attempt is a task that posts exactly one of `Finished`, `Failed` or `Stopped`; a cancelled one closes its connection without
-awaiting anything, so the slot is free at once.
+Each attempt is a task that posts exactly one of `Finished`, `Failed` or `Stopped`; a cancelled one
+closes its connection without awaiting anything, so the slot is free at once.
 """
 
 from __future__ import annotations
@@ -43,16 +43,30 @@ from hearth.execution.request import ActiveRequest
 from hearth.execution.runtime import Runtime
 from hearth.execution.stream import AnswerStream, Deadline
 from hearth.ports import Exchange, GenerationBackend
-from hearth.scheduling.inputs import BackendState, Failed, Fault, Finished, Input, Started, Stopped, Unresumable
+from hearth.scheduling.inputs import (
+    BackendState,
+    Failed,
+    Fault,
+    Finished,
+    Input,
+    Started,
+    Stopped,
+    Unresumable,
+)
 from hearth.types import BackendCall, LoadOptions, Sequence, Way
 
 _PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, BackendCall, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
 """No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
 RENDER_LAST_S = 0.03
-"""How long an interruption may wait to see how the prompt is rendered now, so that it is known whether it is the same later."""
+"""How long an interruption may wait to see how the prompt is rendered now, so that it is known
+whether it is the same later.
+"""
 READ_AT_ONCE_BYTES = 64 * 1024
-"""So much of a stream can be read within an interruption: some 5 ms. With more, the model's digest alone says whether it is the same."""
+"""So much of a stream can be read within an interruption: some 5 ms.
+
+With more, the model's digest alone says whether it is the same.
+"""
 RENDER_S = 2.0
 """How long a model server may take to show how a model's prompts are rendered."""
 PROBE_S = 10.0
@@ -74,8 +88,9 @@ class _Knowledge:
     goes_on_after_thoughts: bool = False
     """With tools on offer, its template goes on with an answer that was begun."""
     goes_on: frozenset[bool] = frozenset()
-    """The same where no thought was sent: with True in it where the caller lets the model think, with False
-    where the caller forbids that."""
+    """The same where no thought was sent: with True in it where the caller lets the model think,
+    with False where the caller forbids that.
+    """
     diverged: deque[bool] = field(default_factory=lambda: deque(maxlen=REPLAYS))
     """Of its last replays, whether they said something else than the caller has."""
 
@@ -95,7 +110,9 @@ class Executor:
         self._known: dict[str, _Knowledge] = {}
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
-        """Begin the current attempt: `prompt_s` until the first byte are expected, and at most `limit_s` for the whole answer."""
+        """Begin the current attempt: `prompt_s` until the first byte are expected, and at most
+        `limit_s` for the whole answer.
+        """
         sequence, ollama = work.item.sequence, self._runtime.settings.ollama
         work.quiet_s = ollama.first_byte_timeout_s + 2 * prompt_s
         work.whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
@@ -106,7 +123,8 @@ class Executor:
     def _forget(self, work: ActiveRequest, attempt: int, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
         sequence = work.item.sequence
-        if self._running.get(sequence) == (ended, work):  # else a new attempt of the same item has taken its place
+        # else a new attempt of the same item has taken its place
+        if self._running.get(sequence) == (ended, work):
             del self._running[sequence]
         if ended.cancelled():
             if work.reported < attempt:  # stopped before its first step: nothing of it ever ran
@@ -117,7 +135,9 @@ class Executor:
             self._post(Failed(sequence=sequence, attempt=attempt, fault="fatal"))
 
     def preempt(self, sequence: Sequence) -> None:
-        """Stop the attempt, unless its caller has been given bytes and could not be resumed: then it goes on."""
+        """Stop the attempt, unless its caller has been given bytes and could not be resumed: then
+        it goes on.
+        """
         if sequence not in self._running:
             return
         _, work = self._running[sequence]
@@ -151,14 +171,20 @@ class Executor:
             report = Stopped(sequence=sequence, attempt=attempt, kept_tokens=kept_tokens)
         except (HearthError, TimeoutError) as error:
             work.error = error.again() if isinstance(error, HearthError) else FirstByteTimeout()
-            report = Failed(sequence=sequence, attempt=attempt, fault=_fault_of(work.error), kept_tokens=self._kept_tokens(work))
+            report = Failed(
+                sequence=sequence,
+                attempt=attempt,
+                fault=_fault_of(work.error),
+                kept_tokens=self._kept_tokens(work),
+            )
         work.reported = attempt  # from here on no decision can stop what has ended
         if isinstance(report, Failed) and isinstance(work.error, BackendUnreachable):
             self._post(BackendState(up=False))
         self._post(report)
 
     async def _run(self, work: ActiveRequest) -> None:
-        """It is seen first how a stream can go on, and whether a model answers at all that a stream was cut off on.
+        """It is seen first how a stream can go on, and whether a model answers at all that a stream
+        was cut off on.
 
         Raises:
             TimeoutError: what has to be known first is not shown within the time of a first byte.
@@ -188,7 +214,8 @@ class Executor:
                 exchange = await self._backend.open(call)
                 work.status = exchange.status
                 if streaming and exchange.status < 400:
-                    limit.limit_silence(self._runtime.settings.ollama.idle_timeout_s)  # however long it gets
+                    # however long it gets
+                    limit.limit_silence(self._runtime.settings.ollama.idle_timeout_s)
                     await pass_on(work, exchange, call, limit)
                 else:
                     await self._answers.whole(work, exchange, route_of(call.path))
@@ -204,28 +231,39 @@ class Executor:
                 exchange.close()
 
     def _is_suspect(self, work: ActiveRequest) -> bool:
-        """A stream was cut off on its model, by which Ollama may lose a slot for good, and nothing runs that a probe would wait for.
+        """A stream was cut off on its model, by which Ollama may lose a slot for good, and nothing
+        runs that a probe would wait for.
 
-        Seen with Ollama 0.33 where tokens come fast: 3 slots in 75 streams, and with one slot nothing answers any more.
+        Seen with Ollama 0.33 where tokens come fast: 3 slots in 75 streams, and with one slot
+        nothing answers any more.
         """
         if work.model not in self._suspects:
             return False
         return all(task.done() for task, other in self._running.values() if other is not work)
 
     async def _makes_a_token(self, work: ActiveRequest, call: BackendCall) -> bool:
-        """The model works: what did not answer in time takes long, or never reached it. Only a generation tells."""
+        """The model works: what did not answer in time takes long, or never reached it.
+
+        Only a generation tells.
+        """
         if work.item.kind != "generate":
             return False
         settings, model = self._runtime.settings, work.model or ""
-        options = load_options(settings, model) if call.path.startswith("/api/") else LoadOptions()  # another context is another load
+        # another context is another load
+        options = load_options(settings, model) if call.path.startswith("/api/") else LoadOptions()
         return await self._probe(model, options, min(PROBE_S, settings.ollama.first_byte_timeout_s))
 
     # Going on with what was interrupted.
 
     async def _resume(self, work: ActiveRequest) -> None:
-        """Go on with a stream in the first way that can be gone. Nothing of a way that turns out to be none has been passed on."""
+        """Go on with a stream in the first way that can be gone.
+
+        Nothing of a way that turns out to be none has been passed on.
+        """
         failed = StreamDiverged("the model was changed while the answer was interrupted")
-        for way in self._ways(work, same_load=work.fingerprint == self._fingerprint_of(work.model or "")):
+        for way in self._ways(
+            work, same_load=work.fingerprint == self._fingerprint_of(work.model or "")
+        ):
             try:
                 await (self._replay if way == "replayed" else self._continue)(work)
             except StreamDiverged as error:
@@ -238,7 +276,9 @@ class Executor:
         raise failed
 
     async def _replay(self, work: ActiveRequest) -> None:
-        """Source of the record: a real engine repeats a text only for an equal history of its prompt cache."""
+        """Source of the record: a real engine repeats a text only for an equal history of its
+        prompt cache.
+        """
         record = self._knowledge(work).diverged
         try:
             await self._exchange(work, work.call(), self._answers.replay)
@@ -256,7 +296,9 @@ class Executor:
             prefix = await self._prefix(work, rest)
             rest.prompt_tokens = await self._counted(rest.counting(text=False))
         if work.rendering not in (None, hash(prefix)):
-            raise StreamDiverged("the model's template has changed while the answer was interrupted")
+            raise StreamDiverged(
+                "the model's template has changed while the answer was interrupted"
+            )
         try:
             await self._ask_rest(work, rest, prefix, from_before=True)
         except StreamDiverged:
@@ -266,7 +308,9 @@ class Executor:
             again.prompt, again.prompt_tokens = rest.prompt, rest.prompt_tokens
             await self._ask_rest(work, again, prefix, from_before=False)
 
-    async def _ask_rest(self, work: ActiveRequest, rest: Continuation, prefix: str, *, from_before: bool) -> None:
+    async def _ask_rest(
+        self, work: ActiveRequest, rest: Continuation, prefix: str, *, from_before: bool
+    ) -> None:
         rest.place(prefix, from_before=from_before)
         async with asyncio.timeout(work.quiet_s):
             if rest.is_limited and rest.prompt_tokens is not None:
@@ -281,7 +325,9 @@ class Executor:
             if work.forwarded or work.status is None or not 400 <= work.status < 500:
                 raise
             work.status = None
-            raise StreamDiverged("the model server does not accept the text so far as a prompt") from error
+            raise StreamDiverged(
+                "the model server does not accept the text so far as a prompt"
+            ) from error
 
     def _continuation(self, work: ActiveRequest) -> Continuation:
         if work.sent is None:
@@ -290,7 +336,10 @@ class Executor:
         return Continuation(route_of(call.path), call, work.sent)
 
     async def _prefix(self, work: ActiveRequest, rest: Continuation) -> str:
-        """What stands before the text when the model reads it. Raises StreamDiverged where the model server does not show it."""
+        """What stands before the text when the model reads it.
+
+        Raises StreamDiverged where the model server does not show it.
+        """
         plain = await self._rendered(rest.rendering(answered=False))
         if plain is None and rest.relax_thinking():
             plain = await self._rendered(rest.rendering(answered=False))
@@ -302,11 +351,17 @@ class Executor:
         return rest.prefix(lead, plain, answered)
 
     async def _rendered(self, call: BackendCall) -> str | None:
-        """The rendering that the model server shows, None where it shows none. Raises HearthError where it cannot be asked."""
+        """The rendering that the model server shows, None where it shows none.
+
+        Raises HearthError where it cannot be asked.
+        """
         return rendered_in(await self._told(call))
 
     async def _counted(self, call: BackendCall) -> int | None:
-        """The tokens of a prompt, None where the model server does not say. Raises HearthError as `_rendered`."""
+        """The tokens of a prompt, None where the model server does not say.
+
+        Raises HearthError as `_rendered`.
+        """
         return prompt_tokens_in(await self._told(call))
 
     async def _told(self, call: BackendCall) -> bytes:
@@ -322,10 +377,16 @@ class Executor:
         return b"".join(parts) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else b""
 
     async def _paused(self, work: ActiveRequest) -> int:
-        """Stopped to go on later: see how its prompt is rendered while its model is there; the tokens that the next attempt only reads."""
+        """Stopped to go on later: see how its prompt is rendered while its model is there; the
+        tokens that the next attempt only reads.
+        """
         work.spend(self._runtime.clock.monotonic())
         rest, work.pausing, work.rest = work.rest, False, None
-        if work.outcome is not None or work.sent is None or next(iter(self._ways(work)), None) != "continued":
+        if (
+            work.outcome is not None
+            or work.sent is None
+            or next(iter(self._ways(work)), None) != "continued"
+        ):
             return 0
         with suppress(HearthError, TimeoutError, asyncio.CancelledError):
             if rest is None and work.sent.size_bytes <= READ_AT_ONCE_BYTES:
@@ -336,10 +397,11 @@ class Executor:
         return work.sent.frames
 
     def _kept_tokens(self, work: ActiveRequest) -> int | None:
-        """The attempt broke off: tokens of which its caller has the text where its stream can go on.
+        """The attempt broke off: tokens of which its caller has the text where its stream can go
+        on.
 
-        Else None: nothing was passed on, which can be done again, or the model server would break it
-        off again.
+        Else None: nothing was passed on, which can be done again, or the model server would break
+        it off again.
         """
         error, sent = work.error, work.sent
         if not isinstance(error, BackendGone | BackendTimeout) or isinstance(error, AnswerCut):
@@ -357,7 +419,8 @@ class Executor:
         ways = self._ways(work)
         if not ways:
             return False
-        if "replayed" in ways and work.resumed != "continued":  # no run of the whole says again what was drawn in two
+        # no run of the whole says again what was drawn in two
+        if "replayed" in ways and work.resumed != "continued":
             return True
         try:
             work.rest = self._continuation(work)
@@ -374,7 +437,10 @@ class Executor:
         model = self._fingerprint_of(work.model or "").partition(" ")[0]
         if work.fingerprint.partition(" ")[0] != model:
             return ()
-        can = {"replayed": same_load and sum(known.diverged) <= MOST_DIVERGED, "continued": known.lead is not None}
+        can = {
+            "replayed": same_load and sum(known.diverged) <= MOST_DIVERGED,
+            "continued": known.lead is not None,
+        }
         return [way for way in work.item.ways if can[way]]
 
     def _knowledge(self, work: ActiveRequest) -> _Knowledge:
@@ -388,7 +454,9 @@ class Executor:
         return known is None or not known.asked
 
     async def _find_out(self, work: ActiveRequest, call: BackendCall) -> None:
-        """Ask how the model's prompts are rendered: once for a model as it is loaded, before its first stream."""
+        """Ask how the model's prompts are rendered: once for a model as it is loaded, before its
+        first stream.
+        """
         model, load = work.model or "", load_options_in(call.body)
         try:
             async with asyncio.timeout(RENDER_S):

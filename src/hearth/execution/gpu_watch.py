@@ -1,7 +1,9 @@
-"""Reads the card on a beat: what the scheduler may share out, what the owner wants to see, and when it is lost or too hot.
+"""Reads the card on a beat: what the scheduler may share out, what the owner wants to see, and when
+it is lost or too hot.
 
-Its numbers are a bonus. Without them Hearth runs by its configuration, and nothing here can delay a request: the reading is the
-adapter's own business, and a card that does not answer is asked less and less often.
+Its numbers are a bonus. Without them Hearth runs by its configuration, and nothing here can delay a
+request: the reading is the adapter's own business, and a card that does not answer is asked less
+and less often.
 """
 
 from __future__ import annotations
@@ -9,7 +11,14 @@ from __future__ import annotations
 import re
 
 from hearth.errors import BackendError, GpuUnavailable
-from hearth.events import GpuCooledDown, GpuFound, GpuLost, GpuOverheated, GpuRecovered, GpuUnreadable
+from hearth.events import (
+    GpuCooledDown,
+    GpuFound,
+    GpuLost,
+    GpuOverheated,
+    GpuRecovered,
+    GpuUnreadable,
+)
 from hearth.execution.runtime import Runtime
 from hearth.ports import GpuReader, ModelControl
 from hearth.scheduling.inputs import GpuSampled
@@ -20,11 +29,17 @@ LOST_RETRY_S = 60.0
 UNKNOWN_RETRY_S = 300.0
 """Where no card has ever answered, there is most likely none."""
 NEWS_MIB = 128.0
-"""A desktop's memory breathes; smaller changes of what others hold are no news for the scheduler."""
+"""A desktop's memory breathes; smaller changes of what others hold are no news for the
+scheduler.
+"""
 SLACK_MIB = 512.0
-"""By how much the model server may overstate what its models take before this cannot be the card that they are on."""
+"""By how much the model server may overstate what its models take before this cannot be the card
+that they are on.
+"""
 _MODEL_SERVER = re.compile(r"(?i:ollama)|(?:^|/)llama-server[^/]*$")
-"""Ollama before 0.30 ran models in a process of its own name, since then in one called `llama-server` each."""
+"""Ollama before 0.30 ran models in a process of its own name, since then in one called
+`llama-server` each.
+"""
 COOLER_BY_C = 5.0
 """A card that hovers at the limit is hot once."""
 
@@ -48,17 +63,23 @@ class GpuWatch:
         runtime.tracker.record_no_reading()
 
     async def run(self) -> None:
-        """Read until cancelled: at the configured beat, after each failure at half of the one before, down to a limit."""
+        """Read until cancelled: at the configured beat, after each failure at half of the one
+        before, down to a limit.
+        """
         while True:
             await self.look()
             interval_s = self._runtime.settings.gpu.sample_interval_s
             if self._failures:
                 longest_s = LOST_RETRY_S if self._found else UNKNOWN_RETRY_S
-                interval_s = max(interval_s, min(longest_s, interval_s * 2.0 ** min(self._failures, 10)))
+                interval_s = max(
+                    interval_s, min(longest_s, interval_s * 2.0 ** min(self._failures, 10))
+                )
             await self._runtime.card_beat.pause(interval_s)
 
     async def look(self) -> None:
-        """One reading, reported as facts and events; what the model server has in memory is asked right after it."""
+        """One reading, reported as facts and events; what the model server has in memory is asked
+        right after it.
+        """
         residency = self._runtime.state.residency
         begun_before, moving = residency.swaps_begun, residency.swap
         try:
@@ -108,13 +129,21 @@ class GpuWatch:
             self._hot_since = now
             self._emit(GpuOverheated(at=now, temperature_c=temperature_c, limit_c=limit_c))
         elif self._hot_since is not None and temperature_c <= limit_c - COOLER_BY_C:
-            self._emit(GpuCooledDown(at=now, temperature_c=temperature_c, hot_s=now - self._hot_since))
+            self._emit(
+                GpuCooledDown(at=now, temperature_c=temperature_c, hot_s=now - self._hot_since)
+            )
             self._hot_since = None
 
     def _report(self) -> None:
-        sample = GpuSampled(capacity_mib=self._shared.capacity_mib, foreign_mib=self._shared.foreign_mib or 0.0)
+        sample = GpuSampled(
+            capacity_mib=self._shared.capacity_mib, foreign_mib=self._shared.foreign_mib or 0.0
+        )
         before = self._posted
-        if before is None or before.capacity_mib != sample.capacity_mib or abs(sample.foreign_mib - before.foreign_mib) >= NEWS_MIB:
+        if (
+            before is None
+            or before.capacity_mib != sample.capacity_mib
+            or abs(sample.foreign_mib - before.foreign_mib) >= NEWS_MIB
+        ):
             self._posted = sample
             self._runtime.post(sample)
 
@@ -122,7 +151,8 @@ class GpuWatch:
 class _Shared:
     """What of the card's memory is there for models, learned from readings between swaps.
 
-    What others hold has risen only when two readings say so: a model that is being dropped is not listed, and its memory not free yet.
+    What others hold has risen only when two readings say so: a model that is being dropped is not
+    listed, and its memory not free yet.
     """
 
     def __init__(self) -> None:
@@ -131,11 +161,15 @@ class _Shared:
         self._before_mib: float | None = None
 
     def learn(self, reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> None:
-        """Take in a reading and what the model server listed right after it; None where it did not answer."""
+        """Take in a reading and what the model server listed right after it; None where it did not
+        answer.
+        """
         if not holds_models(reading, resident):
             self.capacity_mib = self.foreign_mib = self._before_mib = None
             return
-        self.capacity_mib = None if reading.total_mib is None else reading.total_mib - reading.reserved_mib
+        self.capacity_mib = (
+            None if reading.total_mib is None else reading.total_mib - reading.reserved_mib
+        )
         foreign_mib = foreign_memory_mib(reading, resident)
         if foreign_mib is None:
             return
@@ -148,33 +182,56 @@ class _Shared:
 
 
 def holds_models(reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> bool:
-    """Can this be the one card of the model server's models? Not where they take more than is in use: it has others, or is elsewhere."""
+    """Can this be the one card of the model server's models? Not where they take more than is in
+    use: it has others, or is elsewhere.
+    """
     if reading.used_mib is None or not resident:
         return True
-    return sum(model.vram_mib for model in resident) <= reading.used_mib + reading.reserved_mib + SLACK_MIB
+    return (
+        sum(model.vram_mib for model in resident)
+        <= reading.used_mib + reading.reserved_mib + SLACK_MIB
+    )
 
 
-def foreign_memory_mib(reading: GpuReading, resident: tuple[ResidentModel, ...] | None) -> float | None:
+def foreign_memory_mib(
+    reading: GpuReading, resident: tuple[ResidentModel, ...] | None
+) -> float | None:
     """Memory of the card that is in use, and not by the model server; None for unknown.
 
-    What the model server uses is what its processes hold, where the driver lists and names them, else what it says itself: less than it
-    really takes by some hundred MiB per model, which errs on the safe side.
+    What the model server uses is what its processes hold, where the driver lists and names them,
+    else what it says itself: less than it really takes by some hundred MiB per model, which errs on
+    the safe side.
     """
     if reading.used_mib is None:
         return None
-    own = [process.used_mib for process in reading.processes or () if _MODEL_SERVER.search(process.name)]
+    own = [
+        process.used_mib
+        for process in reading.processes or ()
+        if _MODEL_SERVER.search(process.name)
+    ]
     named = [mib for mib in own if mib is not None]
-    if own and len(named) == len(own):  # else the driver names none of them, or does not say what one holds (containers, WSL)
+    # else the driver names none of them, or does not say what one holds (containers, WSL)
+    if own and len(named) == len(own):
         return max(0.0, reading.used_mib - sum(named))
-    return None if resident is None else max(0.0, reading.used_mib - sum(model.vram_mib for model in resident))
+    return (
+        None
+        if resident is None
+        else max(0.0, reading.used_mib - sum(model.vram_mib for model in resident))
+    )
 
 
 def unclaimed_mib(reading: GpuReading) -> float | None:
-    """Memory of the card that is in use, and not by a program that is named and is not the model server; None for unknown.
+    """Memory of the card that is in use, and not by a program that is named and is not the model
+    server; None for unknown.
 
-    What a load changes shows in it, and what other programs do does not, as far as the driver names them.
+    What a load changes shows in it, and what other programs do does not, as far as the driver names
+    them.
     """
     if reading.used_mib is None:
         return None
-    others = [process.used_mib or 0.0 for process in reading.processes or () if not _MODEL_SERVER.search(process.name)]
+    others = [
+        process.used_mib or 0.0
+        for process in reading.processes or ()
+        if not _MODEL_SERVER.search(process.name)
+    ]
     return max(0.0, reading.used_mib - sum(others))

@@ -1,4 +1,6 @@
-"""One request on its way: as it is submitted, as it is accepted, the reply that it fills, and what has happened to it."""
+"""One request on its way: as it is submitted, as it is accepted, the reply that it fills, and what
+has happened to it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,19 @@ from hearth.dialects.continuing import NO_TIME, Continuation, Spent
 from hearth.dialects.replay import Sent
 from hearth.errors import CallerGone, HearthError
 from hearth.events import Event
-from hearth.types import NO_USAGE, BackendCall, Headers, Lane, Outcome, QueueItem, RequestId, Sequence, Usage, Way, value
+from hearth.types import (
+    NO_USAGE,
+    BackendCall,
+    Headers,
+    Lane,
+    Outcome,
+    QueueItem,
+    RequestId,
+    Sequence,
+    Usage,
+    Way,
+    value,
+)
 
 
 @value
@@ -24,9 +38,11 @@ class ReplyHead:
 
 
 class Reply:
-    """The pipe from one producer (an attempt) to one consumer (a route, an embedded caller) on the same event loop.
+    """The pipe from one producer (an attempt) to one consumer (a route, an embedded caller) on the
+    same event loop.
 
-    The producer is not held up while less than `limit_bytes` are unread. All but the `async` methods may be called from callbacks.
+    The producer is not held up while less than `limit_bytes` are unread. All but the `async`
+    methods may be called from callbacks.
     """
 
     __slots__ = (
@@ -44,7 +60,9 @@ class Reply:
         "unread_bytes",
     )
 
-    def __init__(self, *, limit_bytes: int, on_abandon: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, *, limit_bytes: int, on_abandon: Callable[[], object] = lambda: None
+    ) -> None:
         self.cost_usd = 0.0
         """Known when it is complete."""
         self._limit_bytes = limit_bytes
@@ -55,14 +73,18 @@ class Reply:
         self._error: HearthError | None = None
         self._ended = False
         self.ends_with_error = False
-        """The answer is complete, and what it ends with is an error in the words of the model server."""
+        """The answer is complete, and what it ends with is an error in the words of the model
+        server.
+        """
         self._abandoned = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
 
     @property
     def started(self) -> bool:
-        """The head has been handed over: the attempt can no longer be redone without the caller noticing."""
+        """The head has been handed over: the attempt can no longer be redone without the caller
+        noticing.
+        """
         return self._head is not None
 
     @property
@@ -100,13 +122,18 @@ class Reply:
         _wake(self._writer)
 
     def fail(self, error: HearthError) -> None:
-        """The answer ends with an error, delivered after what was pushed. The first ending counts."""
+        """The answer ends with an error, delivered after what was pushed.
+
+        The first ending counts.
+        """
         if not self._ended:
             self._error = error
             self.finish()
 
     def abandon(self) -> None:
-        """The caller has gone: drop what is unread and let the producer run on into nothing until it is stopped."""
+        """The caller has gone: drop what is unread and let the producer run on into nothing until
+        it is stopped.
+        """
         self._abandoned = True
         self._chunks.clear()
         self.unread_bytes = 0
@@ -120,7 +147,10 @@ class Reply:
             await self._writer
 
     async def head(self) -> ReplyHead:
-        """The head, as soon as there is one. Raises HearthError where the answer failed before it began."""
+        """The head, as soon as there is one.
+
+        Raises HearthError where the answer failed before it began.
+        """
         while self._head is None:
             if self.ended:
                 raise self._broken()
@@ -185,9 +215,13 @@ class Submission:
     told: Callable[[Event], None] | None = None
     """Gets the item's events in place of everybody."""
     durable: bool = False
-    """It is on the disk until it ends, nobody holds a connection open for it: it waits for as long as it takes."""
+    """It is on the disk until it ends, nobody holds a connection open for it: it waits for as long
+    as it takes.
+    """
     carries: bool = False
-    """It answers for something that is cancelled by itself, such as the inputs of several callers."""
+    """It answers for something that is cancelled by itself, such as the inputs of several
+    callers.
+    """
     accepted: bool = False
     """Its callers were promised it before, as a part of another item: only a stop refuses it."""
     digest: bytes = b""
@@ -203,8 +237,8 @@ class Submission:
 class Ticket:
     """An accepted request; the answer arrives in `reply`.
 
-    `position`: items ahead of it when it arrived; `estimated_wait_s`: until its start, None for unknown, `is_rough` for a guess;
-    `served_by`: `claude` where it does not wait for the GPU.
+    `position`: items ahead of it when it arrived; `estimated_wait_s`: until its start, None for
+    unknown, `is_rough` for a guess; `served_by`: `claude` where it does not wait for the GPU.
     """
 
     sequence: Sequence
@@ -220,7 +254,10 @@ class Owner(Protocol):
     """Who carries accepted requests out: the queue, the embedding batcher, Claude."""
 
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
-        """Cancel these for their callers, in one decision. Returns those that were not given up before."""
+        """Cancel these for their callers, in one decision.
+
+        Returns those that were not given up before.
+        """
         ...
 
     def shown(self, work: ActiveRequest) -> dict[str, object]: ...
@@ -252,27 +289,25 @@ class ActiveRequest:
     """An accepted request.
 
     Attributes:
-        new: as it was submitted; item: as it was accepted.
-        owner: who carries it out.
-        accepted_at: when; its item may have arrived before, in a place that it has taken over.
-        attempt: the current or last attempt, 0 before the first.
-        reported: the last attempt whose end has been reported.
-        quiet_s, whole_s: how long the current attempt may take to the first byte of a stream, and to a whole answer.
-        dispatched_at, first_byte_at: instants of the current attempt, or of the one that the item ended with; None while it waits.
-        forwarded: the caller has been given bytes of the current attempt.
-        sent: what the caller has been given of a stream that may be interrupted, over all attempts; None for others.
-        spent: seconds that interrupted attempts took of which the caller has text.
-        resumed: how the current attempt goes on with what was sent; None where it does not.
-        again_tokens, verified_chars: what of the text so far it had to read or to write again, and what it was compared with.
-        pausing: its attempt is to stop and to go on later; rest: what was read of it to see that.
-        diverged: the current attempt has replayed something else before it went on in another way.
-        rendering: a hash of the prompt as the model server rendered it when the stream was interrupted; None where that is not known.
-        fingerprint: what the first attempt ran on; a replay on anything else would prove nothing.
-        swap_s: seconds of its wait spent bringing in its model.
-        emulated: the emulator works, or has worked, on the current or last attempt.
-        status: HTTP status of the backend's answer.
-        error: why the last attempt failed, or what its answer, which its caller has, says of itself.
-        outcome: set once, by whoever ends it first.
+        new: as it was submitted; item: as it was accepted. owner: who carries it out. accepted_at:
+        when; its item may have arrived before, in a place that it has taken over. attempt: the
+        current or last attempt, 0 before the first. reported: the last attempt whose end has been
+        reported. quiet_s, whole_s: how long the current attempt may take to the first byte of a
+        stream, and to a whole answer. dispatched_at, first_byte_at: instants of the current
+        attempt, or of the one that the item ended with; None while it waits. forwarded: the caller
+        has been given bytes of the current attempt. sent: what the caller has been given of a
+        stream that may be interrupted, over all attempts; None for others. spent: seconds that
+        interrupted attempts took of which the caller has text. resumed: how the current attempt
+        goes on with what was sent; None where it does not. again_tokens, verified_chars: what of
+        the text so far it had to read or to write again, and what it was compared with. pausing:
+        its attempt is to stop and to go on later; rest: what was read of it to see that. diverged:
+        the current attempt has replayed something else before it went on in another way. rendering:
+        a hash of the prompt as the model server rendered it when the stream was interrupted; None
+        where that is not known. fingerprint: what the first attempt ran on; a replay on anything
+        else would prove nothing. swap_s: seconds of its wait spent bringing in its model. emulated:
+        the emulator works, or has worked, on the current or last attempt. status: HTTP status of
+        the backend's answer. error: why the last attempt failed, or what its answer, which its
+        caller has, says of itself. outcome: set once, by whoever ends it first.
     """
 
     new: Submission
@@ -332,9 +367,17 @@ class ActiveRequest:
         self.again_tokens = self.verified_chars = 0
 
     def spend(self, now: float) -> None:
-        """The current attempt is interrupted: what it took counts for the answer, of which the caller has a part."""
+        """The current attempt is interrupted: what it took counts for the answer, of which the
+        caller has a part.
+        """
         if self.dispatched_at is None or not self.forwarded:
             return
-        began_at, before, first_at = self.dispatched_at, self.spent, now if self.first_byte_at is None else self.first_byte_at
+        began_at, before, first_at = (
+            self.dispatched_at,
+            self.spent,
+            now if self.first_byte_at is None else self.first_byte_at,
+        )
         total_s, prompt_s = before.total_s + now - began_at, before.prompt_s + first_at - began_at
-        self.spent = Spent(total_s=total_s, prompt_s=prompt_s, decode_s=before.decode_s + now - first_at)
+        self.spent = Spent(
+            total_s=total_s, prompt_s=prompt_s, decode_s=before.decode_s + now - first_at
+        )

@@ -1,4 +1,6 @@
-"""What the parts of the live shell share: clock, events, settings and the scheduler's mailbox, and how tasks of the event loop are run."""
+"""What the parts of the live shell share: clock, events, settings and the scheduler's mailbox, and
+how tasks of the event loop are run.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class Runtime:
 
     def report_fault(self, where: str, error: BaseException) -> None:
         """Emit that a defect was caught; its type only, since texts may quote a prompt."""
-        self.events.emit(InternalFault(at=self.clock.monotonic(), where=where, detail=type(error).__name__))
+        self.events.emit(
+            InternalFault(at=self.clock.monotonic(), where=where, detail=type(error).__name__)
+        )
 
 
 class ChangeCounter:
@@ -98,8 +102,12 @@ async def next_of(changes: AsyncIterator[int]) -> bool:
     return await anext(changes, None) is not None
 
 
-async def all_ended(tasks: Sequence[asyncio.Task[None]], grace_s: float, hurry: asyncio.Event | None) -> None:
-    """Wait until the tasks have ended, for `grace_s` at most and no longer than until `hurry` is set."""
+async def all_ended(
+    tasks: Sequence[asyncio.Task[None]], grace_s: float, hurry: asyncio.Event | None
+) -> None:
+    """Wait until the tasks have ended, for `grace_s` at most and no longer than until `hurry` is
+    set.
+    """
     if not tasks:
         return
     running = asyncio.ensure_future(asyncio.wait(tasks))
@@ -124,7 +132,9 @@ RESTART_AFTER_S = 1.0
 
 
 class Supervisor:
-    """Holds the only strong references to background tasks, starts those again that fail, and ends all."""
+    """Holds the only strong references to background tasks, starts those again that fail, and ends
+    all.
+    """
 
     def __init__(self, *, clock: Clock, events: EventSink) -> None:
         self._clock = clock
@@ -140,7 +150,11 @@ class Supervisor:
             try:
                 await run()
             except Exception as error:  # noqa: BLE001 - supervision point: whatever broke, the gateway goes on and the owner is told
-                self._events.emit(InternalFault(at=self._clock.monotonic(), where=name, detail=type(error).__name__))
+                self._events.emit(
+                    InternalFault(
+                        at=self._clock.monotonic(), where=name, detail=type(error).__name__
+                    )
+                )
                 if self._stopping:  # it broke while it was ended, and nobody would end it again
                     return
                 await asyncio.sleep(RESTART_AFTER_S)

@@ -1,7 +1,9 @@
-"""Passes one backend answer on to its reply: as a whole, as a stream, or as the continuation of a stream that was interrupted.
+"""Passes one backend answer on to its reply: as a whole, as a stream, or as the continuation of a
+stream that was interrupted.
 
-Bytes go through as they came. What a caller of an interruptible stream has been given is remembered, so that a later run of the same
-request can be compared with it before it goes on (`dialects.replay`).
+Bytes go through as they came. What a caller of an interruptible stream has been given is
+remembered, so that a later run of the same request can be compared with it before it goes on
+(`dialects.replay`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from hearth.dialects.continuing import Continuation
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route, route_of
-from hearth.dialects.stream import DeathNotice, Ending, StreamTail, error_text, proxy_failure, read_whole, runner_died
+from hearth.dialects.stream import (
+    DeathNotice,
+    Ending,
+    StreamTail,
+    error_text,
+    proxy_failure,
+    read_whole,
+    runner_died,
+)
 from hearth.dialects.usage import HiddenUsage
 from hearth.errors import (
     AnswerCut,
@@ -34,16 +44,20 @@ from hearth.scheduling.inputs import FirstByte, Unresumable
 from hearth.types import MIB, BackendCall
 
 HELD_UP_S = 0.1
-"""A timer that comes later than this says that the loop stood still, and nothing about whoever is waited for."""
+"""A timer that comes later than this says that the loop stood still, and nothing about whoever is
+waited for.
+"""
 MOMENT_S = 1.0
 """What whoever is waited for is given after that: what came meanwhile has not been read yet."""
 
 
 class Deadline:
-    """As `asyncio.timeout`, but it comes a moment later where the loop was held up, and can turn into a limit on silence.
+    """As `asyncio.timeout`, but it comes a moment later where the loop was held up, and can turn
+    into a limit on silence.
 
     Attributes:
-        progressed: something has come since the last look. held: nothing is read now, so nothing can come.
+        progressed: something has come since the last look. held: nothing is read now, so nothing
+        can come.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -56,13 +70,25 @@ class Deadline:
         self._timer = self._loop.call_later(self._limit_s, self._due)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._timer.cancel()
-        if self._expired and self._task is not None and not self._task.uncancel() and kind is asyncio.CancelledError:
+        if (
+            self._expired
+            and self._task is not None
+            and not self._task.uncancel()
+            and kind is asyncio.CancelledError
+        ):
             raise TimeoutError from error
 
     def limit_silence(self, limit_s: float) -> None:
-        """From now on it takes a stretch of this length without progress; looked at now and then, not timed chunk by chunk."""
+        """From now on it takes a stretch of this length without progress; looked at now and then,
+        not timed chunk by chunk.
+        """
         self._timer.cancel()
         self.progressed, self._limit_s = True, limit_s
         self._timer = self._loop.call_later(limit_s, self._due)
@@ -87,13 +113,14 @@ class AnswerStream:
         self._post = runtime.post
 
     async def whole(self, work: ActiveRequest, exchange: Exchange, route: Route) -> None:
-        """Hand over a complete answer, so that an attempt that breaks off before can be redone without the caller noticing.
+        """Hand over a complete answer, so that an attempt that breaks off before can be redone
+        without the caller noticing.
 
         Raises:
-            ProxyFailed: it is no answer of the model server's. BackendBusy: it has no room now, which passes.
-            BackendProtocolError: it is empty.
-            BackendGone: it does not say that it is complete, or says that the process of the model has ended.
-            BackendError: an error, where the caller has the beginning of a stream already.
+            ProxyFailed: it is no answer of the model server's. BackendBusy: it has no room now,
+            which passes. BackendProtocolError: it is empty. BackendGone: it does not say that it is
+            complete, or says that the process of the model has ended. BackendError: an error, where
+            the caller has the beginning of a stream already.
         """
         failed = proxy_failure(exchange.status, exchange.headers)
         if failed is not None:
@@ -112,17 +139,25 @@ class AnswerStream:
             if not body:
                 raise BackendProtocolError("the model server sent an empty answer")
             is_large = len(body) > LARGE_BYTES
-            said = await asyncio.to_thread(read_whole, route, body) if is_large else read_whole(route, body)
+            said = (
+                await asyncio.to_thread(read_whole, route, body)
+                if is_large
+                else read_whole(route, body)
+            )
             if not said.complete:
                 raise BackendGone
             work.usage = said.usage
-        work.forwarded, work.first_byte_at = True, self._clock.monotonic()  # no news to anybody: the end follows at once
+        # no news to anybody: the end follows at once
+        work.forwarded, work.first_byte_at = True, self._clock.monotonic()
         work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
         work.reply.push(body)
         work.reply.finish()
 
-    async def stream(self, work: ActiveRequest, exchange: Exchange, call: BackendCall, limit: Deadline) -> None:
-        """Pass chunks on as they come. An end without the dialect's own terminator is a truncation, whatever the framing says.
+    async def stream(
+        self, work: ActiveRequest, exchange: Exchange, call: BackendCall, limit: Deadline
+    ) -> None:
+        """Pass chunks on as they come. An end without the dialect's own terminator is a truncation,
+        whatever the framing says.
 
         Raises:
             RunnerDied: the process of the model ended within the answer.
@@ -132,7 +167,9 @@ class AnswerStream:
         """
         route = route_of(call.path)
         if work.item.ways:
-            work.sent = Sent(route, limit_bytes=int(self._runtime.settings.scheduling.replay_limit_mib * MIB))
+            work.sent = Sent(
+                route, limit_bytes=int(self._runtime.settings.scheduling.replay_limit_mib * MIB)
+            )
         tail, notice = StreamTail(route), DeathNotice(route)
         usage = HiddenUsage(route) if call.hides_usage else None
         while chunks := await exchange.take():
@@ -152,7 +189,9 @@ class AnswerStream:
         self._finish(work, ending)
 
     def _forward(self, work: ActiveRequest, exchange: Exchange, chunks: tuple[bytes, ...]) -> None:
-        """Pass on what there is; the head goes before the first chunk, where its caller has none from an earlier run."""
+        """Pass on what there is; the head goes before the first chunk, where its caller has none
+        from an earlier run.
+        """
         if not any(chunks):
             return
         if not work.forwarded:
@@ -162,8 +201,11 @@ class AnswerStream:
         if work.sent is not None and work.sent.feed(b"".join(chunks)):
             self._post(Unresumable(sequence=work.item.sequence, attempt=work.attempt))
 
-    async def replay(self, work: ActiveRequest, exchange: Exchange, call: BackendCall, limit: Deadline) -> None:
-        """Pass on what follows after this run has reproduced everything that its caller has; nothing before.
+    async def replay(
+        self, work: ActiveRequest, exchange: Exchange, call: BackendCall, limit: Deadline
+    ) -> None:
+        """Pass on what follows after this run has reproduced everything that its caller has;
+        nothing before.
 
         Raises:
             StreamDiverged: it is another answer.
@@ -190,7 +232,14 @@ class AnswerStream:
             self._forward(work, exchange, (replay.finish(),))
         self._finish(work, ending)
 
-    async def rest(self, rest: Continuation, work: ActiveRequest, exchange: Exchange, _: BackendCall, limit: Deadline) -> None:
+    async def rest(
+        self,
+        rest: Continuation,
+        work: ActiveRequest,
+        exchange: Exchange,
+        _: BackendCall,
+        limit: Deadline,
+    ) -> None:
         """Pass on what the model says after the text that its caller has.
 
         Raises:
@@ -199,13 +248,21 @@ class AnswerStream:
             BackendGone, CallerGone: as for `stream`.
         """
         work.resumed, work.again_tokens = "continued", rest.tokens
-        await self._resume(work, exchange, limit, lambda chunk: rest.feed(chunk, self._clock.wall()))
+        await self._resume(
+            work, exchange, limit, lambda chunk: rest.feed(chunk, self._clock.wall())
+        )
         self._forward(work, exchange, (rest.finish(work.spent, self._clock.wall()),))
         ending = Ending(complete=rest.complete, reported_error=False, usage=rest.usage)
         self._check(work, ending)
         self._finish(work, ending)
 
-    async def _resume(self, work: ActiveRequest, exchange: Exchange, limit: Deadline, feed: Callable[[bytes], bytes]) -> None:
+    async def _resume(
+        self,
+        work: ActiveRequest,
+        exchange: Exchange,
+        limit: Deadline,
+        feed: Callable[[bytes], bytes],
+    ) -> None:
         seen = False
         while chunks := await exchange.take():
             limit.progressed = True
@@ -244,10 +301,14 @@ class AnswerStream:
         work.forwarded = forwarded
         if work.first_byte_at is None:
             work.first_byte_at = self._clock.monotonic()
-        self._post(FirstByte(sequence=work.item.sequence, attempt=work.attempt, forwarded=forwarded))
+        self._post(
+            FirstByte(sequence=work.item.sequence, attempt=work.attempt, forwarded=forwarded)
+        )
 
     async def _reader_catches_up(self, work: ActiveRequest, limit: Deadline) -> None:
-        """Hold the backend back for a reader that is far behind, but not for long; meanwhile it is not the backend that is silent."""
+        """Hold the backend back for a reader that is far behind, but not for long; meanwhile it is
+        not the backend that is silent.
+        """
         limit.held = True
         try:
             with Deadline(self._runtime.settings.server.write_deadline_s):

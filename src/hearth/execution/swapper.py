@@ -1,19 +1,24 @@
-"""The machinery of a swap: unload and wait until it is gone, load and verify that it is there. Decides nothing.
+"""The machinery of a swap: unload and wait until it is gone, load and verify that it is there.
+Decides nothing.
 
-Ollama must never arbitrate between models: it can wedge for ever when a model that waits to be evicted is asked for again (ollama/ollama
-issue 17408). So a model is told to go only when nothing runs on it, the next one is loaded with an empty prompt on a connection that no
-caller can cancel, and neither counts as done until `/api/ps` agrees.
+Ollama must never arbitrate between models: it can wedge for ever when a model that waits to be
+evicted is asked for again (ollama/ollama issue 17408). So a model is told to go only when nothing
+runs on it, the next one is loaded with an empty prompt on a connection that no caller can cancel,
+and neither counts as done until `/api/ps` agrees.
 
-A load is given up once nothing shows that it gets on. Ollama itself says nothing until a load has ended: no byte comes on its connection,
-and `/api/ps` leaves the model out. What can be seen is memory that grows: the card's, as far as it is read, and that of the model server's
-own processes where it runs on this machine, into which a model's file is mapped page by page. Neither is seen of a server elsewhere, and
-a load from the page cache is over before it matters. So a load without progress has `gpu.swap_timeout_s`, or twice as long as the longest
-of its model so far, and one with progress as long again after each sign of it, up to ten times that in all. Giving it up closes its
+A load is given up once nothing shows that it gets on. Ollama itself says nothing until a load has
+ended: no byte comes on its connection, and `/api/ps` leaves the model out. What can be seen is
+memory that grows: the card's, as far as it is read, and that of the model server's own processes
+where it runs on this machine, into which a model's file is mapped page by page. Neither is seen of
+a server elsewhere, and a load from the page cache is over before it matters. So a load without
+progress has `gpu.swap_timeout_s`, or twice as long as the longest of its model so far, and one with
+progress as long again after each sign of it, up to ten times that in all. Giving it up closes its
 connection, with which Ollama ends the load (6 of 6 within a second on 0.33).
 
-A load is cut in the same way. That it has ended shows in memory: what it took is back. `/api/ps` says nothing of a load, so where neither
-the card nor the model server's processes can be read, all that is known is that the model did not come into memory meanwhile. The same
-holds of a load that had taken next to nothing yet.
+A load is cut in the same way. That it has ended shows in memory: what it took is back. `/api/ps`
+says nothing of a load, so where neither the card nor the model server's processes can be read, all
+that is known is that the model did not come into memory meanwhile. The same holds of a load that
+had taken next to nothing yet.
 """
 
 from __future__ import annotations
@@ -27,7 +32,15 @@ from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFa
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import unclaimed_mib
 from hearth.execution.runtime import Runtime, cancel_all
-from hearth.scheduling.inputs import BackendState, Input, LoadCut, Loaded, LoadFailed, Unloaded, UnloadFailed
+from hearth.scheduling.inputs import (
+    BackendState,
+    Input,
+    LoadCut,
+    Loaded,
+    LoadFailed,
+    Unloaded,
+    UnloadFailed,
+)
 from hearth.types import ResidentModel
 
 UNLOAD_TIMEOUT_S = 15.0
@@ -35,7 +48,9 @@ UNLOAD_TIMEOUT_S = 15.0
 CUT_TIMEOUT_S = 2.0
 """Ollama ends a load within a second of its connection's end (6 of 6 on 0.33)."""
 CUT_SLACK_MIB = 512.0
-"""By so much memory may have grown since a load began that was cut: a desktop's, a cache's, another model's."""
+"""By so much memory may have grown since a load began that was cut: a desktop's, a cache's, another
+model's.
+"""
 CARD_POLL_S = 0.05
 """How often to look for a reading of the card that was asked for; it takes some milliseconds."""
 POLL_S = 0.25
@@ -46,11 +61,15 @@ GROWTH_MIB = 256.0
 """A desktop's memory breathes by less."""
 LONGER_THAN_EVER = 2.0
 MOST_TIMES = 10.0
-"""However much progress a load shows, it gets no longer than so many times what it has without any."""
+"""However much progress a load shows, it gets no longer than so many times what it has without
+any.
+"""
 
 
 class Growth:
-    """Whether memory has grown since it was last said so; the first look says nothing, and what is given back does not count."""
+    """Whether memory has grown since it was last said so; the first look says nothing, and what is
+    given back does not count.
+    """
 
     def __init__(self) -> None:
         self._least_mib: dict[int, float] = {}
@@ -69,13 +88,17 @@ class Growth:
 
 
 class MemoryInUse(NamedTuple):
-    """What the models take of the card, and what the model server's processes hold of main memory; None for unknown."""
+    """What the models take of the card, and what the model server's processes hold of main memory;
+    None for unknown.
+    """
 
     card_mib: float | None = None
     main_mib: float | None = None
 
     def is_back_at(self, before: MemoryInUse) -> bool:
-        """Is it no more than before, as far as that is known? The card tells more than the processes: these keep other models, too."""
+        """Is it no more than before, as far as that is known? The card tells more than the
+        processes: these keep other models, too.
+        """
         for now_mib, before_mib in zip(self, before, strict=True):
             if now_mib is not None and before_mib is not None:
                 return now_mib <= before_mib + CUT_SLACK_MIB
@@ -83,18 +106,26 @@ class MemoryInUse(NamedTuple):
 
 
 def _late(model: str, took_s: float, patience_s: float, setting_s: float, *, grew: bool) -> str:
-    """Why a load was given up: it showed no progress for `patience_s`, or it still `grew` when the most that any load gets was over."""
+    """Why a load was given up: it showed no progress for `patience_s`, or it still `grew` when the
+    most that any load gets was over.
+    """
     since = "" if patience_s == setting_s else ", twice its longest load so far"
     seen = (
-        f"though its memory still grew: that is {MOST_TIMES:g} times the {patience_s:g} s{since} that a load may take without progress"
+        f"though its memory still grew: that is {MOST_TIMES:g} times the {patience_s:g} s{since}"
+        " that a load may take without progress"
         if grew
         else f"and showed no progress for {patience_s:g} s{since}"
     )
-    return f"model '{model}' did not load within {took_s:g} s, {seen}. If it needs more, raise gpu.swap_timeout_s ({setting_s:g} s)"
+    return (
+        f"model '{model}' did not load within {took_s:g} s, {seen}. If it needs more, raise"
+        f" gpu.swap_timeout_s ({setting_s:g} s)"
+    )
 
 
 class Swapper:
-    """Carries out loads and unloads, one task each, and remembers why the last one of a model failed."""
+    """Carries out loads and unloads, one task each, and remembers why the last one of a model
+    failed.
+    """
 
     def __init__(self, runtime: Runtime, watch: BackendWatch) -> None:
         self._runtime = runtime
@@ -111,7 +142,11 @@ class Swapper:
         """Models as they were when they were last loaded."""
 
     def error_of(self, model: str) -> HearthError:
-        return self._errors.get(model) or self._stuck or SwapFailed(f"model '{model}' could not be loaded")
+        return (
+            self._errors.get(model)
+            or self._stuck
+            or SwapFailed(f"model '{model}' could not be loaded")
+        )
 
     def offloaded(self, model: str) -> bool:
         """Part of the model was left in main memory when it was last loaded."""
@@ -133,8 +168,12 @@ class Swapper:
     def unload(self, model: str) -> None:
         self._spawn(self._unload(model), f"unload {model}", UnloadFailed(model=model))
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str, broken: Input) -> asyncio.Task[None]:
-        """Start a task; `broken` is its report if a defect keeps it from making one, so that the swap ends all the same."""
+    def _spawn(
+        self, work: Coroutine[None, None, None], name: str, broken: Input
+    ) -> asyncio.Task[None]:
+        """Start a task; `broken` is its report if a defect keeps it from making one, so that the
+        swap ends all the same.
+        """
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(lambda ended: self._forget(ended, broken))
@@ -166,7 +205,10 @@ class Swapper:
         self._post(Loaded(model=model, vram_mib=resident.vram_mib or None, embeds=resident.embeds))
 
     async def _watched_load(self, model: str) -> None:
-        """Load a model, or give it up once it shows no progress. Raises SwapTimedOut, and what the load raises."""
+        """Load a model, or give it up once it shows no progress.
+
+        Raises SwapTimedOut, and what the load raises.
+        """
         call = self._control.load(model, load_options(self._runtime.settings, model))
         loop, self._before = asyncio.get_running_loop(), MemoryInUse()
         load = loop.create_task(call, name=f"call that loads {model}")
@@ -178,7 +220,9 @@ class Swapper:
             await cancel_all((load, look))
 
     async def _look_before(self) -> None:
-        """Beside the load, which takes next to nothing in the time that this needs, and is not kept waiting."""
+        """Beside the load, which takes next to nothing in the time that this needs, and is not kept
+        waiting.
+        """
         self._before = await self._memory_in_use(asyncio.get_running_loop().time() + LOOK_S)
 
     async def _progress(self, model: str, load: asyncio.Task[None]) -> None:
@@ -187,12 +231,16 @@ class Swapper:
         began_at = shown_at = loop.time()
         longest_s = self._runtime.state.estimates.longest_s_to(model)
         while not load.done():
-            patience_s = max(self._runtime.settings.gpu.swap_timeout_s, LONGER_THAN_EVER * longest_s)
+            patience_s = max(
+                self._runtime.settings.gpu.swap_timeout_s, LONGER_THAN_EVER * longest_s
+            )
             quiet_until = shown_at + patience_s
             until = min(quiet_until, began_at + MOST_TIMES * patience_s)
             if loop.time() >= until:
                 setting_s, grew = self._runtime.settings.gpu.swap_timeout_s, until < quiet_until
-                raise SwapTimedOut(_late(model, loop.time() - began_at, patience_s, setting_s, grew=grew))
+                raise SwapTimedOut(
+                    _late(model, loop.time() - began_at, patience_s, setting_s, grew=grew)
+                )
             await asyncio.wait((load,), timeout=min(LOOK_S, until - loop.time()))
             if growth.seen(self._runtime.tracker.memory_used_mib, await self._control.memory_mib()):
                 shown_at = loop.time()
@@ -204,7 +252,10 @@ class Swapper:
         self._post(report)
 
     async def _cut(self, model: str) -> None:
-        """Closing its connection ends a load. One that ended at this very moment is unloaded; either way nothing is left of it."""
+        """Closing its connection ends a load.
+
+        One that ended at this very moment is unloaded; either way nothing is left of it.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CUT_TIMEOUT_S
         load, self._load_task = self._load_task, None
@@ -219,7 +270,11 @@ class Swapper:
         except HearthError as error:
             self._failed(model, error, LoadCut(model=model, clean=False))
             return
-        self._post(LoadCut(model=model, clean=loop.time() < deadline and await self._is_given_back(deadline)))
+        self._post(
+            LoadCut(
+                model=model, clean=loop.time() < deadline and await self._is_given_back(deadline)
+            )
+        )
 
     async def _is_given_back(self, deadline: float) -> bool:
         """Is the memory back by then that the load took? As far as it can be read."""
@@ -233,7 +288,11 @@ class Swapper:
         """From now on, not as last read; what the card has not said by `until` is unknown."""
         loop, tracker = asyncio.get_running_loop(), self._runtime.tracker
         known = tracker.readings_taken
-        while tracker.readings_taken == known and tracker.memory_used_mib is not None and loop.time() < until:
+        while (
+            tracker.readings_taken == known
+            and tracker.memory_used_mib is not None
+            and loop.time() < until
+        ):
             self._runtime.card_beat.ring()
             await asyncio.sleep(CARD_POLL_S)
         card_mib = None if tracker.readings_taken == known else unclaimed_mib(tracker.reading)
@@ -253,14 +312,19 @@ class Swapper:
             await self._control.unload(model)
             await self._gone(model)
         except ModelNotFound:
-            pass  # deleted while in memory: no call reaches it by name any more, and the model server gives its room to the next load
+            # deleted while in memory: no call reaches it by name any more, and the model server
+            # gives its room to the next load
+            pass
         except HearthError as error:
             self._failed(model, error, UnloadFailed(model=model))
             return
         self._post(Unloaded(model=model))
 
     async def _freed(self, model: str) -> bool:
-        """Models made from the same weights are in memory once, under the name loaded first. Is that deleted, another one makes it go."""
+        """Models made from the same weights are in memory once, under the name loaded first.
+
+        Is that deleted, another one makes it go.
+        """
         lost, deadline = await self._lost(), asyncio.get_running_loop().time() + UNLOAD_TIMEOUT_S
         if not lost:
             return False
@@ -282,5 +346,7 @@ class Swapper:
         return next((found for found in resident if self._name_of(found.name) == wanted), None)
 
     async def aclose(self) -> None:
-        """Forget what is under way; the model server finishes it or not, and the next start asks what is there."""
+        """Forget what is under way; the model server finishes it or not, and the next start asks
+        what is there.
+        """
         await cancel_all(self._tasks)

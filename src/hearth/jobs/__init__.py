@@ -1,1 +1,3 @@
-"""Durable jobs: accepted once the disk has them, fed to the GPU's queue a few at a time, ended exactly once."""
+"""Durable jobs: accepted once the disk has them, fed to the GPU's queue a few at a time, ended
+exactly once.
+"""

@@ -1,4 +1,6 @@
-"""The lines of a batch: what each must be, the job that it becomes, and what is written of it in the end."""
+"""The lines of a batch: what each must be, the job that it becomes, and what is written of it in
+the end.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from hearth.config.settings import Settings
 from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonValue, check_structure, decode
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BadRequest, HearthError, ModelNotFound
-from hearth.job_types import Batch, BatchEnd, BatchLine, EndedLine, Job, JobEnd, JobState, LineOutcome, Problem
+from hearth.job_types import (
+    Batch,
+    BatchEnd,
+    BatchLine,
+    EndedLine,
+    Job,
+    JobEnd,
+    JobState,
+    LineOutcome,
+    Problem,
+)
 from hearth.jobs.queue import body_of, envelope_of
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable
@@ -37,7 +49,10 @@ _CUSTOM_ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ufffd]{{1,{MAX_CUSTOM_ID_CHARS}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawLine:
-    """A line of a file; `text` is None where it is longer than any request may be. `start` and `length` in bytes, without its end."""
+    """A line of a file; `text` is None where it is longer than any request may be.
+
+    `start` and `length` in bytes, without its end.
+    """
 
     line: int
     start: int
@@ -46,7 +61,9 @@ class RawLine:
 
 
 class Splitter:
-    """Cuts a file into lines as it comes, without those that say nothing; lines are counted from 1, those too."""
+    """Cuts a file into lines as it comes, without those that say nothing; lines are counted from 1,
+    those too.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -76,14 +93,23 @@ class Splitter:
 
 
 def check_line(raw: RawLine, batch: Batch, settings: Settings) -> BatchLine | Problem:
-    """The request in a line, its model as it is written there; or the first thing that is wrong with it."""
+    """The request in a line, its model as it is written there; or the first thing that is wrong
+    with it.
+    """
     try:
         value = _value_of(raw.text)
         _check_envelope(value, batch.endpoint)
-        body = body_of(batch.endpoint, cast("dict[str, object]", value["body"]), large=raw.length > LARGE_BYTES)
+        body = body_of(
+            batch.endpoint, cast("dict[str, object]", value["body"]), large=raw.length > LARGE_BYTES
+        )
         model = envelope_of(batch.endpoint, body, settings).model
         if not may_use(batch.models, model):
-            return _problem("model_not_allowed", "The key that sent this batch may not use this model.", raw.line, "body.model")
+            return _problem(
+                "model_not_allowed",
+                "The key that sent this batch may not use this model.",
+                raw.line,
+                "body.model",
+            )
     except _Wrong as wrong:
         code, message, param = wrong.args
     except ModelNotFound as error:
@@ -91,12 +117,20 @@ def check_line(raw: RawLine, batch: Batch, settings: Settings) -> BatchLine | Pr
     except HearthError as error:
         code, message, param = "invalid_request", error.message, "body"
     else:
-        return BatchLine(line=raw.line, custom_id=str(value["custom_id"]), model=model, start=raw.start, length=raw.length)
+        return BatchLine(
+            line=raw.line,
+            custom_id=str(value["custom_id"]),
+            model=model,
+            start=raw.start,
+            length=raw.length,
+        )
     return _problem(code, message, raw.line, param)
 
 
 class _Wrong(Exception):
-    """A line that cannot be run: code, message, and the parameter that is at fault, None for the whole line."""
+    """A line that cannot be run: code, message, and the parameter that is at fault, None for the
+    whole line.
+    """
 
 
 def _problem(code: str, message: str, line: int | None = None, param: str | None = None) -> Problem:
@@ -109,7 +143,9 @@ def _value_of(text: bytes | None) -> dict[str, JsonValue]:
         raise _Wrong("line_too_long", "This line is longer than server.max_body_mib allows.", None)
     text = text.removeprefix(BOM_UTF8)
     if not _is_utf8(text):
-        raise _Wrong("invalid_encoding", "This line is not UTF-8 text. Save the file as UTF-8.", None)
+        raise _Wrong(
+            "invalid_encoding", "This line is not UTF-8 text. Save the file as UTF-8.", None
+        )
     try:
         check_structure(text)
     except BadRequest as error:
@@ -141,16 +177,24 @@ def _check_envelope(value: Mapping[str, object], endpoint: str) -> None:
     """What stands around a body. Raises _Wrong for the first rule that it breaks."""
     for name in ("custom_id", "method", "url", "body"):
         if value.get(name) is None:
-            raise _Wrong("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
+            raise _Wrong(
+                "missing_required_parameter", f"Missing required parameter: '{name}'.", name
+            )
     custom_id, body = value["custom_id"], value["body"]
     rules = {
-        ("invalid_custom_id", f"custom_id must be 1 to {MAX_CUSTOM_ID_CHARS} characters, no control characters.", "custom_id"): (
-            isinstance(custom_id, str) and _CUSTOM_ID.fullmatch(custom_id) is not None
-        ),
+        (
+            "invalid_custom_id",
+            f"custom_id must be 1 to {MAX_CUSTOM_ID_CHARS} characters, no control characters.",
+            "custom_id",
+        ): (isinstance(custom_id, str) and _CUSTOM_ID.fullmatch(custom_id) is not None),
         ("invalid_method", "The method must be POST.", "method"): value["method"] == "POST",
-        ("invalid_url", f"The url must be the endpoint of the batch, {endpoint}.", "url"): value["url"] == endpoint,
+        ("invalid_url", f"The url must be the endpoint of the batch, {endpoint}.", "url"): (
+            value["url"] == endpoint
+        ),
         ("invalid_request", "The body must be an object.", "body"): isinstance(body, dict),
-        ("invalid_request", "A batch cannot stream; leave stream out.", "body.stream"): not (isinstance(body, dict) and body.get("stream")),
+        ("invalid_request", "A batch cannot stream; leave stream out.", "body.stream"): not (
+            isinstance(body, dict) and body.get("stream")
+        ),
     }
     for wrong, holds in rules.items():
         if not holds:
@@ -164,7 +208,9 @@ LINES_TOGETHER = 1000
 
 @dataclass(kw_only=True, eq=False)
 class Check:
-    """One batch that is being validated; in memory are the ids of its requests and one piece of its file."""
+    """One batch that is being validated; in memory are the ids of its requests and one piece of its
+    file.
+    """
 
     batch: Batch
     files: FileTable
@@ -181,28 +227,46 @@ class Check:
         self._total = 0
 
     async def advance(self) -> bool:
-        """Check the next piece; False once that was the last one. Raises StorageUnavailable: begin with a new check."""
+        """Check the next piece; False once that was the last one.
+
+        Raises StorageUnavailable: begin with a new check.
+        """
         parts = await self.files.parts(self.batch.input_file, self._place)
-        raw = [line for _, data in parts for line in self._splitter.feed(data)] if parts else list(self._splitter.end())
+        raw = (
+            [line for _, data in parts for line in self._splitter.feed(data)]
+            if parts
+            else list(self._splitter.end())
+        )
         if not await self._note(await self._checked(raw)):
             return False
-        if parts and len(self._problems) < MAX_PROBLEMS and self._total <= self.settings.batches.max_requests:
+        if (
+            parts
+            and len(self._problems) < MAX_PROBLEMS
+            and self._total <= self.settings.batches.max_requests
+        ):
             self._place = parts[-1][0]
             return True
         await self._settle()
         return False
 
     async def _note(self, lines: list[BatchLine]) -> bool:
-        """False where the batch is not being validated any more. What an earlier process noted goes first."""
+        """False where the batch is not being validated any more.
+
+        What an earlier process noted goes first.
+        """
         for start in range(0, max(1, len(lines)), LINES_TOGETHER):
             first = self._place < 0 and start == 0
-            if not await self.batches.note_lines(self.batch.number, lines[start : start + LINES_TOGETHER], first=first):
+            if not await self.batches.note_lines(
+                self.batch.number, lines[start : start + LINES_TOGETHER], first=first
+            ):
                 return False
         return True
 
     async def _checked(self, raw: list[RawLine]) -> list[BatchLine]:
         """The lines that are as they must be, under the installed names of their models."""
-        found = await asyncio.to_thread(lambda: [check_line(line, self.batch, self.settings) for line in raw])
+        found = await asyncio.to_thread(
+            lambda: [check_line(line, self.batch, self.settings) for line in raw]
+        )
         self._total += len(found)
         kept = list[BatchLine]()
         for each in found:
@@ -215,7 +279,12 @@ class Check:
 
     async def _known(self, line: BatchLine) -> BatchLine | Problem:
         if line.custom_id in self._seen:
-            return _problem("duplicate_custom_id", "The custom_id of this line was used by an earlier one.", line.line, "custom_id")
+            return _problem(
+                "duplicate_custom_id",
+                "The custom_id of this line was used by an earlier one.",
+                line.line,
+                "custom_id",
+            )
         self._seen.add(line.custom_id)
         if line.model not in self._names:
             try:
@@ -224,7 +293,9 @@ class Check:
                 self._names[line.model] = None
         name = self._names[line.model]
         if name is None:
-            return _problem("model_not_found", "This model is not installed.", line.line, "body.model")
+            return _problem(
+                "model_not_found", "This model is not installed.", line.line, "body.model"
+            )
         return replace(line, model=name)
 
     async def _settle(self) -> None:
@@ -236,16 +307,24 @@ class Check:
             self._problems.append(_problem("empty_file", "The file holds no request."))
         models = set(self._names.values())
         model = models.pop() if len(models) == 1 else None
-        await self.batches.settle_validation(self.batch.number, self._problems[:MAX_PROBLEMS], self._total, model)
+        await self.batches.settle_validation(
+            self.batch.number, self._problems[:MAX_PROBLEMS], self._total, model
+        )
 
 
 PORTION_BYTES = 4 * MIB
 _UNDONE: dict[BatchEnd | None, tuple[str, str]] = {
-    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+    "expired": (
+        "batch_expired",
+        "This request could not be executed before the completion window expired.",
+    ),
     "cancelled": ("batch_cancelled", "This request was not executed: the batch was cancelled."),
 }
 _CANCELLED_ALONE = ("request_cancelled", "This request was cancelled.")
-_LOST = ("result_lost", "This request was executed, and its answer was deleted before it could be written here.")
+_LOST = (
+    "result_lost",
+    "This request was executed, and its answer was deleted before it could be written here.",
+)
 
 
 def outcome_of(ended: EndedLine) -> LineOutcome:
@@ -257,7 +336,11 @@ def outcome_of(ended: EndedLine) -> LineOutcome:
         return _without_answer(ended, *_UNDONE.get(ended.ending, _CANCELLED_ALONE))
     body = _document(end)
     if body is None:
-        return _without_answer(ended, end.reason or "invalid_response", end.error or "The answer of the model server is not JSON.")
+        return _without_answer(
+            ended,
+            end.reason or "invalid_response",
+            end.error or "The answer of the model server is not JSON.",
+        )
     completed = end.state is JobState.COMPLETED
     usage = body.get("usage") if completed and isinstance(body, dict) else None
     return LineOutcome(
@@ -280,16 +363,26 @@ def _document(end: JobEnd) -> object | None:
 
 
 def _with_answer(ended: EndedLine, end: JobEnd) -> bytes:
-    """The answer stands in the line as the model server wrote it; line breaks can only be between its values."""
+    """The answer stands in the line as the model server wrote it; line breaks can only be between
+    its values.
+    """
     answer = b" ".join((end.result or b"").splitlines())
     names = f'{{"id": {json.dumps(ended.job_id)}, "custom_id": {json.dumps(ended.custom_id)}, '
-    head = f'"response": {{"status_code": {end.status}, "request_id": {json.dumps(ended.job_id)}, "body": '
+    head = (
+        f'"response": {{"status_code": {end.status}, "request_id": {json.dumps(ended.job_id)},'
+        ' "body": '
+    )
     return (names + head).encode() + answer.strip() + b'}, "error": null}\n'
 
 
 def _without_answer(ended: EndedLine, code: str, message: str) -> LineOutcome:
     error = {"code": code, "message": message}
-    text = json.dumps({"id": ended.job_id, "custom_id": ended.custom_id, "response": None, "error": error}) + "\n"
+    text = (
+        json.dumps(
+            {"id": ended.job_id, "custom_id": ended.custom_id, "response": None, "error": error}
+        )
+        + "\n"
+    )
     return LineOutcome(line=ended.line, job=ended.job, completed=False, text=text.encode())
 
 
@@ -302,7 +395,9 @@ def _count(usage: object, *names: str) -> int:
 def undone(line: BatchLine, ending: BatchEnd) -> EndedLine:
     """A line that never became a job."""
     job_id, end = new_id(BATCH_JOB_PREFIX), JobEnd(state=JobState.CANCELLED)
-    return EndedLine(line=line.line, custom_id=line.custom_id, job=None, job_id=job_id, end=end, ending=ending)
+    return EndedLine(
+        line=line.line, custom_id=line.custom_id, job=None, job_id=job_id, end=end, ending=ending
+    )
 
 
 def portion(lines: Sequence[BatchLine]) -> Sequence[BatchLine]:
@@ -325,7 +420,9 @@ def jobs_of(batch: Batch, lines: Sequence[BatchLine], text: bytes) -> list[tuple
                 path=batch.endpoint,
                 model=line.model,
                 emulated=batch.emulated,
-                request=request_in(text[line.start - first : line.start - first + line.length], batch.endpoint),
+                request=request_in(
+                    text[line.start - first : line.start - first + line.length], batch.endpoint
+                ),
             ),
         )
         for line in lines

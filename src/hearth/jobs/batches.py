@@ -1,4 +1,5 @@
-"""The way in for batches: accepted once they are on the disk, cancelled once that is, and taken further in the background by one task.
+"""The way in for batches: accepted once they are on the disk, cancelled once that is, and taken
+further in the background by one task.
 
 Where each of them is, only the store knows. Whose batch it is, is the caller's to check.
 """
@@ -26,15 +27,20 @@ from hearth.types import BATCH_JOB_PREFIX, DAY_S, Lane
 GATHER_S = 0.2
 """Requests that end within this time are written together."""
 JOBS_AT_ONCE = 64
-"""Requests of one batch that are jobs at one time, so that a long one neither fills the store nor keeps others from their turn: enough for
-two runs on one model."""
+"""Requests of one batch that are jobs at one time, so that a long one neither fills the store nor
+keeps others from their turn: enough for two runs on one model.
+"""
 UNDONE_TOGETHER = 500
 
 
 class Batches(HandlingSink):
-    """Takes, cancels and runs batches; `files` and `store` are for those who only look or upload."""
+    """Takes, cancels and runs batches; `files` and `store` are for those who only look or
+    upload.
+    """
 
-    def __init__(self, *, files: FileTable, store: BatchTable, jobs: Jobs, worker: LLMQueueWorker) -> None:
+    def __init__(
+        self, *, files: FileTable, store: BatchTable, jobs: Jobs, worker: LLMQueueWorker
+    ) -> None:
         self.files = files
         self.store = store
         self._jobs = jobs
@@ -46,27 +52,42 @@ class Batches(HandlingSink):
         self._wake = asyncio.Event()
         self._deleted = asyncio.Event()
         self._given_up: set[int] = set()
-        self._handlers = {JobEnded: lambda event: self._wake.set() if event.job_id.startswith(BATCH_JOB_PREFIX) else None}
+        self._handlers = {
+            JobEnded: lambda event: (
+                self._wake.set() if event.job_id.startswith(BATCH_JOB_PREFIX) else None
+            )
+        }
 
     async def create(self, new: Batch) -> Batch:
-        """Take a batch, on the disk on return, or the one of its idempotency key. Raises as `Jobs.accept`, and NotFound: no such file."""
+        """Take a batch, on the disk on return, or the one of its idempotency key.
+
+        Raises as `Jobs.accept`, and NotFound: no such file.
+        """
         settings = self._runtime.config.settings
         if self._jobs.runner.stopping:
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)
         if settings.batches.window == "offpeak" and not self._jobs.off_peak_comes():
             raise BadRequest(
-                "batches.window is offpeak, but active hours last all day (scheduling.active_hours), so the batch would never start"
+                "batches.window is offpeak, but active hours last all day"
+                " (scheduling.active_hours), so the batch would never start"
             )
         new = replace(new, emulated=self._runtime.emulated)
         with key_in_use(self._keys, new.caller, new.idempotency_key):
             shared = new.lane is Lane.EXTERNAL and settings.auth.keys
-            own = max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100)) if shared else None
+            own = (
+                max(1, int(settings.batches.max_open * settings.jobs.caller_share_pct / 100))
+                if shared
+                else None
+            )
             accepted = await self.store.add(new, settings.batches.max_open, own)
         self._wake.set()
         return accepted
 
     async def cancel(self, batch_id: str) -> bool:
-        """Have a batch end as cancelled; False where it has ended, or is about to. Raises StorageUnavailable: ask again."""
+        """Have a batch end as cancelled; False where it has ended, or is about to.
+
+        Raises StorageUnavailable: ask again.
+        """
         cancelled = await self.store.cancel(batch_id)
         self._wake.set()
         return cancelled
@@ -109,13 +130,20 @@ class Batches(HandlingSink):
     async def _round(self) -> bool:
         """A step of every open batch; True where there is more to be done at once."""
         now_open = {batch.number: batch for batch in await self.store.open_batches()}
-        progress = [(before, now_open.get(before.number) or await self.store.find(before.batch_id)) for before in self._open]
+        progress = [
+            (before, now_open.get(before.number) or await self.store.find(before.batch_id))
+            for before in self._open
+        ]
         self._open = tuple(now_open.values())
         for before, now in progress:
             self._report_progress(before, now)
         self._held = False
-        self._checks = {number: check for number, check in self._checks.items() if number in now_open}
-        steps = [await self._guarded(batch) for batch in self._open if not self._jobs.runner.stopping]
+        self._checks = {
+            number: check for number, check in self._checks.items() if number in now_open
+        }
+        steps = [
+            await self._guarded(batch) for batch in self._open if not self._jobs.runner.stopping
+        ]
         return any(steps)
 
     async def _guarded(self, batch: Batch) -> bool:
@@ -140,8 +168,12 @@ class Batches(HandlingSink):
         return batch.ending is not None
 
     async def _advance(self, batch: Batch) -> bool:
-        """Take a batch further; True where there is more to be done at once. Raises StorageUnavailable: do it again."""
-        await self._jobs.runner.cancel_doubtful()  # what is cancelled in the store only would be written as such, and go on
+        """Take a batch further; True where there is more to be done at once.
+
+        Raises StorageUnavailable: do it again.
+        """
+        # what is cancelled in the store only would be written as such, and go on
+        await self._jobs.runner.cancel_doubtful()
         ended = await self.store.ended_lines(batch.number)
         if ended:
             outcomes = await asyncio.to_thread(lambda: [outcome_of(each) for each in ended])
@@ -160,7 +192,11 @@ class Batches(HandlingSink):
         """Have what has not ended end as undone; True while there was something."""
         for job_id in await self.store.unended_jobs(batch.number):
             await self._jobs.cancel_by_id(job_id, caller=None)
-        lines = await self.store.lines_without_job(batch.number, UNDONE_TOGETHER) if batch.output_file is not None else ()
+        lines = (
+            await self.store.lines_without_job(batch.number, UNDONE_TOGETHER)
+            if batch.output_file is not None
+            else ()
+        )
         if lines:
             ended = [undone(line, ending) for line in lines]
             await self.store.record(batch.number, [outcome_of(each) for each in ended])
@@ -201,17 +237,35 @@ class Batches(HandlingSink):
         check = self._checks.get(batch.number)
         if check is None:
             settings = self._runtime.config.settings
-            check = Check(batch=batch, files=self.files, batches=self.store, settings=settings, resolve=self._worker.watch.resolve)
+            check = Check(
+                batch=batch,
+                files=self.files,
+                batches=self.store,
+                settings=settings,
+                resolve=self._worker.watch.resolve,
+            )
             self._checks[batch.number] = check
         if not await check.advance():
             del self._checks[batch.number]
 
     def _report_progress(self, before: Batch, now: Batch | None) -> None:
-        """Report what the store says now and did not say then: so it does not matter whether a commit was reported as failed."""
+        """Report what the store says now and did not say then: so it does not matter whether a
+        commit was reported as failed.
+        """
         at = self._runtime.clock.monotonic()
-        if now is not None and before.in_progress_wall_s is None and now.in_progress_wall_s is not None:
+        if (
+            now is not None
+            and before.in_progress_wall_s is None
+            and now.in_progress_wall_s is not None
+        ):
             self._runtime.events.emit(
-                BatchStarted(at=at, batch_id=now.batch_id, caller=now.caller, endpoint=now.endpoint, requests=now.total)
+                BatchStarted(
+                    at=at,
+                    batch_id=now.batch_id,
+                    caller=now.caller,
+                    endpoint=now.endpoint,
+                    requests=now.total,
+                )
             )
         if now is not None and now.ended_wall_s is not None:
             self._runtime.events.emit(
@@ -229,16 +283,23 @@ class Batches(HandlingSink):
 
     def _patience_s(self) -> float:
         now = self._runtime.clock.wall()
-        soonest = min((batch.expires_wall_s - now for batch in self._open if batch.ending is None), default=LOOK_INTERVAL_S)
+        soonest = min(
+            (batch.expires_wall_s - now for batch in self._open if batch.ending is None),
+            default=LOOK_INTERVAL_S,
+        )
         return min(LOOK_INTERVAL_S, max(0.001, soonest))
 
     async def forget(self) -> None:
         """Delete what is expired, abandoned or deleted, a little at a time, until cancelled."""
         while True:
             self._deleted.clear()
-            before = self._runtime.clock.wall() - self._runtime.config.settings.batches.keep_files_days * DAY_S
+            before = (
+                self._runtime.clock.wall()
+                - self._runtime.config.settings.batches.keep_files_days * DAY_S
+            )
             with suppress(StorageUnavailable):
-                for number in tuple(self._given_up):  # until the disk has taken it: what ends an upload is often the disk itself
+                # until the disk has taken it: what ends an upload is often the disk itself
+                for number in tuple(self._given_up):
                     await self.files.discard(number)
                     self._given_up.discard(number)
                 while await self.files.sweep():

@@ -1,4 +1,5 @@
-"""What a job asks of the model server, checked when it is accepted and put into its final form when it runs; and which job is next.
+"""What a job asks of the model server, checked when it is accepted and put into its final form when
+it runs; and which job is next.
 
 A job has no reader who waits, so its answer is always one whole document: `stream` is switched off.
 """
@@ -28,7 +29,9 @@ _GUESSES = (("messages", Endpoint.CHAT), ("prompt", Endpoint.GENERATE), ("input"
 
 @contextmanager
 def key_in_use(used: set[tuple[str, str]], caller: str, key: str | None) -> Iterator[None]:
-    """For the time of the block, nobody else may use the caller's key; without one, nothing is in the way. Raises KeyInUse."""
+    """For the time of the block, nobody else may use the caller's key; without one, nothing is in
+    the way. Raises KeyInUse.
+    """
     own = set() if key is None else {(caller, key)}
     if used & own:
         raise KeyInUse(retry_after_s=RETRY_AFTER_S)
@@ -40,7 +43,10 @@ def key_in_use(used: set[tuple[str, str]], caller: str, key: str | None) -> Iter
 
 
 def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
-    """The inference route that a request is meant for, or the native one that takes such a body. Raises BadRequest."""
+    """The inference route that a request is meant for, or the native one that takes such a body.
+
+    Raises BadRequest.
+    """
     if endpoint is not None:
         if endpoint not in INFERENCE_ROUTES:
             raise BadRequest(f"endpoint: must be one of {', '.join(INFERENCE_ROUTES)}")
@@ -48,30 +54,51 @@ def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
     for name, path in _GUESSES:
         if name in request:
             return path.value
-    raise BadRequest("request: must be the body of an inference route, with messages, prompt or input")
+    raise BadRequest(
+        "request: must be the body of an inference route, with messages, prompt or input"
+    )
 
 
 def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> bytes:
-    """The request as the whole body of its route, a `large` one in pieces. Raises BadRequest for what JSON cannot say."""
+    """The request as the whole body of its route, a `large` one in pieces.
+
+    Raises BadRequest for what JSON cannot say.
+    """
     whole = {name: value for name, value in request.items() if name != "stream_options"}
     if INFERENCE_ROUTES[path].kind == "generate":
         whole["stream"] = False
     try:
-        return encode_large(whole) if large else json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return (
+            encode_large(whole)
+            if large
+            else json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
+        )
     except ValueError as error:
         raise BadRequest("request: contains a number that JSON does not allow") from error
 
 
-def envelope_of(path: str, body: bytes, settings: Settings, *, model: str | None = None) -> Envelope:
-    """What the queue must know of a request; `model` is its installed name, where that is known. Raises BadRequest, ModelNotFound."""
-    envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called))
+def envelope_of(
+    path: str, body: bytes, settings: Settings, *, model: str | None = None
+) -> Envelope:
+    """What the queue must know of a request; `model` is its installed name, where that is known.
+
+    Raises BadRequest, ModelNotFound.
+    """
+    envelope, _ = read_request(
+        INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called)
+    )
     if envelope.kind in ("load", "unload") or envelope.max_tokens == 0:
-        raise BadRequest("request: would generate nothing; give a prompt or messages, and no num_predict of 0")
+        raise BadRequest(
+            "request: would generate nothing; give a prompt or messages, and no num_predict of 0"
+        )
     return envelope
 
 
 def item_of(job: Job, model: str, settings: Settings) -> Submission:
-    """A started job as the GPU's queue takes it; its request id is the job's. Raises as `envelope_of`."""
+    """A started job as the GPU's queue takes it; its request id is the job's.
+
+    Raises as `envelope_of`.
+    """
     envelope = envelope_of(job.path, job.request, settings, model=model)
     item = QueueItem(
         lane=job.lane,
@@ -90,8 +117,12 @@ def item_of(job: Job, model: str, settings: Settings) -> Submission:
 
 
 def digest_of(*parts: object) -> str:
-    """What tells one submission from another, SHA-256 in hex; the order of keys in objects does not."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode("ascii")).hexdigest()
+    """What tells one submission from another, SHA-256 in hex; the order of keys in objects does
+    not.
+    """
+    return hashlib.sha256(
+        json.dumps(parts, sort_keys=True, default=str).encode("ascii")
+    ).hexdigest()
 
 
 BATCH_LIMIT = 32
@@ -117,26 +148,30 @@ def next_job(
 ) -> Job | None:
     """The job to start now, None where none may. One waits behind an older one of its type.
 
-    Jobs of one model are a batch: the GPU's queue gets no job of another one before they have all ended, except a
-    more urgent job and one whose model fits beside theirs. So no policy of that queue takes turns between them
-    (Peregrine's LLM queue optimizer).
+    Jobs of one model are a batch: the GPU's queue gets no job of another one before they have all
+    ended, except a more urgent job and one whose model fits beside theirs. So no policy of that
+    queue takes turns between them (Peregrine's LLM queue optimizer).
 
     Args:
-        heads: of the jobs whose time has come, the first of each lane, priority, task type and model.
-        suspects: jobs that were running when an earlier process died; each runs alone.
-        in_memory: models that need no swap; of jobs of one rank, theirs go first.
-        fits: whether the job's model needs no other one of those that run to be unloaded.
+        heads: of the jobs whose time has come, the first of each lane, priority, task type and
+        model. suspects: jobs that were running when an earlier process died; each runs alone.
+        in_memory: models that need no swap; of jobs of one rank, theirs go first. fits: whether the
+        job's model needs no other one of those that run to be unloaded.
     """
     if suspects:
         suspect = min(suspects, key=place_of)
         # A job of its type that is older was put back already by the process that died.
-        older = [job for job in heads if job.task_type is not None and job.task_type == suspect.task_type]
+        older = [
+            job for job in heads if job.task_type is not None and job.task_type == suspect.task_type
+        ]
         return None if running else min((suspect, *older), key=place_of)
     ready = _first_of_types(sorted(heads, key=place_of), running)
     if not ready:
         return None
     first = ready[0]
-    chosen = next((job for job in ready if job.model in in_memory and rank_of(job) == rank_of(first)), first)
+    chosen = next(
+        (job for job in ready if job.model in in_memory and rank_of(job) == rank_of(first)), first
+    )
     batch = {other.model for other in running if rank_of(other) <= rank_of(chosen)}
     return chosen if not batch or chosen.model in batch or fits(chosen) else None
 
@@ -151,5 +186,6 @@ def _first_of_types(in_order: Sequence[Job], running: Sequence[Job]) -> list[Job
     return [
         job
         for job in in_order
-        if job.task_type is None or (job is first_of_type[job.task_type] and models_running[job.task_type] <= {job.model})
+        if job.task_type is None
+        or (job is first_of_type[job.task_type] and models_running[job.task_type] <= {job.model})
     ]

@@ -1,4 +1,5 @@
-"""Feeds the GPU's queue from the store, a few jobs at a time, and records what came of each. Here is only what is on its way.
+"""Feeds the GPU's queue from the store, a few jobs at a time, and records what came of each. Here
+is only what is on its way.
 
 A start is on the disk before the job can do any harm; result and end are recorded together.
 """
@@ -17,8 +18,24 @@ from hearth.config.settings import BatchSettings, JobSettings, Settings
 from hearth.dialects.errors import render_error
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.errors import BackendUnreachable, CallerGone, Draining, HearthError, NotCapable, QueueFull, ShuttingDown, StorageUnavailable
-from hearth.events import ItemDispatched, JobEnded, JobQueued, JobRequeued, JobsRecovered, JobStarted
+from hearth.errors import (
+    BackendUnreachable,
+    CallerGone,
+    Draining,
+    HearthError,
+    NotCapable,
+    QueueFull,
+    ShuttingDown,
+    StorageUnavailable,
+)
+from hearth.events import (
+    ItemDispatched,
+    JobEnded,
+    JobQueued,
+    JobRequeued,
+    JobsRecovered,
+    JobStarted,
+)
 from hearth.execution.request import Reply, Ticket
 from hearth.job_types import Job, JobEnd, JobState
 from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job, rank_of
@@ -30,13 +47,17 @@ T = TypeVar("T")
 
 ALPHA = 0.3
 RETRY_S = 5.0
-"""After a start that was in vain through no fault of the job: the model server is down, or the queue is full."""
+"""After a start that was in vain through no fault of the job: the model server is down, or the
+queue is full.
+"""
 MAX_BACKOFF_S = 300.0
 LOOK_INTERVAL_S = 10.0
 """At least this often, since the wall clock may jump."""
 STORE_RETRY_S = 2.0
 STOP_S = 2.0
-"""For what still waits for the disk at the end; a job whose end could not be written runs again at the next start."""
+"""For what still waits for the disk at the end; a job whose end could not be written runs again at
+the next start.
+"""
 _NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown)
 _CANCELLED = JobEnd(state=JobState.CANCELLED, reason=CallerGone.reason)
 
@@ -80,12 +101,20 @@ class Named(TypedDict):
 
 
 def named(job: Job) -> Named:
-    return {"job_id": job.job_id, "caller": job.caller, "task_type": job.task_type, "model": job.model}
+    return {
+        "job_id": job.job_id,
+        "caller": job.caller,
+        "task_type": job.task_type,
+        "model": job.model,
+    }
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Cancel:
-    """A job that is being cancelled. From `doubtful_since` on, that was reported as failed, and may have been made all the same."""
+    """A job that is being cancelled.
+
+    From `doubtful_since` on, that was reported as failed, and may have been made all the same.
+    """
 
     job: Job
     doubtful_since: float = inf
@@ -93,7 +122,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """The job waits in the store for another start, at least `retry_s` seconds. Not `counted`, this one was as if it had never been."""
+    """The job waits in the store for another start, at least `retry_s` seconds.
+
+    Not `counted`, this one was as if it had never been.
+    """
 
     reason: str
     counted: bool
@@ -102,8 +134,8 @@ class Again:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Run:
-    """A job on its way. `suspect`: it starts alone; `cancelled`: its end is on the disk already; `withdrawn`: only the emulator may do
-    it, and answers no more.
+    """A job on its way. `suspect`: it starts alone; `cancelled`: its end is on the disk already;
+    `withdrawn`: only the emulator may do it, and answers no more.
     """
 
     job: Job
@@ -120,11 +152,17 @@ class Run:
         return Again(reason=EMULATOR_GONE, counted=False, retry_s=0.0) if self.withdrawn else None
 
 
-async def run_once(run: Run, job: Job, settings: Settings, worker: LLMQueueWorker) -> JobEnd | Again:
+async def run_once(
+    run: Run, job: Job, settings: Settings, worker: LLMQueueWorker
+) -> JobEnd | Again:
     """Have a started job done once; what came of it. Raises nothing but defects."""
     try:
         model = await worker.watch.resolve(job.model)
-        new = await asyncio.to_thread(item_of, job, model, settings) if len(job.request) > LARGE_BYTES else item_of(job, model, settings)
+        new = (
+            await asyncio.to_thread(item_of, job, model, settings)
+            if len(job.request) > LARGE_BYTES
+            else item_of(job, model, settings)
+        )
         if new.needs is not None:
             await worker.watch.check_capable(new.needs)
         if run.given_up is not None:  # there was no item yet that could have been cancelled
@@ -138,7 +176,9 @@ async def run_once(run: Run, job: Job, settings: Settings, worker: LLMQueueWorke
         return _after(error, job, settings.jobs)
     if body is None:
         too_long = "the answer is longer than jobs.max_result_mib allows"
-        return JobEnd(state=JobState.FAILED, reason="result_too_large", error=too_long, status=head.status)
+        return JobEnd(
+            state=JobState.FAILED, reason="result_too_large", error=too_long, status=head.status
+        )
     if head.status >= 500 and job.attempts < settings.jobs.max_attempts:
         return Again(reason="backend_error", counted=True, retry_s=backoff_s(job.attempts))
     failed = head.status >= 400
@@ -147,7 +187,9 @@ async def run_once(run: Run, job: Job, settings: Settings, worker: LLMQueueWorke
         reason="backend_status" if failed else "",
         error=f"the model server answered {head.status}" if failed else "",
         status=head.status,
-        content_type=next((value.decode("latin-1") for name, value in head.headers if name == b"content-type"), ""),
+        content_type=next(
+            (value.decode("latin-1") for name, value in head.headers if name == b"content-type"), ""
+        ),
         result=body,
     )
 
@@ -175,14 +217,21 @@ def _after(error: HearthError, job: Job, jobs: JobSettings) -> JobEnd | Again:
     if isinstance(error, NotCapable):
         return _as_answered(error, job)
     if isinstance(error, _NOT_ITS_FAULT):
-        return Again(reason=error.reason, counted=False, retry_s=0.0 if isinstance(error, ShuttingDown) else RETRY_S)
+        return Again(
+            reason=error.reason,
+            counted=False,
+            retry_s=0.0 if isinstance(error, ShuttingDown) else RETRY_S,
+        )
     if error.retryable and attempt < jobs.max_attempts:
         return Again(reason=error.reason, counted=True, retry_s=backoff_s(attempt))
     return JobEnd(state=JobState.FAILED, reason=error.reason, error=error.message)
 
 
 async def _whole(reply: Reply, limit_bytes: int) -> bytes | None:
-    """The whole answer, None where it is longer than the limit. Raises HearthError as `Reply.take` does."""
+    """The whole answer, None where it is longer than the limit.
+
+    Raises HearthError as `Reply.take` does.
+    """
     parts, size = list[bytes](), 0
     while chunks := await reply.take():
         parts.extend(chunks)
@@ -193,12 +242,17 @@ async def _whole(reply: Reply, limit_bytes: int) -> bytes | None:
 
 
 def is_off_peak(job: Job, batches: BatchSettings) -> bool:
-    """Whether it starts outside active hours only: for requests of batches, `batches.window` says so at any time anew."""
+    """Whether it starts outside active hours only: for requests of batches, `batches.window` says
+    so at any time anew.
+    """
     return batches.window == "offpeak" if job.job_id.startswith(BATCH_JOB_PREFIX) else job.off_peak
 
 
 class JobRunner:
-    """The jobs that are on their way. `ended` counts since the start by caller and state; once `stopping`, no more jobs start."""
+    """The jobs that are on their way.
+
+    `ended` counts since the start by caller and state; once `stopping`, no more jobs start.
+    """
 
     def __init__(self, store: JobTable, worker: LLMQueueWorker) -> None:
         self._store = store
@@ -221,7 +275,9 @@ class JobRunner:
 
     @contextmanager
     def accepting(self, jobs: Collection[Job]) -> Iterator[None]:
-        """For the time of the block, these jobs do not start: the disk may have them, and it is not known yet that it does."""
+        """For the time of the block, these jobs do not start: the disk may have them, and it is not
+        known yet that it does.
+        """
         ids = {job.job_id for job in jobs}
         self._accepting |= ids
         try:
@@ -231,7 +287,9 @@ class JobRunner:
             self._wake.set()
 
     def announce(self, job: Job) -> None:
-        self._runtime.events.emit(JobQueued(at=self._runtime.clock.monotonic(), **named(job), waiting=self._store.queued))
+        self._runtime.events.emit(
+            JobQueued(at=self._runtime.clock.monotonic(), **named(job), waiting=self._store.queued)
+        )
 
     def ready(self) -> bool:
         """Whether the gateway and the model server take work now."""
@@ -251,50 +309,90 @@ class JobRunner:
 
     def job_at(self, sequence: Sequence) -> str | None:
         """The id of the job that is on its way with this number in the GPU's queue."""
-        return next((job_id for job_id, run in self._runs.items() if run.ticket is not None and run.ticket.sequence == sequence), None)
+        return next(
+            (
+                job_id
+                for job_id, run in self._runs.items()
+                if run.ticket is not None and run.ticket.sequence == sequence
+            ),
+            None,
+        )
 
     def note_dispatch(self, event: ItemDispatched) -> None:
-        """An item is sent to the model server: where it is a job, a restart must know that it has run."""
+        """An item is sent to the model server: where it is a job, a restart must know that it has
+        run.
+        """
         run = self._runs.get(event.request_id)
         if run is not None:
             self._store.note_dispatch(run.job.number)
             self._wake.set()  # its model is in memory now, and it is known what fits beside it
 
     def start_at_once(self, job: Job) -> bool:
-        """Have a new job go right on to the GPU's queue, where nothing is ahead of it; False where it waits."""
+        """Have a new job go right on to the GPU's queue, where nothing is ahead of it; False where
+        it waits.
+        """
         config, wall_s = self._runtime.config, self._runtime.clock.wall()
-        waits = (job.not_before_wall_s or 0.0) > wall_s or (job.off_peak and config.is_active_hours(wall_s)) or self.is_paused(job)
-        if job.position != 0 or waits or self._suspects or not self._may_start() or self._choose([job], []) is None:
+        waits = (
+            (job.not_before_wall_s or 0.0) > wall_s
+            or (job.off_peak and config.is_active_hours(wall_s))
+            or self.is_paused(job)
+        )
+        if (
+            job.position != 0
+            or waits
+            or self._suspects
+            or not self._may_start()
+            or self._choose([job], []) is None
+        ):
             return False
         self._start(job)
         return True
 
     def start_s(self, job: Job, position: int, earliest_s: float) -> float | None:
-        """Seconds until the job at a position starts, not before `earliest_s`; None where nothing tells yet."""
-        is_next = position == 0 and len(self._runs) < self._settings.max_in_queue and self._choose([job], []) is not None
+        """Seconds until the job at a position starts, not before `earliest_s`; None where nothing
+        tells yet.
+        """
+        is_next = (
+            position == 0
+            and len(self._runs) < self._settings.max_in_queue
+            and self._choose([job], []) is not None
+        )
         ahead = 0 if is_next else position + len(self._runs)
         if ahead == 0:
             return max(0.0, earliest_s)
         return None if self._job_s is None else max(earliest_s, ahead * self._job_s)
 
     async def cancel(self, job: Job) -> bool:
-        """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: it is tried again, and may be asked again."""
+        """End a job that waits or runs; False where it had ended.
+
+        Raises StorageUnavailable: it is tried again, and may be asked again.
+        """
         if job.state.is_end and job.job_id not in self._cancels:
             return False
-        cancel, asked_wall_s = self._cancels.setdefault(job.job_id, Cancel(job=job)), self._runtime.clock.wall()
+        cancel, asked_wall_s = (
+            self._cancels.setdefault(job.job_id, Cancel(job=job)),
+            self._runtime.clock.wall(),
+        )
         try:
             cancelled = await self._store.cancel(job.job_id, cancel.doubtful_since)
         except StorageUnavailable:
             cancel.doubtful_since = min(cancel.doubtful_since, asked_wall_s)
             raise
-        if self._cancels.pop(job.job_id, None) is not cancel or not cancelled:  # another cancel, or its run, has learned of its end before
+        # another cancel, or its run, has learned of its end before
+        if self._cancels.pop(job.job_id, None) is not cancel or not cancelled:
             return False
         self._cancelled(job)
         return True
 
     async def cancel_doubtful(self, caller: str | None = None) -> int:
-        """End the jobs of a caller, or of all, of which a cancel was reported as failed, and may have been made; how many that were."""
-        jobs = [each.job for each in self._cancels.values() if each.doubtful_since < inf and caller in {None, each.job.caller}]
+        """End the jobs of a caller, or of all, of which a cancel was reported as failed, and may
+        have been made; how many that were.
+        """
+        jobs = [
+            each.job
+            for each in self._cancels.values()
+            if each.doubtful_since < inf and caller in {None, each.job.caller}
+        ]
         return sum([await self.cancel(job) for job in jobs])
 
     def _cancelled(self, job: Job) -> None:
@@ -307,7 +405,9 @@ class JobRunner:
         self._emit_end(job, _CANCELLED, job.attempts)
 
     async def run(self) -> None:
-        """Settle what earlier processes left, then feed until cancelled; then wait a little for what is still to be written."""
+        """Settle what earlier processes left, then feed until cancelled; then wait a little for
+        what is still to be written.
+        """
         try:
             await self._recover()
             while True:
@@ -323,17 +423,29 @@ class JobRunner:
 
     async def _recover(self) -> None:
         requeue, most = self._settings.on_restart == "requeue", self._settings.max_attempts
-        suspects, failed = await self._until_written(lambda: self._store.recover(requeue=requeue, max_attempts=most))
+        suspects, failed = await self._until_written(
+            lambda: self._store.recover(requeue=requeue, max_attempts=most)
+        )
         self._suspects |= suspects
         await self.end_emulated()
-        waiting, requeued, now = self._store.queued, len(self._suspects), self._runtime.clock.monotonic()
+        waiting, requeued, now = (
+            self._store.queued,
+            len(self._suspects),
+            self._runtime.clock.monotonic(),
+        )
         for job in failed:
             self._emit_end(job, JobEnd(state=JobState.FAILED, reason=job.reason), job.attempts)
         if waiting or failed:
-            self._runtime.events.emit(JobsRecovered(at=now, queued=waiting - requeued, requeued=requeued, failed=len(failed)))
+            self._runtime.events.emit(
+                JobsRecovered(
+                    at=now, queued=waiting - requeued, requeued=requeued, failed=len(failed)
+                )
+            )
 
     def server_replaced(self) -> None:
-        """Another server answers: what was accepted for the one before, and has not been sent to it, is not sent to this one."""
+        """Another server answers: what was accepted for the one before, and has not been sent to
+        it, is not sent to this one.
+        """
         for run in self._runs.values():
             run.withdrawn = run.job.emulated is not self._runtime.emulated
             if run.withdrawn and run.ticket is not None:
@@ -342,7 +454,9 @@ class JobRunner:
         self._wake.set()
 
     async def end_emulated(self) -> None:
-        """Where a model server answers, end the jobs that wait in the store and that only the emulator may do."""
+        """Where a model server answers, end the jobs that wait in the store and that only the
+        emulator may do.
+        """
         if self._runtime.emulated:
             return
         for job in await self._until_written(self._store.end_emulated):
@@ -357,7 +471,11 @@ class JobRunner:
             while self._may_start():
                 job, due_wall_s = await self._next()
                 if job is None:
-                    return pause_s if due_wall_s is None else min(pause_s, max(due_wall_s - self._runtime.clock.wall(), 0.001))
+                    return (
+                        pause_s
+                        if due_wall_s is None
+                        else min(pause_s, max(due_wall_s - self._runtime.clock.wall(), 0.001))
+                    )
                 self._start(job)
         except StorageUnavailable:
             pause_s = STORE_RETRY_S
@@ -370,13 +488,18 @@ class JobRunner:
         self.tasks.start(self._perform(run))
 
     def _may_start(self) -> bool:
-        """Whether there is room for a job; what the owner has paused keeps no other from it. A suspect runs alone."""
+        """Whether there is room for a job; what the owner has paused keeps no other from it.
+
+        A suspect runs alone.
+        """
         taken = sum(not self.is_paused(run.job) for run in self._runs.values())
         suspect = any(run.suspect for run in self._runs.values())
         return not suspect and taken < self._settings.max_in_queue and self.ready()
 
     async def _next(self) -> tuple[Job | None, float | None]:
-        """The job to start now, if any, and the next instant at which one may start that may not yet."""
+        """The job to start now, if any, and the next instant at which one may start that may not
+        yet.
+        """
         config, state = self._runtime.config, self._worker.scheduler.state
         heads, suspects, due_wall_s = await self._store.startable(
             off_peak=not config.is_active_hours(self._runtime.clock.wall()),
@@ -391,31 +514,60 @@ class JobRunner:
         heads, suspects = (list(filter(self._is_ready, found)) for found in (heads, suspects))
         job = self._choose(heads, suspects)
         if job is not None:
-            overtakes = any(rank_of(head) == rank_of(job) and head.number < job.number for head in heads)
+            overtakes = any(
+                rank_of(head) == rank_of(job) and head.number < job.number for head in heads
+            )
             self._overtaking = self._overtaking + 1 if overtakes else 0
         return job, due_wall_s
 
     def _choose(self, heads: list[Job], suspects: list[Job]) -> Job | None:
-        running, residents = self.running(), self._worker.scheduler.state.residency.residents.values()
+        running, residents = (
+            self.running(),
+            self._worker.scheduler.state.residency.residents.values(),
+        )
         ready = {resident.model for resident in residents if not resident.is_leaving}
         in_memory = ready | {job.model for job in running}
-        return next_job(heads, suspects, running, in_memory if self._overtaking < BATCH_LIMIT else (), self._fits)
+        return next_job(
+            heads,
+            suspects,
+            running,
+            in_memory if self._overtaking < BATCH_LIMIT else (),
+            self._fits,
+        )
 
     def _fits(self, job: Job) -> bool:
-        """Whether the job's model can be in memory beside those of all jobs on their way, none of which is still to come."""
-        residency, models = self._worker.scheduler.state.residency, {run.job.model for run in self._runs.values()}
-        return models <= residency.residents.keys() and residency.eviction_for(job.model, models, job.task_type) is not None
+        """Whether the job's model can be in memory beside those of all jobs on their way, none of
+        which is still to come.
+        """
+        residency, models = (
+            self._worker.scheduler.state.residency,
+            {run.job.model for run in self._runs.values()},
+        )
+        return (
+            models <= residency.residents.keys()
+            and residency.eviction_for(job.model, models, job.task_type) is not None
+        )
 
     def _is_ready(self, job: Job) -> bool:
-        is_meant = job.emulated is self._runtime.emulated  # still: another server may have come since the store was asked
-        return is_meant and job.job_id not in self._accepting and job.job_id not in self._runs and not self.is_paused(job)
+        # still: another server may have come since the store was asked
+        is_meant = job.emulated is self._runtime.emulated
+        return (
+            is_meant
+            and job.job_id not in self._accepting
+            and job.job_id not in self._runs
+            and not self.is_paused(job)
+        )
 
     async def _perform(self, run: Run) -> None:
         try:
             try:
                 job = await self._store.start(run.job.number)
             except StorageUnavailable as error:
-                await self._return(run, Again(reason=error.reason, counted=False, retry_s=STORE_RETRY_S), run.job.attempts)
+                await self._return(
+                    run,
+                    Again(reason=error.reason, counted=False, retry_s=STORE_RETRY_S),
+                    run.job.attempts,
+                )
                 return
             if job is not None and not run.cancelled:
                 await self._attempt(run, job)
@@ -424,13 +576,22 @@ class JobRunner:
             self._wake.set()
 
     async def _attempt(self, run: Run, job: Job) -> None:
-        began_at, waited_s = self._runtime.clock.monotonic(), self._runtime.clock.wall() - job.accepted_wall_s
-        self._runtime.events.emit(JobStarted(at=began_at, **named(job), attempt=job.attempts, waited_s=max(0.0, waited_s)))
+        began_at, waited_s = (
+            self._runtime.clock.monotonic(),
+            self._runtime.clock.wall() - job.accepted_wall_s,
+        )
+        self._runtime.events.emit(
+            JobStarted(at=began_at, **named(job), attempt=job.attempts, waited_s=max(0.0, waited_s))
+        )
         try:
             came = await run_once(run, job, self._runtime.config.settings, self._worker)
         except Exception as error:  # noqa: BLE001 - supervision point: a defect must not leave a job without an end
             self._runtime.report_fault("job", error)
-            came = JobEnd(state=JobState.FAILED, reason="internal_error", error="something went wrong inside Hearth")
+            came = JobEnd(
+                state=JobState.FAILED,
+                reason="internal_error",
+                error="something went wrong inside Hearth",
+            )
         finally:
             if run.ticket is not None:
                 self._worker.cancel(run.ticket.sequence)
@@ -440,13 +601,17 @@ class JobRunner:
             await self._return(run, came, job.attempts)
             return
         if came.state is JobState.COMPLETED:
-            share_s = (self._runtime.clock.monotonic() - began_at) / max(1, len(self._runs))  # of which several run at once
-            self._job_s = share_s if self._job_s is None else self._job_s + ALPHA * (share_s - self._job_s)
+            # of which several run at once
+            share_s = (self._runtime.clock.monotonic() - began_at) / max(1, len(self._runs))
+            self._job_s = (
+                share_s if self._job_s is None else self._job_s + ALPHA * (share_s - self._job_s)
+            )
         await self._end(run, came, job.attempts)
 
     async def _end(self, run: Run, came: JobEnd, attempt: int) -> None:
         if not await self._until_written(lambda: self._store.end(run.job.number, came)):
-            # It has ended before: as `came`, in a commit that was reported as failed, or it was cancelled.
+            # It has ended before: as `came`, in a commit that was reported as failed, or it was
+            # cancelled.
             found = await self._until_written(lambda: self._store.find(run.job.job_id))
             if not run.cancelled and found is not None and found.state is JobState.CANCELLED:
                 came = _CANCELLED
@@ -454,14 +619,28 @@ class JobRunner:
             self._emit_end(run.job, came, attempt)
 
     async def _return(self, run: Run, again: Again, attempt: int) -> None:
-        """Have the job wait again, in the store first: a start that failed there may have been noted all the same."""
+        """Have the job wait again, in the store first: a start that failed there may have been
+        noted all the same.
+        """
         due = self._runtime.clock.wall() + again.retry_s if again.retry_s > 0 else None
-        await self._until_written(lambda: self._store.put_back(run.job.number, counted=again.counted, not_before_wall_s=due))
+        await self._until_written(
+            lambda: self._store.put_back(
+                run.job.number, counted=again.counted, not_before_wall_s=due
+            )
+        )
         if run.job.emulated and not self._runtime.emulated:
             await self.end_emulated()
         elif not run.cancelled and not self.stopping:
             now = self._runtime.clock.monotonic()
-            self._runtime.events.emit(JobRequeued(at=now, **named(run.job), attempt=attempt, reason=again.reason, retry_s=again.retry_s))
+            self._runtime.events.emit(
+                JobRequeued(
+                    at=now,
+                    **named(run.job),
+                    attempt=attempt,
+                    reason=again.reason,
+                    retry_s=again.retry_s,
+                )
+            )
 
     @staticmethod
     async def _until_written(write: Callable[[], Awaitable[T]]) -> T:
@@ -472,7 +651,10 @@ class JobRunner:
                 await asyncio.sleep(STORE_RETRY_S)
 
     def _emit_end(self, job: Job, end: JobEnd, attempts: int) -> None:
-        """The end of a job is recorded. Nothing more is emitted of it, whatever comes of those who are cancelling it now."""
+        """The end of a job is recorded.
+
+        Nothing more is emitted of it, whatever comes of those who are cancelling it now.
+        """
         self._cancels.pop(job.job_id, None)
         self.ended[job.caller, end.state.value] += 1
         total_s = max(0.0, self._runtime.clock.wall() - job.accepted_wall_s)

@@ -1,5 +1,6 @@
-"""The way in for durable work: a job is accepted once it is on the disk, cancelled once that is, and found by its id. Whose job it is, is
-the caller's to check. `TaskDoor` is the way in for programs that embed Hearth, after Peregrine's LLM queue optimizer.
+"""The way in for durable work: a job is accepted once it is on the disk, cancelled once that is,
+and found by its id. Whose job it is, is the caller's to check. `TaskDoor` is the way in for
+programs that embed Hearth, after Peregrine's LLM queue optimizer.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _MAY_START = (BackendCameUp, ModeChanged, DrainEnded, OrderGiven, ConfigReloaded
 
 
 class Jobs(HandlingSink):
-    """Takes, cancels and shows jobs. Subscribe it to the events of the gateway; have `runner.run` and `forget` run beside it."""
+    """Takes, cancels and shows jobs.
+
+    Subscribe it to the events of the gateway; have `runner.run` and `forget` run beside it.
+    """
 
     def __init__(self, *, store: JobTable, worker: LLMQueueWorker) -> None:
         self.store = store
@@ -53,18 +57,23 @@ class Jobs(HandlingSink):
         }
 
     async def accept(self, new: Job) -> Job:
-        """Take a job; when this returns, it is on the disk. A caller who leaves meanwhile does not stop it.
+        """Take a job; when this returns, it is on the disk. A caller who leaves meanwhile does not
+        stop it.
 
-        Returns the one that it is the same as, where there is one; that has another id. The position of a job that goes right on to the
-        GPU's queue is None.
+        Returns the one that it is the same as, where there is one; that has another id. The
+        position of a job that goes right on to the GPU's queue is None.
 
-        Raises BadRequest: it would never start; KeyInUse, KeyReused (docs/jobs.md), QueueFull, ShuttingDown; and
-        StorageUnavailable: where it has an idempotency key or a job key it may have been taken, and asking again with that makes sure.
+        Raises BadRequest: it would never start; KeyInUse, KeyReused (docs/jobs.md), QueueFull,
+        ShuttingDown; and StorageUnavailable: where it has an idempotency key or a job key it may
+        have been taken, and asking again with that makes sure.
         """
         if self.runner.stopping:
             raise ShuttingDown(retry_after_s=self._runtime.config.settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
-            raise BadRequest("window: active hours last all day (scheduling.active_hours), so the job would never start")
+            raise BadRequest(
+                "window: active hours last all day (scheduling.active_hours), so the job would"
+                " never start"
+            )
         new = replace(new, emulated=self._runtime.emulated)
         with key_in_use(self._keys, new.caller, new.idempotency_key):
             return await asyncio.shield(self.runner.tasks.start(self._add(new)))
@@ -81,11 +90,17 @@ class Jobs(HandlingSink):
         return replace(accepted, position=None) if self.runner.start_at_once(accepted) else accepted
 
     async def cancel(self, job: Job) -> bool:
-        """End a job that waits or runs; False where it had ended. Raises StorageUnavailable: ask again."""
+        """End a job that waits or runs; False where it had ended.
+
+        Raises StorageUnavailable: ask again.
+        """
         return await asyncio.shield(self.runner.tasks.start(self.runner.cancel(job)))
 
     async def cancel_by_id(self, job_id: str, *, caller: str | None) -> bool | None:
-        """By its id, only of one `caller`. True where it is or was cancelled, False where it had ended, None where there is none."""
+        """By its id, only of one `caller`.
+
+        True where it is or was cancelled, False where it had ended, None where there is none.
+        """
         job = await self.store.find(job_id)
         if job is None or caller not in {None, job.caller}:
             return None
@@ -95,25 +110,43 @@ class Jobs(HandlingSink):
         return job is not None and job.state is JobState.CANCELLED
 
     async def cancel_caller(self, caller: str) -> int:
-        """End all jobs of a caller that wait or run. How many that were, 0 the next time. Raises StorageUnavailable: ask again."""
+        """End all jobs of a caller that wait or run. How many that were, 0 the next time.
+
+        Raises StorageUnavailable: ask again.
+        """
         return await asyncio.shield(self.runner.tasks.start(self._cancel_all(caller)))
 
     async def _cancel_all(self, caller: str) -> int:
         ended = await self.runner.cancel_doubtful(caller)
-        while found := await self.store.list_jobs(caller=caller, unended=True, limit=CANCELLED_TOGETHER):
+        while found := await self.store.list_jobs(
+            caller=caller, unended=True, limit=CANCELLED_TOGETHER
+        ):
             ended += sum(await asyncio.gather(*map(self.cancel, found)))
             if len(found) < CANCELLED_TOGETHER:
                 break
         return ended
 
     def estimated_start_s(self, job: Job) -> float | None:
-        """Seconds until a waiting job starts; None for any other, and where nothing tells, as while its model server is not there."""
-        if job.position is None or not self.runner.ready() or self.runner.is_paused(job) or job.emulated is not self._runtime.emulated:
+        """Seconds until a waiting job starts; None for any other, and where nothing tells, as while
+        its model server is not there.
+        """
+        if (
+            job.position is None
+            or not self.runner.ready()
+            or self.runner.is_paused(job)
+            or job.emulated is not self._runtime.emulated
+        ):
             return None
         config, wall_s = self._runtime.config, self._runtime.clock.wall()
         earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s
-        change = config.next_mode_change(wall_s) if is_off_peak(job, config.settings.batches) and config.is_active_hours(wall_s) else None
-        return self.runner.start_s(job, job.position, earliest_s if change is None else max(earliest_s, change - wall_s))
+        change = (
+            config.next_mode_change(wall_s)
+            if is_off_peak(job, config.settings.batches) and config.is_active_hours(wall_s)
+            else None
+        )
+        return self.runner.start_s(
+            job, job.position, earliest_s if change is None else max(earliest_s, change - wall_s)
+        )
 
     def ended(self, caller: str | None) -> dict[str, int]:
         """How many jobs of a caller (None: of all) have ended since the start, by state."""
@@ -129,7 +162,10 @@ class Jobs(HandlingSink):
     async def forget(self) -> None:
         """Delete ended jobs after `jobs.keep_results_days`, a little at a time, until cancelled."""
         while True:
-            before = self._runtime.clock.wall() - self._runtime.config.settings.jobs.keep_results_days * DAY_S
+            before = (
+                self._runtime.clock.wall()
+                - self._runtime.config.settings.jobs.keep_results_days * DAY_S
+            )
             with suppress(StorageUnavailable):
                 while await self.store.forget(before):
                     pass
@@ -142,7 +178,9 @@ class Jobs(HandlingSink):
 
 
 def limits_of(settings: Settings, lane: Lane) -> StoreLimits:
-    """How much the store may keep of a caller in this lane, files included; without keys there is one caller only, so nothing is shared."""
+    """How much the store may keep of a caller in this lane, files included; without keys there is
+    one caller only, so nothing is shared.
+    """
     jobs = settings.jobs
     max_bytes = jobs.max_stored_mib * MIB
     if lane is Lane.INTERNAL or not settings.auth.keys:
@@ -187,18 +225,25 @@ class TaskDoor:
         """Take a task; a second one of the same type and key is the first, until that has ended.
 
         Args:
-            request, endpoint: of a type of `jobs.task_types`: the body of an inference route, and which; it is on the disk on return.
-            run: of any other type: what to do, on a thread; it does not outlive the process.
+            request, endpoint: of a type of `jobs.task_types`: the body of an inference route, and
+            which; it is on the disk on return. run: of any other type: what to do, on a thread; it
+            does not outlive the process.
 
         Raises BadRequest, ModelNotFound, NotCapable, QueueFull, ShuttingDown, StorageUnavailable.
         """
         settings = self._runtime.config.settings
         if task_type not in settings.jobs.task_types:
             if run is None:
-                raise BadRequest(f"task type {task_type} is not in jobs.task_types, so it needs `run`: the function to call in a thread")
+                raise BadRequest(
+                    f"task type {task_type} is not in jobs.task_types, so it needs `run`: the"
+                    " function to call in a thread"
+                )
             return self._at_once(task_type, job_key, run)
         if request is None:
-            raise BadRequest(f"task type {task_type} is in jobs.task_types, so it needs `request`: the body of an inference route")
+            raise BadRequest(
+                f"task type {task_type} is in jobs.task_types, so it needs `request`: the body of"
+                " an inference route"
+            )
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)
         envelope = envelope_of(path, body, settings)
@@ -223,20 +268,33 @@ class TaskDoor:
     def _at_once(self, task_type: str, job_key: str | None, run: Callable[[], object]) -> Submitted:
         if self._closed:
             raise ShuttingDown
-        same = next((known for known, named in self._running.items() if job_key is not None and named == (task_type, job_key)), None)
+        same = next(
+            (
+                known
+                for known, named in self._running.items()
+                if job_key is not None and named == (task_type, job_key)
+            ),
+            None,
+        )
         if same is not None:
             return Submitted(task_id=same, is_new=False)
         if len(self._running) >= self._settings.max_queued:
-            raise QueueFull(f"{len(self._running)} tasks wait or run, and jobs.max_queued allows no more")
+            raise QueueFull(
+                f"{len(self._running)} tasks wait or run, and jobs.max_queued allows no more"
+            )
         task_id, loop = new_id(JOB_PREFIX), asyncio.get_running_loop()
         self._running[task_id] = (task_type, job_key)
 
         def ended_on_thread(done: Future[object]) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(self._ended, task_id, task_type, None if done.cancelled() else done.exception())
+                loop.call_soon_threadsafe(
+                    self._ended, task_id, task_type, None if done.cancelled() else done.exception()
+                )
 
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(max_workers=self._settings.pool_workers, thread_name_prefix="hearth-task")
+            self._pool = ThreadPoolExecutor(
+                max_workers=self._settings.pool_workers, thread_name_prefix="hearth-task"
+            )
         self._pool.submit(run).add_done_callback(ended_on_thread)
         return Submitted(task_id=task_id, is_new=True)
 

@@ -1,6 +1,8 @@
-"""Tells of the ends of jobs whoever asked to be told. What is still to be said is in the store, so a restart loses no message.
+"""Tells of the ends of jobs whoever asked to be told. What is still to be said is in the store, so
+a restart loses no message.
 
-At least once: a message that arrived but could not be noted as delivered comes again, with the same `webhook-id`.
+At least once: a message that arrived but could not be noted as delivered comes again, with the same
+`webhook-id`.
 """
 
 from __future__ import annotations
@@ -54,9 +56,18 @@ def post_of(delivery: Delivery, secret: str, wall_s: float) -> Post:
 
 
 def signature(secret: str, message_id: str, stamp: str, body: bytes) -> str:
-    """`v1,` and the signature in base64. A secret that begins with `whsec_` is the base64 of its bytes, any other is text."""
-    key = base64.b64decode(secret.removeprefix(_PREFIX)) if secret.startswith(_PREFIX) else secret.encode()
-    digest = hmac.new(key, b".".join((message_id.encode(), stamp.encode(), body)), hashlib.sha256).digest()
+    """`v1,` and the signature in base64.
+
+    A secret that begins with `whsec_` is the base64 of its bytes, any other is text.
+    """
+    key = (
+        base64.b64decode(secret.removeprefix(_PREFIX))
+        if secret.startswith(_PREFIX)
+        else secret.encode()
+    )
+    digest = hmac.new(
+        key, b".".join((message_id.encode(), stamp.encode(), body)), hashlib.sha256
+    ).digest()
     return "v1," + base64.b64encode(digest).decode("ascii")
 
 
@@ -67,20 +78,34 @@ def pause_s(attempts: int) -> float:
 
 MAX_URL_CHARS = 2000
 _METADATA = frozenset(
-    ipaddress.ip_address(text) for text in ("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")
+    ipaddress.ip_address(text)
+    for text in (
+        "169.254.169.254",
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "192.0.0.192",
+        "168.63.129.16",
+    )
 )
 """Instance metadata of AWS, Google, Azure, Alibaba and Oracle."""
 
 
 def check_webhook(url: str, settings: WebhookSettings) -> str:
-    """The URL as it was given. Raises BadRequest for one that no job may have, Forbidden where its host is not allowed."""
+    """The URL as it was given.
+
+    Raises BadRequest for one that no job may have, Forbidden where its host is not allowed.
+    """
     host = host_of(url)
     if not host:
-        raise BadRequest("webhook: must be an http or https URL without user, password and fragment")
+        raise BadRequest(
+            "webhook: must be an http or https URL without user, password and fragment"
+        )
     if host not in allowed_hosts(settings):
         raise Forbidden("webhook: jobs.webhooks.allowed_hosts does not list its host")
     if not settings.secret:
-        raise BadRequest("webhook: the owner has not set jobs.webhooks.secret, which signs the messages")
+        raise BadRequest(
+            "webhook: the owner has not set jobs.webhooks.secret, which signs the messages"
+        )
     return url
 
 
@@ -91,11 +116,22 @@ def allowed_hosts(settings: WebhookSettings) -> frozenset[str]:
 
 def host_of(url: str) -> str:
     """The host of a usable URL in lower case, empty for any other."""
-    if len(url) > MAX_URL_CHARS or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+    if (
+        len(url) > MAX_URL_CHARS
+        or not url.isascii()
+        or not url.isprintable()
+        or " " in url
+        or "\\" in url
+    ):
         return ""
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.port != 0 and "@" not in parts.netloc and not parts.fragment
+        usable = (
+            parts.scheme in {"http", "https"}
+            and parts.port != 0
+            and "@" not in parts.netloc
+            and not parts.fragment
+        )
     except ValueError:
         return ""
     return _bare(parts.hostname or "") if usable else ""
@@ -108,7 +144,8 @@ def _bare(host: str) -> str:
 def is_forbidden(address: str) -> bool:
     """Whether nothing is ever sent to an address.
 
-    Link-local, metadata, multicast, unspecified, reserved, and every IPv6 address that leads to one.
+    Link-local, metadata, multicast, unspecified, reserved, and every IPv6 address that leads to
+    one.
     """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
@@ -168,7 +205,10 @@ GONE = "http_410"
 
 @dataclass(kw_only=True, eq=False)
 class WebhookSender(HandlingSink):
-    """Delivers messages, the next due first, a few at a time for each host. Subscribe it to the events of the gateway."""
+    """Delivers messages, the next due first, a few at a time for each host.
+
+    Subscribe it to the events of the gateway.
+    """
 
     store: JobTable
     poster: Poster
@@ -212,10 +252,15 @@ class WebhookSender(HandlingSink):
         return pause_s
 
     async def _deliver(self, delivery: Delivery) -> None:
-        """Try once. Where what came of it cannot be noted, it is due still, and left alone for a while."""
+        """Try once.
+
+        Where what came of it cannot be noted, it is due still, and left alone for a while.
+        """
         settings, reason = self.settings(), NOT_ALLOWED
         if host_of(delivery.url) in allowed_hosts(settings) and settings.secret:
-            answer = await self.poster.post(post_of(delivery, settings.secret, self.clock.wall()), settings.timeout_s)
+            answer = await self.poster.post(
+                post_of(delivery, settings.secret, self.clock.wall()), settings.timeout_s
+            )
             reason = "" if answer.delivered else answer.name
         try:
             await self._note(delivery, settings, delivery.attempts + 1, reason)
@@ -224,19 +269,27 @@ class WebhookSender(HandlingSink):
         del self._under_way[delivery.job_id]
         self._wake.set()
 
-    async def _note(self, delivery: Delivery, settings: WebhookSettings, attempts: int, reason: str) -> None:
+    async def _note(
+        self, delivery: Delivery, settings: WebhookSettings, attempts: int, reason: str
+    ) -> None:
         job_id, host, now = delivery.job_id, host_of(delivery.url), self.clock.monotonic()
         if not reason:
             await self.store.note_delivery(job_id, "delivered", attempts, None)
             self.events.emit(WebhookDelivered(at=now, job_id=job_id, host=host, attempts=attempts))
         elif reason in (NOT_ALLOWED, GONE) or attempts >= settings.max_attempts:
             await self.store.note_delivery(job_id, "failed", attempts, None)
-            self.events.emit(WebhookFailed(at=now, job_id=job_id, host=host, attempts=attempts, reason=reason))
+            self.events.emit(
+                WebhookFailed(at=now, job_id=job_id, host=host, attempts=attempts, reason=reason)
+            )
         else:
-            await self.store.note_delivery(job_id, "waiting", attempts, self.clock.wall() + pause_s(attempts))
+            await self.store.note_delivery(
+                job_id, "waiting", attempts, self.clock.wall() + pause_s(attempts)
+            )
 
 
 def _wait_s(delivery: Delivery, wall_s: float) -> float:
-    """Seconds until it is due; where that is further than it ever was, the clock has been set back since, and it is due now."""
+    """Seconds until it is due; where that is further than it ever was, the clock has been set back
+    since, and it is due now.
+    """
     left_s = delivery.due_wall_s - wall_s
     return left_s if left_s <= pause_s(delivery.attempts) + ROUNDING_S else 0.0

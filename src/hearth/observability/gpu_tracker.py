@@ -1,6 +1,8 @@
-"""What the GPU holds, what it says of itself and what swapping costs: rolling metrics and the thresholds worth a word to the owner.
+"""What the GPU holds, what it says of itself and what swapping costs: rolling metrics and the
+thresholds worth a word to the owner.
 
-Bookkeeping only; every `at` and `now` is an instant in seconds on the monotonic clock. Not thread-safe.
+Bookkeeping only; every `at` and `now` is an instant in seconds on the monotonic clock. Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from hearth.types import GpuReading
 
 HOUR_S = 3600.0
 BUSY_ENOUGH_S = 600.0
-"""Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a quiet hour is all of it."""
+"""Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a
+quiet hour is all of it.
+"""
 
 
 class _History:
-    """Stretches of GPU time of the last hour as (start, end, count), in the order they ended. Those that end within one second are kept as
-    one, so that an hour of thousands of embeddings a second has 3,600 entries at most.
+    """Stretches of GPU time of the last hour as (start, end, count), in the order they ended. Those
+    that end within one second are kept as one, so that an hour of thousands of embeddings a second
+    has 3,600 entries at most.
     """
 
     def __init__(self) -> None:
@@ -39,15 +44,24 @@ class _History:
         return sum(count for _, ended_at, count in self._spans if ended_at > since)
 
     def overlap_s(self, since: float, until: float) -> float:
-        return sum(max(0.0, min(ended_at, until) - max(started_at, since)) for started_at, ended_at, _ in self._spans)
+        return sum(
+            max(0.0, min(ended_at, until) - max(started_at, since))
+            for started_at, ended_at, _ in self._spans
+        )
 
     def mean_s(self) -> float | None:
         count = sum(count for _, _, count in self._spans)
-        return sum(ended_at - started_at for started_at, ended_at, _ in self._spans) / count if count else None
+        return (
+            sum(ended_at - started_at for started_at, ended_at, _ in self._spans) / count
+            if count
+            else None
+        )
 
 
 class GpuTracker:
-    """Residency, swaps and executions as they are reported; the loaded model is, of several resident ones, that loaded or used last."""
+    """Residency, swaps and executions as they are reported; the loaded model is, of several
+    resident ones, that loaded or used last.
+    """
 
     def __init__(self, home_model: str, alerts: GpuAlertSettings) -> None:
         self.home_model = home_model
@@ -68,7 +82,9 @@ class GpuTracker:
 
     @property
     def loaded_model(self) -> str | None:
-        """The resident model that was loaded or used last; None when nothing is known to be resident."""
+        """The resident model that was loaded or used last; None when nothing is known to be
+        resident.
+        """
         return max(reversed(self._used_at), key=self._used_at.__getitem__, default=None)
 
     @property
@@ -86,11 +102,15 @@ class GpuTracker:
         return self._reading
 
     def swaps_this_hour(self, now: float) -> int:
-        """Swaps completed in (now - 3600, now]; a method, where donna's page has a property, because time is an argument."""
+        """Swaps completed in (now - 3600, now]; a method, where donna's page has a property,
+        because time is an argument.
+        """
         return self._swaps.ended_since(now - HOUR_S)
 
     def record_loaded(self, model: str, at: float) -> None:
-        """The model is verified resident, or was used: it becomes the loaded one unless another was loaded or used later."""
+        """The model is verified resident, or was used: it becomes the loaded one unless another was
+        loaded or used later.
+        """
         self._used_at.pop(model, None)
         self._used_at[model] = at
 
@@ -99,12 +119,17 @@ class GpuTracker:
         self._used_at.pop(model, None)
 
     def record_swap_started(self, from_model: str | None, to_model: str, at: float) -> None:
-        """A swap set out to make `to_model` resident in the place of `from_model`; one that is still under way counts as failed."""
+        """A swap set out to make `to_model` resident in the place of `from_model`; one that is
+        still under way counts as failed.
+        """
         self.record_swap_failed(at)
         self._swap = from_model, to_model, at
 
     def record_swap_completed(self, at: float) -> None:
-        """The current swap ended with its model verified resident. Ignored where none is under way: late news of a failed one."""
+        """The current swap ended with its model verified resident.
+
+        Ignored where none is under way: late news of a failed one.
+        """
         if self._swap is None:
             return
         (from_model, to_model, started_at), self._swap = self._swap, None
@@ -114,13 +139,19 @@ class GpuTracker:
         self.record_loaded(to_model, at)
 
     def record_swap_cut(self, at: float) -> None:
-        """The current swap was ended for more urgent work. Its time counts as a swap's; nothing became resident."""
+        """The current swap was ended for more urgent work.
+
+        Its time counts as a swap's; nothing became resident.
+        """
         if self._swap is not None:
             self._swaps.add(min(self._swap[2], at), at)
             self._swap = None
 
     def record_swap_failed(self, at: float) -> None:
-        """The current swap, if any, failed or timed out. It enters no swap metric but its own count, and says nothing about residency."""
+        """The current swap, if any, failed or timed out.
+
+        It enters no swap metric but its own count, and says nothing about residency.
+        """
         if self._swap is not None:
             self._failures.add(min(self._swap[2], at), at)
             self._swap = None
@@ -130,14 +161,19 @@ class GpuTracker:
         self._executions.add(at - max(0.0, seconds), at)
 
     def record_reading(self, reading: GpuReading, foreign_mib: float | None) -> None:
-        """What the card says now, and what programs other than the model server hold of its memory; None for unknown."""
+        """What the card says now, and what programs other than the model server hold of its memory;
+        None for unknown.
+        """
         self._readings, self._reading, self._foreign_mib = "ok", reading, foreign_mib
         self.readings_taken += 1
 
     def record_no_reading(self) -> None:
         """The card says nothing: old numbers are not kept, they would pass for new ones."""
         self._readings = "lost" if self._readings in {"ok", "lost"} else "unknown"
-        self._reading, self._foreign_mib = GpuReading(name=self._reading.name, uuid=self._reading.uuid), None
+        self._reading, self._foreign_mib = (
+            GpuReading(name=self._reading.name, uuid=self._reading.uuid),
+            None,
+        )
 
     def record_drift(self) -> None:
         """The model server's memory was found changed without us."""
@@ -152,8 +188,9 @@ class GpuTracker:
         self.home_model, self._alerts = home_model, alerts
 
     def get_metrics(self, now: float) -> dict[str, object]:
-        """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None for what was never measured.
-        `readings`: off (nobody reads the card, or answers are made up), unknown (it has said nothing yet), ok, or lost.
+        """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None
+        for what was never measured. `readings`: off (nobody reads the card, or answers are made
+        up), unknown (it has said nothing yet), ok, or lost.
         """
         last, mean_s, swap = self._swaps.last, self._swaps.mean_s(), self._swap
         card, reasons = self._reading, self._reading.throttle_reasons
@@ -173,7 +210,12 @@ class GpuTracker:
             "home_model": self.home_model,
             "swaps_this_hour": self.swaps_this_hour(now),
             "swap_failures_1h": self._failures.ended_since(now - HOUR_S),
-            "current_swap": swap and {"from_model": swap[0], "to_model": swap[1], "elapsed_ms": _ms(max(0.0, now - swap[2]))},
+            "current_swap": swap
+            and {
+                "from_model": swap[0],
+                "to_model": swap[1],
+                "elapsed_ms": _ms(max(0.0, now - swap[2])),
+            },
             "last_swap_ms": None if last is None else _ms(last[0]),
             "avg_swap_ms": None if mean_s is None else _ms(mean_s),
             "swap_overhead_pct_1h": round(self._overhead_pct(now), 2),
@@ -188,23 +230,52 @@ class GpuTracker:
         }
 
     def check_alerts(self, now: float) -> list[Breach]:
-        """Thresholds passed now, strictly: swaps in the last hour, length of the last swap (of the last hour), swap overhead."""
+        """Thresholds passed now, strictly: swaps in the last hour, length of the last swap (of the
+        last hour), swap overhead.
+        """
         last_s, ended_at = self._swaps.last or (0.0, now)
         measured = (
-            (AlertType.GPU_SWAP_FREQUENCY, float(self.swaps_this_hour(now)), float(self._alerts.swaps_per_hour_warning)),
-            (AlertType.GPU_SWAP_LATENCY, _ms(last_s) if ended_at > now - HOUR_S else 0.0, self._alerts.swap_wait_ms_warning),
-            (AlertType.GPU_SWAP_OVERHEAD, self._overhead_pct(now), self._alerts.swap_overhead_pct_warning),
+            (
+                AlertType.GPU_SWAP_FREQUENCY,
+                float(self.swaps_this_hour(now)),
+                float(self._alerts.swaps_per_hour_warning),
+            ),
+            (
+                AlertType.GPU_SWAP_LATENCY,
+                _ms(last_s) if ended_at > now - HOUR_S else 0.0,
+                self._alerts.swap_wait_ms_warning,
+            ),
+            (
+                AlertType.GPU_SWAP_OVERHEAD,
+                self._overhead_pct(now),
+                self._alerts.swap_overhead_pct_warning,
+            ),
         )
-        return [Breach(kind=kind, measured=value, threshold=limit) for kind, value, limit in measured if value > limit]
+        return [
+            Breach(kind=kind, measured=value, threshold=limit)
+            for kind, value, limit in measured
+            if value > limit
+        ]
 
     def alarming(self, now: float) -> list[Breach]:
-        """Of `check_alerts` what is worth a message: the share of swaps only of an hour in which the card was busy for ten minutes."""
-        is_busy = sum(each.overlap_s(now - HOUR_S, now) for each in (self._swaps, self._executions)) >= BUSY_ENOUGH_S
-        return [breach for breach in self.check_alerts(now) if is_busy or breach.kind is not AlertType.GPU_SWAP_OVERHEAD]
+        """Of `check_alerts` what is worth a message: the share of swaps only of an hour in which
+        the card was busy for ten minutes.
+        """
+        is_busy = (
+            sum(each.overlap_s(now - HOUR_S, now) for each in (self._swaps, self._executions))
+            >= BUSY_ENOUGH_S
+        )
+        return [
+            breach
+            for breach in self.check_alerts(now)
+            if is_busy or breach.kind is not AlertType.GPU_SWAP_OVERHEAD
+        ]
 
     def _overhead_pct(self, now: float) -> float:
         """Swap time over swap and execution time in the last hour; 0 where the GPU did neither."""
-        swap_s, execution_s = (each.overlap_s(now - HOUR_S, now) for each in (self._swaps, self._executions))
+        swap_s, execution_s = (
+            each.overlap_s(now - HOUR_S, now) for each in (self._swaps, self._executions)
+        )
         return 100.0 * swap_s / (swap_s + execution_s) if swap_s + execution_s > 0 else 0.0
 
 

@@ -1,8 +1,11 @@
-"""Events as log lines, what other libraries log in the same format on the same output, and the thread that writes them.
+"""Events as log lines, what other libraries log in the same format on the same output, and the
+thread that writes them.
 
-Whatever a caller can put into a name or an error text ends up in a line, so no line can forge another, drive a terminal, or carry a
-credential that slipped into a text. A slow, blocked or closed output never delays the gateway: lines that find no room are dropped and
-counted. Colour follows https://no-color.org and https://force-color.org: NO_COLOR wins, then FORCE_COLOR, then whether it is a terminal.
+Whatever a caller can put into a name or an error text ends up in a line, so no line can forge
+another, drive a terminal, or carry a credential that slipped into a text. A slow, blocked or closed
+output never delays the gateway: lines that find no room are dropped and counted. Colour follows
+https://no-color.org and https://force-color.org: NO_COLOR wins, then FORCE_COLOR, then whether it
+is a terminal.
 """
 
 from __future__ import annotations
@@ -26,25 +29,43 @@ from typing import TextIO
 from hearth.clock import Clock, rfc3339_ms
 from hearth.config.settings import LogFormat
 from hearth.errors import BudgetExceeded
-from hearth.events import BatchEnded, BudgetExhausted, Event, GatewayStopped, ItemEnded, JobEnded, RequestRejected, SwapCompleted
+from hearth.events import (
+    BatchEnded,
+    BudgetExhausted,
+    Event,
+    GatewayStopped,
+    ItemEnded,
+    JobEnded,
+    RequestRejected,
+    SwapCompleted,
+)
 from hearth.types import value
 
 MAX_FIELD_CHARS = 500
 MAX_LIST_ITEMS = 20
-_SCANNED_CHARS = 4 * MAX_FIELD_CHARS  # a secret may be cut here, but only in text that is cut away afterwards
+# a secret may be cut here, but only in text that is cut away afterwards
+_SCANNED_CHARS = 4 * MAX_FIELD_CHARS
 _SECRETS = (
     (re.compile(r"(?i)\bbearer\s+[^\s\"',;]+"), "Bearer ***"),
     (re.compile(r"(?i)\b(authorization\"?\s*[:=]\s*\"?)basic\s+[^\s\"',;]+"), r"\1Basic ***"),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{6,}"), "sk-***"),
     (re.compile(r"(?i)\b(https?://)[^\s/@]{1,200}@"), r"\1***@"),
-    (re.compile(r"(?i)\bhttps?://[^\s/]{1,200}/(?:[^\s/]{1,100}/){0,4}webhooks?/[^\s\"'<>]+"), "https://***/webhooks/***"),
     (
-        re.compile(r"(?i)\b(x-api-key|api[_-]?key|authorization|password|secret|token)(\"?\s*[:=]\s*\"?)(?!\w+ \*)[^\s\"',;&]+"),
+        re.compile(r"(?i)\bhttps?://[^\s/]{1,200}/(?:[^\s/]{1,100}/){0,4}webhooks?/[^\s\"'<>]+"),
+        "https://***/webhooks/***",
+    ),
+    (
+        re.compile(
+            r"(?i)\b(x-api-key|api[_-]?key|authorization|password|secret|token)(\"?\s*[:=]\s*\"?)(?!\w+"
+            r" \*)[^\s\"',;&]+"
+        ),
         r"\1\2***",
     ),
 )
 _SUSPICIOUS = ("bearer", "sk-", "://", "key", "authorization", "password", "secret", "token")
-"""One of them is in every text that a pattern above could match: most texts need no substitution."""
+"""One of them is in every text that a pattern above could match: most texts need no
+substitution.
+"""
 _LOOKS = {
     logging.DEBUG: ("·", "\x1b[2m"),
     logging.INFO: ("·", "\x1b[32m"),
@@ -60,7 +81,11 @@ Field = str | int | float | bool | list[str] | None
 
 @value
 class LogLine:
-    """What one line says. `wall_at`: seconds since 1970-01-01 UTC; `level`: a number of `logging`; `fields` are not yet cleaned."""
+    """What one line says.
+
+    `wall_at`: seconds since 1970-01-01 UTC; `level`: a number of `logging`; `fields` are not yet
+    cleaned.
+    """
 
     wall_at: float
     level: int
@@ -69,7 +94,9 @@ class LogLine:
 
 
 def line_of(event: Event, wall_at: float) -> LogLine:
-    """The line of an event: every field but `at`, which becomes the time stamp, and what only the store keeps."""
+    """The line of an event: every field but `at`, which becomes the time stamp, and what only the
+    store keeps.
+    """
     fields = vars(event).copy()
     del fields["at"]
     fields.pop("counted", None)
@@ -92,25 +119,39 @@ def level_of(event: Event) -> int:
 
 
 def to_json(line: LogLine) -> str:
-    """One JSON object in ASCII without a line break: `ts` (RFC 3339, UTC, ms), `level`, `event`, then the fields."""
-    said = {"ts": rfc3339_ms(line.wall_at), "level": logging.getLevelName(line.level).lower(), "event": clean(line.event)}
+    """One JSON object in ASCII without a line break: `ts` (RFC 3339, UTC, ms), `level`, `event`,
+    then the fields.
+    """
+    said = {
+        "ts": rfc3339_ms(line.wall_at),
+        "level": logging.getLevelName(line.level).lower(),
+        "event": clean(line.event),
+    }
     return _encode({**said, **{name: _field(raw) for name, raw in line.fields.items()}})
 
 
 def to_text(line: LogLine, *, colour: bool) -> str:
-    """One line for people: local time, level glyph, the event in words, then `key=value` for every field that says something."""
+    """One line for people: local time, level glyph, the event in words, then `key=value` for every
+    field that says something.
+    """
     time = datetime.fromtimestamp(line.wall_at, tz=UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    glyph, shade = _LOOKS[max((known for known in _LOOKS if known <= line.level), default=logging.DEBUG)]
+    glyph, shade = _LOOKS[
+        max((known for known in _LOOKS if known <= line.level), default=logging.DEBUG)
+    ]
     words = escape(clean(line.event)).replace("_", " ").ljust(_EVENT_WIDTH)
     fields = ((name, _field(raw)) for name, raw in line.fields.items())
-    pairs = "  ".join(f"{name}={_shown(field)}" for name, field in fields if field not in (None, "", []))
+    pairs = "  ".join(
+        f"{name}={_shown(field)}" for name, field in fields if field not in (None, "", [])
+    )
     if not colour:
         return f"{time} {glyph} {words} {pairs}".rstrip()
     return f"{_DIM}{time}{_RESET} {shade}{glyph} {words}{_RESET} {_DIM}{pairs}{_RESET}"
 
 
 def _field(raw: object) -> Field:
-    """A value that JSON can hold: text cleaned, floats finite and rounded to the microsecond, tuples as lists of at most 20 texts."""
+    """A value that JSON can hold: text cleaned, floats finite and rounded to the microsecond,
+    tuples as lists of at most 20 texts.
+    """
     if raw is None or isinstance(raw, int):
         return raw
     if isinstance(raw, float):
@@ -118,7 +159,11 @@ def _field(raw: object) -> Field:
     if isinstance(raw, tuple | list | set | frozenset):
         items = [str(item) for item in raw]
         kept = [clean(item) for item in items[:MAX_LIST_ITEMS]]
-        return kept if len(items) <= MAX_LIST_ITEMS else [*kept, f"… and {len(items) - MAX_LIST_ITEMS} more"]
+        return (
+            kept
+            if len(items) <= MAX_LIST_ITEMS
+            else [*kept, f"… and {len(items) - MAX_LIST_ITEMS} more"]
+        )
     return clean(str(raw))
 
 
@@ -132,8 +177,16 @@ def clean(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """The text with everything that is not printable (line breaks, ESC, direction overrides, lone surrogates) as a Python escape."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    """The text with everything that is not printable (line breaks, ESC, direction overrides, lone
+    surrogates) as a Python escape.
+    """
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+        )
+    )
 
 
 def _shown(field: Field) -> str:
@@ -152,12 +205,17 @@ LINES_PER_MINUTE = 10
 """For refusals that are alike: the same event, caller, status and reason."""
 WINDOW_S = 60.0
 KINDS = 1000
-"""Told apart in a minute; the rest share a count. All who have shown no key are one caller, without a name."""
+"""Told apart in a minute; the rest share a count.
+
+All who have shown no key are one caller, without a name.
+"""
 OTHERS = "others"
 QUEUED_LINES = 10_000
 CLOSE_TIMEOUT_S = 2.0
 GATHER_S = 0.1
-"""A pause before the thread looks for more lines: waking it for each one costs the event loop more than the lines themselves."""
+"""A pause before the thread looks for more lines: waking it for each one costs the event loop more
+than the lines themselves.
+"""
 _MAX_FRAMES = 20
 
 Kind = tuple[str, str, int, str]
@@ -176,7 +234,12 @@ class Repeats:
         if not self._seen:
             self._ends_at = refusal.at + WINDOW_S
         if isinstance(refusal, BudgetExhausted):
-            kind: Kind = ("more_budget_exhausted", refusal.caller, BudgetExceeded.status, BudgetExceeded.reason)
+            kind: Kind = (
+                "more_budget_exhausted",
+                refusal.caller,
+                BudgetExceeded.status,
+                BudgetExceeded.reason,
+            )
         else:
             kind = ("more_requests_rejected", refusal.caller, refusal.status, refusal.reason)
         if kind not in self._seen and len(self._seen) >= KINDS:
@@ -189,12 +252,17 @@ class Repeats:
         if now < self._ends_at:
             return []
         seen, self._seen, self._ends_at = self._seen, Counter(), math.inf
-        return [(kind, count - LINES_PER_MINUTE) for kind, count in seen.items() if count > LINES_PER_MINUTE]
+        return [
+            (kind, count - LINES_PER_MINUTE)
+            for kind, count in seen.items()
+            if count > LINES_PER_MINUTE
+        ]
 
 
 class LogSink:
-    """An `EventSink` that writes a line for every event that is loud enough: past `logging`, which takes longer than all else about a line.
-    Refusals that repeat themselves are summed up (`Repeats`), with the first event after their minute, and with the last of all.
+    """An `EventSink` that writes a line for every event that is loud enough: past `logging`, which
+    takes longer than all else about a line. Refusals that repeat themselves are summed up
+    (`Repeats`), with the first event after their minute, and with the last of all.
     """
 
     def __init__(self, clock: Clock, output: LogOutput) -> None:
@@ -207,9 +275,18 @@ class LogSink:
         if level_of(event) < self._output.level:
             return
         wall_at = self._clock.wall() - (self._clock.monotonic() - event.at)
-        for kind, count in self._repeats.left_out(math.inf if isinstance(event, GatewayStopped) else event.at):
+        for kind, count in self._repeats.left_out(
+            math.inf if isinstance(event, GatewayStopped) else event.at
+        ):
             fields = dict(zip(("caller", "status", "reason"), kind[1:], strict=True))
-            self._output.put(LogLine(wall_at=wall_at, level=logging.WARNING, event=kind[0], fields={**fields, "count": count}))
+            self._output.put(
+                LogLine(
+                    wall_at=wall_at,
+                    level=logging.WARNING,
+                    event=kind[0],
+                    fields={**fields, "count": count},
+                )
+            )
         if not isinstance(event, RequestRejected | BudgetExhausted) or self._repeats.admits(event):
             self._output.put(line_of(event, wall_at))
 
@@ -220,9 +297,10 @@ class LogSink:
 
 
 class Target:
-    """Where text goes: the stream's own descriptor where it has one, past its buffer, else the stream, which is left open. A thread stuck
-    in a buffered stream would hold the lock that the interpreter needs at exit (it aborts then); and the stream's own descriptor number may
-    be closed and given to a caller's socket.
+    """Where text goes: the stream's own descriptor where it has one, past its buffer, else the
+    stream, which is left open. A thread stuck in a buffered stream would hold the lock that the
+    interpreter needs at exit (it aborts then); and the stream's own descriptor number may be closed
+    and given to a caller's socket.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -261,12 +339,15 @@ class Target:
 
 
 class LogOutput:
-    """The configured output of this process, until `close`: a bounded queue of lines, and the daemon thread that empties it. A line that
-    finds the queue full, or that the target refuses, is dropped and counted; the count is written as a line of its own
-    (`log_lines_dropped`) as soon as something can be written again. `put` may be called from any thread.
+    """The configured output of this process, until `close`: a bounded queue of lines, and the
+    daemon thread that empties it. A line that finds the queue full, or that the target refuses, is
+    dropped and counted; the count is written as a line of its own (`log_lines_dropped`) as soon as
+    something can be written again. `put` may be called from any thread.
     """
 
-    def __init__(self, target: Target, render: Callable[[LogLine], str], *, capacity: int, level: int) -> None:
+    def __init__(
+        self, target: Target, render: Callable[[LogLine], str], *, capacity: int, level: int
+    ) -> None:
         self.level = level
         self.dropped = 0
         """Lines lost because the output was too slow, blocked or closed."""
@@ -282,8 +363,13 @@ class LogOutput:
         self._handler = _LineHandler(self.put)
         self._level_before = logging.getLogger("hearth").level
         logging.getLogger("hearth").setLevel(level)
-        self._collected_before = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
-        logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line shows them, and they cost half a record
+        self._collected_before = (
+            logging.logThreads,
+            logging.logProcesses,
+            logging.logMultiprocessing,
+        )
+        # no line shows them, and they cost half a record
+        logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
         logging.getLogger().addHandler(self._handler)
 
     def put(self, line: LogLine) -> None:
@@ -294,10 +380,14 @@ class LogOutput:
             self._drop()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Detach from logging, then write what is queued; False when the output did not take it within about `timeout_s`."""
+        """Detach from logging, then write what is queued; False when the output did not take it
+        within about `timeout_s`.
+        """
         logging.getLogger().removeHandler(self._handler)
         logging.getLogger("hearth").setLevel(self._level_before)
-        logging.logThreads, logging.logProcesses, logging.logMultiprocessing = self._collected_before
+        logging.logThreads, logging.logProcesses, logging.logMultiprocessing = (
+            self._collected_before
+        )
         self._closing.set()
         self._queue.put(None)
         self._thread.join(timeout_s)
@@ -312,7 +402,12 @@ class LogOutput:
 
     def _write_line(self, line: LogLine) -> None:
         missing = self.dropped - self._reported
-        report = LogLine(wall_at=line.wall_at, level=logging.WARNING, event="log_lines_dropped", fields={"count": missing})
+        report = LogLine(
+            wall_at=line.wall_at,
+            level=logging.WARNING,
+            event="log_lines_dropped",
+            fields={"count": missing},
+        )
         if missing and self._write(report):
             self._reported += missing
         if not self._write(line):
@@ -321,7 +416,11 @@ class LogOutput:
     def _write(self, line: LogLine) -> bool:
         try:
             self._target.write(self._render(line) + "\n")
-        except (OSError, ValueError, OverflowError):  # a closed output, or an instant that no calendar can show
+        except (
+            OSError,
+            ValueError,
+            OverflowError,
+        ):  # a closed output, or an instant that no calendar can show
             return False
         return True
 
@@ -338,20 +437,28 @@ def configure_logging(
     environ: Mapping[str, str] | None = None,
     queued_lines: int = QUEUED_LINES,
 ) -> LogOutput:
-    """Send everything that is logged in this process to `stream`: `hearth` from `level`, other libraries as the root logger says (WARNING).
-    `environ`: where NO_COLOR, FORCE_COLOR and TERM are looked up; the process's environment when None. `queued_lines`: lines held for a
-    slow output; more are dropped and counted.
+    """Send everything that is logged in this process to `stream`: `hearth` from `level`, other
+    libraries as the root logger says (WARNING). `environ`: where NO_COLOR, FORCE_COLOR and TERM are
+    looked up; the process's environment when None. `queued_lines`: lines held for a slow output;
+    more are dropped and counted.
     """
     known = os.environ if environ is None else environ
     is_terminal = stream.isatty() and known.get("TERM") != "dumb"
-    colour = not known.get("NO_COLOR") and (known["FORCE_COLOR"] != "0" if known.get("FORCE_COLOR") else is_terminal)
+    colour = not known.get("NO_COLOR") and (
+        known["FORCE_COLOR"] != "0" if known.get("FORCE_COLOR") else is_terminal
+    )
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     render = partial(to_text, colour=colour) if is_text else to_json
-    return LogOutput(Target(stream), render, capacity=queued_lines, level=logging.getLevelName(level.upper()))
+    return LogOutput(
+        Target(stream), render, capacity=queued_lines, level=logging.getLevelName(level.upper())
+    )
 
 
 class _LineHandler(logging.Handler):
-    """Hands what a library logged on as lines. Of an exception only the type and the frames: its text may quote a request."""
+    """Hands what a library logged on as lines.
+
+    Of an exception only the type and the frames: its text may quote a request.
+    """
 
     def __init__(self, put: Callable[[LogLine], None]) -> None:
         super().__init__()
@@ -365,9 +472,13 @@ class _LineHandler(logging.Handler):
             message = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
         fields: dict[str, object] = {"logger": record.name, "message": message}
         if record.exc_info and record.exc_info[0] is not None:
-            fields["message"] = message.partition("\n")[0]  # asyncio goes on with the future, which quotes the text
+            # asyncio goes on with the future, which quotes the text
+            fields["message"] = message.partition("\n")[0]
             fields["error"] = record.exc_info[0].__name__
             trace = record.exc_info[1].__traceback__ if record.exc_info[1] is not None else None
-            frames = [f"{frame.f_globals.get('__name__', '?')}:{number}" for frame, number in traceback.walk_tb(trace)]
+            frames = [
+                f"{frame.f_globals.get('__name__', '?')}:{number}"
+                for frame, number in traceback.walk_tb(trace)
+            ]
             fields["frames"] = frames[-_MAX_FRAMES:]
         self._put(LogLine(wall_at=record.created, level=record.levelno, event="log", fields=fields))

@@ -1,7 +1,8 @@
-"""What `/metrics` says: what was counted event by event in this process, and what is read of this moment at each scrape.
+"""What `/metrics` says: what was counted event by event in this process, and what is read of this
+moment at each scrape.
 
-The latter comes from the scheduler's state and from what the status page shows. What a part does not say (no card, no store, no Claude) is
-absent and not zero.
+The latter comes from the scheduler's state and from what the status page shows. What a part does
+not say (no card, no store, no Claude) is absent and not zero.
 """
 
 from __future__ import annotations
@@ -11,14 +12,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hearth import events as ev
 from hearth.config.settings import QueueSettings
-from hearth.observability.metric_families import ANY_MODEL, CALLERS, DIRECTIONS, FAMILIES, MODELS, OTHER, REASONS, LabelCap
+from hearth.observability.metric_families import (
+    ANY_MODEL,
+    CALLERS,
+    DIRECTIONS,
+    FAMILIES,
+    MODELS,
+    OTHER,
+    REASONS,
+    LabelCap,
+)
 from hearth.observability.requests import PHASES, seconds_of
 from hearth.ports import HandlingSink
 from hearth.scheduling.state import State
@@ -27,7 +44,25 @@ from hearth.types import MIB, Band, Lane, Outcome
 NOBODY = "unknown"
 """For a refusal before anybody knew who asks."""
 NONE = "none"
-PHASE_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+PHASE_BOUNDS_S = (
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    20.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    900.0,
+    3600.0,
+)
 INPUT_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a time series for each of the others, of which nobody asked
@@ -46,7 +81,11 @@ class Metrics(HandlingSink):
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._model_cap, self._caller_cap, self._reason_cap = LabelCap(MODELS), LabelCap(CALLERS), LabelCap(REASONS)
+        self._model_cap, self._caller_cap, self._reason_cap = (
+            LabelCap(MODELS),
+            LabelCap(CALLERS),
+            LabelCap(REASONS),
+        )
         self._directions: set[tuple[str, str]] = set()
         counted = [each for each in FAMILIES.values() if each.kind == "counter" and not each.live]
         self._counts: Rows = {each.name: {} if each.labels else {(): 0.0} for each in counted}
@@ -57,12 +96,16 @@ class Metrics(HandlingSink):
         self._phases = [self._histogram(f"hearth_{phase}_seconds") for phase in PHASES]
         self._lag = self._histogram("hearth_loop_lag_seconds", LAG_BOUNDS_S)
         self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
-        self._disk_low = Gauge("hearth_disk_low", FAMILIES["hearth_disk_low"].help, registry=self._registry)
+        self._disk_low = Gauge(
+            "hearth_disk_low", FAMILIES["hearth_disk_low"].help, registry=self._registry
+        )
         add, model, caller, reason = self._add, self._model, self._caller, self._reason
         self._handlers: dict[type[ev.Event], Callable[[Any], None]] = {
             ev.ItemQueued: lambda it: add("hearth_requests_accepted_total", it.lane, caller(it)),
             ev.ItemEnded: self._on_ended,
-            ev.RequestRejected: lambda it: add("hearth_requests_rejected_total", caller(it), reason(it)),
+            ev.RequestRejected: lambda it: add(
+                "hearth_requests_rejected_total", caller(it), reason(it)
+            ),
             ev.ItemPromoted: lambda it: add("hearth_promotions_total", it.band),
             ev.ItemInterrupted: self._on_interrupted,
             ev.ItemHeld: lambda it: add("hearth_held_streams_total", model(it)),
@@ -84,7 +127,9 @@ class Metrics(HandlingSink):
             ev.WebhookDelivered: lambda _: add("hearth_webhooks_total", "delivered"),
             ev.WebhookFailed: lambda _: add("hearth_webhooks_total", "failed"),
             ev.AlertSent: lambda it: add("hearth_alerts_sent_total", it.target, amount=it.alerts),
-            ev.AlertFailed: lambda it: add("hearth_alerts_failed_total", it.target, reason(it), amount=it.alerts),
+            ev.AlertFailed: lambda it: add(
+                "hearth_alerts_failed_total", it.target, reason(it), amount=it.alerts
+            ),
             ev.ModelUnresponsive: lambda it: add("hearth_unresponsive_reloads_total", model(it)),
             ev.ConfigReloaded: lambda _: add("hearth_config_reloads_total", "accepted"),
             ev.ConfigRejected: lambda _: add("hearth_config_reloads_total", "rejected"),
@@ -96,7 +141,13 @@ class Metrics(HandlingSink):
         }
 
     def _histogram(self, name: str, bounds: tuple[float, ...] = PHASE_BOUNDS_S) -> Histogram:
-        return Histogram(name, FAMILIES[name].help, FAMILIES[name].labels, buckets=bounds, registry=self._registry)
+        return Histogram(
+            name,
+            FAMILIES[name].help,
+            FAMILIES[name].labels,
+            buckets=bounds,
+            registry=self._registry,
+        )
 
     def _add(self, name: str, *labels: str, amount: float = 1) -> None:
         rows = self._counts[name]
@@ -116,7 +167,9 @@ class Metrics(HandlingSink):
         self._lag.observe(max(0.0, lag_s))
 
     def _on_ended(self, event: ev.ItemEnded) -> None:
-        """The rows of a completed request begin at 0 with the first one that has ended in another way."""
+        """The rows of a completed request begin at 0 with the first one that has ended in another
+        way.
+        """
         add, completed, outcome = self._add, Outcome.COMPLETED, event.outcome
         lane, model, caller = event.lane, self._model(event), self._caller(event)
         add("hearth_requests_total", lane, model, completed, amount=outcome is completed)
@@ -131,7 +184,9 @@ class Metrics(HandlingSink):
         add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
         phases = self._phase_rows.get((lane, model))
         if phases is None:
-            phases = self._phase_rows[lane, model] = [phase.labels(lane, model) for phase in self._phases]
+            phases = self._phase_rows[lane, model] = [
+                phase.labels(lane, model) for phase in self._phases
+            ]
         for histogram, seconds in zip(phases, seconds_of(event), strict=True):
             if seconds is not None:
                 histogram.observe(seconds)
@@ -154,7 +209,10 @@ class Metrics(HandlingSink):
         self._add("hearth_resumed_streams_total", "failed")
 
     def _on_swap(self, event: ev.SwapCompleted) -> None:
-        direction = ("+".join(map(self._model_cap.of, event.from_models)) or NONE, self._model_cap.of(event.to_model))
+        direction = (
+            "+".join(map(self._model_cap.of, event.from_models)) or NONE,
+            self._model_cap.of(event.to_model),
+        )
         if direction not in self._directions and len(self._directions) >= DIRECTIONS:
             direction = (OTHER, OTHER)
         self._directions.add(direction)
@@ -163,14 +221,20 @@ class Metrics(HandlingSink):
 
     def _on_swap_failed(self, event: ev.SwapFailed) -> None:
         name = "hearth_swap_failures_total" if event.to_model else "hearth_unload_failures_total"
-        self._add(name, self._model_cap.of(event.to_model or "+".join(event.from_models)), self._reason(event))
+        self._add(
+            name,
+            self._model_cap.of(event.to_model or "+".join(event.from_models)),
+            self._reason(event),
+        )
 
     def _on_embeddings(self, event: ev.EmbeddingsFlushed) -> None:
         self._add("hearth_embedding_calls_total", event.why)
         self._inputs.labels(self._model(event)).observe(event.inputs)
 
     def metrics(self, live: Callable[[LabelOf], list[Metric]] = lambda _: []) -> list[Metric]:
-        """Everything counted so far, and what `live` says of this moment (`live_metrics`); values that do not change afterwards."""
+        """Everything counted so far, and what `live` says of this moment (`live_metrics`); values
+        that do not change afterwards.
+        """
         return [*metrics_of(self._counts), *self._registry.collect(), *live(self._model_cap.of)]
 
 
@@ -185,7 +249,9 @@ class _Collected(Collector):
 
 
 def render(metrics: Iterable[Metric]) -> bytes:
-    """The page (text format 0.0.4), and behind our own metrics those of the process; may run in a thread."""
+    """The page (text format 0.0.4), and behind our own metrics those of the process; may run in a
+    thread.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(metrics))
     ProcessCollector(registry=registry)
@@ -199,7 +265,9 @@ Reading = tuple[str, tuple[str, ...], float | None]
 """Name of a metric, values of its labels, and the number; None where it is not known."""
 Rows = dict[str, dict[tuple[str, ...], float]]
 """Numbers by metric and by the values of its labels."""
-_LANE_OF: Mapping[Band, Lane] = {band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band}
+_LANE_OF: Mapping[Band, Lane] = {
+    band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band
+}
 
 
 def live_metrics(
@@ -212,13 +280,16 @@ def live_metrics(
     health: Mapping[str, object],
     parts: Mapping[str, object],
 ) -> list[Metric]:
-    """Every metric of this moment, from the scheduler's state and what the status shows of the GPU, of health and of the other parts.
+    """Every metric of this moment, from the scheduler's state and what the status shows of the GPU,
+    of health and of the other parts.
 
     `label_of` gives the bounded name of a model. Rows with the same labels are added up.
     """
     rows: Rows = {each.name: {} for each in FAMILIES.values() if each.live}
     gateway, queue = _gateway(state, health, parts, label_of), _queue(state, limits, now, label_of)
-    for name, labels, value in chain(gateway, queue, _residency(state, gpu, label_of), _cloud(parts), _status(gpu, health, parts)):
+    for name, labels, value in chain(
+        gateway, queue, _residency(state, gpu, label_of), _cloud(parts), _status(gpu, health, parts)
+    ):
         if value is not None:
             rows[name][labels] = rows[name].get(labels, 0.0) + value
     return metrics_of(rows)
@@ -229,16 +300,24 @@ def metrics_of(rows: Rows) -> list[Metric]:
     metrics: list[Metric] = []
     for name, found in rows.items():
         family = FAMILIES[name]
-        metric = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(name, family.help, labels=family.labels)
+        metric = (CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily)(
+            name, family.help, labels=family.labels
+        )
         for labels, value in found.items():
             metric.add_metric(labels, value)
         metrics.append(metric)
     return metrics
 
 
-def _gateway(state: State, health: Mapping[str, object], parts: Mapping[str, object], label_of: LabelOf) -> Iterator[Reading]:
+def _gateway(
+    state: State, health: Mapping[str, object], parts: Mapping[str, object], label_of: LabelOf
+) -> Iterator[Reading]:
     backend, config = _part(health, "backend"), _part(health, "config")
-    yield "hearth_build_info", (_text(health, "version"), _text(backend, "mode"), _text(backend, "version")), 1.0
+    yield (
+        "hearth_build_info",
+        (_text(health, "version"), _text(backend, "mode"), _text(backend, "version")),
+        1.0,
+    )
     yield "hearth_loop_tasks", (), len(asyncio.all_tasks())
     yield "hearth_ready", (), health.get("status") == "ok"
     yield "hearth_mode_active", (), state.active
@@ -254,10 +333,18 @@ def _queue(state: State, limits: QueueSettings, now: float, label_of: LabelOf) -
     waiting = state.waiting
     for band, lane in _LANE_OF.items():
         labels = lane.value, band.name.lower()
-        yield "hearth_queue_depth", labels, waiting.ahead_of(band) - (waiting.ahead_of(Band(band - 1)) if band else 0)
+        yield (
+            "hearth_queue_depth",
+            labels,
+            waiting.ahead_of(band) - (waiting.ahead_of(Band(band - 1)) if band else 0),
+        )
         # The head of a line is its oldest, except where the latest interrupted goes first.
         entries = waiting.in_order(band) if band is Band.INTERRUPTED else waiting.heads(band)
-        yield "hearth_queue_oldest_age_seconds", labels, max((now - entry.item.arrived_at for entry in entries), default=0.0)
+        yield (
+            "hearth_queue_oldest_age_seconds",
+            labels,
+            max((now - entry.item.arrived_at for entry in entries), default=0.0),
+        )
     yield "hearth_queue_limit", (Lane.INTERNAL.value,), limits.max_internal_depth
     yield "hearth_queue_limit", (Lane.EXTERNAL.value,), limits.max_external_depth
     for model in waiting.models():
@@ -274,7 +361,11 @@ def _residency(state: State, gpu: Mapping[str, object], label_of: LabelOf) -> It
     for resident in state.residency.latest_first:
         model, reserved_mib = label_of(resident.model), resident.reserved_mib
         yield "hearth_model_resident", (model, resident.phase), 1.0
-        yield "hearth_model_reserved_bytes", (model,), None if reserved_mib is None else reserved_mib * MIB
+        yield (
+            "hearth_model_reserved_bytes",
+            (model,),
+            None if reserved_mib is None else reserved_mib * MIB,
+        )
         yield "hearth_model_slots", (model,), resident.parallel
     yield "hearth_swap_in_progress", (), gpu.get("current_swap") is not None
     yield "hearth_models_offloaded", (), len(_listed(gpu, "offloaded_models"))
@@ -285,12 +376,24 @@ def _cloud(parts: Mapping[str, object]) -> Iterator[Reading]:
     yield "hearth_cloud_up", (), {"ready": 1.0, "down": 0.0}.get(_text(cloud, "state"))
     yield "hearth_cloud_requests_running", (), len(_listed(cloud, "running")) if cloud else None
     for lane, prefix in (Lane.EXTERNAL, ""), (Lane.INTERNAL, "internal_"):
-        yield "hearth_cloud_spent_today_usd", (lane.value,), _number(cloud, f"{prefix}spent_today_usd")
+        yield (
+            "hearth_cloud_spent_today_usd",
+            (lane.value,),
+            _number(cloud, f"{prefix}spent_today_usd"),
+        )
         yield "hearth_cloud_reserved_usd", (lane.value,), _number(cloud, f"{prefix}reserved_usd")
 
 
-def _status(gpu: Mapping[str, object], health: Mapping[str, object], parts: Mapping[str, object]) -> Iterator[Reading]:
-    every = {**parts, "backend": health.get("backend"), "config": health.get("config"), "gpu": gpu, "health": health}
+def _status(
+    gpu: Mapping[str, object], health: Mapping[str, object], parts: Mapping[str, object]
+) -> Iterator[Reading]:
+    every = {
+        **parts,
+        "backend": health.get("backend"),
+        "config": health.get("config"),
+        "gpu": gpu,
+        "health": health,
+    }
     for family in FAMILIES.values():
         part, _, key = family.at.partition(".")
         if key:

@@ -1,4 +1,6 @@
-"""Who gets every event, and what is kept of them in memory: counts of a day, requests, the timeline of the dashboard, metrics."""
+"""Who gets every event, and what is kept of them in memory: counts of a day, requests, the timeline
+of the dashboard, metrics.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ from hearth.types import DAY_S, EndedCount, Lane, Outcome
 
 _LOGGER = logging.getLogger(__name__)
 BUCKET_S = 60.0
-_KEYS = (*(f"{lane.value}_{word}" for lane in Lane for word in (*Outcome, "interrupted")), "rejected")
+_KEYS = (
+    *(f"{lane.value}_{word}" for lane in Lane for word in (*Outcome, "interrupted")),
+    "rejected",
+)
 
 
 class Stats24h(HandlingSink):
-    """An `EventSink` that counts endings, interruptions and rejections of the last 24 hours. A bucket takes the events of 60 s from its
-    first one on, and leaves as a whole when that one is 24 h old: nothing older is ever counted, and nothing leaves more than a minute
-    early. At most 1441 buckets exist.
+    """An `EventSink` that counts endings, interruptions and rejections of the last 24 hours. A
+    bucket takes the events of 60 s from its first one on, and leaves as a whole when that one is 24
+    h old: nothing older is ever counted, and nothing leaves more than a minute early. At most 1441
+    buckets exist.
     """
 
     def __init__(self) -> None:
@@ -34,12 +40,16 @@ class Stats24h(HandlingSink):
         }
 
     def preload(self, count: EndedCount, at: float) -> None:
-        """Count items that an earlier process saw end, from the monotonic instant `at` on; oldest first, before the first event."""
+        """Count items that an earlier process saw end, from the monotonic instant `at` on; oldest
+        first, before the first event.
+        """
         self._count(f"{count.lane.value}_{count.outcome.value}", at, count.items)
         self._count(f"{count.lane.value}_interrupted", at, count.interruptions)
 
     def snapshot(self, now: float) -> dict[str, int]:
-        """Counts in (now - 24 h, now]: `{internal,external}_{completed,failed,cancelled,expired,interrupted}` and `rejected`."""
+        """Counts in (now - 24 h, now]:
+        `{internal,external}_{completed,failed,cancelled,expired,interrupted}` and `rejected`.
+        """
         self._forget(now)
         return {key: sum(counts[key] for _, counts in self._buckets) for key in _KEYS}
 
@@ -67,19 +77,24 @@ class EventRecords:
             events.subscribe(sink)
 
     async def recall(self, history: InvocationHistory, *, now: float, wall_s: float) -> None:
-        """Begin with what earlier processes saw in the last hour and day; what is later happened now. Raises StorageUnavailable."""
+        """Begin with what earlier processes saw in the last hour and day; what is later happened
+        now. Raises StorageUnavailable.
+        """
         for count in await history.counts_since(wall_s - DAY_S):
             self.stats.preload(count, now - max(0.0, wall_s - count.first_wall_s))
-        swaps = await history.swaps(since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS)
+        swaps = await history.swaps(
+            since_wall_s=wall_s - SPAN_S, until_wall_s=None, limit=RECALLED_ROWS
+        )
         items = await history.find(limit=RECALLED_ROWS)
         self.timeline.recall(swaps, items, now=now, wall_s=wall_s)
         self.requests.recall(items, now=now, wall_s=wall_s)
 
 
 class EventFanout:
-    """An `EventSink` in front of any number of others. Every sink sees the events in the same order, also those that a sink emits while it
-    is handling another. A sink that raises misses that event only; its first failure is logged by type and place, without the error's text,
-    which may quote anything.
+    """An `EventSink` in front of any number of others. Every sink sees the events in the same
+    order, also those that a sink emits while it is handling another. A sink that raises misses that
+    event only; its first failure is logged by type and place, without the error's text, which may
+    quote anything.
     """
 
     def __init__(self, sinks: Iterable[EventSink] = ()) -> None:
@@ -91,7 +106,9 @@ class EventFanout:
         self._delivering = False
 
     def subscribe(self, sink: EventSink) -> None:
-        """Deliver to `sink` too, from the next event on; a second subscription of the same sink is ignored."""
+        """Deliver to `sink` too, from the next event on; a second subscription of the same sink is
+        ignored.
+        """
         if not any(known is sink for known in self._sinks):
             self._sinks = (*self._sinks, sink)
             self._takers.clear()
@@ -112,8 +129,13 @@ class EventFanout:
         kind = type(event)
         takers = self._takers.get(kind)
         if takers is None:
-            known = ((sink, sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit) for sink in self._sinks)
-            takers = self._takers[kind] = tuple((sink, take) for sink, take in known if take is not None)
+            known = (
+                (sink, sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit)
+                for sink in self._sinks
+            )
+            takers = self._takers[kind] = tuple(
+                (sink, take) for sink, take in known if take is not None
+            )
         for sink, take in takers:
             try:
                 take(event)
@@ -124,5 +146,12 @@ class EventFanout:
         if id(sink) not in self._reported:
             self._reported.add(id(sink))
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-            words = type(sink).__name__, type(error).__name__, f"{frame.f_globals.get('__name__', '?')}:{line}", event.NAME
-            _LOGGER.error("event sink %s raised %s at %s on %s; its further failures are not reported", *words)
+            words = (
+                type(sink).__name__,
+                type(error).__name__,
+                f"{frame.f_globals.get('__name__', '?')}:{line}",
+                event.NAME,
+            )
+            _LOGGER.error(
+                "event sink %s raised %s at %s on %s; its further failures are not reported", *words
+            )

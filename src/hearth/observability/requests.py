@@ -1,8 +1,11 @@
-"""The last hour of requests: where each is and how long the last ones took; and what the GPU did meanwhile, as the dashboard draws it.
+"""The last hour of requests: where each is and how long the last ones took; and what the GPU did
+meanwhile, as the dashboard draws it.
 
-One record per request; status, metrics, timeline and traces are made from it. Keeps seconds and identities, never content; reads no clock.
-A request that nobody works on any more and whose end never came is dropped `TTL_S` after its last sign of life, and counted: that is a
-defect, and must be seen. Bounded by construction: stretches of work that follow each other closely are one. One thread only.
+One record per request; status, metrics, timeline and traces are made from it. Keeps seconds and
+identities, never content; reads no clock. A request that nobody works on any more and whose end
+never came is dropped `TTL_S` after its last sign of life, and counted: that is a defect, and must
+be seen. Bounded by construction: stretches of work that follow each other closely are one. One
+thread only.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ TTL_S = 60.0
 LOOK_EVERY_S = 10.0
 SPAN_S = 3600.0
 KEPT = 500
-"""Requests that are remembered for each lane and each model in it: those of the last hour, and no more than these."""
+"""Requests that are remembered for each lane and each model in it: those of the last hour, and no
+more than these.
+"""
 STEPS_KEPT = 200
 """Of one request: of one that is interrupted for ever, the first ones and the last attempt."""
 SWAPS_KEPT = 256
@@ -68,22 +73,30 @@ SwapEvent: TypeAlias = SwapStarted | SwapCompleted | SwapFailed | LoadCut
 Phase: TypeAlias = Literal["queue_wait", "swap_wait", "first_byte", "backend", "total"]
 """Where a request is, and what is measured of it when it has ended.
 
-`queue_wait`: accepted to the (last) dispatch, swaps included. `swap_wait`: the part of it that the swap to its model took; under way: its
-model is being loaded now. `first_byte`: dispatch to the first byte; an answer that does not stream comes with its end. `backend`: dispatch
-to the end; under way: since the first byte. `total`: accepted to the end.
+`queue_wait`: accepted to the (last) dispatch, swaps included. `swap_wait`: the part of it that the
+swap to its model took; under way: its model is being loaded now. `first_byte`: dispatch to the
+first byte; an answer that does not stream comes with its end. `backend`: dispatch to the end; under
+way: since the first byte. `total`: accepted to the end.
 """
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 def seconds_of(item: ItemEnded | Invocation) -> Seconds:
     """What an ended request took: the one rule for histograms and percentiles."""
-    return (item.queue_s, None if item.backend_s is None else item.swap_s, item.first_byte_s, item.backend_s, item.total_s)
+    return (
+        item.queue_s,
+        None if item.backend_s is None else item.swap_s,
+        item.first_byte_s,
+        item.backend_s,
+        item.total_s,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """How a request came in; `traceparent` and `tracestate` are the caller's (W3C Trace Context), not yet looked at. `route`: path of the
-    HTTP address, empty for what did not come over HTTP. `provider`: whose model answers, in the words of OpenTelemetry's conventions.
+    """How a request came in; `traceparent` and `tracestate` are the caller's (W3C Trace Context),
+    not yet looked at. `route`: path of the HTTP address, empty for what did not come over HTTP.
+    `provider`: whose model answers, in the words of OpenTelemetry's conventions.
     """
 
     route: str = ""
@@ -97,7 +110,9 @@ _UNKNOWN = Origin()
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One that has not ended; `seen_at`: its last sign of life; `steps`: what happened to it, oldest first."""
+    """One that has not ended; `seen_at`: its last sign of life; `steps`: what happened to it,
+    oldest first.
+    """
 
     queued: ItemQueued
     phase: Phase
@@ -131,14 +146,18 @@ class _Window:
             self._rows.popleft()
             self._shown = None
         if self._shown is None:
-            columns = {f"{phase}_s": _percentiles([row[1][place] for row in self._rows]) for place, phase in enumerate(PHASES)}
+            columns = {
+                f"{phase}_s": _percentiles([row[1][place] for row in self._rows])
+                for place, phase in enumerate(PHASES)
+            }
             self._shown = {"requests": len(self._rows), **columns}
         return self._shown
 
 
 class RequestTracker(HandlingSink):
-    """An `EventSink` that knows where every request is, and how long the last ones took. `on_trace`: gets each request that has ended, its
-    end, and the swaps of late; None where nobody traces. Must not block.
+    """An `EventSink` that knows where every request is, and how long the last ones took.
+    `on_trace`: gets each request that has ended, its end, and the swaps of late; None where nobody
+    traces. Must not block.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -158,7 +177,9 @@ class RequestTracker(HandlingSink):
             ItemInterrupted: self._on_back_in_line,
             ItemResent: self._on_back_in_line,
             ItemBrokenOff: self._on_back_in_line,
-            **dict.fromkeys((ItemPromoted, ItemProtected, ItemResumed, ItemDiverged), self._on_step),
+            **dict.fromkeys(
+                (ItemPromoted, ItemProtected, ItemResumed, ItemDiverged), self._on_step
+            ),
             ItemEnded: self._on_ended,
             SwapStarted: self._on_swap_started,
             SwapCompleted: self._on_swap_over,
@@ -167,7 +188,9 @@ class RequestTracker(HandlingSink):
         }
 
     def note(self, sequence: Sequence, origin: Origin) -> None:
-        """Say where an accepted request came from; one that has ended meanwhile is left as it is."""
+        """Say where an accepted request came from; one that has ended meanwhile is left as it
+        is.
+        """
         request = self._requests.get(sequence)
         if request is not None:
             request.origin = origin
@@ -223,12 +246,18 @@ class RequestTracker(HandlingSink):
         if request is not None:
             self._forget(request, event.at)
             if self.on_trace is not None:
-                self.on_trace(request, event, [*self._swaps, *([] if self._loading is None else [self._loading])])
+                self.on_trace(
+                    request,
+                    event,
+                    [*self._swaps, *([] if self._loading is None else [self._loading])],
+                )
         self._keep(event, event.at)
 
     def _keep(self, item: ItemEnded | Invocation, at: float) -> None:
         model = self._model_cap.of(item.model or ANY_MODEL)
-        of_model = self._models.get((item.lane, model)) or self._models.setdefault((item.lane, model), _Window())
+        of_model = self._models.get((item.lane, model)) or self._models.setdefault(
+            (item.lane, model), _Window()
+        )
         seconds = seconds_of(item)
         self._lanes[item.lane].add(at, seconds)
         of_model.add(at, seconds)
@@ -243,7 +272,9 @@ class RequestTracker(HandlingSink):
             self._swaps.append(event)
 
     def recall(self, items: Iterable[Invocation], *, now: float, wall_s: float) -> None:
-        """Begin with what an earlier process has seen, latest first; `now` is `wall_s` by the calendar, and what ended later ended now."""
+        """Begin with what an earlier process has seen, latest first; `now` is `wall_s` by the
+        calendar, and what ended later ended now.
+        """
         for item in reversed(tuple(items)):
             self._keep(item, now - max(0.0, wall_s - item.ended_wall_s))
 
@@ -255,43 +286,76 @@ class RequestTracker(HandlingSink):
                 request.seen_at = now
             elif now - request.seen_at >= TTL_S:
                 self._forget(request, now)
-                about = {name: getattr(request.queued, name) for name in ItemEvent.__dataclass_fields__ if name != "at"}
-                lost.append(ItemLost(at=now, phase=request.phase, silent_s=now - request.seen_at, **about))
+                about = {
+                    name: getattr(request.queued, name)
+                    for name in ItemEvent.__dataclass_fields__
+                    if name != "at"
+                }
+                lost.append(
+                    ItemLost(at=now, phase=request.phase, silent_s=now - request.seen_at, **about)
+                )
         self.lost += len(lost)
         return lost
 
-    async def watch(self, *, clock: Clock, events: EventSink, alive: Callable[[Sequence], bool]) -> None:
-        """Look for lost requests now and then, until cancelled; `alive`: somebody works on a request, or it waits."""
+    async def watch(
+        self, *, clock: Clock, events: EventSink, alive: Callable[[Sequence], bool]
+    ) -> None:
+        """Look for lost requests now and then, until cancelled; `alive`: somebody works on a
+        request, or it waits.
+        """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             for lost in self.forget_lost(clock.monotonic(), alive):
                 events.emit(lost)
 
     def under_way(self) -> Iterator[tuple[Sequence, Phase, float]]:
-        """Every request that has not ended, in the order of acceptance: the phase it is in, and since when."""
+        """Every request that has not ended, in the order of acceptance: the phase it is in, and
+        since when.
+        """
         loading = self._loading
         for sequence, request in self._requests.items():
-            if loading is not None and request.phase == "queue_wait" and request.queued.model == loading.to_model:
+            if (
+                loading is not None
+                and request.phase == "queue_wait"
+                and request.queued.model == loading.to_model
+            ):
                 yield sequence, "swap_wait", max(request.since, loading.at)
             else:
                 yield sequence, request.phase, request.since
             yield sequence, "total", request.queued.at
 
     def shown(self, now: float) -> dict[str, object]:
-        """The `latency` object of the status: what is under way by phase, how many were lost, and the last hour by lane and model. A row of
-        `last_hour` without a model is the lane as a whole. Phases are None where nothing was measured.
+        """The `latency` object of the status: what is under way by phase, how many were lost, and
+        the last hour by lane and model. A row of `last_hour` without a model is the lane as a
+        whole. Phases are None where nothing was measured.
         """
-        found: dict[Phase, tuple[int, float, Sequence | None]] = dict.fromkeys(PHASES, (0, now, None))
+        found: dict[Phase, tuple[int, float, Sequence | None]] = dict.fromkeys(
+            PHASES, (0, now, None)
+        )
         for sequence, phase, since in self.under_way():
             count, oldest_at, oldest = found[phase]
-            found[phase] = (count + 1, *((since, sequence) if oldest is None or since < oldest_at else (oldest_at, oldest)))
+            found[phase] = (
+                count + 1,
+                *(
+                    (since, sequence)
+                    if oldest is None or since < oldest_at
+                    else (oldest_at, oldest)
+                ),
+            )
         under_way = {
             phase: {"requests": count, "oldest_s": round(now - oldest_at, 3), "oldest": oldest}
             for phase, (count, oldest_at, oldest) in found.items()
         }
         windows = {(lane, ""): window for lane, window in self._lanes.items()} | self._models
-        rows = [{"lane": lane.value, "model": model or None} | windows[lane, model].shown(now) for lane, model in sorted(windows)]
-        return {"under_way": under_way, "lost": self.lost, "last_hour": [row for row in rows if row["requests"]]}
+        rows = [
+            {"lane": lane.value, "model": model or None} | windows[lane, model].shown(now)
+            for lane, model in sorted(windows)
+        ]
+        return {
+            "under_way": under_way,
+            "lost": self.lost,
+            "last_hour": [row for row in rows if row["requests"]],
+        }
 
 
 def _percentiles(taken: Iterable[float | None]) -> dict[str, float] | None:
@@ -299,18 +363,27 @@ def _percentiles(taken: Iterable[float | None]) -> dict[str, float] | None:
     known = sorted(seconds for seconds in taken if seconds is not None)
     if not known:
         return None
-    return {f"p{percent}": round(known[ceil(len(known) * percent / 100) - 1], 3) for percent in PERCENTILES}
+    return {
+        f"p{percent}": round(known[ceil(len(known) * percent / 100) - 1], 3)
+        for percent in PERCENTILES
+    }
 
 
-# What the GPU did: which models were in memory, when work ran on them, swaps, interruptions, and who waited.
+# What the GPU did: which models were in memory, when work ran on them, swaps, interruptions, and
+# who waited.
 
 SpanKind: TypeAlias = Literal["resident", "busy", "swap", "failed"]
-"""What went on with a model; `swap`: it was on its way into memory, what made room for it included; `failed`: it did not come."""
+"""What went on with a model; `swap`: it was on its way into memory, what made room for it included;
+`failed`: it did not come.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """A stretch of time of one model; `ended_at` is None while it goes on. `number` names it for as long as it is kept."""
+    """A stretch of time of one model; `ended_at` is None while it goes on.
+
+    `number` names it for as long as it is kept.
+    """
 
     number: int
     model: str
@@ -331,8 +404,9 @@ class Depth:
 
 
 class Timeline(HandlingSink):
-    """An `EventSink` that remembers the last hour in coarse strokes; `waits` and `works` tell it of requests. `ended`, `refused`: the last
-    items that have ended, and the last refusals, oldest first, each with a number that grows.
+    """An `EventSink` that remembers the last hour in coarse strokes; `waits` and `works` tell it of
+    requests. `ended`, `refused`: the last items that have ended, and the last refusals, oldest
+    first, each with a number that grows.
     """
 
     def __init__(self) -> None:
@@ -359,27 +433,36 @@ class Timeline(HandlingSink):
 
     def spans(self, now: float) -> list[Span]:
         """What reached into the last hour, oldest first."""
-        return [span for span in self._spans if span.ended_at is None or span.ended_at > now - SPAN_S]
+        return [
+            span for span in self._spans if span.ended_at is None or span.ended_at > now - SPAN_S
+        ]
 
     def interruptions(self, now: float) -> list[tuple[int, ItemInterrupted]]:
         """Those of the last hour, oldest first, each with a number that grows."""
         return [mark for mark in self._marks if mark[1].at > now - SPAN_S]
 
     def depths(self, now: float) -> list[Depth]:
-        """The steps of the last hour in which something came or went, oldest first; nothing changes between them."""
+        """The steps of the last hour in which something came or went, oldest first; nothing changes
+        between them.
+        """
         return [depth for depth in self._depths if (depth.step + 1) * DEPTH_STEP_S > now - SPAN_S]
 
     def settle(self, residents: Mapping[str, float], now: float) -> None:
-        """Bring memory in line with what is there: `residents` are loaded models and since when. Unloading alone is no event."""
+        """Bring memory in line with what is there: `residents` are loaded models and since when.
+
+        Unloading alone is no event.
+        """
         for model, since in residents.items():
             self._begin(model, "resident", since)
         for model, kind in tuple(self._open):
             if kind == "resident" and model not in residents:
                 self._end(model, kind, now)
 
-    def recall(self, swaps: Iterable[LoggedSwap], items: Iterable[Invocation], *, now: float, wall_s: float) -> None:
-        """Begin with what an earlier process has seen, both latest first; for a timeline that has heard of nothing yet. What ended after
-        `wall_s`, which is `now` by the calendar, ended now.
+    def recall(
+        self, swaps: Iterable[LoggedSwap], items: Iterable[Invocation], *, now: float, wall_s: float
+    ) -> None:
+        """Begin with what an earlier process has seen, both latest first; for a timeline that has
+        heard of nothing yet. What ended after `wall_s`, which is `now` by the calendar, ended now.
         """
 
         def at_of(ended_wall_s: float) -> float:
@@ -399,8 +482,14 @@ class Timeline(HandlingSink):
             self._begin(model, kind, began_at)
             self._end(model, kind, until)
         for item in reversed(known[:ENDED_KEPT]):
-            fields = {name: getattr(item, name) for name in ItemEnded.__dataclass_fields__ if name in Invocation.__dataclass_fields__}
-            self.ended.append((next(self._numbers), ItemEnded(at=at_of(item.ended_wall_s), **fields)))
+            fields = {
+                name: getattr(item, name)
+                for name in ItemEnded.__dataclass_fields__
+                if name in Invocation.__dataclass_fields__
+            }
+            self.ended.append(
+                (next(self._numbers), ItemEnded(at=at_of(item.ended_wall_s), **fields))
+            )
 
     def waits(self, lane: Lane, change: int, at: float) -> None:
         """One more item waits in a lane (1), or one less (-1)."""
@@ -408,7 +497,11 @@ class Timeline(HandlingSink):
         step = int(at // DEPTH_STEP_S)
         if not self._depths or self._depths[-1].step != step:
             self._depths.append(Depth(step))
-        last, internal, external = self._depths[-1], self._waiting[Lane.INTERNAL], self._waiting[Lane.EXTERNAL]
+        last, internal, external = (
+            self._depths[-1],
+            self._waiting[Lane.INTERNAL],
+            self._waiting[Lane.EXTERNAL],
+        )
         last.internal, last.internal_last = max(last.internal, internal), internal
         last.external, last.external_last = max(last.external, external), external
 
@@ -435,7 +528,11 @@ class Timeline(HandlingSink):
         """A swap began when room was being made, which is known only now."""
         span = self._open.pop((event.to_model, "swap"), None)
         if span is not None:
-            span.kind, span.began_at, span.ended_at = kind, min(span.began_at, event.at - event.swap_s), event.at
+            span.kind, span.began_at, span.ended_at = (
+                kind,
+                min(span.began_at, event.at - event.swap_s),
+                event.at,
+            )
 
     def _on_drift(self, event: ResidencyDrifted) -> None:
         for model in event.appeared:

@@ -1,7 +1,9 @@
-"""Traces: what became of each request and when, sent to a collector with OpenTelemetry's own SDK, on a thread of the SDK's.
+"""Traces: what became of each request and when, sent to a collector with OpenTelemetry's own SDK,
+on a thread of the SDK's.
 
-The one module that imports the SDK, which is an extra: import it only where a collector is configured. Nothing global is set, so no other
-library of this process begins to trace. What OpenTelemetry reads from the environment (`OTEL_EXPORTER_OTLP_HEADERS`, `..._TIMEOUT`,
+The one module that imports the SDK, which is an extra: import it only where a collector is
+configured. Nothing global is set, so no other library of this process begins to trace. What
+OpenTelemetry reads from the environment (`OTEL_EXPORTER_OTLP_HEADERS`, `..._TIMEOUT`,
 `..._CERTIFICATE`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_BSP_*`) holds here too.
 """
 
@@ -37,19 +39,41 @@ GIVING_UP_TIMEOUT_S = 1.0
 _SIGNAL_PATH = "/v1/traces"
 _EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _OPERATIONS: Mapping[str, str] = {
-    **dict.fromkeys((Endpoint.CHAT, Endpoint.OPENAI_CHAT, Endpoint.OPENAI_RESPONSES, Endpoint.ANTHROPIC_MESSAGES), "chat"),
-    **dict.fromkeys((Endpoint.EMBED, Endpoint.EMBEDDINGS, Endpoint.OPENAI_EMBEDDINGS), "embeddings"),
+    **dict.fromkeys(
+        (
+            Endpoint.CHAT,
+            Endpoint.OPENAI_CHAT,
+            Endpoint.OPENAI_RESPONSES,
+            Endpoint.ANTHROPIC_MESSAGES,
+        ),
+        "chat",
+    ),
+    **dict.fromkeys(
+        (Endpoint.EMBED, Endpoint.EMBEDDINGS, Endpoint.OPENAI_EMBEDDINGS), "embeddings"
+    ),
 }
 _OTHER_OPERATION = "text_completion"
-"""Also of Hearth's own address for completions, of jobs, and of programs that embed Hearth: a prompt in, a text out."""
+"""Also of Hearth's own address for completions, of jobs, and of programs that embed Hearth: a
+prompt in, a text out.
+"""
 
 _Known = Mapping[str, str | int | float | bool | None]
 
 
 class OtlpTraces(SpanExporter):
-    """The way to one collector, from now until `aclose`. Must be made on the event loop; the SDK exports through it, on its own thread."""
+    """The way to one collector, from now until `aclose`.
 
-    def __init__(self, settings: TelemetrySettings, *, clock: Clock, events: EventSink, exporter: SpanExporter | None = None) -> None:
+    Must be made on the event loop; the SDK exports through it, on its own thread.
+    """
+
+    def __init__(
+        self,
+        settings: TelemetrySettings,
+        *,
+        clock: Clock,
+        events: EventSink,
+        exporter: SpanExporter | None = None,
+    ) -> None:
         self._endpoint = address_of(settings.otlp_endpoint)
         self._clock, self._events = clock, events
         self._loop = asyncio.get_running_loop()
@@ -57,7 +81,9 @@ class OtlpTraces(SpanExporter):
         logging.getLogger(_EXPORTER_LOGGER).addFilter(self._keep_complaint)
         self._exporter = exporter or OTLPSpanExporter(endpoint=self._endpoint)
         self._provider = TracerProvider(
-            resource=Resource.create({"service.name": settings.service_name, "service.version": __version__}),
+            resource=Resource.create(
+                {"service.name": settings.service_name, "service.version": __version__}
+            ),
             sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
             shutdown_on_exit=False,
         )
@@ -68,16 +94,29 @@ class OtlpTraces(SpanExporter):
 
     def deliver(self, request: Request, ended: ev.ItemEnded, swaps: list[SwapEvent]) -> None:
         """Put the trace of a request in the queue for the collector; never blocks."""
-        _Trace(self._tracer, request, swaps, self._clock.wall() - self._clock.monotonic()).write(ended)
+        _Trace(self._tracer, request, swaps, self._clock.wall() - self._clock.monotonic()).write(
+            ended
+        )
 
     def status(self) -> dict[str, object]:
-        """What the gateway's status shows: spans that the collector took, and those that it did not."""
-        return {"endpoint": self._endpoint, "failing": self._failing, "sent_spans": self._sent, "lost_spans": self._lost}
+        """What the gateway's status shows: spans that the collector took, and those that it did
+        not.
+        """
+        return {
+            "endpoint": self._endpoint,
+            "failing": self._failing,
+            "sent_spans": self._sent,
+            "lost_spans": self._lost,
+        }
 
     async def aclose(self) -> None:
-        """Send what waits, for `CLOSE_TIMEOUT_S`, and stop; returns `GIVING_UP_TIMEOUT_S` later at the latest."""
+        """Send what waits, for `CLOSE_TIMEOUT_S`, and stop; returns `GIVING_UP_TIMEOUT_S` later at
+        the latest.
+        """
         ended = asyncio.Event()
-        threading.Thread(target=self._shut_down, args=(ended,), name="telemetry's end", daemon=True).start()
+        threading.Thread(
+            target=self._shut_down, args=(ended,), name="telemetry's end", daemon=True
+        ).start()
         if not await _within(CLOSE_TIMEOUT_S, ended):
             self.shutdown()
             await _within(GIVING_UP_TIMEOUT_S, ended)
@@ -98,7 +137,9 @@ class OtlpTraces(SpanExporter):
         self._exporter.shutdown()
 
     def _keep_complaint(self, record: logging.LogRecord) -> bool:
-        """Keep what the exporter says of each batch out of the log: `telemetry_failed` says the last of it, once."""
+        """Keep what the exporter says of each batch out of the log: `telemetry_failed` says the
+        last of it, once.
+        """
         self._complaint = record.getMessage()
         return False
 
@@ -132,14 +173,21 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 
 def address_of(endpoint: str) -> str:
-    """The address that traces are posted to; OTLP's path is added where it is missing (OTLP 1.5, "OTLP/HTTP Request")."""
+    """The address that traces are posted to; OTLP's path is added where it is missing (OTLP 1.5,
+    "OTLP/HTTP Request").
+    """
     return endpoint if endpoint.endswith(_SIGNAL_PATH) else endpoint.rstrip("/") + _SIGNAL_PATH
 
 
 class _Trace:
-    """The spans of one request: waits with the swaps in them, and calls of its model. `wall_less_at_s`: wall less monotonic time."""
+    """The spans of one request: waits with the swaps in them, and calls of its model.
 
-    def __init__(self, tracer: Tracer, request: Request, swaps: list[SwapEvent], wall_less_at_s: float) -> None:
+    `wall_less_at_s`: wall less monotonic time.
+    """
+
+    def __init__(
+        self, tracer: Tracer, request: Request, swaps: list[SwapEvent], wall_less_at_s: float
+    ) -> None:
         self._tracer = tracer
         self._request = request
         self._operation = _OPERATIONS.get(request.origin.route, _OTHER_OPERATION)
@@ -150,8 +198,16 @@ class _Trace:
         """Make them, as parts of the caller's own trace where it sent one that can be read."""
         origin, queued = self._request.origin, self._request.queued
         carrier = {"traceparent": origin.traceparent, "tracestate": origin.tracestate}
-        parent = TraceContextTextMapPropagator().extract(carrier, context=Context()) if origin.traceparent else Context()
-        name, kind = (f"POST {origin.route}", SpanKind.SERVER) if origin.route else ("item", SpanKind.INTERNAL)
+        parent = (
+            TraceContextTextMapPropagator().extract(carrier, context=Context())
+            if origin.traceparent
+            else Context()
+        )
+        name, kind = (
+            (f"POST {origin.route}", SpanKind.SERVER)
+            if origin.route
+            else ("item", SpanKind.INTERNAL)
+        )
         root = self._begin(name, queued.at, parent, _of_request(ended, origin), kind)
         if not root.is_recording():
             return
@@ -168,7 +224,9 @@ class _Trace:
                 if call is not None:
                     reason = "" if isinstance(step, ev.ItemInterrupted) else step.reason
                     outcome = _ENDS_OF_CALLS[type(step)]
-                    self._end_call(*call, first_byte_at, step.at, reason, {"hearth.outcome": outcome})
+                    self._end_call(
+                        *call, first_byte_at, step.at, reason, {"hearth.outcome": outcome}
+                    )
                 call, waited_from, position = None, step.at, 0
             elif isinstance(step, ev.ItemStreaming):
                 first_byte_at = step.at
@@ -190,12 +248,18 @@ class _Trace:
             self._end_call(*call, first_byte_at, ended.at, error, result)
         self._end(root, ended.at, error)
 
-    def _wait(self, parent: Context, began_at: float, ended_at: float, model: str | None, position: int) -> None:
+    def _wait(
+        self, parent: Context, began_at: float, ended_at: float, model: str | None, position: int
+    ) -> None:
         """With the swaps to the model in it, cut to it; one that goes on is included."""
         wait = self._begin("queue", began_at, parent, {"hearth.position": position})
         inside = set_span_in_context(wait, Context())
         for swap in self._swaps:
-            swap_began_at, swap_ended_at = (swap.at, ended_at) if isinstance(swap, ev.SwapStarted) else (swap.at - swap.swap_s, swap.at)
+            swap_began_at, swap_ended_at = (
+                (swap.at, ended_at)
+                if isinstance(swap, ev.SwapStarted)
+                else (swap.at - swap.swap_s, swap.at)
+            )
             if swap.to_model == model and swap_ended_at > began_at and swap_began_at < ended_at:
                 error = swap.reason if isinstance(swap, ev.SwapFailed) else None
                 about: _Known = {
@@ -203,7 +267,11 @@ class _Trace:
                     "hearth.from_models": ", ".join(swap.from_models) or None,
                     "error.type": error,
                 }
-                self._end(self._begin("swap", max(swap_began_at, began_at), inside, about), swap_ended_at, error or "")
+                self._end(
+                    self._begin("swap", max(swap_began_at, began_at), inside, about),
+                    swap_ended_at,
+                    error or "",
+                )
         self._end(wait, ended_at)
 
     def _begin_call(self, parent: Context, step: ev.ItemDispatched) -> Span:
@@ -213,9 +281,23 @@ class _Trace:
             "gen_ai.request.model": step.model or "",
             "hearth.attempt": step.attempt,
         }
-        return self._begin(f"{self._operation} {step.model or ''}".rstrip(), step.at, parent, about, SpanKind.CLIENT)
+        return self._begin(
+            f"{self._operation} {step.model or ''}".rstrip(),
+            step.at,
+            parent,
+            about,
+            SpanKind.CLIENT,
+        )
 
-    def _end_call(self, call: Span, began_at: float, first_byte_at: float | None, at: float, error: str, about: _Known) -> None:
+    def _end_call(
+        self,
+        call: Span,
+        began_at: float,
+        first_byte_at: float | None,
+        at: float,
+        error: str,
+        about: _Known,
+    ) -> None:
         call.set_attributes(_without_none({**about, "error.type": error or None}))
         if first_byte_at is not None:
             call.set_attribute("gen_ai.response.time_to_first_chunk", first_byte_at - began_at)
@@ -223,8 +305,21 @@ class _Trace:
             self._end(first, first_byte_at)
         self._end(call, at, error)
 
-    def _begin(self, name: str, at: float, parent: Context, about: _Known, kind: SpanKind = SpanKind.INTERNAL) -> Span:
-        return self._tracer.start_span(name, context=parent, kind=kind, attributes=_without_none(about), start_time=self._ns(at))
+    def _begin(
+        self,
+        name: str,
+        at: float,
+        parent: Context,
+        about: _Known,
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> Span:
+        return self._tracer.start_span(
+            name,
+            context=parent,
+            kind=kind,
+            attributes=_without_none(about),
+            start_time=self._ns(at),
+        )
 
     def _end(self, span: Span, at: float, error: str = "") -> None:
         if error:
@@ -247,13 +342,24 @@ _ENDS_OF_CALLS: Mapping[type[ev.ItemEvent], str] = {
 _MARKS: Mapping[type[ev.ItemEvent], tuple[str, Mapping[str, str]]] = {
     ev.ItemPromoted: ("promoted", {"hearth.band": "band"}),
     ev.ItemProtected: ("protected", {"hearth.interruptions": "interrupt_count"}),
-    ev.ItemResumed: ("resumed", {"hearth.how": "how", "hearth.again_tokens": "again_tokens", "hearth.verified_chars": "verified_chars"}),
+    ev.ItemResumed: (
+        "resumed",
+        {
+            "hearth.how": "how",
+            "hearth.again_tokens": "again_tokens",
+            "hearth.verified_chars": "verified_chars",
+        },
+    ),
     ev.ItemDiverged: ("diverged", {}),
 }
 
 
 def _of_request(event: ev.ItemEnded, origin: Origin) -> _Known:
-    http = {"http.request.method": "POST", "http.route": origin.route, "http.response.status_code": event.status}
+    http = {
+        "http.request.method": "POST",
+        "http.route": origin.route,
+        "http.response.status_code": event.status,
+    }
     return {
         **(http if origin.route else {}),
         "error.type": event.reason or None,

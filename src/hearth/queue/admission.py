@@ -1,4 +1,6 @@
-"""What may come into the queue: whether its door is open, whose share of the places is used up, and who comes back to a place."""
+"""What may come into the queue: whether its door is open, whose share of the places is used up, and
+who comes back to a place.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +67,12 @@ class _Place:
 
 
 class KeptPlaces:
-    """Where requests waited whose callers have left: who sends the same again within `KEPT_S` gets the old place.
+    """Where requests waited whose callers have left: who sends the same again within `KEPT_S` gets
+    the old place.
 
-    Many clients give up after some minutes and ask anew; from the end of the queue they would never be
-    served. Nobody gains by leaving: what its caller is away for longer than it had waited, a place
-    loses in age.
+    Many clients give up after some minutes and ask anew; from the end of the queue they would never
+    be served. Nobody gains by leaving: what its caller is away for longer than it had waited, a
+    place loses in age.
     """
 
     def __init__(self) -> None:
@@ -77,7 +80,9 @@ class KeptPlaces:
         self._same: dict[_PlaceKey, deque[int]] = {}
         self._of: dict[str, OrderedDict[int, None]] = {}
         self._kept = 0
-        """Numbers the places; those of one request, of one caller and of all are in the order of their numbers."""
+        """Numbers the places; those of one request, of one caller and of all are in the order of
+        their numbers.
+        """
 
     def keep(self, work: ActiveRequest, now: float, *, most: int) -> None:
         """Remember where a request waited, and of the places of its caller the latest `most`."""
@@ -96,7 +101,10 @@ class KeptPlaces:
             self._drop(next(iter(own)))
 
     def take(self, new: Submission, now: float) -> float | None:
-        """When the request arrived whose place is free for this one, None where there is none. A place is taken once."""
+        """When the request arrived whose place is free for this one, None where there is none.
+
+        A place is taken once.
+        """
         while self._left and next(iter(self._left.values())).left_at < now - KEPT_S:
             self._drop(next(iter(self._left)))
         same = self._same.get(_key(new.item, new.digest))

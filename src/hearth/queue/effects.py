@@ -1,6 +1,8 @@
-"""Carries out what the scheduler decided and emits what that means for each request. One fact, one decision, then this.
+"""Carries out what the scheduler decided and emits what that means for each request. One fact, one
+decision, then this.
 
-The single place where an item of the queue ends: whoever comes first sets its outcome, and what comes later finds it set.
+The single place where an item of the queue ends: whoever comes first sets its outcome, and what
+comes later finds it set.
 """
 
 from __future__ import annotations
@@ -75,7 +77,14 @@ RELOADS_WITHIN_S = 600.0
 class Effects:
     """What the queue worker does upon each decision."""
 
-    def __init__(self, runtime: Runtime, registry: Registry, executor: Executor, swapper: Swapper, watch: BackendWatch) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        registry: Registry,
+        executor: Executor,
+        swapper: Swapper,
+        watch: BackendWatch,
+    ) -> None:
         self._runtime = runtime
         self._tracker = runtime.tracker
         self._state = runtime.state
@@ -123,7 +132,16 @@ class Effects:
                 self._tracker.record_unloaded(model)
             case inputs.UnloadFailed(model=model):
                 error = self._swapper.error_of(model)
-                self._emit(SwapFailed(at=now, from_models=(model,), to_model="", swap_s=0.0, reason=error.reason, detail=error.message))
+                self._emit(
+                    SwapFailed(
+                        at=now,
+                        from_models=(model,),
+                        to_model="",
+                        swap_s=0.0,
+                        reason=error.reason,
+                        detail=error.message,
+                    )
+                )
             case inputs.Drifted(appeared=appeared, vanished=vanished):
                 for gone in vanished:
                     self._tracker.record_unloaded(gone.model)
@@ -165,19 +183,28 @@ class Effects:
             case NoteTurn(model=model, turn_s=float(turn_s)):
                 self._emit(TurnBegan(at=now, model=model, turn_s=turn_s))
 
-    def _settle(self, work: ActiveRequest, action: Fail | Requeue | Promote | Hold, now: float) -> None:
+    def _settle(
+        self, work: ActiveRequest, action: Fail | Requeue | Promote | Hold, now: float
+    ) -> None:
         match action:
             case Fail(why=why):
                 error = self._error_of(work, why)
                 if isinstance(error, StreamDiverged):
-                    self._registry.tell(work, ItemDiverged(at=now, attempt=work.attempt, **work.identity))
+                    self._registry.tell(
+                        work, ItemDiverged(at=now, attempt=work.attempt, **work.identity)
+                    )
                 outcomes = {CallerGone: Outcome.CANCELLED, WaitExpired: Outcome.EXPIRED}
                 self.end(work, outcomes.get(type(error), Outcome.FAILED), now, error)
             case Requeue():
                 self._requeue(work, action, now)
             case Promote(band=band):
                 waited_s = now - work.item.arrived_at
-                self._registry.tell(work, ItemPromoted(at=now, band=band.name.lower(), waited_s=waited_s, **work.identity))
+                self._registry.tell(
+                    work,
+                    ItemPromoted(
+                        at=now, band=band.name.lower(), waited_s=waited_s, **work.identity
+                    ),
+                )
             case Hold():
                 self._registry.tell(work, ItemHeld(at=now, attempt=work.attempt, **work.identity))
 
@@ -203,14 +230,20 @@ class Effects:
         self._registry.dispatched(work, now)
         try:
             limit_s = estimates.limit_s(work.item, model, self._swapper.context_tokens(model))
-            self._executor.start(work, prompt_s=estimates.prompt_s(work.item, model), limit_s=limit_s)
+            self._executor.start(
+                work, prompt_s=estimates.prompt_s(work.item, model), limit_s=limit_s
+            )
         except Exception as error:  # noqa: BLE001 - supervision point: an attempt that nobody runs would keep its slot for ever
             self._runtime.report_fault("dispatching", error)
             work.error = HearthError()
-            self._runtime.post(inputs.Failed(sequence=action.sequence, attempt=action.attempt, fault="fatal"))
+            self._runtime.post(
+                inputs.Failed(sequence=action.sequence, attempt=action.attempt, fault="fatal")
+            )
 
     def _first_byte(self, sequence: Sequence, now: float, *, forwarded: bool) -> None:
-        """A replay reports its first byte twice: when it comes, and when it has caught up and goes on."""
+        """A replay reports its first byte twice: when it comes, and when it has caught up and goes
+        on.
+        """
         work = self._registry.live(sequence)
         if work is None:
             return
@@ -233,13 +266,22 @@ class Effects:
         ran_s = self._ran_s(work, now)
         if action.interrupts:
             work.interrupts = count = action.interrupts
-            interrupted = ItemInterrupted(at=now, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **work.identity)
+            interrupted = ItemInterrupted(
+                at=now, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **work.identity
+            )
             self._registry.tell(work, interrupted)
             if action.protected:
-                self._registry.tell(work, ItemProtected(at=now, interrupt_count=count, **work.identity))
+                self._registry.tell(
+                    work, ItemProtected(at=now, interrupt_count=count, **work.identity)
+                )
         elif action.broke_off:
             reason = "" if work.error is None else work.error.reason
-            self._registry.tell(work, ItemBrokenOff(at=now, attempt=work.attempt, reason=reason, ran_s=ran_s, **work.identity))
+            self._registry.tell(
+                work,
+                ItemBrokenOff(
+                    at=now, attempt=work.attempt, reason=reason, ran_s=ran_s, **work.identity
+                ),
+            )
         else:
             self._registry.resent(work, now)
         work.back_in_line()
@@ -254,15 +296,26 @@ class Effects:
         work = self._registry.live(sequence)
         if work is None:
             return
-        if work.status is not None and work.status >= 400:  # the answer itself went to the caller as it was
-            work.error = ModelNotFound() if work.status == 404 else BackendError() if work.status >= 500 else CallerError()
+        # the answer itself went to the caller as it was
+        if work.status is not None and work.status >= 400:
+            work.error = (
+                ModelNotFound()
+                if work.status == 404
+                else BackendError()
+                if work.status >= 500
+                else CallerError()
+            )
         self.end(work, Outcome.COMPLETED if work.error is None else Outcome.FAILED, now)
         model, dialect = work.model or "", work.item.dialect
         if self._last_dialect.get(model, dialect) is not dialect:
-            self._watch.look_soon()  # another dialect may mean another context length, for which Ollama loads a model anew unasked
+            # another dialect may mean another context length, for which Ollama loads a model anew
+            # unasked
+            self._watch.look_soon()
         self._last_dialect[model] = dialect
 
-    def end(self, work: ActiveRequest, outcome: Outcome, now: float, error: HearthError | None = None) -> None:
+    def end(
+        self, work: ActiveRequest, outcome: Outcome, now: float, error: HearthError | None = None
+    ) -> None:
         """End a request, and tell its caller of an error. A second ending changes nothing."""
         if work.outcome is None and work.dispatched_at is not None:
             self._ran_s(work, now)
@@ -275,8 +328,12 @@ class Effects:
         swap = self._state.residency.swap
         began_at = now - (0.0 if swap is None else swap.cleared_s)
         self._swap = action, began_at
-        self._tracker.record_swap_started(action.replaces[0] if action.replaces else None, action.model, began_at)
-        self._emit(SwapStarted(at=now, from_models=action.replaces, to_model=action.model, why=action.why))
+        self._tracker.record_swap_started(
+            action.replaces[0] if action.replaces else None, action.model, began_at
+        )
+        self._emit(
+            SwapStarted(at=now, from_models=action.replaces, to_model=action.model, why=action.why)
+        )
         self._swapper.load(action.model)
 
     def _loaded(self, model: str, now: float, vram_mib: float | None) -> None:
@@ -305,7 +362,12 @@ class Effects:
         load, began_at = swap
         self._tracker.record_swap_failed(now)
         failed = SwapFailed(
-            at=now, from_models=load.replaces, to_model=model, swap_s=now - began_at, reason=error.reason, detail=error.message
+            at=now,
+            from_models=load.replaces,
+            to_model=model,
+            swap_s=now - began_at,
+            reason=error.reason,
+            detail=error.message,
         )
         self._emit(failed)
 
@@ -316,8 +378,17 @@ class Effects:
         load, began_at = swap
         self._watch.look_soon()
         self._tracker.record_swap_cut(now)
-        self._emit(LoadCut(at=now, from_models=load.replaces, to_model=model, swap_s=now - began_at, clean=clean))
-        failures = 0 if clean else self._state.cut_failures + 1  # the fact is recorded before it is decided upon
+        self._emit(
+            LoadCut(
+                at=now,
+                from_models=load.replaces,
+                to_model=model,
+                swap_s=now - began_at,
+                clean=clean,
+            )
+        )
+        # the fact is recorded before it is decided upon
+        failures = 0 if clean else self._state.cut_failures + 1
         if failures == MAX_CUT_FAILURES:
             self._emit(LoadCuttingStopped(at=now, failures=failures))
 
@@ -334,8 +405,11 @@ class Effects:
         model = work.item.model or self._state.home or ""
         match why:
             case "load_failed":
-                known = self._swapper.error_of(model)  # many wait for one load: each caller gets an error of its own
-                return type(known)(known.message, retry_after_s=RETRY_AFTER_SWAP_S if known.retryable else None)
+                # many wait for one load: each caller gets an error of its own
+                known = self._swapper.error_of(model)
+                return type(known)(
+                    known.message, retry_after_s=RETRY_AFTER_SWAP_S if known.retryable else None
+                )
             case "never_fits":
                 return NeverFits(self._why_never(model, work.item.task_type))
             case "not_installed":
@@ -347,7 +421,10 @@ class Effects:
             case "interrupted":
                 return Interrupted(retry_after_s=1.0)
             case "no_model":
-                return BadRequest("name a model: none is loaded any more, and gpu.home_model is not set or not installed")
+                return BadRequest(
+                    "name a model: none is loaded any more, and gpu.home_model is not set or not"
+                    " installed"
+                )
             case "expired":
                 return WaitExpired()
             case "attempts_exhausted":
@@ -358,4 +435,7 @@ class Effects:
         task = f" for {task_type}" if task_type in self._state.settings.gpu.task_vram_gb else ""
         needed_gib = (residency.need_mib(model, task_type) or 0.0) / MIB_PER_GB
         capacity_gib = (residency.capacity_mib or 0.0) / MIB_PER_GB
-        return f"model '{model}' needs {needed_gib:.1f} GiB of GPU memory{task}, the GPU has {capacity_gib:.1f} GiB"
+        return (
+            f"model '{model}' needs {needed_gib:.1f} GiB of GPU memory{task}, the GPU has"
+            f" {capacity_gib:.1f} GiB"
+        )

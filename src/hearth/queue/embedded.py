@@ -1,4 +1,6 @@
-"""Calls from a Python program that embeds Hearth: a prompt in, a future with the completion out, through the same queue as everyone."""
+"""Calls from a Python program that embeds Hearth: a prompt in, a future with the completion out,
+through the same queue as everyone.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,28 @@ from hearth.dialects.request import tokens_of
 from hearth.dialects.stream import completion_call, error_text, read_completion
 from hearth.errors import BackendError, BadRequest, ModelNotFound
 from hearth.execution.request import Reply, Submission
-from hearth.types import EMULATOR_HEADER, BackendCall, Completion, Lane, LoadOptions, Priority, QueueItem, RequestId, preview_of
+from hearth.types import (
+    EMULATOR_HEADER,
+    BackendCall,
+    Completion,
+    Lane,
+    LoadOptions,
+    Priority,
+    QueueItem,
+    RequestId,
+    preview_of,
+)
 
 _BEGINNING_CHARS = 1000
 """More than a preview shows."""
 
 
 class PromptCall:
-    """What a program asks for; `model` None runs on whatever is resident. `load_options` gives the pinned options of a model.
+    """What a program asks for; `model` None runs on whatever is resident. `load_options` gives the
+    pinned options of a model.
 
-    The prompt is kept as the JSON that goes on, which for a large one takes longer to write than a decision may.
+    The prompt is kept as the JSON that goes on, which for a large one takes longer to write than a
+    decision may.
     """
 
     def __init__(
@@ -43,16 +57,32 @@ class PromptCall:
             ("task_type", task_type, str | None),
         ):
             if not isinstance(value, kind):
-                raise TypeError(f"{name} must be {getattr(kind, '__name__', kind)}, not {type(value).__name__}")
+                raise TypeError(
+                    f"{name} must be {getattr(kind, '__name__', kind)}, not {type(value).__name__}"
+                )
         if max_tokens == 0:
             raise BadRequest("max_tokens: at least 1")
-        self.model, self.max_tokens, self.json_mode, self.task_type, self.chain_id = model, max_tokens, json_mode, task_type, chain_id
+        self.model, self.max_tokens, self.json_mode, self.task_type, self.chain_id = (
+            model,
+            max_tokens,
+            json_mode,
+            task_type,
+            chain_id,
+        )
         self.prompt_tokens = tokens_of(len(prompt))
         self._prompt_json = encode_large(prompt)
         self._beginning = prompt[:_BEGINNING_CHARS]
         self._load_options = load_options
 
-    def submission(self, model: str | None, lane: Lane, priority: Priority, caller: str, *, preview: bool = False) -> Submission:
+    def submission(
+        self,
+        model: str | None,
+        lane: Lane,
+        priority: Priority,
+        caller: str,
+        *,
+        preview: bool = False,
+    ) -> Submission:
         """The request as it is submitted; `model` by the name that the backend lists."""
         item = QueueItem(
             lane=lane,
@@ -70,11 +100,21 @@ class PromptCall:
 
     def call_on(self, model: str) -> BackendCall:
         num_ctx = self._load_options(model).num_ctx
-        return completion_call(self._prompt_json, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx)
+        return completion_call(
+            self._prompt_json, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx
+        )
 
 
-async def complete(reply: Reply, now: Callable[[], float], model_of: Callable[[], str | None], *, json_mode: bool = False) -> Completion:
-    """Wait for the answer of a submitted `PromptCall.call_on`; `json_mode` reads it as JSON as well. Raises HearthError."""
+async def complete(
+    reply: Reply,
+    now: Callable[[], float],
+    model_of: Callable[[], str | None],
+    *,
+    json_mode: bool = False,
+) -> Completion:
+    """Wait for the answer of a submitted `PromptCall.call_on`; `json_mode` reads it as JSON as
+    well. Raises HearthError.
+    """
     began_at = now()
     head = await reply.head()
     body = await reply.body()

@@ -1,12 +1,16 @@
-"""Embedding calls with a single input share calls of the model server: after Macaw's batch accumulator, without its delay for a lone call.
+"""Embedding calls with a single input share calls of the model server: after Macaw's batch
+accumulator, without its delay for a lone call.
 
-A call that nothing like it is under way for goes to the queue at once. While one is, those that arrive are held, and go together: when
-`max_inputs` are there, when the last one under way has ended, after `max_wait_ms`, or when a call for another model arrives, so that models
-wait in the order in which they were asked for. Few calls that are alike are in the queue at once, the others wait here: a program that
-uploads a book sends a thousand inputs in a moment, and would fill the queue for everybody.
+A call that nothing like it is under way for goes to the queue at once. While one is, those that
+arrive are held, and go together: when `max_inputs` are there, when the last one under way has
+ended, after `max_wait_ms`, or when a call for another model arrives, so that models wait in the
+order in which they were asked for. Few calls that are alike are in the queue at once, the others
+wait here: a program that uploads a book sends a thousand inputs in a moment, and would fill the
+queue for everybody.
 
-A shared call is an item of the queue like any other; its body is made when an attempt starts, so a member whose caller has gone by then
-costs nothing. What one input can spoil for all (an error status, a connection that breaks) is asked again one by one.
+A shared call is an item of the queue like any other; its body is made when an attempt starts, so a
+member whose caller has gone by then costs nothing. What one input can spoil for all (an error
+status, a connection that breaks) is asked again one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +26,14 @@ from hearth.clock import new_id
 from hearth.config.settings import EmbeddingSettings
 from hearth.dialects.embedding import Part, SingleInput, joined_body, single_input, split_answer
 from hearth.dialects.routes import route_of
-from hearth.errors import BackendGone, BackendProtocolError, BackendTimeout, CallerGone, HearthError, ShuttingDown
+from hearth.errors import (
+    BackendGone,
+    BackendProtocolError,
+    BackendTimeout,
+    CallerGone,
+    HearthError,
+    ShuttingDown,
+)
 from hearth.events import (
     DrainStarted,
     EmbeddingsFlushed,
@@ -39,16 +50,31 @@ from hearth.events import (
 from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Submission, Ticket
 from hearth.ports import HandlingSink
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import SEVERAL_CALLERS, BackendCall, Headers, Lane, Outcome, Priority, RequestId, Sequence
+from hearth.types import (
+    SEVERAL_CALLERS,
+    BackendCall,
+    Headers,
+    Lane,
+    Outcome,
+    Priority,
+    RequestId,
+    Sequence,
+)
 
 _ONE_CAN_CAUSE = (BackendGone, BackendProtocolError, BackendTimeout)
-"""Ends of a call that one of its inputs can bring about; what ails the model server as a whole is everybody's."""
+"""Ends of a call that one of its inputs can bring about; what ails the model server as a whole is
+everybody's.
+"""
 MOST_UNDER_WAY = 4
-"""Calls that are alike in the queue or at the model server: so many that no slot waits for the next one."""
+"""Calls that are alike in the queue or at the model server: so many that no slot waits for the next
+one.
+"""
 _JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 
 Why: TypeAlias = Literal["alone", "full", "timer", "idle", "other_model", "apart", "stopping"]
-"""What sent a call to the queue: nothing like it was under way (`idle`: any more), or the call that it was in has failed (`apart`)."""
+"""What sent a call to the queue: nothing like it was under way (`idle`: any more), or the call that
+it was in has failed (`apart`).
+"""
 
 
 class Key(NamedTuple):
@@ -96,7 +122,9 @@ class Batch:
             items[0],
             sequence=Sequence(0),
             request_id=RequestId(new_id("embed_")),
-            caller=items[0].caller if len({item.caller for item in items}) == 1 else SEVERAL_CALLERS,
+            caller=items[0].caller
+            if len({item.caller for item in items}) == 1
+            else SEVERAL_CALLERS,
             prompt_tokens=sum(item.prompt_tokens for item in items),
             inputs=len(items),
             prompt_preview="",
@@ -106,17 +134,27 @@ class Batch:
     def _call_on(self, model: str) -> BackendCall:
         if len(self.asked) == 1:
             return self.asked[0][0].new.call_on(model)
-        return BackendCall(method="POST", path=self.key.path, headers=_JSON_BODY, body=joined_body([one for _, one in self.asked]))
+        return BackendCall(
+            method="POST",
+            path=self.key.path,
+            headers=_JSON_BODY,
+            body=joined_body([one for _, one in self.asked]),
+        )
 
     def parts(self, body: bytes, prompt_tokens: int | None) -> list[Part] | None:
-        """The answer to each of `asked` from the one to all of them; None where it cannot be told whose is what."""
+        """The answer to each of `asked` from the one to all of them; None where it cannot be told
+        whose is what.
+        """
         if len(self.asked) == 1:
             return [(body, prompt_tokens)]
         return split_answer(route_of(self.key.path), body, [one for _, one in self.asked])
 
 
 class EmbeddingBatcher(HandlingSink):
-    """Puts single embedding calls together. Must live on the event loop of the worker, which does the rest; has timers, no tasks."""
+    """Puts single embedding calls together.
+
+    Must live on the event loop of the worker, which does the rest; has timers, no tasks.
+    """
 
     def __init__(self, worker: LLMQueueWorker) -> None:
         self._worker = worker
@@ -137,10 +175,12 @@ class EmbeddingBatcher(HandlingSink):
     # The way in.
 
     def take(self, new: Submission, count: Callable[[], None]) -> Ticket | None:
-        """Accept an embedding call that can share one with others; None where the queue is to take it as it is.
+        """Accept an embedding call that can share one with others; None where the queue is to take
+        it as it is.
 
         Args:
-            count: counts a call of the model server against the caller's limit. Not called for an input that goes into a call in
+            count: counts a call of the model server against the caller's limit. Not called for an
+            input that goes into a call in
                 which its caller has another one; may raise RateLimited.
 
         Raises:
@@ -148,7 +188,12 @@ class EmbeddingBatcher(HandlingSink):
         """
         item, call = new.item, new.call
         is_critical = item.lane is Lane.INTERNAL and item.priority is Priority.CRITICAL
-        if self._stopping or not self._settings.accumulate or is_critical or not isinstance(call, BackendCall):
+        if (
+            self._stopping
+            or not self._settings.accumulate
+            or is_critical
+            or not isinstance(call, BackendCall)
+        ):
             return None
         one = single_input(route_of(call.path), call.body)
         if one is None:
@@ -189,8 +234,12 @@ class EmbeddingBatcher(HandlingSink):
         batch = self._held.get(key)
         if batch is None:
             batch = self._held[key] = Batch(key=key, opened_at=now)
-            batch.timer = asyncio.get_running_loop().call_later(settings.max_wait_ms / 1000, self._flush, key, "timer")
-        work = self._registry.number(new, self, now, limit_bytes=self._worker.reply_limit_bytes, on_abandon=self._leave)
+            batch.timer = asyncio.get_running_loop().call_later(
+                settings.max_wait_ms / 1000, self._flush, key, "timer"
+            )
+        work = self._registry.number(
+            new, self, now, limit_bytes=self._worker.reply_limit_bytes, on_abandon=self._leave
+        )
         self._seat(work, one, batch)
         ticket = self._worker.accept(work, self._runtime.state.waiting.ahead_of(work.item.band))
         if len(batch.members) >= settings.max_inputs:
@@ -236,22 +285,31 @@ class EmbeddingBatcher(HandlingSink):
         self._flushed(batch.key, why, inputs=inputs, held_s=now - batch.opened_at)
 
     def _flushed(self, key: Key, why: Why, *, inputs: int, held_s: float) -> None:
-        self._emit(EmbeddingsFlushed(at=self._now(), model=key.model, inputs=inputs, why=why, held_s=held_s))
+        self._emit(
+            EmbeddingsFlushed(
+                at=self._now(), model=key.model, inputs=inputs, why=why, held_s=held_s
+            )
+        )
 
     # What became of it.
 
     def _told(self, batch: Batch, event: Event) -> None:
-        """Called within a decision of the worker's: what leads to another submission has to wait for its end."""
+        """Called within a decision of the worker's: what leads to another submission has to wait
+        for its end.
+        """
         if isinstance(event, ItemEnded):
             asyncio.get_running_loop().call_soon(self._settle, batch, event)
             return
-        if isinstance(event, ItemDispatched):  # an attempt asks for those who are there when it begins
+        # an attempt asks for those who are there when it begins
+        if isinstance(event, ItemDispatched):
             batch.asked = tuple(batch.members.values()) or batch.asked
         for work in batch.works:
             self._tell(work, event)
 
     def _tell(self, work: ActiveRequest, event: Event) -> None:
-        """Something has happened to the call that it is in; its own attempts go on counting over several calls."""
+        """Something has happened to the call that it is in; its own attempts go on counting over
+        several calls.
+        """
         if isinstance(event, ItemDispatched):
             work.begin_attempt(work.attempt + 1, event.model or "", event.at)
             self._registry.dispatched(work, event.at)
@@ -260,7 +318,13 @@ class EmbeddingBatcher(HandlingSink):
             if isinstance(event, ItemInterrupted | ItemResent):
                 work.back_in_line()
             own: dict[str, Any] = {"attempt": work.attempt, "interrupt_count": work.interrupts}
-            self._emit(replace(event, **{name: value for name, value in own.items() if hasattr(event, name)}, **work.identity))
+            self._emit(
+                replace(
+                    event,
+                    **{name: value for name, value in own.items() if hasattr(event, name)},
+                    **work.identity,
+                )
+            )
 
     def _settle(self, batch: Batch, ended: ItemEnded) -> None:
         try:
@@ -296,7 +360,13 @@ class EmbeddingBatcher(HandlingSink):
                     self._end(work, batch, ended, prompt_tokens=tokens)
 
     def _end(
-        self, work: ActiveRequest, batch: Batch, ended: ItemEnded, *, prompt_tokens: int | None = None, error: HearthError | None = None
+        self,
+        work: ActiveRequest,
+        batch: Batch,
+        ended: ItemEnded,
+        *,
+        prompt_tokens: int | None = None,
+        error: HearthError | None = None,
     ) -> None:
         """It has ended as the call has; an error is told to its caller."""
         if self._registry.close(work, ended.outcome, error):
@@ -329,7 +399,9 @@ class EmbeddingBatcher(HandlingSink):
     def _part(self, batch: Batch, reason: str) -> None:
         """Ask for each input by itself: each is one item."""
         now, members = self._now(), self._rise(batch)
-        self._emit(EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason))
+        self._emit(
+            EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason)
+        )
         for work, one in members:
             if work.dispatched_at is not None:  # else it was back in line already
                 work.back_in_line()
@@ -389,12 +461,22 @@ class EmbeddingBatcher(HandlingSink):
         return self._worker.shown(work) | {"state": state, "carried_by": carried_by}
 
     def status(self) -> dict[str, object]:
-        """How many inputs are held back, and how many calls of accumulated kinds are in the queue or at the model server."""
-        waiting = [*self._held.values(), *(batch for ready in self._ready.values() for batch, _ in ready)]
-        return {"held": sum(len(batch.members) for batch in waiting), "calls_under_way": self._underway.total()}
+        """How many inputs are held back, and how many calls of accumulated kinds are in the queue
+        or at the model server.
+        """
+        waiting = [
+            *self._held.values(),
+            *(batch for ready in self._ready.values() for batch, _ in ready),
+        ]
+        return {
+            "held": sum(len(batch.members) for batch in waiting),
+            "calls_under_way": self._underway.total(),
+        }
 
     def _stop(self, event: DrainStarted | GatewayStopping) -> None:
-        """Nothing is held any more; what arrives once the gateway stops is the queue's own to refuse."""
+        """Nothing is held any more; what arrives once the gateway stops is the queue's own to
+        refuse.
+        """
         self._stopping = self._stopping or isinstance(event, GatewayStopping)
         for key in tuple(self._ready):
             while key in self._ready:
@@ -407,9 +489,13 @@ class EmbeddingBatcher(HandlingSink):
 
 
 def _head_for(head: ReplyHead, body: bytes, inputs: int) -> ReplyHead:
-    """The head of a part of an answer; `x-hearth-merged` says how many inputs the answer was for."""
+    """The head of a part of an answer; `x-hearth-merged` says how many inputs the answer was
+    for.
+    """
     if inputs == 1:
         return head
     length = b"%d" % len(body)
-    kept = tuple((name, length if name == b"content-length" else value) for name, value in head.headers)
+    kept = tuple(
+        (name, length if name == b"content-length" else value) for name, value in head.headers
+    )
     return ReplyHead(status=head.status, headers=(*kept, (b"x-hearth-merged", b"%d" % inputs)))

@@ -1,9 +1,11 @@
-"""Estimated waits for callers and status at a bounded cost, and what the scheduler has learned, kept over restarts.
+"""Estimated waits for callers and status at a bounded cost, and what the scheduler has learned,
+kept over restarts.
 
-The scheduler is run forward at most a few times a second. Between two runs a newcomer's wait is that of
-the last one of its band and model, less the time since, plus what serving those takes that arrived in
-between. All runs together may cost so much a second (`WORK_PER_S`): where hundreds of models are waited
-for at once, a band and model that was never looked at gets the mean pace of the queue.
+The scheduler is run forward at most a few times a second. Between two runs a newcomer's wait is
+that of the last one of its band and model, less the time since, plus what serving those takes that
+arrived in between. All runs together may cost so much a second (`WORK_PER_S`): where hundreds of
+models are waited for at once, a band and model that was never looked at gets the mean pace of the
+queue.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence
 
 FRESH_S = 0.25
-WORK_PER_S = 60_000.0  # as `Forecast.work`: about a tenth of a processor. As much may be spent at once
+# as `Forecast.work`: about a tenth of a processor. As much may be spent at once
+WORK_PER_S = 60_000.0
 PAUSED_RETRY_S = 30.0
 """Nobody can tell when a pause ends: advice for those who find the queue full meanwhile."""
 
@@ -44,21 +47,29 @@ class Forecaster:
         self._readings: dict[tuple[Band, str | None], _Reading] = {}
         self._starts: Mapping[Sequence, float] = {}
         self._starts_at = float("-inf")
-        self._pace_s = 0.0  # expected seconds for each item ahead, as of the last newcomer that was looked at
+        # expected seconds for each item ahead, as of the last newcomer that was looked at
+        self._pace_s = 0.0
         self._work_left = WORK_PER_S
         self._refilled_at = 0.0
 
-    def wait_s(self, item: QueueItem, arriving: int, now: float, behind: Several[Entry] = ()) -> float | None:
-        """Expected seconds until an item that is being accepted starts, None where nothing answers or its lane is paused.
+    def wait_s(
+        self, item: QueueItem, arriving: int, now: float, behind: Several[Entry] = ()
+    ) -> float | None:
+        """Expected seconds until an item that is being accepted starts, None where nothing answers
+        or its lane is paused.
 
-        `arriving` others are not decided upon yet; it goes before those `behind` it, and so starts when the next of its line was to.
+        `arriving` others are not decided upon yet; it goes before those `behind` it, and so starts
+        when the next of its line was to.
         """
         if self._state.down_since is not None or is_paused(self._state, item.lane):
             return None
         if not arriving and slot_is_free(self._state, item):
             return 0.0
         following = next((entry for entry in behind if entry.item.model == item.model), None)
-        if following is not None and (starts_s := self.starts(now).get(following.item.sequence)) is not None:
+        if (
+            following is not None
+            and (starts_s := self.starts(now).get(following.item.sequence)) is not None
+        ):
             return starts_s
         reading = self._readings.get((item.band, item.model))
         if (reading is None or now - reading.at >= FRESH_S) and self._may_look(now):
@@ -98,7 +109,8 @@ class Forecaster:
     def starts(self, now: float) -> Mapping[Sequence, float]:
         """Expected seconds until the start of each waiting item; up to `FRESH_S` old.
 
-        Where no more work may be spent it is what was known before, less the time since, and whoever came after that is missing.
+        Where no more work may be spent it is what was known before, less the time since, and
+        whoever came after that is missing.
         """
         age_s = now - self._starts_at
         if age_s < FRESH_S:
@@ -109,11 +121,17 @@ class Forecaster:
         return self._starts
 
     def first_start_s(self, lane: Lane, now: float) -> float:
-        """Expected seconds until the first waiting item of a lane starts, which is when a place in the queue comes free."""
+        """Expected seconds until the first waiting item of a lane starts, which is when a place in
+        the queue comes free.
+        """
         if is_paused(self._state, lane):
             return PAUSED_RETRY_S
         entries, starts = self._state.entries, self.starts(now)
-        waits = [wait_s for sequence, wait_s in starts.items() if sequence in entries and entries[sequence].item.lane is lane]
+        waits = [
+            wait_s
+            for sequence, wait_s in starts.items()
+            if sequence in entries and entries[sequence].item.lane is lane
+        ]
         return max(1.0, min(waits, default=self._pace_s))
 
 
@@ -121,7 +139,9 @@ SAVE_INTERVAL_S = 300.0
 
 
 class Recollection:
-    """Carries the estimates of one scheduler from process to process, in a document of a name: one model server says nothing of another."""
+    """Carries the estimates of one scheduler from process to process, in a document of a name: one
+    model server says nothing of another.
+    """
 
     def __init__(self, documents: Documents, name: str, estimates: Estimates) -> None:
         self._documents, self._name, self._estimates = documents, name, estimates
@@ -129,7 +149,9 @@ class Recollection:
         self._is_recalled = False
 
     async def recall(self) -> None:
-        """Give the scheduler what an earlier process has written, if that can be read; it learns on from it."""
+        """Give the scheduler what an earlier process has written, if that can be read; it learns on
+        from it.
+        """
         with suppress(StorageUnavailable):
             document = await self._documents.load(self._name)
             has_learned = self._estimates.export() != self._saved
@@ -139,8 +161,12 @@ class Recollection:
                 self._saved = self._estimates.export()
             self._is_recalled = True
 
-    async def turn_to(self, name: str, replaced: Callable[[Mapping[str, object] | None], None]) -> None:
-        """Another server comes, of which a document of this name may tell: `replaced` is called with it, and forgets the one before."""
+    async def turn_to(
+        self, name: str, replaced: Callable[[Mapping[str, object] | None], None]
+    ) -> None:
+        """Another server comes, of which a document of this name may tell: `replaced` is called
+        with it, and forgets the one before.
+        """
         self.save()
         self._name = name
         self._is_recalled = False

@@ -1,6 +1,8 @@
-"""What the owner orders by hand (drain, pause, resume, pin, unpin, load, unload) and what the calendar brings.
+"""What the owner orders by hand (drain, pause, resume, pin, unpin, load, unload) and what the
+calendar brings.
 
-A second order changes nothing and says nothing; a restart forgets all. The scheduler decides what they mean for the GPU.
+A second order changes nothing and says nothing; a restart forgets all. The scheduler decides what
+they mean for the GPU.
 """
 
 from __future__ import annotations
@@ -37,13 +39,25 @@ class Schedule:
             self.look()
             wall = self._clock.wall()
             change = self._worker.runtime.config.next_mode_change(wall)
-            await self._sleep.pause(LOOK_INTERVAL_S if change is None else min(LOOK_INTERVAL_S, max(change - wall, 0.001)))
+            await self._sleep.pause(
+                LOOK_INTERVAL_S
+                if change is None
+                else min(LOOK_INTERVAL_S, max(change - wall, 0.001))
+            )
 
     def look(self) -> None:
-        """Announce what is due soon, once, and take back what is not in the settings any more; the decision reads the active hours."""
+        """Announce what is due soon, once, and take back what is not in the settings any more; the
+        decision reads the active hours.
+        """
         config, wall = self._worker.runtime.config, self._clock.wall()
-        horizon = wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
-        before, self._announced, after = {each for each in self._announced if each[1] > wall}, set(), wall
+        horizon = (
+            wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
+        )
+        before, self._announced, after = (
+            {each for each in self._announced if each[1] > wall},
+            set(),
+            wall,
+        )
         while (found := config.next_announcements(after)) is not None and found[1] <= horizon:
             tasks, after = found
             for task_type in dict.fromkeys(task.task_type for task in tasks):
@@ -56,9 +70,19 @@ class Schedule:
 
 
 class OperatorCommands:
-    """The owner's orders. Must be used on the gateway's event loop. `resolve`: the installed name of a model; raises ModelNotFound."""
+    """The owner's orders. Must be used on the gateway's event loop.
 
-    def __init__(self, *, worker: LLMQueueWorker, resolve: Callable[[str], Awaitable[str]], clock: Clock, events: EventSink) -> None:
+    `resolve`: the installed name of a model; raises ModelNotFound.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: LLMQueueWorker,
+        resolve: Callable[[str], Awaitable[str]],
+        clock: Clock,
+        events: EventSink,
+    ) -> None:
         self._state, self._post, self._doors = worker.scheduler.state, worker.post, worker.doors
         self._resolve, self._clock, self._events = resolve, clock, events
         self.paused = False
@@ -72,7 +96,9 @@ class OperatorCommands:
         return self._doors.draining
 
     def shown(self) -> dict[str, object]:
-        """The orders in force; `since` are instants in seconds since 1970, `loads` and `unloads` what is still to be done."""
+        """The orders in force; `since` are instants in seconds since 1970, `loads` and `unloads`
+        what is still to be done.
+        """
         return {
             "draining": self.draining,
             "paused": [Lane.EXTERNAL.value] if self.paused else [],
@@ -83,12 +109,15 @@ class OperatorCommands:
         }
 
     def drain(self) -> None:
-        """Refuse new work and finish what was taken; durable jobs are taken, and stay in the store."""
+        """Refuse new work and finish what was taken; durable jobs are taken, and stay in the
+        store.
+        """
         if self.draining:
             return
         now = self._clock.monotonic()
         running = len(self._state.entries) - len(self._state.waiting)
-        self._events.emit(DrainStarted(at=now, waiting=len(self._state.waiting), running=running))  # what was gathered goes in now
+        # what was gathered goes in now
+        self._events.emit(DrainStarted(at=now, waiting=len(self._state.waiting), running=running))
         self._doors.draining, self._drained_at = True, now
         self._since_now("draining")
         self._post(inputs.TimerFired())  # so that who looks at the status sees it
@@ -113,7 +142,10 @@ class OperatorCommands:
             self._post(inputs.TimerFired())
 
     async def pin(self, model: str) -> None:
-        """Make a model the one to come back to, which no external swap may evict. Raises ModelNotFound, OrderRefused (never fits)."""
+        """Make a model the one to come back to, which no external swap may evict.
+
+        Raises ModelNotFound, OrderRefused (never fits).
+        """
         name = await self._fitting(model)
         if name != self.pinned:
             self.pinned = name
@@ -127,16 +159,24 @@ class OperatorCommands:
             self._say("unpin", name, inputs.ModelPinned(model=None))
 
     async def load(self, model: str) -> None:
-        """Bring a model in when nothing more urgent prevents it. Raises ModelNotFound, OrderRefused (no room, ever or beside the pin)."""
+        """Bring a model in when nothing more urgent prevents it.
+
+        Raises ModelNotFound, OrderRefused (no room, ever or beside the pin).
+        """
         name = await self._fitting(model)
         keep = () if self.pinned is None else (self.pinned,)
         if self._state.residency.eviction_for(name, keep) is None:
-            raise OrderRefused(f"{self.pinned} is pinned and leaves no room for {name}: unpin it first")
+            raise OrderRefused(
+                f"{self.pinned} is pinned and leaves no room for {name}: unpin it first"
+            )
         if not self._state.is_there(name) and name not in self._state.wanted:
             self._say("load", name, inputs.ModelOrdered(model=name, comes=True))
 
     async def unload(self, model: str) -> bool:
-        """Have an unused model leave the memory; True where it is there, or on its way. Raises ModelNotFound, OrderRefused."""
+        """Have an unused model leave the memory; True where it is there, or on its way.
+
+        Raises ModelNotFound, OrderRefused.
+        """
         name = await self._resolve(model)
         self._check_unused(name)
         resident, ordered = self._state.residency.residents.get(name), self._state.ordered.get(name)
@@ -146,7 +186,8 @@ class OperatorCommands:
         return resident is not None or name in self._state.ordered
 
     async def wish_unloaded(self, model: str, caller: str) -> str:
-        """Have a model leave, as a caller of the model APIs asks, where nobody else has a claim on it.
+        """Have a model leave, as a caller of the model APIs asks, where nobody else has a claim on
+        it.
 
         It is no command: the home and the pinned model stay, whatever is in use or waited for, and
         what an admin has ordered. Raises ModelNotFound.
@@ -159,7 +200,9 @@ class OperatorCommands:
         if resident is None or resident.phase == "unloading":
             return ""
         kept = self._claim_on(name)
-        self._events.emit(UnloadRequested(at=self._clock.monotonic(), caller=caller, model=name, kept=kept))
+        self._events.emit(
+            UnloadRequested(at=self._clock.monotonic(), caller=caller, model=name, kept=kept)
+        )
         if not kept:
             self._post(inputs.ModelOrdered(model=name, comes=False))
         return kept
@@ -206,7 +249,9 @@ class OperatorCommands:
         self._since_wall_s[order] = round(self._clock.wall(), 3)
 
     def _say(self, order: str, model: str | None, fact: Input) -> None:
-        """The event first, then the scheduler: what it decides upon that comes after it in the log, too."""
+        """The event first, then the scheduler: what it decides upon that comes after it in the log,
+        too.
+        """
         self._events.emit(OrderGiven(at=self._clock.monotonic(), order=order, model=model))
         self._post(fact)
 

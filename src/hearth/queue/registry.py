@@ -1,6 +1,8 @@
-"""Every accepted request, wherever it runs, until a while after its end: numbered, found, shown, cancelled and ended here.
+"""Every accepted request, wherever it runs, until a while after its end: numbered, found, shown,
+cancelled and ended here.
 
-The registry asks its owner (the queue, the embedding batcher, Claude). Of what has ended, identity and outcome are kept, never a body.
+The registry asks its owner (the queue, the embedding batcher, Claude). Of what has ended, identity
+and outcome are kept, never a body.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ REMEMBERED = 1000
 
 
 class Registry:
-    """Requests by number and by the id that their caller knows; `end` emits the one terminal event of each."""
+    """Requests by number and by the id that their caller knows; `end` emits the one terminal event
+    of each.
+    """
 
     def __init__(self, events: EventSink) -> None:
         self._emit = events.emit
@@ -43,7 +47,8 @@ class Registry:
         arrived_at: float | None = None,
         on_abandon: Callable[[Sequence], object] = lambda _: None,
     ) -> ActiveRequest:
-        """The request with the next number, each once in the order of acceptance, which its item then knows; `add` it.
+        """The request with the next number, each once in the order of acceptance, which its item
+        then knows; `add` it.
 
         Args:
             max_wait_s: how long it may wait for its start; 0, or a durable one, waits for ever.
@@ -51,7 +56,10 @@ class Registry:
         """
         self._last += 1
         item = new.item
-        item.sequence, item.arrived_at = Sequence(self._last), now if arrived_at is None else arrived_at
+        item.sequence, item.arrived_at = (
+            Sequence(self._last),
+            now if arrived_at is None else arrived_at,
+        )
         item.expires_at = now + max_wait_s if max_wait_s > 0 and not new.durable else None
         reply = Reply(limit_bytes=limit_bytes, on_abandon=partial(on_abandon, item.sequence))
         return ActiveRequest(new=new, item=item, reply=reply, owner=owner, accepted_at=now)
@@ -67,19 +75,32 @@ class Registry:
         (work.new.told or self._emit)(event)
 
     def dispatched(self, work: ActiveRequest, at: float) -> None:
-        self.tell(work, ItemDispatched(at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity))
+        self.tell(
+            work,
+            ItemDispatched(
+                at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity
+            ),
+        )
 
     def first_byte(self, work: ActiveRequest, at: float) -> None:
         first_byte_s = _between(work.dispatched_at, at) or 0.0
-        self.tell(work, ItemStreaming(at=at, attempt=work.attempt, first_byte_s=first_byte_s, **work.identity))
+        self.tell(
+            work,
+            ItemStreaming(at=at, attempt=work.attempt, first_byte_s=first_byte_s, **work.identity),
+        )
 
     def resent(self, work: ActiveRequest, at: float) -> None:
         """The attempt failed unseen; there will be another."""
         reason = work.error.reason if work.error is not None else ""
         self.tell(work, ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
 
-    def close(self, work: ActiveRequest, outcome: Outcome, error: HearthError | None = None) -> bool:
-        """Set the outcome, tell the caller of an error, and remember the request. False where it had ended before."""
+    def close(
+        self, work: ActiveRequest, outcome: Outcome, error: HearthError | None = None
+    ) -> bool:
+        """Set the outcome, tell the caller of an error, and remember the request.
+
+        False where it had ended before.
+        """
         if work.outcome is not None:
             return False
         work.outcome = outcome
@@ -88,7 +109,9 @@ class Registry:
             work.reply.fail(error)
         sequence = work.item.sequence
         del self._works[sequence]
-        self._ended[sequence] = FinishedRequest(work.item, work.model or work.item.model, work.attempt, work.interrupts, outcome)
+        self._ended[sequence] = FinishedRequest(
+            work.item, work.model or work.item.model, work.attempt, work.interrupts, outcome
+        )
         if len(self._ended) > REMEMBERED:
             oldest, finished = self._ended.popitem(last=False)
             request_id = finished.item.request_id
@@ -98,7 +121,13 @@ class Registry:
         return True
 
     def end(
-        self, work: ActiveRequest, outcome: Outcome, at: float, error: HearthError | None = None, *, cost_usd: float | None = None
+        self,
+        work: ActiveRequest,
+        outcome: Outcome,
+        at: float,
+        error: HearthError | None = None,
+        *,
+        cost_usd: float | None = None,
     ) -> bool:
         """`close` it, and emit its terminal event."""
         if not self.close(work, outcome, error):
@@ -110,7 +139,8 @@ class Registry:
             reason="" if outcome is Outcome.COMPLETED else reason,
             attempts=work.attempt,
             interrupt_count=work.interrupts,
-            queue_s=(at if work.dispatched_at is None else work.dispatched_at) - work.item.arrived_at,
+            queue_s=(at if work.dispatched_at is None else work.dispatched_at)
+            - work.item.arrived_at,
             swap_s=work.swap_s,
             first_byte_s=_between(work.dispatched_at, work.first_byte_at),
             backend_s=_between(work.dispatched_at, at),
@@ -134,11 +164,18 @@ class Registry:
         return self._works.get(sequence)
 
     def unanswered(self, owner: Owner) -> list[ActiveRequest]:
-        """Those of this owner whose answer is not complete, in the order in which they were accepted."""
-        return [work for work in self._works.values() if work.owner is owner and not work.reply.complete]
+        """Those of this owner whose answer is not complete, in the order in which they were
+        accepted.
+        """
+        return [
+            work for work in self._works.values() if work.owner is owner and not work.reply.complete
+        ]
 
     def cancel(self, sequence: Sequence) -> bool:
-        """Give an item up in any state. True where it is cancelled now or was before, False where it ended otherwise or never was."""
+        """Give an item up in any state.
+
+        True where it is cancelled now or was before, False where it ended otherwise or never was.
+        """
         work, ended = self._works.get(sequence), self._ended.get(sequence)
         if work is None:
             return ended is not None and ended.outcome is Outcome.CANCELLED
@@ -148,21 +185,36 @@ class Registry:
         return True
 
     def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
-        """Cancel by the id that the caller knows. With a `caller`, only its own; None where there is no such request."""
+        """Cancel by the id that the caller knows.
+
+        With a `caller`, only its own; None where there is no such request.
+        """
         sequences = self._by_request.get(request_id, ())
-        known = {sequence: (self._works.get(sequence) or self._ended[sequence]).item.caller for sequence in sequences}
-        found = [self.cancel(sequence) for sequence, owner in known.items() if caller in {None, owner}]
+        known = {
+            sequence: (self._works.get(sequence) or self._ended[sequence]).item.caller
+            for sequence in sequences
+        }
+        found = [
+            self.cancel(sequence) for sequence, owner in known.items() if caller in {None, owner}
+        ]
         return any(found) if found else None
 
     def cancel_caller(self, caller: str) -> list[RequestId]:
-        """Give up all that a caller has, in one decision of each owner. Returns the ids of what is cancelled now, none the next time.
+        """Give up all that a caller has, in one decision of each owner. Returns the ids of what is
+        cancelled now, none the next time.
 
         An item that carries something else (a job, the inputs of several callers) ends with that.
         """
-        mine = (work for work in self._works.values() if work.item.caller == caller and not work.reply.complete)
+        mine = (
+            work
+            for work in self._works.values()
+            if work.item.caller == caller and not work.reply.complete
+        )
         works = [work for work in mine if not (work.new.durable or work.new.carries)]
         owners = dict.fromkeys(work.owner for work in works)
-        given_up = [owner.give_up([work for work in works if work.owner is owner]) for owner in owners]
+        given_up = [
+            owner.give_up([work for work in works if work.owner is owner]) for owner in owners
+        ]
         return [work.item.request_id for of_owner in given_up for work in of_owner]
 
     def get_item(self, sequence: int) -> dict[str, object] | None:

@@ -1,4 +1,6 @@
-"""What `/llm/queue/status` shows of the queue, in the shape of donna's LLM gateway page with more keys. No prompt ever appears here."""
+"""What `/llm/queue/status` shows of the queue, in the shape of donna's LLM gateway page with more
+keys. No prompt ever appears here.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,15 @@ NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
 
 
-def status(state: State, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
-    """What runs, what waits and what the GPU holds; `starts`: seconds until each waiting item starts; `wall_s`: add it for 1970."""
-    longest_first = sorted(state.running, key=lambda entry: (entry.dispatched_at, entry.item.sequence))
+def status(
+    state: State, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float, wall_s: float
+) -> dict[str, object]:
+    """What runs, what waits and what the GPU holds; `starts`: seconds until each waiting item
+    starts; `wall_s`: add it for 1970.
+    """
+    longest_first = sorted(
+        state.running, key=lambda entry: (entry.dispatched_at, entry.item.sequence)
+    )
     running = [_item(entry, now, wall_s) for entry in longest_first]
     return {
         "current_request": running[0] if running else None,
@@ -29,7 +37,10 @@ def status(state: State, tracker: GpuTracker, starts: Mapping[Sequence, float], 
         "internal_queue": _queue(state, Lane.INTERNAL, starts, now, wall_s),
         "external_queue": _queue(state, Lane.EXTERNAL, starts, now, wall_s),
         "mode": "active" if state.active else "quiet",
-        "gpu": {**tracker.get_metrics(now), "residents": [_resident(each, state, now) for each in state.residency.latest_first]},
+        "gpu": {
+            **tracker.get_metrics(now),
+            "residents": [_resident(each, state, now) for each in state.residency.latest_first],
+        },
         "promotions": state.promotions,
         "draining": state.draining,
         "hold": _hold(state, now),
@@ -38,7 +49,9 @@ def status(state: State, tracker: GpuTracker, starts: Mapping[Sequence, float], 
 
 
 def _hold(state: State, now: float) -> dict[str, object] | None:
-    """The model that external requests wait for, since an internal caller is likely to come back to it."""
+    """The model that external requests wait for, since an internal caller is likely to come back to
+    it.
+    """
     hold = state.hold
     if hold is None or hold.until <= now:
         return None
@@ -58,7 +71,9 @@ def item(state: State, work: ActiveRequest, now: float, wall_s: float) -> dict[s
     entry = state.entries.get(work.item.sequence)
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
-    resumed = {} if work.resumed is None else {"resumed": work.resumed, "again_tokens": work.again_tokens}
+    resumed = (
+        {} if work.resumed is None else {"resumed": work.resumed, "again_tokens": work.again_tokens}
+    )
     return _item(entry, now, wall_s) | resumed
 
 
@@ -68,14 +83,26 @@ def ended(of: FinishedRequest) -> dict[str, object]:
 
 
 def models(state: State, watch: BackendWatch) -> Callable[[], list[dict[str, object]]]:
-    """What makes the list of all models that are installed, resident or configured, with what is known of them at this moment.
+    """What makes the list of all models that are installed, resident or configured, with what is
+    known of them at this moment.
 
     It reads nothing that changes: for a long list, a thread makes it.
     """
-    settings, home, offloaded, installed = state.settings, state.home, watch.offloaded, watch.installed
-    residents = {name: (resident.phase, len(resident.running)) for name, resident in state.residency.residents.items()}
+    settings, home, offloaded, installed = (
+        state.settings,
+        state.home,
+        watch.offloaded,
+        watch.installed,
+    )
+    residents = {
+        name: (resident.phase, len(resident.running))
+        for name, resident in state.residency.residents.items()
+    }
     waiting = {name: state.waiting.wants(name) for name in state.waiting.models()}
-    in_memory = {canonical_model(model.name): (round(model.vram_mib, 1), round(model.size_mib, 1)) for model in watch.resident}
+    in_memory = {
+        canonical_model(model.name): (round(model.vram_mib, 1), round(model.size_mib, 1))
+        for model in watch.resident
+    }
 
     def listed() -> list[dict[str, object]]:
         names = {canonical_model(model.name) for model in installed}
@@ -102,15 +129,21 @@ def models(state: State, watch: BackendWatch) -> Callable[[], list[dict[str, obj
     return listed
 
 
-def _queue(state: State, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float) -> dict[str, object]:
+def _queue(
+    state: State, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float
+) -> dict[str, object]:
     rough = is_rough(state)
-    waiting = state.waiting.in_order(*(band for band in BANDS if (band <= Band.BACKGROUND) == (lane is Lane.INTERNAL)))
+    waiting = state.waiting.in_order(
+        *(band for band in BANDS if (band <= Band.BACKGROUND) == (lane is Lane.INTERNAL))
+    )
     return {
         "pending": state.waiting.count(lane),
         "next_items": [
             _item(entry, now, wall_s)
             | {
-                "estimated_start_s": None if (wait_s := starts.get(entry.item.sequence)) is None else round(wait_s, 1),
+                "estimated_start_s": None
+                if (wait_s := starts.get(entry.item.sequence)) is None
+                else round(wait_s, 1),
                 "estimate_is_rough": rough and wait_s is not None,
             }
             for entry in islice(waiting, NEXT_ITEMS)
@@ -137,7 +170,10 @@ def _identity(of: QueueItem) -> dict[str, object]:
 
 
 def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
-    arrived_at, started_at = entry.item.arrived_at, None if entry.place == "waiting" else entry.dispatched_at
+    arrived_at, started_at = (
+        entry.item.arrived_at,
+        None if entry.place == "waiting" else entry.dispatched_at,
+    )
     return _identity(entry.item) | {
         "model": entry.model or entry.item.model,
         "state": entry.place,

@@ -1,5 +1,6 @@
-"""The live shell around the scheduler: everything that happens becomes an input in one mailbox, each is one decision, and its actions are
-carried out before the next. Nobody else touches the scheduler, so there is no lock. Futures, sockets and bodies stay out here.
+"""The live shell around the scheduler: everything that happens becomes an input in one mailbox,
+each is one decision, and its actions are carried out before the next. Nobody else touches the
+scheduler, so there is no lock. Futures, sockets and bodies stay out here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from functools import partial
 
 from hearth.clock import Clock, ClockSteps
 from hearth.config.settings import GatewayConfig, load_options
-from hearth.errors import BadRequest, CallerGone, HearthError, ModelNotFound, QueueFull, ShuttingDown
+from hearth.errors import (
+    BadRequest,
+    CallerGone,
+    HearthError,
+    ModelNotFound,
+    QueueFull,
+    ShuttingDown,
+)
 from hearth.events import ModeChanged
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
@@ -38,7 +46,11 @@ from hearth.types import MIB, Completion, Lane, Outcome, Priority, QueueItem, Se
 
 
 class Mailbox:
-    """First in, first out. `decide` takes a fact and the instant before which it must not be said to have happened; must not raise."""
+    """First in, first out.
+
+    `decide` takes a fact and the instant before which it must not be said to have happened; must
+    not raise.
+    """
 
     def __init__(self, decide: Callable[[Input, float], None]) -> None:
         self._decide = decide
@@ -68,9 +80,14 @@ class Mailbox:
 
 
 class _Answer(asyncio.Task[Completion]):
-    """The answer of an embedded call. It gives its item up within `cancel`: what is cancelled in the tick of its making is never sent."""
+    """The answer of an embedded call.
 
-    def __init__(self, answer: Coroutine[object, object, Completion], give_up: Callable[[], object]) -> None:
+    It gives its item up within `cancel`: what is cancelled in the tick of its making is never sent.
+    """
+
+    def __init__(
+        self, answer: Coroutine[object, object, Completion], give_up: Callable[[], object]
+    ) -> None:
         super().__init__(answer)
         self._give_up = give_up
 
@@ -87,11 +104,12 @@ MODE_CHECK_S = 1.0
 class LLMQueueWorker:
     """Queues, schedules and runs every model call of the gateway.
 
-    Must be used on one event loop, with `watch.run` beside it. `submit` and `enqueue_*` accept work before `run` has started; it waits.
+    Must be used on one event loop, with `watch.run` beside it. `submit` and `enqueue_*` accept work
+    before `run` has started; it waits.
 
     Args:
-        extra_status: what `get_status` shows beside the queue and the GPU.
-        on_decision: called after each decision with the instant and the actions, for tests and recordings.
+        extra_status: what `get_status` shows beside the queue and the GPU. on_decision: called
+        after each decision with the instant and the actions, for tests and recordings.
     """
 
     def __init__(
@@ -107,20 +125,37 @@ class LLMQueueWorker:
     ) -> None:
         self._mailbox = mailbox = Mailbox(self._take)
         self.post, self.run = mailbox.post, mailbox.run
-        self.tracker = GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts)
+        self.tracker = GpuTracker(
+            config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts
+        )
         self.scheduler = Scheduler(config.scheduler_settings)
         state = self.scheduler.state
-        self.runtime = Runtime(config=config, clock=clock, events=events, state=state, tracker=self.tracker, post=mailbox.post)
+        self.runtime = Runtime(
+            config=config,
+            clock=clock,
+            events=events,
+            state=state,
+            tracker=self.tracker,
+            post=mailbox.post,
+        )
         self.registry = registry = Registry(events)
-        self.cancel, self.cancel_request, self.cancel_caller = registry.cancel, registry.cancel_request, registry.cancel_caller
+        self.cancel, self.cancel_request, self.cancel_caller = (
+            registry.cancel,
+            registry.cancel_request,
+            registry.cancel_caller,
+        )
         self.get_item = registry.get_item
         self.cloud: Callable[[Submission], Awaitable[Ticket | None]] | None = None
-        """Takes a call that Claude is to answer in place of the GPU; gives None for one that it is not."""
+        """Takes a call that Claude is to answer in place of the GPU; gives None for one that it is
+        not.
+        """
         self.watch = BackendWatch(self.runtime, control)
         self._executor = Executor(self.runtime, backend, self.watch)
         self._swapper = Swapper(self.runtime, self.watch)
         self._effects = Effects(self.runtime, registry, self._executor, self._swapper, self.watch)
-        self._prompt = partial(PromptCall, load_options=lambda model: load_options(self.runtime.settings, model))
+        self._prompt = partial(
+            PromptCall, load_options=lambda model: load_options(self.runtime.settings, model)
+        )
         self._extra_status = extra_status
         self._on_decision = on_decision
         self._answers: set[asyncio.Task[Completion]] = set()
@@ -141,36 +176,56 @@ class LLMQueueWorker:
         """Accept a request.
 
         Raises:
-            BadRequest: it names no model, and there is none to choose.
-            ShuttingDown, Draining: nothing is accepted any more, or at the moment.
-            QueueFull: as many as the configuration allows are waiting in its lane, or too many of this caller.
+            BadRequest: it names no model, and there is none to choose. ShuttingDown, Draining:
+            nothing is accepted any more, or at the moment. QueueFull: as many as the configuration
+            allows are waiting in its lane, or too many of this caller.
         """
         self.doors.check(accepted=new.accepted)
         if not new.accepted:
             self.check_depth(new.item.lane, new.item.caller)
         state, now = self.scheduler.state, self._clock.monotonic()
         if new.item.model is None and state.home is None and not state.residency.residents:
-            raise BadRequest("name a model: none is loaded, and gpu.home_model is not set or not installed")
+            raise BadRequest(
+                "name a model: none is loaded, and gpu.home_model is not set or not installed"
+            )
         place = self._places.take(new, now) if new.digest else None
         max_wait_s = self.runtime.settings.queue.max_wait_s
-        work = self.registry.number(new, self, now, limit_bytes=self.reply_limit_bytes, max_wait_s=max_wait_s, arrived_at=place)
+        work = self.registry.number(
+            new,
+            self,
+            now,
+            limit_bytes=self.reply_limit_bytes,
+            max_wait_s=max_wait_s,
+            arrived_at=place,
+        )
         band = work.item.band
         arriving = sum(item.band <= band for item in self._arriving())
         behind = [] if place is None else state.waiting.behind(work.item)
-        ticket = self.accept(work, state.waiting.ahead_of(band) - len(behind) + arriving, arriving=arriving, behind=behind)
+        ticket = self.accept(
+            work,
+            state.waiting.ahead_of(band) - len(behind) + arriving,
+            arriving=arriving,
+            behind=behind,
+        )
         self.post(inputs.Arrived(item=work.item))
         return ticket
 
     def _arriving(self) -> list[QueueItem]:
-        """Accepted items that no decision has seen yet: they count for depths and positions as if they waited already."""
+        """Accepted items that no decision has seen yet: they count for depths and positions as if
+        they waited already.
+        """
         return [fact.item for fact, _ in self._mailbox.facts if isinstance(fact, inputs.Arrived)]
 
     @property
     def reply_limit_bytes(self) -> int:
         return int(self.runtime.settings.server.write_buffer_mib * MIB)
 
-    def accept(self, work: ActiveRequest, position: int, *, arriving: int = 0, behind: Several[Entry] = ()) -> Ticket:
-        """Add a request with `position` others ahead of it to the registry; `arriving`, `behind` as for `Forecaster.wait_s`."""
+    def accept(
+        self, work: ActiveRequest, position: int, *, arriving: int = 0, behind: Several[Entry] = ()
+    ) -> Ticket:
+        """Add a request with `position` others ahead of it to the registry; `arriving`, `behind` as
+        for `Forecaster.wait_s`.
+        """
         item, now = work.item, self._clock.monotonic()
         wait_s = self.forecaster.wait_s(item, arriving, now, behind)
         self.forecaster.accepted(item)
@@ -194,10 +249,15 @@ class LLMQueueWorker:
             return
         self._recent.note(caller, self._clock.monotonic())
         self._refuse_full(lane, waiting, limits.max_external_depth)
-        own = self.scheduler.state.waiting.external_of(caller) + sum(item.caller == caller for item in arriving)
+        own = self.scheduler.state.waiting.external_of(caller) + sum(
+            item.caller == caller for item in arriving
+        )
         share = max(1, limits.max_external_depth // 2)
         if own >= share and (waiting > own or self._recent.others(caller)):
-            text = f"{own} requests of {caller} are waiting, which is half of queue.max_external_depth; the rest is for other callers"
+            text = (
+                f"{own} requests of {caller} are waiting, which is half of"
+                " queue.max_external_depth; the rest is for other callers"
+            )
             raise QueueFull(text, retry_after_s=self._first_start_s(lane))
 
     def _refuse_full(self, lane: Lane, waiting: int, allowed: int) -> None:
@@ -221,20 +281,28 @@ class LLMQueueWorker:
         user_id: str | None = None,
         is_chain_continuation: bool = False,
     ) -> asyncio.Future[Completion]:
-        """Queue a call of the owner's own program. Returns at once; the future has the answer, and cancelling it cancels the call.
+        """Queue a call of the owner's own program. Returns at once; the future has the answer, and
+        cancelling it cancels the call.
 
         Args:
-            priority: overrides what `priority_map` says of the task type.
-            task_id: written into the log as the chain of the call: calls of one task carry one id.
-            user_id, is_chain_continuation: accepted for Donna's calls; neither changes anything, as the chain's own calls come one by one.
+            priority: overrides what `priority_map` says of the task type. task_id: written into the
+            log as the chain of the call: calls of one task carry one id. user_id,
+            is_chain_continuation: accepted for Donna's calls; neither changes anything, as the
+            chain's own calls come one by one.
 
         Raises:
             BadRequest, ModelNotFound, QueueFull, Draining, ShuttingDown: it was not accepted.
             TypeError, ValueError: an argument is of another type, or no Priority.
         """
         del user_id, is_chain_continuation
-        band = Priority(priority) if priority is not None else self.runtime.config.priority_for_task_type(task_type)
-        asked = self._prompt(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
+        band = (
+            Priority(priority)
+            if priority is not None
+            else self.runtime.config.priority_for_task_type(task_type)
+        )
+        asked = self._prompt(
+            prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id
+        )
         return self._enqueue(asked, Lane.INTERNAL, band, Lane.INTERNAL.value)
 
     async def enqueue_external(
@@ -249,25 +317,47 @@ class LLMQueueWorker:
         task_id: str | None = None,
         allow_cloud: bool = False,
     ) -> asyncio.Future[Completion]:
-        """Queue a call of another program, as `enqueue_internal`. `allow_cloud`: Claude may answer under the rules of `cloud`."""
-        asked = self._prompt(prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id)
+        """Queue a call of another program, as `enqueue_internal`.
+
+        `allow_cloud`: Claude may answer under the rules of `cloud`.
+        """
+        asked = self._prompt(
+            prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id
+        )
         if allow_cloud and self.cloud is not None:
             name = None if model is None else self.watch.name_of(model)
-            ticket = await self.cloud(asked.submission(name or model, Lane.EXTERNAL, Priority.NORMAL, caller))
+            ticket = await self.cloud(
+                asked.submission(name or model, Lane.EXTERNAL, Priority.NORMAL, caller)
+            )
             if ticket is not None:
                 return self._future(ticket, asked, lambda: model, ticket.reply.abandon)
         return self._enqueue(asked, Lane.EXTERNAL, Priority.NORMAL, caller)
 
-    def _enqueue(self, asked: PromptCall, lane: Lane, priority: Priority, caller: str) -> asyncio.Future[Completion]:
+    def _enqueue(
+        self, asked: PromptCall, lane: Lane, priority: Priority, caller: str
+    ) -> asyncio.Future[Completion]:
         model = None if asked.model is None else self.watch.name_of(asked.model)
         if asked.model is not None and model is None:
             raise ModelNotFound(f"model '{asked.model}' not found")
-        ticket = self.submit(asked.submission(model, lane, priority, caller, preview=self.runtime.settings.server.prompt_previews))
+        ticket = self.submit(
+            asked.submission(
+                model, lane, priority, caller, preview=self.runtime.settings.server.prompt_previews
+            )
+        )
         work = self.registry.live(ticket.sequence)  # None where it could be refused at once
-        return self._future(ticket, asked, lambda: None if work is None else work.model, partial(self.cancel, ticket.sequence))
+        return self._future(
+            ticket,
+            asked,
+            lambda: None if work is None else work.model,
+            partial(self.cancel, ticket.sequence),
+        )
 
     def _future(
-        self, ticket: Ticket, asked: PromptCall, model_of: Callable[[], str | None], give_up: Callable[[], object]
+        self,
+        ticket: Ticket,
+        asked: PromptCall,
+        model_of: Callable[[], str | None],
+        give_up: Callable[[], object],
     ) -> asyncio.Future[Completion]:
         answer = complete(ticket.reply, self._clock.monotonic, model_of, json_mode=asked.json_mode)
         task = _Answer(answer, give_up)
@@ -276,10 +366,17 @@ class LLMQueueWorker:
         return task
 
     def leave(self, sequence: Sequence) -> None:
-        """The connection of an item's caller has ended: cancel the item. Where it has only waited so far, its place is kept for a while."""
+        """The connection of an item's caller has ended: cancel the item.
+
+        Where it has only waited so far, its place is kept for a while.
+        """
         work, queue = self.registry.live(sequence), self.runtime.settings.queue
         if work is not None and work.new.digest and not work.attempt:
-            depth = queue.max_internal_depth if work.item.lane is Lane.INTERNAL else queue.max_external_depth
+            depth = (
+                queue.max_internal_depth
+                if work.item.lane is Lane.INTERNAL
+                else queue.max_external_depth
+            )
             self._places.keep(work, self._clock.monotonic(), most=depth)
         self.cancel(sequence)
 
@@ -290,15 +387,21 @@ class LLMQueueWorker:
     # What the owner and the calendar say.
 
     def preempt_external(self) -> int:
-        """Ask every running external item that can be stopped unnoticed to yield now. Returns how many that is."""
+        """Ask every running external item that can be stopped unnoticed to yield now.
+
+        Returns how many that is.
+        """
         state = self.scheduler.state
         yielding = sum(interruptible(state, entry) for entry in state.running)
         self.post(inputs.PreemptRequested())
         return yielding
 
     def announce(self, task_type: str, at_wall_s: float, *, comes: bool = True) -> None:
-        """Expect an internal task at an instant (seconds since 1970-01-01 UTC), so that the GPU is free by then; or not any more."""
-        self._mode_read_at = float("-inf")  # a step of the clock until now moves what was announced before, not this
+        """Expect an internal task at an instant (seconds since 1970-01-01 UTC), so that the GPU is
+        free by then; or not any more.
+        """
+        # a step of the clock until now moves what was announced before, not this
+        self._mode_read_at = float("-inf")
         due_at = self._clock.monotonic() + at_wall_s - self._clock.wall()
         self.post(inputs.Scheduled(task_type=task_type, due_at=due_at, comes=comes))
 
@@ -311,10 +414,14 @@ class LLMQueueWorker:
     # What is going on.
 
     def get_status(self) -> dict[str, object]:
-        """The queue and the GPU in the shape of donna's LLM gateway page; see `hearth.queue.status`."""
+        """The queue and the GPU in the shape of donna's LLM gateway page; see
+        `hearth.queue.status`.
+        """
         now = self._clock.monotonic()
         wall_s = self._clock.wall() - now
-        shown = status.status(self.scheduler.state, self.tracker, self.forecaster.starts(now), now, wall_s)
+        shown = status.status(
+            self.scheduler.state, self.tracker, self.forecaster.starts(now), now, wall_s
+        )
         return shown | self._extra_status()
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
@@ -360,12 +467,17 @@ class LLMQueueWorker:
         self._timer = None if at is None else asyncio.get_running_loop().call_at(at, fire)
 
     async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
-        """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until `hurry`, then cut it off; `run` goes on."""
+        """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until
+        `hurry`, then cut it off; `run` goes on.
+        """
         self.doors.back_in_s = self.runtime.settings.server.shutdown_grace_s
         self.post(inputs.Switched(what="draining", on=True))
         entries = self.scheduler.state.entries
         found = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
-        self._end_all([work for entry, work in found if entry is None or entry.place == "waiting"], ShuttingDown)
+        self._end_all(
+            [work for entry, work in found if entry is None or entry.place == "waiting"],
+            ShuttingDown,
+        )
         await all_ended(self._executor.tasks, grace_s, hurry)
         self._end_all(self.registry.unanswered(self), ShuttingDown)
         await cancel_all(self._executor.tasks)

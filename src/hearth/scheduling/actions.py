@@ -1,4 +1,7 @@
-"""What the scheduler tells its shell to do, in the imperative. The outcome of each comes back as the next input."""
+"""What the scheduler tells its shell to do, in the imperative.
+
+The outcome of each comes back as the next input.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import Literal, TypeAlias
 from hearth.types import Band, Sequence, value
 
 SwapReason: TypeAlias = Literal["waiting", "overdue", "turn", "expected", "owner", "home", "reload"]
-"""Why a model is being loaded: the next item of a band needs it; an item has waited past `scheduling.max_swap_wait_s`; the last caller is
-likely to ask for it next; the owner has ordered it, or ordered out what is unloaded; back to the home model; it stopped answering."""
+"""Why a model is being loaded: the next item of a band needs it; an item has waited past
+`scheduling.max_swap_wait_s`; the last caller is likely to ask for it next; the owner has ordered
+it, or ordered out what is unloaded; back to the home model; it stopped answering.
+"""
 
 Refusal: TypeAlias = Literal[
     "load_failed",
@@ -21,8 +26,10 @@ Refusal: TypeAlias = Literal[
     "no_model",
     "expired",
 ]
-"""Why an accepted item is given up; `server_changed`: its model was installed on the model server before this one; `no_model`: it would
-run on any, and none is left; `expired`: it has waited longer than it may."""
+"""Why an accepted item is given up; `server_changed`: its model was installed on the model server
+before this one; `no_model`: it would run on any, and none is left; `expired`: it has waited longer
+than it may.
+"""
 
 
 @value
@@ -53,14 +60,18 @@ class Unload:
 
 @value
 class Cut:
-    """End the load of `model` that is under way; answer with `LoadCut` once nothing of it is left."""
+    """End the load of `model` that is under way; answer with `LoadCut` once nothing of it is
+    left.
+    """
 
     model: str
 
 
 @value
 class NoteTurn:
-    """Write down that external work for `model` has the memory for at most `turn_s`; None: that this is over."""
+    """Write down that external work for `model` has the memory for at most `turn_s`; None: that
+    this is over.
+    """
 
     model: str
     turn_s: float | None
@@ -68,7 +79,9 @@ class NoteTurn:
 
 @value
 class NoteHold:
-    """Write down that external work waits because `caller` is likely to come back to `model` within `hold_s`."""
+    """Write down that external work waits because `caller` is likely to come back to `model` within
+    `hold_s`.
+    """
 
     model: str
     caller: str
@@ -79,7 +92,8 @@ class NoteHold:
 class Stop:
     """Stop the attempt; answer with `Stopped`, or with its real ending, if that came first.
 
-    `preempt`: the item goes on later; `cut`: its caller has seen bytes and cannot be resumed, so it ends; `abort`: its caller is gone.
+    `preempt`: the item goes on later; `cut`: its caller has seen bytes and cannot be resumed, so it
+    ends; `abort`: its caller is gone.
     """
 
     sequence: Sequence
@@ -89,7 +103,9 @@ class Stop:
 
 @value
 class Requeue:
-    """Write down that the attempt is over and the item waits again: interrupted for the n-th time, or unseen by its caller (0)."""
+    """Write down that the attempt is over and the item waits again: interrupted for the n-th time,
+    or unseen by its caller (0).
+    """
 
     sequence: Sequence
     interrupts: int = 0
@@ -107,7 +123,9 @@ class Promote:
 
 @value
 class Hold:
-    """Write down that more urgent work waits for the item, whose stream could not go on after an interruption."""
+    """Write down that more urgent work waits for the item, whose stream could not go on after an
+    interruption.
+    """
 
     sequence: Sequence
 
@@ -127,4 +145,17 @@ class WakeAt:
     at: float | None
 
 
-Action = Dispatch | Load | Unload | Cut | NoteTurn | NoteHold | Stop | Requeue | Promote | Hold | Fail | WakeAt
+Action = (
+    Dispatch
+    | Load
+    | Unload
+    | Cut
+    | NoteTurn
+    | NoteHold
+    | Stop
+    | Requeue
+    | Promote
+    | Hold
+    | Fail
+    | WakeAt
+)

@@ -2,15 +2,15 @@
 
 `handle` takes one decision, always in this order, which both shells rely on:
 
-1. take the fact into the state (a late report about an attempt that is over is ignored; a fact that cannot change what was decided
-   before ends the decision here);
+1. take the fact into the state (a late report about an attempt that is over is ignored; a fact that
+   cannot change what was decided before ends the decision here);
 2. give up what has waited too long, raise what has waited long;
 3. stop what must yield, start the best item per free slot, swap where that is due (`placement`);
 4. go home when there is nothing else to do (`home`);
 5. re-arm the one timer. Each decision does, so a lost or early one cannot leave an item behind.
 
-`now` is the caller's instant on the monotonic clock and must not go back; a timer may run a hair early, so a shell reports `TimerFired`
-with `now = max(clock, due)`.
+`now` is the caller's instant on the monotonic clock and must not go back; a timer may run a hair
+early, so a shell reports `TimerFired` with `now = max(clock, due)`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 
 class Scheduler:
-    """Decides; see the module docstring. `state` is for reading (status, invariants), never for changing from outside."""
+    """Decides; see the module docstring.
+
+    `state` is for reading (status, invariants), never for changing from outside.
+    """
 
     def __init__(self, settings: SchedulerSettings) -> None:
         estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
@@ -49,7 +52,8 @@ class Scheduler:
         """Take one decision.
 
         Returns:
-            What to do, in the order in which it was decided. At most one `WakeAt`, at the end, where the timer changes.
+            What to do, in the order in which it was decided. At most one `WakeAt`, at the end,
+            where the timer changes.
         """
         state, kind = self.state, type(fact)
         actions = take_in(state, fact, now)
@@ -74,7 +78,9 @@ class Scheduler:
         return self._armed(actions, now)
 
     def _placed(self, now: float) -> list[Action]:
-        """What starts, stops and is swapped; where everything is at rest, what may be loaded meanwhile."""
+        """What starts, stops and is swapped; where everything is at rest, what may be loaded
+        meanwhile.
+        """
         state, placement = self.state, Placement(self.state, now)
         if state.at_rest:
             restore(state, placement, now)
@@ -83,8 +89,12 @@ class Scheduler:
             state.idle_since = None
         return placement.run()
 
-    def _due(self, heap: Deadlines, applies: Callable[[Entry, float], bool], now: float) -> Iterator[Entry]:
-        """The entries whose instant has come and still applies, in order; asks to be woken at the next."""
+    def _due(
+        self, heap: Deadlines, applies: Callable[[Entry, float], bool], now: float
+    ) -> Iterator[Entry]:
+        """The entries whose instant has come and still applies, in order; asks to be woken at the
+        next.
+        """
         while heap:
             at, sequence = heap[0]
             entry = self.state.entries.get(sequence)
@@ -97,9 +107,15 @@ class Scheduler:
                 yield entry
 
     def _raised(self, now: float) -> list[Action]:
-        """Internal items that have waited long enough for the next band, in the order in which their time came."""
+        """Internal items that have waited long enough for the next band, in the order in which
+        their time came.
+        """
         state, actions = self.state, list[Action]()
-        for entry in self._due(state.rising, lambda entry, at: entry.place == "waiting" and state.rises_at(entry) == at, now):
+        for entry in self._due(
+            state.rising,
+            lambda entry, at: entry.place == "waiting" and state.rises_at(entry) == at,
+            now,
+        ):
             state.waiting.remove(entry)
             entry.band = Band(entry.band - 1)
             state.waiting.add(entry)
@@ -109,7 +125,9 @@ class Scheduler:
         return actions
 
     def _expired(self, now: float) -> list[Action]:
-        """Items that have waited for their first start as long as they may; what was started once is not given up for its age."""
+        """Items that have waited for their first start as long as they may; what was started once
+        is not given up for its age.
+        """
         state, actions = self.state, list[Action]()
         for entry in self._due(state.expiries, lambda entry, _: not entry.attempts, now):
             actions += state.give_up([entry], "expired")
@@ -118,13 +136,16 @@ class Scheduler:
     def _stranded(self, down_since: float, now: float) -> list[Action]:
         """Items that have waited for a backend that is down for as long as they may.
 
-        One pass over the queue; the next is due when the first of those that stay runs out of patience (an arrival has more).
+        One pass over the queue; the next is due when the first of those that stay runs out of
+        patience (an arrival has more).
         """
         state, actions, due_at = self.state, list[Action](), self._stranded_check_at
         if due_at is None or due_at <= now:
             wait_s, waiting = state.settings.wait_when_down_s, state.waiting.all_entries()
             until = {entry: max(down_since, entry.item.arrived_at) + wait_s for entry in waiting}
-            actions = state.give_up([entry for entry, at in until.items() if at <= now], "backend_down")
+            actions = state.give_up(
+                [entry for entry, at in until.items() if at <= now], "backend_down"
+            )
             self._stranded_check_at = min((at for at in until.values() if at > now), default=None)
         if not len(state.waiting):
             self._stranded_check_at = None
@@ -133,9 +154,14 @@ class Scheduler:
         return actions
 
     def _homeless(self) -> list[Action]:
-        """Items for any model, where there is none any more and nothing would bring one. What is paused brings none, and waits on."""
+        """Items for any model, where there is none any more and nothing would bring one.
+
+        What is paused brings none, and waits on.
+        """
         state, paused = self.state, self.state.paused
-        entries = [entry for entry in state.waiting.entries(None) if not (paused and entry.external)]
+        entries = [
+            entry for entry in state.waiting.entries(None) if not (paused and entry.external)
+        ]
         able = state.waiting.count(Lane.INTERNAL) if paused else len(state.waiting)
         if state.wanted or len(entries) < able:
             return []

@@ -1,8 +1,10 @@
-"""What the scheduler has learned: speeds, lengths of answers, sizes of prompts, what a swap costs, and when callers come back.
+"""What the scheduler has learned: speeds, lengths of answers, sizes of prompts, what a swap costs,
+and when callers come back.
 
-All averages are exponential with alpha 0.3, as in llmux's switching efficiency report; a swap observation is capped at 60 s (or the
-target's own median, where that is more) so that one cold start does not spoil the average. The last gaps of a caller are kept as they
-were: their shape matters (many short and a few long ones), which no average shows.
+All averages are exponential with alpha 0.3, as in llmux's switching efficiency report; a swap
+observation is capped at 60 s (or the target's own median, where that is more) so that one cold
+start does not spoil the average. The last gaps of a caller are kept as they were: their shape
+matters (many short and a few long ones), which no average shows.
 """
 
 from __future__ import annotations
@@ -28,31 +30,47 @@ RUNS = 30  # runs over which the mean run time of a model is taken; a few would 
 LIKELY = 0.95
 ENOUGH_RUNS = 19  # of fewer, the longest is not yet what 95 % stay below
 EXPONENTIAL_STRETCH = 3.0  # so many times the mean, 95 % of exponential lengths stay below
-FEW_RUNS = 5  # fewer runs of a model than this say little of the next; so does a load that was never measured
-MIN_PROMPT_TOKENS = 64  # shorter prompts teach nothing of that: most of what is counted then is the model's own template
-FACTORS = (0.2, 5.0)  # a count outside this range of the guess says more about the guess (images, a cut prompt) than about the model
-UNBOUNDED_OUTPUT_TOKENS = 8192.0  # what an answer without a limit is taken to reach at least, when it is decided that it takes too long
+# fewer runs of a model than this say little of the next; so does a load that was never measured
+FEW_RUNS = 5
+# shorter prompts teach nothing of that: most of what is counted then is the model's own template
+MIN_PROMPT_TOKENS = 64
+# a count outside this range of the guess says more about the guess (images, a cut prompt) than
+# about the model
+FACTORS = (0.2, 5.0)
+# what an answer without a limit is taken to reach at least, when it is decided that it takes too
+# long
+UNBOUNDED_OUTPUT_TOKENS = 8192.0
 PESSIMISTIC_TOKENS_PER_S = 10.0
-"""Speed of a model that was never measured, for the same purpose: twice that of a large one split with the CPU, since the executor
-doubles the limit."""
-MAX_CALLERS = 4096  # output lengths are kept for this many (caller, model) pairs; the oldest pair goes first
+"""Speed of a model that was never measured, for the same purpose: twice that of a large one split
+with the CPU, since the executor doubles the limit.
+"""
+# output lengths are kept for this many (caller, model) pairs; the oldest pair goes first
+MAX_CALLERS = 4096
 KEPT_CALLERS = 1000  # of those, so many of the latest outlive a restart
-LEAST_REST = 0.1  # of an answer that is as long as such answers are, this share of their length is expected to be still to come
+# of an answer that is as long as such answers are, this share of their length is expected to be
+# still to come
+LEAST_REST = 0.1
 IDLE_ENDS = 32  # idle times that are remembered of each set of models in memory
-MAX_IDLE_SETS = 64  # sets of models of which they are remembered; the one that was not idle for longest goes first
+# sets of models of which they are remembered; the one that was not idle for longest goes first
+MAX_IDLE_SETS = 64
 GAPS = 32  # gaps that are remembered of each habit
 MAX_HABITS = 1024  # habits that are remembered; the one that was not seen for longest goes first
 STEPS = 8  # steps from one model to the next that are remembered of each caller and model
 RECENT = 4  # callers of a model that may be the next to come back to it
 FORMAT = 1
-MOST = 1e9  # nothing that was measured is larger (a restored value that is was never learned), and no answer gets as many tokens
+# nothing that was measured is larger (a restored value that is was never learned), and no answer
+# gets as many tokens
+MOST = 1e9
 
 K = TypeVar("K")
 V = TypeVar("V")
 Key = tuple[str, str, bool]  # (caller, model, the caller had other items open)
-Step = tuple[str, float]  # a caller with nothing else open asked for this model, so many seconds after its last answer
+# a caller with nothing else open asked for this model, so many seconds after its last answer
+Step = tuple[str, float]
 IdleEnd = tuple[float, float, str]
-"""(seconds that an idle time took, weight of the band that ended it, model that was asked for, "" for any)"""
+"""(seconds that an idle time took, weight of the band that ended it, model that was asked for, ""
+for any)
+"""
 
 
 def _blend(old: float | None, seen: float) -> float:
@@ -93,7 +111,9 @@ class Estimates:
         self._swap_s[origin, target] = _blend(self._swap_s.get((origin, target)), min(seconds, cap))
 
     def swap_s(self, origin: str, target: str) -> float:
-        """Expected seconds of a swap: this direction, else this target from anywhere, else the prior."""
+        """Expected seconds of a swap: this direction, else this target from anywhere, else the
+        prior.
+        """
         known = self._swap_s.get((origin, target))
         return known if known is not None else self._target_s.get(target, self.swap_prior_s)
 
@@ -105,7 +125,9 @@ class Estimates:
         """Seconds of the longest of the last swaps to a model, 0 where none was measured."""
         return max(self._recent_swaps_s.get(target, ()), default=0.0)
 
-    def learn_item(self, item: QueueItem, model: str, usage: Usage, run_s: float, expected_s: float) -> None:
+    def learn_item(
+        self, item: QueueItem, model: str, usage: Usage, run_s: float, expected_s: float
+    ) -> None:
         """Fold in one finished generation.
 
         Args:
@@ -122,14 +144,20 @@ class Estimates:
         self._runs[model] = (count, mean_s + (run_s - mean_s) / count)
         if usage.output_tokens:
             key = (item.caller, model)
-            self._output_tokens[key] = _blend(self._output_tokens.pop(key, None), usage.output_tokens)
+            self._output_tokens[key] = _blend(
+                self._output_tokens.pop(key, None), usage.output_tokens
+            )
             if len(self._output_tokens) > MAX_CALLERS:
                 del self._output_tokens[next(iter(self._output_tokens))]
             decode_s = usage.decode_s or run_s
             if decode_s > 0:
-                self._decode_tps[model] = _blend(self._decode_tps.get(model), usage.output_tokens / decode_s)
+                self._decode_tps[model] = _blend(
+                    self._decode_tps.get(model), usage.output_tokens / decode_s
+                )
         if usage.prompt_tokens and usage.prompt_s:
-            self._prompt_tps[model] = _blend(self._prompt_tps.get(model), usage.prompt_tokens / usage.prompt_s)
+            self._prompt_tps[model] = _blend(
+                self._prompt_tps.get(model), usage.prompt_tokens / usage.prompt_s
+            )
         if usage.prompt_tokens and item.prompt_tokens >= MIN_PROMPT_TOKENS:
             factor = usage.prompt_tokens / item.prompt_tokens
             if FACTORS[0] <= factor <= FACTORS[1]:
@@ -154,7 +182,9 @@ class Estimates:
             del self._idle_ends[next(iter(self._idle_ends))]
 
     def idle_ends(self, models: tuple[str, ...]) -> tuple[IdleEnd, ...]:
-        """What ended the last idle times that began with these models in memory, the latest last."""
+        """What ended the last idle times that began with these models in memory, the latest
+        last.
+        """
         return self._idle_ends.get(models, ())
 
     def prompt_tokens(self, item: QueueItem, model: str) -> float:
@@ -162,10 +192,13 @@ class Estimates:
         return item.prompt_tokens * self._prompt_factor.get(model, 1.0)
 
     def prompt_s(self, item: QueueItem, model: str) -> float:
-        return self.prompt_tokens(item, model) / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
+        return self.prompt_tokens(item, model) / self._prompt_tps.get(
+            model, PRIOR_PROMPT_TOKENS_PER_S
+        )
 
     def service_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
-        """Expected seconds from dispatch to end, the model being resident; of the answer, `kept_tokens` are read and not written again.
+        """Expected seconds from dispatch to end, the model being resident; of the answer,
+        `kept_tokens` are read and not written again.
 
         A model whose answers tell no tokens is expected to take what it took before.
         """
@@ -183,7 +216,9 @@ class Estimates:
         return prompt_s + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
 
     def longest_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
-        """Seconds within which 95 % of such answers end, from dispatch; nothing beyond the answer's own limit."""
+        """Seconds within which 95 % of such answers end, from dispatch; nothing beyond the answer's
+        own limit.
+        """
         expected_s = self.service_s(item, model, kept_tokens)
         longest_s = expected_s * self._stretch(model)
         if item.max_tokens is None or (model not in self._decode_tps and model in self._runs):
@@ -191,7 +226,8 @@ class Estimates:
         return max(expected_s, min(longest_s, self._up_to_s(item, model, item.max_tokens)))
 
     def _stretch(self, model: str) -> float:
-        """How many times what was expected 95 % of the last answers took at most, and at least once.
+        """How many times what was expected 95 % of the last answers took at most, and at least
+        once.
 
         As many as of lengths that are exponential, or more, until enough were seen to tell.
         """
@@ -205,29 +241,43 @@ class Estimates:
         return self.prompt_s(item, model) + min(output_tokens, MOST) / decode_tps
 
     def limit_s(self, item: QueueItem, model: str, context_tokens: int = 0) -> float:
-        """The most seconds that a healthy answer can be expected to take: its output limit at the model's learned speed.
+        """The most seconds that a healthy answer can be expected to take: its output limit at the
+        model's learned speed.
 
         Without a limit of its own an answer can fill the context of the model.
         """
         output = 0.0
         if item.kind == "generate":
-            output = max(UNBOUNDED_OUTPUT_TOKENS, context_tokens) if item.max_tokens is None else min(item.max_tokens, MOST)
-        return self.prompt_s(item, model) + output / self._decode_tps.get(model, PESSIMISTIC_TOKENS_PER_S)
+            output = (
+                max(UNBOUNDED_OUTPUT_TOKENS, context_tokens)
+                if item.max_tokens is None
+                else min(item.max_tokens, MOST)
+            )
+        return self.prompt_s(item, model) + output / self._decode_tps.get(
+            model, PESSIMISTIC_TOKENS_PER_S
+        )
 
     def export(self) -> dict[str, object]:
         """What was learned, as values that JSON can hold. Reads only."""
         latest = islice(reversed(self._output_tokens.items()), KEPT_CALLERS)
         return {
             "format": FORMAT,
-            "swap_s": [[origin, target, seconds] for (origin, target), seconds in self._swap_s.items()],
+            "swap_s": [
+                [origin, target, seconds] for (origin, target), seconds in self._swap_s.items()
+            ],
             "target_s": dict(self._target_s),
-            "recent_swaps_s": {target: list(seconds) for target, seconds in self._recent_swaps_s.items()},
+            "recent_swaps_s": {
+                target: list(seconds) for target, seconds in self._recent_swaps_s.items()
+            },
             "decode_tps": dict(self._decode_tps),
             "prompt_tps": dict(self._prompt_tps),
             "prompt_factor": dict(self._prompt_factor),
             "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
             "stretches": {model: list(seen) for model, seen in self._stretches.items()},
-            "idle_ends": [[list(models), [list(end) for end in ends]] for models, ends in self._idle_ends.items()],
+            "idle_ends": [
+                [list(models), [list(end) for end in ends]]
+                for models, ends in self._idle_ends.items()
+            ],
             "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
         }
 
@@ -238,24 +288,44 @@ class Estimates:
                 learned.clear()
 
     def restore(self, document: Mapping[str, Any]) -> None:
-        """Take over what an earlier process exported; another format, or one field that is not as `export` writes it, teaches nothing."""
+        """Take over what an earlier process exported; another format, or one field that is not as
+        `export` writes it, teaches nothing.
+        """
         if document.get("format") != FORMAT:
             return
         try:
             learned: dict[str, dict[Any, Any]] = {
-                f"_{name}": _measured(document.get(name, {}).items()) for name in ("target_s", "decode_tps", "prompt_tps", "prompt_factor")
+                f"_{name}": _measured(document.get(name, {}).items())
+                for name in ("target_s", "decode_tps", "prompt_tps", "prompt_factor")
             }
-            learned["_swap_s"] = _measured(((origin, target), seconds) for origin, target, seconds in document.get("swap_s", ()))
-            outputs = _measured(((caller, model), tokens) for caller, model, tokens in document.get("output_tokens", ()))
+            learned["_swap_s"] = _measured(
+                ((origin, target), seconds)
+                for origin, target, seconds in document.get("swap_s", ())
+            )
+            outputs = _measured(
+                ((caller, model), tokens)
+                for caller, model, tokens in document.get("output_tokens", ())
+            )
             learned["_output_tokens"] = dict(islice(outputs.items(), MAX_CALLERS))
-            learned["_runs"] = {model: (RUNS, mean_s) for model, mean_s in _measured(document.get("run_s", {}).items()).items()}
+            learned["_runs"] = {
+                model: (RUNS, mean_s)
+                for model, mean_s in _measured(document.get("run_s", {}).items()).items()
+            }
             recent = document.get("recent_swaps_s", {}).items()
-            learned["_recent_swaps_s"] = {target: tuple(map(float, swaps))[-SWAP_MEMORY:] for target, swaps in recent}
+            learned["_recent_swaps_s"] = {
+                target: tuple(map(float, swaps))[-SWAP_MEMORY:] for target, swaps in recent
+            }
             stretches = document.get("stretches", {}).items()
-            learned["_stretches"] = {model: tuple(float(each) for each in seen if 0 < each <= MOST)[-RUNS:] for model, seen in stretches}
+            learned["_stretches"] = {
+                model: tuple(float(each) for each in seen if 0 < each <= MOST)[-RUNS:]
+                for model, seen in stretches
+            }
             ends = document.get("idle_ends", ())
             learned["_idle_ends"] = {
-                tuple(models): tuple((float(gap_s), float(weight), str(model)) for gap_s, weight, model in found[-IDLE_ENDS:])
+                tuple(models): tuple(
+                    (float(gap_s), float(weight), str(model))
+                    for gap_s, weight, model in found[-IDLE_ENDS:]
+                )
                 for models, found in ends[-MAX_IDLE_SETS:]
             }
         except (AttributeError, TypeError, ValueError, OverflowError):
@@ -265,13 +335,18 @@ class Estimates:
 
 
 def _measured(found: Iterable[tuple[K, float]]) -> dict[K, float]:
-    """Without what cannot have been measured: nothing, less than nothing, or more than all of this world."""
+    """Without what cannot have been measured: nothing, less than nothing, or more than all of this
+    world.
+    """
     return {key: float(value) for key, value in found if 0 < value <= MOST}
 
 
 @dataclass(slots=True, eq=False)
 class Habit:
-    """When a caller comes back to a model. `since` is its last end there; `waits`: it had other items open then."""
+    """When a caller comes back to a model.
+
+    `since` is its last end there; `waits`: it had other items open then.
+    """
 
     caller: str
     since: float
@@ -285,16 +360,21 @@ class Habit:
 
 
 class Arrivals:
-    """When work comes, changed by the scheduler alone. `open_callers`: of each item that was accepted already.
+    """When work comes, changed by the scheduler alone. `open_callers`: of each item that was
+    accepted already.
 
-    A gap runs from the end of a caller's item to the caller's next item for that model, and is noted only if nobody else used the model in
-    between: that is the situation in which it is asked for. What a caller has still open with us makes a difference, since it may be
-    waiting for that; so its gaps are kept apart for both cases. Of each caller it is also learned which model it asks for after which.
-    An internal caller comes back whatever others do meanwhile, so its gaps are noted by themselves.
+    A gap runs from the end of a caller's item to the caller's next item for that model, and is
+    noted only if nobody else used the model in between: that is the situation in which it is asked
+    for. What a caller has still open with us makes a difference, since it may be waiting for that;
+    so its gaps are kept apart for both cases. Of each caller it is also learned which model it asks
+    for after which. An internal caller comes back whatever others do meanwhile, so its gaps are
+    noted by themselves.
     """
 
     def __init__(self, *, learns: bool = True, open_callers: Iterable[str] = ()) -> None:
-        self.learns = learns  # facts are reported here: not where the policy reads nothing of it, as that is a fourth of all the work
+        # facts are reported here: not where the policy reads nothing of it, as that is a fourth of
+        # all the work
+        self.learns = learns
         self._habits: dict[Key, Habit] = {}
         self._recent: dict[str, list[Key]] = {}
         self._answered: dict[str, tuple[str, float]] = {}
@@ -367,7 +447,11 @@ class Arrivals:
 
     def habits(self, model: str) -> list[Habit]:
         """The habits of those who used a model last, the latest first."""
-        return [habit for key in self._recent.get(model, ()) if (habit := self._habits.get(key)) is not None]
+        return [
+            habit
+            for key in self._recent.get(model, ())
+            if (habit := self._habits.get(key)) is not None
+        ]
 
 
 def _note_last(known: dict[K, V], key: K, value: V) -> None:

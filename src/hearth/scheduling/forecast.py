@@ -1,7 +1,9 @@
-"""When will what waits be started? The real scheduler, run forward on a copy with the learned estimates.
+"""When will what waits be started? The real scheduler, run forward on a copy with the learned
+estimates.
 
-So an estimate knows everything that the decisions know: bands, affinity, swaps, preemption, drains. Only what nobody can know is left out:
-future arrivals, callers who leave, and how long this very answer will get. Reads a state, never changes it.
+So an estimate knows everything that the decisions know: bands, affinity, swaps, preemption, drains.
+Only what nobody can know is left out: future arrivals, callers who leave, and how long this very
+answer will get. Reads a state, never changes it.
 """
 
 from __future__ import annotations
@@ -22,11 +24,17 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Lane, QueueItem, Sequence, Usage
 
-HORIZON_ITEMS = 100  # so many waiting items are run forward (2 to 5 ms); what stands behind them is reckoned from their mean pace
+# so many waiting items are run forward (2 to 5 ms); what stands behind them is reckoned from their
+# mean pace
+HORIZON_ITEMS = 100
 MAX_DECISIONS = 108
-"""A policy that swaps for each item needs more decisions than this for so many: then fewer are run forward."""
+"""A policy that swaps for each item needs more decisions than this for so many: then fewer are run
+forward.
+"""
 MAX_WORK = 4_000
-"""The same where each decision has many models to choose from, in candidates that are compared (a thousand take 1 to 2 ms)."""
+"""The same where each decision has many models to choose from, in candidates that are compared (a
+thousand take 1 to 2 ms).
+"""
 DECISION_WORK = 20  # what a decision costs beside its candidates
 
 
@@ -34,7 +42,8 @@ DECISION_WORK = 20  # what a decision costs beside its candidates
 class Forecast:
     """What was found, and at what cost."""
 
-    # seconds until each of the first waiting items is started, and the newcomer, by sequence; empty while nothing answers or starts
+    # seconds until each of the first waiting items is started, and the newcomer, by sequence; empty
+    # while nothing answers or starts
     starts: dict[Sequence, float] = field(default_factory=dict)
     decisions: int = 0
     work: int = 0  # candidates compared, `DECISION_WORK` for each decision included
@@ -51,7 +60,10 @@ def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> For
     found = shadow.run()
     if newcomer is not None:
         starts = found.starts
-        starts.setdefault(newcomer.sequence, max(starts.values(), default=0.0) * max(1.0, ahead / max(1, len(starts))))
+        starts.setdefault(
+            newcomer.sequence,
+            max(starts.values(), default=0.0) * max(1.0, ahead / max(1, len(starts))),
+        )
     return found
 
 
@@ -66,7 +78,9 @@ def remaining_s(began_at: float, expected_s: float, now: float) -> float:
 
 
 def _load_s(estimates: Estimates, swap: Swap, model: str) -> float:
-    """Expected seconds of the load that a swap ends with, at least half the swap whatever the unload took."""
+    """Expected seconds of the load that a swap ends with, at least half the swap whatever the
+    unload took.
+    """
     swap_s = estimates.swap_s(swap.origin, model)
     return max(swap_s - swap.cleared_s, swap_s / 2)
 
@@ -90,7 +104,9 @@ _AS_THEY_ARE = (
 
 
 class _Shadow:
-    """A second scheduler in the same situation, and a world in which everything takes as long as expected."""
+    """A second scheduler in the same situation, and a world in which everything takes as long as
+    expected.
+    """
 
     def __init__(self, state: State, waiting: list[Entry], now: float) -> None:
         self._brain = Scheduler(state.settings)
@@ -104,11 +120,17 @@ class _Shadow:
         for name in _AS_THEY_ARE:
             setattr(mine, name, getattr(state, name))
         mine.turn = None if state.turn is None else replace(state.turn)
-        mine.ordered, mine.not_before, mine.rounds = dict(state.ordered), dict(state.not_before), dict(state.rounds)
+        mine.ordered, mine.not_before, mine.rounds = (
+            dict(state.ordered),
+            dict(state.not_before),
+            dict(state.rounds),
+        )
         mine.estimates, mine.arrivals = state.estimates.unlearning(), copy(state.arrivals)
         mine.arrivals.learns = False  # nothing, from what is made up
         mine.residency = state.residency.copied(mine.estimates)
-        mine.residency.residents = {model: self._copied(resident) for model, resident in state.residency.residents.items()}
+        mine.residency.residents = {
+            model: self._copied(resident) for model, resident in state.residency.residents.items()
+        }
         for entry in waiting:
             twin = mine.entries[entry.item.sequence] = replace(entry)
             mine.waiting.add(twin)
@@ -118,7 +140,10 @@ class _Shadow:
         self.report(inputs.TimerFired(), now)
 
     def _copied(self, resident: Resident) -> Resident:
-        now, running = self._began_at, {sequence: replace(entry) for sequence, entry in resident.running.items()}
+        now, running = (
+            self._began_at,
+            {sequence: replace(entry) for sequence, entry in resident.running.items()},
+        )
         for entry in running.values():
             self._brain.state.entries[entry.item.sequence] = entry
             if entry.place == "stopping":
@@ -148,7 +173,9 @@ class _Shadow:
 
     def run(self) -> Forecast:
         """Go on until all has started, or as far as the work allows."""
-        while self._open and self._due and self._decisions < MAX_DECISIONS and self._work < MAX_WORK:
+        while (
+            self._open and self._due and self._decisions < MAX_DECISIONS and self._work < MAX_WORK
+        ):
             at, _, fact = heapq.heappop(self._due)
             self.report(fact, at)
         return Forecast(self._starts, self._decisions, self._work)
@@ -179,23 +206,30 @@ class _Shadow:
                 pass
 
     def _at_end(self, entry: Entry, at: float) -> None:
-        self._at(at, inputs.Finished(sequence=entry.item.sequence, attempt=entry.attempts, usage=Usage()))
+        self._at(
+            at, inputs.Finished(sequence=entry.item.sequence, attempt=entry.attempts, usage=Usage())
+        )
 
     def _at(self, at: float, fact: Input) -> None:
         heapq.heappush(self._due, (at, next(self._order), fact))
 
 
 def is_rough(state: State, newcomer: str | None = None) -> bool:
-    """Do estimated waits rest on guesses: on a model that was hardly ever run, or on a load that was never measured?
+    """Do estimated waits rest on guesses: on a model that was hardly ever run, or on a load that
+    was never measured?
 
-    Such estimates are about twice as far off as others. `newcomer` is the model of an item that the state has not seen yet.
+    Such estimates are about twice as far off as others. `newcomer` is the model of an item that the
+    state has not seen yet.
     """
     residents, estimates = state.residency.residents, state.estimates
     waited_for = state.waiting.models()
     busy = [resident.model for resident in residents.values() if resident.running]
     if not all(model is None or estimates.knows_runs(model) for model in (*waited_for, *busy)):
         return True
-    return not all(model is None or model in residents or estimates.knows_load(model) for model in (*waited_for, newcomer))
+    return not all(
+        model is None or model in residents or estimates.knows_load(model)
+        for model in (*waited_for, newcomer)
+    )
 
 
 def is_paused(state: State, lane: Lane) -> bool:
@@ -205,11 +239,18 @@ def is_paused(state: State, lane: Lane) -> bool:
 
 def slot_is_free(state: State, item: QueueItem) -> bool:
     """Would this item be started at once, with nobody before it?"""
-    if len(state.waiting) or item.model is None or state.starts_nothing or is_paused(state, item.lane):
+    if (
+        len(state.waiting)
+        or item.model is None
+        or state.starts_nothing
+        or is_paused(state, item.lane)
+    ):
         return False
     if item.lane is Lane.EXTERNAL and any(state.near_tasks(item.arrived_at)):
         return False
     resident = state.residency.ready(item.model)
-    if resident is None or (resident.running and budget_tokens(state.settings.scheduling.packing) is not None):
+    if resident is None or (
+        resident.running and budget_tokens(state.settings.scheduling.packing) is not None
+    ):
         return False
     return resident.free_slots > 0

@@ -1,8 +1,9 @@
 """Facts that the shells report to the scheduler, in the past tense.
 
-For every dispatched attempt the shell reports exactly one of `Finished`, `Failed` or `Stopped`: whichever way the attempt really ended.
-That single report is what decides between completion and preemption when both happen in the same tick. Reports for an attempt that is
-not the item's current one are ignored.
+For every dispatched attempt the shell reports exactly one of `Finished`, `Failed` or `Stopped`:
+whichever way the attempt really ended. That single report is what decides between completion and
+preemption when both happen in the same tick. Reports for an attempt that is not the item's current
+one are ignored.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
 
 Fault: TypeAlias = Literal["backend_gone", "runner_died", "first_byte_timeout", "fatal"]
-"""Why an attempt ended without an answer: the connection failed or ended early, which is resent once if nothing was forwarded; the process
-of the model has ended, after which it is loaded again where the stream goes on; no first byte came, after which it is loaded again, too; or
-resending cannot help."""
+"""Why an attempt ended without an answer: the connection failed or ended early, which is resent
+once if nothing was forwarded; the process of the model has ended, after which it is loaded again
+where the stream goes on; no first byte came, after which it is loaded again, too; or resending
+cannot help.
+"""
 
 
 class Input:
@@ -57,7 +60,9 @@ class FirstByte(OfAttempt):
 
 @value
 class Unresumable(OfAttempt):
-    """The item's stream cannot be resumed any more: more has been sent than is kept, or it is in a state from which nothing goes on."""
+    """The item's stream cannot be resumed any more: more has been sent than is kept, or it is in a
+    state from which nothing goes on.
+    """
 
 
 @value
@@ -72,7 +77,8 @@ class Failed(OfAttempt):
     """The attempt ended by itself without a whole answer."""
 
     fault: Fault
-    # of a stream whose caller has seen bytes and that can go on: the tokens that its next attempt only reads
+    # of a stream whose caller has seen bytes and that can go on: the tokens that its next attempt
+    # only reads
     kept_tokens: int | None = None
 
 
@@ -80,12 +86,16 @@ class Failed(OfAttempt):
 class Stopped(OfAttempt):
     """The attempt was stopped because a `Stop` asked for it; its connection is closed."""
 
-    kept_tokens: int = 0  # of its answer, which its next attempt does not write again but only reads; 0 where it starts over
+    # of its answer, which its next attempt does not write again but only reads; 0 where it starts
+    # over
+    kept_tokens: int = 0
 
 
 @value
 class Cancelled(Input):
-    """Callers left or cancelled these items, in whatever state each was: one decision for all, so that none is made room for in between."""
+    """Callers left or cancelled these items, in whatever state each was: one decision for all, so
+    that none is made room for in between.
+    """
 
     sequences: tuple[Sequence, ...]
 
@@ -124,7 +134,9 @@ class UnloadFailed(Input):
 
 @value
 class LoadCut(Input):
-    """The load that was to be cut is over and nothing of it is left; not `clean`: it was not gone in time, or came into memory."""
+    """The load that was to be cut is over and nothing of it is left; not `clean`: it was not gone
+    in time, or came into memory.
+    """
 
     model: str
     clean: bool = True
@@ -132,7 +144,9 @@ class LoadCut(Input):
 
 @value
 class Drifted(Input):
-    """Somebody else has changed what is in memory: one fact, since a decision between its parts would see memory that never was."""
+    """Somebody else has changed what is in memory: one fact, since a decision between its parts
+    would see memory that never was.
+    """
 
     appeared: tuple[Loaded, ...]
     vanished: tuple[Unloaded, ...]
@@ -140,7 +154,9 @@ class Drifted(Input):
 
 @value
 class GpuSampled(Input):
-    """What the GPU says of its memory: all that there is for models, None where unknown, and what other programs hold of it."""
+    """What the GPU says of its memory: all that there is for models, None where unknown, and what
+    other programs hold of it.
+    """
 
     capacity_mib: float | None
     foreign_mib: float = 0.0
@@ -155,7 +171,9 @@ class BackendState(Input):
 
 @value
 class Scheduled(Input):
-    """An internal task was announced for the instant `due_at`; without `comes`, it was, and does not come after all."""
+    """An internal task was announced for the instant `due_at`; without `comes`, it was, and does
+    not come after all.
+    """
 
     task_type: str
     due_at: float
@@ -164,15 +182,19 @@ class Scheduled(Input):
 
 @value
 class ClockStepped(Input):
-    """The calendar has gone `ahead_s` seconds ahead of the clock that instants are told by (negative: it was set back)."""
+    """The calendar has gone `ahead_s` seconds ahead of the clock that instants are told by
+    (negative: it was set back).
+    """
 
     ahead_s: float
 
 
 @value
 class Switched(Input):
-    """A switch of the scheduler is on or off from now: active hours, the owner's pause of external work; the drain of a stop, or of a
-    change of the model server (`handing_over`), in which nothing starts and what runs may end."""
+    """A switch of the scheduler is on or off from now: active hours, the owner's pause of external
+    work; the drain of a stop, or of a change of the model server (`handing_over`), in which nothing
+    starts and what runs may end.
+    """
 
     what: Literal["active", "paused", "draining", "handing_over"]
     on: bool
@@ -187,12 +209,17 @@ class ServerReplaced(Input):
 
 @value
 class PreemptRequested(Input):
-    """The owner asked for the running external items to yield now. Protected and started streams go on."""
+    """The owner asked for the running external items to yield now.
+
+    Protected and started streams go on.
+    """
 
 
 @value
 class ModelPinned(Input):
-    """The owner named the model to come back to, which no external item's swap may evict; None: there is none any more."""
+    """The owner named the model to come back to, which no external item's swap may evict; None:
+    there is none any more.
+    """
 
     model: str | None
 
@@ -207,7 +234,9 @@ class ModelOrdered(Input):
 
 @value
 class ModelsListed(Input):
-    """What the model server has on its disk, in lower case: nothing is unloaded for any other model."""
+    """What the model server has on its disk, in lower case: nothing is unloaded for any other
+    model.
+    """
 
     names: frozenset[str]
 

@@ -1,25 +1,31 @@
 """Who starts now and which model is swapped in: one pass over the bands, most urgent first.
 
 1. A band first uses free slots of resident models, in the order its policy chooses.
-2. What it cannot place it reserves: a resident it is waiting for may not be evicted for anything less urgent (`claimed`), and a
-   resident that must make room for it takes no more work (`evicting`).
-3. One swap at a time. It begins when everything that must go is idle: unload, then (in the decision that sees the memory clear) load.
-   Memory that was cleared for the waiters of a model is theirs, unless a more urgent band needs it: else what was just unloaded could
-   come back at once.
-4. A model that was just loaded serves a waiter before a swap of equal or lower rank may take it away; one of any rank, where an external
-   item has lost it, or been interrupted, `max_interrupt_count` times. Else work that comes more often than a swap takes would have the
+2. What it cannot place it reserves: a resident it is waiting for may not be evicted for anything
+   less urgent (`claimed`), and a resident that must make room for it takes no more work
+   (`evicting`).
+3. One swap at a time. It begins when everything that must go is idle: unload, then (in the decision
+   that sees the memory clear) load. Memory that was cleared for the waiters of a model is theirs,
+   unless a more urgent band needs it: else what was just unloaded could come back at once.
+4. A model that was just loaded serves a waiter before a swap of equal or lower rank may take it
+   away; one of any rank, where an external item has lost it, or been interrupted,
+   `max_interrupt_count` times. Else work that comes more often than a swap takes would have the
    model loaded again and again for nobody.
-5. A waiting item that is older than `max_swap_wait_s` may force a swap, but only once the resident model has served
-   `residency_factor` times what the swap costs: a bare age limit would turn overload into nothing but swapping.
-6. The pinned model is reserved before any external band; while the owner has external work paused, these bands are left out. The owner's
-   own loads and unloads come last.
+5. A waiting item that is older than `max_swap_wait_s` may force a swap, but only once the resident
+   model has served `residency_factor` times what the swap costs: a bare age limit would turn
+   overload into nothing but swapping.
+6. The pinned model is reserved before any external band; while the owner has external work paused,
+   these bands are left out. The owner's own loads and unloads come last.
 
-Into the free slots of a model go rounds of its line, as in roseinfer's prefill admission packing: a model that serves several requests at
-once reads the prompts of those that come together, so one long prompt keeps everybody's first byte waiting. A round is so many prompt
-tokens (`packing.prefill_max_tokens`) of one band; the next begins when the prompts of those of its own or a more urgent band are read: the
-first byte has come, or as much time has passed as reading takes. `fifo` takes a round from the head of the line. `pack` looks at the first
-`lookahead` items and takes the smallest prompts first, as many as fit, while more than one slot is free; every `force_fifo_every`-th round
-goes in order, so that a large prompt is not passed for ever. Chosen items start in the order of the line.
+Into the free slots of a model go rounds of its line, as in roseinfer's prefill admission packing: a
+model that serves several requests at once reads the prompts of those that come together, so one
+long prompt keeps everybody's first byte waiting. A round is so many prompt tokens
+(`packing.prefill_max_tokens`) of one band; the next begins when the prompts of those of its own or
+a more urgent band are read: the first byte has come, or as much time has passed as reading takes.
+`fifo` takes a round from the head of the line. `pack` looks at the first `lookahead` items and
+takes the smallest prompts first, as many as fit, while more than one slot is free; every
+`force_fifo_every`-th round goes in order, so that a large prompt is not passed for ever. Chosen
+items start in the order of the line.
 """
 
 from __future__ import annotations
@@ -29,7 +35,16 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from hearth.scheduling import sharing
-from hearth.scheduling.actions import Action, Cut, Dispatch, Load, NoteHold, NoteTurn, SwapReason, Unload
+from hearth.scheduling.actions import (
+    Action,
+    Cut,
+    Dispatch,
+    Load,
+    NoteHold,
+    NoteTurn,
+    SwapReason,
+    Unload,
+)
 from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Evictions, Resident
@@ -40,10 +55,13 @@ from hearth.types import Band
 if TYPE_CHECKING:
     from hearth.config.settings import PackingSettings
 
-_INTERRUPTED = Band.INTERRUPTED  # looked up once: in Python 3.11 that takes as long as calling a function
+# looked up once: in Python 3.11 that takes as long as calling a function
+_INTERRUPTED = Band.INTERRUPTED
 
-PASSED = 100  # so many of a line that are held back for an announced task may be passed by a short one
-PACK_TOKENS = 2048  # a round of `pack` where the owner sets none: what a card reads in about a second
+# so many of a line that are held back for an announced task may be passed by a short one
+PASSED = 100
+# a round of `pack` where the owner sets none: what a card reads in about a second
+PACK_TOKENS = 2048
 
 Lines = Mapping[str | None, list[Entry]]
 
@@ -78,8 +96,10 @@ class Placement:
         self._room_wanted = False
         self._actions: list[Action] = []
         self._unsettled: list[Resident] = []
-        self._candidates: Candidates | None = None  # of the band that is being served; None once what they rest on has changed
-        self._evictions: Evictions | None = None  # while these are claimed; None once that or a resident has changed
+        # of the band that is being served; None once what they rest on has changed
+        self._candidates: Candidates | None = None
+        # while these are claimed; None once that or a resident has changed
+        self._evictions: Evictions | None = None
         self._hold_now: ModelHold | None = None
         self._least_mib: float | None = None  # see `_may_come`
 
@@ -88,7 +108,9 @@ class Placement:
         state = self._state
         if state.cleared_for is not None and not state.waits_for(state.cleared_for[0]):
             state.cleared_for = None
-        self._unsettled = [resident for resident in self._residents.values() if not resident.settled]
+        self._unsettled = [
+            resident for resident in self._residents.values() if not resident.settled
+        ]
         pinned = state.pinned
         if state.priced:
             self._take_turn()
@@ -107,7 +129,9 @@ class Placement:
         return self._actions
 
     def _take_turn(self) -> None:
-        """In a turn of external work, its model goes before everything else (rules 2 and 3 of `sharing`)."""
+        """In a turn of external work, its model goes before everything else (rules 2 and 3 of
+        `sharing`).
+        """
         state, before = self._state, self._state.turn
         turn = sharing.take_turns(state, self._now)
         if turn is not before:
@@ -118,15 +142,22 @@ class Placement:
             return
         if state.pinned is not None:
             self._claim(state.pinned)
-        waiting = next((entry for entry in state.waiting.entries(turn.model) if entry.external), None)
+        waiting = next(
+            (entry for entry in state.waiting.entries(turn.model) if entry.external), None
+        )
         if turn.model in self._residents:
             self._claim(turn.model)
         elif waiting is not None:
             self.make_room(turn.model, "turn", waiting)
 
     def make_room(self, model: str, why: SwapReason, waiter: Entry | None = None) -> None:
-        """Bring a model in, or get closer to it: nothing happens while another swap is under way or its turn has not come."""
-        residency, task_type = self._state.residency, None if waiter is None else waiter.item.task_type
+        """Bring a model in, or get closer to it: nothing happens while another swap is under way or
+        its turn has not come.
+        """
+        residency, task_type = (
+            self._state.residency,
+            None if waiter is None else waiter.item.task_type,
+        )
         evict = None if self._room_wanted else self._found_evictions.find(model, task_type)
         if evict is None or self._left_alone(model):
             return
@@ -147,7 +178,9 @@ class Placement:
             self._cut(residency.loading or "")
 
     def _cut(self, model: str) -> None:
-        """End the load under way, which only external work has asked for; never twice in a row for the same request."""
+        """End the load under way, which only external work has asked for; never twice in a row for
+        the same request.
+        """
         state, swap = self._state, self._state.residency.swap
         waiting = [*state.waiting.entries(model), *state.waiting.entries(None)]
         if not state.can_cut or swap is None or swap.why == "owner":
@@ -173,7 +206,9 @@ class Placement:
         self._actions += [Unload(model=name, why=why) for name in evict]
 
     def _unload_suspects(self) -> None:
-        suspects = [each.model for each in self._residents.values() if each.suspect and not each.running]
+        suspects = [
+            each.model for each in self._residents.values() if each.suspect and not each.running
+        ]
         if not suspects or self._state.residency.swap is not None:
             return
         if idle := tuple(model for model in suspects if not self._left_alone(model)):
@@ -185,7 +220,11 @@ class Placement:
         for model in state.unwanted:
             if model not in self._residents or state.waits_for(model) or state.runs_on(model):
                 state.settle(model)
-        idle = tuple(model for model in state.unwanted if state.is_there(model) and not self._left_alone(model))
+        idle = tuple(
+            model
+            for model in state.unwanted
+            if state.is_there(model) and not self._left_alone(model)
+        )
         if idle and state.residency.swap is None and state.cleared_for is None:
             self._unload(idle[0], idle, "owner")
             for model in idle:
@@ -212,28 +251,39 @@ class Placement:
         if self._room_wanted:
             return False
         if self._least_mib is None:
-            self._least_mib = self._state.residency.least_mib(chain.from_iterable(self._state.waiting.lines))
+            self._least_mib = self._state.residency.least_mib(
+                chain.from_iterable(self._state.waiting.lines)
+            )
         return self._state.residency.could_come(self._least_mib, keep)
 
     def _is_saturated(self) -> bool:
-        """Is every slot taken, so that no external item can be served, evict a resident, or come beside it?"""
+        """Is every slot taken, so that no external item can be served, evict a resident, or come
+        beside it?
+        """
         for resident in self._residents.values():
             if not resident.running or resident.free_slots > 0:
                 return False
         return bool(self._residents) and not self._may_come(self._residents.keys())
 
     def _serve_band(self, band: Band, lines: Lines) -> None:
-        """Serve line by line, until each is empty or has to wait. Once no swap can begin, only what is in memory is looked at."""
+        """Serve line by line, until each is empty or has to wait.
+
+        Once no swap can begin, only what is in memory is looked at.
+        """
         for resident in self._unsettled:
             if not resident.settled and resident.phase == "ready":
                 best = self._state.waiting.best_band(resident.model)
-                if best is not None and (best <= band or (best in EXTERNAL_BANDS and self._insists(resident.model))):
+                if best is not None and (
+                    best <= band or (best in EXTERNAL_BANDS and self._insists(resident.model))
+                ):
                     self._claim(resident.model)
         models, self._candidates = list(lines), None
         while models := self._servable(band, models):
             candidates = self._candidates
             if candidates is None:
-                candidates = self._candidates = self._heads(band, [lines[model] for model in models])
+                candidates = self._candidates = self._heads(
+                    band, [lines[model] for model in models]
+                )
                 models = [each.entry.item.model for each in candidates]
             chosen, why = self._choose(band, candidates) if models else (None, "waiting")
             if self._candidates is not candidates:
@@ -247,7 +297,9 @@ class Placement:
                     self._candidates.remove(chosen)
 
     def _servable(self, band: Band, models: list[str | None]) -> list[str | None]:
-        """The models of those lines of a band that may be served now: where no swap can begin, of what is in memory."""
+        """The models of those lines of a band that may be served now: where no swap can begin, of
+        what is in memory.
+        """
         if band in EXTERNAL_BANDS and self._is_saturated():
             return []
         if self._candidates is not None or self._may_come(self._claimed):
@@ -257,15 +309,23 @@ class Placement:
     def _heads(self, band: Band, lines: list[list[Entry]]) -> Candidates:
         """The first of each line that may start."""
         evictions, found = self._found_evictions, Candidates([], [])
-        heads = self._not_held(lines) if self._state.announced and band in EXTERNAL_BANDS else [line[0] for line in lines]
+        heads = (
+            self._not_held(lines)
+            if self._state.announced and band in EXTERNAL_BANDS
+            else [line[0] for line in lines]
+        )
         for entry in heads:
             resident = self._stays(entry.item.model)
-            candidate = Candidate(entry, self._state, band, self._now, resident=resident, evictions=evictions)
+            candidate = Candidate(
+                entry, self._state, band, self._now, resident=resident, evictions=evictions
+            )
             (found.served if resident else found.others).append(candidate)
         return found
 
     def _not_held(self, lines: list[list[Entry]]) -> Iterator[Entry]:
-        """The first of each line that is not held back for an announced task: what is short passes what may be long."""
+        """The first of each line that is not held back for an announced task: what is short passes
+        what may be long.
+        """
         state, now = self._state, self._now
         for line in lines:
             entry = next((entry for entry in line[:PASSED] if not state.is_held(entry, now)), None)
@@ -273,16 +333,30 @@ class Placement:
                 yield entry
 
     def _insists(self, model: str) -> bool:
-        """Does the first item that waits for what was just loaded, an external one, start whoever else wants the memory?"""
+        """Does the first item that waits for what was just loaded, an external one, start whoever
+        else wants the memory?
+        """
         entry = self._state.waiting.entries(model)[0]
-        return protected(self._state, entry) and not self._state.paused and not self._state.is_held(entry, self._now)
+        return (
+            protected(self._state, entry)
+            and not self._state.paused
+            and not self._state.is_held(entry, self._now)
+        )
 
     def _choose(self, band: Band, candidates: Candidates) -> tuple[Candidate | None, SwapReason]:
-        """The head to serve next; None: the policy holds what is in memory, and nothing that remains of the band is served."""
+        """The head to serve next; None: the policy holds what is in memory, and nothing that
+        remains of the band is served.
+        """
         self._state.looked_at += len(candidates)
         if self._unsettled:
-            unsettled = {resident.model for resident in self._unsettled if not resident.settled and self._is_usable(resident)}
-            served_first = first(each for each in candidates.served if each.entry.item.model in unsettled)
+            unsettled = {
+                resident.model
+                for resident in self._unsettled
+                if not resident.settled and self._is_usable(resident)
+            }
+            served_first = first(
+                each for each in candidates.served if each.entry.item.model in unsettled
+            )
             if served_first is not None:
                 return served_first, "waiting"
         if self._state.cleared_for is not None:
@@ -300,7 +374,9 @@ class Placement:
         return None, "waiting"
 
     def _held_for_internal(self, band: Band, choice: Candidate) -> bool:
-        """Does an external request's swap wait for an internal caller who is about to return? Then nothing external evicts that model."""
+        """Does an external request's swap wait for an internal caller who is about to return? Then
+        nothing external evicts that model.
+        """
         state, model = self._state, choice.entry.item.model
         if band not in EXTERNAL_BANDS or choice.resident or model is None or not state.priced:
             return False
@@ -313,24 +389,33 @@ class Placement:
             self._hold_now = hold
             state.held_until = hold.until
             if before is None or (before.model, before.caller) != (hold.model, hold.caller):
-                self._actions.append(NoteHold(model=hold.model, caller=hold.caller, hold_s=hold.until - self._now))
+                self._actions.append(
+                    NoteHold(model=hold.model, caller=hold.caller, hold_s=hold.until - self._now)
+                )
         state.wake_at(hold.until)
         self._claim(hold.model)
         return True
 
     def _overdue(self, candidates: Candidates) -> Candidate | None:
-        """The longest waiting item that needs a swap, if it has waited too long by the owner's word and by the policy's."""
+        """The longest waiting item that needs a swap, if it has waited too long by the owner's word
+        and by the policy's.
+        """
         forces, limit_s = self._policy.forces, self._state.settings.scheduling.max_swap_wait_s
         if forces is None:
             return None
         needy = (each for each in candidates.others if each.entry.item.model is not None)
-        oldest = min(needy, key=lambda each: (each.entry.item.arrived_at, each.entry.item.sequence), default=None)
+        oldest = min(
+            needy,
+            key=lambda each: (each.entry.item.arrived_at, each.entry.item.sequence),
+            default=None,
+        )
         if oldest is None or self._now - oldest.entry.item.arrived_at < limit_s:
             return None
         return oldest if forces(oldest, candidates, self._state, self._now) else None
 
     def _hold(self, band: Band, until: float) -> None:
-        """What is held is not for less urgent work to swap away; while internal work waits, nobody else uses it or loads beside it.
+        """What is held is not for less urgent work to swap away; while internal work waits, nobody
+        else uses it or loads beside it.
 
         A load beside it would still be under way when the hold ends.
         """
@@ -346,7 +431,10 @@ class Placement:
     def _stays(self, model: str | None) -> bool:
         """Is the model (None: any) in memory or on its way in, and does it go on?"""
         if model is None:
-            return any(not each.is_leaving and each.model not in self._evicting for each in self._residents.values())
+            return any(
+                not each.is_leaving and each.model not in self._evicting
+                for each in self._residents.values()
+            )
         resident = self._residents.get(model)
         return resident is not None and not resident.is_leaving and model not in self._evicting
 
@@ -384,20 +472,36 @@ class Placement:
 
     def _serve_anywhere(self, band: Band, entry: Entry) -> bool:
         home, residents = self._state.home_for(entry), self._residents.values()
-        ready = [each for each in residents if self._is_usable(each) and (not each.embeds or home in {None, each.model})]
+        ready = [
+            each
+            for each in residents
+            if self._is_usable(each) and (not each.embeds or home in {None, each.model})
+        ]
         free = [resident for resident in ready if resident.free_slots > 0]
         if free:
-            open_now = [resident for resident in free if not is_reading(self._state, resident, band, self._now)]
-            chosen = max(open_now, key=lambda resident: (resident.last_used_at, resident.model), default=None)
+            open_now = [
+                resident
+                for resident in free
+                if not is_reading(self._state, resident, band, self._now)
+            ]
+            chosen = max(
+                open_now, key=lambda resident: (resident.last_used_at, resident.model), default=None
+            )
             return chosen is not None and self._admit(entry, chosen)
         if ready:
             self._actions += yield_slots(self._state, entry, ready, band, self._now)
-        elif home is not None and home not in self._residents and all(resident.embeds for resident in residents):
+        elif (
+            home is not None
+            and home not in self._residents
+            and all(resident.embeds for resident in residents)
+        ):
             self.make_room(home, "waiting", entry)
         return False
 
     def _admit(self, head: Entry, resident: Resident) -> bool:
-        """Start the next round of a line; False while the prompts of the last one are being read."""
+        """Start the next round of a line; False while the prompts of the last one are being
+        read.
+        """
         chosen = next_round(self._state, head, resident, self._now)
         self._candidates = self._evictions = None
         self._actions += [_start(self._state, entry, resident, self._now) for entry in chosen]
@@ -445,8 +549,12 @@ def budget_tokens(settings: PackingSettings) -> int | None:
 
 
 def chosen(costs: Sequence[float], *, slots: int, budget: float, packs: bool) -> list[int]:
-    """Indices of what fits into a round, ascending: the cheapest if it packs, else from the front; one alone always goes."""
-    order = sorted(range(len(costs)), key=lambda index: costs[index]) if packs else range(len(costs))
+    """Indices of what fits into a round, ascending: the cheapest if it packs, else from the front;
+    one alone always goes.
+    """
+    order = (
+        sorted(range(len(costs)), key=lambda index: costs[index]) if packs else range(len(costs))
+    )
     found, used = list[int](), 0.0
     for index in order[:slots]:
         if used + costs[index] > budget and (packs or found):
@@ -457,7 +565,9 @@ def chosen(costs: Sequence[float], *, slots: int, budget: float, packs: bool) ->
 
 
 def next_round(state: State, head: Entry, resident: Resident, now: float) -> list[Entry]:
-    """What to start now of the line that `head` is first of, and may start, on a resident with a free slot; nothing during a round."""
+    """What to start now of the line that `head` is first of, and may start, on a resident with a
+    free slot; nothing during a round.
+    """
     if resident.parallel == 1:
         return [head]
     settings = state.settings.scheduling.packing
@@ -477,11 +587,23 @@ def next_round(state: State, head: Entry, resident: Resident, now: float) -> lis
 
 
 def is_reading(state: State, resident: Resident, band: Band, now: float) -> bool:
-    """Are prompts of this band or a more urgent one still being read? Asks to be woken when they ought to be done."""
+    """Are prompts of this band or a more urgent one still being read? Asks to be woken when they
+    ought to be done.
+    """
     if resident.parallel == 1 or budget_tokens(state.settings.scheduling.packing) is None:
         return False
-    unread = [entry for entry in resident.running.values() if entry.first_byte_at is None and entry.band <= band]
-    until = max((entry.dispatched_at + state.estimates.prompt_s(entry.item, resident.model) for entry in unread), default=now)
+    unread = [
+        entry
+        for entry in resident.running.values()
+        if entry.first_byte_at is None and entry.band <= band
+    ]
+    until = max(
+        (
+            entry.dispatched_at + state.estimates.prompt_s(entry.item, resident.model)
+            for entry in unread
+        ),
+        default=now,
+    )
     if until <= now:
         return False
     state.wake_at(until)

@@ -1,36 +1,45 @@
 """Which model a band serves next when it has a choice.
 
-A policy compares the first request of each model in a band, and how many wait behind it. It never looks across bands, and knows learned
-estimates only. Rules that hold for every policy (bands, settling, one swap at a time) are in `scheduling.placement`.
+A policy compares the first request of each model in a band, and how many wait behind it. It never
+looks across bands, and knows learned estimates only. Rules that hold for every policy (bands,
+settling, one swap at a time) are in `scheduling.placement`.
 
-`cost_aware` is the coalescing policy of llmux's switching efficiency report: five checks, in its order, with its four parameters. For work
-that needs a swap: 1. what has waited `max_wait_s` swaps; 2. an empty GPU, or room beside what is there, swaps; 3. a model serves for at
-least what the swap costs, and for `min_active_s`; 4. a queue of `amortization_factor` times the swap's seconds swaps; 5. a smaller one
-swaps after `coalesce_window_s`. A deferral is checked again when it ends, and a model that still has work is left only after
-`residency_factor` times the cost of the swap: else overload would be nothing but swapping.
+`cost_aware` is the coalescing policy of llmux's switching efficiency report: five checks, in its
+order, with its four parameters. For work that needs a swap: 1. what has waited `max_wait_s` swaps;
+2. an empty GPU, or room beside what is there, swaps; 3. a model serves for at least what the swap
+costs, and for `min_active_s`; 4. a queue of `amortization_factor` times the swap's seconds swaps;
+5. a smaller one swaps after `coalesce_window_s`. A deferral is checked again when it ends, and a
+model that still has work is left only after `residency_factor` times the cost of the swap: else
+overload would be nothing but swapping.
 
-`time_slice` is the report's last recommendation. Each model serves for a slice in proportion to its waiting work, never below
-`min_slice_factor` times what the swap costs, and swaps come only between slices, for what waits longest. The slices of a round add up to
-the least slices of all models that have work. A model that runs dry gives the rest of its slice away.
+`time_slice` is the report's last recommendation. Each model serves for a slice in proportion to its
+waiting work, never below `min_slice_factor` times what the swap costs, and swaps come only between
+slices, for what waits longest. The slices of a round add up to the least slices of all models that
+have work. A model that runs dry gives the rest of its slice away.
 
-`adaptive` serves a model until nothing waits for it, then the one that answers the most requests per second. docs/scheduling.md has the
-theory, the bounds and the results, and numbers the rules as they are here. The first that applies decides.
+`adaptive` serves a model until nothing waits for it, then the one that answers the most requests
+per second. docs/scheduling.md has the theory, the bounds and the results, and numbers the rules as
+they are here. The first that applies decides.
 
-1. The request that has waited longest for a swap is late (`is_late`):
-   a. nothing waits for a loaded model, and the request has waited twice its patience, or once if the loaded model has earned its swap;
-   b. requests wait for a loaded model, the late one has waited its patience, and that model has earned its swap `LEAVING_FACTOR` times;
-   c. a loaded model was served and its queue did not become shorter, and the late request has waited `MOST_TRIPS` round trips.
-2. A loaded model that has waiting requests is served.
-   It is replaced before that, by the model of rule 3, only if it has earned its swap `LEAVING_FACTOR` times and the callers of the other
-   model are spared much more waiting than all others are caused.
-3. The model that serves the most waiting requests per second of swap and work, weighed by the age of the oldest (`_gain_among`).
-   Before the swap, the loaded model is held for a caller that is likely to return soon (`held_until`). The
-   gaps seen between the last requests of each caller give the time: the one with the largest gain, which is the chance of a return
-   times what it saves, less the waiting.
+1. The request that has waited longest for a swap is late (`is_late`): a. nothing waits for a loaded
+   model, and the request has waited twice its patience, or once if the loaded model has earned its
+   swap; b. requests wait for a loaded model, the late one has waited its patience, and that model
+   has earned its swap `LEAVING_FACTOR` times; c. a loaded model was served and its queue did not
+   become shorter, and the late request has waited `MOST_TRIPS` round trips.
+2. A loaded model that has waiting requests is served. It is replaced before that, by the model of
+   rule 3, only if it has earned its swap `LEAVING_FACTOR` times and the callers of the other model
+   are spared much more waiting than all others are caused.
+3. The model that serves the most waiting requests per second of swap and work, weighed by the age
+   of the oldest (`_gain_among`). Before the swap, the loaded model is held for a caller that is
+   likely to return soon (`held_until`). The gaps seen between the last requests of each caller give
+   the time: the one with the largest gain, which is the chance of a return times what it saves,
+   less the waiting.
 
-Patience is `PATIENCE` times what serving the whole band takes, and at least `max_swap_wait_s`: in overload every request is old, and
-swapping because of age would make all of them older. Rules 1b and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most
-`1 / (1 + MOST_TRIPS)`, and only of a model whose own load is 1 or more; rule 1a replaces no model that has waiting requests.
+Patience is `PATIENCE` times what serving the whole band takes, and at least `max_swap_wait_s`: in
+overload every request is old, and swapping because of age would make all of them older. Rules 1b
+and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most `1 / (1 + MOST_TRIPS)`,
+and only of a model whose own load is 1 or more; rule 1a replaces no model that has waiting
+requests.
 """
 
 from __future__ import annotations
@@ -48,25 +57,39 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry, Key
 from hearth.types import Band
 
-PATIENCE = 3.0  # a request is late when it has waited this many times what serving the whole band takes
-LEAVING_COST = 1.5  # cost of a swap and the swap back for a waiting request, in round trips: one now, the rest for later arrivals
+# a request is late when it has waited this many times what serving the whole band takes
+PATIENCE = 3.0
+# cost of a swap and the swap back for a waiting request, in round trips: one now, the rest for
+# later arrivals
+LEAVING_COST = 1.5
 LEAVING_FACTOR = 20.0
-"""A model with waiting requests is replaced only after it ran for this many times the cost of its swap. So at most
-`1 / (1 + LEAVING_FACTOR)` of the time goes into avoidable swaps, and the queue stays stable up to a load of 0.95."""
+"""A model with waiting requests is replaced only after it ran for this many times the cost of its
+swap. So at most `1 / (1 + LEAVING_FACTOR)` of the time goes into avoidable swaps, and the queue
+stays stable up to a load of 0.95.
+"""
 MOST_TRIPS = 10.0  # maximum wait behind a queue that does not get shorter, in round trips
-OLD_SHARE = 0.6  # a request as old as this share of what serving everybody takes, swaps weighed, counts twice in rule 3
+# a request as old as this share of what serving everybody takes, swaps weighed, counts twice in
+# rule 3
+OLD_SHARE = 0.6
 LEAST_OLD_S = 30.0
-HOLD_SHARE = 0.3  # maximum length of a hold as a part of the round trip, counted from the caller's last end
+# maximum length of a hold as a part of the round trip, counted from the caller's last end
+HOLD_SHARE = 0.3
 OLDEST_TRIPS = 4.0  # a request that has waited this many round trips is not kept waiting by a hold
-WORTH = 0.5  # what a return saves, as a part of the round trip: the caller is served at once, but others wait for that
+# what a return saves, as a part of the round trip: the caller is served at once, but others wait
+# for that
+WORTH = 0.5
 LIKELY = 0.6  # minimum chance of a return
 DOUBT = 0.5  # returns counted as missing although none was seen, since few gaps prove little
 LATE = 1.05
 LATE_S = 0.005  # a caller may be this much later than ever before
 UNKNOWN_HOLD_S = 0.15
 UNKNOWN_SHARE = 0.02
-"""Hold for a caller without known gaps and without other open requests: the next request of a loop comes at once."""
-MIN_GAPS = 3  # with fewer gaps, the hold is no longer than for an unknown caller: one or two short gaps are common in random traffic
+"""Hold for a caller without known gaps and without other open requests: the next request of a loop
+comes at once.
+"""
+# with fewer gaps, the hold is no longer than for an unknown caller: one or two short gaps are
+# common in random traffic
+MIN_GAPS = 3
 
 
 class Work(NamedTuple):
@@ -79,7 +102,8 @@ class Work(NamedTuple):
 class SwapCost(NamedTuple):
     """What bringing a model in would mean, in expected seconds."""
 
-    evicts: tuple[str, ...] = ()  # models to unload first; none if it fits beside them, or cannot be loaded now
+    # models to unload first; none if it fits beside them, or cannot be loaded now
+    evicts: tuple[str, ...] = ()
     swap_s: float = 0.0  # until the model is loaded; 0 if it is
     trip_s: float = 0.0  # of the swap and the swap back: the round trip
 
@@ -88,11 +112,33 @@ NO_SWAP = SwapCost()
 
 
 class Candidate:
-    """The head of a line at one instant. What its line and its swap mean is reckoned once, when that is first asked for."""
+    """The head of a line at one instant.
 
-    __slots__ = ("_band", "_evictions", "_now", "_state", "_swap", "_work", "entry", "model", "resident")
+    What its line and its swap mean is reckoned once, when that is first asked for.
+    """
 
-    def __init__(self, entry: Entry, state: State, band: Band, now: float, *, resident: bool, evictions: Evictions) -> None:
+    __slots__ = (
+        "_band",
+        "_evictions",
+        "_now",
+        "_state",
+        "_swap",
+        "_work",
+        "entry",
+        "model",
+        "resident",
+    )
+
+    def __init__(
+        self,
+        entry: Entry,
+        state: State,
+        band: Band,
+        now: float,
+        *,
+        resident: bool,
+        evictions: Evictions,
+    ) -> None:
         self.entry = entry
         self.resident = resident  # its model is in memory, or on its way in, and stays
         self.model = entry.item.model or state.home or ""  # what it runs on
@@ -105,7 +151,10 @@ class Candidate:
         if self._work is None:
             state, model = self._state, self.model
             waiting = state.waiting.up_to(self._band, self.entry.item.model)
-            self._work = Work(waiting, ceil(waiting / state.settings.parallel(model)) * state.estimates.run_s(model))
+            self._work = Work(
+                waiting,
+                ceil(waiting / state.settings.parallel(model)) * state.estimates.run_s(model),
+            )
         return self._work
 
     @property
@@ -113,18 +162,28 @@ class Candidate:
         if self._swap is None:
             model, expected_s = self.model, self._state.estimates.swap_s
             evicts = self._evictions.find(model, self.entry.item.task_type) or ()
-            swap_s = max([expected_s(origin, model) for origin in evicts]) if evicts else expected_s("", model)
-            self._swap = SwapCost(evicts, swap_s, swap_s + sum([expected_s(model, origin) for origin in evicts]))
+            swap_s = (
+                max([expected_s(origin, model) for origin in evicts])
+                if evicts
+                else expected_s("", model)
+            )
+            self._swap = SwapCost(
+                evicts, swap_s, swap_s + sum([expected_s(model, origin) for origin in evicts])
+            )
         return self._swap
 
     def in_memory_s(self) -> float:
         """How long the youngest of what it evicts has been in memory."""
         residents = self._state.residency.residents
-        return min([self._now - residents[name].loaded_at for name in self.swap.evicts], default=0.0)
+        return min(
+            [self._now - residents[name].loaded_at for name in self.swap.evicts], default=0.0
+        )
 
     def may_evict(self, least: float = 0.0) -> bool:
         """Has all that it evicts earned its place, at least `least` times what the swap costs?"""
-        return all(earned(self._state, name, self.model, self._now, least) for name in self.swap.evicts)
+        return all(
+            earned(self._state, name, self.model, self._now, least) for name in self.swap.evicts
+        )
 
 
 @dataclass(slots=True)
@@ -146,9 +205,11 @@ class Candidates:
 
 
 def earned(state: State, resident: str, target: str, now: float, least: float = 0.0) -> bool:
-    """Has a model been in memory for `residency_factor`, and at least `least`, times what its coming cost or its going costs?
+    """Has a model been in memory for `residency_factor`, and at least `least`, times what its
+    coming cost or its going costs?
 
-    That bounds the time spent on swaps that are forced on a model with work: to `1 / (1 + residency_factor)` at any load.
+    That bounds the time spent on swaps that are forced on a model with work: to `1 / (1 +
+    residency_factor)` at any load.
     """
     swap_s = max(state.estimates.swap_s("", resident), state.estimates.swap_s(resident, target))
     factor = max(least, state.settings.scheduling.residency_factor)
@@ -175,9 +236,13 @@ def affinity(candidates: Candidates, _state: State, _now: float) -> Candidate:
 
 
 def all_earned(oldest: Candidate, _candidates: Candidates, state: State, now: float) -> bool:
-    """What `affinity` is forced by: all that is in memory has earned its place, whether or not it has to go."""
+    """What `affinity` is forced by: all that is in memory has earned its place, whether or not it
+    has to go.
+    """
     residents = state.residency.residents.values()
-    return all(earned(state, each.model, oldest.model, now) for each in residents if each.phase == "ready")
+    return all(
+        earned(state, each.model, oldest.model, now) for each in residents if each.phase == "ready"
+    )
 
 
 def cost_aware(candidates: Candidates, state: State, now: float) -> Candidate | float:
@@ -192,7 +257,8 @@ def cost_aware(candidates: Candidates, state: State, now: float) -> Candidate | 
 
 
 def _swaps_at(candidate: Candidate, state: State, now: float) -> float:
-    """The instant at which the checks let this swap happen, if nothing changes; now or earlier: at once.
+    """The instant at which the checks let this swap happen, if nothing changes; now or earlier: at
+    once.
 
     Check 1 comes first by being an upper bound of all that follows.
     """
@@ -220,7 +286,9 @@ def time_slice(candidates: Candidates, state: State, _now: float) -> Candidate:
     if following.in_memory_s() < factor * following.swap.swap_s or not following.may_evict():
         return own
     round_s = factor * (following.swap.swap_s + sum(other.swap.swap_s for other in others))
-    share = own.work.work_s / max(own.work.work_s + sum(other.work.work_s for other in others), 1e-9)
+    share = own.work.work_s / max(
+        own.work.work_s + sum(other.work.work_s for other in others), 1e-9
+    )
     return following if following.in_memory_s() >= share * round_s else own
 
 
@@ -228,7 +296,9 @@ def is_late(oldest: Candidate, candidates: Candidates, state: State, now: float)
     """Rule 1 of the module docstring: is this item, which has waited `max_swap_wait_s`, late?"""
     waited_s, served = now - oldest.entry.item.arrived_at, candidates.served
     if not served:
-        return _is_past_patience(waited_s if oldest.may_evict() else waited_s / 2, candidates, state)
+        return _is_past_patience(
+            waited_s if oldest.may_evict() else waited_s / 2, candidates, state
+        )
     if not oldest.may_evict(MOST_TRIPS):
         return False
     if oldest.may_evict(LEAVING_FACTOR) and _is_past_patience(waited_s, candidates, state):
@@ -236,11 +306,16 @@ def is_late(oldest: Candidate, candidates: Candidates, state: State, now: float)
     if waited_s < MOST_TRIPS * oldest.swap.trip_s:
         return False
     loaded = [state.residency.residents.get(each.entry.item.model or "") for each in served]
-    return not any(each is None or own.work.waiting < each.waiting_at_load for own, each in zip(served, loaded, strict=True))
+    return not any(
+        each is None or own.work.waiting < each.waiting_at_load
+        for own, each in zip(served, loaded, strict=True)
+    )
 
 
 def _is_past_patience(waited_s: float, candidates: Candidates, state: State) -> bool:
-    """Is this at least `max_swap_wait_s`, and `PATIENCE` times what serving all candidates takes? Reckons no further than needed."""
+    """Is this at least `max_swap_wait_s`, and `PATIENCE` times what serving all candidates takes?
+    Reckons no further than needed.
+    """
     if waited_s < state.settings.scheduling.max_swap_wait_s:
         return False
     backlog_s = 0.0
@@ -256,8 +331,13 @@ def adaptive(candidates: Candidates, state: State, now: float) -> Candidate | fl
     others, own = candidates.others, first(candidates.served)
     if own is not None:
         loaded = state.residency.residents.get(own.entry.item.model or "")
-        is_young = loaded is not None and not earned(state, loaded.model, loaded.model, now)  # it has not even earned its own coming
-        best = None if is_young or not _any_left(state, now) else max(others, key=_gain_among(candidates, now), default=None)
+        # it has not even earned its own coming
+        is_young = loaded is not None and not earned(state, loaded.model, loaded.model, now)
+        best = (
+            None
+            if is_young or not _any_left(state, now)
+            else max(others, key=_gain_among(candidates, now), default=None)
+        )
         return own if best is None or not _leaves(own, best) else best
     best = max(others, key=_gain_among(candidates, now))
     evicts = best.swap.evicts
@@ -267,16 +347,24 @@ def adaptive(candidates: Candidates, state: State, now: float) -> Candidate | fl
 
 
 def _any_left(state: State, now: float) -> bool:
-    """May anything in memory have been there long enough to be left while it has work? If not, no candidate need be reckoned."""
+    """May anything in memory have been there long enough to be left while it has work? If not, no
+    candidate need be reckoned.
+    """
     residents, swap_s = state.residency.residents.values(), state.estimates.swap_s
-    return any(now - each.loaded_at >= LEAVING_FACTOR * swap_s("", each.model) for each in residents)
+    return any(
+        now - each.loaded_at >= LEAVING_FACTOR * swap_s("", each.model) for each in residents
+    )
 
 
-def _gain_among(candidates: Candidates, now: float) -> Callable[[Candidate], tuple[float, float, int]]:
-    """Rule 3's order among these: requests per second, weighed by the age of the oldest; among equals the one that came first.
+def _gain_among(
+    candidates: Candidates, now: float
+) -> Callable[[Candidate], tuple[float, float, int]]:
+    """Rule 3's order among these: requests per second, weighed by the age of the oldest; among
+    equals the one that came first.
 
-    The rate alone starves a dear model that few ask for. Age counts with its square, as a share of what serving everybody takes: little
-    where swaps are a small part of that, as in overload, where the rate alone leaves the least waiting.
+    The rate alone starves a dear model that few ask for. Age counts with its square, as a share of
+    what serving everybody takes: little where swaps are a small part of that, as in overload, where
+    the rate alone leaves the least waiting.
     """
     work_s = sum([each.work.work_s for each in candidates])
     swaps_s = sum([each.swap.swap_s for each in candidates.others])
@@ -294,28 +382,35 @@ def _gain_among(candidates: Candidates, now: float) -> Callable[[Candidate], tup
 
 
 def _leaves(own: Candidate, other: Candidate) -> bool:
-    """Do the callers of the other model win more by being served first than all lose by the swap and the way back?
+    """Do the callers of the other model win more by being served first than all lose by the swap
+    and the way back?
 
-    Served first, the other's items are spared the work of this line, while this line's wait for the round trip and the other's work; the
-    trip itself delays everybody.
+    Served first, the other's items are spared the work of this line, while this line's wait for the
+    round trip and the other's work; the trip itself delays everybody.
     """
     if not other.swap.evicts or not other.may_evict(LEAVING_FACTOR):
         return False
     ours, theirs, trip_s = own.work, other.work, other.swap.trip_s
-    lost_s = ours.waiting * (trip_s + theirs.work_s) + LEAVING_COST * trip_s * (ours.waiting + theirs.waiting)
+    lost_s = ours.waiting * (trip_s + theirs.work_s) + LEAVING_COST * trip_s * (
+        ours.waiting + theirs.waiting
+    )
     return theirs.waiting * ours.work_s > lost_s
 
 
 def held_until(best: Candidate, candidates: Candidates, state: State, now: float) -> float | None:
-    """Until when what the best one evicts should be held while all of these wait; None where it should not."""
+    """Until when what the best one evicts should be held while all of these wait; None where it
+    should not.
+    """
     oldest_s = now - min(candidate.entry.item.arrived_at for candidate in candidates)
     if oldest_s > OLDEST_TRIPS * best.swap.trip_s:
         return None
     waiting = sum(candidate.work.waiting for candidate in candidates)
-    # Of those who used last what it evicts. Nothing internal waits for an external caller, and external work waits for an internal one
-    # by rule 1 of `sharing`.
+    # Of those who used last what it evicts. Nothing internal waits for an external caller, and
+    # external work waits for an internal one by rule 1 of `sharing`.
     used_last = [habit for name in best.swap.evicts for habit in state.arrivals.habits(name)]
-    habits = [habit for habit in used_last if not state.priced or habit.is_external is best.entry.external]
+    habits = [
+        habit for habit in used_last if not state.priced or habit.is_external is best.entry.external
+    ]
     found = (_comes_back_by(habit, now, best.swap.trip_s, waiting) for habit in habits)
     return max((until for until in found if until is not None), default=None)
 
@@ -345,13 +440,15 @@ def _comes_back_by(habit: Habit, now: float, trip_s: float, waiting: int) -> flo
 class Policy:
     """A way to choose."""
 
-    # of the candidates of a band at an instant, the one to serve next; or the instant until which no swap is started, which only makes
-    # sense where all of them need one
+    # of the candidates of a band at an instant, the one to serve next; or the instant until which
+    # no swap is started, which only makes sense where all of them need one
     choose: Callable[[Candidates, State, float], Candidate | float]
     learns: bool  # it reads what was learned of callers (`arrivals`)
-    # may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of `placement`)? None: never
+    # may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of
+    # `placement`)? None: never
     forces: Callable[[Candidate, Candidates, State, float], bool] | None = None
-    preloads: bool = False  # a model that is likely to be asked for next is loaded while nothing else is to be done
+    # a model that is likely to be asked for next is loaded while nothing else is to be done
+    preloads: bool = False
 
 
 POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(

@@ -1,14 +1,17 @@
 """Who must yield so that internal work can run.
 
-1. External work yields to internal work, and nothing else yields to anything: equal or lower rank never interrupts. Only within active
-   hours.
-2. Never what has been interrupted often enough to be protected, never what is estimated to end within `preempt_min_remaining_s` (an
-   estimate that turns out wrong loses that protection when its time is up).
-3. A stream whose caller has seen bytes yields only if it can be resumed: continued, or replayed. Otherwise it finishes first, but no
-   internal item waits longer than `preempt_finish_bound_s` for that (not at all with `unreplayable_streams: error`): then it is cut.
-4. An answer that would have to start over yields at once if that pays (`_pays`): if what is lost is no more than what the internal item
-   is spared, weighed by its band. Otherwise it finishes first, but no internal item waits longer than `preempt_restart_bound_s` for that.
-   What does not pay at first never does later: the loss grows and the gain shrinks. So only the bound needs a timer.
+1. External work yields to internal work, and nothing else yields to anything: equal or lower rank
+   never interrupts. Only within active hours.
+2. Never what has been interrupted often enough to be protected, never what is estimated to end
+   within `preempt_min_remaining_s` (an estimate that turns out wrong loses that protection when its
+   time is up).
+3. A stream whose caller has seen bytes yields only if it can be resumed: continued, or replayed.
+   Otherwise it finishes first, but no internal item waits longer than `preempt_finish_bound_s` for
+   that (not at all with `unreplayable_streams: error`): then it is cut.
+4. An answer that would have to start over yields at once if that pays (`_pays`): if what is lost is
+   no more than what the internal item is spared, weighed by its band. Otherwise it finishes first,
+   but no internal item waits longer than `preempt_restart_bound_s` for that. What does not pay at
+   first never does later: the loss grows and the gain shrinks. So only the bound needs a timer.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band
 
-WEIGHTS: Mapping[Band, float] = MappingProxyType({Band.CRITICAL: 3.0, Band.NORMAL: 1.0, Band.BACKGROUND: 1 / 3})
+WEIGHTS: Mapping[Band, float] = MappingProxyType(
+    {Band.CRITICAL: 3.0, Band.NORMAL: 1.0, Band.BACKGROUND: 1 / 3}
+)
 """How many seconds of others a second of an internal item is worth, by the band it waits in."""
 
 
@@ -38,7 +43,9 @@ def resumable(state: State, entry: Entry) -> bool:
 
 
 def protected(state: State, entry: Entry) -> bool:
-    """Interrupted, or kept from starting on what was loaded for it, so often that it finishes now."""
+    """Interrupted, or kept from starting on what was loaded for it, so often that it finishes
+    now.
+    """
     most = state.settings.queue.max_interrupt_count
     if not state.priced:
         return entry.interrupts + entry.lost_loads >= most
@@ -46,18 +53,28 @@ def protected(state: State, entry: Entry) -> bool:
 
 
 def continues(state: State, entry: Entry) -> bool:
-    """Does its stream go on where it was interrupted, so that an interruption loses next to nothing?"""
+    """Does its stream go on where it was interrupted, so that an interruption loses next to
+    nothing?
+    """
     return "continued" in entry.item.ways and resumable(state, entry)
 
 
-def yield_slots(state: State, waiter: Entry, residents: Iterable[Resident], band: Band, now: float) -> list[Action]:
-    """Free a slot for each internal waiter of this model (None: any) up to `band`, counting those that are about to be free anyway.
+def yield_slots(
+    state: State, waiter: Entry, residents: Iterable[Resident], band: Band, now: float
+) -> list[Action]:
+    """Free a slot for each internal waiter of this model (None: any) up to `band`, counting those
+    that are about to be free anyway.
 
-    A slot that is about to be free on a model with waiters of its own is theirs before it is anybody's who would take any model.
+    A slot that is about to be free on a model with waiters of its own is theirs before it is
+    anybody's who would take any model.
     """
     if waiter.external or not state.active:
         return []
-    wanted, victims, rest = state.waiting.up_to(band, waiter.item.model), list[Entry](), list[Entry]()
+    wanted, victims, rest = (
+        state.waiting.up_to(band, waiter.item.model),
+        list[Entry](),
+        list[Entry](),
+    )
     for resident in residents:
         staying = [entry for entry in resident.running.values() if not _leaving(state, entry, now)]
         spoken_for = state.waiting.up_to(band, resident.model) if waiter.item.model is None else 0
@@ -70,7 +87,9 @@ def yield_slots(state: State, waiter: Entry, residents: Iterable[Resident], band
 
 
 def yield_memory(state: State, waiter: Entry, running: list[Entry], now: float) -> list[Action]:
-    """Stop everything that keeps models from being evicted for an internal waiter; nothing, if one of them has to finish anyway."""
+    """Stop everything that keeps models from being evicted for an internal waiter; nothing, if one
+    of them has to finish anyway.
+    """
     if waiter.external or not state.active:
         return []
     staying = [entry for entry in running if not _leaving(state, entry, now)]
@@ -81,8 +100,14 @@ def yield_memory(state: State, waiter: Entry, running: list[Entry], now: float) 
 
 
 def _holds(state: State, staying: Iterable[Entry]) -> list[Action]:
-    """Of what keeps more urgent work waiting, the streams that would have to yield if they could go on; each once."""
-    held = [entry for entry in staying if not entry.held and _may_yield(state, entry) and not interruptible(state, entry)]
+    """Of what keeps more urgent work waiting, the streams that would have to yield if they could go
+    on; each once.
+    """
+    held = [
+        entry
+        for entry in staying
+        if not entry.held and _may_yield(state, entry) and not interruptible(state, entry)
+    ]
     for entry in held:
         entry.held = True
     return [Hold(sequence=entry.item.sequence) for entry in held]
@@ -100,7 +125,9 @@ def _yields_to(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
     if interruptible(state, entry):
         bound_s = 0.0 if _pays(state, entry, waiter, now) else scheduling.preempt_restart_bound_s
     else:
-        at_once = scheduling.unreplayable_streams == "error" and scheduling.started_streams != "finish"
+        at_once = (
+            scheduling.unreplayable_streams == "error" and scheduling.started_streams != "finish"
+        )
         bound_s = 0.0 if at_once else scheduling.preempt_finish_bound_s
     until = waiter.item.arrived_at + bound_s
     if now < until:
@@ -109,7 +136,8 @@ def _yields_to(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
 
 
 def _pays(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
-    """Is what stopping this entry loses no more than what the waiter is spared? A stream that is continued loses next to nothing.
+    """Is what stopping this entry loses no more than what the waiter is spared? A stream that is
+    continued loses next to nothing.
 
     Lost is what was done so far and, where nobody else brings the model back, the swap back to it.
     """
@@ -135,4 +163,6 @@ def _leaving(state: State, entry: Entry, now: float) -> bool:
 def _stop(state: State, entry: Entry) -> Action:
     entry.cut = not interruptible(state, entry)
     entry.place = "stopping"
-    return Stop(sequence=entry.item.sequence, attempt=entry.attempts, how="cut" if entry.cut else "preempt")
+    return Stop(
+        sequence=entry.item.sequence, attempt=entry.attempts, how="cut" if entry.cut else "preempt"
+    )

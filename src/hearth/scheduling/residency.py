@@ -1,8 +1,10 @@
-"""What the GPU holds: resident models with a VRAM reservation and slots each, and the one swap that may be under way.
+"""What the GPU holds: resident models with a VRAM reservation and slots each, and the one swap that
+may be under way.
 
-A model is loaded beside others only while all reservations are known and fit the capacity; anything unknown means one model at a time;
-a machine without a GPU has no limit (the admission rule of Peregrine's LLM queue optimizer). A reservation exists exactly as long as its
-resident does, so it cannot leak or go negative.
+A model is loaded beside others only while all reservations are known and fit the capacity; anything
+unknown means one model at a time; a machine without a GPU has no limit (the admission rule of
+Peregrine's LLM queue optimizer). A reservation exists exactly as long as its resident does, so it
+cannot leak or go negative.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ from hearth.scheduling.waiting import Entry
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
-MAX_SETS = 256  # so many sets of the fewest models that can make room are looked at for the one that is missed least; a home has fewer
+# so many sets of the fewest models that can make room are looked at for the one that is missed
+# least; a home has fewer
+MAX_SETS = 256
 USE_MEMORY_S = 1800.0  # a use so long ago counts 1/e of one now
-MAX_USED = 1000  # models whose uses are remembered; the one that was not used for longest goes first
+# models whose uses are remembered; the one that was not used for longest goes first
+MAX_USED = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -34,16 +39,21 @@ class Resident:
     model: str
     reserved_mib: float | None  # None where its need is unknown
     parallel: int  # its slots
-    task_type: str | None = None  # the task that it was loaded for, whose VRAM budget may stand in for the model's own
-    phase: Literal["loading", "cutting", "ready", "unloading"] = "loading"  # cutting: its load is being ended
-    loaded_at: float = 0.0  # when it became ready; what it has served since then is measured from here
+    # the task that it was loaded for, whose VRAM budget may stand in for the model's own
+    task_type: str | None = None
+    # cutting: its load is being ended
+    phase: Literal["loading", "cutting", "ready", "unloading"] = "loading"
+    # when it became ready; what it has served since then is measured from here
+    loaded_at: float = 0.0
     last_used_at: float = 0.0
     waiting_at_load: int = 0  # how many waited for it when it became ready
-    # a waiter has been dispatched since the load, one that named the model if such waited; it is not swapped away before that
+    # a waiter has been dispatched since the load, one that named the model if such waited; it is
+    # not swapped away before that
     settled: bool = True
-    suspect: bool = False  # it stopped answering; nothing more is sent to it, and it is unloaded once idle
-    # it was asked for embeddings or seems to be made for them, and has written nothing since: it may be unable to answer a prompt for any
-    # model
+    # it stopped answering; nothing more is sent to it, and it is unloaded once idle
+    suspect: bool = False
+    # it was asked for embeddings or seems to be made for them, and has written nothing since: it
+    # may be unable to answer a prompt for any model
     embeds: bool = False
     running: dict[int, Entry] = field(default_factory=dict)
 
@@ -64,11 +74,14 @@ class Resident:
 
 @dataclass(slots=True, eq=False)
 class Swap:
-    """The swap under way: residents that are unloading go; what comes is decided anew when they are gone, and is loading then."""
+    """The swap under way: residents that are unloading go; what comes is decided anew when they are
+    gone, and is loading then.
+    """
 
     why: SwapReason
     started_at: float
-    replaced: tuple[str, ...] = ()  # what has been unloaded since the last load, by name: which of several went first is chance
+    # what has been unloaded since the last load, by name: which of several went first is chance
+    replaced: tuple[str, ...] = ()
     cleared_s: float = 0.0  # how long that unloading took
 
     @property
@@ -123,7 +136,9 @@ class Residency:
 
     @property
     def capacity_mib(self) -> float | None:
-        """VRAM to share out: configured, else sampled, else None for unknown; infinite without a GPU."""
+        """VRAM to share out: configured, else sampled, else None for unknown; infinite without a
+        GPU.
+        """
         configured_gb = self._settings.gpu.vram_gb
         if configured_gb is None:
             return self._sampled_mib
@@ -131,12 +146,15 @@ class Residency:
 
     @property
     def room_mib(self) -> float | None:
-        """VRAM that reservations have to fit: the capacity without what other programs hold of it now; None for unknown."""
+        """VRAM that reservations have to fit: the capacity without what other programs hold of it
+        now; None for unknown.
+        """
         capacity = self.capacity_mib
         return None if capacity is None else max(0.0, capacity - self._foreign_mib)
 
     def need_mib(self, model: str, task_type: str | None = None) -> float | None:
-        """VRAM to reserve for a model: the task's budget, else as configured, else as learned from the backend, else None for unknown.
+        """VRAM to reserve for a model: the task's budget, else as configured, else as learned from
+        the backend, else None for unknown.
 
         Unknown as well for what has to be alone.
         """
@@ -150,7 +168,8 @@ class Residency:
     def never_fits(self, model: str, task_type: str | None = None) -> bool:
         """It needs more than the owner says there is, so that no eviction can help.
 
-        What a GPU says of itself refuses nobody: where its memory falls short, now or ever, the model is loaded alone and split.
+        What a GPU says of itself refuses nobody: where its memory falls short, now or ever, the
+        model is loaded alone and split.
         """
         if self._settings.gpu.vram_gb is None:
             return False
@@ -163,25 +182,41 @@ class Residency:
         return resident if resident is not None and resident.serves else None
 
     def least_mib(self, wanted: Iterable[str | None]) -> float:
-        """The least that one of these may get by with that is not in memory, if it is loaded for the most modest task."""
+        """The least that one of these may get by with that is not in memory, if it is loaded for
+        the most modest task.
+        """
         residents = self.residents
         absent = [model for model in wanted if model is not None and model not in residents]
         if not absent:
             return inf
         needs = [need for need in map(self.need_mib, absent) if need is not None]
-        return min([*needs, *[gb * MIB_PER_GB for gb in self._settings.gpu.task_vram_gb.values()]], default=inf)
+        return min(
+            [*needs, *[gb * MIB_PER_GB for gb in self._settings.gpu.task_vram_gb.values()]],
+            default=inf,
+        )
 
     def could_come(self, least_mib: float, keep: Collection[str]) -> bool:
-        """Could something that is not in memory and needs at least so much come at all while these stay?"""
-        room, staying = self.room_mib, [self.residents[model] for model in keep if model in self.residents]
+        """Could something that is not in memory and needs at least so much come at all while these
+        stay?
+        """
+        room, staying = (
+            self.room_mib,
+            [self.residents[model] for model in keep if model in self.residents],
+        )
         if not staying or room == inf:
             return True
-        if room is None or any(resident.reserved_mib is None for resident in self.residents.values()):
+        if room is None or any(
+            resident.reserved_mib is None for resident in self.residents.values()
+        ):
             return False
         return least_mib <= room - _freed_mib(staying)
 
-    def eviction_for(self, model: str, keep: Iterable[str], task_type: str | None = None) -> tuple[str, ...] | None:
-        """The smallest set of residents that must go so that `model` can come; None when only evicting something in `keep` would help."""
+    def eviction_for(
+        self, model: str, keep: Iterable[str], task_type: str | None = None
+    ) -> tuple[str, ...] | None:
+        """The smallest set of residents that must go so that `model` can come; None when only
+        evicting something in `keep` would help.
+        """
         return Evictions(self, keep).find(model, task_type)
 
     def is_alone(self, model: str) -> bool:
@@ -189,18 +224,27 @@ class Residency:
         return model in self._alone
 
     def used(self, resident: Resident, now: float) -> None:
-        """A model is loaded or given an item: it was used now, and is used more often than was known."""
+        """A model is loaded or given an item: it was used now, and is used more often than was
+        known.
+        """
         at, uses = self._uses.get(resident.model, (now, 0.0))
         self._uses[resident.model] = (now, 1.0 + uses * exp((at - now) / USE_MEMORY_S))
         resident.last_used_at = now
 
     def missed_s(self, model: str, now: float) -> float:
-        """What it would cost to be without a model: the seconds of its return, times how often it is used."""
+        """What it would cost to be without a model: the seconds of its return, times how often it
+        is used.
+        """
         at, uses = self._uses.get(model, (now, 0.0))
         return self._estimates.swap_s("", model) * uses * exp((at - now) / USE_MEMORY_S)
 
-    def begin_load(self, model: str, now: float, why: SwapReason, task_type: str | None = None) -> tuple[str, ...]:
-        """Reserve for `model`, or for the task that it is loaded for, and mark it loading. Returns what was unloaded for it."""
+    def begin_load(
+        self, model: str, now: float, why: SwapReason, task_type: str | None = None
+    ) -> tuple[str, ...]:
+        """Reserve for `model`, or for the task that it is loaded for, and mark it loading.
+
+        Returns what was unloaded for it.
+        """
         self.swaps_begun += 1
         replaced = self._vacated
         self.swap = Swap(why, now, replaced, self._cleared_s)
@@ -209,7 +253,9 @@ class Residency:
         return replaced
 
     def _add(self, model: str, task_type: str | None = None) -> Resident:
-        resident = Resident(model, self.need_mib(model, task_type), self._settings.parallel(model), task_type)
+        resident = Resident(
+            model, self.need_mib(model, task_type), self._settings.parallel(model), task_type
+        )
         self.residents[model] = resident
         return resident
 
@@ -221,25 +267,40 @@ class Residency:
 
     @property
     def latest_first(self) -> list[Resident]:
-        return sorted(self.residents.values(), key=lambda resident: (-resident.loaded_at, resident.model))
+        return sorted(
+            self.residents.values(), key=lambda resident: (-resident.loaded_at, resident.model)
+        )
 
     @property
     def loading(self) -> str | None:
         """The model that the swap under way brings in; None while it makes room."""
-        return next((resident.model for resident in self.residents.values() if resident.phase == "loading"), None)
+        return next(
+            (resident.model for resident in self.residents.values() if resident.phase == "loading"),
+            None,
+        )
 
     @property
     def cutting(self) -> str | None:
         """The model whose load is being ended; None where no load is."""
-        return next((resident.model for resident in self.residents.values() if resident.phase == "cutting"), None)
+        return next(
+            (resident.model for resident in self.residents.values() if resident.phase == "cutting"),
+            None,
+        )
 
     @property
     def unloading(self) -> list[str]:
         """The models that the swap under way removes."""
-        return [resident.model for resident in self.residents.values() if resident.phase == "unloading"]
+        return [
+            resident.model for resident in self.residents.values() if resident.phase == "unloading"
+        ]
 
-    def loaded(self, model: str, now: float, vram_mib: float | None, *, embeds: bool = False) -> Swap | None:
-        """The model is ready. Returns the swap that this completes, None where nobody asked for it."""
+    def loaded(
+        self, model: str, now: float, vram_mib: float | None, *, embeds: bool = False
+    ) -> Swap | None:
+        """The model is ready.
+
+        Returns the swap that this completes, None where nobody asked for it.
+        """
         if vram_mib:
             self._learned_mib[model] = vram_mib
         swap, known = (self.swap if self.loading == model else None), self.residents.get(model)
@@ -248,7 +309,12 @@ class Residency:
             if swap is None:
                 return None
         resident = known or self._add(model)
-        resident.phase, resident.loaded_at, resident.settled, resident.embeds = "ready", now, swap is None, embeds
+        resident.phase, resident.loaded_at, resident.settled, resident.embeds = (
+            "ready",
+            now,
+            swap is None,
+            embeds,
+        )
         self.used(resident, now)
         if len(self._uses) > MAX_USED:
             del self._uses[min(self._uses, key=lambda name: self._uses[name])]
@@ -278,15 +344,19 @@ class Residency:
         return swap
 
     def keep_alone(self, model: str) -> None:
-        """From now on load this model beside no other, if others are in memory now, which it may have been taken for.
+        """From now on load this model beside no other, if others are in memory now, which it may
+        have been taken for.
 
-        Ollama runs models of the same weights as one, under the name of the first (`schedulerModelKey` in its `sched.go`).
+        Ollama runs models of the same weights as one, under the name of the first
+        (`schedulerModelKey` in its `sched.go`).
         """
         if self.residents:
             self._alone.add(model)
 
     def unloaded(self, model: str, now: float) -> None:
-        """The model is gone; with the last one that had to go the memory is ready for the next decision."""
+        """The model is gone; with the last one that had to go the memory is ready for the next
+        decision.
+        """
         resident = self.residents.get(model)
         is_coming = resident is not None and resident.phase in {"loading", "cutting"}
         if resident is None or is_coming or (resident.phase == "ready" and resident.running):
@@ -297,7 +367,9 @@ class Residency:
             self._cleared(now)
 
     def unload_failed(self, model: str, now: float) -> None:
-        """The model would not go: it counts as resident and is not trusted with work, so that it is unloaded again."""
+        """The model would not go: it counts as resident and is not trusted with work, so that it is
+        unloaded again.
+        """
         resident = self.residents.get(model)
         if resident is not None and resident.phase == "unloading":
             resident.phase, resident.suspect = "ready", True
@@ -311,7 +383,8 @@ class Residency:
 
 
 class Evictions:
-    """What must go so that a model can come, while `keep` stays. Good until a resident changes or something else has to stay.
+    """What must go so that a model can come, while `keep` stays. Good until a resident changes or
+    something else has to stay.
 
     Everything that needs the same memory has the same models in its way, so that is found once.
     """
@@ -338,8 +411,17 @@ class Evictions:
         if room == inf and not any(map(residency.is_alone, (model, *residents))):
             return ()
         others = [resident for resident in residents.values() if resident.model != model]
-        if room is None or need is None or need > room or any(resident.reserved_mib is None for resident in others):
-            return None if any(r.model in self._keep for r in others) else tuple(sorted(r.model for r in others))
+        if (
+            room is None
+            or need is None
+            or need > room
+            or any(resident.reserved_mib is None for resident in others)
+        ):
+            return (
+                None
+                if any(r.model in self._keep for r in others)
+                else tuple(sorted(r.model for r in others))
+            )
         needed = need - (room - _freed_mib(others))
         if needed <= 0:
             return ()
@@ -358,8 +440,12 @@ class _Choices:
 
     def __init__(self, residency: Residency, candidates: list[Resident]) -> None:
         latest = max(resident.last_used_at for resident in candidates)
-        self._missed_s = {resident.model: residency.missed_s(resident.model, latest) for resident in candidates}
-        self._order = sorted(candidates, key=lambda r: (*self._missed((r,)), r.last_used_at, r.model))
+        self._missed_s = {
+            resident.model: residency.missed_s(resident.model, latest) for resident in candidates
+        }
+        self._order = sorted(
+            candidates, key=lambda r: (*self._missed((r,)), r.last_used_at, r.model)
+        )
         self._largest = sorted(self._order, key=lambda r: -(r.reserved_mib or 0.0))
         self._by_size: dict[int, list[tuple[Resident, ...]]] = {}
 
@@ -369,12 +455,24 @@ class _Choices:
         Among equals those of idle ones, then the least missed, then the least recently used.
         """
         largest = self._largest
-        enough = next((size for size in range(1, len(largest) + 1) if _freed_mib(largest[:size]) >= needed_mib), None)
+        enough = next(
+            (
+                size
+                for size in range(1, len(largest) + 1)
+                if _freed_mib(largest[:size]) >= needed_mib
+            ),
+            None,
+        )
         if enough is None:
             return None
         if enough not in self._by_size:
-            self._by_size[enough] = sorted(islice(combinations(self._order, enough), MAX_SETS), key=self._missed)
-        best = next((chosen for chosen in self._by_size[enough] if _freed_mib(chosen) >= needed_mib), largest[:enough])
+            self._by_size[enough] = sorted(
+                islice(combinations(self._order, enough), MAX_SETS), key=self._missed
+            )
+        best = next(
+            (chosen for chosen in self._by_size[enough] if _freed_mib(chosen) >= needed_mib),
+            largest[:enough],
+        )
         return tuple(resident.model for resident in best)
 
     def _missed(self, chosen: Iterable[Resident]) -> tuple[int, float]:

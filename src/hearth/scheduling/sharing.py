@@ -10,11 +10,11 @@ has the same numbers and what they were measured to do.
    trip + w a / n: the sum over the assistant's gaps g of 2 n g where g <= h, else of
    2 n (min(g, h + b) + a) + w (a + what is left of a load that cannot be cut). With fewer than
    three gaps, h is the trip.
-2. Turn. An external request that has waited P = (trip + S) (1 - q) / q, where S = min(8 trip, 60 s),
-   gets a turn. P counts from its arrival, its interruption or the end of the last turn, whichever
-   is the latest. Time in which external work runs does not count, but after 3 P a turn is due all
-   the same. It begins early, at the end of an internal answer, where P would pass before half of
-   the assistant's gaps, and up to P later while internal work runs on what has to go.
+2. Turn. An external request that has waited P = (trip + S) (1 - q) / q, where S = min(8 trip, 60
+   s), gets a turn. P counts from its arrival, its interruption or the end of the last turn,
+   whichever is the latest. Time in which external work runs does not count, but after 3 P a turn is
+   due all the same. It begins early, at the end of an internal answer, where P would pass before
+   half of the assistant's gaps, and up to P later while internal work runs on what has to go.
 3. In a turn nothing internal evicts the turn's model for S from the moment it is loaded. The turn
    ends when no work is left for its model; an external caller who usually returns within 3 s is
    waited for. Where loads can be cut it also ends when the load takes 10 s more than twice what was
@@ -121,13 +121,22 @@ def hold_s(habit: Habit, quiet_s: float, trip: Trip, waiting: int, can_cut: bool
     longest_s = trip.whole_s + weight * trip.back_s / waiting - quiet_s
 
     def loss(hold: float) -> float:
-        return sum(_loss(rest, hold, trip, OTHERS_WEIGHT * waiting, weight, can_cut) for rest in rests_s)
+        return sum(
+            _loss(rest, hold, trip, OTHERS_WEIGHT * waiting, weight, can_cut) for rest in rests_s
+        )
 
     holds = [left_s for left_s in latest_s.values() if 0 < left_s <= longest_s]
     return quiet_s + min([0.0, *holds], key=loss)
 
 
-def _loss(rest_s: float, hold_s: float, trip: Trip, others: float, weight: float, can_cut: bool) -> float:  # noqa: FBT001
+def _loss(
+    rest_s: float,
+    hold_s: float,
+    trip: Trip,
+    others: float,
+    weight: float,
+    can_cut: bool,  # noqa: FBT001
+) -> float:
     """What is lost if the assistant returns after `rest_s` and its model is kept for `hold_s`."""
     if rest_s <= hold_s:
         return others * rest_s
@@ -142,7 +151,9 @@ def _loss(rest_s: float, hold_s: float, trip: Trip, others: float, weight: float
 def _waiting_for_room(state: State) -> int:
     """n of rule 1, at least 1."""
     residents, lines = state.residency.residents, _external_lines(state)
-    waiting = [len(line) for each in lines for model, line in each.items() if model not in residents]
+    waiting = [
+        len(line) for each in lines for model, line in each.items() if model not in residents
+    ]
     return max(1, sum(waiting))
 
 
@@ -171,11 +182,17 @@ def _is_shared(state: State) -> bool:
     if state.waiting.ahead_of(Band.BACKGROUND) > 0:
         return True
     residents = state.residency.residents
-    return any(state.arrivals.internal_habits(name) or _has_internal_work(state, name) for name in residents)
+    return any(
+        state.arrivals.internal_habits(name) or _has_internal_work(state, name)
+        for name in residents
+    )
 
 
 def _next_turn(state: State, now: float) -> Turn | None:
-    """The turn that begins now, of those the one that was due first. Asks to be woken when one is due."""
+    """The turn that begins now, of those the one that was due first.
+
+    Asks to be woken when one is due.
+    """
     if _is_serving_loads(state):
         return None
     for due in sorted(_dues(state, now), key=_LEFT_S):
@@ -183,7 +200,9 @@ def _next_turn(state: State, now: float) -> Turn | None:
         if due.left_s + later_s > LEAST_S:
             # While external work runs, only the bound comes nearer.
             state.wake_at(now + later_s + (due.latest_s if state.external_running else due.left_s))
-        elif _is_kept_by_work(state, due) or hold_for(state, due.model, due.evicts, now) is not None:
+        elif (
+            _is_kept_by_work(state, due) or hold_for(state, due.model, due.evicts, now) is not None
+        ):
             return Turn(model=due.model, length_s=due.length_s)
     return None
 
@@ -205,7 +224,9 @@ def _dues(state: State, now: float) -> Iterator[_Due]:
     unserved_s = state.unserved_s(now)
     for head, evicts in islice(_in_need(state, now), MOST_DUES):
         model = head.item.model or ""
-        trip = max([trip_between(state, name, model) for name in evicts], key=lambda trip: trip.whole_s)
+        trip = max(
+            [trip_between(state, name, model) for name in evicts], key=lambda trip: trip.whole_s
+        )
         since = max(head.waits_since, state.turn_ended)
         period_s = trip.period_s(share)
         latest_s = since.at + MOST_PERIODS * period_s - now
@@ -220,29 +241,50 @@ def _in_need(state: State, now: float) -> Iterator[tuple[Entry, tuple[str, ...]]
         # No swap for anybody else can begin. A load that may hang has no claim to the memory.
         rivals = _rivals(state)
         if rivals and now < _late_at(state):
-            lines = [each[residency.loading] for each in _external_lines(state) if residency.loading in each]
+            lines = [
+                each[residency.loading]
+                for each in _external_lines(state)
+                if residency.loading in each
+            ]
             yield from ((line[0], rivals) for line in lines)
         return
     residents = residency.residents
-    lines = [line for each in _external_lines(state) for model, line in each.items() if model not in residents]
+    lines = [
+        line
+        for each in _external_lines(state)
+        for model, line in each.items()
+        if model not in residents
+    ]
     evictions = _evictions(state)
     for head in sorted([line[0] for line in lines], key=_WAITS_SINCE):
-        evicts = evictions.find(head.item.model, head.item.task_type) if head.item.model is not None else None
+        evicts = (
+            evictions.find(head.item.model, head.item.task_type)
+            if head.item.model is not None
+            else None
+        )
         if evicts:
             yield head, evicts
 
 
 def _rivals(state: State) -> tuple[str, ...]:
-    """The models for which internal work would have the load under way cut, as far as that is cheap to know."""
+    """The models for which internal work would have the load under way cut, as far as that is cheap
+    to know.
+    """
     residency = state.residency
-    waiting = [name for lines in state.waiting.lines[: Band.INTERRUPTED] for name in lines if name is not None]
+    waiting = [
+        name
+        for lines in state.waiting.lines[: Band.INTERRUPTED]
+        for name in lines
+        if name is not None
+    ]
     return tuple([name for name in waiting if name not in residency.residents][:MOST_DUES])
 
 
 def _later_s(state: State, due: _Due) -> float:
     """How much later, or earlier, than it is due a turn begins."""
     if any(_runs_internal(state, name) for name in due.evicts):
-        # What runs is waited for, and with several slots that may go on for ever: then it is drained.
+        # What runs is waited for, and with several slots that may go on for ever: then it is
+        # drained.
         return due.period_s
     if _is_kept_by_work(state, due):
         return 0.0
@@ -304,12 +346,18 @@ def _is_over(state: State, turn: Turn, now: float) -> bool:
 
 
 def _late_at(state: State) -> float:
-    """When the load under way has taken so long that it may never end; never where it could not be cut anyway."""
+    """When the load under way has taken so long that it may never end; never where it could not be
+    cut anyway.
+    """
     residency = state.residency
     if residency.swap is None or residency.loading is None or not state.can_cut:
         return inf
     is_known = state.estimates.knows_load(residency.loading)
-    expected_s = state.estimates.swap_s(residency.swap.origin, residency.loading) if is_known else UNKNOWN_LOAD_S
+    expected_s = (
+        state.estimates.swap_s(residency.swap.origin, residency.loading)
+        if is_known
+        else UNKNOWN_LOAD_S
+    )
     return residency.swap.started_at + LATE_LOAD * expected_s + LATE_LOAD_S
 
 
@@ -334,7 +382,10 @@ def grace_until(state: State, entry: Entry, evicts: Iterable[str], now: float) -
     used = [name for name in evicts if _has_external_work(state, name)]
     if not used:
         return -inf
-    trip = max([trip_between(state, entry.item.model or "", name) for name in used], key=lambda trip: trip.whole_s)
+    trip = max(
+        [trip_between(state, entry.item.model or "", name) for name in used],
+        key=lambda trip: trip.whole_s,
+    )
     grace_s = GRACE_TRIPS * trip.whole_s
     if entry.band is Band.NORMAL:
         grace_s = min(grace_s, max(trip.back_s, LEAST_GRACE_S))

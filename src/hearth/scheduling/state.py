@@ -1,4 +1,6 @@
-"""Everything the scheduler remembers, in one object that only its own package changes, the owner's orders among it."""
+"""Everything the scheduler remembers, in one object that only its own package changes, the owner's
+orders among it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
 MAX_CUT_FAILURES = 2
-Deadlines = list[tuple[float, Sequence]]  # a heap of (instant, item); what no longer applies is dropped when it comes up
+# a heap of (instant, item); what no longer applies is dropped when it comes up
+Deadlines = list[tuple[float, Sequence]]
 
 
 @value
 class ModelHold:
-    """A model stays in memory because an internal caller is likely to come back to it by `until`."""
+    """A model stays in memory because an internal caller is likely to come back to it by
+    `until`.
+    """
 
     model: str
     caller: str
@@ -48,8 +53,10 @@ class State:
     residency: Residency
     arrivals: Arrivals
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
-    entries: dict[Sequence, Entry] = field(default_factory=dict)  # every accepted item that has not left, by sequence
-    expiries: Deadlines = field(default_factory=list)  # when those that may not wait for ever are given up
+    # every accepted item that has not left, by sequence
+    entries: dict[Sequence, Entry] = field(default_factory=dict)
+    # when those that may not wait for ever are given up
+    expiries: Deadlines = field(default_factory=list)
     rising: Deadlines = field(default_factory=list)  # when those that may rise by their age do
     promotions: int = 0
     active: bool = True  # within active hours, when internal work may interrupt
@@ -57,22 +64,31 @@ class State:
     handing_over: bool = False  # to another model server, as soon as nothing runs
     down_since: float | None = None  # the backend has not answered since then; None while it does
     paused: bool = False  # by the owner: external work waits, whatever is free
-    pinned_name: str | None = None  # the model that the owner wants to come back to, installed or not
-    # the latest order of the owner for each model, ordered first first: is it to come into memory, or to go?
+    # the model that the owner wants to come back to, installed or not
+    pinned_name: str | None = None
+    # the latest order of the owner for each model, ordered first first: is it to come into memory,
+    # or to go?
     ordered: dict[str, bool] = field(default_factory=dict)
-    announced: tuple[tuple[float, str], ...] = ()  # (instant, task type) of announced internal tasks, the soonest first
+    # (instant, task type) of announced internal tasks, the soonest first
+    announced: tuple[tuple[float, str], ...] = ()
     interruptions: int = 0  # numbers the interruptions, so that the latest goes first
-    failures: dict[str, int] = field(default_factory=dict)  # consecutive load or unload failures by model
-    not_before: dict[str, float] = field(default_factory=dict)  # models that are left alone until an instant, after a failure
+    # consecutive load or unload failures by model
+    failures: dict[str, int] = field(default_factory=dict)
+    # models that are left alone until an instant, after a failure
+    not_before: dict[str, float] = field(default_factory=dict)
     idle_since: float | None = None  # since when nothing waits or runs; None while something does
-    # what was in memory then, by name; None where the owner has loaded something since, to which no habit applies
+    # what was in memory then, by name; None where the owner has loaded something since, to which no
+    # habit applies
     idle_with: tuple[str, ...] | None = None
     home_failures: int = 0  # restores of the home model that failed in a row
-    # `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once in each
+    # `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once
+    # in each
     preloaded_at: float | None = None
-    # the model for whose waiters memory is being cleared, and why; None once it is loaded, or nobody waits for it
+    # the model for whose waiters memory is being cleared, and why; None once it is loaded, or
+    # nobody waits for it
     cleared_for: tuple[str, SwapReason] | None = None
-    # the policy holds the resident model until then, in the hope of more work for it; None while it does not
+    # the policy holds the resident model until then, in the hope of more work for it; None while it
+    # does not
     held_until: float | None = None
     hold: ModelHold | None = None  # what external work waits for, as of the last decision
     turn: Turn | None = None  # the turn of external work that is under way
@@ -82,11 +98,15 @@ class State:
     external_runs_since: float = 0.0  # where some runs
     cuts_loads: bool = True  # the model server can end a load that is under way
     cut_failures: int = 0  # loads in a row that were not gone in time after they were cut
-    installed: frozenset[str] | None = None  # what the model server has listed, in lower case; None before its first list
+    # what the model server has listed, in lower case; None before its first list
+    installed: frozenset[str] | None = None
     replaced_at: float = -inf  # when the model server before this one was left
-    rounds: dict[tuple[str, Band], int] = field(default_factory=dict)  # rounds of admission so far, by model and band
-    next_wake_at: float | None = None  # the first instant that this decision has asked to be woken at
-    looked_at: int = 0  # candidates that were compared in all choices so far, which is what decisions cost
+    # rounds of admission so far, by model and band
+    rounds: dict[tuple[str, Band], int] = field(default_factory=dict)
+    # the first instant that this decision has asked to be woken at
+    next_wake_at: float | None = None
+    # candidates that were compared in all choices so far, which is what decisions cost
+    looked_at: int = 0
 
     @property
     def starts_nothing(self) -> bool:
@@ -104,7 +124,9 @@ class State:
         return self.cuts_loads and self.priced and self.cut_failures < MAX_CUT_FAILURES
 
     def unserved_s(self, now: float) -> float:
-        """A clock that stands still while external work runs: what an external request waits for then is not internal work."""
+        """A clock that stands still while external work runs: what an external request waits for
+        then is not internal work.
+        """
         under_way_s = now - self.external_runs_since if self.external_running else 0.0
         return now - self.external_run_s - under_way_s
 
@@ -123,7 +145,9 @@ class State:
 
     @property
     def unwanted(self) -> list[str]:
-        """Models that the owner wants unloaded as soon as no swap is under way; an arrival for one makes its order void."""
+        """Models that the owner wants unloaded as soon as no swap is under way; an arrival for one
+        makes its order void.
+        """
         return [model for model, comes in self.ordered.items() if not comes]
 
     def order(self, model: str, *, comes: bool) -> None:
@@ -143,12 +167,20 @@ class State:
 
     @property
     def pinned(self) -> str | None:
-        """The model that no external item's swap may evict, None where there is none or it is not installed."""
-        return self.pinned_name if self.pinned_name is not None and self.has(self.pinned_name) else None
+        """The model that no external item's swap may evict, None where there is none or it is not
+        installed.
+        """
+        return (
+            self.pinned_name
+            if self.pinned_name is not None and self.has(self.pinned_name)
+            else None
+        )
 
     @property
     def comes_back(self) -> str | None:
-        """The model that is loaded when there is nothing else to do: the pinned one, else the home model."""
+        """The model that is loaded when there is nothing else to do: the pinned one, else the home
+        model.
+        """
         return self.pinned or self.home
 
     @property
@@ -163,7 +195,9 @@ class State:
     def home_for(self, entry: Entry) -> str | None:
         """The home model, None where there is none or it could never be loaded for this item."""
         home = self.home
-        return None if home is None or self.residency.never_fits(home, entry.item.task_type) else home
+        return (
+            None if home is None or self.residency.never_fits(home, entry.item.task_type) else home
+        )
 
     def is_there(self, model: str) -> bool:
         """Is this model in memory, and not on its way out?"""
@@ -179,19 +213,25 @@ class State:
         return resident is not None and bool(resident.running)
 
     def near_tasks(self, now: float) -> Iterable[tuple[float, str]]:
-        """The announced internal tasks so near that external work which could still run then is held back."""
+        """The announced internal tasks so near that external work which could still run then is
+        held back.
+        """
         window_s = self.settings.scheduling.schedule_drain_minutes * 60
         return (each for each in self.announced if each[0] - window_s <= now < each[0])
 
     def held_for(self, entry: Entry, now: float) -> tuple[float, str] | None:
-        """The announced task for which this waiting item is held back: an external one that could still run when that is due."""
+        """The announced task for which this waiting item is held back: an external one that could
+        still run when that is due.
+        """
         near = list(self.near_tasks(now)) if self.announced and entry.external else []
         if not near:
             return None
         model = entry.item.model or self.home or ""
         needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens)
         if entry.item.model is not None and self.residency.ready(model) is None:
-            needed_s += self.estimates.longest_swap_s(next(iter(self.residency.residents), ""), model)
+            needed_s += self.estimates.longest_swap_s(
+                next(iter(self.residency.residents), ""), model
+            )
         return next((task for task in near if now + needed_s > task[0]), None)
 
     def is_held(self, entry: Entry, now: float) -> bool:
@@ -222,8 +262,8 @@ class State:
     def rises_at(self, entry: Entry) -> float | None:
         """When an entry rises from the band that it is in, by its age; None for never.
 
-        After Macaw's scheduling page, which promotes a batch request to realtime. Age never crosses the lanes: external work is in order
-        of arrival anyway, and cannot be interrupted for ever.
+        After Macaw's scheduling page, which promotes a batch request to realtime. Age never crosses
+        the lanes: external work is in order of arrival anyway, and cannot be interrupted for ever.
         """
         item, aging = entry.item, self.settings.scheduling.aging
         if entry.external or entry.band <= aging.ceiling or aging.promote_after_s <= 0:

@@ -1,8 +1,9 @@
 """Taking one reported fact into the state: the first step of every decision.
 
-Each fact changes the state and may say something at once (giving an item up, stopping an attempt). Nothing is started here: who runs next
-is decided afterwards, from the whole state. An order of the owner never goes before work: a load waits until nothing runs or waits, unless
-there is room beside what is in memory, and an unload is void as soon as somebody asks for the model.
+Each fact changes the state and may say something at once (giving an item up, stopping an attempt).
+Nothing is started here: who runs next is decided afterwards, from the whole state. An order of the
+owner never goes before work: a load waits until nothing runs or waits, unless there is room beside
+what is in memory, and an unload is void as soon as somebody asks for the model.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
 SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
 _EXTERNAL_BAND, _EXTERNAL_LANE = Band.EXTERNAL, Lane.EXTERNAL
-"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a function."""
+"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a
+function.
+"""
 
 
 def take_in(state: State, fact: Input, now: float) -> list[Action] | None:
     """What a fact changes, and what is said at once.
 
     Returns:
-        None where it makes nothing possible, and nothing due, that was not so before: then there is nothing to decide. That is so for most
-        facts of a busy day.
+        None where it makes nothing possible, and nothing due, that was not so before: then there is
+        nothing to decide. That is so for most facts of a busy day.
     """
     match fact:
         case inputs.Arrived(item=item):
@@ -55,7 +58,10 @@ def take_in(state: State, fact: Input, now: float) -> list[Action] | None:
             yielding = [entry for entry in state.running if interruptible(state, entry)]
             for entry in yielding:
                 entry.place = "stopping"
-            return [Stop(sequence=entry.item.sequence, attempt=entry.attempts, how="preempt") for entry in yielding]
+            return [
+                Stop(sequence=entry.item.sequence, attempt=entry.attempts, how="preempt")
+                for entry in yielding
+            ]
         case _:
             return _of_memory(state, fact, now)
 
@@ -120,11 +126,17 @@ def _of_owner(state: State, fact: Input, now: float) -> list[Action]:  # noqa: C
             _want(state, model)
         case inputs.ModelOrdered(model=model):
             state.order(model, comes=False)
-            if model == state.comes_back:  # left alone until something was loaded: else it would be back in a moment
+            # left alone until something was loaded: else it would be back in a moment
+            if model == state.comes_back:
                 state.home_failures = MAX_RESTORES
         case inputs.Scheduled(task_type=task_type, due_at=due_at, comes=comes):
-            # by a wall clock and a monotonic one, the instant of a task that is announced again never comes out quite the same
-            others = [each for each in state.announced if each[0] > now and not (each[1] == task_type and abs(each[0] - due_at) < SAME_S)]
+            # by a wall clock and a monotonic one, the instant of a task that is announced again
+            # never comes out quite the same
+            others = [
+                each
+                for each in state.announced
+                if each[0] > now and not (each[1] == task_type and abs(each[0] - due_at) < SAME_S)
+            ]
             state.announced = tuple(sorted((*others, (due_at, task_type)) if comes else others))
         case inputs.ClockStepped(ahead_s=ahead_s):
             moved = ((due_at - ahead_s, task_type) for due_at, task_type in state.announced)
@@ -151,37 +163,56 @@ def _arrived(state: State, item: QueueItem, now: float) -> list[Action] | None:
         idle_ended(state, item, now)
     if state.arrivals.learns:
         state.arrivals.arrived(item.caller, item.model, now)
-        if item.model is not None and not state.waiting.wants(item.model) and not state.runs_on(item.model):
+        if (
+            item.model is not None
+            and not state.waiting.wants(item.model)
+            and not state.runs_on(item.model)
+        ):
             state.arrivals.came_back(item.caller, item.model, now)
-    entry = state.entries[item.sequence] = Entry(item, item.band, (0, item.arrived_at, item.sequence), waits_since=state.since(now))
+    entry = state.entries[item.sequence] = Entry(
+        item, item.band, (0, item.arrived_at, item.sequence), waits_since=state.since(now)
+    )
     state.enqueue(entry)
     if item.expires_at is not None:
         heapq.heappush(state.expiries, (item.expires_at, item.sequence))
         return []
-    behind = item.lane is _EXTERNAL_LANE and state.waiting.lines[_EXTERNAL_BAND][item.model][0] is not entry
+    behind = (
+        item.lane is _EXTERNAL_LANE
+        and state.waiting.lines[_EXTERNAL_BAND][item.model][0] is not entry
+    )
     heads_are_all = not (state.held_until is not None or state.starts_nothing or state.announced)
     return None if behind and heads_are_all else []
 
 
 def _is_gone(state: State, item: QueueItem) -> bool:
     """Its model is neither installed nor in memory."""
-    return item.model is not None and not state.has(item.model) and item.model not in state.residency.residents
+    return (
+        item.model is not None
+        and not state.has(item.model)
+        and item.model not in state.residency.residents
+    )
 
 
 def _never_fits(state: State, item: QueueItem) -> bool:
     return item.model is not None and state.residency.never_fits(item.model, item.task_type)
 
 
-def _of_attempt(state: State, entry: Entry, fact: inputs.OfAttempt, now: float) -> list[Action] | None:
+def _of_attempt(
+    state: State, entry: Entry, fact: inputs.OfAttempt, now: float
+) -> list[Action] | None:
     """What the shell reports of an attempt that is under way."""
     match fact:
         case inputs.Started():
             if now <= entry.dispatched_at:  # at the instant of its dispatch, as was expected then
                 return None
-            entry.expected_end_at = now + state.estimates.service_s(entry.item, entry.model or "", entry.kept_tokens)
+            entry.expected_end_at = now + state.estimates.service_s(
+                entry.item, entry.model or "", entry.kept_tokens
+            )
         case inputs.FirstByte(forwarded=forwarded):
             entry.first_byte_at, entry.forwarded = now, forwarded
-            ends_no_round = budget_tokens(state.settings.scheduling.packing) is None or not len(state.waiting)
+            ends_no_round = budget_tokens(state.settings.scheduling.packing) is None or not len(
+                state.waiting
+            )
             if entry.place == "running" and ends_no_round:  # it only takes options away
                 return None
             if forwarded and not resumable(state, entry):
@@ -201,7 +232,9 @@ def _of_attempt(state: State, entry: Entry, fact: inputs.OfAttempt, now: float) 
 
 
 def _go_on(entry: Entry) -> None:
-    """Bytes that reached the caller while a `Stop` was on its way win: the shell lets such an attempt go on."""
+    """Bytes that reached the caller while a `Stop` was on its way win: the shell lets such an
+    attempt go on.
+    """
     if entry.place == "stopping" and not entry.cancelled and not entry.cut:
         entry.place = "running"
 
@@ -233,9 +266,18 @@ def _failed(state: State, entry: Entry, fact: inputs.Failed, now: float) -> list
         entry.breaks += 1
         _put_first(state, entry, fact.kept_tokens or 0, now)
         return [Requeue(sequence=entry.item.sequence, broke_off=True)]
-    if entry.cancelled or fault == "fatal" or entry.forwarded or (entry.resends >= RESENDS and not is_down):
+    if (
+        entry.cancelled
+        or fault == "fatal"
+        or entry.forwarded
+        or (entry.resends >= RESENDS and not is_down)
+    ):
         state.leave(entry)
-        return [] if entry.cancelled else [Fail(sequence=entry.item.sequence, why="attempts_exhausted")]
+        return (
+            []
+            if entry.cancelled
+            else [Fail(sequence=entry.item.sequence, why="attempts_exhausted")]
+        )
     entry.resends += not is_down
     state.enqueue(entry)
     return [Requeue(sequence=entry.item.sequence)]
@@ -249,7 +291,9 @@ def _stopped(state: State, entry: Entry, kept_tokens: int, now: float) -> list[A
         return [] if entry.cancelled else [Fail(sequence=sequence, why="interrupted")]
     entry.interrupts += 1
     _put_first(state, entry, kept_tokens, now)
-    return [Requeue(sequence=sequence, interrupts=entry.interrupts, protected=protected(state, entry))]
+    return [
+        Requeue(sequence=sequence, interrupts=entry.interrupts, protected=protected(state, entry))
+    ]
 
 
 def _put_first(state: State, entry: Entry, kept_tokens: int, now: float) -> None:
@@ -326,11 +370,16 @@ def _unload_failed(state: State, model: str, now: float) -> list[Action]:
         return []
     serving = {resident.model for resident in state.residency.residents.values() if resident.serves}
     able = serving | ({None} if serving else set())
-    return state.give_up([entry for entry in state.waiting.all_entries() if entry.item.model not in able], "load_failed")
+    return state.give_up(
+        [entry for entry in state.waiting.all_entries() if entry.item.model not in able],
+        "load_failed",
+    )
 
 
 def _replaced(state: State, learned: Mapping[str, Any] | None, now: float) -> None:
-    """What was learned of one server says nothing of another, nor does what its memory holds; what the owner wants stays."""
+    """What was learned of one server says nothing of another, nor does what its memory holds; what
+    the owner wants stays.
+    """
     state.residency.forget()
     state.estimates.forget()
     if learned is not None:
@@ -348,7 +397,9 @@ def _replaced(state: State, learned: Mapping[str, Any] | None, now: float) -> No
 
 def _learn_arrivals_anew(state: State) -> None:
     learns = POLICIES[state.settings.scheduling.policy].learns
-    state.arrivals = Arrivals(learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()])
+    state.arrivals = Arrivals(
+        learns=learns, open_callers=[entry.item.caller for entry in state.entries.values()]
+    )
 
 
 def _listed(state: State, names: frozenset[str]) -> list[Action]:
@@ -368,7 +419,9 @@ def _listed(state: State, names: frozenset[str]) -> list[Action]:
 
 
 def _reconfigured(state: State, settings: SchedulerSettings) -> list[Action]:
-    """What waits and could never be loaded under the new settings is told so, as it would be on arrival; what was ordered is void."""
+    """What waits and could never be loaded under the new settings is told so, as it would be on
+    arrival; what was ordered is void.
+    """
     state.settings, state.home_failures = settings, 0
     state.residency.configure(settings)
     state.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
@@ -381,4 +434,6 @@ def _reconfigured(state: State, settings: SchedulerSettings) -> list[Action]:
             state.settle(model)
     if POLICIES[settings.scheduling.policy].learns is not state.arrivals.learns:
         _learn_arrivals_anew(state)
-    return state.give_up([entry for entry in waiting if _never_fits(state, entry.item)], "never_fits")
+    return state.give_up(
+        [entry for entry in waiting if _never_fits(state, entry.item)], "never_fits"
+    )

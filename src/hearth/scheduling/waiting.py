@@ -1,8 +1,9 @@
 """Who waits, and in which order.
 
-One line per band and model, so that a decision looks at heads and never at the whole queue. Every order is an explicit key that ends in the
-sequence number; reading never changes one. The instant of arrival comes before the number, since an item may have taken the place of
-an earlier one (`KeptPlaces`).
+One line per band and model, so that a decision looks at heads and never at the whole queue. Every
+order is an explicit key that ends in the sequence number; reading never changes one. The instant of
+arrival comes before the number, since an item may have taken the place of an earlier one
+(`KeptPlaces`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from typing import Literal, NamedTuple, TypeAlias
 from hearth.types import Band, Lane, QueueItem, Sequence
 
 Key = tuple[int, float, Sequence]
-"""(rank, arrived_at, sequence). Rank is 0, or minus the interruption's number: the most recently interrupted item is first in its line."""
+"""(rank, arrived_at, sequence).
 
-BANDS = tuple(Band)  # most urgent first; a tuple, since going through an enumeration takes ten times as long
+Rank is 0, or minus the interruption's number: the most recently interrupted item is first in its
+line.
+"""
+
+# most urgent first; a tuple, since going through an enumeration takes ten times as long
+BANDS = tuple(Band)
 
 
 EXTERNAL_BANDS = (Band.INTERRUPTED, Band.EXTERNAL)
@@ -53,7 +59,8 @@ class Entry:
     place: Place = "waiting"
     attempts: int = 0  # dispatches so far; the number of the current attempt while it runs
     interrupts: int = 0
-    lost_loads: int = 0  # times that its model was loaded and had to go again for others before it had served anybody
+    # times that its model was loaded and had to go again for others before it had served anybody
+    lost_loads: int = 0
     load_cut: bool = False  # the last load for it was cut before it had served anybody
     waits_since: Since = NEVER  # its arrival or its last interruption
     resends: int = 0  # attempts that a backend fault undid before anything was forwarded
@@ -63,7 +70,9 @@ class Entry:
     expected_end_at: float = 0.0  # estimate made at dispatch
     first_byte_at: float | None = None
     forwarded: bool = False  # its caller has seen bytes of the current attempt
-    unresumable: bool = False  # its stream could not go on after an interruption, though its request is one of which that could be expected
+    # its stream could not go on after an interruption, though its request is one of which that
+    # could be expected
+    unresumable: bool = False
     kept_tokens: int = 0  # of its answer that its caller has, which the next attempt only reads
     held: bool = False  # more urgent work has waited for its stream to end
     cut: bool = False  # it ends when its attempt has stopped, because its caller cannot be resumed
@@ -79,7 +88,9 @@ _key = attrgetter("key")
 
 
 class WaitingRoom:
-    """All waiting entries: `lines`, for reading only, has those of each band by model, in order of their keys; none of them is empty."""
+    """All waiting entries: `lines`, for reading only, has those of each band by model, in order of
+    their keys; none of them is empty.
+    """
 
     def __init__(self) -> None:
         self.lines: tuple[dict[str | None, list[Entry]], ...] = tuple({} for _ in Band)
@@ -91,7 +102,9 @@ class WaitingRoom:
 
     def count(self, lane: Lane) -> int:
         counts = self._counts
-        return sum(counts[: Band.INTERRUPTED] if lane is Lane.INTERNAL else counts[Band.INTERRUPTED :])
+        return sum(
+            counts[: Band.INTERRUPTED] if lane is Lane.INTERNAL else counts[Band.INTERRUPTED :]
+        )
 
     def external_of(self, caller: str) -> int:
         """How many external entries of a caller wait."""
@@ -139,7 +152,9 @@ class WaitingRoom:
         return self.up_to(BANDS[-1], model)
 
     def ahead_of(self, band: Band) -> int:
-        """How many entries wait in this band or a more urgent one: those before a newcomer to it."""
+        """How many entries wait in this band or a more urgent one: those before a newcomer to
+        it.
+        """
         return sum(self._counts[: band + 1])
 
     def models(self) -> tuple[str | None, ...]:
@@ -151,14 +166,18 @@ class WaitingRoom:
 
     def best_band(self, model: str) -> Band | None:
         """The most urgent band in which an entry waits for this model."""
-        return next((band for band, lines in zip(BANDS, self.lines, strict=True) if model in lines), None)
+        return next(
+            (band for band, lines in zip(BANDS, self.lines, strict=True) if model in lines), None
+        )
 
     def entries(self, model: str | None) -> list[Entry]:
         """All entries that wait for a model, most urgent first."""
         return [entry for lines in self.lines for entry in lines.get(model, ())]
 
     def in_order(self, *bands: Band) -> Iterator[Entry]:
-        """The entries of these bands (else of all), band by band and by key, all models together."""
+        """The entries of these bands (else of all), band by band and by key, all models
+        together.
+        """
         for band in bands or BANDS:
             yield from heapq.merge(*self.lines[band].values(), key=_key)
 
@@ -167,8 +186,14 @@ class WaitingRoom:
         return list(islice(self.in_order(), limit))
 
     def behind(self, item: QueueItem) -> list[Entry]:
-        """The waiting entries that an item goes before which takes an earlier one's place, in order."""
-        return [entry for entry in self.in_order(item.band) if entry.key > (0, item.arrived_at, item.sequence)]
+        """The waiting entries that an item goes before which takes an earlier one's place, in
+        order.
+        """
+        return [
+            entry
+            for entry in self.in_order(item.band)
+            if entry.key > (0, item.arrived_at, item.sequence)
+        ]
 
     def all_entries(self) -> list[Entry]:
         """Every waiting entry in the order of arrival."""

@@ -1,7 +1,8 @@
 """A shell around the scheduler whose time is one heap of things that will become true.
 
-It takes the inputs and actions that the live worker takes, and decides nothing else. Facts are reported in the order in which they become
-true; facts of the same instant in the order in which they were planned. Time never goes back. Deterministic; reads no clock.
+It takes the inputs and actions that the live worker takes, and decides nothing else. Facts are
+reported in the order in which they become true; facts of the same instant in the order in which
+they were planned. Time never goes back. Deterministic; reads no clock.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Record:
     model: str | None = None
     attempt: int = 0
     ends_at: float | None = None  # when the attempt that runs will end
-    written_s: float = 0.0  # of its decoding, what earlier attempts have done that the next need not do again
+    # of its decoding, what earlier attempts have done that the next need not do again
+    written_s: float = 0.0
 
     def worked_s(self, now: float) -> float:
         """Seconds of its answer that its caller has by now."""
@@ -59,12 +61,18 @@ class Record:
     @property
     def wait_s(self) -> float | None:
         """Arrival to the start of the attempt that answered; None where nothing did."""
-        return None if self.failed or self.ended is None or self.started is None else self.started - self.arrived
+        return (
+            None
+            if self.failed or self.ended is None or self.started is None
+            else self.started - self.arrived
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A model was loaded for what was unloaded (`origin`, joined by `+`), or an attempt on it was stopped, which answered nobody."""
+    """A model was loaded for what was unloaded (`origin`, joined by `+`), or an attempt on it was
+    stopped, which answered nobody.
+    """
 
     model: str
     start: float
@@ -77,7 +85,8 @@ class Run:
     records: list[Record] = field(default_factory=list)  # of each job that arrived, in that order
     swaps: list[Span] = field(default_factory=list)
     stops: list[Span] = field(default_factory=list)
-    decisions: list[tuple[float, Action]] = field(default_factory=list)  # every action but the timer's, where they were to be kept
+    # every action but the timer's, where they were to be kept
+    decisions: list[tuple[float, Action]] = field(default_factory=list)
     busy_s: float = 0.0  # in which anything ran
 
 
@@ -94,7 +103,8 @@ def simulate(
     keep_decisions: bool = True,
     on_progress: Callable[[int], None] | None = None,
 ) -> Run:
-    """Run a workload to its end under settings that fit it (`Workload.settings`); `handle` stands in for a new scheduler's.
+    """Run a workload to its end under settings that fit it (`Workload.settings`); `handle` stands
+    in for a new scheduler's.
 
     Args:
         keep_decisions: fill `Run.decisions` (two for each request).
@@ -115,7 +125,14 @@ def simulate(
 class _Engine:
     """One simulation; made for one run and thrown away."""
 
-    def __init__(self, handle: Handle, workload: Workload, *, keep_decisions: bool, on_progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        workload: Workload,
+        *,
+        keep_decisions: bool,
+        on_progress: Callable[[int], None] | None,
+    ) -> None:
         self.outcome = Run()
         self._handle = handle
         self._workload = workload
@@ -171,7 +188,9 @@ class _Engine:
                 self._start(action)
             case Load(model=model, replaces=replaces):
                 loaded_at = now + workload.swap_s(replaces, model)
-                self.outcome.swaps.append(Span(model=model, start=now, end=loaded_at, origin="+".join(replaces)))
+                self.outcome.swaps.append(
+                    Span(model=model, start=now, end=loaded_at, origin="+".join(replaces))
+                )
                 self._loads += 1
                 self._plan(loaded_at, self._loaded, model, self._loads)
             case Cut(model=model):
@@ -181,7 +200,9 @@ class _Engine:
                 self.outcome.swaps[-1] = replace(span, end=min(span.end, gone_at))
                 self._plan(gone_at, self._report, LoadCut(model=model))
             case Unload(model=model):
-                self._plan(now + workload.unload_s.get(model, 0.0), self._report, Unloaded(model=model))
+                self._plan(
+                    now + workload.unload_s.get(model, 0.0), self._report, Unloaded(model=model)
+                )
             case Stop(sequence=sequence, how=how):
                 self._stop(self._record(sequence), interrupted=how == "preempt")
             case Fail(sequence=sequence):
@@ -232,12 +253,16 @@ class _Engine:
             self._busy_since = now
         self._running += 1
         self._plan(now, self._report, Started(sequence=action.sequence, attempt=action.attempt))
-        self._plan(now + record.job.first_byte_s, self._first_byte, record, action.attempt, record.ends_at)
+        self._plan(
+            now + record.job.first_byte_s, self._first_byte, record, action.attempt, record.ends_at
+        )
 
     def _first_byte(self, record: Record, attempt: int, ends_at: float) -> None:
         if record.attempt == attempt and record.ends_at is not None:
             self._plan(ends_at, self._finish, record, attempt)
-            self._report(FirstByte(sequence=record.sequence, attempt=attempt, forwarded=record.job.streaming))
+            self._report(
+                FirstByte(sequence=record.sequence, attempt=attempt, forwarded=record.job.streaming)
+            )
 
     def _finish(self, record: Record, attempt: int) -> None:
         if record.attempt != attempt or record.ends_at is None:
@@ -251,10 +276,14 @@ class _Engine:
         """Stop the attempt, unless it ends at this very instant: then its ending is the truth."""
         if record.ends_at is not None and record.ends_at > self._now:
             record.interrupts += interrupted
-            self.outcome.stops.append(Span(model=record.model or "", start=record.started or 0.0, end=self._now))
+            self.outcome.stops.append(
+                Span(model=record.model or "", start=record.started or 0.0, end=self._now)
+            )
             kept_tokens = self._keep(record) if interrupted and record.job.continues else 0
             self._vacate(record)
-            stopped = Stopped(sequence=record.sequence, attempt=record.attempt, kept_tokens=kept_tokens)
+            stopped = Stopped(
+                sequence=record.sequence, attempt=record.attempt, kept_tokens=kept_tokens
+            )
             self._plan(self._now, self._report, stopped)
 
     def _keep(self, record: Record) -> int:

@@ -1,4 +1,5 @@
-"""Homes of one hour: the house's own assistant on one model, and others whose model does not fit beside it.
+"""Homes of one hour: the house's own assistant on one model, and others whose model does not fit
+beside it.
 
 The assistant asks again a while after each of its answers, or in sessions with long pauses between
 them. The others ask in a closed loop for long answers: streams that go on after an interruption, or
@@ -32,7 +33,9 @@ FIRST_BYTE_S = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
-    """When the assistant asks again: `gap_s` after an answer, within 40 %; after every `turns` answers (0: never), a random pause."""
+    """When the assistant asks again: `gap_s` after an answer, within 40 %; after every `turns`
+    answers (0: never), a random pause.
+    """
 
     gap_s: float
     turns: int = 0
@@ -49,7 +52,12 @@ RETURNS: Mapping[str, Return] = {
 }
 LOADS: Sequence[tuple[float, float]] = ((2.0, 6.0), (3.0, 12.0), (8.0, 20.0), (20.0, 45.0))
 """(seconds to load the assistant's model, the others')."""
-DEAR_LOADS: Sequence[tuple[float, float]] = ((30.0, 60.0), (30.0, 120.0), (60.0, 60.0), (60.0, 120.0))
+DEAR_LOADS: Sequence[tuple[float, float]] = (
+    (30.0, 60.0),
+    (30.0, 120.0),
+    (60.0, 60.0),
+    (60.0, 120.0),
+)
 OTHERS = (1, 3)
 """Of three others, one has a model of its own."""
 
@@ -116,7 +124,12 @@ class _Drawing:
             gap_s = rng.expovariate(1 / pause_s)
             job = self._job(caller, model, min(1.0 + rng.expovariate(1 / mean_s), 180.0))
             if not self._whole:
-                job = replace(job, first_byte_s=min(FIRST_BYTE_S, job.service_s / 2), streaming=True, continues=True)
+                job = replace(
+                    job,
+                    first_byte_s=min(FIRST_BYTE_S, job.service_s / 2),
+                    streaming=True,
+                    continues=True,
+                )
             self._append(job, turn, gap_s)
             spent_s += gap_s + job.service_s
             turn += 1
@@ -125,7 +138,12 @@ class _Drawing:
         prompt_s = min(FIRST_BYTE_S, service_s / 2)
         decode_s = service_s - prompt_s
         output_tokens = max(1, round(decode_s * TOKENS_PER_S))
-        usage = Usage(prompt_tokens=PROMPT_TOKENS, output_tokens=output_tokens, prompt_s=prompt_s, decode_s=decode_s)
+        usage = Usage(
+            prompt_tokens=PROMPT_TOKENS,
+            output_tokens=output_tokens,
+            prompt_s=prompt_s,
+            decode_s=decode_s,
+        )
         return Job(
             id=len(self.jobs),
             model=model,
@@ -149,11 +167,15 @@ def homes(
     priority: Priority = Priority.CRITICAL,
     whole: bool = False,
 ) -> dict[str, Callable[[], Workload]]:
-    """The 48 homes by name, such as `home_8s_3_12_1`: returns, both loads in seconds, how many others."""
+    """The 48 homes by name, such as `home_8s_3_12_1`: returns, both loads in seconds, how many
+    others.
+    """
     found: dict[str, Callable[[], Workload]] = {}
     drawn = product(RETURNS.items(), loads_s, OTHERS)
     for seed, ((name, returns), (own_s, their_s), others) in enumerate(drawn, start=first_seed):
-        build = partial(home, returns, (own_s, their_s), others, seed=seed, priority=priority, whole=whole)
+        build = partial(
+            home, returns, (own_s, their_s), others, seed=seed, priority=priority, whole=whole
+        )
         found[f"home_{name}_{own_s:g}_{their_s:g}_{others}"] = build
     return found
 
@@ -175,13 +197,17 @@ class HomeFigures:
     """The longest wait of the assistant, in seconds."""
 
 
-def figures(workload: Workload, base: SchedulerSettings, policy: PolicyName = PolicyName.ADAPTIVE) -> HomeFigures:
+def figures(
+    workload: Workload, base: SchedulerSettings, policy: PolicyName = PolicyName.ADAPTIVE
+) -> HomeFigures:
     """Serve a home with its assistant and without it."""
     others_jobs = tuple(job for job in workload.jobs if job.lane is Lane.EXTERNAL)
     run = _run(workload, base, policy)
     alone = _run(replace(workload, jobs=others_jobs, home=""), base, policy)
     length_s = workload.until_s or HOUR_S
-    waits_s = sorted(_waited_s(record, length_s) for record in run.records if record.job.lane is Lane.INTERNAL)
+    waits_s = sorted(
+        _waited_s(record, length_s) for record in run.records if record.job.lane is Lane.INTERNAL
+    )
     load_s = workload.swap_s((), ASSISTANT)
     swaps_s = sum(min(swap.end, length_s) - swap.start for swap in run.swaps)
     return HomeFigures(

@@ -1,8 +1,10 @@
-"""What a run was worth, and the scoreboard: what `adaptive` is held to on long runs, by adversaries and after a restart.
+"""What a run was worth, and the scoreboard: what `adaptive` is held to on long runs, by adversaries
+and after a restart.
 
-Times are seconds since the start of the simulation, rounded only where they are shown. "Exhaustive" is the scoreboard's yardstick, written
-apart from the scheduler: each model is served until nothing waits for it, then the one that serves most items per second of swap and work.
-It is no policy of the product, since it can starve.
+Times are seconds since the start of the simulation, rounded only where they are shown. "Exhaustive"
+is the scoreboard's yardstick, written apart from the scheduler: each model is served until nothing
+waits for it, then the one that serves most items per second of swap and work. It is no policy of
+the product, since it can starve.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Wor
 from hearth.types import Lane, Priority, Sequence
 
 EstimateError = Mapping[str, float | None]
-"""How far estimated and actual waits for the first start lie apart: how many were `sampled`, `median_error_s` and `median_error_pct`."""
-WORTH_S = 1.0  # waits from here on count for the relative error: a hundredth of a second off a wait of none is no error of any percentage
+"""How far estimated and actual waits for the first start lie apart: how many were `sampled`,
+`median_error_s` and `median_error_pct`.
+"""
+# waits from here on count for the relative error: a hundredth of a second off a wait of none is no
+# error of any percentage
+WORTH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +52,22 @@ class Summary:
 
 
 def waits_s(records: Iterable[Record]) -> list[float]:
-    """The waits of what was answered, from arrival to the start of the attempt that answered; the shortest first."""
+    """The waits of what was answered, from arrival to the start of the attempt that answered; the
+    shortest first.
+    """
     return sorted(wait_s for record in records if (wait_s := record.wait_s) is not None)
 
 
 def _spread(waited_s: list[float]) -> dict[str, float]:
     """Mean, 95th percentile by nearest rank and maximum of sorted waits; zeros of none."""
-    p95_s, max_s = (waited_s[ceil(0.95 * len(waited_s)) - 1], waited_s[-1]) if waited_s else (0.0, 0.0)
-    return {"mean_wait_s": sum(waited_s) / max(1, len(waited_s)), "p95_wait_s": p95_s, "max_wait_s": max_s}
+    p95_s, max_s = (
+        (waited_s[ceil(0.95 * len(waited_s)) - 1], waited_s[-1]) if waited_s else (0.0, 0.0)
+    )
+    return {
+        "mean_wait_s": sum(waited_s) / max(1, len(waited_s)),
+        "p95_wait_s": p95_s,
+        "max_wait_s": max_s,
+    }
 
 
 def _ended_at(run: Run) -> float:
@@ -79,39 +93,78 @@ def swap_pct(run: Run) -> float:
 
 
 def by_lane(run: Run) -> dict[Lane, dict[str, float]]:
-    """How each lane fared that had any work: `requests`, `answered`, `interrupts`, and the waits of what was answered."""
+    """How each lane fared that had any work: `requests`, `answered`, `interrupts`, and the waits of
+    what was answered.
+    """
     found = dict[Lane, dict[str, float]]()
     for lane in Lane:
         records = [record for record in run.records if record.job.lane is lane]
         waited_s, interrupts = waits_s(records), sum(record.interrupts for record in records)
         if records:
-            found[lane] = {"requests": len(records), "answered": len(waited_s), "interrupts": interrupts, **_spread(waited_s)}
+            found[lane] = {
+                "requests": len(records),
+                "answered": len(waited_s),
+                "interrupts": interrupts,
+                **_spread(waited_s),
+            }
     return found
 
 
 def as_json(policy: str, run: Run, estimates: EstimateError | None = None) -> dict[str, object]:
-    """One policy's run as plain values: requests by id, swaps in order, the summary, and the same by lane."""
+    """One policy's run as plain values: requests by id, swaps in order, the summary, and the same
+    by lane.
+    """
     return {
         "policy": policy,
         "requests": [
-            {"id": each.job.id, "arrived": each.arrived, "started": each.started, "ended": each.ended, "interrupts": each.interrupts}
+            {
+                "id": each.job.id,
+                "arrived": each.arrived,
+                "started": each.started,
+                "ended": each.ended,
+                "interrupts": each.interrupts,
+            }
             for each in sorted(run.records, key=lambda record: record.job.id)
         ],
-        "swaps": [{"from": swap.origin, "to": swap.model, "start": swap.start, "end": swap.end} for swap in run.swaps],
+        "swaps": [
+            {"from": swap.origin, "to": swap.model, "start": swap.start, "end": swap.end}
+            for swap in run.swaps
+        ],
         "summary": asdict(summary(run)),
         "lanes": {lane.value: waits for lane, waits in by_lane(run).items()},
         "estimates": estimates,
     }
 
 
-def comparison(runs: Iterable[tuple[str, Run, EstimateError | None]], *, title: str | None = None) -> Table:
-    """One row for each (policy, run, estimates), in the order given; a column of waits for each lane that had any work."""
-    rows = [(policy, summary(run), by_lane(run), swap_pct(run), error) for policy, run, error in runs]
+def comparison(
+    runs: Iterable[tuple[str, Run, EstimateError | None]], *, title: str | None = None
+) -> Table:
+    """One row for each (policy, run, estimates), in the order given; a column of waits for each
+    lane that had any work.
+    """
+    rows = [
+        (policy, summary(run), by_lane(run), swap_pct(run), error) for policy, run, error in runs
+    ]
     lanes = [lane for lane in Lane if any(lane in found for _, _, found, _, _ in rows)]
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, show_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        show_edge=False,
+    )
     table.add_column("policy", header_style="dim", no_wrap=True)
     headings = [f"{lane.value} wait s\nmean / p95 / max" for lane in lanes]
-    for heading in ("makespan\ns", "swaps", "swapping\n%", "busy\n%", *headings, "interrupted", "estimate off by\nmedian s (%)"):
+    for heading in (
+        "makespan\ns",
+        "swaps",
+        "swapping\n%",
+        "busy\n%",
+        *headings,
+        "interrupted",
+        "estimate off by\nmedian s (%)",
+    ):
         table.add_column(heading, justify="right", header_style="dim")
     for policy, whole, found, swapping_pct, error in rows:
         table.add_row(
@@ -128,7 +181,13 @@ def comparison(runs: Iterable[tuple[str, Run, EstimateError | None]], *, title: 
 
 
 def _waits(waits: Mapping[str, float] | None) -> str:
-    return "-" if waits is None else " / ".join(_seconds(waits[name]) for name in ("mean_wait_s", "p95_wait_s", "max_wait_s"))
+    return (
+        "-"
+        if waits is None
+        else " / ".join(
+            _seconds(waits[name]) for name in ("mean_wait_s", "p95_wait_s", "max_wait_s")
+        )
+    )
 
 
 def _seconds(value: float) -> str:
@@ -137,11 +196,17 @@ def _seconds(value: float) -> str:
 
 def _off_by(error: EstimateError | None) -> str:
     error_s, error_pct = (error or {}).get("median_error_s"), (error or {}).get("median_error_pct")
-    return "-" if error_s is None else _seconds(error_s) + ("" if error_pct is None else f" ({error_pct:.0f})")
+    return (
+        "-"
+        if error_s is None
+        else _seconds(error_s) + ("" if error_pct is None else f" ({error_pct:.0f})")
+    )
 
 
 class Estimating:
-    """Passes facts on to a scheduler and estimates the wait of every `every`-th arrival just before it is reported."""
+    """Passes facts on to a scheduler and estimates the wait of every `every`-th arrival just before
+    it is reported.
+    """
 
     def __init__(self, scheduler: Scheduler, *, every: int) -> None:
         self._scheduler = scheduler
@@ -151,7 +216,9 @@ class Estimating:
 
     def handle(self, fact: Input, now: float) -> list[Action]:
         if isinstance(fact, Arrived) and fact.item.sequence % self._every == 0:
-            estimated_s = forecast(self._scheduler.state, now, fact.item).starts.get(fact.item.sequence)
+            estimated_s = forecast(self._scheduler.state, now, fact.item).starts.get(
+                fact.item.sequence
+            )
             if estimated_s is not None:
                 self._open[fact.item.sequence] = (now, estimated_s)
         actions = self._scheduler.handle(fact, now)
@@ -162,12 +229,21 @@ class Estimating:
         return actions
 
     def errors_pct(self) -> list[float]:
-        """The error of each estimate in percent of the actual wait, over waits of `WORTH_S` and more."""
-        return [100 * abs(estimated - actual) / actual for estimated, actual in self._pairs_s if actual >= WORTH_S]
+        """The error of each estimate in percent of the actual wait, over waits of `WORTH_S` and
+        more.
+        """
+        return [
+            100 * abs(estimated - actual) / actual
+            for estimated, actual in self._pairs_s
+            if actual >= WORTH_S
+        ]
 
     def error(self) -> EstimateError:
         """What was found so far; no median where nothing was sampled."""
-        errors_s, errors_pct = [abs(estimated - actual) for estimated, actual in self._pairs_s], self.errors_pct()
+        errors_s, errors_pct = (
+            [abs(estimated - actual) for estimated, actual in self._pairs_s],
+            self.errors_pct(),
+        )
         return {
             "sampled": len(errors_s),
             "median_error_s": median(errors_s) if errors_s else None,
@@ -176,14 +252,19 @@ class Estimating:
 
 
 PROFILE_LIMITS_S = {"balanced": 106.0, "bursty": 18.0, "dominant": 10.4, "interleave": 8.0}
-"""The swaps that no schedule avoids at 7.4 s and 2.0 s, and the serving; counted by hand. `single_model` never waits."""
+"""The swaps that no schedule avoids at 7.4 s and 2.0 s, and the serving; counted by hand.
+
+`single_model` never waits.
+"""
 SHORT_SEEDS = range(201, 207)
 ESTIMATE_SEEDS = range(301, 304)
 KINDS = tuple(workloads.MIXES.values())
 
 
 def exhaustive_waits_s(workload: Workload) -> list[float]:
-    """The waits under exhaustive service with a rate index; for open arrivals, one model at a time and one slot."""
+    """The waits under exhaustive service with a rate index; for open arrivals, one model at a time
+    and one slot.
+    """
     coming = deque(sorted(workload.jobs, key=lambda job: job.at))
     lines: dict[str, deque[Job]] = {name: deque() for name in workload.models}
     runs_s: dict[str, list[float]] = {name: [] for name in workload.models}
@@ -206,9 +287,11 @@ def exhaustive_waits_s(workload: Workload) -> list[float]:
 
 
 def grouped_waits_s(workload: Workload) -> list[float]:
-    """The waits in order of arrival, grouped by model, as llama-swap serves since its pull request 790; for open arrivals and one slot.
+    """The waits in order of arrival, grouped by model, as llama-swap serves since its pull request
+    790; for open arrivals and one slot.
 
-    A model is served until nothing waits for it, then the one that the longest waiting request needs.
+    A model is served until nothing waits for it, then the one that the longest waiting request
+    needs.
     """
     coming = deque(sorted(workload.jobs, key=lambda job: job.at))
     lines: dict[str, deque[Job]] = {name: deque() for name in workload.models}
@@ -230,12 +313,21 @@ def grouped_waits_s(workload: Workload) -> list[float]:
     return waited_s
 
 
-def _best(workload: Workload, lines: Mapping[str, deque[Job]], runs_s: Mapping[str, list[float]], loaded: str) -> tuple[str, float]:
-    """The model that serves most items per second of swap and work, as far as that was seen, and the swap to it."""
+def _best(
+    workload: Workload,
+    lines: Mapping[str, deque[Job]],
+    runs_s: Mapping[str, list[float]],
+    loaded: str,
+) -> tuple[str, float]:
+    """The model that serves most items per second of swap and work, as far as that was seen, and
+    the swap to it.
+    """
     swaps_s = {name: workload.swap_s((loaded,), name) for name, line in lines.items() if line}
 
     def rate(name: str) -> float:
-        return len(lines[name]) / (swaps_s[name] + len(lines[name]) * fmean(runs_s[name] or [PRIOR_RUN_S]))
+        return len(lines[name]) / (
+            swaps_s[name] + len(lines[name]) * fmean(runs_s[name] or [PRIOR_RUN_S])
+        )
 
     best = max(swaps_s, key=rate)
     return best, swaps_s[best]
@@ -243,7 +335,16 @@ def _best(workload: Workload, lines: Mapping[str, deque[Job]], runs_s: Mapping[s
 
 def scoreboard(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     """(what, found), each as soon as it is known."""
-    for one in (_homes, _many_models, _against_exhaustive, _adversaries, _short, _house_day, _estimates, _restart):
+    for one in (
+        _homes,
+        _many_models,
+        _against_exhaustive,
+        _adversaries,
+        _short,
+        _house_day,
+        _estimates,
+        _restart,
+    ):
         yield from one(base)
 
 
@@ -267,30 +368,58 @@ def _homes(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         found = mean_figures(figures(build(), base) for build in builders.values())
         loads = f"{found.mean_loads:.2f} / {found.p95_loads:.2f} loads, {found.longest_s:.0f} s"
         shares = f"swaps {100 * found.swap_share:.1f} %, others' work {found.others_share:.3f}"
-        yield f"{len(builders)} homes, {what}: the assistant's wait, mean / p95, longest", f"{loads}; {shares}"
+        yield (
+            f"{len(builders)} homes, {what}: the assistant's wait, mean / p95, longest",
+            f"{loads}; {shares}",
+        )
 
 
 def _many_models(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     ratios = []
     for build in workloads.MANY_MODELS.values():
-        ours_s, theirs_s = waits_s(_run(build(), base, knows_swaps=True).records), sorted(grouped_waits_s(build()))
+        ours_s, theirs_s = (
+            waits_s(_run(build(), base, knows_swaps=True).records),
+            sorted(grouped_waits_s(build())),
+        )
         ours, theirs = _spread(ours_s), _spread(theirs_s)
-        ratios.append([ours[name] / theirs[name] for name in ("mean_wait_s", "p95_wait_s", "max_wait_s")])
+        ratios.append(
+            [ours[name] / theirs[name] for name in ("mean_wait_s", "p95_wait_s", "max_wait_s")]
+        )
     found = " / ".join(f"{geometric_mean(column):.2f}" for column in zip(*ratios, strict=True))
-    yield f"{len(ratios)} mixes of 4 to 8 models, mean / p95 / longest wait, to order of arrival grouped by model", found
+    yield (
+        (
+            f"{len(ratios)} mixes of 4 to 8 models, mean / p95 / longest wait, to order of arrival"
+            " grouped by model"
+        ),
+        found,
+    )
 
 
 def _against_exhaustive(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     """With what swaps take known from the start, as after a restart: the yardstick knows it too."""
     means, longest = [], []
     for name, build in NEAR_CAPACITY.items():
-        ours_s, theirs_s = waits_s(_run(build(), base, knows_swaps=True).records), exhaustive_waits_s(build())
+        ours_s, theirs_s = (
+            waits_s(_run(build(), base, knows_swaps=True).records),
+            exhaustive_waits_s(build()),
+        )
         means.append(fmean(ours_s) / fmean(theirs_s))
         longest.append(max(ours_s) / max(theirs_s))
-        ours, theirs = (f"{fmean(waited_s):.1f} / {max(waited_s):.0f}" for waited_s in (ours_s, theirs_s))
-        yield f"{name}, mean / longest wait", f"{ours} s; exhaustive {theirs} s; {means[-1]:.2f} / {longest[-1]:.2f}"
-    yield "long runs, mean wait / exhaustive's", f"{geometric_mean(means):.3f} (worst {max(means):.3f})"
-    yield "long runs, longest wait / exhaustive's", f"{geometric_mean(longest):.2f} (worst {max(longest):.2f})"
+        ours, theirs = (
+            f"{fmean(waited_s):.1f} / {max(waited_s):.0f}" for waited_s in (ours_s, theirs_s)
+        )
+        yield (
+            f"{name}, mean / longest wait",
+            f"{ours} s; exhaustive {theirs} s; {means[-1]:.2f} / {longest[-1]:.2f}",
+        )
+    yield (
+        "long runs, mean wait / exhaustive's",
+        f"{geometric_mean(means):.3f} (worst {max(means):.3f})",
+    )
+    yield (
+        "long runs, longest wait / exhaustive's",
+        f"{geometric_mean(longest):.2f} (worst {max(longest):.2f})",
+    )
 
 
 def _adversaries(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
@@ -299,16 +428,24 @@ def _adversaries(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         rare_s = max(waits_s(record for record in run.records if record.job.model == "rare"))
         yield f"{name}, longest wait for the rare model", f"{rare_s:.0f} s"
     run = _run(LONG["two_of_three"](), base)
-    yield "two_of_three, time in swaps", f"{swap_pct(run):.1f} %, mean wait {summary(run).mean_wait_s:.2f} s"
+    yield (
+        "two_of_three, time in swaps",
+        f"{swap_pct(run):.1f} %, mean wait {summary(run).mean_wait_s:.2f} s",
+    )
 
 
 def _short(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     loads = (workloads.MEDIUM, workloads.HEAVY)
-    drawn = [poisson(kinds, load, seed=seed) for kinds in KINDS for load in loads for seed in SHORT_SEEDS]
+    drawn = [
+        poisson(kinds, load, seed=seed) for kinds in KINDS for load in loads for seed in SHORT_SEEDS
+    ]
     found_s = [summary(_run(workload, base)).mean_wait_s for workload in drawn]
     what = f"{len(drawn)} mixes of 400 requests, mean wait, geometric / arithmetic mean"
     yield what, f"{geometric_mean(found_s):.2f} / {fmean(found_s):.2f} s"
-    worst = max(summary(_run(WORKLOADS[name](), base)).makespan_s / limit_s for name, limit_s in PROFILE_LIMITS_S.items())
+    worst = max(
+        summary(_run(WORKLOADS[name](), base)).makespan_s / limit_s
+        for name, limit_s in PROFILE_LIMITS_S.items()
+    )
     yield "profiles of the report, makespan / limit, worst", f"{worst:.3f}"
 
 
@@ -316,31 +453,47 @@ def _house_day(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     workload = WORKLOADS["house_day"]()
     run = _run(workload, base)
     home_s = fmean(waits_s(record for record in run.records if record.job.model == workload.home))
-    yield "house_day, mean wait of all / for the home model", f"{summary(run).mean_wait_s:.1f} / {home_s:.1f} s"
+    yield (
+        "house_day, mean wait of all / for the home model",
+        f"{summary(run).mean_wait_s:.1f} / {home_s:.1f} s",
+    )
 
 
 def _estimates(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     for name, load in workloads.LOADS.items():
         errors_pct: list[float] = []
-        for workload in (poisson(kinds, load, seed=seed) for kinds in KINDS for seed in ESTIMATE_SEEDS):
+        for workload in (
+            poisson(kinds, load, seed=seed) for kinds in KINDS for seed in ESTIMATE_SEEDS
+        ):
             settings = workload.settings(base, PolicyName.ADAPTIVE)
             brain = Estimating(Scheduler(settings), every=2)
             simulate(workload, settings, brain.handle, keep_decisions=False)
             errors_pct += brain.errors_pct()
         within = 100 * sum(error <= 25 for error in errors_pct) / len(errors_pct)
-        yield f"estimated waits, {name} load, median error / within 25 %", f"{median(errors_pct):.0f} % / {within:.0f} %"
+        yield (
+            f"estimated waits, {name} load, median error / within 25 %",
+            f"{median(errors_pct):.0f} % / {within:.0f} %",
+        )
 
 
 def _restart(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
-    """The same hour by a scheduler that has worked before, and by one that has only read what the other has written."""
+    """The same hour by a scheduler that has worked before, and by one that has only read what the
+    other has written.
+    """
     ratios = []
     for kinds in KINDS:
-        before, hour = poisson(kinds, workloads.HEAVY, seed=401), poisson(kinds, workloads.HEAVY, seed=402)
+        before, hour = (
+            poisson(kinds, workloads.HEAVY, seed=401),
+            poisson(kinds, workloads.HEAVY, seed=402),
+        )
         settings = before.settings(base, PolicyName.ADAPTIVE)
         old, later, restarted = Scheduler(settings), Scheduler(settings), Scheduler(settings)
         simulate(before, settings, old.handle, keep_decisions=False)
         restarted.state.estimates.restore(old.state.estimates.export())
         later.state.estimates, later.state.arrivals = old.state.estimates, old.state.arrivals
-        found_s = [summary(simulate(hour, settings, each.handle, keep_decisions=False)).mean_wait_s for each in (restarted, later)]
+        found_s = [
+            summary(simulate(hour, settings, each.handle, keep_decisions=False)).mean_wait_s
+            for each in (restarted, later)
+        ]
         ratios.append(found_s[0] / found_s[1])
     yield "400 requests after a restart / later, mean wait", f"{geometric_mean(ratios):.3f}"

@@ -1,10 +1,12 @@
 """Workloads from files: Hearth's own traces, and the log of a gateway.
 
-A trace file is a header line about models and swaps, then one JSON request a line (docs/scheduling.md describes the format). Every problem
-of a file is reported at once, each as `file:line: what`. `trace_text` writes what `read_trace` reads.
+A trace file is a header line about models and swaps, then one JSON request a line
+(docs/scheduling.md describes the format). Every problem of a file is reported at once, each as
+`file:line: what`. `trace_text` writes what `read_trace` reads.
 
-A log is what `/llm/log` and `/llm/swaps` answer. It knows when each request came and how long its answer took, not what its caller waited
-for before sending it: every request arrives when it did arrive, whatever becomes of the others.
+A log is what `/llm/log` and `/llm/swaps` answer. It knows when each request came and how long its
+answer took, not what its caller waited for before sending it: every request arrives when it did
+arrive, whatever becomes of the others.
 """
 
 from __future__ import annotations
@@ -89,13 +91,18 @@ class _Request(_Strict):
     max_wait_s: Seconds | None = None
 
 
-_ADVICE = MappingProxyType({"extra_forbidden": "unknown field; leave it out", "missing": "is missing; add it"})
+_ADVICE = MappingProxyType(
+    {"extra_forbidden": "unknown field; leave it out", "missing": "is missing; add it"}
+)
 
 Shape = TypeVar("Shape", bound=pydantic.BaseModel)
 
 
 def read_trace(path: Path) -> Workload:
-    """The workload in a trace file. Raises ConfigError: it cannot be read or is wrong; every problem as `file:line: what`."""
+    """The workload in a trace file.
+
+    Raises ConfigError: it cannot be read or is wrong; every problem as `file:line: what`.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -106,7 +113,10 @@ def read_trace(path: Path) -> Workload:
 
 
 def parse_trace(text: str, *, source: str) -> Workload:
-    """The workload in a text; `source` is what problems call it. Raises ConfigError as `read_trace`."""
+    """The workload in a text; `source` is what problems call it.
+
+    Raises ConfigError as `read_trace`.
+    """
     return _TraceReader(source).read(text)
 
 
@@ -119,11 +129,19 @@ class _TraceReader:
         self._lines_by_id: dict[int, int] = {}
 
     def read(self, text: str) -> Workload:
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        lines = [
+            (number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()
+        ]
         if not lines:
-            raise ConfigError([f"{self._source}:1: is empty; the first line must be the header with `models`"])
+            raise ConfigError(
+                [f"{self._source}:1: is empty; the first line must be the header with `models`"]
+            )
         header = self._parse(_Header, *lines[0])
-        requests = [(number, request) for number, line in lines[1:] if (request := self._parse(_Request, number, line)) is not None]
+        requests = [
+            (number, request)
+            for number, line in lines[1:]
+            if (request := self._parse(_Request, number, line)) is not None
+        ]
         jobs = []
         if header is not None:
             for line, request in requests:
@@ -136,8 +154,15 @@ class _TraceReader:
             raise ConfigError(self._problems)
         return Workload(
             jobs=tuple(jobs),
-            models={name: ModelSettings(vram_gb=model.vram_gb, parallel=model.parallel) for name, model in header.models.items()},
-            swap_costs={(origin, target): cost for origin, row in header.swap_s.items() for target, cost in row.items()},
+            models={
+                name: ModelSettings(vram_gb=model.vram_gb, parallel=model.parallel)
+                for name, model in header.models.items()
+            },
+            swap_costs={
+                (origin, target): cost
+                for origin, row in header.swap_s.items()
+                for target, cost in row.items()
+            },
             unload_s=header.unload_s,
             vram_gb=header.gpu.get("vram_gb"),
             resident=tuple(header.resident),
@@ -164,52 +189,103 @@ class _TraceReader:
         """What the header says of the request's model, its references having been checked."""
         model, taken = header.models.get(request.model or ""), self._lines_by_id.get(request.id)
         if request.model is not None and model is None:
-            self._complain(line, f'model: "{request.model}" is not in the `models` of the header; add it there, or correct the name')
+            self._complain(
+                line,
+                f'model: "{request.model}" is not in the `models` of the header; add it there, or'
+                " correct the name",
+            )
         if taken is not None:
-            self._complain(line, f"id: {request.id} is taken by line {taken}; give each request a number of its own")
+            self._complain(
+                line,
+                f"id: {request.id} is taken by line {taken}; give each request a number of its own",
+            )
         for other in (request.after, *request.also_after):
             if other is not None and other not in self._lines_by_id:
-                self._complain(line, f"after: no request above has the id {other}; a request comes after those that it waits for")
+                self._complain(
+                    line,
+                    f"after: no request above has the id {other}; a request comes after those that"
+                    " it waits for",
+                )
         if request.continues and not request.stream:
-            self._complain(line, "continues: only a stream goes on where it was interrupted; add `stream`")
+            self._complain(
+                line, "continues: only a stream goes on where it was interrupted; add `stream`"
+            )
         if request.also_after and request.after is None:
             self._complain(line, "also_after: name one of them in `after`")
         return model
 
-    def _timing(self, line: int, request: _Request, model: _Model | None) -> tuple[float, float, Usage] | None:
+    def _timing(
+        self, line: int, request: _Request, model: _Model | None
+    ) -> tuple[float, float, Usage] | None:
         """Whole service time, time to the first byte, and what the answer reports."""
-        service_s, first_byte_s, output_tokens = request.service_s, request.first_byte_s, request.output_tokens
+        service_s, first_byte_s, output_tokens = (
+            request.service_s,
+            request.first_byte_s,
+            request.output_tokens,
+        )
         if service_s is not None and output_tokens is None:
             if first_byte_s is not None and first_byte_s > service_s:
-                self._complain(line, "first_byte_s: is more than `service_s`; an answer begins before it ends")
+                self._complain(
+                    line, "first_byte_s: is more than `service_s`; an answer begins before it ends"
+                )
             if first_byte_s is None:
                 first_byte_s = 0.0 if request.stream else service_s
-            reports = {"prompt_tokens": request.prompt_tokens} if request.reports is None else request.reports.model_dump()
+            reports = (
+                {"prompt_tokens": request.prompt_tokens}
+                if request.reports is None
+                else request.reports.model_dump()
+            )
             return service_s, first_byte_s, Usage(**reports)
         if service_s is not None or output_tokens is None:
             self._complain(line, "give either `service_s`, or `prompt_tokens` and `output_tokens`")
             return None
         prompt_tokens = request.prompt_tokens or 0
         if model is None or model.tps is None or (prompt_tokens and model.prompt_tps is None):
-            self._complain(line, "tokens need a model whose `tps` and `prompt_tps` the header tells")
+            self._complain(
+                line, "tokens need a model whose `tps` and `prompt_tps` the header tells"
+            )
             return None
         prompt_s = prompt_tokens / model.prompt_tps if model.prompt_tps else 0.0
         decode_s = output_tokens / model.tps
-        usage = Usage(prompt_tokens=prompt_tokens, output_tokens=output_tokens, prompt_s=prompt_s, decode_s=decode_s)
+        usage = Usage(
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            prompt_s=prompt_s,
+            decode_s=decode_s,
+        )
         return prompt_s + decode_s, prompt_s if request.stream else prompt_s + decode_s, usage
 
     def _check_header(self, line: int, header: _Header, jobs: list[Job]) -> None:
         for name in (*header.resident, *header.unload_s, *((header.home,) if header.home else ())):
             if name not in header.models:
-                self._complain(line, f'"{name}" is not in `models`; add it there, or correct the name')
+                self._complain(
+                    line, f'"{name}" is not in `models`; add it there, or correct the name'
+                )
         loadable = {target for row in header.swap_s.values() for target in row}
-        for name in sorted({*header.resident, header.home, *(job.model for job in jobs if job.model is not None)} & header.models.keys()):
+        for name in sorted(
+            {*header.resident, header.home, *(job.model for job in jobs if job.model is not None)}
+            & header.models.keys()
+        ):
             alone = header.resident == [name] and len(header.models) == 1
             if not alone and name not in loadable:
-                self._complain(line, f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}": SECONDS}}')
+                self._complain(
+                    line,
+                    f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}":'
+                    " SECONDS}",
+                )
 
 
-_AS_IT_IS = {"id", "model", "after", "think_s", "caller", "max_tokens", "continues", "cancel_after_s", "max_wait_s"}
+_AS_IT_IS = {
+    "id",
+    "model",
+    "after",
+    "think_s",
+    "caller",
+    "max_tokens",
+    "continues",
+    "cancel_after_s",
+    "max_wait_s",
+}
 
 
 def _job(request: _Request, service_s: float, first_byte_s: float, usage: Usage) -> Job:
@@ -228,12 +304,17 @@ def _job(request: _Request, service_s: float, first_byte_s: float, usage: Usage)
 
 
 def trace_text(workload: Workload) -> str:
-    """A workload as the text of a trace file: the header line and a line for each request, every line ended."""
+    """A workload as the text of a trace file: the header line and a line for each request, every
+    line ended.
+    """
     swap_s: dict[str, dict[str, float]] = {}
     for (origin, target), seconds in workload.swap_costs.items():
         swap_s.setdefault(origin, {})[target] = seconds
     header = {
-        "models": {name: _given(vram_gb=model.vram_gb, parallel=model.parallel) for name, model in workload.models.items()},
+        "models": {
+            name: _given(vram_gb=model.vram_gb, parallel=model.parallel)
+            for name, model in workload.models.items()
+        },
         "swap_s": swap_s,
         **_given(
             unload_s=dict(workload.unload_s) or None,
@@ -270,7 +351,9 @@ def _request_line(job: Job) -> dict[str, object]:
             max_wait_s=job.max_wait_s,
         ),
         # without the load time, from which nothing is learned
-        "reports": _given(**{name: value for name, value in asdict(job.usage).items() if name != "load_s"}),
+        "reports": _given(
+            **{name: value for name, value in asdict(job.usage).items() if name != "load_s"}
+        ),
     }
 
 
@@ -280,7 +363,8 @@ def _given(**fields: object) -> dict[str, object]:
 
 MINUTE_S = 60.0
 UNKNOWN_SERVICE_S = 1.0  # for an answer that never came, where no answer of any model did
-UNANSWERED = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})  # it would have been answered had its caller waited
+# it would have been answered had its caller waited
+UNANSWERED = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})
 
 
 class LoggedItem(pydantic.BaseModel):
@@ -305,7 +389,9 @@ class LoggedItem(pydantic.BaseModel):
 
     @property
     def used_the_gpu(self) -> bool:
-        """A model of the GPU worked on it, or would have if its caller had waited; what Claude answered never came near it."""
+        """A model of the GPU worked on it, or would have if its caller had waited; what Claude
+        answered never came near it.
+        """
         is_claudes = self.cost_usd is not None or asks_for_claude(self.model)
         return not is_claudes and (self.backend_s is not None or self.outcome in UNANSWERED)
 
@@ -320,18 +406,29 @@ class _LoggedSwap(pydantic.BaseModel):
     failed: bool = False
 
 
-def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: GatewayConfig) -> tuple[Workload, int]:
-    """The workload that a log tells of, on the GPU and in the active hours of `config`; rows as the gateway lists them, in any order.
+def workload_from_log(
+    items: Iterable[object], swaps: Iterable[object], config: GatewayConfig
+) -> tuple[Workload, int]:
+    """The workload that a log tells of, on the GPU and in the active hours of `config`; rows as the
+    gateway lists them, in any order.
 
     And how many rows could not become a request of it: never sent to the GPU, or not readable.
     """
     rows, unreadable = _read(LoggedItem, items)
-    usable = sorted((row for row in rows if row.used_the_gpu), key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence))
+    usable = sorted(
+        (row for row in rows if row.used_the_gpu),
+        key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence),
+    )
     done = [swap for swap in _read(_LoggedSwap, swaps)[0] if not swap.failed]
     began_wall_s = usable[0].accepted_wall_s if usable else 0.0
     usual_s = _usual_service_s(usable)
-    jobs = tuple(_logged_job(number, row, row.accepted_wall_s - began_wall_s, usual_s, config) for number, row in enumerate(usable))
-    names = dict.fromkeys(job.model for job in jobs if job.model is not None) | dict.fromkeys(swap.to_model for swap in done)
+    jobs = tuple(
+        _logged_job(number, row, row.accepted_wall_s - began_wall_s, usual_s, config)
+        for number, row in enumerate(usable)
+    )
+    names = dict.fromkeys(job.model for job in jobs if job.model is not None) | dict.fromkeys(
+        swap.to_model for swap in done
+    )
     scheduler = config.scheduler_settings
     home = scheduler.gpu.home_model if scheduler.gpu.home_model in names else ""
     workload = Workload(
@@ -347,7 +444,9 @@ def workload_from_log(items: Iterable[object], swaps: Iterable[object], config: 
 
 
 def _read(shape: type[Shape], rows: Iterable[object]) -> tuple[list[Shape], int]:
-    """The rows that can be read, and how many cannot: a newer gateway must not stop an older command."""
+    """The rows that can be read, and how many cannot: a newer gateway must not stop an older
+    command.
+    """
     read, unreadable = list[Shape](), 0
     for row in rows:
         try:
@@ -367,7 +466,13 @@ def _usual_service_s(rows: Iterable[LoggedItem]) -> Mapping[str | None, float]:
     return {model: median(times) for model, times in found.items() if times}
 
 
-def _logged_job(number: int, row: LoggedItem, at: float, usual_s: Mapping[str | None, float], config: GatewayConfig) -> Job:
+def _logged_job(
+    number: int,
+    row: LoggedItem,
+    at: float,
+    usual_s: Mapping[str | None, float],
+    config: GatewayConfig,
+) -> Job:
     service_s = row.backend_s or 0.0
     if row.outcome in UNANSWERED:
         service_s = max(service_s, usual_s.get(row.model, usual_s.get(None, UNKNOWN_SERVICE_S)))
@@ -392,31 +497,45 @@ def _logged_job(number: int, row: LoggedItem, at: float, usual_s: Mapping[str | 
 
 
 def _model(name: str, swaps: Sequence[_LoggedSwap], scheduler: SchedulerSettings) -> ModelSettings:
-    """As the owner configured it; what it needs in memory is else what it took when it was loaded last."""
+    """As the owner configured it; what it needs in memory is else what it took when it was loaded
+    last.
+    """
     chosen = scheduler.models.get(name)
     vram_gb = chosen.vram_gb if chosen is not None else None
     if vram_gb is None:
-        taken_mib = next((swap.vram_mib for swap in swaps if swap.to_model == name and swap.vram_mib), None)
+        taken_mib = next(
+            (swap.vram_mib for swap in swaps if swap.to_model == name and swap.vram_mib), None
+        )
         vram_gb = None if taken_mib is None else round(taken_mib / MIB_PER_GB, 3)
     return ModelSettings(vram_gb=vram_gb, parallel=scheduler.parallel(name))
 
 
-def _logged_costs(swaps: Iterable[_LoggedSwap], names: Iterable[str], prior_s: float) -> dict[tuple[str, str], float]:
-    """Medians by direction; a model that was never seen to be loaded costs what is assumed before anything is measured."""
+def _logged_costs(
+    swaps: Iterable[_LoggedSwap], names: Iterable[str], prior_s: float
+) -> dict[tuple[str, str], float]:
+    """Medians by direction; a model that was never seen to be loaded costs what is assumed before
+    anything is measured.
+    """
     seen: dict[tuple[str, str], list[float]] = {}
     for swap in swaps:
         for origin in swap.from_models or [""]:
             seen.setdefault((origin, swap.to_model), []).append(swap.swap_s)
     loaded = {target for _, target in seen}
-    return {pair: median(times) for pair, times in seen.items()} | {("", name): prior_s for name in names if name not in loaded}
+    return {pair: median(times) for pair, times in seen.items()} | {
+        ("", name): prior_s for name in names if name not in loaded
+    }
 
 
-def _hours(began_wall_s: float, last_at: float, config: GatewayConfig) -> tuple[tuple[float, bool], ...]:
+def _hours(
+    began_wall_s: float, last_at: float, config: GatewayConfig
+) -> tuple[tuple[float, bool], ...]:
     """When active hours began and ended, to the minute of the calendar."""
     changes, active = [], config.is_active_hours(began_wall_s)
     if not active:
         changes.append((0.0, False))
-    for minute in range(ceil(began_wall_s / MINUTE_S), ceil((began_wall_s + last_at) / MINUTE_S) + 1):
+    for minute in range(
+        ceil(began_wall_s / MINUTE_S), ceil((began_wall_s + last_at) / MINUTE_S) + 1
+    ):
         if config.is_active_hours(minute * MINUTE_S) != active:
             active = not active
             changes.append((max(0.0, minute * MINUTE_S - began_wall_s), active))

@@ -1,8 +1,9 @@
-"""What is asked of a gateway, and the truth about how long it takes: the input of a simulation, and the workloads that ship.
+"""What is asked of a gateway, and the truth about how long it takes: the input of a simulation, and
+the workloads that ship.
 
-The truth (service and swap times) belongs to the engine; the scheduler never sees it and learns its own estimates. Workloads are drawn from
-a `Random` with a fixed seed, so each is the same everywhere. `load` is the share of the time that serving alone would take; swaps come on
-top.
+The truth (service and swap times) belongs to the engine; the scheduler never sees it and learns its
+own estimates. Workloads are drawn from a `Random` with a fixed seed, so each is the same
+everywhere. `load` is the share of the time that serving alone would take; swaps come on top.
 """
 
 from __future__ import annotations
@@ -27,20 +28,26 @@ class Job:
     id: int
     model: str | None
     at: float = 0.0  # the earliest instant of its arrival
-    after: int | None = None  # the job whose end it waits for (a closed loop): it arrives `think_s` after that, and not before `at`
-    also_after: tuple[int, ...] = ()  # further jobs that must have ended as well; `think_s` counts from the last end
+    # the job whose end it waits for (a closed loop): it arrives `think_s` after that, and not
+    # before `at`
+    after: int | None = None
+    # further jobs that must have ended as well; `think_s` counts from the last end
+    also_after: tuple[int, ...] = ()
     think_s: float = 0.0
     lane: Lane = Lane.EXTERNAL
     priority: Priority = Priority.NORMAL
     caller: str = "trace"
-    service_s: float  # from its start to its last byte on a resident model; first_byte_s: to its first byte
+    # from its start to its last byte on a resident model; first_byte_s: to its first byte
+    service_s: float
     first_byte_s: float
     streaming: bool = False  # its caller sees the bytes as they come
-    continues: bool = False  # a stream that goes on where it was interrupted: what was written is not written again
+    # a stream that goes on where it was interrupted: what was written is not written again
+    continues: bool = False
     prompt_tokens: int = 0
     max_tokens: int | None = None
     usage: Usage = NOTHING_REPORTED  # what its answer reports, from which the scheduler may learn
-    cancel_after_s: float | None = None  # its caller leaves this long after it arrived, if it has not ended by then
+    # its caller leaves this long after it arrived, if it has not ended by then
+    cancel_after_s: float | None = None
     max_wait_s: float | None = None  # how long it may wait for its first start
 
 
@@ -52,17 +59,23 @@ class Workload:
     models: Mapping[str, ModelSettings]  # sizes and slots as the owner would configure them
     # seconds of a swap by (origin, target); the origin "" is a GPU from which nothing had to go
     swap_costs: Mapping[tuple[str, str], float]
-    # seconds until an unloaded model is gone, 0 where not given (then the swap cost holds all of it)
+    # seconds until an unloaded model is gone, 0 where not given (then the swap cost holds all of
+    # it)
     unload_s: Mapping[str, float] = field(default_factory=dict)
-    vram_gb: float | None = None  # the GPU's memory; None is unknown (one model at a time), 0 no limit
+    # the GPU's memory; None is unknown (one model at a time), 0 no limit
+    vram_gb: float | None = None
     resident: tuple[str, ...] = ()  # models in memory at the start
     home: str = ""
-    modes: tuple[tuple[float, bool], ...] = ()  # instants at which active hours begin (True) or end; active before the first
-    cut_s: float | None = None  # seconds until a load that is cut has left the memory free; None: loads cannot be cut
-    until_s: float | None = None  # the run stops at this instant, whatever is open; None: when everything has ended
+    # instants at which active hours begin (True) or end; active before the first
+    modes: tuple[tuple[float, bool], ...] = ()
+    # seconds until a load that is cut has left the memory free; None: loads cannot be cut
+    cut_s: float | None = None
+    # the run stops at this instant, whatever is open; None: when everything has ended
+    until_s: float | None = None
 
     def swap_s(self, replaced: tuple[str, ...], target: str) -> float:
-        """The dearest way from what was replaced to the target; an unknown pair costs what an empty GPU does, else the dearest known way.
+        """The dearest way from what was replaced to the target; an unknown pair costs what an empty
+        GPU does, else the dearest known way.
 
         Raises KeyError: nothing at all is known about the target.
         """
@@ -73,9 +86,13 @@ class Workload:
         return max(self.swap_costs.get((origin, target), unknown_s) for origin in replaced or ("",))
 
     def settings(self, base: SchedulerSettings, policy: PolicyName) -> SchedulerSettings:
-        """`base` for this workload's GPU and models under `policy`; the owner's home model stays only where the workload knows it."""
+        """`base` for this workload's GPU and models under `policy`; the owner's home model stays
+        only where the workload knows it.
+        """
         owners = canonical_model(base.gpu.home_model)
-        home = self.home or next((name for name in self.models if canonical_model(name) == owners), "")
+        home = self.home or next(
+            (name for name in self.models if canonical_model(name) == owners), ""
+        )
         return replace(
             base,
             scheduling=base.scheduling.replace(policy=policy),
@@ -100,8 +117,12 @@ def _job(number: int, model: str, service_s: float, **fields: Unpack[_Fields]) -
     return Job(id=number, model=model, service_s=service_s, first_byte_s=service_s, **fields)
 
 
-def _workload(jobs: Iterable[Job], load_s: Mapping[str, float], *, vram_gb: float = 16.0, parallel: int = 1) -> Workload:
-    """On a card of 24 GB with the first model in memory; loading a model costs the same whatever has to go for it."""
+def _workload(
+    jobs: Iterable[Job], load_s: Mapping[str, float], *, vram_gb: float = 16.0, parallel: int = 1
+) -> Workload:
+    """On a card of 24 GB with the first model in memory; loading a model costs the same whatever
+    has to go for it.
+    """
     return Workload(
         jobs=tuple(jobs),
         models={name: ModelSettings(vram_gb=vram_gb, parallel=parallel) for name in load_s},
@@ -115,8 +136,9 @@ def _seeded(seed: int) -> Random:
     return Random(seed)  # noqa: S311 - made-up work, no secret
 
 
-# The five profiles of llmux's switching efficiency report, as far as it describes them: a to b takes 7.4 s, b to a 2.0 s, a request 0.3 s.
-# Its engine serves many requests of a model at once, so the models have slots for all of them: what is measured is the swaps.
+# The five profiles of llmux's switching efficiency report, as far as it describes them: a to b
+# takes 7.4 s, b to a 2.0 s, a request 0.3 s. Its engine serves many requests of a model at once, so
+# the models have slots for all of them: what is measured is the swaps.
 
 TO_A_S, TO_B_S = 2.0, 7.4
 SERVICE_S = 0.3
@@ -138,7 +160,9 @@ def balanced(rounds: int = 20) -> Workload:
     jobs = [_job(0, "a", SERVICE_S), _job(1, "b", SERVICE_S, at=0.1)]
     for first in range(2, 2 * rounds, 2):
         jobs.append(_job(first, "a", SERVICE_S, after=first - 2, also_after=(first - 1,)))
-        jobs.append(_job(first + 1, "b", SERVICE_S, after=first - 2, also_after=(first - 1,), think_s=0.1))
+        jobs.append(
+            _job(first + 1, "b", SERVICE_S, after=first - 2, also_after=(first - 1,), think_s=0.1)
+        )
     return _profile(jobs)
 
 
@@ -147,13 +171,19 @@ def bursty(bursts: int = 4, size: int = 10) -> Workload:
     jobs = [_job(index, "a", SERVICE_S) for index in range(size)]
     for first in range(size, bursts * size, size):
         model, before = "ab"[first // size % 2], tuple(range(first - size, first))
-        jobs += [_job(index, model, SERVICE_S, after=before[0], also_after=before[1:]) for index in range(first, first + size)]
+        jobs += [
+            _job(index, model, SERVICE_S, after=before[0], also_after=before[1:])
+            for index in range(first, first + size)
+        ]
     return _profile(jobs)
 
 
 def dominant() -> Workload:
     """50 requests 0.05 s apart, every fifth for b."""
-    return _profile(_job(index, "b" if index % 5 == 4 else "a", SERVICE_S, at=0.05 * index) for index in range(50))
+    return _profile(
+        _job(index, "b" if index % 5 == 4 else "a", SERVICE_S, at=0.05 * index)
+        for index in range(50)
+    )
 
 
 def interleave() -> Workload:
@@ -161,7 +191,8 @@ def interleave() -> Workload:
     return _profile(_job(index, "ab"[index % 2], SERVICE_S) for index in range(60))
 
 
-# Random mixes of models: independent callers, days with a rhythm, bursts, agents that take turns with a model.
+# Random mixes of models: independent callers, days with a rhythm, bursts, agents that take turns
+# with a model.
 
 MEDIUM, HEAVY, OVERLOAD = 0.6, 0.9, 2.0
 LOADS = {"light": 0.3, "medium": MEDIUM, "heavy": HEAVY}
@@ -169,7 +200,9 @@ LOADS = {"light": 0.3, "medium": MEDIUM, "heavy": HEAVY}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One model of a mix: its part of all requests (`share`, need not add up to 1), and the mean of its exponential service times."""
+    """One model of a mix: its part of all requests (`share`, need not add up to 1), and the mean of
+    its exponential service times.
+    """
 
     name: str
     share: float
@@ -179,8 +212,14 @@ class Kind:
 
 Kinds = Sequence[Kind]
 
-TWO = (Kind(name="large", share=1, load_s=18.0, service_s=4.0), Kind(name="small", share=2, load_s=5.0, service_s=1.5))
-EQUAL = (Kind(name="left", share=1, load_s=10.0, service_s=2.0), Kind(name="right", share=1, load_s=10.0, service_s=2.0))
+TWO = (
+    Kind(name="large", share=1, load_s=18.0, service_s=4.0),
+    Kind(name="small", share=2, load_s=5.0, service_s=1.5),
+)
+EQUAL = (
+    Kind(name="left", share=1, load_s=10.0, service_s=2.0),
+    Kind(name="right", share=1, load_s=10.0, service_s=2.0),
+)
 THREE = (
     Kind(name="writer", share=2, load_s=20.0, service_s=5.0),
     Kind(name="coder", share=2, load_s=8.0, service_s=3.0),
@@ -213,8 +252,17 @@ def _mean_service_s(kinds: Kinds) -> float:
     return sum(kind.share * kind.service_s for kind in kinds) / sum(kind.share for kind in kinds)
 
 
-def poisson(kinds: Kinds, load: float, *, jobs: int = 400, seed: int = 1, pace: Callable[[float], float] = lambda _: 1.0) -> Workload:
-    """Independent callers: exponential gaps at a constant rate, or at that times `pace` of the instant."""
+def poisson(
+    kinds: Kinds,
+    load: float,
+    *,
+    jobs: int = 400,
+    seed: int = 1,
+    pace: Callable[[float], float] = lambda _: 1.0,
+) -> Workload:
+    """Independent callers: exponential gaps at a constant rate, or at that times `pace` of the
+    instant.
+    """
     rng, drawn, at = _seeded(seed), list[Job](), 0.0
     rate = load / _mean_service_s(kinds)
     for number in range(jobs):
@@ -223,13 +271,21 @@ def poisson(kinds: Kinds, load: float, *, jobs: int = 400, seed: int = 1, pace: 
     return _mixed(kinds, drawn)
 
 
-def diurnal(kinds: Kinds, load: float, *, jobs: int = 400, period_s: float = 1800.0, seed: int = 2) -> Workload:
+def diurnal(
+    kinds: Kinds, load: float, *, jobs: int = 400, period_s: float = 1800.0, seed: int = 2
+) -> Workload:
     """The same with a rate that swings between a tenth and nearly twice the mean."""
-    return poisson(kinds, load, jobs=jobs, seed=seed, pace=lambda at: 1 + 0.9 * sin(2 * pi * at / period_s))
+    return poisson(
+        kinds, load, jobs=jobs, seed=seed, pace=lambda at: 1 + 0.9 * sin(2 * pi * at / period_s)
+    )
 
 
-def in_bursts(kinds: Kinds, load: float, *, jobs: int = 400, size: int = 6, seed: int = 3) -> Workload:
-    """Bursts of one model each, half a second between the requests of one; the bursts are independent."""
+def in_bursts(
+    kinds: Kinds, load: float, *, jobs: int = 400, size: int = 6, seed: int = 3
+) -> Workload:
+    """Bursts of one model each, half a second between the requests of one; the bursts are
+    independent.
+    """
     rng, drawn, at = _seeded(seed), list[Job](), 0.0
     mean_gap_s = size * _mean_service_s(kinds) / load
     while len(drawn) < jobs:
@@ -242,13 +298,21 @@ def in_bursts(kinds: Kinds, load: float, *, jobs: int = 400, size: int = 6, seed
 
 
 def agents(*, turns: int = 100, think_s: float = 2.0, load: float = 0.3, seed: int = 4) -> Workload:
-    """Two agents that take their turns with one model each, ten turns a task, beside independent callers of a third model."""
+    """Two agents that take their turns with one model each, ten turns a task, beside independent
+    callers of a third model.
+    """
     rng, drawn = _seeded(seed), list[Job]()
     for name, kind in (("coding", THREE[1]), ("research", THREE[0])):
         for turn in range(turns):
-            pause_s = rng.expovariate(1 / 120.0) if turn % 10 == 0 else rng.uniform(0.5, 1.5) * think_s
+            pause_s = (
+                rng.expovariate(1 / 120.0) if turn % 10 == 0 else rng.uniform(0.5, 1.5) * think_s
+            )
             if turn:
-                drawn.append(_mixed_job(rng, kind, len(drawn), caller=name, after=len(drawn) - 1, think_s=pause_s))
+                drawn.append(
+                    _mixed_job(
+                        rng, kind, len(drawn), caller=name, after=len(drawn) - 1, think_s=pause_s
+                    )
+                )
             else:
                 drawn.append(_mixed_job(rng, kind, len(drawn), at=pause_s, caller=name))
     at = 0.0
@@ -259,17 +323,24 @@ def agents(*, turns: int = 100, think_s: float = 2.0, load: float = 0.3, seed: i
 
 
 def relay(*, turns: int = 120, think_s: float = 6.0, seed: int = 5) -> Workload:
-    """One agent that plans with one model, works with the next, and does something else for a while before each turn."""
+    """One agent that plans with one model, works with the next, and does something else for a while
+    before each turn.
+    """
     rng = _seeded(seed)
     drawn = [_mixed_job(rng, EQUAL[0], 0, at=1.0, caller="relay")]
     for turn in range(1, turns):
         pause_s = rng.uniform(0.5, 1.5) * think_s
-        drawn.append(_mixed_job(rng, EQUAL[turn % 2], turn, caller="relay", after=turn - 1, think_s=pause_s))
+        drawn.append(
+            _mixed_job(rng, EQUAL[turn % 2], turn, caller="relay", after=turn - 1, think_s=pause_s)
+        )
     return _mixed(EQUAL, drawn)
 
 
 def prompts(*, count: int = 400, mean_gap_s: float = 0.35, seed: int = 6) -> Workload:
-    """One model with several slots, prompts of 512, 1, 1 and 1 units in turn: what packing is for. A unit is 4 ms of prompt evaluation."""
+    """One model with several slots, prompts of 512, 1, 1 and 1 units in turn: what packing is for.
+
+    A unit is 4 ms of prompt evaluation.
+    """
     rng, drawn, at = _seeded(seed), list[Job](), 0.0
     for index in range(count):
         at += rng.expovariate(1 / mean_gap_s)
@@ -277,7 +348,16 @@ def prompts(*, count: int = 400, mean_gap_s: float = 0.35, seed: int = 6) -> Wor
         prompt_s, decode_s = 0.004 * units, 0.5
         usage = Usage(prompt_tokens=units, output_tokens=20, prompt_s=prompt_s, decode_s=decode_s)
         job = _job(index, "served", prompt_s + decode_s, at=at)
-        drawn.append(replace(job, first_byte_s=prompt_s, streaming=True, prompt_tokens=units, max_tokens=20, usage=usage))
+        drawn.append(
+            replace(
+                job,
+                first_byte_s=prompt_s,
+                streaming=True,
+                prompt_tokens=units,
+                max_tokens=20,
+                usage=usage,
+            )
+        )
     return _workload(drawn, {"served": 5.0}, parallel=4)
 
 
@@ -296,13 +376,17 @@ def many_models(models: int, load: float, *, seed: int) -> Workload:
     return poisson(kinds, load, seed=seed)
 
 
-# Long runs near capacity, and callers made to expose a scheduler: whether a queue is stable shows after thousands of requests.
+# Long runs near capacity, and callers made to expose a scheduler: whether a queue is stable shows
+# after thousands of requests.
 
 REQUESTS = 3000
-SIGMA = 1.2  # of the logarithm of a service time: the longest hundredth of the answers takes a fifth of the time
+# of the logarithm of a service time: the longest hundredth of the answers takes a fifth of the time
+SIGMA = 1.2
 
 
-def heavy_tailed(build: Callable[..., Workload], kinds: Kinds, load: float, *, seed: int, **shape: float) -> Workload:
+def heavy_tailed(
+    build: Callable[..., Workload], kinds: Kinds, load: float, *, seed: int, **shape: float
+) -> Workload:
     """The arrivals of another builder with log-normal service times of the same means."""
     workload = build(kinds, load, jobs=REQUESTS, seed=seed, **shape)
     rng, mean_s, drawn = _seeded(seed + 1000), {kind.name: kind.service_s for kind in kinds}, []
@@ -313,16 +397,29 @@ def heavy_tailed(build: Callable[..., Workload], kinds: Kinds, load: float, *, s
 
 
 def two_agents(*, turns: int = 900, think_s: float = 2.0) -> Workload:
-    """Two agents take turns on two models with swaps of 2 s; after 100 s, one request for a model that takes 45 s to load."""
+    """Two agents take turns on two models with swaps of 2 s; after 100 s, one request for a model
+    that takes 45 s to load.
+    """
     jobs = [_job(0, "rare", 5.0, at=100.0, caller="rare")]
     for name in ("one", "two"):
         for turn in range(turns):
-            jobs.append(_job(len(jobs), name, 2.0, after=len(jobs) - 1 if turn else None, think_s=think_s if turn else 0.0, caller=name))
+            jobs.append(
+                _job(
+                    len(jobs),
+                    name,
+                    2.0,
+                    after=len(jobs) - 1 if turn else None,
+                    think_s=think_s if turn else 0.0,
+                    caller=name,
+                )
+            )
     return _workload(jobs, {"one": 2.0, "two": 2.0, "rare": 45.0})
 
 
 def rare_in_overload(*, load: float = 1.4, seed: int = 31) -> Workload:
-    """One model with more work than fits, and every ten minutes a request for another one that takes 45 s to load."""
+    """One model with more work than fits, and every ten minutes a request for another one that
+    takes 45 s to load.
+    """
     rng, jobs, at = _seeded(seed), list[Job](), 0.0
     while len(jobs) < REQUESTS:
         at += rng.expovariate(load / 2.0)
@@ -358,7 +455,9 @@ HABITS = (
     ("automations", SMALL, 4, 0, 24, 1, Lane.EXTERNAL, Priority.NORMAL, False),
     ("bulk", CODER, 150, 0, 4, 12, Lane.EXTERNAL, Priority.NORMAL, False),
 )
-"""(caller, model, requests an hour, from hour, to hour, mean service in seconds, lane, priority, streaming)"""
+"""(caller, model, requests an hour, from hour, to hour, mean service in seconds, lane, priority,
+streaming)
+"""
 
 
 def house_day(*, seed: int = 7) -> Workload:
@@ -372,9 +471,18 @@ def house_day(*, seed: int = 7) -> Workload:
         caller, model, _, _, _, mean_s, lane, priority, streaming = HABITS[number]
         service_s = rng.expovariate(1 / mean_s)
         job = _job(index, model, service_s, at=at, caller=caller, lane=lane)
-        jobs.append(replace(job, priority=priority, streaming=streaming, first_byte_s=0.1 * service_s if streaming else service_s))
+        jobs.append(
+            replace(
+                job,
+                priority=priority,
+                streaming=streaming,
+                first_byte_s=0.1 * service_s if streaming else service_s,
+            )
+        )
     workload = _workload(jobs, {ASSISTANT: 20.0, CODER: 8.0, SMALL: 3.0})
-    return replace(workload, home=ASSISTANT, modes=((0.0, False), (ACTIVE[0], True), (ACTIVE[1], False)))
+    return replace(
+        workload, home=ASSISTANT, modes=((0.0, False), (ACTIVE[0], True), (ACTIVE[1], False))
+    )
 
 
 Builders = Mapping[str, Callable[[], Workload]]
@@ -387,7 +495,11 @@ WORKLOADS: Builders = {
     "bursty": bursty,
     "dominant": dominant,
     "interleave": interleave,
-    **{f"{name}_{load}": partial(poisson, kinds, LOADS[load]) for name, kinds in MIXES.items() for load in ("medium", "heavy")},
+    **{
+        f"{name}_{load}": partial(poisson, kinds, LOADS[load])
+        for name, kinds in MIXES.items()
+        for load in ("medium", "heavy")
+    },
     "equal_bursts": partial(in_bursts, EQUAL, HEAVY),
     "three_bursts": partial(in_bursts, THREE, MEDIUM),
     "two_diurnal": partial(diurnal, TWO, HEAVY),
@@ -407,7 +519,9 @@ MANY_MODELS: Builders = {
 }
 NEAR_CAPACITY: Builders = {
     **{
-        f"long_{name}_{load}": partial(heavy_tailed, poisson, kinds, load / 100, seed=11 + 2 * index + (load == 95))
+        f"long_{name}_{load}": partial(
+            heavy_tailed, poisson, kinds, load / 100, seed=11 + 2 * index + (load == 95)
+        )
         for index, (name, kinds) in enumerate(MIXES.items())
         for load in (90, 95)
     },

@@ -1,4 +1,6 @@
-"""What outlives the process: one SQLite file, written by one thread, read through connections that cannot write.
+"""What outlives the process: one SQLite file, written by one thread, read through connections that
+cannot write.
 
-Nothing on the way of a request waits for the disk, except what must be durable before it is answered.
+Nothing on the way of a request waits for the disk, except what must be durable before it is
+answered.
 """

@@ -1,6 +1,8 @@
-"""The database file of one running Hearth: its lock, its reserve, the only connection that ever writes to it, and copies of it.
+"""The database file of one running Hearth: its lock, its reserve, the only connection that ever
+writes to it, and copies of it.
 
-Once it is open, only the writer's thread may touch `connection`, `discard` and `reserve`. Never repairs, replaces or empties a file.
+Once it is open, only the writer's thread may touch `connection`, `discard` and `reserve`. Never
+repairs, replaces or empties a file.
 """
 
 from __future__ import annotations
@@ -43,11 +45,16 @@ from hearth.storage.wal import WalAudit, audit, beside
 from hearth.types import MIB
 
 HEADROOM = 4
-"""The reserve is made again only where this many times its size is free, so that it is not spent and made in turns."""
+"""The reserve is made again only where this many times its size is free, so that it is not spent
+and made in turns.
+"""
 
 
 class Reserve:
-    """A file beside the database that holds nothing but its space (0 MiB: none). Failing to make it is no error, but shows in `is_held`."""
+    """A file beside the database that holds nothing but its space (0 MiB: none).
+
+    Failing to make it is no error, but shows in `is_held`.
+    """
 
     def __init__(self, path: Path, mib: float) -> None:
         self.path = path.with_name(path.name + ".reserve")
@@ -58,7 +65,9 @@ class Reserve:
         return self.path.exists()
 
     def restore(self) -> None:
-        """Put the space aside where that leaves enough for everybody else; does nothing where it is held already."""
+        """Put the space aside where that leaves enough for everybody else; does nothing where it is
+        held already.
+        """
         if self._bytes == 0 or self.is_held:
             return
         try:
@@ -166,7 +175,9 @@ class Database:
         return database
 
     def _begin(self) -> None:
-        """Raises StorageRefused, OSError, one of DATABASE_ERRORS; may be tried again after a full disk."""
+        """Raises StorageRefused, OSError, one of DATABASE_ERRORS; may be tried again after a full
+        disk.
+        """
         prepare_directory(self.path)
         if self._lock is None:
             self._lock = lock_instance(self.path)
@@ -213,15 +224,21 @@ class Database:
         return found.st_dev, found.st_ino
 
     def connection(self) -> sqlite3.Connection:
-        """The writing connection; opened again, and the database checked, where it was discarded. Raises StorageUnavailable."""
+        """The writing connection; opened again, and the database checked, where it was discarded.
+
+        Raises StorageUnavailable.
+        """
         if self.epoch == 0:
             self._begin_late()
-        # SQLite goes on writing to a file that was deleted or replaced, and all of it would be lost with the process.
+        # SQLite goes on writing to a file that was deleted or replaced, and all of it would be lost
+        # with the process.
         in_place = False
         with suppress(OSError):
             in_place = self._identify() == self._identity
         if not in_place:
-            raise StorageUnavailable("file_moved", f"{self.path} was moved or deleted; put it back, or restart Hearth")
+            raise StorageUnavailable(
+                "file_moved", f"{self.path} was moved or deleted; put it back, or restart Hearth"
+            )
         if self.damage:
             raise StorageUnavailable("corrupt", self.damage)
         if self._connection is not None:
@@ -244,7 +261,10 @@ class Database:
         return connection
 
     def _begin_late(self) -> None:
-        """Open what could not be opened at the start, where the disk was full. Raises StorageUnavailable."""
+        """Open what could not be opened at the start, where the disk was full.
+
+        Raises StorageUnavailable.
+        """
         try:
             self._begin()
         except (OSError, *DATABASE_ERRORS) as error:
@@ -255,10 +275,14 @@ class Database:
         except StorageRefused as error:
             self.discard()
             is_passing = isinstance(error, StorageBusy)
-            raise StorageUnavailable("locked" if is_passing else "cannot_open", error.message) from error
+            raise StorageUnavailable(
+                "locked" if is_passing else "cannot_open", error.message
+            ) from error
 
     def make_room(self) -> bool:
-        """On a full disk: give up the reserve, and use it to fold the write-ahead log into the database; True where that freed space."""
+        """On a full disk: give up the reserve, and use it to fold the write-ahead log into the
+        database; True where that freed space.
+        """
         if self._lock is None:
             return False  # the reserve may be another process's
         spent = self.reserve.spend()
@@ -273,7 +297,9 @@ class Database:
         return log.stat().st_size if log.exists() else 0
 
     def discard(self) -> None:
-        """Give up a connection that the disk has failed: what it believes to be written may not be (a failed sync is not repeated)."""
+        """Give up a connection that the disk has failed: what it believes to be written may not be
+        (a failed sync is not repeated).
+        """
         connection, self._connection = self._connection, None
         _abandon(connection)
 
@@ -306,7 +332,8 @@ def set_aside(path: Path) -> Path | None:
         if filecmp.cmp(log, copied_log, shallow=False):
             return copy
     needed_bytes = path.stat().st_size + log.stat().st_size
-    if free_bytes(path.parent) < needed_bytes:  # tried again and again, half a copy would be all that the disk does
+    # tried again and again, half a copy would be all that the disk does
+    if free_bytes(path.parent) < needed_bytes:
         text = f"no room for a copy of the damaged database ({needed_bytes / MIB:.0f} MiB)"
         raise OSError(errno.ENOSPC, text, str(copy))
     draft = beside(copy, "-wal.new")
@@ -329,9 +356,11 @@ def _copy_bytes(source: Path, target: Path) -> None:
 
 
 def copy_into(connection: sqlite3.Connection, target: Path) -> None:
-    """Write a compact copy, as of now, to a file that does not exist yet (0600), through a reading connection.
+    """Write a compact copy, as of now, to a file that does not exist yet (0600), through a reading
+    connection.
 
-    Raises OSError where the file exists or cannot be made, sqlite3.Error where the copy failed: nothing is left of it.
+    Raises OSError where the file exists or cannot be made, sqlite3.Error where the copy failed:
+    nothing is left of it.
     """
     target.touch(mode=0o600, exist_ok=False)
     try:
@@ -343,7 +372,10 @@ def copy_into(connection: sqlite3.Connection, target: Path) -> None:
 
 
 def back_up(path: Path, target: Path) -> None:
-    """Write what the database holds now to `target` (0600), replaced as a whole or not at all. Raises StorageRefused."""
+    """Write what the database holds now to `target` (0600), replaced as a whole or not at all.
+
+    Raises StorageRefused.
+    """
     draft = target.with_name(target.name + ".new")
     _copy(path, draft)
     draft.replace(target)
@@ -353,7 +385,8 @@ def back_up(path: Path, target: Path) -> None:
 def restore(copy: Path, path: Path) -> Path | None:
     """Put a copy in the place of the database; returns where the former one is now.
 
-    Raises StorageBusy where a gateway runs on it, StorageRefused for a copy that may not be opened and where the disk is at fault.
+    Raises StorageBusy where a gateway runs on it, StorageRefused for a copy that may not be opened
+    and where the disk is at fault.
     """
     try:
         prepare_directory(path)
@@ -387,11 +420,17 @@ def _copy(path: Path, draft: Path) -> None:
 
 
 def _move_aside(path: Path) -> Path | None:
-    """First the database, then its log: between the two a start is refused (`require_whole`), so that neither is taken for a whole one."""
+    """First the database, then its log: between the two a start is refused (`require_whole`), so
+    that neither is taken for a whole one.
+    """
     if not path.exists():
         return None
     numbers = (f".{number}" if number else "" for number in range(1000))
-    aside = next(each for each in (path.with_name(f"{path.name}.before-restore{number}") for number in numbers) if not each.exists())
+    aside = next(
+        each
+        for each in (path.with_name(f"{path.name}.before-restore{number}") for number in numbers)
+        if not each.exists()
+    )
     path.rename(aside)
     log = path.with_name(path.name + "-wal")
     if log.exists():

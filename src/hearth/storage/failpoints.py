@@ -1,7 +1,8 @@
-"""Places at which a test kills the process, before and after every commit (docs/reliability.md). Switched off, `reach` does nothing.
+"""Places at which a test kills the process, before and after every commit (docs/reliability.md).
+Switched off, `reach` does nothing.
 
-`HEARTH_FAILPOINTS="name=3"` kills the process with SIGKILL when that place is reached for the third time, `name=3,other=1` at whichever
-comes first.
+`HEARTH_FAILPOINTS="name=3"` kills the process with SIGKILL when that place is reached for the third
+time, `name=3,other=1` at whichever comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,19 @@ VARIABLE = "HEARTH_FAILPOINTS"
 _BOTH_SIDES = (
     "storage.epoch",
     "storage.group",
-    *(f"jobs.{change}" for change in ("accept", "start", "end", "put_back", "cancel", "recover", "forget", "webhook")),
+    *(
+        f"jobs.{change}"
+        for change in (
+            "accept",
+            "start",
+            "end",
+            "put_back",
+            "cancel",
+            "recover",
+            "forget",
+            "webhook",
+        )
+    ),
     *(f"ledger.{change}" for change in ("reserve", "close", "orphans")),
 )
 POINTS = (
@@ -36,16 +49,24 @@ POINTS = (
     "log.swap.before_commit",
     "estimates.before_commit",
 )
-"""`before_commit`: the statements have run, their transaction is open. `after_commit`: it is on the disk, and nobody has been told."""
+"""`before_commit`: the statements have run, their transaction is open.
+
+`after_commit`: it is on the disk, and nobody has been told.
+"""
 
 
 def parsed(text: str) -> dict[str, int]:
-    """`{name: count}`. Raises ValueError for a place that does not exist, and a count that is not 1 or more."""
+    """`{name: count}`.
+
+    Raises ValueError for a place that does not exist, and a count that is not 1 or more.
+    """
     wanted = {}
     for entry in filter(None, text.split(",")):
         name, _, count = entry.strip().partition("=")
         if name not in POINTS or not count.isdigit() or int(count) < 1:
-            raise ValueError(f"{VARIABLE}: {entry!r} is not NAME=COUNT with one of the names in hearth/storage/failpoints.py")
+            raise ValueError(
+                f"{VARIABLE}: {entry!r} is not NAME=COUNT with one of the names in hearth/storage/failpoints.py"
+            )
         wanted[name] = int(count)
     return wanted
 
@@ -58,7 +79,9 @@ if _wanted:
 
 
 def reach(name: str) -> None:
-    """Says that a place was reached; does not return from the place and count that were asked for."""
+    """Says that a place was reached; does not return from the place and count that were asked
+    for.
+    """
     if _wanted:
         with _lock:
             _reached[name] += 1
@@ -67,7 +90,9 @@ def reach(name: str) -> None:
 
 
 def before_commit(name: str, run: Callable[[C], T]) -> Callable[[C], T]:
-    """`run`, a function that the group commit calls, reaching `name.before_commit` at its end; `run` itself where all is off."""
+    """`run`, a function that the group commit calls, reaching `name.before_commit` at its end;
+    `run` itself where all is off.
+    """
 
     def marked(connection: C) -> T:
         result = run(connection)

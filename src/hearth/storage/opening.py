@@ -1,5 +1,5 @@
-"""Between a path and a database that may be written: where it lies, its schema, its connections, and every way in which it can be unfit.
-Never changes a file that it refuses.
+"""Between a path and a database that may be written: where it lies, its schema, its connections,
+and every way in which it can be unfit. Never changes a file that it refuses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _FAULTS: dict[int, StorageFault] = {
     sqlite3.SQLITE_CANTOPEN: "cannot_open",
 }
 _SPACE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
-"""A quota and a file size limit look like write errors, and the index of the WAL says SHMSIZE where it cannot grow."""
+"""A quota and a file size limit look like write errors, and the index of the WAL says SHMSIZE where
+it cannot grow.
+"""
 
 
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -48,13 +50,18 @@ and Python then raises the latter instead of the error.
 
 
 def fault_of(error: BaseException) -> StorageFault | None:
-    """What a SQLite error says about the store; None where it says something about the statement (a constraint, bad SQL).
+    """What a SQLite error says about the store; None where it says something about the statement (a
+    constraint, bad SQL).
 
     Source: https://www.sqlite.org/rescode.html; the low byte of an extended code is its class.
     """
     if isinstance(error, UnicodeDecodeError):
         return "corrupt"
-    return _FAULTS.get(error.sqlite_errorcode & 0xFF) if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode") else None
+    return (
+        _FAULTS.get(error.sqlite_errorcode & 0xFF)
+        if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode")
+        else None
+    )
 
 
 def lacks_space(error: BaseException) -> bool:
@@ -66,7 +73,9 @@ def lacks_space(error: BaseException) -> bool:
 
 def unavailable(error: sqlite3.Error | UnicodeDecodeError) -> StorageUnavailable:
     """The error that callers see for a SQLite error that no statement of theirs has caused."""
-    return StorageUnavailable(fault_of(error) or "io_error", str(error), needs_space=lacks_space(error))
+    return StorageUnavailable(
+        fault_of(error) or "io_error", str(error), needs_space=lacks_space(error)
+    )
 
 
 Migrations = Sequence[tuple[str, str]]
@@ -74,9 +83,16 @@ Migrations = Sequence[tuple[str, str]]
 
 
 def shipped_migrations() -> Migrations:
-    """The steps that come with Hearth (`migrations/NNNN_name.sql`), in order. A file that was released is never edited."""
+    """The steps that come with Hearth (`migrations/NNNN_name.sql`), in order.
+
+    A file that was released is never edited.
+    """
     steps = sorted((files("hearth.storage") / "migrations").iterdir(), key=lambda step: step.name)
-    return [(step.name.removesuffix(".sql"), step.read_text(encoding="utf-8")) for step in steps if step.name.endswith(".sql")]
+    return [
+        (step.name.removesuffix(".sql"), step.read_text(encoding="utf-8"))
+        for step in steps
+        if step.name.endswith(".sql")
+    ]
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -85,18 +101,24 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, migrations: Migrations) -> None:
-    """Apply the steps that are missing, each in a transaction of its own; raises StorageRefused where a step, not the disk, is at fault."""
+    """Apply the steps that are missing, each in a transaction of its own; raises StorageRefused
+    where a step, not the disk, is at fault.
+    """
     done = version_of(connection)
     for number, (name, sql) in enumerate(migrations[done:], done + 1):
         failpoints.reach("storage.migrate.before_step")
         try:
-            connection.executescript(f"BEGIN IMMEDIATE;\n{sql}\n;PRAGMA user_version = {number};\nCOMMIT;")
+            connection.executescript(
+                f"BEGIN IMMEDIATE;\n{sql}\n;PRAGMA user_version = {number};\nCOMMIT;"
+            )
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             if fault_of(error) is not None:
                 raise
-            raise StorageRefused(f"migration {name} failed: {error}. The database is unchanged; please report this.") from error
+            raise StorageRefused(
+                f"migration {name} failed: {error}. The database is unchanged; please report this."
+            ) from error
         failpoints.reach("storage.migrate.after_step")
 
 
@@ -104,12 +126,18 @@ ADVICE = "Set `storage.path` to a file in a directory that Hearth may write."
 
 
 def database_path(configured: str, environ: Mapping[str, str]) -> Path:
-    """The file that `storage.path` names (`~/` is the user's home); `$XDG_STATE_HOME/hearth/hearth.db` where it is empty.
+    """The file that `storage.path` names (`~/` is the user's home);
+    `$XDG_STATE_HOME/hearth/hearth.db` where it is empty.
 
-    Source: XDG Base Directory Specification 0.8 (state is what should persist, but is not important enough for the data directory).
+    Source: XDG Base Directory Specification 0.8 (state is what should persist, but is not important
+    enough for the data directory).
     """
     if configured:
-        return _home(environ) / configured.removeprefix("~/") if configured.startswith("~/") else Path(configured)
+        return (
+            _home(environ) / configured.removeprefix("~/")
+            if configured.startswith("~/")
+            else Path(configured)
+        )
     state = Path(environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = _home(environ) / ".local" / "state"
@@ -131,13 +159,18 @@ def prepare_directory(path: Path) -> None:
     except OSError as error:
         if lacks_space(error):
             raise
-        raise StorageRefused(f"{directory} cannot be created: {error.strerror}. {ADVICE}") from error
+        raise StorageRefused(
+            f"{directory} cannot be created: {error.strerror}. {ADVICE}"
+        ) from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise StorageRefused(f"{directory} cannot be written. {ADVICE}")
 
 
 def tighten_own_directory(configured: str, path: Path) -> None:
-    """Close the default directory to other users; one that the owner chose stays as it is. Raises StorageRefused: it is somebody else's."""
+    """Close the default directory to other users; one that the owner chose stays as it is.
+
+    Raises StorageRefused: it is somebody else's.
+    """
     directory = path.parent
     if configured or not directory.is_dir() or directory.stat().st_mode & 0o077 == 0:
         return
@@ -152,9 +185,15 @@ def tighten_own_directory(configured: str, path: Path) -> None:
 def open_directory(configured: str, path: Path) -> tuple[str, ...]:
     """What to tell the owner where a directory of their choice is open to other users."""
     directory = path.parent
-    if not configured or not directory.is_dir() or not (mode := directory.stat().st_mode & 0o777) & 0o077:
+    if (
+        not configured
+        or not directory.is_dir()
+        or not (mode := directory.stat().st_mode & 0o777) & 0o077
+    ):
         return ()
-    return (f"storage.path: {directory} is accessible to other users of this machine (mode {mode:o}): chmod 700 {directory}",)
+    return (
+        f"storage.path: {directory} is accessible to other users of this machine (mode {mode:o}): chmod 700 {directory}",
+    )
 
 
 def sync(path: Path) -> None:
@@ -167,10 +206,12 @@ def sync(path: Path) -> None:
 
 
 def lock_instance(path: Path) -> int:
-    """Take the lock of a process that uses the database: an advisory one on a file beside it, which the kernel takes back at the end.
+    """Take the lock of a process that uses the database: an advisory one on a file beside it, which
+    the kernel takes back at the end.
 
-    Close the descriptor to give it back. The file stays: removing it would let two processes lock two files of one name. Raises StorageBusy
-    where another process holds it, StorageRefused where the file cannot be made, OSError where the disk is full.
+    Close the descriptor to give it back. The file stays: removing it would let two processes lock
+    two files of one name. Raises StorageBusy where another process holds it, StorageRefused where
+    the file cannot be made, OSError where the disk is full.
     """
     lock = path.with_name(path.name + ".lock")
     try:
@@ -185,7 +226,9 @@ def lock_instance(path: Path) -> int:
         holder = os.read(descriptor, 32).decode(errors="replace").strip()
         os.close(descriptor)
         by = f"process {holder}" if holder.isdecimal() else "another process"
-        raise StorageBusy(f"{path} is in use by {by}. Stop it, or give this Hearth a `storage.path` of its own.") from error
+        raise StorageBusy(
+            f"{path} is in use by {by}. Stop it, or give this Hearth a `storage.path` of its own."
+        ) from error
     with suppress(OSError):  # the number is for a message only, and a full disk has no room for it
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
@@ -199,15 +242,20 @@ _PRAGMAS = (
     "mmap_size = 0",
     "temp_store = MEMORY",
     "trusted_schema = OFF",
-    f"journal_size_limit = {16 << 20}",  # what the WAL is cut back to after a reader has held it open for long
+    # what the WAL is cut back to after a reader has held it open for long
+    f"journal_size_limit = {16 << 20}",
 )
 
 Connect = Callable[[Path, float], sqlite3.Connection]
 """Opens an existing database for writing; the number is the busy timeout in seconds."""
 
 
-def connect_writer(path: Path, busy_timeout_s: float, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-    """A connection in autocommit mode that may move between threads but is never used by two at once. Raises sqlite3.Error."""
+def connect_writer(
+    path: Path, busy_timeout_s: float, factory: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
+    """A connection in autocommit mode that may move between threads but is never used by two at
+    once. Raises sqlite3.Error.
+    """
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
@@ -222,17 +270,26 @@ def connect_writer(path: Path, busy_timeout_s: float, factory: type[sqlite3.Conn
 
 def connect_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     """A connection that can neither write nor checkpoint. Raises sqlite3.Error."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_timeout_s, isolation_level=None)
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        timeout=busy_timeout_s,
+        isolation_level=None,
+    )
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def make_durable(connection: sqlite3.Connection) -> None:
-    """Set what every writing connection needs; raises StorageRefused where the file system cannot do WAL (network shares)."""
+    """Set what every writing connection needs; raises StorageRefused where the file system cannot
+    do WAL (network shares).
+    """
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
-        raise StorageRefused(f"this file system cannot hold the database safely (journal mode {mode}): set `storage.path` to a local disk")
+        raise StorageRefused(
+            f"this file system cannot hold the database safely (journal mode {mode}): set `storage.path` to a local disk"
+        )
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
 
@@ -257,7 +314,9 @@ RESTORE = "Restore a backup, or move the file (and its -wal and -shm, if any) aw
 
 
 def require_whole(path: Path) -> None:
-    """Raises StorageRefused for what is left of a database that lost a part: SQLite would take it for a new one, and lose the rest."""
+    """Raises StorageRefused for what is left of a database that lost a part: SQLite would take it
+    for a new one, and lose the rest.
+    """
     wal = path.with_name(path.name + "-wal")
     if path.exists() and path.stat().st_size == 0:
         raise StorageRefused(f"{path} is empty: another program truncated it. {RESTORE}")
@@ -272,7 +331,8 @@ def create(path: Path, connect: Connect, migrations: Migrations) -> None:
     try:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with closing(connect(draft, 0.0)) as connection:
-            connection.execute("PRAGMA synchronous = OFF")  # nobody sees it before all of it is synced below
+            # nobody sees it before all of it is synced below
+            connection.execute("PRAGMA synchronous = OFF")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             migrate(connection, migrations)
         sync(draft)
@@ -291,7 +351,9 @@ def _remove_draft(draft: Path) -> None:
 
 
 def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
-    """Look before anything is written; raises StorageRefused for another program's database, a newer Hearth's, or a damaged one."""
+    """Look before anything is written; raises StorageRefused for another program's database, a
+    newer Hearth's, or a damaged one.
+    """
     version = version_of(connection)
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StorageRefused(f"{path} is a database of another program. {ADVICE}")
@@ -308,12 +370,17 @@ def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
 def begin_epoch(connection: sqlite3.Connection, clock: Clock) -> tuple[int, float]:
     """Note this start of the process, which proves that the database can be written.
 
-    Returns its number, and the latest time that an earlier process took for right, the present one where there is none.
+    Returns its number, and the latest time that an earlier process took for right, the present one
+    where there is none.
     """
     connection.execute("BEGIN IMMEDIATE")
-    seen = connection.execute("SELECT seen_wall_s FROM process WHERE seen_wall_s IS NOT NULL ORDER BY epoch DESC").fetchone()
+    seen = connection.execute(
+        "SELECT seen_wall_s FROM process WHERE seen_wall_s IS NOT NULL ORDER BY epoch DESC"
+    ).fetchone()
     row = (clock.wall(), __version__)
-    epoch = connection.execute("INSERT INTO process (started_wall_s, version) VALUES (?, ?)", row).lastrowid
+    epoch = connection.execute(
+        "INSERT INTO process (started_wall_s, version) VALUES (?, ?)", row
+    ).lastrowid
     failpoints.reach("storage.epoch.before_commit")
     connection.execute("COMMIT")
     failpoints.reach("storage.epoch.after_commit")
@@ -336,4 +403,8 @@ def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError | OSError) -> 
     fault = fault_of(error)
     known = _MESSAGES.get(fault) if fault is not None else None
     kind = StorageBusy if fault in _PASSING else StorageRefused
-    return kind(f"{path} {known} ({error})" if known else f"{path} cannot be used: {error}. Check the disk and start again.")
+    return kind(
+        f"{path} {known} ({error})"
+        if known
+        else f"{path} cannot be used: {error}. Check the disk and start again."
+    )

@@ -1,4 +1,7 @@
-"""The whole store as one thing to open and close. The only module of this package that `bootstrap` needs."""
+"""The whole store as one thing to open and close.
+
+The only module of this package that `bootstrap` needs.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,11 @@ _SEEN = "UPDATE process SET seen_wall_s = ? WHERE epoch = ?"
 
 
 class Store:
-    """An open store, or one that is opened as soon as a full disk has room; have `calendar.run` and `page_check.run` run beside the
-    gateway.
+    """An open store, or one that is opened as soon as a full disk has room; have `calendar.run` and
+    `page_check.run` run beside the gateway.
 
-    It reports each kind of trouble with the disk once, and its end; and the first function that failed by its own doing.
+    It reports each kind of trouble with the disk once, and its end; and the first function that
+    failed by its own doing.
     """
 
     def __init__(
@@ -48,9 +52,16 @@ class Store:
             clock=clock,
             believed_wall_s=database.believed_wall_s,
             jump_s=clock_jump_s,
-            stamp=lambda wall_s: writer.post(lambda connection: connection.execute(_SEEN, (wall_s, database.epoch)).rowcount),
+            stamp=lambda wall_s: writer.post(
+                lambda connection: connection.execute(_SEEN, (wall_s, database.epoch)).rowcount
+            ),
         )
-        upkeep = keeping(retention_days=settings.retention_days, max_mib=settings.max_mib, clock=clock, calendar=calendar)
+        upkeep = keeping(
+            retention_days=settings.retention_days,
+            max_mib=settings.max_mib,
+            clock=clock,
+            calendar=calendar,
+        )
         writer = Writer(database, clock=clock, upkeep=upkeep, listener=self.report)
         reader = Reader(database)
         self._clock, self._events = clock, events
@@ -66,7 +77,11 @@ class Store:
         def table(kind: type[T]) -> T:
             return kind(writer=writer, reader=reader, clock=clock, calendar=calendar)
 
-        self.invocations, self.ledger, self.estimates = table(InvocationLog), table(Ledger), table(Estimates)
+        self.invocations, self.ledger, self.estimates = (
+            table(InvocationLog),
+            table(Ledger),
+            table(Estimates),
+        )
         self.files, self.batches, self.jobs = table(FileTable), table(BatchTable), table(JobTable)
 
     @classmethod
@@ -81,13 +96,19 @@ class Store:
         connect: Connect = connect_writer,
         clock_jump_s: float = CLOCK_JUMP_S,
     ) -> Store:
-        """Open the database, start the writer and count what earlier processes left reserved as spent.
+        """Open the database, start the writer and count what earlier processes left reserved as
+        spent.
 
-        On a full disk all of this is done once there is room. Do not cancel it: the lock would stay with a database that nobody
-        closes. Raises StorageRefused, StorageUnavailable.
+        On a full disk all of this is done once there is room. Do not cancel it: the lock would stay
+        with a database that nobody closes. Raises StorageRefused, StorageUnavailable.
         """
         database = await asyncio.to_thread(
-            Database.open, path, reserve_mib=settings.reserve_mib, clock=clock, busy_timeout_s=busy_timeout_s, connect=connect
+            Database.open,
+            path,
+            reserve_mib=settings.reserve_mib,
+            clock=clock,
+            busy_timeout_s=busy_timeout_s,
+            connect=connect,
         )
         store = cls(database, settings, clock=clock, events=events, clock_jump_s=clock_jump_s)
         store.writer.start()
@@ -120,7 +141,9 @@ class Store:
             self._events.emit(event)
 
     def _note_damage(self, found: str) -> None:
-        """Have nothing written while the pages are damaged; a row that changes nothing finds out."""
+        """Have nothing written while the pages are damaged; a row that changes nothing finds
+        out.
+        """
         if found != self._database.damage:
             self._database.damage = found
             self.writer.post(lambda connection: connection.total_changes)
@@ -140,16 +163,20 @@ class Store:
                 self._events.emit(StorageFailed(at=now, reason=fault, detail=health.detail))
         if health.failed and not self._defective:
             self._defective = True
-            self._events.emit(InternalFault(at=now, where="storage", detail="a row could not be written"))
+            self._events.emit(
+                InternalFault(at=now, where="storage", detail="a row could not be written")
+            )
 
     def trouble(self) -> str:
         """Why nothing can be written now, empty where it can."""
         return self.writer.health.fault or ""
 
     def shown(self) -> dict[str, object]:
-        """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest since the start, also when over.
+        """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest
+        since the start, also when over.
 
-        `wal_frames_unreadable` is what was found damaged at the start, `damaged_copy` the file beside the database that keeps it.
+        `wal_frames_unreadable` is what was found damaged at the start, `damaged_copy` the file
+        beside the database that keeps it.
         """
         health = self.writer.health
         copy = self._database.damaged_copy
@@ -165,13 +192,20 @@ class Store:
         }
 
     async def back_up(self, target: Path) -> None:
-        """Write a compact copy to a file (0600) that does not exist yet. Raises OSError, and StorageUnavailable: nothing is left of it."""
+        """Write a compact copy to a file (0600) that does not exist yet.
+
+        Raises OSError, and StorageUnavailable: nothing is left of it.
+        """
         await self.reader.read(lambda connection: copy_into(connection, target))
 
     async def close(self, timeout_s: float) -> bool:
-        """Write what waits and close the file; False where something could not be written within about `timeout_s` seconds."""
+        """Write what waits and close the file; False where something could not be written within
+        about `timeout_s` seconds.
+        """
         flushed = await self.writer.close(timeout_s)
         self.reader.close()
         if not flushed:
-            self.report(StorageHealth(fault="closed", detail="Hearth stopped before everything was written"))
+            self.report(
+                StorageHealth(fault="closed", detail="Hearth stopped before everything was written")
+            )
         return flushed

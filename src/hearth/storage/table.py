@@ -1,4 +1,6 @@
-"""What the tables share: questions on a thread of their own, through connections that cannot write, and the calendar."""
+"""What the tables share: questions on a thread of their own, through connections that cannot write,
+and the calendar.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ KEY_LIFE_S = DAY_S
 
 
 class Reader:
-    """One question at a time, each on a fresh connection: a kept one could hold an old snapshot, and the WAL with it, for ever."""
+    """One question at a time, each on a fresh connection: a kept one could hold an old snapshot,
+    and the WAL with it, for ever.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,7 +43,10 @@ class Reader:
         self._closed = False
 
     async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """What `ask` makes of the database as of the last commit; rows are `sqlite3.Row`. Raises StorageUnavailable."""
+        """What `ask` makes of the database as of the last commit; rows are `sqlite3.Row`.
+
+        Raises StorageUnavailable.
+        """
         if self._closed:
             raise StorageUnavailable("closed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, ask)
@@ -70,13 +77,25 @@ CONFIRM_S = DAY_S
 class Calendar:
     """Whether the wall clock may be believed when something is to be deleted for its age.
 
-    A clock that is months ahead after an empty CMOS battery makes everything look expired. One that is ahead of the last time that was
-    believed by more than `jump_s`, beyond the time that has passed while running, is in doubt until it is right again, the owner confirms
-    it, or a day has passed. The event loop owns the state; the writer's thread asks `may_delete` only, which reads one tuple.
+    A clock that is months ahead after an empty CMOS battery makes everything look expired. One that
+    is ahead of the last time that was believed by more than `jump_s`, beyond the time that has
+    passed while running, is in doubt until it is right again, the owner confirms it, or a day has
+    passed. The event loop owns the state; the writer's thread asks `may_delete` only, which reads
+    one tuple.
     """
 
-    def __init__(self, *, clock: Clock, believed_wall_s: float | None, jump_s: float, stamp: Callable[[float], None]) -> None:
-        """`stamp` keeps a time that is believed, for the next start. Without `believed_wall_s` nothing may be deleted until `begin`."""
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        believed_wall_s: float | None,
+        jump_s: float,
+        stamp: Callable[[float], None],
+    ) -> None:
+        """`stamp` keeps a time that is believed, for the next start.
+
+        Without `believed_wall_s` nothing may be deleted until `begin`.
+        """
         self._clock = clock
         self._jump_s = jump_s
         self._stamp = stamp
@@ -85,12 +104,16 @@ class Calendar:
         self._stamped_at = -inf
 
     def begin(self, believed_wall_s: float) -> None:
-        """What the store says, where that could not be read at the start; nothing happens where it could."""
+        """What the store says, where that could not be read at the start; nothing happens where it
+        could.
+        """
         if self._believed is None:
             self._believed = (believed_wall_s, self._clock.monotonic())
 
     def ahead_s(self) -> float:
-        """Seconds that the clock is ahead of what it should say; infinite where that is not known yet."""
+        """Seconds that the clock is ahead of what it should say; infinite where that is not known
+        yet.
+        """
         if self._believed is None:
             return inf
         wall_s, monotonic_s = self._believed
@@ -118,7 +141,8 @@ class Calendar:
         if self._doubted_at is not None and self.may_delete():
             self._doubted_at = None
             events.emit(ClockConfirmed(at=now))
-        if abs(self.ahead_s()) > self._jump_s:  # a clock that was set back far is not taken: it may come back
+        # a clock that was set back far is not taken: it may come back
+        if abs(self.ahead_s()) > self._jump_s:
             return
         self._believed = (self._clock.wall(), now)  # small differences add up in a long run
         if now - self._stamped_at >= STAMP_INTERVAL_S:
@@ -143,7 +167,10 @@ class Table:
 
     @property
     def epoch(self) -> int:
-        """The number of this start of the process. Ask in a transaction: before the first, a full disk may not have taken it."""
+        """The number of this start of the process.
+
+        Ask in a transaction: before the first, a full disk may not have taken it.
+        """
         return self.writer.epoch
 
     async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
@@ -152,24 +179,37 @@ class Table:
 
     async def _update(self, name: str, statement: str, values: Values) -> bool:
         """Whether the statement changed a row."""
-        return await self._write(name, lambda connection: connection.execute(statement, values).rowcount > 0)
+        return await self._write(
+            name, lambda connection: connection.execute(statement, values).rowcount > 0
+        )
 
     async def _changed(self, statement: str, *values: object) -> bool:
         """The same, without failpoints."""
-        return await self.writer.submit(lambda connection: connection.execute(statement, values).rowcount > 0)
+        return await self.writer.submit(
+            lambda connection: connection.execute(statement, values).rowcount > 0
+        )
 
     def _post(self, statement: str, *values: object) -> None:
         """Have an idempotent statement run some time soon."""
         self.writer.post(lambda connection: connection.execute(statement, values).rowcount)
 
-    async def _select(self, make: Callable[[sqlite3.Row], T], question: str, values: Values = ()) -> tuple[T, ...]:
-        return await self.reader.read(lambda connection: tuple(make(row) for row in connection.execute(question, values)))
+    async def _select(
+        self, make: Callable[[sqlite3.Row], T], question: str, values: Values = ()
+    ) -> tuple[T, ...]:
+        return await self.reader.read(
+            lambda connection: tuple(make(row) for row in connection.execute(question, values))
+        )
 
-    async def _first(self, make: Callable[[sqlite3.Row], T], question: str, *values: object) -> T | None:
+    async def _first(
+        self, make: Callable[[sqlite3.Row], T], question: str, *values: object
+    ) -> T | None:
         return next(iter(await self._select(make, question, values)), None)
 
 
 def record(kind: Callable[..., T], types: Types, row: sqlite3.Row) -> T:
     """A row as a dataclass that has its columns as fields; NULL stays None."""
     values = dict(row)
-    return kind(**values | {name: make(values[name]) for name, make in types.items() if values.get(name) is not None})
+    return kind(
+        **values
+        | {name: make(values[name]) for name, make in types.items() if values.get(name) is not None}
+    )

@@ -177,7 +177,9 @@ def _followed(file: BinaryIO, header: Header) -> tuple[int, bool, list[int]]:
     return readable, is_broken, commits
 
 
-def _behind_broken_header(file: BinaryIO, header: Header, page_bytes: int, index: Index | None) -> WalAudit:
+def _behind_broken_header(
+    file: BinaryIO, header: Header, page_bytes: int, index: Index | None
+) -> WalAudit:
     """SQLite takes none of the frames; which of them were of this log only they can tell."""
     if index is not None and index.committed <= index.backfilled:
         return WalAudit()  # all that was committed is in the database
@@ -191,7 +193,11 @@ def _behind_broken_header(file: BinaryIO, header: Header, page_bytes: int, index
     commits = [n for n, head in enumerate(heads, 1) if head[0] == salts and head[1]]
     backfilled = 0 if index is None else index.backfilled
     committed = max(0 if index is None else index.committed, *commits, 0)
-    seeds = (header.checksum, checksum_of(header.head[:24], "<"), checksum_of(header.head[:24], ">"))
+    seeds = (
+        header.checksum,
+        checksum_of(header.head[:24], "<"),
+        checksum_of(header.head[:24], ">"),
+    )
     is_followed = any(first.follows(seed, order) for seed in seeds for order in "<>")
     return WalAudit(
         unreadable=committed - backfilled,

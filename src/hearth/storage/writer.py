@@ -1,7 +1,8 @@
-"""The one thread that writes. Functions go in from the event loop, futures come back once their commit is on the disk.
+"""The one thread that writes. Functions go in from the event loop, futures come back once their
+commit is on the disk.
 
-Never makes the loop wait for the disk, never interrupts a statement, never dies of a defect or a fault: what cannot be written now is
-refused (`submit`) or kept and tried again (`post`).
+Never makes the loop wait for the disk, never interrupts a statement, never dies of a defect or a
+fault: what cannot be written now is refused (`submit`) or kept and tried again (`post`).
 """
 
 from __future__ import annotations
@@ -24,14 +25,23 @@ from hearth.storage.opening import DATABASE_ERRORS, fault_of, unavailable
 
 T = TypeVar("T")
 Statement = Callable[[sqlite3.Connection], object]
-"""Reads and writes inside a transaction that it neither begins nor ends; returns plain values, no cursors."""
+"""Reads and writes inside a transaction that it neither begins nor ends; returns plain values, no
+cursors.
+"""
 Upkeep = Callable[[sqlite3.Connection], bool]
-"""Does a little in an idle moment, in transactions of its own; True while there is more to do. May raise sqlite3.Error."""
+"""Does a little in an idle moment, in transactions of its own; True while there is more to do.
+
+May raise sqlite3.Error.
+"""
 
 GATHER_S = 0.2
-"""Writes that nobody waits for are gathered for this long: one synced commit for many rows, and one wake-up of the writer."""
+"""Writes that nobody waits for are gathered for this long: one synced commit for many rows, and one
+wake-up of the writer.
+"""
 RETRY_S = 2.0
-"""Between two attempts to write what nobody waits for, while the disk fails; whatever is submitted meanwhile tries at once."""
+"""Between two attempts to write what nobody waits for, while the disk fails; whatever is submitted
+meanwhile tries at once.
+"""
 UPKEEP_INTERVAL_S = 300.0
 TOGETHER = 256
 """Functions in one transaction."""
@@ -48,7 +58,10 @@ class Write:
 
 
 class Backlog:
-    """First in, first out; at most `capacity` writes. One that somebody waits for is never held up, and takes the others with it."""
+    """First in, first out; at most `capacity` writes.
+
+    One that somebody waits for is never held up, and takes the others with it.
+    """
 
     def __init__(self, capacity: int, *, gather_s: float = GATHER_S) -> None:
         self._capacity = capacity
@@ -76,11 +89,16 @@ class Backlog:
             return True
 
     def take(self, limit: int, timeout_s: float | None) -> list[Write] | None:
-        """The oldest, at most `limit`, once one is new or the time is up, when there may be none; None once closed and empty."""
+        """The oldest, at most `limit`, once one is new or the time is up, when there may be none;
+        None once closed and empty.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._fresh or self.is_closed, timeout_s)
             if self._fresh and len(self._writes) < limit:
-                self._changed.wait_for(lambda: self._awaited or self.is_closed or len(self._writes) >= self._capacity, self._gather_s)
+                self._changed.wait_for(
+                    lambda: self._awaited or self.is_closed or len(self._writes) >= self._capacity,
+                    self._gather_s,
+                )
             if self.is_closed and not self._writes:
                 return None
             return self._popped(limit)
@@ -93,9 +111,11 @@ class Backlog:
         return taken
 
     def put_back(self, writes: list[Write]) -> list[Write]:
-        """Return the writes of the last `take`, which could not be done, to the front, but for those that somebody waits for.
+        """Return the writes of the last `take`, which could not be done, to the front, but for
+        those that somebody waits for.
 
-        Returns those, and the ones that waited behind them at that `take`: all would meet the same fate, and must learn of it now.
+        Returns those, and the ones that waited behind them at that `take`: all would meet the same
+        fate, and must learn of it now.
         """
         with self._changed:
             tried = [*writes, *self._popped(self._left_behind)]
@@ -115,13 +135,18 @@ class Backlog:
             return self._popped(len(self._writes))
 
 
-def commit_together(connection: sqlite3.Connection, statements: Sequence[Statement]) -> list[object]:
-    """Run all functions in order in one transaction; where one fails by its own doing, again with each behind its own savepoint.
+def commit_together(
+    connection: sqlite3.Connection, statements: Sequence[Statement]
+) -> list[object]:
+    """Run all functions in order in one transaction; where one fails by its own doing, again with
+    each behind its own savepoint.
 
-    Returns one result per function, the exception of each that raised; by then everything else is on the disk.
+    Returns one result per function, the exception of each that raised; by then everything else is
+    on the disk.
 
-    Raises StorageUnavailable where the disk is at fault: no function's effect is promised, but after an error at the COMMIT itself the
-    transaction may turn out to be there when the file is opened again.
+    Raises StorageUnavailable where the disk is at fault: no function's effect is promised, but
+    after an error at the COMMIT itself the transaction may turn out to be there when the file is
+    opened again.
     """
     try:
         try:
@@ -130,7 +155,9 @@ def commit_together(connection: sqlite3.Connection, statements: Sequence[Stateme
             if fault_of(error) is not None:
                 raise
             connection.execute("ROLLBACK")
-            return _committed(connection, [partial(_attempted, statement) for statement in statements])
+            return _committed(
+                connection, [partial(_attempted, statement) for statement in statements]
+            )
     except DATABASE_ERRORS as error:
         with suppress(*DATABASE_ERRORS):
             connection.execute("ROLLBACK")
@@ -150,7 +177,9 @@ def _attempted(statement: Statement, connection: sqlite3.Connection) -> object:
     connection.execute("SAVEPOINT one")
     try:
         result = statement(connection)
-    except Exception as error:  # supervision point: one defective function must not cost the others their commit
+    except (
+        Exception
+    ) as error:  # supervision point: one defective function must not cost the others their commit
         if fault_of(error) is not None:
             raise
         connection.execute("ROLLBACK TO one")
@@ -164,9 +193,10 @@ class StorageHealth:
     """How the store is doing.
 
     Attributes:
-        fault: why nothing can be written, None when it can; OVERLOADED while more comes than can be. `detail` says more, to the owner.
-        waiting: functions not written yet; since the start, `dropped` are posted ones that found no room, `failed` those that raised.
-        reserve_held: whether the reserve for a full disk is there.
+        fault: why nothing can be written, None when it can; OVERLOADED while more comes than can
+        be. `detail` says more, to the owner. waiting: functions not written yet; since the start,
+        `dropped` are posted ones that found no room, `failed` those that raised. reserve_held:
+        whether the reserve for a full disk is there.
     """
 
     fault: StorageFault | None = None
@@ -178,9 +208,11 @@ class StorageHealth:
 
 
 class Writer:
-    """Group commit on a thread of its own: everything that has piled up while one transaction is being synced goes into the next one.
+    """Group commit on a thread of its own: everything that has piled up while one transaction is
+    being synced goes into the next one.
 
-    A posted function may be run again after a failed attempt whose outcome is unknown: it must be idempotent.
+    A posted function may be run again after a failed attempt whose outcome is unknown: it must be
+    idempotent.
     """
 
     def __init__(
@@ -193,11 +225,12 @@ class Writer:
         capacity: int = 10_000,
         retry_s: float = RETRY_S,
     ) -> None:
-        """Build it on the event loop that futures and listener belong to; nothing is written before `start`.
+        """Build it on the event loop that futures and listener belong to; nothing is written before
+        `start`.
 
         Args:
-            listener: called on the loop with every change of the fault (the first loss is one) and of the reserve; must not raise.
-            capacity: functions that may wait.
+            listener: called on the loop with every change of the fault (the first loss is one) and
+            of the reserve; must not raise. capacity: functions that may wait.
         """
         self._database = database
         self._clock = clock
@@ -219,14 +252,19 @@ class Writer:
         self._thread.start()
 
     def submit(self, run: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Run a function in a transaction, also where the future is cancelled; it resolves with the result once that is on the disk.
+        """Run a function in a transaction, also where the future is cancelled; it resolves with the
+        result once that is on the disk.
 
-        It fails with StorageUnavailable when the disk does (ask again; after a fault at the commit itself it may have been done), else
-        with whatever the function raised.
+        It fails with StorageUnavailable when the disk does (ask again; after a fault at the commit
+        itself it may have been done), else with whatever the function raised.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if not self._backlog.add(Write(run=run, future=cast("asyncio.Future[object]", future))):
-            future.set_exception(StorageUnavailable("overloaded", "too many writes are waiting, or Hearth is stopping"))
+            future.set_exception(
+                StorageUnavailable(
+                    "overloaded", "too many writes are waiting, or Hearth is stopping"
+                )
+            )
         return future
 
     async def write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
@@ -236,7 +274,9 @@ class Writer:
         return written
 
     def post(self, run: Statement) -> None:
-        """Run an idempotent function some time soon; it is dropped and counted where too many wait already. Call it on the loop."""
+        """Run an idempotent function some time soon; it is dropped and counted where too many wait
+        already. Call it on the loop.
+        """
         if not self._backlog.add(Write(run=run, future=None)):
             self._dropped += 1
             if not self._overloaded:
@@ -251,7 +291,9 @@ class Writer:
     def health(self) -> StorageHealth:
         trouble = self._trouble
         if trouble is None and self._overloaded:
-            trouble = StorageUnavailable("overloaded", "the disk is too slow for the writes that wait")
+            trouble = StorageUnavailable(
+                "overloaded", "the disk is too slow for the writes that wait"
+            )
         return StorageHealth(
             fault=trouble.fault if trouble else None,
             detail=trouble.message if trouble else "",
@@ -262,7 +304,9 @@ class Writer:
         )
 
     async def close(self, timeout_s: float) -> bool:
-        """Write what waits and end; False where something is lost: the disk failed, or took longer than `timeout_s`."""
+        """Write what waits and end; False where something is lost: the disk failed, or took longer
+        than `timeout_s`.
+        """
         self._backlog.close()
         done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
         lost = self._backlog.clear()
@@ -272,7 +316,8 @@ class Writer:
     def _run(self) -> None:
         flushed = True
         while (writes := self._backlog.take(TOGETHER, self._patience_s())) is not None:
-            if self._trouble is not None and not writes:  # without work, a write that changes nothing asks whether the disk is well again
+            # without work, a write that changes nothing asks whether the disk is well again
+            if self._trouble is not None and not writes:
                 writes = [Write(run=self._probe, future=None)]
             flushed = not writes or self._write(writes)
             if self._backlog.is_closed and not flushed:
@@ -282,10 +327,16 @@ class Writer:
         self._tell(lambda: self._ended.set_result(flushed))
 
     def _patience_s(self) -> float:
-        return self._retry_s if self._trouble is not None else max(0.0, self._upkeep_at - self._clock.monotonic())
+        return (
+            self._retry_s
+            if self._trouble is not None
+            else max(0.0, self._upkeep_at - self._clock.monotonic())
+        )
 
     def _probe(self, connection: sqlite3.Connection) -> int:
-        return connection.execute("UPDATE process SET version = version WHERE epoch = ?", (self._database.epoch,)).rowcount
+        return connection.execute(
+            "UPDATE process SET version = version WHERE epoch = ?", (self._database.epoch,)
+        ).rowcount
 
     def _write(self, writes: list[Write]) -> bool:
         try:
@@ -296,7 +347,10 @@ class Writer:
             if waiting:
                 self._tell(partial(_resolve, waiting, [error.again() for _ in waiting]))
             return False
-        failed = sum(write.future is None and isinstance(result, Exception) for write, result in zip(writes, results, strict=True))
+        failed = sum(
+            write.future is None and isinstance(result, Exception)
+            for write, result in zip(writes, results, strict=True)
+        )
         self._failed += failed
         if failed and self._failed == failed:
             self._report()
@@ -306,7 +360,9 @@ class Writer:
         return True
 
     def _commit(self, writes: list[Write]) -> list[object]:
-        """A second attempt follows only where SQLite has certainly rolled the first one back: a full disk, on the same connection."""
+        """A second attempt follows only where SQLite has certainly rolled the first one back: a
+        full disk, on the same connection.
+        """
         try:
             return self._attempt(writes)
         except StorageUnavailable as error:
@@ -327,7 +383,9 @@ class Writer:
             raise
 
     def _tend(self) -> None:
-        """One step of the upkeep, when it is due and the disk is well; when all is done, the reserve is put aside again."""
+        """One step of the upkeep, when it is due and the disk is well; when all is done, the
+        reserve is put aside again.
+        """
         if self._trouble is not None or self._clock.monotonic() < self._upkeep_at:
             return
         try:

@@ -22,9 +22,18 @@ JPEG, GIF, WEBP = "/9j/4AAQSkZJRg==", "R0lGODlhAQABAAAAACw=", "UklGRiIAAABXRUJQ"
 
 
 def start(**usage: int) -> Event:
-    message = {"id": "msg_01XFDUDYJgAACzvnptvVoYEL", "type": "message", "role": "assistant", "model": "claude-haiku-5-5", "content": []}
+    message = {
+        "id": "msg_01XFDUDYJgAACzvnptvVoYEL",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-haiku-5-5",
+        "content": [],
+    }
     ends = {"stop_reason": None, "stop_sequence": None}
-    return {"type": "message_start", "message": {**message, **ends, "usage": {"input_tokens": 24, "output_tokens": 1, **usage}}}
+    return {
+        "type": "message_start",
+        "message": {**message, **ends, "usage": {"input_tokens": 24, "output_tokens": 1, **usage}},
+    }
 
 
 def block(index: int, opening: Event, deltas: Iterable[Event]) -> list[Event]:
@@ -34,12 +43,20 @@ def block(index: int, opening: Event, deltas: Iterable[Event]) -> list[Event]:
 
 
 def text(index: int, *pieces: str) -> list[Event]:
-    return block(index, {"type": "text", "text": ""}, [{"type": "text_delta", "text": piece} for piece in pieces])
+    return block(
+        index,
+        {"type": "text", "text": ""},
+        [{"type": "text_delta", "text": piece} for piece in pieces],
+    )
 
 
 def thinking(index: int, *pieces: str) -> list[Event]:
     deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
-    return block(index, {"type": "thinking", "thinking": "", "signature": ""}, [*deltas, {"type": "signature_delta", "signature": "Eq=="}])
+    return block(
+        index,
+        {"type": "thinking", "thinking": "", "signature": ""},
+        [*deltas, {"type": "signature_delta", "signature": "Eq=="}],
+    )
 
 
 def tool(index: int, name: str, *pieces: str, call_id: str = "toolu_01A") -> list[Event]:
@@ -49,7 +66,10 @@ def tool(index: int, name: str, *pieces: str, call_id: str = "toolu_01A") -> lis
 
 def end(reason: str = "end_turn", **usage: int) -> list[Event]:
     delta = {"stop_reason": reason, "stop_sequence": None}
-    return [{"type": "message_delta", "delta": delta, "usage": {"output_tokens": 6, **usage}}, {"type": "message_stop"}]
+    return [
+        {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 6, **usage}},
+        {"type": "message_stop"},
+    ]
 
 
 def story(*parts: list[Event], reason: str = "end_turn") -> list[Event]:
@@ -78,12 +98,22 @@ def asked(path: str, **fields: Any) -> ClaudeRequest:
 def answer(path: str, *, stream: bool, **fields: Any) -> Answer:
     request = asked(path, stream=stream, **fields)
     meter = Meter(max_tokens=request.max_tokens, thinks=False)
-    return Answer(path, request, meter, model=MODEL, request_id="req_0123abcd", created_wall_s=CREATED_WALL_S, started_at=STARTED_AT)
+    return Answer(
+        path,
+        request,
+        meter,
+        model=MODEL,
+        request_id="req_0123abcd",
+        created_wall_s=CREATED_WALL_S,
+        started_at=STARTED_AT,
+    )
 
 
 def told(to: Answer, events: Sequence[Event]) -> list[bytes]:
     """What a caller is sent for each event, and at the end."""
-    chunks = [to.feed(event, STARTED_AT + (index + 1) * STEP_S) for index, event in enumerate(events)]
+    chunks = [
+        to.feed(event, STARTED_AT + (index + 1) * STEP_S) for index, event in enumerate(events)
+    ]
     return [*chunks, to.finish(STARTED_AT + (len(events) + 1) * STEP_S)]
 
 

@@ -17,10 +17,12 @@ _TYPES: Mapping[str, bytes] = {
     ".svg": b"image/svg+xml",
 }
 _JAVA = b"text/html, image/gif, image/jpeg, "
-"""How the `Accept` of Java's URLConnection begins where its program has said nothing; no browser sends it."""
+"""How the `Accept` of Java's URLConnection begins where its program has said nothing; no browser
+sends it.
+"""
 CONTENT_SECURITY_POLICY = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
+    b" data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = (
     (b"content-security-policy", CONTENT_SECURITY_POLICY),
@@ -41,7 +43,8 @@ FILES = {
 
 
 async def send_page(request: Request, base_path: str) -> None:
-    """The page itself, whose files lie below `base_path`; without one, they are named as seen from it.
+    """The page itself, whose files lie below `base_path`; without one, they are named as seen from
+    it.
 
     So it works behind a proxy that removes a path of which Hearth does not know.
     """
@@ -57,7 +60,12 @@ async def send_file(request: Request, *_: object) -> None:
 
 async def _send(request: Request, path: Path, root: str = "") -> None:
     body, tag = _content(path, root)
-    own = ((b"x-request-id", request.request_id.encode("ascii")), (b"etag", tag), (b"vary", b"accept"), *_HEADERS)
+    own = (
+        (b"x-request-id", request.request_id.encode("ascii")),
+        (b"etag", tag),
+        (b"vary", b"accept"),
+        *_HEADERS,
+    )
     if tag in request.headers.values.get(b"if-none-match", b""):
         await request.answer.head(304, own)
         await request.answer.end()
@@ -73,6 +81,12 @@ def _content(path: Path, root: str) -> tuple[bytes, bytes]:
 
 
 def wants_page(request: Request) -> bool:
-    """A browser asks for a page to show; every other program asks for what the address has always answered."""
+    """A browser asks for a page to show; every other program asks for what the address has always
+    answered.
+    """
     accept = request.headers.values.get(b"accept", b"").lower()
-    return request.method in ("GET", "HEAD") and b"text/html" in accept and not accept.startswith(_JAVA)
+    return (
+        request.method in ("GET", "HEAD")
+        and b"text/html" in accept
+        and not accept.startswith(_JAVA)
+    )

@@ -1,7 +1,9 @@
-"""What the dashboard shows as server-sent events: `state` once, then `patch` (RFC 7386) with what has changed, four times a second at most.
+"""What the dashboard shows as server-sent events: `state` once, then `patch` (RFC 7386) with what
+has changed, four times a second at most.
 
-One view is made for all listeners, only while there are any, and so seldom that it takes at most a fiftieth of the time. Every 5 s it is
-made without a reason, since some things change by time alone. A caller sees its own jobs and ended items, an admin all.
+One view is made for all listeners, only while there are any, and so seldom that it takes at most a
+fiftieth of the time. Every 5 s it is made without a reason, since some things change by time alone.
+A caller sees its own jobs and ended items, an admin all.
 """
 
 from __future__ import annotations
@@ -24,13 +26,18 @@ LOOK_EVERY_S = 5.0
 SHARE = 0.02
 """Of the event loop's time, what snapshots may take."""
 CLOCK_STEP_S = 5.0
-"""When the calendar has moved by more than this against the monotonic clock, all instants are sent anew."""
+"""When the calendar has moved by more than this against the monotonic clock, all instants are sent
+anew.
+"""
 _COUNTED_BY_THE_QUEUE = (ItemEvent, RequestRejected)
 _BARE_ALREADY = frozenset({"timeline"})
 
 
 class DashboardFeed:
-    """Feeds every listener from one snapshot, looked at through each one's rights. A sink that counts what happens besides requests."""
+    """Feeds every listener from one snapshot, looked at through each one's rights.
+
+    A sink that counts what happens besides requests.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -53,7 +60,9 @@ class DashboardFeed:
         return None if issubclass(kind, _COUNTED_BY_THE_QUEUE) else self.emit
 
     def frames(self, listener: Listener) -> AsyncGenerator[bytes]:
-        """SSE frames for one listener: `{"now": ..., "state": {...}}`, then `{"now": ..., "patch": {...}}`; comments as heartbeats."""
+        """SSE frames for one listener: `{"now": ..., "state": {...}}`, then `{"now": ..., "patch":
+        {...}}`; comments as heartbeats.
+        """
         shown: JsonObject | None = None
 
         async def look(_changed: bool) -> tuple[bytes | None, bool]:  # noqa: FBT001
@@ -61,7 +70,9 @@ class DashboardFeed:
             self._gateway.events.subscribe(self)  # once, with the first listener
             asked_at, before = self._gateway.clock.monotonic(), shown
             shown = await self._shown_to(listener.identity)
-            kind, content = ("state", shown) if before is None else ("patch", merge_patch(before, shown))
+            kind, content = (
+                ("state", shown) if before is None else ("patch", merge_patch(before, shown))
+            )
             if not content:
                 return None, self._taken_at < asked_at
             message = {"now": round(self._taken_at + self._shift_s, 2), kind: content}
@@ -78,13 +89,19 @@ class DashboardFeed:
         began_at = self._gateway.clock.monotonic()
         jobs = await self._jobs_shown_to(None if identity.admin else identity.caller)
         self._pause_s = max(self._pause_s, (self._gateway.clock.monotonic() - began_at) / SHARE)
-        snapshot = snapshot | {"you": {"caller": identity.caller, "admin": identity.admin}} | ({} if jobs is None else {"jobs": jobs})
+        snapshot = (
+            snapshot
+            | {"you": {"caller": identity.caller, "admin": identity.admin}}
+            | ({} if jobs is None else {"jobs": jobs})
+        )
         if identity.admin:
             return snapshot
         for part in ("recent", "refused"):
             items = snapshot.get(part)
             found = items.items() if isinstance(items, dict) else ()
-            snapshot[part] = {number: item for number, item in found if item.get("caller") == identity.caller}
+            snapshot[part] = {
+                number: item for number, item in found if item.get("caller") == identity.caller
+            }
         return snapshot
 
     async def _current(self) -> JsonObject:
@@ -96,12 +113,19 @@ class DashboardFeed:
         if self._view is None or abs(shift_s - self._shift_s) > CLOCK_STEP_S:
             self._shift_s, self._view = shift_s, View(self._gateway, shift_s)
         built = await self._view.build(now)
-        self._snapshot = {key: value if key in _BARE_ALREADY else bare(value) for key, value in built.items() if value is not None}
+        self._snapshot = {
+            key: value if key in _BARE_ALREADY else bare(value)
+            for key, value in built.items()
+            if value is not None
+        }
         self._pause_s = max(MIN_INTERVAL_S, (self._gateway.clock.monotonic() - now) / SHARE)
         return self._snapshot
 
     async def _jobs_shown_to(self, owner: str | None) -> JsonObject | None:
-        """What concerns one caller, or everything for None; None where there are no jobs. Kept until something has happened."""
+        """What concerns one caller, or everything for None; None where there are no jobs.
+
+        Kept until something has happened.
+        """
         jobs, revision = self._gateway.jobs, self._happened.count()
         if jobs is None:
             return None
@@ -109,7 +133,9 @@ class DashboardFeed:
         if made_of == revision:
             return shown
         try:
-            failed = await jobs.store.list_jobs(caller=owner, state=JobState.FAILED, limit=FAILURES_SHOWN)
+            failed = await jobs.store.list_jobs(
+                caller=owner, state=JobState.FAILED, limit=FAILURES_SHOWN
+            )
             waiting = await jobs.store.waiting(owner, JOBS_SHOWN)
         except StorageUnavailable:
             known = 0 if owner else jobs.store.queued, None, ()

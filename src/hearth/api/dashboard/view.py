@@ -1,5 +1,5 @@
-"""All that the dashboard shows, as one value of plain mappings by key, which makes small patches; never a request or result, and of
-a prompt only its beginning, where `server.prompt_previews` is on.
+"""All that the dashboard shows, as one value of plain mappings by key, which makes small patches;
+never a request or result, and of a prompt only its beginning, where `server.prompt_previews` is on.
 
 Everything that takes time is an instant, so that nothing changes while nothing happens.
 """
@@ -26,9 +26,14 @@ from hearth.types import Lane, QueueItem, Sequence
 JsonObject = dict[str, object]
 
 WAITING_SHOWN = 40
-"""Rows of the queue; the rest is a number. Far more than fit on a screen, and never more than are run forward for an estimate."""
+"""Rows of the queue; the rest is a number.
+
+Far more than fit on a screen, and never more than are run forward for an estimate.
+"""
 MODELS_SHOWN = 1_000
-"""Those in use, and then the first by name: nobody reads through more, and the loop would stand still to compare them."""
+"""Those in use, and then the first by name: nobody reads through more, and the loop would stand
+still to compare them.
+"""
 JOBS_SHOWN = 6
 ERROR_CHARS = 200
 _NOT_SHOWN = frozenset({"current_swap", "residents", "resident_models"})
@@ -38,14 +43,18 @@ def _of_note(models: list[JsonObject]) -> list[JsonObject]:
     if len(models) <= MODELS_SHOWN:
         return models
     used = [model for model in models if model["resident"] or model["waiting"] or model["home"]]
-    quiet = (model for model in models if not (model["resident"] or model["waiting"] or model["home"]))
+    quiet = (
+        model for model in models if not (model["resident"] or model["waiting"] or model["home"])
+    )
     return [*used, *islice(quiet, max(0, MODELS_SHOWN - len(used)))]
 
 
 def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
-    """Why a waiting item has not been started, the first reason that holds; the page puts it into words.
+    """Why a waiting item has not been started, the first reason that holds; the page puts it into
+    words.
 
-    `kind`, and what belongs to it: `model`, `cost_s` (estimated), `since` and `until` (monotonic), `task`, `busy` of `parallel` slots.
+    `kind`, and what belongs to it: `model`, `cost_s` (estimated), `since` and `until` (monotonic),
+    `task`, `busy` of `parallel` slots.
     """
     if state.down_since is not None:
         return {"kind": "backend_down", "since": state.down_since}
@@ -55,15 +64,26 @@ def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
         return {"kind": "handing_over"}
     if entry.item.lane is Lane.EXTERNAL and state.paused:
         return {"kind": "paused"}
-    if (held := state.held_for(entry, now)) is not None:  # it could still run when an announced internal task is due
+    # it could still run when an announced internal task is due
+    if (held := state.held_for(entry, now)) is not None:
         return {"kind": "announced", "task": held[1], "until": held[0]}
-    return _of_any_model(state) if entry.item.model is None else _of_model(state, entry, entry.item.model, now)
+    return (
+        _of_any_model(state)
+        if entry.item.model is None
+        else _of_model(state, entry, entry.item.model, now)
+    )
 
 
 def _of_any_model(state: State) -> JsonObject:
-    ready = [resident for resident in state.residency.residents.values() if resident.phase == "ready"]
+    ready = [
+        resident for resident in state.residency.residents.values() if resident.phase == "ready"
+    ]
     if not ready:
-        return {"kind": "swap", "model": state.home, "cost_s": state.estimates.swap_s("", state.home or "")}
+        return {
+            "kind": "swap",
+            "model": state.home,
+            "cost_s": state.estimates.swap_s("", state.home or ""),
+        }
     return _of_resident(state, max(ready, key=lambda each: each.free_slots > 0))
 
 
@@ -72,7 +92,10 @@ def _of_model(state: State, entry: Entry, model: str, now: float) -> JsonObject:
     if model in residents:
         return _of_resident(state, residents[model])
     pinned = state.pinned_name if entry.item.lane is Lane.EXTERNAL else None
-    if pinned in residents and state.residency.eviction_for(model, (pinned,), entry.item.task_type) is None:
+    if (
+        pinned in residents
+        and state.residency.eviction_for(model, (pinned,), entry.item.task_type) is None
+    ):
         return {"kind": "pinned", "model": pinned}
     retry_at = state.not_before.get(model)
     if retry_at is not None and retry_at > now:
@@ -81,7 +104,12 @@ def _of_model(state: State, entry: Entry, model: str, now: float) -> JsonObject:
     if state.turn is not None and entry.item.lane is Lane.INTERNAL:
         return {"kind": "others_turn", "model": state.turn.model, "until": state.turn.until}
     if state.hold is not None and entry.item.lane is Lane.EXTERNAL:
-        return {"kind": "held", "model": state.hold.model, "caller": state.hold.caller, "until": state.hold.until}
+        return {
+            "kind": "held",
+            "model": state.hold.model,
+            "caller": state.hold.caller,
+            "until": state.hold.until,
+        }
     return {"kind": "swap", "model": model, "cost_s": cost_s, "until": state.held_until}
 
 
@@ -89,16 +117,28 @@ def _of_resident(state: State, resident: Resident) -> JsonObject:
     model, swap = resident.model, state.residency.swap
     if resident.phase == "loading":
         origin, since = ("", None) if swap is None else (swap.origin, swap.started_at)
-        return {"kind": "load", "model": model, "since": since, "cost_s": state.estimates.swap_s(origin, model)}
+        return {
+            "kind": "load",
+            "model": model,
+            "since": since,
+            "cost_s": state.estimates.swap_s(origin, model),
+        }
     if resident.is_leaving:
         return {"kind": "swap", "model": model, "cost_s": state.estimates.swap_s("", model)}
     if resident.free_slots > 0:
         return {"kind": "turn"}
-    return {"kind": "slot", "model": model, "busy": len(resident.running), "parallel": state.settings.parallel(model)}
+    return {
+        "kind": "slot",
+        "model": model,
+        "busy": len(resident.running),
+        "parallel": state.settings.parallel(model),
+    }
 
 
 class View:
-    """Builds the value; `shift_s` turns monotonic instants into seconds since 1970, for as long as this view is used."""
+    """Builds the value; `shift_s` turns monotonic instants into seconds since 1970, for as long as
+    this view is used.
+    """
 
     def __init__(self, gateway: Gateway, shift_s: float) -> None:
         self._gateway = gateway
@@ -106,7 +146,9 @@ class View:
         self._shift_s = shift_s
         self._starts: dict[Sequence, float] = {}
         uptime_s = gateway.health()["uptime_s"]
-        self._started = round(gateway.clock.wall() - uptime_s) if isinstance(uptime_s, float) else None
+        self._started = (
+            round(gateway.clock.wall() - uptime_s) if isinstance(uptime_s, float) else None
+        )
 
     async def build(self, now: float) -> JsonObject:
         """Everything, as of `now` (monotonic)."""
@@ -128,15 +170,25 @@ class View:
             },
             "running": {str(entry.item.sequence): self._running(entry) for entry in state.running},
             "waiting": self._waiting(now),
-            "models": {str(model["name"]): model for model in _of_note(await self._gateway.models())},
+            "models": {
+                str(model["name"]): model for model in _of_note(await self._gateway.models())
+            },
             "callers": {
-                caller: {"minute": [used.minute, used.minute_limit], "hour": [used.hour, used.hour_limit]} for caller, used in usage.items()
+                caller: {
+                    "minute": [used.minute, used.minute_limit],
+                    "hour": [used.hour, used.hour_limit],
+                }
+                for caller, used in usage.items()
             },
             "orders": beside.get("orders"),
             "timeline": self._timeline(now),
-            "recent": {str(number): self._ended(ended) for number, ended in self._gateway.records.timeline.ended},
+            "recent": {
+                str(number): self._ended(ended)
+                for number, ended in self._gateway.records.timeline.ended
+            },
             "refused": {
-                str(number): _fields(each, "request_id", "caller", "path", "status", "reason") | {"at": self._wall(each.at)}
+                str(number): _fields(each, "request_id", "caller", "path", "status", "reason")
+                | {"at": self._wall(each.at)}
                 for number, each in self._gateway.records.timeline.refused
             },
         }
@@ -145,7 +197,12 @@ class View:
         return None if at is None else round(at + self._shift_s, 2)
 
     def _house(self, now: float, beside: Mapping[str, object]) -> JsonObject:
-        state, health, config, cloud = self._state, self._gateway.health(), beside["config"], beside.get("cloud")
+        state, health, config, cloud = (
+            self._state,
+            self._gateway.health(),
+            beside["config"],
+            beside.get("cloud"),
+        )
         return {
             **{key: health[key] for key in ("version", "status", "reason")},
             **{key: beside.get(key) for key in ("backend", "alerts", "warnings", "storage")},
@@ -155,11 +212,18 @@ class View:
             "draining": state.draining,
             "promotions": state.promotions,
             "policy": state.settings.scheduling.policy.value,
-            "announced": {task: self._wall(at) for at, task in reversed(state.announced) if at > now},
-            "config": {key: value for key, value in config.items() if key != "last_attempt"} if isinstance(config, Mapping) else {},
+            "announced": {
+                task: self._wall(at) for at, task in reversed(state.announced) if at > now
+            },
+            "config": {key: value for key, value in config.items() if key != "last_attempt"}
+            if isinstance(config, Mapping)
+            else {},
             "stats": beside["stats_24h"],
             # Its running items as a number, since their waits grow all the time.
-            "cloud": {key: len(value) if isinstance(value, list) else value for key, value in cloud.items()}
+            "cloud": {
+                key: len(value) if isinstance(value, list) else value
+                for key, value in cloud.items()
+            }
             if isinstance(cloud, Mapping)
             else None,
         }
@@ -173,10 +237,15 @@ class View:
         }
 
     def _gpu(self, now: float) -> JsonObject:
-        limits, capacity_mib = self._gateway.config.settings.gpu.alerts, self._state.residency.capacity_mib
+        limits, capacity_mib = (
+            self._gateway.config.settings.gpu.alerts,
+            self._state.residency.capacity_mib,
+        )
         metrics = self._gateway.worker.tracker.get_metrics(now)
         return {key: value for key, value in metrics.items() if key not in _NOT_SHOWN} | {
-            "capacity_mib": None if capacity_mib is None or isinf(capacity_mib) else round(capacity_mib),
+            "capacity_mib": None
+            if capacity_mib is None or isinf(capacity_mib)
+            else round(capacity_mib),
             "swap": self._swap(),
             "limits": {
                 "swap_overhead_pct": limits.swap_overhead_pct_warning,
@@ -192,9 +261,17 @@ class View:
         if swap is None:
             return None
         if residency.cutting is not None:
-            return {"cutting": residency.cutting, "since": self._wall(swap.started_at), "why": swap.why}
+            return {
+                "cutting": residency.cutting,
+                "since": self._wall(swap.started_at),
+                "why": swap.why,
+            }
         if target is None:
-            return {"unloading": sorted(residency.unloading), "since": self._wall(swap.started_at), "why": swap.why}
+            return {
+                "unloading": sorted(residency.unloading),
+                "since": self._wall(swap.started_at),
+                "why": swap.why,
+            }
         return {
             "from": list(swap.replaced),
             "to": target,
@@ -233,21 +310,36 @@ class View:
             "external": waiting.count(Lane.EXTERNAL),
             "models": {model or "*": waiting.wants(model) for model in waiting.models()},
             "order": [entry.item.sequence for entry in entries],
-            "rows": {str(entry.item.sequence): self._row(entry, now) | {"rough": rough} for entry in entries},
+            "rows": {
+                str(entry.item.sequence): self._row(entry, now) | {"rough": rough}
+                for entry in entries
+            },
         }
 
     def _in_expected_order(self, now: float) -> list[Entry]:
-        """The first of the queue as the scheduler, run forward, would start them; those without an estimate come last, in line."""
+        """The first of the queue as the scheduler, run forward, would start them; those without an
+        estimate come last, in line.
+        """
         before = self._starts
-        self._starts = {  # one that has moved by less than a second, or a tenth of the wait, has not moved
-            each: before[each] if each in before and abs(before[each] - now - wait_s) < max(1.0, 0.1 * wait_s) else now + wait_s
+        # one that has moved by less than a second, or a tenth of the wait, has not moved
+        self._starts = {
+            each: before[each]
+            if each in before and abs(before[each] - now - wait_s) < max(1.0, 0.1 * wait_s)
+            else now + wait_s
             for each, wait_s in self._gateway.worker.forecaster.starts(now).items()
         }
-        found = [self._state.entries[sequence] for sequence in self._starts if sequence in self._state.entries]
+        found = [
+            self._state.entries[sequence]
+            for sequence in self._starts
+            if sequence in self._state.entries
+        ]
         waiting = [entry for entry in found if entry.place == "waiting"]
         if len(waiting) < min(WAITING_SHOWN, len(self._state.waiting)):
             waiting = self._state.waiting.first(HORIZON_ITEMS)
-        return sorted(waiting, key=lambda entry: (self._starts.get(entry.item.sequence, inf), entry.band, entry.key))
+        return sorted(
+            waiting,
+            key=lambda entry: (self._starts.get(entry.item.sequence, inf), entry.band, entry.key),
+        )
 
     def _row(self, entry: Entry, now: float) -> JsonObject:
         why = reason_of(self._state, entry, now)
@@ -255,29 +347,49 @@ class View:
             if isinstance(value, float):
                 why[key] = round(value, 1) if key == "cost_s" else self._wall(value)
         start_at = self._starts.get(entry.item.sequence)
-        return self._entry(entry) | {"why": why, "start": None if start_at is None else round(start_at + self._shift_s)}
+        return self._entry(entry) | {
+            "why": why,
+            "start": None if start_at is None else round(start_at + self._shift_s),
+        }
 
     def _timeline(self, now: float) -> JsonObject:
         timeline = self._gateway.records.timeline
         residents = self._state.residency.latest_first
-        timeline.settle({each.model: each.loaded_at for each in residents if each.phase != "loading"}, now)
+        timeline.settle(
+            {each.model: each.loaded_at for each in residents if each.phase != "loading"}, now
+        )
         spans: dict[str, object] = {}
         for span in timeline.spans(now):
             end = [] if span.ended_at is None else [self._wall(span.ended_at)]
             spans[str(span.number)] = [span.model, span.kind, self._wall(span.began_at), *end]
         depths = {
-            str(each.step): [self._wall(each.step * DEPTH_STEP_S), each.internal, each.external, each.internal_last, each.external_last]
+            str(each.step): [
+                self._wall(each.step * DEPTH_STEP_S),
+                each.internal,
+                each.external,
+                each.internal_last,
+                each.external_last,
+            ]
             for each in timeline.depths(now)
         }
-        marks = {str(number): [self._wall(mark.at), mark.model or "", mark.caller] for number, mark in timeline.interruptions(now)}
+        marks = {
+            str(number): [self._wall(mark.at), mark.model or "", mark.caller]
+            for number, mark in timeline.interruptions(now)
+        }
         return {"spans": spans, "marks": marks, "depths": depths}
 
     def _ended(self, item: ItemEnded) -> JsonObject:
-        durations = {name: getattr(item, name) for name in ("queue_s", "swap_s", "first_byte_s", "backend_s", "total_s")}
+        durations = {
+            name: getattr(item, name)
+            for name in ("queue_s", "swap_s", "first_byte_s", "backend_s", "total_s")
+        }
         return (
             _names(item)
             | _fields(item, "resumed", "prompt_tokens", "output_tokens", "cost_usd")
-            | {name: None if duration_s is None else round(duration_s, 2) for name, duration_s in durations.items()}
+            | {
+                name: None if duration_s is None else round(duration_s, 2)
+                for name, duration_s in durations.items()
+            }
             | {
                 "outcome": item.outcome.value,
                 "reason": item.reason or None,
@@ -292,13 +404,20 @@ def _fields(of: object, *names: str) -> JsonObject:
 
 
 def _names(item: QueueItem | ItemEnded) -> JsonObject:
-    return _fields(item, "sequence", "request_id", "caller", "task_type", "model") | {"lane": item.lane.value}
+    return _fields(item, "sequence", "request_id", "caller", "task_type", "model") | {
+        "lane": item.lane.value
+    }
 
 
 def jobs_shown(
-    gateway: Gateway, jobs: Jobs, owner: str | None, line: tuple[int, float | None, tuple[Job, ...]], failed: Iterable[Job]
+    gateway: Gateway,
+    jobs: Jobs,
+    owner: str | None,
+    line: tuple[int, float | None, tuple[Job, ...]],
+    failed: Iterable[Job],
 ) -> JsonObject:
-    """Durable jobs of an owner, of all for None: how many, the first that wait, what is on its way, what failed last.
+    """Durable jobs of an owner, of all for None: how many, the first that wait, what is on its way,
+    what failed last.
 
     `line` as the store's `waiting` has it.
     """
@@ -321,25 +440,35 @@ def jobs_shown(
             "counts": {"queued": count, "running": len(running), **jobs.ended(owner)},
             "oldest": oldest_wall_s,
             "waiting": waiting,
-            "running": {job.job_id: _job(job) | {"sequence": jobs.runner.sequence_of(job.job_id)} for job in running[:JOBS_SHOWN]},
+            "running": {
+                job.job_id: _job(job) | {"sequence": jobs.runner.sequence_of(job.job_id)}
+                for job in running[:JOBS_SHOWN]
+            },
             "failed": {
                 job.job_id: _job(job)
                 | _fields(job, "reason", "status", "attempts")
                 | {"error": job.error[:ERROR_CHARS] or None, "ended": job.ended_wall_s}
                 for job in failed
             },
-            "off_peak": {"now": not config.is_active_hours(wall_s), "changes": config.next_mode_change(wall_s)},
+            "off_peak": {
+                "now": not config.is_active_hours(wall_s),
+                "changes": config.next_mode_change(wall_s),
+            },
         }
     )
     return dict(shown)
 
 
 def _job(job: Job) -> JsonObject:
-    return _fields(job, "caller", "task_type", "model") | {"accepted": round(job.accepted_wall_s, 2)}
+    return _fields(job, "caller", "task_type", "model") | {
+        "accepted": round(job.accepted_wall_s, 2)
+    }
 
 
 def bare(value: object) -> object:
-    """The value without anything that is None in its mappings, since null means "gone" in a patch."""
+    """The value without anything that is None in its mappings, since null means "gone" in a
+    patch.
+    """
     if isinstance(value, Mapping):
         return {str(key): bare(each) for key, each in value.items() if each is not None}
     if isinstance(value, (list, tuple)):
@@ -348,10 +477,17 @@ def bare(value: object) -> object:
 
 
 def merge_patch(old: JsonObject, new: JsonObject) -> JsonObject:
-    """What makes `old` into `new` (RFC 7386), both as `bare` leaves them. Lists are replaced as a whole."""
+    """What makes `old` into `new` (RFC 7386), both as `bare` leaves them.
+
+    Lists are replaced as a whole.
+    """
     patch: JsonObject = dict.fromkeys(old.keys() - new.keys())
     for key, value in new.items():
         before = old.get(key)
         if before is not value and before != value:
-            patch[key] = merge_patch(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+            patch[key] = (
+                merge_patch(before, value)
+                if isinstance(before, dict) and isinstance(value, dict)
+                else value
+            )
     return patch
