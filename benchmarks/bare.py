@@ -11,9 +11,9 @@ import sys
 
 from hearth.api.request import Receive, Responder, Scope, Send
 from hearth.api.server import HearthServer
-from hearth.backends.ollama import OllamaBackend
 from hearth.bootstrap import run
 from hearth.config.settings import ServerSettings
+from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.types import BackendCall
 
 CONNECT_TIMEOUT_S = 5.0

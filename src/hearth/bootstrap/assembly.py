@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 from hearth.alerts.alerter import GatewayAlerter, watch_disk, watch_loop_lag
 from hearth.backends.claude import ClaudeBackend, price_of
 from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
-from hearth.backends.ollama import OllamaBackend
-from hearth.backends.ollama_control import OllamaControl
 from hearth.backends.poster import HttpPoster
 from hearth.bootstrap.probing import CONTROL_TIMEOUT_S, claim_ollama, hearth_problem, listens
 from hearth.bootstrap.standin import (
@@ -32,6 +30,8 @@ from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.reload import FileWatch
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
+from hearth.engines.ollama.control import OllamaControl
+from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch

@@ -16,7 +16,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-from hearth.backends.ollama_control import OllamaControl
+from hearth.engines.ollama.control import OllamaControl
 from hearth.errors import BackendError
 from hearth.types import SERVICE
 

@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hearth.backends.ollama import OllamaBackend
-from hearth.backends.ollama_control import OllamaControl
 from hearth.bootstrap.probing import claim_ollama, ollama_at
 from hearth.config.settings import BackendMode, Settings
+from hearth.engines.ollama.control import OllamaControl
+from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.events import EmulatorStarted, EmulatorStopped, Event
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.ports import HandlingSink

@@ -143,7 +143,7 @@ async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]
 
     Raises BackendError, also where it does not say what is loaded.
     """
-    from hearth.backends.ollama_control import (  # noqa: PLC0415 (only commands that ask Ollama pay for it)
+    from hearth.engines.ollama.control import (  # noqa: PLC0415 (only commands that ask Ollama pay for it)
         OllamaControl,
     )
 

@@ -10,10 +10,10 @@ from contextlib import aclosing
 
 import pytest
 
-from hearth.backends.ollama import OllamaBackend
-from hearth.backends.ollama_control import OllamaControl
+from hearth.engines.ollama.control import OllamaControl
+from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.types import BackendCall
-from tests.backends.stub_server import (
+from tests.engines.stub_server import (
     LAST_CHUNK,
     STREAM_HEAD,
     Peer,

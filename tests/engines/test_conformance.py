@@ -15,12 +15,12 @@ from functools import partial
 
 import pytest
 
-from hearth.backends.ollama import OllamaBackend
-from hearth.backends.ollama_control import OllamaControl
+from hearth.engines.ollama.control import OllamaControl
+from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
 from hearth.ports import Exchange, GenerationBackend, ModelControl
 from hearth.types import BackendCall, LoadOptions
-from tests.backends.stub_server import (
+from tests.engines.stub_server import (
     LAST_CHUNK,
     Peer,
     StubServer,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
 
-from hearth.backends.ollama import OllamaBackend
+from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.errors import BackendError
 from hearth.ports import Exchange
 from tests.support.ollama_wire import Answer

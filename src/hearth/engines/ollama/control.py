@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from hearth.admission.peers import is_loopback
-from hearth.backends import process_memory
-from hearth.backends.ollama import Answer, OllamaBackend
+from hearth.engines import process_memory
+from hearth.engines.ollama.data_path import Answer, OllamaBackend
 from hearth.errors import (
     BackendError,
     BackendGone,

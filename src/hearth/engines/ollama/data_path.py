@@ -19,7 +19,7 @@ from typing import TypeAlias, cast
 import aiohttp
 from yarl import URL
 
-from hearth.backends.connection import Connection, Request, UsedConnection, open_session
+from hearth.engines.ollama.connection import Connection, Request, UsedConnection, open_session
 from hearth.errors import (
     BackendError,
     BackendGone,

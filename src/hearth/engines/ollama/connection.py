@@ -1,6 +1,6 @@
 """aiohttp's connections, and what a generation needs of them beyond what aiohttp promises.
 
-aiohttp 3.14 has no public way to any of this; the conformance suite in `tests/backends` says when
+aiohttp 3.14 has no public way to any of this; the conformance suite in `tests/engines` says when
 that changes.
 """
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hearth.backends.ollama_control import PROCESSES, OllamaControl
-from hearth.backends.process_memory import resident_mib
+from hearth.engines.ollama.control import PROCESSES, OllamaControl
+from hearth.engines.process_memory import resident_mib
 from hearth.types import MIB
 
 PAGES_OF_A_MIB = MIB // sysconf("SC_PAGE_SIZE")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.backends.ollama import OllamaBackend
+from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -27,7 +27,9 @@ from hearth.errors import (
     ConfigError,
 )
 from hearth.types import BackendCall
-from tests.backends.stub_server import (
+from tests.dialects.captured import captured
+from tests.emulator.captures import CAPTURES, read_capture
+from tests.engines.stub_server import (
     LAST_CHUNK,
     STREAM_HEAD,
     Peer,
@@ -39,8 +41,6 @@ from tests.backends.stub_server import (
     read_until_broken,
     saying,
 )
-from tests.dialects.captured import captured
-from tests.emulator.captures import CAPTURES, read_capture
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.taking import chunks_of
@@ -655,7 +655,7 @@ async def test_informational_answers_before_the_answer_are_passed_over() -> None
 CERTIFICATE = Path(__file__).parents[1] / "faults" / "self_signed.pem"
 ASKING = """
 import asyncio, sys
-from hearth.backends.ollama import OllamaBackend
+from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.types import BackendCall
 
 async def ask():

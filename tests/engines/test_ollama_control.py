@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from hearth.backends.ollama_control import OllamaControl
+from hearth.engines.ollama.control import OllamaControl
 from hearth.errors import (
     BackendGone,
     BackendProtocolError,
@@ -23,8 +23,8 @@ from hearth.errors import (
     SwapFailed,
 )
 from hearth.types import InstalledModel, LoadOptions, ResidentModel
-from tests.backends.stub_server import Peer, Serve, StubServer, saying
 from tests.dialects.captured import captured
+from tests.engines.stub_server import Peer, Serve, StubServer, saying
 from tests.support.cases import for_each
 
 Asked = Callable[[OllamaControl], Awaitable[object]]
@@ -291,7 +291,7 @@ class Watch:
             print("imported in", threading.current_thread() is threading.main_thread())
 
 sys.meta_path.insert(0, Watch())
-from hearth.backends.ollama_control import OllamaControl
+from hearth.engines.ollama.control import OllamaControl
 from hearth.types import LoadOptions
 
 async def main():

@@ -1,0 +1,1 @@
+"""Ways to reach models: one package for each kind of model server."""
