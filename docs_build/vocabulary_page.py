@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from docs_build.markdown import code, table
 from hearth import events
-from hearth.config import AlertType
+from hearth.config.choices import AlertType
 from hearth.events import Event, ItemEvent, JobEvent
 from hearth.observability.metric_families import FAMILIES
 

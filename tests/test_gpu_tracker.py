@@ -8,7 +8,7 @@ import pytest
 
 from hearth.alerts.rules import Breach
 from hearth.config.settings import AlertType, GpuAlertSettings
-from hearth.observability.gpu_tracker import GpuTracker
+from hearth.execution.gpu_tracker import GpuTracker
 from hearth.types import GpuReading
 from tests.support.cases import for_each
 

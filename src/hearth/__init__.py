@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hearth.bootstrap import build_gateway, running_gateway
     from hearth.config.loading import load_gateway_config
     from hearth.config.settings import GatewayConfig
+    from hearth.execution.gpu_tracker import GpuTracker
     from hearth.gateway import Gateway
-    from hearth.observability.gpu_tracker import GpuTracker
     from hearth.queue.worker import LLMQueueWorker
     from hearth.types import Priority, QueueItem
 
@@ -45,7 +45,7 @@ _HOME = {
     "Gateway": "hearth.gateway",
     "GatewayAlerter": "hearth.alerts.alerter",
     "GatewayConfig": "hearth.config.settings",
-    "GpuTracker": "hearth.observability.gpu_tracker",
+    "GpuTracker": "hearth.execution.gpu_tracker",
     "LLMQueueWorker": "hearth.queue.worker",
     "load_gateway_config": "hearth.config.loading",
     "Priority": "hearth.types",

@@ -28,8 +28,9 @@ from hearth.execution.backend_watch import LONG_LIST
 from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs, TaskDoor
+from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics import live_metrics
-from hearth.observability.records import EventFanout, EventRecords
+from hearth.observability.records import EventRecords
 from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher

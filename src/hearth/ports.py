@@ -7,7 +7,7 @@ Implementations raise only `hearth.errors`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from hearth.events import Event
 from hearth.types import (
@@ -33,25 +33,6 @@ class EventSink(Protocol):
     """Where facts go. Must not block, must not raise."""
 
     def emit(self, event: Event) -> None: ...
-
-
-class HandlingSink:
-    """An `EventSink` that hands each event to the handler of exactly its kind, and ignores kinds
-    that have none: most want few.
-    """
-
-    _handlers: Mapping[type[Event], Callable[[Any], None]]
-
-    def emit(self, event: Event) -> None:
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
-
-    def handler_of(self, kind: type[Event]) -> Callable[[Any], None] | None:
-        """What takes events of this kind as `emit` would, None where they are ignored; a sink that
-        has this is asked once for each kind.
-        """
-        return self._handlers.get(kind)
 
 
 class Exchange(Protocol):

@@ -14,7 +14,7 @@ from hearth.alerts.delivery import Target
 from hearth.alerts.rules import Alert, Severity
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertFailed, AlertSent, Event
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 from tests.support.fake_webhooks import OK, MemoryPoster, Reply, Webhooks
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock

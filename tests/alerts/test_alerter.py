@@ -27,7 +27,7 @@ from hearth.events import (
     ItemQueued,
     SwapCompleted,
 )
-from hearth.observability.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
+from hearth.execution.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
 from hearth.types import Lane
 from tests.alerts.harness import ALL, GATHERED_S, ONE, SECRET, WEBHOOK, alert, alerting, down, up
 from tests.observability.samples import rejected as refusal

@@ -9,7 +9,7 @@ from typing import Any, cast
 from starlette.routing import compile_path
 
 from hearth.api.app import FAULT_TEXT, HearthApp
-from hearth.api.dashboard import FILES
+from hearth.api.dashboard.page import FILES
 from hearth.config.settings import ServerSettings
 from hearth.events import InternalFault, RequestRejected
 from tests.api.house import (

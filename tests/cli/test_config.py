@@ -18,7 +18,7 @@ from hearth.cli.config import find_config
 from hearth.clock import SystemClock
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 from tests.cli.conftest import serving
 from tests.cli.stub_gateway import StubGateway
 from tests.support.cases import for_each

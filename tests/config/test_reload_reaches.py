@@ -19,7 +19,7 @@ from typing import Any, get_origin
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
-from hearth.config import Window
+from hearth.config.choices import Window
 from hearth.config.fields import Reload, Section
 from hearth.config.reload import ConfigInForce
 from hearth.config.settings import BackendMode, GatewayConfig, Settings

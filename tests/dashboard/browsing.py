@@ -34,7 +34,7 @@ from hearth.config.settings import (
     StorageSettings,
 )
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 from hearth.types import BackendCall
 from tests.api.house import Caller
 from tests.clients.home import SkippingClock, house_settings, new_emulator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from hearth.api.dashboard import CONTENT_SECURITY_POLICY, FILES, STATIC
+from hearth.api.dashboard.page import CONTENT_SECURITY_POLICY, FILES, STATIC
 from hearth.config.settings import ServerSettings
 from tests.api.house import ADMIN_KEY, KEYS, FakeExchange, FakeGateway
 from tests.support.cases import for_each

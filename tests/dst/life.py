@@ -16,7 +16,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 from hearth.types import Sequence
 from tests.dst.disk import Trouble, WholeDisk
 from tests.dst.drawing import More

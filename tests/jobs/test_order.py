@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config import PolicyName
+from hearth.config.choices import PolicyName
 from hearth.config.settings import ModelSettings
 from hearth.events import ItemDispatched, JobStarted, SwapCompleted
 from hearth.job_types import Job, StoreLimits

@@ -25,6 +25,7 @@ import pytest
 from hearth import events as ev
 from hearth.config.settings import LogFormat
 from hearth.observability import logs
+from hearth.observability.fanout import EventFanout
 from hearth.observability.logs import (
     MAX_FIELD_CHARS,
     LogLine,
@@ -38,7 +39,6 @@ from hearth.observability.logs import (
     to_json,
     to_text,
 )
-from hearth.observability.records import EventFanout
 from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, fact, rejected, sample
 from tests.storage.house import StoppedClock

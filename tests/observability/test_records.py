@@ -15,7 +15,8 @@ from hearth.events import (
     ItemInterrupted,
     RequestRejected,
 )
-from hearth.observability.records import EventFanout, Stats24h
+from hearth.observability.fanout import EventFanout
+from hearth.observability.records import Stats24h
 from hearth.types import DAY_S, EndedCount, Lane, Outcome
 from tests.observability.samples import all_kinds, ended, fact, interrupted, rejected, sample
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from hearth.config import MIB_PER_GB
+from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, SchedulerSettings, Settings, Window
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action, WakeAt

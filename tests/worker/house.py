@@ -27,7 +27,7 @@ from hearth.errors import HearthError
 from hearth.events import InternalFault, ItemEnded, ItemQueued
 from hearth.execution.request import Submission, Ticket
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import (
     BackendCall,

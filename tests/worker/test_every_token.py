@@ -26,7 +26,7 @@ from hearth.emulator.prompts import pieces_of
 from hearth.events import ItemBrokenOff, ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed
 from hearth.execution.request import Submission
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 from hearth.types import BackendCall, Lane
 from tests.api.house import drive, http_scope
 from tests.dialects.replay_readers import told

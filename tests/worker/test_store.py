@@ -28,7 +28,7 @@ from hearth.config.settings import (
 from hearth.errors import StorageUnavailable
 from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 from hearth.queue.forecaster import SAVE_INTERVAL_S, Recollection
 from hearth.scheduling.estimates import Estimates
 from tests.api.house import Got, ask

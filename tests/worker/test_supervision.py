@@ -16,9 +16,9 @@ from hearth.errors import BackendUnreachable
 from hearth.events import InternalFault
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
+from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, Reply, Submission
 from hearth.execution.runtime import RESTART_AFTER_S, Runtime, Supervisor
-from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import Exchange
 from hearth.queue.worker import Mailbox
 from hearth.scheduling.core import Scheduler

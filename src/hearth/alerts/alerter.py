@@ -36,7 +36,8 @@ from hearth.alerts.rules import (
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.errors import NotFound, QueueFull, RateLimited
-from hearth.ports import EventSink, HandlingSink, Poster
+from hearth.events.handling import HandlingSink
+from hearth.ports import EventSink, Poster
 from hearth.types import MIB, Lane
 from hearth.types import Sequence as SequenceNumber
 

@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute, compile_path
 
 from hearth.admission.auth import Identity
-from hearth.api import dashboard
 from hearth.api.admin import AdminPages
+from hearth.api.dashboard import page
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
 from hearth.api.files import FILES_PATH, FilePages
 from hearth.api.inference import (
@@ -94,8 +94,8 @@ class Routes:
         """By path, or by the pattern of all paths of an address."""
         public = Address(access="public")
         self._page = replace(public, handlers=dict.fromkeys(_GET_HEAD, self._send_page))
-        for path in dashboard.FILES:
-            self._add(path, _GET_HEAD, dashboard.send_file, public)
+        for path in page.FILES:
+            self._add(path, _GET_HEAD, page.send_file, public)
         self._add_pages(gateway)
         self._add_plain_ones(gateway)
         self._patterns = [
@@ -217,7 +217,7 @@ class Routes:
     def find(self, request: Request) -> Address:
         """The address that a request is for, without handlers where there is none."""
         path = request.path
-        if path in ("/", "/llm/queue/status") and dashboard.wants_page(request):
+        if path in ("/", "/llm/queue/status") and page.wants_page(request):
             return self._page
         found = self._known(path, request.target) or self._redirected(request)
         if found is not None:
@@ -263,7 +263,7 @@ class Routes:
 
     async def _send_page(self, request: Request, caller: Identity, body: Body) -> None:
         del caller, body
-        await dashboard.send_page(request, self._base_path)
+        await page.send_page(request, self._base_path)
 
 
 def _handler_of(route: Callable[[], APIRoute]) -> Handler:

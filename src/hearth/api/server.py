@@ -21,7 +21,7 @@ from hearth.api.turns import Turns
 from hearth.clock import SystemClock, new_id
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, TooManyConnections
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 
 KEEP_ALIVE_S = 75
 _BACKLOG = 2048

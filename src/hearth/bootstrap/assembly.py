@@ -39,7 +39,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs, TaskDoor
 from hearth.jobs.webhooks import WebhookSender, is_forbidden
-from hearth.observability.records import EventFanout
+from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
 from hearth.queue.forecaster import Recollection
 from hearth.storage.directory import directory_warnings

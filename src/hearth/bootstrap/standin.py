@@ -22,8 +22,8 @@ from hearth.config.settings import BackendMode, Settings
 from hearth.engines.ollama.control import OllamaControl
 from hearth.engines.ollama.data_path import OllamaBackend
 from hearth.events import EmulatorStarted, EmulatorStopped, Event
+from hearth.events.handling import HandlingSink
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.ports import HandlingSink
 from hearth.queue.forecaster import Recollection
 from hearth.scheduling.inputs import ServerReplaced, Switched
 

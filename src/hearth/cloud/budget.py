@@ -18,7 +18,8 @@ from hearth.clock import Clock, new_id
 from hearth.config.settings import AlertType, GatewayConfig, Settings
 from hearth.errors import BudgetExceeded, StorageUnavailable
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
-from hearth.ports import Documents, EventSink, HandlingSink, SpendLedger
+from hearth.events.handling import HandlingSink
+from hearth.ports import Documents, EventSink, SpendLedger
 from hearth.types import Lane, nano_usd, usd
 
 RETRY_WRITE_S = 5.0

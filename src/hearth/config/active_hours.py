@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim
 
-from hearth.config import Window
+from hearth.config.choices import Window
 
 if TYPE_CHECKING:
     from hearth.config.settings import Announcement

@@ -29,7 +29,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from hearth.config import Window, active_hours
+from hearth.config import active_hours
+from hearth.config.choices import Window
 from hearth.types import Priority
 
 MAX_TEXT_CHARS = 1000

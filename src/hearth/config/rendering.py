@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic.json_schema import GenerateJsonSchema
 
-from hearth.config import Window
 from hearth.config.active_hours import hours_value
+from hearth.config.choices import Window
 from hearth.config.document import KeyPath, dotted
 from hearth.config.fields import Reload, Section, within
 from hearth.config.settings import Settings

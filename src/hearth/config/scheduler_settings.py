@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from hearth.config import (
+from hearth.config import fields
+from hearth.config.choices import (
     PackingMode,
     PolicyName,
     StartedStreams,
     UnreplayableStreams,
     Window,
-    fields,
 )
 from hearth.config.fields import RESTART, Section
 from hearth.types import LoadOptions, Priority, canonical_model

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from hearth.config import active_hours, fields
+
 # Every choice, and every section of the scheduler, is had from here too.
-from hearth.config import (
+from hearth.config.choices import (
     AlertType,
     BackendMode,
     LogFormat,
@@ -25,8 +27,6 @@ from hearth.config import (
     StartedStreams,
     UnreplayableStreams,
     Window,
-    active_hours,
-    fields,
 )
 from hearth.config.fields import RESTART, Section
 from hearth.config.scheduler_settings import (

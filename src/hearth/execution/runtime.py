@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hearth.clock import Clock
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.events import InternalFault
-from hearth.observability.gpu_tracker import GpuTracker
+from hearth.execution.gpu_tracker import GpuTracker
 from hearth.ports import EventSink
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.state import State

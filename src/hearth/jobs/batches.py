@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, JobEnded
+from hearth.events.handling import HandlingSink
 from hearth.job_types import PART_BYTES, Batch, BatchEnd, BatchLine
 from hearth.jobs.batch_lines import Check, jobs_of, outcome_of, portion, undone
 from hearth.jobs.queue import key_in_use
 from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S
 from hearth.jobs.service import FORGET_INTERVAL_S, Jobs, limits_of
-from hearth.ports import HandlingSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.batches import BatchTable
 from hearth.storage.files import FileTable

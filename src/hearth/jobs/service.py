@@ -24,10 +24,10 @@ from hearth.events import (
     OrderGiven,
     SwapCompleted,
 )
+from hearth.events.handling import HandlingSink
 from hearth.job_types import Job, JobState, StoreLimits
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of, key_in_use
 from hearth.jobs.runner import JobRunner, is_off_peak
-from hearth.ports import HandlingSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.jobs import JobTable
 from hearth.types import DAY_S, JOB_PREFIX, MIB, Lane, Priority

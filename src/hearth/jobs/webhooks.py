@@ -23,8 +23,9 @@ from hearth.clock import Clock
 from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
+from hearth.events.handling import HandlingSink
 from hearth.job_types import Delivery
-from hearth.ports import EventSink, HandlingSink, Poster
+from hearth.ports import EventSink, Poster
 from hearth.storage.jobs import JobTable
 from hearth.types import Post
 

@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from hearth import events as ev
 from hearth.config.settings import QueueSettings
+from hearth.events.handling import HandlingSink
 from hearth.observability.metric_families import (
     ANY_MODEL,
     CALLERS,
@@ -37,7 +38,6 @@ from hearth.observability.metric_families import (
     LabelCap,
 )
 from hearth.observability.requests import PHASES, seconds_of
-from hearth.ports import HandlingSink
 from hearth.scheduling.state import State
 from hearth.types import MIB, Band, Lane, Outcome
 

@@ -1,22 +1,19 @@
-"""Who gets every event, and what is kept of them in memory: counts of a day, requests, the timeline
-of the dashboard, metrics.
+"""What is kept of events in memory: counts of a day, requests, the timeline of the dashboard,
+metrics.
 """
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import Any
 
-from hearth.events import Event, ItemEnded, ItemInterrupted, RequestRejected
+from hearth.events import ItemEnded, ItemInterrupted, RequestRejected
+from hearth.events.handling import HandlingSink
+from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics import Metrics
 from hearth.observability.requests import RECALLED_ROWS, SPAN_S, RequestTracker, Timeline
-from hearth.ports import EventSink, HandlingSink, InvocationHistory
+from hearth.ports import InvocationHistory
 from hearth.types import DAY_S, EndedCount, Lane, Outcome
 
-_LOGGER = logging.getLogger(__name__)
 BUCKET_S = 60.0
 _KEYS = (
     *(f"{lane.value}_{word}" for lane in Lane for word in (*Outcome, "interrupted")),
@@ -88,70 +85,3 @@ class EventRecords:
         items = await history.find(limit=RECALLED_ROWS)
         self.timeline.recall(swaps, items, now=now, wall_s=wall_s)
         self.requests.recall(items, now=now, wall_s=wall_s)
-
-
-class EventFanout:
-    """An `EventSink` in front of any number of others. Every sink sees the events in the same
-    order, also those that a sink emits while it is handling another. A sink that raises misses that
-    event only; its first failure is logged by type and place, without the error's text, which may
-    quote anything.
-    """
-
-    def __init__(self, sinks: Iterable[EventSink] = ()) -> None:
-        self._sinks = tuple(sinks)
-        self._takers: dict[type[Event], tuple[tuple[EventSink, Callable[[Any], None]], ...]] = {}
-        self._reported: set[int] = set()
-        """By identity: sinks may be equal without being the same, or not hashable at all."""
-        self._pending: deque[Event] = deque()
-        self._delivering = False
-
-    def subscribe(self, sink: EventSink) -> None:
-        """Deliver to `sink` too, from the next event on; a second subscription of the same sink is
-        ignored.
-        """
-        if not any(known is sink for known in self._sinks):
-            self._sinks = (*self._sinks, sink)
-            self._takers.clear()
-
-    def emit(self, event: Event) -> None:
-        """Deliver `event`; never raises for a defect of a sink."""
-        self._pending.append(event)
-        if self._delivering:
-            return
-        self._delivering = True
-        try:
-            while self._pending:
-                self._deliver(self._pending.popleft())
-        finally:
-            self._delivering = False
-
-    def _deliver(self, event: Event) -> None:
-        kind = type(event)
-        takers = self._takers.get(kind)
-        if takers is None:
-            known = (
-                (sink, sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit)
-                for sink in self._sinks
-            )
-            takers = self._takers[kind] = tuple(
-                (sink, take) for sink, take in known if take is not None
-            )
-        for sink, take in takers:
-            try:
-                take(event)
-            except Exception as error:  # noqa: BLE001 - supervision point: a port says "must not raise", and one defect must stay one
-                self._report(sink, event, error)
-
-    def _report(self, sink: EventSink, event: Event, error: Exception) -> None:
-        if id(sink) not in self._reported:
-            self._reported.add(id(sink))
-            *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-            words = (
-                type(sink).__name__,
-                type(error).__name__,
-                f"{frame.f_globals.get('__name__', '?')}:{line}",
-                event.NAME,
-            )
-            _LOGGER.error(
-                "event sink %s raised %s at %s on %s; its further failures are not reported", *words
-            )

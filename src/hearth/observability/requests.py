@@ -40,8 +40,9 @@ from hearth.events import (
     SwapFailed,
     SwapStarted,
 )
+from hearth.events.handling import HandlingSink
 from hearth.observability.metric_families import ANY_MODEL, MODELS, LabelCap
-from hearth.ports import EventSink, HandlingSink
+from hearth.ports import EventSink
 from hearth.types import Invocation, Lane, LoggedSwap, Sequence
 
 TTL_S = 60.0

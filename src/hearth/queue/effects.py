@@ -7,7 +7,7 @@ comes later finds it set.
 
 from __future__ import annotations
 
-from hearth.config import MIB_PER_GB
+from hearth.config.choices import MIB_PER_GB
 from hearth.errors import (
     BackendError,
     BackendUnreachable,

@@ -47,8 +47,8 @@ from hearth.events import (
     ItemProtected,
     ItemResent,
 )
+from hearth.events.handling import HandlingSink
 from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Submission, Ticket
-from hearth.ports import HandlingSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import (
     SEVERAL_CALLERS,

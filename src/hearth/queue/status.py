@@ -9,8 +9,8 @@ from itertools import islice
 
 from hearth.clock import rfc3339_ms
 from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, FinishedRequest
-from hearth.observability.gpu_tracker import GpuTracker
 from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State

@@ -24,10 +24,10 @@ from hearth.errors import (
 from hearth.events import ModeChanged
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
+from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter, Runtime, all_ended, cancel_all
 from hearth.execution.swapper import Swapper
-from hearth.observability.gpu_tracker import GpuTracker
 from hearth.ports import EventSink, GenerationBackend, ModelControl
 from hearth.queue import status
 from hearth.queue.admission import AdmissionState, KeptPlaces, RecentCallers

@@ -50,7 +50,7 @@ from math import ceil, inf
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hearth.config import PolicyName
+from hearth.config.choices import PolicyName
 from hearth.scheduling.estimates import Habit
 from hearth.scheduling.residency import Evictions
 from hearth.scheduling.state import State

@@ -16,7 +16,7 @@ from itertools import combinations, islice
 from math import exp, inf
 from typing import TYPE_CHECKING, Literal
 
-from hearth.config import MIB_PER_GB
+from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.waiting import Entry

@@ -23,7 +23,7 @@ from typing import Annotated, Literal, TypeVar
 import pydantic
 
 from hearth.cloud.calls import asks_for_claude
-from hearth.config import MIB_PER_GB
+from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.simulation.workloads import Job, Workload

@@ -23,7 +23,7 @@ from hearth.admission.limits import HOUR_S
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
 from hearth.events import ItemEnded, ItemQueued, LoadCut, SwapCompleted, SwapFailed
-from hearth.ports import HandlingSink
+from hearth.events.handling import HandlingSink
 from hearth.storage import failpoints
 from hearth.storage.opening import storable
 from hearth.storage.table import Calendar, Table, Types, record

@@ -1,0 +1,177 @@
+"""What a setting of the owner's file may be one of, and the one value that is no number or text.
+
+Plain, so that what decides needs no pydantic for them: nothing of Hearth is imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, Self
+
+MIB_PER_GB = 1024.0
+LogFormat = Literal["auto", "text", "json"]
+"""How the log is written."""
+PackingMode = Literal["fifo", "pack"]
+"""Which of the waiting prompts are let into a model's free slots together."""
+StartedStreams = Literal["resume", "replay", "finish"]
+"""What becomes of an external stream whose caller has seen bytes when internal work needs the
+GPU.
+"""
+UnreplayableStreams = Literal["finish", "error"]
+"""The same for a stream that cannot be replayed."""
+
+
+class PolicyName(StrEnum):
+    """Which model a band serves next when it has a choice."""
+
+    FIFO = "fifo"
+    AFFINITY = "affinity"
+    COST_AWARE = "cost_aware"
+    TIME_SLICE = "time_slice"
+    ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A window of the day in minutes after local midnight, [start, end).
+
+    It ends on the next day where end < start, and lasts 24 hours where end = start. `days` are
+    those on which it begins: 0 is Monday.
+    """
+
+    start_minute: int
+    end_minute: int
+    days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
+
+
+class BackendMode(StrEnum):
+    """Where answers come from."""
+
+    AUTO = "auto"
+    OLLAMA = "ollama"
+    EMULATOR = "emulator"
+
+
+class AlertType(StrEnum):
+    """Every kind of alert: its name, the title of its messages, and when it is sent (for the
+    documentation).
+    """
+
+    words: str
+    """In ASCII: HTTP headers carry it."""
+    when: str
+
+    def __new__(cls, value: str, words: str, when: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_, member.words, member.when = value, words, when
+        return member
+
+    RATE_LIMITED = (
+        "rate_limited",
+        "Caller over its rate limit",
+        "a caller was refused alerts.rate_limit_alert_threshold times in 5 minutes",
+    )
+    QUEUE_DEPTH = (
+        "queue_depth",
+        "Long queue",
+        "more than alerts.queue_depth_warning external requests wait",
+    )
+    QUEUE_FULL = "queue_full", "Queue full", "a request was refused because the queue is full"
+    STARVATION = (
+        "starvation",
+        "Request interrupted again and again",
+        "a request was interrupted queue.max_interrupt_count times",
+    )
+    REPLAY_DIVERGED = (
+        "replay_diverged",
+        "Interrupted answer could not be resumed",
+        "an interrupted stream could not continue",
+    )
+    GPU_SWAP_FREQUENCY = (
+        "gpu_swap_frequency",
+        "Many model swaps",
+        "more than gpu.alerts.swaps_per_hour_warning swaps in the last hour",
+    )
+    GPU_SWAP_LATENCY = (
+        "gpu_swap_latency",
+        "Slow model swap",
+        "a swap took longer than gpu.alerts.swap_wait_ms_warning",
+    )
+    GPU_SWAP_OVERHEAD = (
+        "gpu_swap_overhead",
+        "Model swaps take much of the GPU's time",
+        "swaps exceeded gpu.alerts.swap_overhead_pct_warning",
+    )
+    GPU_LOST = "gpu_lost", "GPU lost", "the GPU can no longer be read"
+    GPU_HOT = "gpu_hot", "GPU hot", "the GPU has reached gpu.alerts.temperature_c"
+    SWAP_FAILED = "swap_failed", "Model did not load", "a model did not load, or did not unload"
+    MODEL_OFFLOADED = (
+        "model_offloaded",
+        "Model runs partly on the CPU",
+        "a model runs partly on the CPU",
+    )
+    MODEL_UNRESPONSIVE = (
+        "model_unresponsive",
+        "Model reloaded again and again",
+        "a model was reloaded more than twice within 10 minutes because it sent nothing",
+    )
+    RESIDENCY_DRIFTED = (
+        "residency_drifted",
+        "Models changed without Hearth",
+        "another program loaded or unloaded a model",
+    )
+    BACKEND_DOWN = "backend_down", "Model server down", "the model server does not answer"
+    BUDGET = (
+        "budget",
+        "Cloud budget nearly spent",
+        "budget.alert_pct of the daily cloud budget is spent",
+    )
+    BUDGET_EXHAUSTED = (
+        "budget_exhausted",
+        "Cloud budget spent",
+        "a call was refused because the budget is spent",
+    )
+    CLOUD_DOWN = "cloud_down", "Claude refuses requests", "Anthropic rejects the key or the account"
+    CONFIG_REJECTED = (
+        "config_rejected",
+        "Configuration rejected",
+        "the configuration file has a mistake",
+    )
+    STORAGE_FAILED = (
+        "storage_failed",
+        "Request log cannot be written",
+        "the request log cannot be written",
+    )
+    WAL_DAMAGED = (
+        "wal_damaged",
+        "Database damaged",
+        "at start, a part of the database's write-ahead log could not be read",
+    )
+    CLOCK_DOUBTED = (
+        "clock_doubted",
+        "Clock may be wrong",
+        "the clock jumped ahead; old data is kept until you confirm it",
+    )
+    DISK_LOW = (
+        "disk_low",
+        "Disk nearly full",
+        "the disk of the database has less than alerts.disk_free_warning_mib free",
+    )
+    LOOP_LAG = (
+        "loop_lag",
+        "Hearth was blocked",
+        "Hearth was blocked for alerts.loop_lag_warning_s or longer",
+    )
+    WRONG_KEYS = (
+        "wrong_keys",
+        "Wrong keys",
+        "more than 10 requests with a wrong key came from one address within a minute",
+    )
+    CONNECTIONS = (
+        "connections",
+        "Too many connections",
+        "an address opened more connections than it may have",
+    )
+    INTERNAL_FAULT = "internal_fault", "Defect in Hearth", "a defect of Hearth was caught"
+    TEST = "test", "Test message", "you sent a test"
