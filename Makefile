@@ -52,8 +52,8 @@ sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT
 
 reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability")
 	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
-		$(or $(ARGS),tests/scheduling tests/dialects tests/simulation tests/jobs tests/reliability tests/faults tests/dst tests/security tests/api tests/engines tests/wire \
-		tests/worker/test_resuming.py tests/worker/test_every_token.py tests/worker/test_races.py tests/engine tests/dashboard/test_speed.py tests/emulator/test_scheduling.py)
+		$(or $(ARGS),tests/scheduling tests/dialects tests/simulation tests/jobs tests/reliability tests/faults tests/dst tests/security tests/api tests/engines tests/gateway \
+		tests/execution/test_resuming.py tests/execution/test_every_token.py tests/queue/test_races.py tests/emulator/test_scheduling.py)
 	@$(if $(ARGS),,HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -s tests/soak)
 
 mutants: $(VENV)/.dev ## Random defects in the source, one at a time: which do the tests notice? For a night (ARGS="--count 100 --seed 0")

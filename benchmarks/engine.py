@@ -26,8 +26,8 @@ from benchmarks.findings import Finding
 from benchmarks.keys import authorization
 from benchmarks.process import Child, free_port
 from benchmarks.stub import OPENAI
-from tests.engine.front import MODEL, Front
-from tests.engine.gguf import SAYINGS, write_model
+from tests.engines.llamacpp.front import MODEL, Front
+from tests.engines.llamacpp.gguf import SAYINGS, write_model
 
 ADDED_TARGET_MS = 1.5
 CHATS = 50
@@ -123,7 +123,7 @@ def main(port: int, place: Path) -> None:
     """Serve until ended; the engine, which reads from here, ends with it."""
     model = place / "tiny.gguf"
     write_model(model, SAYINGS)
-    command = [sys.executable, "-m", "tests.engine.serving", str(model), MODEL]
+    command = [sys.executable, "-m", "tests.engines.llamacpp.serving", str(model), MODEL]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as engine:  # noqa: S603 - our own
         assert engine.stdout is not None
         asyncio.run(_serve(engine.stdout.readline().decode().strip(), port))

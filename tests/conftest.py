@@ -21,10 +21,10 @@ New ones are looked for by `make reliability`.
 """
 
 HERE = Path(__file__).parent
-AS_SERVED = ("api", "backends", "security", "wire")
+AS_SERVED = ("api", "backends", "engines", "gateway", "security")
 """What touches sockets is tried on the event loop that `hearth serve` runs on, in `make
-reliability` on Python's own, too. All else is tried on Python's own, servers of whole gateways
-among it (batches, cloud, dashboard, jobs).
+reliability` on Python's own, too; their own folders are not meant. All else is tried on Python's
+own, servers of whole gateways among it (cloud, dashboard, jobs).
 """
 DIES_IN_TRAFFIC = "soak"
 """On the served loop only. Its model server closes while callers connect. Python 3.11's own loop
@@ -37,7 +37,7 @@ LoopFactories = Mapping[str, Callable[[], asyncio.AbstractEventLoop]]
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> LoopFactories:
     """As pytest-asyncio says."""
-    folder = item.path.relative_to(HERE).parts[0]
+    folder = item.path.parent.relative_to(HERE).as_posix()
     served: LoopFactories = {"uvloop": uvloop.new_event_loop}
     python: LoopFactories = {"asyncio": asyncio.new_event_loop}
     if folder == DIES_IN_TRAFFIC or (folder in AS_SERVED and EXAMPLES == 1):

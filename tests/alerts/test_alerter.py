@@ -36,8 +36,8 @@ from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import FakeModel
 from tests.support.fake_webhooks import MemoryPoster, Reply, Webhooks
+from tests.support.house import House, body_of, settings_with
 from tests.support.virtual_time import in_virtual_time
-from tests.worker.house import House, body_of, settings_with
 
 MUTED = ONE.replace(mute=(AlertType.BACKEND_DOWN,))
 SWAP = sample(SwapCompleted, from_models=("a",), to_model="b", offloaded=False)

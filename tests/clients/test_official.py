@@ -1,7 +1,7 @@
 """The official clients in front of the gateway: what each is built to expect of its own server, and
 what Hearth adds to that.
 
-What an answer looks like in detail is held to recordings (`tests/wire`, `tests/dialects`).
+What an answer looks like in detail is held to recordings (`tests/gateway`, `tests/dialects`).
 """
 
 from __future__ import annotations

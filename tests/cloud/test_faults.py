@@ -33,9 +33,9 @@ from tests.cloud.house import (
     open_cloud_home,
 )
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
+from tests.support.house import new_item
 from tests.support.patience import WITHIN_S, until
 from tests.support.skipping import skip
-from tests.worker.house import new_item
 
 DENSE = Script(words=("a", "b", "c", "d", "e", "f"))
 """Every token is one byte: then the bound of a broken stream is what it costs."""

@@ -3,6 +3,6 @@ dashboard's.
 """
 
 from tests.api.conftest import gateway
-from tests.dashboard.conftest import browser
+from tests.api.dashboard.conftest import browser
 
 __all__ = ["browser", "gateway"]

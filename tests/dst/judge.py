@@ -33,8 +33,8 @@ from tests.dst.life import Life
 from tests.dst.world import World
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import CallRecord
+from tests.support.house import settle, timers
 from tests.support.virtual_time import HORIZON_S, run_virtual
-from tests.worker.house import settle, timers
 
 STEPS = 14
 LONG_GAPS_S = (0.0, 0.0, 0.25, 2.0, 2.0, 60.0, 600.0, 1200.0, 5400.0)

@@ -8,17 +8,17 @@ import asyncio
 import math
 
 from hearth.events import JobEnded
-from tests.accumulator.house import SERVICE_S, EmbeddingHouse, vector_in
-from tests.batches.house import BatchHouse, jsonl, lines
 from tests.dst.outside import SharedOllama
+from tests.jobs.batch_house import BatchHouse, jsonl, lines
 from tests.jobs.house import JobHouse, job
+from tests.queue.embedding_house import SERVICE_S, EmbeddingHouse, vector_in
+from tests.queue.test_races import at, winners_of
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import FakeModel
+from tests.support.house import FULL_TEXT, House, body_of, settings_with, text_of
 from tests.support.ollama_wire import vector_of
 from tests.support.virtual_time import sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
-from tests.worker.test_races import at, winners_of
 
 SEEDS = (1,) if EXAMPLES == 1 else (1, 2, 3, 4)
 ROUNDS = 256

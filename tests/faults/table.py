@@ -32,82 +32,82 @@ TEXT: Final = """
 F-01 [reliability] kill -9 while jobs wait -> every acknowledged job is there, in order; one key is one job
 F-02 [faults, reliability] kill -9 in mid-stream -> the caller sees a break and never a whole answer, the model server is free, a job runs
     again
-F-03 [faults, worker] kill -9 around a swap -> the next process asks what is loaded and assumes nothing
+F-03 [execution, faults] kill -9 around a swap -> the next process asks what is loaded and assumes nothing
 F-04 [reliability] kill -9 between a result and its record -> before the commit it runs again, after it it does not
 F-05 [jobs, reliability] kill -9 while something is put back -> it is there once, at the front
 F-06 [reliability, storage] kill -9 in a migration, a checkpoint or while old rows go -> the next start completes or repeats it
 F-07 [jobs, reliability] kill -9 during recovery, again and again -> recovery repeats itself and burns no attempt
 F-08 [jobs] a job that brings the process down each time it starts -> it is found out and given up, the others are done
-F-09 [config, faults, reliability, worker] SIGTERM at rest, queued, loading, in a prompt, in mid-stream, during the start, during a reload
+F-09 [config, faults, queue, reliability] SIGTERM at rest, queued, loading, in a prompt, in mid-stream, during the start, during a reload
     -> a proper end for everybody within the grace, with open pages too
-F-10 [cli, faults, worker] a second signal; SIGINT; kill -9 during the stop -> the grace ends at once; what is on the disk stays whole
+F-10 [cli, faults, queue] a second signal; SIGINT; kill -9 during the stop -> the grace ends at once; what is on the disk stays whole
 F-11 [config, faults] a hundred SIGHUPs -> a few readings of the file, no request noticed
 F-12 [faults] SIGSTOP for longer than every timeout, then SIGCONT -> what came meanwhile counts; nothing is sent twice
 F-13 [observability] other signals -> a broken pipe is no end
   left out: SIGUSR1 and the rest keep their default: they end the process, which is then F-01.
-F-14 [cli, storage, worker] a second instance on the file or the port -> it is refused with a reason, the first goes on
-F-15 [worker] the model server comes up long after the gateway -> requests wait as long as they may; it is noticed within a second
-F-16 [orders] the queue hangs under a service manager's watchdog -> the watchdog is fed by decisions and not by the loop, so it starves
+F-14 [bootstrap, cli, storage] a second instance on the file or the port -> it is refused with a reason, the first goes on
+F-15 [execution] the model server comes up long after the gateway -> requests wait as long as they may; it is noticed within a second
+F-16 [bootstrap] the queue hangs under a service manager's watchdog -> the watchdog is fed by decisions and not by the loop, so it starves
 
 # The model server
-F-17 [faults, worker] it refuses, is killed, restarts -> requests wait as long as they may; nobody else is sent to it meanwhile
+F-17 [execution, faults] it refuses, is killed, restarts -> requests wait as long as they may; nobody else is sent to it meanwhile
   in every phase: call refuse, two calls refuse, model server killed and back
-F-18 [faults, worker] it accepts and never answers -> the model is unloaded and loaded again, the request sent once more, then given up;
+F-18 [execution, faults] it accepts and never answers -> the model is unloaded and loaded again, the request sent once more, then given up;
     one that works is left alone
   in every phase: call silent, two calls silent
-F-19 [emulator, faults, worker] a model hangs while every health route answers -> seen by the missing progress, healed by a reload, the
+F-19 [emulator, execution, faults] a model hangs while every health route answers -> seen by the missing progress, healed by a reload, the
     order kept
   in every phase: unload stuck
-F-20 [emulator, faults, worker] 500, 502 or 503 before a byte -> a 503 is tried once more unseen; its own words reach the caller in the
+F-20 [emulator, execution, faults] 500, 502 or 503 before a byte -> a 503 is tried once more unseen; its own words reach the caller in the
     caller's dialect
   in every phase: call server_error, two calls server_error
-F-21 [api, emulator, faults, worker] 404: the model is gone -> a 404 in the caller's dialect, not tried again, the server not taken for
+F-21 [api, emulator, execution, faults] 404: the model is gone -> a 404 in the caller's dialect, not tried again, the server not taken for
     down; what stays in memory keeps no other model out
   in every phase: load not_found
-F-22 [emulator, faults, scheduling, worker] out of memory, the runner dies -> one more try, then an answer; no reservation is left and no
+F-22 [emulator, execution, faults, scheduling] out of memory, the runner dies -> one more try, then an answer; no reservation is left and no
     load is repeated for ever
   in every phase: load fail, call runner_died, two calls runner_died
-F-23 [emulator, faults, worker] a load never ends -> given up at its time; other models are held up no longer
+F-23 [emulator, execution, faults] a load never ends -> given up at its time; other models are held up no longer
   in every phase: load never
-F-24 [faults, worker] a load is complete after we gave it up; a load that lies -> what is really there is used
+F-24 [execution, faults] a load is complete after we gave it up; a load that lies -> what is really there is used
   in every phase: load lie, load uncut
-F-25 [faults, wire, worker] 200, then an error line -> a failure in the stream, in the right form
+F-25 [execution, faults, gateway] 200, then an error line -> a failure in the stream, in the right form
   in every phase: call error_line, two calls error_line
-F-26 [backends, faults, worker] garbage, a page, bytes, nothing -> an error, never a completed answer
-F-27 [backends, dialects, faults] half a line, half a character, a byte at a time -> the same answer however it is cut; a cut one is an
+F-26 [engines, execution, faults] garbage, a page, bytes, nothing -> an error, never a completed answer
+F-27 [dialects, engines, faults] half a line, half a character, a byte at a time -> the same answer however it is cut; a cut one is an
     error
-F-28 [backends, clients, emulator, faults, worker] it hangs up in mid-stream: FIN, reset, too short, no last chunk; its model dies -> a
+F-28 [clients, emulator, engines, execution, faults] it hangs up in mid-stream: FIN, reset, too short, no last chunk; its model dies -> a
     stream goes on where it can; a truncated answer is never told as a complete one
   in every phase: call gone_mid_stream, two calls gone_mid_stream, call gone_before_head, two calls gone_before_head, call no_done, two
     calls no_done, call runner_dies, two calls runner_dies
-F-29 [backends] a line without end -> cut off
-F-30 [faults, worker] it is slow, or falls silent in the middle -> silence has a limit of its own; slowness does not end an answer
+F-29 [engines] a line without end -> cut off
+F-30 [execution, faults] it is slow, or falls silent in the middle -> silence has a limit of its own; slowness does not end an answer
   in every phase: call slow, two calls slow, call stall, two calls stall
-F-31 [backends] fifty thousand tiny chunks -> all of them, in order
+F-31 [engines] fifty thousand tiny chunks -> all of them, in order
 F-32 [faults] two ends, words after the end, absurd counts -> an end is an end; numbers that cannot be teach nothing and break nothing
-F-33 [backends] it answers a cancelled call later -> nobody gets that answer
+F-33 [engines] it answers a cancelled call later -> nobody gets that answer
 F-34 [emulator] it goes on with a prompt that nobody waits for -> the next caller waits or gets a reloaded model
-F-35 [gpu, scheduling, worker] somebody else loads, drops or evicts a model -> what is there is looked at and counted
-F-36 [backends] slow or huge headers, a redirect -> refused; the target of a redirect is never called
-F-37 [backends] a compressed body although none was asked for -> refused and not inflated
-F-38 [backends, faults] unknown fields, an absurd date, another version -> passed on as they came
+F-35 [execution, scheduling] somebody else loads, drops or evicts a model -> what is there is looked at and counted
+F-36 [engines] slow or huge headers, a redirect -> refused; the target of a redirect is never called
+F-37 [engines] a compressed body although none was asked for -> refused and not inflated
+F-38 [engines, faults] unknown fields, an absurd date, another version -> passed on as they came
 
 # Callers
-F-39 [faults, jobs, wire] a caller leaves the queue -> never sent to the model server; a job stays
+F-39 [faults, gateway, jobs] a caller leaves the queue -> never sent to the model server; a job stays
   in every phase: all callers leave
-F-40 [cloud, wire] a caller leaves while it is served, streaming or not, before or after the first byte -> the connection to the model
+F-40 [cloud, gateway] a caller leaves while it is served, streaming or not, before or after the first byte -> the connection to the model
     server is closed and the slot is free
 F-41 [api] half-close -> counts as leaving
-F-42 [worker] a caller leaves in the tick of completion -> one end
-F-43 [faults, wire] ten thousand wait and all leave at once -> gone at once, and those who run go on
-F-44 [wire, worker] a reader is slow or stands still -> bounded memory, then dropped, and its slot goes to the next
+F-42 [queue] a caller leaves in the tick of completion -> one end
+F-43 [faults, gateway] ten thousand wait and all leave at once -> gone at once, and those who run go on
+F-44 [execution, gateway] a reader is slow or stands still -> bounded memory, then dropped, and its slot goes to the next
 F-45 [api, faults] a body that is slow, short, long, endless, or waits to be asked for -> a deadline, a refusal or an answer; never a
     second request
-F-46 [batches, jobs] one idempotency key of jobs or batches: again, at the same moment, with another body, of another caller, after the
+F-46 [jobs] one idempotency key of jobs or batches: again, at the same moment, with another body, of another caller, after the
     end, after its time, answered with a job of the same `job_key` -> one job; 409, 422, the kept result, another job, a new job, that job
     also after its end
 F-47 [faults, jobs] a client repeats a request while the first one waits -> with a key one job; without one two requests
-F-48 [api, jobs, worker] cancel in every state, twice, and of somebody else's -> one end; what is another's does not exist
+F-48 [api, jobs, queue] cancel in every state, twice, and of somebody else's -> one end; what is another's does not exist
 F-49 [api, dialects] a body of the largest size, ten thousand messages, absurd limits -> read, or refused in the caller's dialect with
     what is wrong
 F-50 [api, faults] HTTP/1.0, a connection used again after an error, two requests in one packet, offers to upgrade -> answered in order,
@@ -116,9 +116,9 @@ F-51 [faults] a thousand connections that come and go -> no descriptor is left
 
 # The store
 F-52 [storage] another program holds the lock -> what must be durable is refused, the rest is kept and written later
-F-53 [jobs, reliability, storage, worker] the disk is full, wherever it fills up, at the start too -> nothing is acknowledged that is
+F-53 [bootstrap, jobs, reliability, storage] the disk is full, wherever it fills up, at the start too -> nothing is acknowledged that is
     not written; the reserve lets old rows go
-F-54 [storage, worker] the file becomes read-only, moves away or loses its directory -> as with a full disk; never in secret and never in
+F-54 [bootstrap, storage] the file becomes read-only, moves away or loses its directory -> as with a full disk; never in secret and never in
     memory only
 F-55 [dst, reliability, storage] an I/O error at the first, second, ... operation -> no acknowledged row is lost or doubled, whichever it
     is
@@ -131,11 +131,11 @@ F-60 [storage] the owner copies the live file or looks in with a shell -> a back
 F-61 [storage] very many old rows -> they go in small steps between the work
 
 # Time
-F-62 [cloud, faults, jobs, observability, worker] the wall clock jumps: an hour, ten years, 1970 -> waits, durations and limits do not
+F-62 [cloud, faults, jobs, observability, queue] the wall clock jumps: an hour, ten years, 1970 -> waits, durations and limits do not
     notice, announced tasks do; a day's money is not given out twice; no message is put off
 F-63 [cloud, config] the skipped and the repeated hour, in several zones -> every minute is classified once, by the wall
 F-64 [config] hours over midnight, of a whole day, of no length -> the start belongs to them, the end does not
-F-65 [faults, worker] active hours begin or end while something runs, is stopped or swapped -> at the beginning what keeps the house
+F-65 [faults, queue] active hours begin or end while something runs, is stopped or swapped -> at the beginning what keeps the house
     waiting is stopped; from the end on nobody is
 
 # Alerts
@@ -156,7 +156,7 @@ F-74 [admission, config] valid and dangerous: no keys on an open address, anothe
 F-75 [config, faults] a reload during a swap, a preemption, a full queue, a start, a stop, another reload -> in force at one point; what
     runs does not notice
   in every phase: reload
-F-76 [faults, scheduling, worker] the queue's limit falls below its length; a key is taken out; a model no longer fits -> what was
+F-76 [faults, queue, scheduling] the queue's limit falls below its length; a key is taken out; a model no longer fits -> what was
     accepted ends well, new requests are refused
 
 # Claude
@@ -170,50 +170,50 @@ F-82 [backends, cloud, dialects] errors, pings only, no end, unknown or disorder
 F-83 [faults] a certificate that nobody vouches for, no TLS at all -> not a byte of the request is sent
 
 # The card and the machine
-F-84 [gpu] no driver, a driver that does not start, hangs, lies, loses the card -> unknown instead of wrong, bounded by a thread and a
+F-84 [backends] no driver, a driver that does not start, hangs, lies, loses the card -> unknown instead of wrong, bounded by a thread and a
     time, told once
-F-85 [gpu, scheduling] another program takes GPU memory -> what others hold is not there for models
-F-86 [emulator, gpu] a model computes on the CPU in secret -> told, shown, and given the time that it takes
+F-85 [execution, scheduling] another program takes GPU memory -> what others hold is not there for models
+F-86 [emulator, execution] a model computes on the CPU in secret -> told, shown, and given the time that it takes
 F-87 [faults, security] no descriptors are left -> it serves again when there are some; the file was open before
-F-88 [api, worker] memory is short -> everything that grows has a bound: bodies, buffers, queues, histories
+F-88 [api, queue] memory is short -> everything that grows has a bound: bodies, buffers, queues, histories
   left out: There is no shedding by bytes in flight: depth times the largest body is the bound, and the owner sets both.
 F-89 [alerts, faults] the loop stands still -> told once with its length; nothing that came meanwhile is given up
   in every phase: loop stands still
-F-90 [alerts, gpu, storage] the threads are all busy -> names, the disk and the card have threads of their own
+F-90 [alerts, backends, storage] the threads are all busy -> names, the disk and the card have threads of their own
 F-91 [observability] the log's disk is full, its reader gone or asleep -> lines are dropped and counted; nobody waits
 F-92 [faults] others take the processor -> slow and right (in `make reliability`)
 F-93 [faults, storage] no home, no temporary directory, the C locale, an open umask, an unknown zone -> it starts, and its file is private
 
 # Races
-F-94 [scheduling, worker] preemption and completion -> one winner; a result that is there is delivered
-F-95 [worker] an answer that ends twice, or after its cancel -> the first end counts
-F-96 [faults, worker] two internal arrivals during one external run -> one stop
+F-94 [queue, scheduling] preemption and completion -> one winner; a result that is there is delivered
+F-95 [execution] an answer that ends twice, or after its cancel -> the first end counts
+F-96 [faults, queue] two internal arrivals during one external run -> one stop
   in every phase: the house needs the card
-F-97 [faults, worker] an internal arrival while external work is put back or about to start -> nothing is forgotten and nothing starts
+F-97 [faults, queue] an internal arrival while external work is put back or about to start -> nothing is forgotten and nothing starts
     twice
   in every phase: the owner makes room
-F-98 [worker] a caller leaves between its turn and its start -> never sent
-F-99 [dst, scheduling, worker] a request as the home model's timer fires -> the request wins
+F-98 [queue] a caller leaves between its turn and its start -> never sent
+F-99 [dst, execution, scheduling] a request as the home model's timer fires -> the request wins
 F-100 [dst, scheduling] a model goes as a request for it comes -> served, after a load where one is needed
 F-101 [faults, scheduling] the reason for a swap leaves while it is under way -> no third swap
 F-102 [api, config] a reload between a request's limit and its place in the queue -> old rules or new ones for one request, never both
 F-103 [faults] a stop between a job's arrival and its commit -> promised and on the disk, or refused and not
-F-104 [worker] a waiter that was woken is cancelled -> no decision is lost: whoever reports a fact decides, or leaves it to who runs
-F-105 [orders, worker] a decision or a background task raises -> reported, started again, nothing lost; the watchdog sees a queue that
+F-104 [execution] a waiter that was woken is cancelled -> no decision is lost: whoever reports a fact decides, or leaves it to who runs
+F-105 [bootstrap, execution] a decision or a background task raises -> reported, started again, nothing lost; the watchdog sees a queue that
     only fails
-F-106 [worker] the garbage collector runs at the worst moment -> every task is held by somebody
+F-106 [execution] the garbage collector runs at the worst moment -> every task is held by somebody
 
 # Resumed streams
-F-107 [dialects, worker] the second run says something else, anywhere -> an error worth a retry, and not one byte of it
-F-108 [dialects, worker] the second run ends early, errs or is cut -> another answer, or a fault of the model server
-F-109 [dialects, worker] the second run is the same, cut differently -> it goes on without a gap or a repetition
-F-110 [dialects, worker] an answer is cut inside a letter or a stop sequence, at its limit, before its first or after its last word -> it
+F-107 [dialects, execution] the second run says something else, anywhere -> an error worth a retry, and not one byte of it
+F-108 [dialects, execution] the second run ends early, errs or is cut -> another answer, or a fault of the model server
+F-109 [dialects, execution] the second run is the same, cut differently -> it goes on without a gap or a repetition
+F-110 [dialects, execution] an answer is cut inside a letter or a stop sequence, at its limit, before its first or after its last word -> it
     goes on without a gap or a repetition
-F-111 [worker] the prompt cannot be rendered, slowly, or not as before; the context has no room for the text so far -> the stream is
+F-111 [execution] the prompt cannot be rendered, slowly, or not as before; the context has no room for the text so far -> the stream is
     replayed, or finishes first
-F-112 [dialects, worker] the model server fails or is interrupted again while it says the rest, or says something else -> once more before
+F-112 [dialects, execution] the model server fails or is interrupted again while it says the rest, or says something else -> once more before
     the rest begins, after that an error behind right text
-F-113 [worker] a caller leaves while its stream is continued -> the GPU is free at once
+F-113 [execution] a caller leaves while its stream is continued -> the GPU is free at once
 """
 """A row is `key [folders] fault -> what must hold`; four spaces continue a line."""
 _ROW = re.compile(r"(F-\d+) \[(.*?)\] (.*?) -> (.*)")

@@ -23,9 +23,9 @@ from hearth.config.settings import GatewayConfig, KeySettings
 from hearth.errors import BackendError
 from hearth.types import LOCAL_CALLER, CloudCall
 from tests.emulator.callers import model
+from tests.gateway.front import Front, front_settings, open_front
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S, until
-from tests.wire.front import Front, front_settings, open_front
 
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"

@@ -19,8 +19,8 @@ from tests.jobs.house import Disk, JobHouse, job
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_gpu import FakeModel
+from tests.support.house import House, body_of, in_house, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
-from tests.worker.house import House, body_of, in_house, settings_with, settle
 
 HOUR_S = 3600.0
 YEAR_S = 365.25 * 86_400

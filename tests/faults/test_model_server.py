@@ -21,9 +21,9 @@ from tests.support import ollama_wire as wire
 from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
+from tests.support.house import FULL_TEXT, House, body_of, text_of
+from tests.support.in_process import Wire, transport
 from tests.support.virtual_time import in_virtual_time
-from tests.wire.in_process import Wire, transport
-from tests.worker.house import FULL_TEXT, House, body_of, text_of
 
 Chunks = tuple[bytes, ...]
 HTML = b"<!doctype html><title>502 Bad Gateway</title>"

@@ -22,8 +22,8 @@ from tests.faults.table import PARTS
 from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeModel
 from tests.support.fake_ollama import CallFault, LoadFault, UnloadFault
+from tests.support.house import FULL_TEXT, House, body_of, settings_with, text_of
 from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
-from tests.worker.house import FULL_TEXT, House, body_of, settings_with, text_of
 
 DEPTH = 4
 RECOVERED_WITHIN_S = 10.0

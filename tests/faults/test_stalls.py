@@ -13,8 +13,8 @@ from hearth.errors import BackendTimeout
 from hearth.events import ItemResent, SwapStarted
 from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault
+from tests.support.house import House, body_of, heard, in_house, settings_with, settle
 from tests.support.virtual_time import hold_up, sleep_until
-from tests.worker.house import House, body_of, heard, in_house, settings_with, settle
 
 TIMEOUT_S = 2.0
 IMPATIENT = settings_with(

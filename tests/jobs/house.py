@@ -31,8 +31,8 @@ from hearth.storage.writer import Writer, commit_together
 from hearth.types import Lane, Priority, canonical_model
 from tests.storage.house import believed
 from tests.support.fake_ollama import FakeModel
+from tests.support.house import House, settings_with
 from tests.support.virtual_time import LoopClock, in_virtual_time
-from tests.worker.house import House, settings_with
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from hearth.types import Outcome, RequestId, Sequence
 from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
 from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
+from tests.support.house import settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import settle
 
 ONE_AT_A_TIME = with_jobs(max_in_queue=1)
 

@@ -27,8 +27,8 @@ from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
 from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.fake_ollama import FakeModel
+from tests.support.house import body_of, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import body_of, settings_with, settle
 
 
 def started(house: JobHouse) -> list[str]:

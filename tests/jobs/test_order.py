@@ -21,8 +21,8 @@ from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
 from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
+from tests.support.house import settings_with
 from tests.support.virtual_time import in_virtual_time
-from tests.worker.house import settings_with
 
 LIMITS = StoreLimits(max_queued=1000, max_bytes=1 << 30)
 EXTERNAL: dict[str, Any] = {"lane": Lane.EXTERNAL}

@@ -35,8 +35,8 @@ from tests.clients.home import (
     NARROW,
     SLOW,
 )
+from tests.gateway.test_traps import body_for
 from tests.jobs.served import Life
-from tests.test_traps import body_for
 
 HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}
 LONG = {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}}

@@ -17,7 +17,7 @@ from tests.mutants.drawing import Mutant, drawn
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 1200.0
 """A mutant whose tests take longer hangs, which is as good as a failure."""
-SLOW = ("soak", "clients", "dashboard", "reliability", "docs", "packaging", "mutants")
+SLOW = ("soak", "clients", "reliability", "docs", "packaging", "mutants")
 
 
 def folders_for(mutant: Mutant) -> list[list[str]]:
@@ -28,7 +28,7 @@ def folders_for(mutant: Mutant) -> list[list[str]]:
         for path in (ROOT / "tests").iterdir()
         if (path / "__init__.py").exists() and path.name not in (*SLOW, "support")
     )
-    near = [name for name in (package, "worker", "dialects") if name in every]
+    near = [name for name in (package, "execution", "queue", "dialects") if name in every]
     return [
         near,
         [name for name in every if name not in near],

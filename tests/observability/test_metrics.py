@@ -38,8 +38,8 @@ from tests.api.house import ask
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
+from tests.support.house import House, settings_with, settle
 from tests.support.virtual_time import in_virtual_time
-from tests.worker.house import House, settings_with, settle
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = DOCS / "grafana" / "hearth.rules.yml"

@@ -22,10 +22,10 @@ from hearth.observability.metrics import render
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.observability.test_metrics import DOCS, RULES, expressions
 from tests.support.fake_webhooks import Webhooks, serving
+from tests.support.house import House
 from tests.support.patience import WITHIN_S
 from tests.support.processes import started
 from tests.support.virtual_time import in_virtual_time
-from tests.worker.house import House
 
 HERE = Path(__file__).parent
 PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")

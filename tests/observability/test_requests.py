@@ -24,8 +24,8 @@ from hearth.observability.requests import (
 from hearth.types import Invocation, Lane, Outcome, RequestId, Sequence
 from tests.observability.samples import ended, sample
 from tests.observability.test_metrics import number
+from tests.support.house import House, body_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import House, body_of
 
 MODEL = "home:32b"
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.api.dashboard.conftest import browser
 from tests.api.house import FakeGateway
-from tests.dashboard.conftest import browser
 from tests.security.house import open_door
 
 __all__ = ["browser"]

@@ -31,9 +31,9 @@ from tests.security.house import (
     tell,
 )
 from tests.support.cases import for_each
+from tests.support.house import House, body_of, settings_with
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time, sleep_until
-from tests.worker.house import House, body_of, settings_with
 
 MIB = 1024 * 1024
 CUT_OFF_BYTES = 16 * MIB

@@ -16,9 +16,9 @@ from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Loaded
 from hearth.simulation.workloads import Job, Workload
 from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.house import ALL_DAY, heard, new_item
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, sleep_until
-from tests.worker.house import ALL_DAY, heard, new_item
 
 # not within the first hours of virtual time, which begins at midnight
 NEVER = (Window(start_minute=20 * 60, end_minute=20 * 60 + 1),)

@@ -1,1 +1,0 @@
-"""Embedding calls that share a call of the model server."""

@@ -1,0 +1,107 @@
+"""What the stream may say: a state in which something of everything goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hearth.api.dashboard.feed import DashboardFeed
+from tests.api.dashboard.browsing import House
+from tests.api.dashboard.listening import guest
+
+AT = 1_767_571_200.0
+JOB = {"caller": "n8n", "task_type": "letter", "model": "a:1", "accepted": AT}
+FAILED = JOB | {
+    "reason": "backend_status",
+    "error": "no",
+    "status": 400,
+    "ended": AT,
+    "attempts": 1,
+}
+JOBS: dict[str, Any] = {
+    "counts": {"queued": 9, "running": 1, "completed": 3, "failed": 1, "cancelled": 0},
+    "oldest": AT,
+    "off_peak": {"now": False, "changes": AT + 60},
+    "waiting": {
+        "job_1": JOB | {"ahead": 0, "not_before": AT + 1e9, "attempts": 1},
+        "job_2": JOB | {"ahead": 1, "start": AT},
+    },
+    "running": {"job_0": JOB | {"sequence": 4}},
+    "failed": {"job_9": FAILED},
+}
+ORDERS = {
+    "draining": True,
+    "paused": ["external"],
+    "pinned": "a:1",
+    "loads": ["b:1"],
+    "unloads": ["a:1"],
+    "since": {"paused": AT},
+}
+CLOUD = {
+    "state": "down",
+    "model": "claude",
+    "running": 1,
+    "callers": {"n8n": {"used_usd": 1.0, "limit_usd": 2.0}},
+}
+CLOUD |= {
+    "spent_today_usd": 1.0,
+    "limit_today_usd": 2.0,
+    "reserved_usd": 0.5,
+    "internal_spent_today_usd": 0,
+}
+TARGET = {"name": "discord", "host": "discord.test", "state": "ready", "sent": 2, "failed": 1}
+IN_HOUSE: dict[str, Any] = {
+    "reason": "it does not answer",
+    "draining": True,
+    "announced": {"digest": AT + 1e9},
+    "alerts": {
+        "active": [{"type": "gpu_hot", "subject": "0"}, {"type": "unheard_of", "subject": ""}],
+        "targets": [TARGET],
+    },
+    "cloud": CLOUD,
+    "storage": {"state": "failing", "waiting_rows": 3},
+}
+ON_GPU: dict[str, Any] = {
+    "readings": "ok",
+    "device": "A card",
+    "throttled": True,
+    "throttle_reasons": ["power"],
+    "utilisation_pct": 3.0,
+}
+ON_GPU |= {
+    "foreign_mib": 100,
+    "capacity_mib": 24_000,
+    "swap": {"from": ["a:1"], "to": "b:1", "since": AT, "cost_s": 5.0, "why": "waiting"},
+}
+
+
+async def full_state(house: House, key: str = "") -> dict[str, Any]:
+    """What the stream says of a house in which something of everything goes on."""
+    await house.ask("a:1", "ended", long=False, key=key)
+    await house.ask("a:1", "runs", key=key)
+    await house.ask("b:1", "waits", key=key)
+    async for _ in house.gateway.worker.changes():
+        if (
+            len(house.gateway.records.timeline.ended) == 1
+            and len(house.gateway.worker.scheduler.state.running) == 1
+        ):
+            break
+    frames = DashboardFeed(house.gateway).frames(guest())
+    frame = await anext(frames)
+    await frames.aclose()
+    state: dict[str, Any] = json.loads(frame.decode().partition("data: ")[2])["state"]
+    config = state["house"]["config"] | {
+        "problems": ["line 3: no"],
+        "restart_pending": ["server.port"],
+        "source": "/etc/x.yaml",
+    }
+    return (
+        state
+        | {"jobs": JOBS, "orders": ORDERS}
+        | {"house": state["house"] | IN_HOUSE | {"config": config}, "gpu": state["gpu"] | ON_GPU}
+    )
+
+
+def frame_of(state: dict[str, Any]) -> str:
+    """As the stream says it."""
+    return f"event: state\ndata: {json.dumps({'now': AT, 'state': state})}\n\n"

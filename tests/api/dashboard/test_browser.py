@@ -1,0 +1,408 @@
+"""The page in a real browser, in front of a real gateway: what it shows, says and sends.
+
+Skipped where there is no Chromium.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from time import time
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip(
+    "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
+)
+
+from playwright.async_api import expect
+
+from hearth.admission.peers import PER_WINDOW
+from hearth.api.dashboard.view import JOBS_SHOWN
+from hearth.config.settings import AlertSettings
+from tests.api.dashboard.browsing import (
+    KEYS,
+    WITHIN_MS,
+    House,
+    Watched,
+    house_with,
+    opened,
+    whole_house,
+)
+from tests.api.dashboard.proxying import PASSWORD, USER, proxied
+from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
+from tests.support.fake_ollama import Ending
+from tests.support.fake_webhooks import Webhooks
+from tests.support.fake_webhooks import serving as serving_webhooks
+from tests.support.patience import until
+
+
+async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_being_loaded_again(
+    browser,
+):
+    async with house_with("a:1", "b:1", emulator=True) as house:
+        watched = await opened(browser, house, path="/llm/queue/status")
+        page = watched.page
+        await expect(page.get_by_text("THE EMULATOR IS ANSWERING")).to_be_visible()
+        await expect(page.get_by_text("No requests are waiting.")).to_be_visible()
+        hours = page.get_by_title("scheduling.active_hours: 06:00-22:00")
+        await expect(hours).to_contain_text(re.compile("(Active|Quiet) hours until .*(06|22):00"))
+        first = await house.ask("a:1", "first")
+        await house.ask("b:1", "second")
+        await house.ask("b:1", "third")
+        await expect(page.locator(".run .model")).to_have_text("a:1")
+        rows = page.locator(".queue tbody tr")
+        await expect(rows).to_have_count(2)
+        await expect(rows.nth(0).locator(".why")).to_contain_text("swap to b:1 (")
+        await expect(rows.nth(1).locator(".why")).to_contain_text(", 1 before it")
+        await expect(page).to_have_title("1 running, 2 waiting | Hearth")
+        first.leave()
+        await expect(page.locator(".run .model")).to_have_text("b:1")
+        await expect(page.locator(".recent tbody tr")).to_have_count(1)
+        await expect(page.locator(".lanes canvas")).to_be_visible()
+        # what is not of today is shown with its day
+        due_at = round(house.gateway.clock.wall()) + 30 * 3600
+        due = datetime.fromtimestamp(due_at, UTC).astimezone()
+        house.gateway.worker.announce("digest", due_at)
+        await expect(page.get_by_text(f"digest is due at {due:%a %H:%M}")).to_be_visible()
+        shown = f"import('/static/format.js').then(({{ day }}) => [0, 6, 7].map((days) => day({due_at}, {due_at} + days * 86_400)))"
+        assert await page.evaluate(shown) == [
+            f"{due:%H:%M}",
+            f"{due:%a %H:%M}",
+            f"{due:%b} {due.day}, {due:%H:%M}",
+        ]
+        assert (watched.complaints, watched.hosts) == ([], {urlsplit(house.url).netloc})
+
+
+async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_or_the_device_and_can_forget_it(
+    browser,
+):
+    async with house_with("a:1", keys=KEYS) as house:
+        page = (await opened(browser, house)).page
+
+        async def enter(key: str) -> None:
+            await page.get_by_label("Key", exact=True).fill(key)
+            await page.keyboard.press("Enter")
+
+        await enter("nonsense")
+        await expect(page.locator(".wrong")).to_contain_text("No valid API key")
+        for number in range(PER_WINDOW):
+            await house.post("/api/chat", {}, key=f"wrong-{number}")
+        await enter("nonsense")
+        await expect(page.locator(".wrong")).to_contain_text("Too many requests with a wrong key")
+        await enter("hearth_owner")
+        await expect(page.get_by_text("owner (admin)")).to_be_visible()
+        await page.reload()
+        await expect(page.get_by_text("owner (admin)")).to_be_visible()
+        assert "hearth_owner" not in page.url + await page.content()
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_label("Key", exact=True)).to_be_focused()
+        assert await page.evaluate("sessionStorage.length") == 0
+        await page.get_by_label("Stay signed in on this device").check()
+        await enter("hearth_friend")
+        await expect(page.get_by_text("friend", exact=True)).to_be_visible()
+        await page.evaluate("sessionStorage.clear()")  # as after the display has been switched off
+        await page.goto(f"{house.url}/?wall")
+        await expect(page.get_by_text("friend", exact=True)).to_be_visible()
+
+
+async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_row_has_moved(
+    browser,
+):
+    async with house_with("a:1", "b:1") as house:
+        watched = await opened(browser, house)
+        page = watched.page
+        first = await house.ask("a:1", "first")
+        await house.ask("b:1", "mine")
+        cancel = page.get_by_role("button", name="Cancel local's request mine")
+        await cancel.click()
+        await expect(page.get_by_role("dialog", name="Cancel this request?")).to_be_visible()
+        first.leave()
+        await expect(page.locator(".run .model")).to_have_text("b:1")
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+        await expect(cancel).to_be_focused()
+        assert [call.ending for call in house.ollama.calls] == [Ending.CLOSED, None]
+        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="Cancel the request").click()
+        await expect(page.get_by_role("status").get_by_text("mine is cancelled.")).to_be_visible()
+        await expect(page.locator(".run")).to_have_count(0)
+        assert [call.ending for call in house.ollama.calls] == [Ending.CLOSED] * 2
+        assert watched.complaints == []
+
+
+async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused_and_asks_for_a_model_as_with_any_request(
+    browser,
+):
+    async with house_with("a:1", "b:1", keys=KEYS) as house:
+        owners = await house.ask("a:1", "owners", key="hearth_owner")
+        friends = await house.ask("a:1", "friends", key="hearth_friend")
+        watched = await opened(browser, house, key="hearth_friend")
+        page = watched.page
+        await expect(page.locator(".queue .caller")).to_have_text("friend")
+        for name in (
+            "Reload configuration",
+            "Interrupt others",
+            "Pause others",
+            "Drain",
+            "Pin",
+            "Unload",
+        ):
+            assert await page.get_by_role("button", name=name).count() == 0
+        names = await page.get_by_role("button", name="Cancel").evaluate_all(
+            "all => all.map(one => one.ariaLabel)"
+        )
+        assert names == ["Cancel friend's request friends"]
+        owners.leave()
+        friends.leave()
+        await page.get_by_text("1 more installed").click()
+        await watched.order("Load b:1", "Load", "b:1 is loaded.")
+        await expect(page.locator(".panel .box > .residents .model")).to_contain_text(["b:1"])
+
+
+@pytest.mark.parametrize(
+    "strips", [True, False], ids=("a proxy that removes the path", "one that leaves it")
+)
+async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password(
+    strips: bool, browser
+):
+    prefix = "/home/hearth"
+    async with (
+        house_with("a:1", "b:1", keys=KEYS, base_path="" if strips else prefix) as house,
+        proxied(house.url, prefix, strips=strips) as proxy,
+    ):
+        first = await house.ask("a:1", "first", key="hearth_owner")
+        await house.ask("b:1", "mine", key="hearth_owner")
+        context = await browser.new_context(
+            http_credentials={"username": USER, "password": PASSWORD, "origin": proxy.url}
+        )
+        page = await context.new_page()
+        page.set_default_timeout(WITHIN_MS)
+        watched = Watched(page)
+        watched.listen()
+        for path in ("/llm/queue/status", "/#key=hearth_owner"):
+            await page.goto(proxy.url + prefix + path)
+        await expect(page.get_by_text("owner (admin)")).to_be_visible()
+        await expect(page.locator(".run .model")).to_have_text("a:1")
+        flame = page.locator("header img")
+        assert await flame.evaluate("(image) => image.decode().then(() => image.naturalWidth > 0)")
+        await watched.order(
+            page.get_by_role("button", name="Cancel owner's request mine"),
+            "Cancel the request",
+            "mine is cancelled.",
+        )
+        await page.get_by_role("button", name="History").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("needs the store")
+        await page.keyboard.press("Escape")
+        first.leave()
+        await page.get_by_role("button", name="Playground").click()
+        await page.get_by_role("dialog").get_by_role("textbox").fill("hello")
+        await page.get_by_role("button", name="Send").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("in total")
+        await page.goto(f"{proxy.url}{prefix}/llm/queue/status")
+        await expect(page.get_by_text("owner (admin)")).to_be_visible()
+        assert await page.evaluate("Object.keys(sessionStorage)") == [f"hearth.key{prefix}"]
+        assert (proxy.strays, watched.hosts) == ([], {urlsplit(proxy.url).netloc})
+        await context.close()
+
+
+async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_what_is_there_when_it_is_back(
+    browser,
+):
+    async with house_with("a:1", "b:1") as house:
+        watched = await opened(browser, house)
+        page = watched.page
+        await expect(page.locator(".link")).to_have_text("live")
+        before = await house.ask("a:1", "before")
+        await expect(page.locator(".run")).to_have_count(1)
+        await house.stop_serving()
+        await expect(page.locator("main.stale")).to_be_visible()
+        await expect(page.locator(".link")).to_contain_text("reconnecting")
+        await expect(page.get_by_role("status").get_by_text("last data")).to_be_visible()
+        await expect(page.locator(".notices")).to_contain_text("The page keeps trying to connect")
+        await expect(page).to_have_title("Hearth: no connection")
+        await expect(page.locator(".run")).to_have_count(1)
+        before.leave()
+        await house.serve()
+        await expect(page.locator(".link")).to_have_text("live")
+        await expect(page.locator("main.stale")).to_have_count(0)
+        await expect(page.locator(".run")).to_have_count(0)
+        await house.ask("b:1", "after")
+        await expect(page.locator(".run .model")).to_have_text("b:1")
+        assert watched.hosts == {urlsplit(house.url).netloc}
+
+
+BUSY = """
+WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < 90 * 24 * 60)
+INSERT INTO usage_hours
+SELECT :hour - i / 60, format('caller %d', i % 12), format('model %d', i / 12 % 5),
+  4, 0, 800, 1200, 20.0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM n
+"""
+"""90 days in which 12 callers ask for each of 5 models in every hour."""
+
+
+async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_as_history(
+    browser, tmp_path
+):
+    async with whole_house(tmp_path) as house:
+        with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
+            connection.execute(BUSY, {"hour": int(time() / 3600)})
+        watched = await opened(browser, house)
+        page, past = watched.page, watched.page.get_by_role("dialog")
+        assert await house.status("/api/generate", {"model": "missing", "prompt": "x"}) == 404
+        await page.get_by_role("button", name="Refused", exact=True).click()
+        await expect(page.locator(".recent tbody tr")).to_contain_text("/api/generate")
+        await expect(page.locator(".recent tbody tr")).to_contain_text("model not found")
+        await page.get_by_role("button", name="History").click()
+        for text, hours, bars in (("24 hours", 24, 24), ("7 days", 168, 28), ("30 days", 720, 30)):
+            await past.get_by_role("button", name=text).click()
+            await expect(past).to_contain_text(f"{hours * 240:,} requests")
+            await expect(past.locator(".bars").first.locator("span")).to_have_count(bars)
+        await expect(past.get_by_role("cell", name="model 4")).to_be_visible()
+        assert watched.complaints == []
+
+
+# Every button of the page, in front of a gateway as `hearth serve` wires it.
+
+ENDLESS = {"model": SLOW, "prompt": "x", "options": {"num_predict": 100_000}}
+SHORT = {"model": LLAMA, "prompt": "x", "stream": False, "options": {"num_predict": 2}}
+
+
+def in_force(house: House, name: str) -> object:
+    orders = house.gateway.status_beside_queue()["orders"]
+    assert isinstance(orders, dict)
+    return orders[name]
+
+
+async def test_pausing_holds_other_programs_back_and_draining_refuses_them_each_said_until_it_is_ended(
+    browser, tmp_path
+):
+    async with whole_house(tmp_path) as house:
+        watched = await opened(browser, house)
+        page, banner = watched.page, watched.page.locator(".order.paused")
+        await watched.order("Pause others", "Pause", "External requests are paused.")
+        await expect(banner).to_contain_text("External requests are paused.")
+        await expect(page.get_by_role("button", name="Pause others")).to_have_count(0)
+        caller = await house.post("/api/generate", SHORT)
+        await expect(page.locator(".queue .why")).to_contain_text("the pause to end")
+        await expect(page).to_have_title("paused, 0 running, 1 waiting | Hearth")
+        await watched.order(banner.get_by_role("button"), "Resume")
+        await expect(banner).to_have_count(0)
+        assert (await caller.head())[0] == 200
+        await expect(page.locator(".recent tbody tr")).to_have_count(1)
+        assert in_force(house, "paused") == []
+        banner = page.locator(".order.draining")
+        await watched.order("Drain", "Drain")
+        await expect(banner).to_contain_text("New requests are refused")
+        assert await house.status("/api/generate", SHORT) == 503
+        await watched.order(banner.get_by_role("button"), "Resume")
+        await expect(banner).to_have_count(0)
+        assert await house.status("/api/generate", SHORT) == 200
+        assert watched.complaints == []
+
+
+async def test_a_model_is_loaded_pinned_unpinned_and_unloaded_but_not_while_in_use_and_an_interrupted_stream_says_it_went_on(
+    browser, tmp_path
+):
+    async with whole_house(tmp_path) as house:
+        watched = await opened(browser, house)
+        page = watched.page
+        resident = page.locator(".panel .box > .residents li").filter(has_text=CODER)
+        await page.locator(".others summary").click()
+        await watched.order(f"Load {CODER}", "Load")
+        await expect(resident).to_contain_text("idle")
+        await watched.order(f"Pin {CODER}", "Pin")
+        await expect(page.locator(".order.pinned")).to_contain_text(f"{CODER} is pinned.")
+        await expect(resident.locator(".badge.pinned")).to_be_visible()
+        assert in_force(house, "pinned") == CODER
+        await watched.order(page.locator(".order.pinned").get_by_role("button"), "Unpin")
+        await expect(page.locator(".order")).to_have_count(0)
+        await watched.order(f"Unload {CODER}", "Unload")
+        await expect(resident).to_have_count(0)
+        assert watched.complaints == []
+        assert (
+            await house.status(
+                "/api/generate",
+                {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}},
+            )
+            == 200
+        )
+        await expect(page.locator(".run .model")).to_have_text("slow")
+        await watched.order("Unload slow", "Unload")
+        await expect(page.locator(".said.bad")).to_contain_text("slow")
+        await expect(page.locator(".run .model")).to_have_text("slow")
+        await watched.order(
+            "Interrupt others", "Interrupt", "1 running request is being interrupted."
+        )
+        await until(house.has_written_all)
+        await expect(page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
+        assert all("409" in each for each in watched.complaints)
+
+
+async def test_jobs_are_shown_and_cancelled_one_by_one_and_one_that_failed_with_its_reason(
+    browser, tmp_path
+):
+    async with whole_house(tmp_path) as house:
+        watched = await opened(browser, house)
+        page, rows = (
+            watched.page,
+            watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role("listitem"),
+        )
+        await expect(page.get_by_text("No jobs are waiting.")).to_be_visible()
+        body = {
+            "request": {"model": EMBEDDER, "input": "x", "truncate": "maybe"},
+            "task_type": "extract",
+        }
+        assert await house.status("/llm/jobs", body) == 202
+        failed = page.locator(".jobs").get_by_role("listitem").filter(has=page.locator(".dot.bad"))
+        await expect(failed).to_contain_text("extract")
+        await expect(failed).to_contain_text("400")
+        for number in range(JOBS_SHOWN + 3):
+            assert (
+                await house.status(
+                    "/llm/jobs", {"request": ENDLESS, "task_type": f"night-{number}"}
+                )
+                == 202
+            )
+        await expect(page.locator(".jobs .counts")).to_contain_text(f"{JOBS_SHOWN + 2}")
+        await expect(rows).to_have_count(JOBS_SHOWN + 1)
+        await expect(rows.nth(1)).to_contain_text("next")
+        await expect(page.locator(".jobs .more")).to_have_text("and 2 more are waiting")
+        for task_type in ("night-0", "night-1"):
+            row = rows.filter(has_text=task_type)
+            await watched.order(row.get_by_role("button"), "Cancel the job")
+            await expect(row).to_have_count(0)
+        await expect(
+            page.locator(".jobs .counts div").filter(has_text="cancelled").locator("dd")
+        ).to_have_text("2")
+        assert watched.complaints == []
+
+
+async def test_alerts_are_tried_and_the_configuration_is_read_again_and_its_mistakes_are_shown(
+    browser, tmp_path
+):
+    source = tmp_path / "hearth.yaml"
+    source.write_text("scheduling:\n  no_such_key: 1\n")
+    async with (
+        serving_webhooks(Webhooks()) as url,
+        whole_house(tmp_path, source=source, alerts=AlertSettings(webhook_url=url)) as house,
+    ):
+        watched = await opened(browser, house)
+        page = watched.page
+        await watched.order(
+            "Interrupt others", "Interrupt", "No running request can be interrupted."
+        )
+        await watched.order("Test alerts", "Send", "webhook: delivered")
+        assert watched.complaints == []
+        await watched.order("Reload configuration", "Reload", "no_such_key")
+        await expect(page.locator(".said.bad")).to_be_visible()
+        await expect(page.locator(".notices")).to_contain_text(
+            "The configuration file has a mistake"
+        )
+        await expect(page.locator(".facts code").first).to_contain_text("no_such_key")
+        source.write_text("{}\n")
+        await watched.order("Reload configuration", "Reload", "Configuration 2 is in force.")
+        await expect(page.locator(".notices p")).to_have_count(0)

@@ -1,0 +1,280 @@
+"""What people need of the page, whatever it shows: it does not move, its colours stand out, and
+fingers hit its buttons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+pytest.importorskip(
+    "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
+)
+
+from playwright.async_api import Page, expect
+
+from tests.api.dashboard.browsing import KEYS, house_with, opened
+from tests.api.dashboard.full_state import AT, frame_of, full_state
+
+MOST_SHIFT = 0.05
+COUNT_SHIFTS = """
+globalThis.shift = 0;
+new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!each.hadRecentInput) shift += each.value; })
+  .observe({ type: 'layout-shift', buffered: true });
+"""
+GROUNDS = {"dark": "#0d0f13", "light": "#f4f5f7"}
+LEAST = {"text": 4.5, "stroke": 3.0}
+"""Contrast of WCAG 2.2 at level AA: 1.4.3 for text, 1.4.11 for what shows where a control is and
+for what a chart draws.
+"""
+TARGET_PX = 44
+PHONE_PX = 390
+LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (
+    ("light", 1440),
+    ("dark", 1440),
+    ("dark", PHONE_PX),
+)
+MEASURE = Path(__file__).with_name("measure.js").read_text()
+DRAWN = [
+    "--accent",
+    "--swap",
+    "--bad",
+    "--internal",
+    "--external",
+    *(f"--shade-{number}" for number in range(8)),
+]
+"""What is drawn on a canvas or around what has the focus, where nothing else can measure it."""
+SUMS = dict.fromkeys(("requests", "prompt_tokens", "output_tokens", "wait_p95_s"), 9.0) | {
+    "failed": 3,
+    "swap_share": 0.5,
+}
+SUMS |= dict.fromkeys(("swaps", "wait_p50_s"), 1)
+HISTORY = {
+    "total": SUMS,
+    "buckets": [{"start_wall_s": AT + hour * 3600, **SUMS} for hour in range(24)],
+    "callers": [{"caller": "n8n", **SUMS}],
+    "models": [{"model": "a:1", **SUMS}],
+}
+
+
+async def test_the_page_does_not_move_while_requests_start_wait_and_end(browser):
+    async with house_with("a:1", "b:1") as house:
+        page = (await opened(browser, house, script=COUNT_SHIFTS)).page
+        await expect(page.get_by_text("No requests are waiting.")).to_be_visible()
+        for number in range(6):
+            await house.ask("a:1" if number % 2 else "b:1", f"request-{number}", long=number == 0)
+            if number == 2:
+                await expect(page.locator(".queue tbody tr")).to_have_count(2)
+        house.callers[0].leave()
+        await expect(page.locator(".recent tbody tr")).to_have_count(6)
+        house.ollama.go_down()
+        await expect(page.locator("main.down")).to_be_visible()
+        shift: float = await page.evaluate("shift")
+        assert shift <= MOST_SHIFT
+
+
+async def places(page: Page) -> AsyncIterator[str]:
+    """Open everything that the page can show, one after the other."""
+    await expect(page.get_by_label("Key", exact=True)).to_be_focused()
+    yield "sign-in form"
+    await page.get_by_label("Key", exact=True).fill("hearth_owner")
+    await page.keyboard.press("Enter")
+    await page.locator(".others summary").click()
+    await page.locator(".more-notices summary").click()
+    yield "page"
+    await page.get_by_role("button", name="Refused", exact=True).click()
+    yield "refused requests"
+    for title, button in (
+        ("Request ", page.get_by_role("button", name="Details of owner's request runs")),
+        ("Keyboard shortcuts", page.get_by_role("button", name="Keyboard shortcuts")),
+        ("History", page.get_by_role("button", name="History")),
+        ("Playground", page.get_by_role("button", name="Playground")),
+        ("Cancel this request?", page.get_by_role("button", name="Cancel owner's request runs")),
+    ):
+        await button.click()
+        await expect(page.get_by_role("dialog", name=title)).to_be_visible()
+        if title == "History":
+            await expect(page.locator(".bars")).to_have_count(4)
+        yield title
+        await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Reload configuration").click()
+    await page.get_by_role("button", name="Reload", exact=True).click()
+    await expect(page.locator(".said")).to_be_visible()
+    yield "answer to a command"
+    await page.locator("main").evaluate("main => main.classList.add('stale')")
+    yield "page without a gateway"
+
+
+async def test_text_and_lines_stand_out_and_fingers_hit_every_button_wherever_the_page_leads(
+    browser,
+):
+    faults: dict[tuple[str, ...], float] = {}
+    async with house_with("a:1", "b:1", keys=KEYS) as house:
+        page = (
+            await opened(
+                browser, house, stream=frame_of(await full_state(house, key="hearth_owner"))
+            )
+        ).page
+        await page.route("**/llm/history?*", lambda route: route.fulfill(json=HISTORY))
+        async for place in places(page):
+            for scheme, width in LOOKS:
+                await page.set_viewport_size({"width": width, "height": 900})
+                await page.emulate_media(color_scheme=scheme)
+                measured = await page.evaluate(MEASURE, DRAWN)
+                assert measured["ground"] == GROUNDS[scheme]
+                assert measured["text"]
+                assert measured["target"]
+                least = LEAST | {"target": TARGET_PX if width == PHONE_PX else 0.0}
+                for kind, limit in least.items():
+                    faults |= {
+                        (place, scheme, kind, what): value
+                        for what, value in measured[kind]
+                        if value < limit
+                    }
+    assert faults == {}
+
+
+async def test_a_busy_page_keeps_its_height_groups_who_waits_and_alarms_only_where_it_can_be_helped(
+    browser,
+):
+    async with house_with("a:1", "b:1") as house:
+        state = await full_state(house)
+        (item,) = state["waiting"]["rows"].values()
+        rows = {
+            str(number): item | {"sequence": number, "caller": f"caller-{number % 3}"}
+            for number in range(100, 140)
+        }
+        crowd = {
+            "internal": 0,
+            "external": 200,
+            "order": [int(number) for number in rows],
+            "rows": rows,
+            "models": {"b:1": 200},
+        }
+        calm = (await opened(browser, house, stream=frame_of(state))).page
+        await expect(calm.locator("dl.tiles > div")).to_have_count(6)
+        idle_gpu = state["gpu"] | {"swap_overhead_pct_1h": 80.0, "readings": "off"}
+        # which has ended
+        remembered = "localStorage.setItem('hearth.acknowledged', '[\"disk_low \"]')"
+        page = (
+            await opened(
+                browser,
+                house,
+                script=remembered,
+                stream=frame_of(state | {"waiting": crowd, "gpu": idle_gpu}),
+            )
+        ).page
+        await expect(page.locator(".groups tbody tr")).to_have_count(1)
+        await expect(page.locator(".groups tbody tr")).to_contain_text("200")
+        assert await page.evaluate("document.body.scrollHeight") <= await calm.evaluate(
+            "document.body.scrollHeight"
+        )
+        # none of a GPU that is not there
+        await expect(page.locator("dl.tiles > div")).to_have_count(5)
+        await expect(page.locator("dl.tiles > div", has_text="Swap overhead")).to_contain_text(
+            "meaningful after 10 min of work"
+        )
+        assert await page.locator("dl.tiles > div.bad", has_text="Swap overhead").count() == 0
+        await expect(page.locator(".recent thead")).to_contain_text("Speed")
+        alerts = page.locator(".panel.alerts")
+        await expect(alerts).to_contain_text("The GPU is hot")
+        await alerts.get_by_role("button").first.click()
+        await expect(alerts).to_contain_text("1 acknowledged")
+        assert await page.evaluate("localStorage.getItem('hearth.acknowledged')") == '["gpu_hot 0"]'
+        await alerts.get_by_role("button").first.click()
+        await expect(alerts).to_contain_text("All active alerts are acknowledged.")
+        await page.keyboard.press("?")
+        await expect(page.get_by_role("dialog")).to_contain_text("Keyboard shortcuts")
+
+
+async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_once_the_model_server_is_gone(
+    browser,
+):
+    async with house_with("a:1", "embed:1") as house:
+        await house.ask("embed:1", "loaded", long=False)
+        watched = await opened(browser, house)
+        page = watched.page
+        await expect(page.get_by_text("embed:1 is loaded and ready.")).to_be_visible()
+        await page.get_by_role("button", name="History").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("The history needs the store")
+        await page.keyboard.press("Escape")
+        await page.get_by_role("button", name="Playground").click()
+        # the loaded one only embeds
+        await expect(page.get_by_role("combobox")).to_have_value("a:1")
+        await page.get_by_label("Prompt").fill("hello")
+        await page.get_by_role("button", name="Send").click()
+        await expect(page.locator(".answer")).not_to_be_empty()
+        await expect(page.locator("dialog .buttons .grow")).to_contain_text(
+            "in total, first word after"
+        )
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_text("a:1 is loaded and ready.")).to_be_visible()
+        assert watched.complaints == []
+        house.ollama.go_down()
+        await expect(page.get_by_text("Requests cannot run: the model server")).to_be_visible()
+        assert await page.get_by_text("ready").count() == 0
+
+
+async def test_the_page_fits_every_screen_whatever_the_names_and_every_control_has_one(browser):
+    long = f"{'a-model-with-a-long-name-' * 3}1:70b-instruct-q4_K_M"
+    async with house_with("a:1", long) as house:
+        ended = await house.ask(long, "w" * 36)
+        await house.ask("a:1", "x" * 36)
+        await house.ask(long, "y" * 64)
+        page = (await opened(browser, house)).page
+        ended.leave()
+        await expect(page.locator(".recent tbody tr")).to_have_count(1)
+        await expect(page.locator(".queue tbody tr")).to_have_count(1)
+        for width in (1280, 1024, PHONE_PX):
+            await page.set_viewport_size({"width": width, "height": 900})
+            # The charts follow a moment later. A function, since the page's policy refuses a second
+            # evaluation of text.
+            await page.wait_for_function(
+                "width => document.documentElement.scrollWidth <= width", arg=width
+            )
+            tables, callers = page.locator(".scroll"), page.locator("td .caller")
+            assert (
+                await tables.evaluate_all(
+                    "all => all.filter((one) => one.scrollWidth > one.clientWidth).length"
+                )
+                == 0
+            )
+            assert (
+                await callers.evaluate_all(
+                    "all => all.filter((one) => one.getClientRects().length > 1).length"
+                )
+                == 0
+            )
+        names = await page.locator("button, input, summary").evaluate_all(
+            "all => all.map(one => one.ariaLabel || one.textContent)"
+        )
+        assert names
+        assert all(names)
+
+
+async def test_a_wall_shows_no_buttons_a_request_its_details_and_a_filter_only_what_matches(
+    browser,
+):
+    async with house_with("a:1", "b:1", previews=True) as house:
+        await house.ask("a:1", "first")
+        await house.ask("b:1", "second")
+        page = (await opened(browser, house, path="/?wall", width=1920)).page
+        await expect(page.locator(".run .model")).to_have_text("a:1")
+        assert await page.locator("main button").count() == 0
+        await page.keyboard.press("w")
+        await expect(page.get_by_role("button", name="Drain")).to_be_visible()
+        await page.get_by_role("button", name="Details of local's request second").click()
+        await expect(page.get_by_role("dialog", name="Request second")).to_contain_text(
+            "swap to b:1"
+        )
+        await expect(page.get_by_role("dialog")).to_contain_text("Previewhi")
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("/")
+        await page.keyboard.type("b:1")
+        await expect(page.locator(".now")).to_contain_text("No running request matches the filter.")
+        await expect(page.locator(".queue tbody tr")).to_have_count(1)
+        await page.keyboard.press("Escape")
+        await expect(page.locator(".run")).to_have_count(1)

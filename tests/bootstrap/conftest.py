@@ -1,0 +1,3 @@
+from tests.bootstrap.by_hand import by_hand
+
+__all__ = ["by_hand"]

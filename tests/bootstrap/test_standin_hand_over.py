@@ -1,0 +1,294 @@
+"""Once an Ollama answers where the emulator stands in, new work goes there: without a restart, and
+with nothing of the emulator left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from aiohttp import web
+
+from hearth.clock import SystemClock
+from hearth.config.settings import (
+    BackendMode,
+    BackendSettings,
+    GatewayConfig,
+    ModelSettings,
+    StorageSettings,
+)
+from hearth.emulator import Emulator, default_profiles
+from hearth.events import (
+    BackendCameUp,
+    BackendWentDown,
+    EmulatorStarted,
+    EmulatorStopped,
+    JobEnded,
+    ResidencyDrifted,
+    SwapFailed,
+)
+from hearth.gateway import Gateway
+from tests.bootstrap.by_hand import Tried, free_address, tried, untouched
+from tests.support.patience import WITHIN_S
+
+BOTH = "llama3.1:8b"
+"""A model that the emulator has, and the Ollama that comes, too."""
+OURS = "house:8b"
+EMULATORS = "qwen2.5-coder:14b"
+LONG: list[dict[str, str]] = [{"role": "user", "content": "word " * 8_000}]
+"""Seconds of the emulator, which reads it first."""
+
+pytestmark = pytest.mark.usefixtures("by_hand")
+
+
+@asynccontextmanager
+async def ollama_at(url: str) -> AsyncIterator[Emulator]:
+    """An Ollama, as far as anybody can see: an emulator without its marks."""
+    quick = default_profiles()[0].model_copy(
+        update={"load_s": 0.2, "decode_tokens_per_s": 2000.0, "vram_gib": 3.0, "size_gib": 2.0}
+    )
+    profiles = [quick.model_copy(update={"name": name}) for name in (BOTH, OURS)]
+    ollama = Emulator(profiles, clock=SystemClock(), seed=1, marked=False)
+    address = urlsplit(url)
+    await ollama.start(address.hostname or "", address.port or 0)
+    try:
+        yield ollama
+    finally:
+        await ollama.stop()
+
+
+async def generate(house: Tried, model: str, tokens: int = 2) -> tuple[int, Any, Any]:
+    body = {"model": model, "prompt": "hi", "stream": False, "options": {"num_predict": tokens}}
+    return await house.post("/api/generate", **body)
+
+
+async def handed_over(house: Tried) -> EmulatorStopped:
+    async with asyncio.timeout(WITHIN_S):
+        await house.events.until(lambda: bool(house.events.of(EmulatorStopped)))
+        await house.events.until(lambda: len(house.events.of(BackendCameUp)) == 2)
+    return house.events.of(EmulatorStopped)[0]
+
+
+async def becomes(gateway: Gateway, holds: Callable[[], bool]) -> None:
+    """Returns after the first decision of the scheduler, this one included, after which it
+    holds.
+    """
+    async with asyncio.timeout(WITHIN_S):
+        async for _ in gateway.worker.changes():
+            if holds():
+                return
+
+
+def residents(gateway: Gateway) -> set[str]:
+    return set(gateway.worker.scheduler.state.residency.residents)
+
+
+async def test_new_work_goes_to_the_ollama_that_came_and_what_runs_finishes_on_the_emulator():
+    url = free_address()
+    async with tried(untouched(url)) as house:
+        status, _, headers = await generate(house, BOTH)
+        assert (status, headers["x-hearth-emulator"]) == (200, "1")
+        state = house.gateway.worker.scheduler.state
+        running = asyncio.create_task(
+            house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
+        )
+        await becomes(house.gateway, lambda: bool(state.running))
+        async with ollama_at(url) as ollama:
+            await becomes(house.gateway, lambda: state.handing_over)
+            waiting = asyncio.create_task(generate(house, BOTH))
+            stopped = await handed_over(house)
+            assert stopped.reason == f"Ollama answers at {url}"
+            _, said, headers = await running
+            assert (
+                headers["x-hearth-emulator"],
+                '"hearth-emulator"' in said,
+                said.endswith("data: [DONE]\n\n"),
+            ) == ("1", True, True)
+            for answer in (await waiting, await generate(house, BOTH), await generate(house, OURS)):
+                status, _, headers = answer
+                assert (status, "x-hearth-emulator" in headers) == (200, False), answer
+            # loaded by Hearth, although the emulator had the first
+            assert [name for name, _ in ollama.loads] == [BOTH, OURS]
+            assert (await generate(house, EMULATORS))[:2] == (
+                404,
+                {"error": f"model '{EMULATORS}' not found"},
+            )
+            _, tags = await house.get("/api/tags")
+            assert {model["name"] for model in tags["models"]} == {BOTH, OURS}
+            _, shown = await house.get("/llm/queue/status")
+            assert (
+                shown["backend"]["url"],
+                shown["backend"]["emulator"],
+                shown["backend"]["instead_of"],
+            ) == (url, False, None)
+            assert shown["gpu"]["swaps_this_hour"] == 2
+            assert (await house.get("/healthz"))[1]["emulator"] is False
+            assert residents(house.gateway) == {OURS}
+    assert (house.events.of(SwapFailed), house.events.of(ResidencyDrifted)) == ([], [])
+
+
+async def test_what_waits_for_a_model_that_only_the_emulator_had_is_told_to_ask_again():
+    url, asked = (
+        free_address(),
+        {"model": EMULATORS, "messages": [{"role": "user", "content": "hi"}]},
+    )
+    async with tried(untouched(url)) as house:
+        state = house.gateway.worker.scheduler.state
+        running = asyncio.create_task(
+            house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
+        )
+        await becomes(house.gateway, lambda: bool(state.running))
+        native = asyncio.create_task(generate(house, EMULATORS))
+        others = asyncio.create_task(house.post("/v1/chat/completions", **asked))
+        await becomes(house.gateway, lambda: len(state.entries) == 3)
+        async with ollama_at(url):
+            await handed_over(house)
+            status, answer, headers = await native
+            changed = "The model server has changed while the request waited for it. Send it again."
+            assert (status, answer, headers["retry-after"]) == (503, {"error": changed}, "1")
+            assert "x-hearth-emulator" not in headers
+            status, answer, _ = await others
+            assert (status, answer["error"]["message"]) == (503, changed)
+            assert (await running)[0] == 200
+            assert (await generate(house, EMULATORS))[0] == 404
+
+
+async def test_what_was_learned_of_the_emulator_and_of_ollama_is_kept_apart(tmp_path: Path):
+    url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
+    settings = untouched(url, storage=storage)
+    async with tried(settings, store=True) as house:
+        estimates = house.gateway.worker.scheduler.state.estimates
+        await generate(house, BOTH)
+        assert estimates.knows_load(BOTH)
+        emulators_s = estimates.swap_s("", BOTH)
+        async with ollama_at(url):
+            await handed_over(house)
+            assert not estimates.knows_load(BOTH)
+            await generate(house, BOTH)
+            ours_s = estimates.swap_s("", BOTH)
+            assert ours_s < emulators_s / 2
+    for comes, expected_s in ((False, emulators_s), (True, ours_s)):
+        async with tried(settings, store=True) as house:
+            estimates = house.gateway.worker.scheduler.state.estimates
+            if comes:
+                async with ollama_at(url):
+                    await handed_over(house)
+            assert estimates.swap_s("", BOTH) == pytest.approx(expected_s)
+
+
+async def test_the_log_says_which_requests_the_emulator_worked_on(tmp_path: Path):
+    url, path = free_address(), tmp_path / "hearth.db"
+    async with tried(
+        untouched(url, storage=StorageSettings(path=str(path), reserve_mib=0)), store=True
+    ) as house:
+        assert (await generate(house, BOTH))[0] == 200
+        async with ollama_at(url):
+            await handed_over(house)
+            assert (await generate(house, BOTH))[0] == 200
+    with closing(sqlite3.connect(path)) as store:
+        assert store.execute(
+            "SELECT model, emulated FROM invocation_log ORDER BY id"
+        ).fetchall() == [(BOTH, 1), (BOTH, 0)]
+
+
+async def test_of_the_jobs_of_the_emulator_one_that_runs_completes_and_the_others_fail(
+    tmp_path: Path,
+):
+    url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
+    async with tried(untouched(url, storage=storage), store=True) as house:
+        await generate(house, BOTH)
+        asked = {"model": BOTH, "messages": LONG}
+        names = [(await house.post("/llm/jobs", request=asked))[1]["id"] for _ in range(6)]
+        state = house.gateway.worker.scheduler.state
+        await becomes(house.gateway, lambda: bool(state.running))
+        async with ollama_at(url):
+            await handed_over(house)
+            async with asyncio.timeout(WITHIN_S):
+                await house.events.until(lambda: len(house.events.of(JobEnded)) == 6)
+            ends = {end.job_id: (end.state, end.reason) for end in house.events.of(JobEnded)}
+            assert [ends[name] for name in names] == [("completed", "")] + [
+                ("failed", "emulator_gone")
+            ] * 5
+            real = (await house.post("/llm/jobs", request={"model": OURS, "prompt": "hi"}))[1]["id"]
+            async with asyncio.timeout(WITHIN_S):
+                await house.events.until(lambda: len(house.events.of(JobEnded)) == 7)
+            assert (await house.get(f"/llm/jobs/{real}"))[1]["emulator"] is False
+
+
+class Neighbour:
+    """Something else at an address: a program that is no Ollama, or (`service`) another Hearth."""
+
+    def __init__(self, service: str) -> None:
+        self.asked = asyncio.Queue[str]()
+        self._service = service
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.put_nowait(request.path)
+        if not self._service:
+            return web.Response(text="It works!", content_type="text/html")
+        return web.json_response(
+            {"version": "0.33.0"} if request.path == "/api/version" else {"service": self._service}
+        )
+
+
+@asynccontextmanager
+async def neighbour_at(url: str, service: str) -> AsyncIterator[Neighbour]:
+    neighbour, address, app = Neighbour(service), urlsplit(url), web.Application()
+    app.router.add_get("/{path:.*}", neighbour.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.0)
+    await runner.setup()
+    await web.TCPSite(runner, address.hostname, address.port).start()
+    try:
+        yield neighbour
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(("service", "last"), [("", "/api/version"), ("hearth", "/healthz")])
+async def test_what_listens_and_is_no_ollama_is_left_alone_and_asked_again(service: str, last: str):
+    url = free_address()
+    async with tried(untouched(url)) as house:
+        async with neighbour_at(url, service) as neighbour, asyncio.timeout(WITHIN_S):
+            asked = 0
+            while asked < 2:
+                asked += await neighbour.asked.get() == last
+        assert house.events.of(EmulatorStopped) == []
+        async with ollama_at(url):
+            await handed_over(house)
+
+
+async def test_once_something_is_configured_the_model_server_is_waited_for_and_taken_when_it_comes(
+    tmp_path: Path,
+):
+    url = free_address()
+    async with tried(untouched(url)) as house:
+        settings = untouched(
+            url,
+            models={BOTH: ModelSettings(parallel=2)},
+            backend=BackendSettings(wait_when_down_s=0.05),
+        )
+        assert house.gateway.reload(GatewayConfig(settings=settings))
+        async with asyncio.timeout(WITHIN_S):
+            await house.events.until(lambda: bool(house.events.of(BackendWentDown)))
+        assert [event.reason for event in house.events.of(EmulatorStopped)] == [
+            "models is configured"
+        ]
+        assert (await house.get("/readyz"))[0] == 503
+        assert (await generate(house, BOTH))[0] == 503
+        async with ollama_at(url):
+            async with asyncio.timeout(WITHIN_S):
+                await house.events.until(lambda: len(house.events.of(BackendCameUp)) == 2)
+            assert (await generate(house, BOTH))[0] == 200
+        assert len(house.events.of(EmulatorStarted)) == 1
+
+
+async def test_a_gateway_that_was_told_to_emulate_waits_for_no_ollama():
+    async with tried(untouched(free_address()), backend_mode=BackendMode.EMULATOR) as house:
+        _, shown = await house.get("/llm/queue/status")
+        assert (shown["backend"]["emulator"], shown["backend"]["instead_of"]) == (True, None)

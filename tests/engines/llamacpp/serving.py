@@ -1,0 +1,36 @@
+"""A llama.cpp server with one model in a process of its own: `python -m tests.engines.llamacpp.serving
+MODEL_FILE MODEL_NAME`.
+
+Prints the address it listens on, then serves until its standard input ends, so it can never outlive
+the tests that started it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import xllamacpp  # type: ignore[import-untyped]
+
+from tests.engines.llamacpp.gguf import CONTEXT_TOKENS
+
+
+def serve(path: str, name: str) -> None:
+    """Serve the model at `path` under `name`: one slot, one thread, any free port of loopback."""
+    params = xllamacpp.CommonParams()
+    params.model.path = path
+    params.model_alias = {name}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.n_ctx = CONTEXT_TOKENS
+    params.n_parallel = 1
+    params.cpuparams.n_threads = 1
+    params.endpoint_slots = True
+    server = xllamacpp.Server(params)
+    sys.stdout.write(f"{server.listening_address}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    del server
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

@@ -1,0 +1,311 @@
+"""The way in: who is accepted, who is refused, and what a caller is told about the line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
+from hearth.events import ItemDispatched, ItemQueued
+from hearth.types import Lane, Priority
+from tests.support.cases import for_each
+from tests.support.house import FULL_TEXT, House, body_of, heard, in_house, settings_with, settle
+from tests.support.virtual_time import in_virtual_time, sleep_until
+
+ONE_EACH = settings_with(queue={"max_external_depth": 1, "max_internal_depth": 1})
+
+
+@in_house("a", resident=("a",))
+async def test_positions_count_those_that_are_ahead_also_within_one_tick_and_no_less_urgent_ones(
+    house: House,
+):
+    first = house.submit("a")
+    await settle()
+    together = [house.submit("a") for _ in range(3)]
+    urgent = [house.internal("a"), house.internal("a", priority=Priority.CRITICAL)]
+    assert [first.position, *(ticket.position for ticket in (*together, *urgent))] == [
+        0,
+        0,
+        1,
+        2,
+        0,
+        0,
+    ]
+    house.worker.cancel(together[1].sequence)
+    assert [ticket.sequence for ticket in (first, *together, *urgent, house.submit("a"))] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
+
+
+@in_house("a", "b", resident=("b",))
+async def test_an_in_process_call_gives_the_text_and_the_counts_of_its_model_or_of_what_is_resident(
+    house: House,
+):
+    done = await (await house.worker.enqueue_external("hello", caller="script"))
+    assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (
+        FULL_TEXT,
+        "b:latest",
+        10,
+        3,
+        1000,
+    )
+    assert (
+        await (await house.worker.enqueue_internal("hello", "a", task_type="chat"))
+    ).model == "a:latest"
+    accepted = len(house.events.of(ItemQueued))
+    with pytest.raises(ModelNotFound):
+        await house.worker.enqueue_internal("hello", "nonsense")
+    assert len(house.events.of(ItemQueued)) == accepted
+
+
+@in_house("a", "b", resident=("a",))
+async def test_a_caller_is_told_of_the_swap_and_the_line_of_its_own_model(house: House):
+    assert house.submit("a", max_tokens=40).estimated_wait_s == 0.0
+    await sleep_until(house.now + 0.01)
+    behind_swap_s, behind_one_s = (
+        house.submit(model, max_tokens=40).estimated_wait_s or 0.0 for model in "ba"
+    )
+    swap_s = house.worker.scheduler.state.estimates.swap_s("a:latest", "b:latest")
+    assert [behind_swap_s, behind_one_s] == pytest.approx([1.0 + swap_s, 1.0], abs=0.1)
+
+
+@in_house("a", resident=("a",))
+async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
+    house.submit("a", max_tokens=40, service_s=9.0)  # expected to run 1 s
+    waiting = house.submit("a", max_tokens=40)
+    await settle()
+    starts, told = list[object](), list[float | None]()
+    for at in (0.0, 0.2, 0.25):
+        await sleep_until(at)
+        starts.append(house.status["external_queue"]["next_items"][0]["estimated_start_s"])
+        newcomer = house.submit("a", max_tokens=40)
+        told.append(newcomer.estimated_wait_s)
+        house.worker.cancel(newcomer.sequence)
+    house.worker.cancel(waiting.sequence)
+    assert starts == [1.0, 1.0, 0.8]  # to a tenth
+    assert told == pytest.approx([2.0, 2.8, 1.75])  # the second as if the first had not left
+
+
+@for_each(("parallel", "turn_s"), [(1, 4.0), (4, 1.0)])
+@in_virtual_time
+async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_and_all_share_the_slots(
+    parallel: int, turn_s: float
+):
+    settings = settings_with(queue={"max_external_depth": 9}, gpu={"parallel": parallel})
+    async with House("a", "b", resident=("a",), settings=settings) as house:
+        house.submit("a", max_tokens=40)
+        await sleep_until(house.now + 0.01)
+        told = [house.submit("b", max_tokens=40).estimated_wait_s or 0.0 for _ in range(5)]
+        assert told[4] - told[0] == pytest.approx(turn_s, rel=0.1)
+
+
+@in_house("a", resident=("a",), settings=ONE_EACH)
+async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_come_back_and_changes_nothing(
+    house: House,
+):
+    house.internal("a", priority=Priority.CRITICAL)  # runs
+    await settle()
+    house.submit("a")
+    house.internal("a")
+    before = house.worker.get_status(), len(house.events.all)
+    for lane in Lane:
+        with pytest.raises(QueueFull, match=lane.value) as refused:
+            house.submit("a", lane=lane)
+        assert (refused.value.status, (refused.value.retry_after_s or 0) >= 1) == (503, True)
+    assert (house.worker.get_status(), len(house.events.all)) == before
+
+
+@in_virtual_time
+async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
+    house = House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2}))
+    accepted = [house.submit("a") for _ in range(2)]
+    urgent = house.internal("a")
+    assert [ticket.position for ticket in (*accepted, urgent)] == [0, 1, 0]
+    house.worker.cancel(urgent.sequence)
+    with pytest.raises(QueueFull):
+        house.submit("a")
+    async with house:
+        accepted.append(house.submit("a"))
+        assert [await body_of(ticket) != b"" for ticket in accepted] == [True] * 3
+
+
+@in_virtual_time
+async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_back_after_the_grace():
+    house = House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 7.0}))
+    async with house:
+        pass
+    for ask in (lambda: house.submit("a"), house.worker.doors.check):
+        with pytest.raises(ShuttingDown) as refused:
+            ask()
+        assert refused.value.retry_after_s == 7.0
+    with pytest.raises(ShuttingDown):
+        await house.worker.enqueue_internal("hello", "a")
+
+
+@in_house("a", resident=("a",))
+async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_any_more(
+    house: House,
+):
+    house.ollama.go_down()
+    await sleep_until(6.0)
+    ticket = house.submit(None)
+    house.ollama.come_up()
+    error = (await heard(ticket))[1]
+    assert isinstance(error, BadRequest)
+    assert "none is loaded any more" in error.message
+    with pytest.raises(BadRequest, match="none is loaded, and"):
+        house.submit(None)
+
+
+@in_house("a", resident=("a",))
+async def test_who_left_while_waiting_and_asks_the_same_again_has_the_old_place(house: House):
+    house.submit("a", service_s=400.0)
+    await sleep_until(1.0)
+    first = house.submit("a", digest=b"d")
+    await sleep_until(2.0)
+    others = [house.submit("a", caller="other", digest=b"d"), house.submit("a")]
+    await sleep_until(300.0)
+    house.worker.leave(first.sequence)
+    await sleep_until(359.0)
+    again = house.submit("a", digest=b"d")
+    house.worker.leave(again.sequence)
+    again, twin = house.submit("a", digest=b"d"), house.submit("a", digest=b"d")
+    assert (again.position, twin.position) == (0, 3)
+    assert again.estimated_wait_s is not None
+    await sleep_until(1000.0)
+    order = [event.sequence for event in house.events.of(ItemDispatched)]
+    assert order[1:] == [each.sequence for each in (again, *others, twin)]
+
+
+def placed_at(house: House, **asked: Any) -> float:
+    """When the request came whose place a new one gets."""
+    sequence = house.submit(**{"model": "a", "digest": b"d", **asked}).sequence
+    item = house.worker.get_item(sequence)
+    assert item is not None
+    house.worker.cancel(sequence)
+    return house.now - float(str(item["waited_s"]))
+
+
+@for_each(
+    ("asked", "after_s", "at"),
+    [
+        ({}, 60.0, 1.0),
+        ({}, 60.5, 160.5),
+        *(
+            (other, 1.0, 101.0)
+            for other in (
+                {"digest": b"e"},
+                {"caller": "x"},
+                {"model": "b"},
+                {"lane": Lane.INTERNAL},
+            )
+        ),
+        ({"priority": Priority.CRITICAL}, 1.0, 101.0),
+    ],
+)
+@in_house("a", "b", resident=("a",))
+async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
+    house: House, asked: dict[str, Any], after_s: float, at: float
+):
+    house.submit("a", service_s=400.0)
+    await sleep_until(1.0)
+    left = house.submit("a", digest=b"d")
+    await sleep_until(100.0)
+    house.worker.leave(left.sequence)
+    await sleep_until(100.0 + after_s)
+    assert placed_at(house, **asked) == at
+
+
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 4}))
+async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_of_a_caller_than_may_wait(
+    house: House,
+):
+    ran = house.submit("a", service_s=400.0, digest=b"ran")
+    await sleep_until(1.0)
+    cancelled = house.submit("a", digest=b"cancelled")
+    house.worker.cancel(cancelled.sequence)
+    for sequence in (ran.sequence, cancelled.sequence):
+        house.worker.leave(sequence)
+    house.submit("a", service_s=400.0)
+    for numbers in ((0, 1, 2), (3, 4, 5)):
+        left = [house.submit("a", digest=b"%d" % number).sequence for number in numbers]
+        await sleep_until(house.now + 0.5)
+        for sequence in left:
+            house.worker.leave(sequence)
+    await sleep_until(2.5)
+    others = {b"ran": 2.5, b"cancelled": 2.5, b"0": 2.5, b"1": 2.5}
+    for digest, at in (others | {b"2": 1.5, b"3": 1.5, b"5": 1.5}).items():
+        assert placed_at(house, digest=digest) == at, digest
+
+
+@in_house("a", resident=("a",))
+async def test_a_place_loses_the_time_that_its_caller_was_away_for_longer_than_it_had_waited(
+    house: House,
+):
+    house.submit("a", service_s=400.0)
+    await sleep_until(1.0)
+    for left in range(4):  # who asks and leaves at once, over and over, has waited for nothing
+        house.worker.leave(house.submit("a", digest=b"d").sequence)
+        await sleep_until(1.0 + 59.0 * (left + 1))
+    assert placed_at(house) == house.now
+    patient = house.submit("a", digest=b"p")
+    await sleep_until(house.now + 40.0)
+    house.worker.leave(patient.sequence)
+    await sleep_until(house.now + 50.0)
+    assert placed_at(house, digest=b"p") == house.now - 80.0
+
+
+def fill(house: House, caller: str) -> int:
+    """How many requests of a caller are taken until one is refused."""
+    for taken in range(100):
+        try:
+            house.submit("a", service_s=1.0, caller=caller)
+        except QueueFull:
+            return taken
+    raise AssertionError("nothing is refused")
+
+
+@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 8}))
+async def test_a_lone_caller_may_fill_the_queue_and_leaves_half_of_it_where_another_one_has_asked_of_late(
+    house: House,
+):
+    house.submit("a", service_s=1.0, caller="greedy")
+    await settle()
+    assert fill(house, "greedy") == 8
+    with pytest.raises(QueueFull, match="the queue is full: 8 external requests are waiting"):
+        house.submit("a", caller="modest")
+    await sleep_until(5.5)
+    assert house.worker.scheduler.state.waiting.external_of("greedy") == 3
+    assert fill(house, "greedy") == 1
+    with pytest.raises(
+        QueueFull,
+        match=r"4 requests of greedy are waiting, which is half of queue\.max_external_depth",
+    ):
+        house.submit("a", caller="greedy")
+    assert fill(house, "modest") == 4
+    await sleep_until(5.5 + 600.5)
+    assert fill(house, "greedy") == 9, "one of them runs at once"
+
+
+@in_house(
+    "a",
+    resident=("a",),
+    settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}),
+)
+async def test_a_queue_with_one_place_has_it_for_whoever_comes_first_and_the_internal_lane_has_no_shares(
+    house: House,
+):
+    house.submit("a", service_s=9.0)
+    await settle()
+    assert [fill(house, caller) for caller in ("one", "two")] == [1, 0]
+    for caller in ("one", "one", "one"):
+        house.submit("a", lane=Lane.INTERNAL, caller=caller)
+    with pytest.raises(QueueFull, match="3 internal requests"):
+        house.submit("a", lane=Lane.INTERNAL, caller="two")

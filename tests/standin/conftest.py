@@ -1,3 +1,0 @@
-from tests.standin.house import by_hand
-
-__all__ = ["by_hand"]
