@@ -13,7 +13,7 @@ from hearth.api.request import Receive, Responder, Scope, Send
 from hearth.api.server import HearthServer
 from hearth.bootstrap import run
 from hearth.config.settings import ServerSettings
-from hearth.engines.ollama.data_path import OllamaBackend
+from hearth.engines.ollama.data_path import DataPath
 from hearth.types import BackendCall
 
 CONNECT_TIMEOUT_S = 5.0
@@ -24,7 +24,7 @@ class Bare:
     """Passes every request on, and its answer back."""
 
     def __init__(self, upstream: str) -> None:
-        self._backend = OllamaBackend(upstream, connect_timeout_s=CONNECT_TIMEOUT_S)
+        self._backend = DataPath(upstream, connect_timeout_s=CONNECT_TIMEOUT_S)
 
     def end_streams(self) -> None:
         """There are none that would last for ever."""

@@ -22,6 +22,7 @@ from hearth.cloud.service import Cloud
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, MakeWatch, Reloader, Vet, attempt
 from hearth.config.settings import GatewayConfig
+from hearth.engines.port import Engine
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.backend_watch import LONG_LIST
@@ -31,7 +32,7 @@ from hearth.jobs.service import Jobs, TaskDoor
 from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics import live_metrics
 from hearth.observability.records import EventRecords
-from hearth.ports import GenerationBackend, InvocationHistory, ModelControl
+from hearth.ports import InvocationHistory
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.operator import OperatorCommands, Schedule
@@ -86,8 +87,7 @@ class Gateway:
         self,
         *,
         config: GatewayConfig,
-        backend: GenerationBackend,
-        control: ModelControl,
+        engine: Engine,
         identity: BackendIdentity,
         clock: Clock,
         events: EventFanout,
@@ -97,7 +97,7 @@ class Gateway:
         vet: Vet | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self.backend, self.clock, self.events, self.history = backend, clock, events, history
+        self.engine, self.clock, self.events, self.history = engine, clock, events, history
         self.on_stop = list(on_stop)
         self._identity, self._notes = identity, notes
         self._started_at: float | None = None
@@ -105,8 +105,7 @@ class Gateway:
         self.rate_limiter = RateLimiter(config.settings.rate_limits)
         self.worker = LLMQueueWorker(
             config=config,
-            backend=backend,
-            control=control,
+            engine=engine,
             clock=clock,
             events=events,
             extra_status=self.status_beside_queue,
@@ -199,7 +198,7 @@ class Gateway:
 
     def announce_start(self, url: str) -> None:
         """Say that callers can come now, at `url`."""
-        server = "the emulator" if self._identity.emulator else "Ollama"
+        server = "the emulator" if self._identity.emulator else self.engine.title
         missing = "" if self._watch.up else "(does not answer yet)"
         backend = " ".join(
             filter(None, (server, self._watch.version, "at", self._identity.url, missing))
@@ -322,7 +321,9 @@ class Gateway:
             return False, "not running"
         if not self._watch.up:
             odd = (
-                f" as Ollama does: {self._watch.problem.rstrip('.')}" if self._watch.problem else ""
+                f" as {self.engine.title} does: {self._watch.problem.rstrip('.')}"
+                if self._watch.problem
+                else ""
             )
             return False, f"the model server at {self._identity.url} does not answer{odd}"
         return not self.orders.draining, "draining" if self.orders.draining else ""
@@ -393,7 +394,7 @@ class Gateway:
     def warnings(self) -> list[str]:
         expected = (("home", self.config.settings.gpu.home_model), ("pinned", self.orders.pinned))
         missing = [
-            f"{what} model {name} is not installed: ollama pull {name}"
+            f"{what} model {name} is not installed: {self.engine.how_to_install(name)}"
             for what, name in expected
             if name and self._watch.name_of(name) is None
         ]
@@ -401,7 +402,7 @@ class Gateway:
 
     @property
     def models_elsewhere(self) -> frozenset[str]:
-        """What the model server lists and nobody is served: models of Ollama's own cloud, in
+        """What the model server lists and nobody is served: models that run elsewhere, in
         canonical form and lower case.
         """
         return frozenset(self._watch.elsewhere)

@@ -11,21 +11,16 @@ from typing import Protocol
 
 from hearth.events import Event
 from hearth.types import (
-    BackendCall,
     CloudCall,
     Counted,
     EndedCount,
     GpuReading,
-    Headers,
-    InstalledModel,
     Invocation,
     Lane,
-    LoadOptions,
     LoggedSwap,
     Outcome,
     Post,
     PostAnswer,
-    ResidentModel,
 )
 
 
@@ -33,50 +28,6 @@ class EventSink(Protocol):
     """Where facts go. Must not block, must not raise."""
 
     def emit(self, event: Event) -> None: ...
-
-
-class Exchange(Protocol):
-    """One answer from a backend, its head already read.
-
-    The body comes in the backend's own HTTP chunks, as bytes that were received. `close` ends the
-    connection at once, never blocks, may be called twice, and is called on every path.
-    """
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Headers:
-        """End-to-end headers only: hop-by-hop fields and Transfer-Encoding are gone."""
-
-    async def take(self) -> tuple[bytes, ...]:
-        """The chunks that have come, at least one; none at the end.
-
-        Raises:
-            BackendGone: the body ended short of its framing, after the chunks taken so far.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
-class GenerationBackend(Protocol):
-    """The data path: bytes in, bytes out, one call at a time on a connection."""
-
-    async def open(self, call: BackendCall) -> Exchange:
-        """Send the call and read the answer's head.
-
-        Cancelling it closes the connection. No redirects, no overall timeout, and no retries,
-        except that a kept connection which turns out to be dead before any byte of an answer is
-        replaced by a new one: the caller owns all of that.
-
-        Raises:
-            BackendUnreachable: no connection could be made.
-            BackendGone: the connection ended before a head was read.
-        """
-        ...
-
-    async def aclose(self) -> None: ...
 
 
 class CloudExchange(Protocol):
@@ -142,61 +93,6 @@ class SpendLedger(Protocol):
     ) -> tuple[tuple[str, str, Lane, float], ...]:
         """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside
         where the end is not known yet.
-        """
-
-
-class ModelControl(Protocol):
-    """The control path: what is installed, what is in memory, load, unload. But for `load` and
-    `probe`, calls end by themselves and are never cancelled midway.
-    """
-
-    async def version(self) -> str:
-        """Raises BackendUnreachable when nothing answers."""
-
-    async def installed(self) -> tuple[InstalledModel, ...]:
-        """The models on disk, as the backend lists them; the very same tuple for as long as it
-        lists the same.
-        """
-
-    async def capabilities(self, model: str) -> frozenset[str] | None:
-        """What a model on disk can do, in Ollama's words; None where the backend does not say.
-
-        Raises ModelNotFound.
-        """
-
-    async def resident(self) -> tuple[ResidentModel, ...]:
-        """What is in memory now.
-
-        Raises BackendTimeout where the backend is there and does not say, as Ollama while a model
-        hangs.
-        """
-
-    async def memory_mib(self) -> float | None:
-        """Main memory that the backend's processes hold, None where they cannot be seen from
-        here.
-        """
-
-    async def load(self, model: str, options: LoadOptions) -> None:
-        """Ask for `model` to be loaded and kept; returns when the backend says so, whenever that
-        is.
-
-        Cancelling it closes its connection, with which Ollama gives the load up.
-
-        Raises ModelNotFound, SwapFailed, BackendUnreachable.
-        """
-
-    async def unload(self, model: str) -> None:
-        """Ask for `model` to be dropped; it may still be listed for a while afterwards.
-
-        Raises ModelNotFound (deleted meanwhile, though it may still be in memory), SwapFailed,
-        BackendUnreachable.
-        """
-
-    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        """Have a loaded model make one token. False where nothing comes within the time; whatever
-        else is answered counts as an answer.
-
-        It ends with whoever awaits it: it would take a slot for nothing.
         """
 
 

@@ -31,6 +31,7 @@ from hearth.config.settings import (
     Settings,
 )
 from hearth.dialects.capabilities import Needs
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter
@@ -238,7 +239,7 @@ class FakeExchange(Taking):
 
 
 @dataclass
-class FakeBackend:
+class FakeEngine(OllamaTraits):
     """Answers the unqueued routes."""
 
     answer: FakeExchange | None = None
@@ -298,7 +299,7 @@ class FakeGateway:
             source=None,
         )
         self.worker = FakeWorker()
-        self.backend = FakeBackend()
+        self.engine = FakeEngine()
         self.clock = Clock()
         self.events = Recorder()
         self.records = EventRecords()

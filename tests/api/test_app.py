@@ -133,7 +133,7 @@ def test_the_table_has_every_address_and_method_of_the_program_and_no_other(app)
 
 
 async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_method(keyed):
-    keyed.backend.answer = FakeExchange(200, (), (b"{}",))
+    keyed.engine.answer = FakeExchange(200, (), (b"{}",))
     for key, (path, (who, methods)) in itertools.product(
         (None, LOW_KEY, ADMIN_KEY), ADDRESSES.items()
     ):
@@ -156,7 +156,7 @@ async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_met
                     method,
                     path,
                 )
-        assert key or not (keyed.worker.submitted or keyed.backend.calls), path
+        assert key or not (keyed.worker.submitted or keyed.engine.calls), path
     assert [(await keyed.ask("GET", path)).status for path in STREAMS] == [401, 401]
 
 
@@ -180,7 +180,7 @@ async def test_an_unknown_odd_or_escaped_address_is_401_without_a_key_and_404_wi
         "OPTIONS", "/api/chat", origin="http://localhost:8411", access_control_request_method="POST"
     )
     assert not any(name.startswith("access-control") for name in preflight.headers)
-    assert keyed.worker.submitted == keyed.backend.calls == []
+    assert keyed.worker.submitted == keyed.engine.calls == []
 
 
 @for_each(
@@ -207,7 +207,7 @@ async def test_a_slash_too_many_is_redirected_as_in_ollama_for_whoever_may_use_t
     if location != "/healthz":
         assert (await keyed.ask(method, target, CHAT, **JSON)).status == 401
     assert (await keyed.ask("PATCH", target, CHAT, key=LOW_KEY, **JSON)).status == 404
-    assert keyed.worker.submitted == keyed.backend.calls == []
+    assert keyed.worker.submitted == keyed.engine.calls == []
 
 
 async def test_a_redirect_leads_to_no_other_host_and_opens_nothing(keyed):
@@ -224,9 +224,9 @@ async def test_a_redirect_leads_to_no_other_host_and_opens_nothing(keyed):
 
 
 async def test_every_address_is_there_below_the_path_of_a_proxy_too_and_links_lead_below_it(keyed):
-    keyed.backend.answer = FakeExchange(200, (), (b"{}",))
+    keyed.engine.answer = FakeExchange(200, (), (b"{}",))
     below = FakeGateway(keys=KEYS, server=ServerSettings(base_path="/home/hearth"))
-    below.backend.answer = keyed.backend.answer
+    below.engine.answer = keyed.engine.answer
     for path, (_, methods) in ADDRESSES.items():
         for method, key in itertools.product(methods, (None, ADMIN_KEY)):
             plain = await keyed.ask(method, path, CHAT, key=key, **JSON)
@@ -236,9 +236,7 @@ async def test_every_address_is_there_below_the_path_of_a_proxy_too_and_links_le
                     plain.status,
                     plain.headers.get("content-type"),
                 ), prefix + path
-    assert {call.path for call in below.backend.calls} == {
-        call.path for call in keyed.backend.calls
-    }
+    assert {call.path for call in below.engine.calls} == {call.path for call in keyed.engine.calls}
     got = await below.ask("GET", "/home/hearth", key=ADMIN_KEY)
     assert got.status == 200
     inner = ("/home/hearth/api/tags/", "//api/tags", "/home/hearth//api/tags", "/api/tags/")
@@ -305,7 +303,7 @@ async def test_managing_models_needs_an_admin_key_even_on_loopback_and_the_answe
         assert got.status == 403
         assert "hearth admin key new" in got.error
         assert f"OLLAMA_HOST={gateway.config.settings.ollama.url}" in got.error
-    assert gateway.backend.calls == []
+    assert gateway.engine.calls == []
 
 
 async def test_without_keys_only_this_machine_comes_in_and_a_length_beside_a_transfer_coding_is_a_bad_request(
@@ -384,6 +382,6 @@ async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_te
     assert all(
         "RuntimeError at" in fault.detail and "secret" not in fault.detail for fault in faults
     )
-    gateway.backend.answer = FakeExchange(200, (), (b"a", RuntimeError("secret")))
+    gateway.engine.answer = FakeExchange(200, (), (b"a", RuntimeError("secret")))
     got = await gateway.ask("GET", "/api/tags")  # after the head, the answer stays unfinished
     assert (got.status, got.body, got.complete) == (200, b"a", False)

@@ -422,7 +422,7 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
         *(("GET", path) for path in paths),
     ):
         gateway = FakeGateway()
-        gateway.backend.answer = FakeExchange(200, PLAIN, (b"Ollama is", b" running"))
+        gateway.engine.answer = FakeExchange(200, PLAIN, (b"Ollama is", b" running"))
         got = await gateway.ask(
             method, path, accept="application/json", user_agent="x", cookie="a=b"
         )
@@ -434,10 +434,10 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
         assert [(name.encode(), value.encode()) for name, value in got.headers.items()][:3] == [
             *PLAIN
         ]
-        (call,) = gateway.backend.calls
+        (call,) = gateway.engine.calls
         assert (call.method, call.path, call.body) == (method, path, b"")
         assert dict(call.headers) == {b"accept": b"application/json", b"user-agent": b"x"}
-        assert gateway.backend.answer.closed.is_set()
+        assert gateway.engine.answer.closed.is_set()
 
 
 @for_each(
@@ -459,7 +459,7 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
 async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
     gateway, said = FakeGateway(), json.dumps(listed).encode()
     gateway.models_elsewhere = frozenset({"a:cloud"})
-    gateway.backend.answer = FakeExchange(
+    gateway.engine.answer = FakeExchange(
         200, ((b"content-length", b"%d" % len(said)),), (said[:20], said[20:])
     )
     got = await gateway.ask("GET", path)
@@ -485,12 +485,12 @@ async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
 )
 async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(method, path, media):
     gateway = FakeGateway(keys=KEYS)
-    gateway.backend.answer = FakeExchange(404, (), (b'{"error":"model \'x:latest\' not found"}',))
+    gateway.engine.answer = FakeExchange(404, (), (b'{"error":"model \'x:latest\' not found"}',))
     got = await gateway.ask(
         method, path, b"\x00\xff", key=ADMIN_KEY, content_type=f"application/{media}"
     )
     assert (got.status, got.error) == (404, "model 'x:latest' not found")
-    (call,) = gateway.backend.calls
+    (call,) = gateway.engine.calls
     assert (call.method, call.path, call.headers) == (
         method,
         path,
@@ -501,7 +501,7 @@ async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(metho
 
 @for_each("status", [502, 503, 504])
 async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_json(gateway, status):
-    gateway.backend.answer = FakeExchange(
+    gateway.engine.answer = FakeExchange(
         status, ((b"content-type", b"text/html"),), (b"<html>Bad Gateway</html>",)
     )
     for path in ("/api/tags", "/v1/models"):
@@ -510,7 +510,7 @@ async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_jso
             status,
             f"A proxy before the model server answered {status} in its place.",
         )
-    assert gateway.backend.answer.closed.is_set()
+    assert gateway.engine.answer.closed.is_set()
 
 
 async def test_a_backend_that_is_down_is_503_and_an_answer_that_breaks_off_stays_unfinished(
@@ -523,9 +523,9 @@ async def test_a_backend_that_is_down_is_503_and_an_answer_that_breaks_off_stays
             "5",
             True,
         )
-    gateway.backend.answer = FakeExchange(200, (), (b"half", BackendGone()))
+    gateway.engine.answer = FakeExchange(200, (), (b"half", BackendGone()))
     got = await gateway.ask("GET", "/api/tags")
-    assert (got.chunks, got.complete, gateway.backend.answer.closed.is_set()) == (
+    assert (got.chunks, got.complete, gateway.engine.answer.closed.is_set()) == (
         (b"half",),
         False,
         True,

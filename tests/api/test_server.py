@@ -62,7 +62,7 @@ async def test_what_is_not_proper_http_or_too_much_is_a_400_in_json_and_the_end_
     ):
         answer = await answer_to(url, head + b"\r\n\r\n")
         assert (answer[:13], b'{"error": "' in answer) == (b"HTTP/1.1 400 ", True), head[:80]
-    assert gateway.backend.calls == []
+    assert gateway.engine.calls == []
     head = (
         CHAT.partition(b"Content-Type")[0]
         + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -242,12 +242,12 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue_and_one_withou
     caller.leave()
     await answer_to(url, CHAT.replace(b"\r\n\r\n", LAST_ONE, 1))
     assert (len(gateway.worker.submitted), gateway.events.all) == (1, [])
-    gateway.backend.answer = FakeExchange(200, (), (b"begin", None))
+    gateway.engine.answer = FakeExchange(200, (), (b"begin", None))
     caller = await Caller.to(url)
     await caller.send(b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await caller.reader.readuntil(b"begin")
     caller.leave()
-    await asyncio.wait_for(gateway.backend.answer.closed.wait(), WITHIN_S)
+    await asyncio.wait_for(gateway.engine.answer.closed.wait(), WITHIN_S)
 
 
 # Starting and stopping.

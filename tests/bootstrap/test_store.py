@@ -216,8 +216,7 @@ class Wired:
             )
             gateway = Gateway(
                 config=self._config,
-                backend=ollama,
-                control=ollama,
+                engine=ollama,
                 identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
                 clock=self.clock,
                 events=events,

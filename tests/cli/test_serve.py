@@ -22,7 +22,7 @@ from typing import Any, cast
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.bootstrap.probing import CONTROL_TIMEOUT_S, claim_ollama
+from hearth.bootstrap.probing import claim_ollama
 from hearth.cli.serve import StartBanner
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
@@ -30,6 +30,7 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
+from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S
 from hearth.errors import ConfigError, StorageUnavailable
 from hearth.events import EmulatorStarted, GatewayStarted, GatewayStopped, ModeChanged
 from hearth.gateway import Gateway

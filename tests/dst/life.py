@@ -47,8 +47,7 @@ class Life:
         self.closed = 0
         self.gateway = gateway = Gateway(
             config=GatewayConfig(settings=settings),
-            backend=ollama,
-            control=ollama,
+            engine=ollama,
             identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
             clock=clock,
             events=EventFanout((self.watch, tables.invocations)),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
 
-from hearth.engines.ollama.data_path import OllamaBackend
+from hearth.engines.ollama.data_path import DataPath
+from hearth.engines.port import Exchange
 from hearth.errors import BackendError
-from hearth.ports import Exchange
 from tests.support.ollama_wire import Answer
 from tests.support.patience import WITHIN_S
 from tests.support.taking import chunks_of
@@ -116,9 +116,9 @@ class Peer:
                 pass
 
 
-def backend_at(url: str, **limits: int) -> aclosing[OllamaBackend]:
+def backend_at(url: str, **limits: int) -> aclosing[DataPath]:
     """The adapter, closed at the end of the block."""
-    return aclosing(OllamaBackend(url, connect_timeout_s=30.0, **limits))
+    return aclosing(DataPath(url, connect_timeout_s=30.0, **limits))
 
 
 Serve = Callable[[Peer], Awaitable[None]]

@@ -15,10 +15,9 @@ from functools import partial
 
 import pytest
 
-from hearth.engines.ollama.control import OllamaControl
-from hearth.engines.ollama.data_path import OllamaBackend
+from hearth.engines.ollama.engine import Ollama
+from hearth.engines.port import Engine, Exchange
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
-from hearth.ports import Exchange, GenerationBackend, ModelControl
 from hearth.types import BackendCall, LoadOptions
 from tests.engines.stub_server import (
     LAST_CHUNK,
@@ -43,13 +42,12 @@ UNPINNED = LoadOptions()
 
 @dataclass
 class Bench:
-    """Both ports, and the world that they reach; `server` stands between, except before the fake
+    """An engine, and the world that it reaches; `server` stands between, except before the fake
     itself.
     """
 
     world: FakeOllama
-    backend: GenerationBackend
-    control: ModelControl
+    engine: Engine
     server: StubServer | None = None
 
     def kill(self) -> None:
@@ -64,7 +62,7 @@ class Bench:
         await (asyncio.sleep(0) if self.server is None else self.server.peers.get())
 
     async def resident(self) -> list[str]:
-        return [model.name for model in await self.control.resident()]
+        return [model.name for model in await self.engine.resident()]
 
 
 @pytest.fixture(params=["fake", "ollama"])
@@ -83,14 +81,13 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
         ),
     )
     if request.param == "fake":
-        yield Bench(world, world, world)
+        yield Bench(world, world)
     else:
         async with (
             StubServer(partial(serve, world)) as server,
-            aclosing(OllamaBackend(server.url, connect_timeout_s=30.0)) as backend,
-            aclosing(OllamaControl(server.url, timeout_s=30.0)) as control,
+            aclosing(Ollama(server.url, connect_timeout_s=30.0, control_timeout_s=30.0)) as engine,
         ):
-            yield Bench(world, backend, control, server)
+            yield Bench(world, engine, server)
     world.check()
 
 
@@ -161,9 +158,9 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
 async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_asked_for(
     bench: Bench,
 ) -> None:
-    listed = {model.name: model.capabilities for model in await bench.control.installed()}
+    listed = {model.name: model.capabilities for model in await bench.engine.installed()}
     assert listed == {"a": None, "emb": frozenset({"embedding"})}
-    assert [await bench.control.capabilities(name) for name in listed] == [
+    assert [await bench.engine.capabilities(name) for name in listed] == [
         None,
         frozenset({"embedding"}),
     ]
@@ -172,27 +169,27 @@ async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_as
 async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_context_and_dropped(
     bench: Bench,
 ) -> None:
-    assert await bench.control.version() == wire.VERSION
-    assert [(model.name, model.digest) for model in await bench.control.installed()] == [
+    assert await bench.engine.version() == wire.VERSION
+    assert [(model.name, model.digest) for model in await bench.engine.installed()] == [
         ("a", "digest-0-of-a"),
         ("emb", "digest-0-of-emb"),
     ]
-    await bench.control.unload("a")  # what is not loaded, too
+    await bench.engine.unload("a")  # what is not loaded, too
     for pinned, context in ((8192, 8192), (None, 4096)):
-        assert await bench.control.resident() == ()
-        await bench.control.load("a", LoadOptions(num_ctx=pinned))
-        [model] = await bench.control.resident()
+        assert await bench.engine.resident() == ()
+        await bench.engine.load("a", LoadOptions(num_ctx=pinned))
+        [model] = await bench.engine.resident()
         assert (model.name, model.size_mib, model.vram_mib, model.context_tokens) == (
             "a",
             3072.0,
             2048.0,
             context,
         )
-        await bench.control.unload("a")
+        await bench.engine.unload("a")
         await bench.world.settled()
-    await bench.control.load("emb", UNPINNED)
+    await bench.engine.load("emb", UNPINNED)
     assert await bench.resident() == ["emb"]
-    await bench.control.unload("emb")
+    await bench.engine.unload("emb")
     await bench.world.settled()
     assert await bench.resident() == []
 
@@ -200,45 +197,45 @@ async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_contex
 async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves_its_pin_alone(
     bench: Bench,
 ) -> None:
-    await bench.control.load("a", UNPINNED)
-    assert await bench.control.probe("a", LoadOptions(num_ctx=2048), LONG_S)
+    await bench.engine.load("a", UNPINNED)
+    assert await bench.engine.probe("a", LoadOptions(num_ctx=2048), LONG_S)
     bench.world.wedge("a")
-    assert not await bench.control.probe("a", UNPINNED, SILENT_S)
+    assert not await bench.engine.probe("a", UNPINNED, SILENT_S)
     assert [probe.options.num_ctx for probe in bench.world.probes] == [2048, None]
 
 
 async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(
     bench: Bench,
 ) -> None:
-    await bench.control.load("a", UNPINNED)
+    await bench.engine.load("a", UNPINNED)
     bench.world.delete("a")
     with pytest.raises(ModelNotFound, match="'a' not found"):
-        await bench.control.unload("a")
+        await bench.engine.unload("a")
     assert await bench.resident() == ["a"]
-    assert [model.name for model in await bench.control.installed()] == ["emb"]
+    assert [model.name for model in await bench.engine.installed()] == ["emb"]
 
 
 async def test_a_list_that_has_not_changed_is_the_same_one(bench: Bench) -> None:
-    first = await bench.control.installed()
-    assert await bench.control.installed() is first
+    first = await bench.engine.installed()
+    assert await bench.engine.installed() is first
     bench.world.install("new")
-    assert [model.name for model in await bench.control.installed()] == ["a", "emb", "new"]
+    assert [model.name for model in await bench.engine.installed()] == ["a", "emb", "new"]
     bench.world.delete("new")
-    assert await bench.control.installed() == first
+    assert await bench.engine.installed() == first
 
 
 async def test_every_load_that_fails_has_its_own_error(bench: Bench) -> None:
     bench.world.next_loads(LoadFault.FAIL)
     with pytest.raises(SwapFailed, match="signal: killed"):
-        await bench.control.load("a", UNPINNED)
+        await bench.engine.load("a", UNPINNED)
     with pytest.raises(ModelNotFound, match="missing"):
-        await bench.control.load("missing", UNPINNED)
+        await bench.engine.load("missing", UNPINNED)
     assert await bench.resident() == []
 
 
 async def test_a_load_ends_with_whoever_awaits_it(bench: Bench) -> None:
     bench.world.next_loads(LoadFault.NEVER)
-    loading = asyncio.create_task(bench.control.load("a", UNPINNED))
+    loading = asyncio.create_task(bench.engine.load("a", UNPINNED))
     await bench.arrived()
     await until(lambda: bench.world.gpu.place("a") is Place.LOADING)
     loading.cancel()
@@ -251,11 +248,11 @@ async def test_a_load_ends_with_whoever_awaits_it(bench: Bench) -> None:
 
 async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) -> None:
     bench.kill()
-    load, unload = partial(bench.control.load, "a", UNPINNED), partial(bench.control.unload, "a")
+    load, unload = partial(bench.engine.load, "a", UNPINNED), partial(bench.engine.unload, "a")
     for attempt in (
-        bench.control.version,
-        bench.control.installed,
-        bench.control.resident,
+        bench.engine.version,
+        bench.engine.installed,
+        bench.engine.resident,
         load,
         unload,
         partial(generate, bench),
@@ -274,7 +271,7 @@ async def generate(bench: Bench, fault: CallFault | None = None, model: str = "a
         {"model": model, "fake": {"service_s": 0.0, "first_byte_s": 0.0, "chunks": 3}}
     ).encode()
     headers = ((b"content-type", b"application/json"),)
-    return await bench.backend.open(
+    return await bench.engine.open(
         BackendCall(method="POST", path="/api/generate", headers=headers, body=body)
     )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.engines.ollama.data_path import OllamaBackend
+from hearth.engines.ollama.data_path import DataPath
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -65,7 +65,7 @@ def call(
     return BackendCall(method=method, path=path, headers=headers, body=body)
 
 
-async def ask(backend: OllamaBackend, asked: BackendCall | None = None) -> list[bytes]:
+async def ask(backend: DataPath, asked: BackendCall | None = None) -> list[bytes]:
     exchange = await backend.open(asked or call())
     body = await read(exchange)
     exchange.close()
@@ -390,7 +390,7 @@ async def test_what_is_no_plain_path_or_header_is_refused_and_not_sent(path: str
 @for_each("url", ["", "127.0.0.1:11434", "ftp://127.0.0.1", "http://", "http://[::1"])
 def test_a_url_that_is_no_http_url_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError):
-        OllamaBackend(url, connect_timeout_s=1.0)
+        DataPath(url, connect_timeout_s=1.0)
 
 
 async def test_nobody_listening_is_unreachable_and_no_password_shows() -> None:
@@ -412,7 +412,7 @@ async def test_a_connection_that_is_never_accepted_ends_after_the_connect_timeou
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
         async with aclosing(
-            OllamaBackend(f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.1)
+            DataPath(f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout_s=0.1)
         ) as backend:
             with pytest.raises(BackendUnreachable):
                 await backend.open(call())
@@ -595,7 +595,7 @@ async def test_a_call_whose_answer_has_begun_is_not_repeated_nor_one_on_a_new_co
 async def test_an_idle_connection_is_closed_after_a_while_or_with_the_backend() -> None:
     async with StubServer(saying(WHOLE), keeps=True) as server:
         async with aclosing(
-            OllamaBackend(server.url, connect_timeout_s=30.0, kept_for_s=0.01)
+            DataPath(server.url, connect_timeout_s=30.0, kept_for_s=0.01)
         ) as backend:
             await ask(backend)
             await server.all_left()
@@ -603,7 +603,7 @@ async def test_an_idle_connection_is_closed_after_a_while_or_with_the_backend() 
         await server.all_left()
 
 
-async def several(backend: OllamaBackend, count: int) -> None:
+async def several(backend: DataPath, count: int) -> None:
     """So many calls at the same time, each answered."""
     assert await asyncio.gather(*(ask(backend) for _ in range(count))) == [[b"hi"]] * count
 
@@ -655,11 +655,11 @@ async def test_informational_answers_before_the_answer_are_passed_over() -> None
 CERTIFICATE = Path(__file__).parents[1] / "faults" / "self_signed.pem"
 ASKING = """
 import asyncio, sys
-from hearth.engines.ollama.data_path import OllamaBackend
+from hearth.engines.ollama.data_path import DataPath
 from hearth.types import BackendCall
 
 async def ask():
-    backend = OllamaBackend(sys.argv[1], connect_timeout_s=30.0)
+    backend = DataPath(sys.argv[1], connect_timeout_s=30.0)
     exchange = await backend.open(BackendCall(method="GET", path="/api/version"))
     print(exchange.status, *await exchange.take())
     await backend.aclose()

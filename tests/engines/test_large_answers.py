@@ -10,8 +10,8 @@ from contextlib import aclosing
 
 import pytest
 
-from hearth.engines.ollama.control import OllamaControl
-from hearth.engines.ollama.data_path import OllamaBackend
+from hearth.engines.ollama.control import Control
+from hearth.engines.ollama.data_path import DataPath
 from hearth.types import BackendCall
 from tests.engines.stub_server import (
     LAST_CHUNK,
@@ -28,7 +28,7 @@ SMALL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 SIZES = (300_000, 1_000_000, 10_000_000)
 LARGE_PATH = "/large"
 
-Reading = Callable[[OllamaBackend], Awaitable[int]]
+Reading = Callable[[DataPath], Awaitable[int]]
 
 
 def whole(size: int) -> bytes:
@@ -52,14 +52,14 @@ def serving(large: bytes) -> Callable[[Peer], Awaitable[None]]:
     return serve
 
 
-async def read_at_once(backend: OllamaBackend) -> int:
+async def read_at_once(backend: DataPath) -> int:
     exchange = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}"))
     size = sum(map(len, await read(exchange)))
     exchange.close()
     return size
 
 
-async def read_late(backend: OllamaBackend) -> int:
+async def read_late(backend: DataPath) -> int:
     """Nobody reads until the server cannot send any more."""
     exchange = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}"))
     for _ in range(2000):
@@ -69,7 +69,7 @@ async def read_late(backend: OllamaBackend) -> int:
     return size
 
 
-async def read_now_and_then(backend: OllamaBackend) -> int:
+async def read_now_and_then(backend: DataPath) -> int:
     exchange, size = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}")), 0
     while chunks := await exchange.take():
         size += sum(map(len, chunks))
@@ -79,7 +79,7 @@ async def read_now_and_then(backend: OllamaBackend) -> int:
     return size
 
 
-async def small(backend: OllamaBackend) -> list[bytes]:
+async def small(backend: DataPath) -> list[bytes]:
     return await read(await backend.open(BackendCall(method="GET", path="/small")))
 
 
@@ -129,7 +129,7 @@ async def test_the_control_path_answers_at_once_after_a_long_list_of_models(size
 
     async with (
         StubServer(serve, keeps=True) as server,
-        aclosing(OllamaControl(server.url, timeout_s=WITHIN_S)) as control,
+        aclosing(Control(server.url, timeout_s=WITHIN_S)) as control,
     ):
         for _ in range(3):
             assert len(await control.installed()) == count

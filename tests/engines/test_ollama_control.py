@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from hearth.engines.ollama.control import OllamaControl
+from hearth.engines.ollama.control import Control
 from hearth.errors import (
     BackendGone,
     BackendProtocolError,
@@ -27,7 +27,7 @@ from tests.dialects.captured import captured
 from tests.engines.stub_server import Peer, Serve, StubServer, saying
 from tests.support.cases import for_each
 
-Asked = Callable[[OllamaControl], Awaitable[object]]
+Asked = Callable[[Control], Awaitable[object]]
 SILENT_S = 0.2
 """How long an answer that never comes is waited for."""
 LONG_S = 30.0
@@ -40,20 +40,20 @@ def json_answer(body: bytes, status: int = 200) -> bytes:
     )
 
 
-def load(control: OllamaControl) -> Awaitable[object]:
+def load(control: Control) -> Awaitable[object]:
     return control.load("a", LoadOptions())
 
 
-def unload(control: OllamaControl) -> Awaitable[object]:
+def unload(control: Control) -> Awaitable[object]:
     return control.unload("a")
 
 
-READS: tuple[Asked, ...] = (OllamaControl.version, OllamaControl.installed, OllamaControl.resident)
+READS: tuple[Asked, ...] = (Control.version, Control.installed, Control.resident)
 
 
 async def ask(serve: Serve, asked: Asked, timeout_s: float = LONG_S) -> object:
     async with StubServer(serve) as server:
-        control = OllamaControl(server.url, timeout_s=timeout_s)
+        control = Control(server.url, timeout_s=timeout_s)
         try:
             return await asked(control)
         finally:
@@ -73,7 +73,7 @@ async def bodies_sent(asked: Asked, *answers: bytes) -> list[tuple[str, object]]
         await peer.send(pending.pop(0))
 
     async with StubServer(serve) as server:
-        control = OllamaControl(server.url, timeout_s=LONG_S)
+        control = Control(server.url, timeout_s=LONG_S)
         await asked(control)
         await control.aclose()
         seen = [server.peers.get_nowait() for _ in range(server.connections)]
@@ -104,7 +104,7 @@ async def test_what_is_no_ollama_answer_is_a_protocol_error_and_none_is_late(ask
         ), body
     assert isinstance(await failure(MOVED, asked), BackendProtocolError)
     assert type(await failure(HUNG_UP, asked)) is BackendGone
-    late = BackendUnreachable if asked is OllamaControl.version else BackendTimeout
+    late = BackendUnreachable if asked is Control.version else BackendTimeout
     assert type(await failure(SILENT, asked, SILENT_S)) is late
 
 
@@ -124,9 +124,7 @@ ODD: list[tuple[bytes, int, str]] = [
 ]
 
 
-@for_each(
-    ("asked", "path"), [(OllamaControl.installed, "/api/tags"), (OllamaControl.resident, "/api/ps")]
-)
+@for_each(("asked", "path"), [(Control.installed, "/api/tags"), (Control.resident, "/api/ps")])
 async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expected(
     asked: Asked, path: str
 ) -> None:
@@ -142,10 +140,7 @@ async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expec
 @for_each("field", ["size", "size_vram", "context_length"])
 async def test_a_size_that_is_no_number_is_named(field: str) -> None:
     said = json_answer(b'{"models":[{"name":"a","%b":"12"}]}' % field.encode())
-    assert (
-        f"`{field}` that is no number"
-        in (await failure(saying(said), OllamaControl.resident)).message
-    )
+    assert f"`{field}` that is no number" in (await failure(saying(said), Control.resident)).message
 
 
 @for_each("asked", [load, unload])
@@ -192,7 +187,7 @@ async def test_an_unload_without_an_answer_has_failed() -> None:
     assert type(await failure(SILENT, unload, SILENT_S)) is SwapFailed
 
 
-def pinned(control: OllamaControl) -> Awaitable[object]:
+def pinned(control: Control) -> Awaitable[object]:
     return control.load("a", LoadOptions(num_ctx=8192))
 
 
@@ -219,10 +214,10 @@ LISTED = (
     b'"remote_host":"https://ollama.com:443","digest":"two","size":384}]}'
 )
 READ: tuple[tuple[Asked, bytes, object], ...] = (
-    (OllamaControl.version, captured("version").body, "0.0.0"),
-    (OllamaControl.resident, captured("ps_empty").body, ()),
+    (Control.version, captured("version").body, "0.0.0"),
+    (Control.resident, captured("ps_empty").body, ()),
     (
-        OllamaControl.resident,
+        Control.resident,
         captured("ps_loaded").body,
         (
             ResidentModel(
@@ -231,12 +226,12 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
         ),
     ),
     (
-        OllamaControl.resident,
+        Control.resident,
         b'{"models":[{"name":"a","unheard_of":1}]}',
         (ResidentModel(name="a", size_mib=0.0, vram_mib=0.0, context_tokens=None),),
     ),
     (
-        OllamaControl.resident,
+        Control.resident,
         b'{"models":[{"model":"n","details":{"family":"nomic-bert"}},{"model":"my-embed"}]}',
         tuple(
             ResidentModel(name=name, size_mib=0.0, vram_mib=0.0, context_tokens=None, embeds=True)
@@ -244,7 +239,7 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
         ),
     ),
     (
-        OllamaControl.installed,
+        Control.installed,
         LISTED,
         (
             InstalledModel(name="a:latest", digest="one"),
@@ -269,7 +264,7 @@ async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() 
         await peer.send(json_answer(b'{"error":"oops"}', 500))
 
     async with StubServer(serve) as server:
-        control = OllamaControl(server.url, timeout_s=LONG_S)
+        control = Control(server.url, timeout_s=LONG_S)
         leaving = asyncio.ensure_future(unload(control))
         await server.peers.get()
         leaving.cancel()
@@ -291,11 +286,11 @@ class Watch:
             print("imported in", threading.current_thread() is threading.main_thread())
 
 sys.meta_path.insert(0, Watch())
-from hearth.engines.ollama.control import OllamaControl
+from hearth.engines.ollama.control import Control
 from hearth.types import LoadOptions
 
 async def main():
-    control = OllamaControl(sys.argv[1], timeout_s=30.0)
+    control = Control(sys.argv[1], timeout_s=30.0)
     print(await control.version())
     await control.load("a", LoadOptions())
     await control.aclose()
@@ -320,7 +315,7 @@ async def test_the_library_is_imported_with_the_first_load_and_not_by_the_loop_o
 
 async def test_closing_ends_calls_that_still_run_and_tells_their_callers() -> None:
     async with StubServer(saying(waits=True)) as server:
-        control = OllamaControl(server.url, timeout_s=LONG_S)
+        control = Control(server.url, timeout_s=LONG_S)
         leaving = asyncio.ensure_future(unload(control))
         await server.peers.get()
         await control.aclose()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.engines.ollama.control import PROCESSES, OllamaControl
+from hearth.engines.ollama.control import PROCESSES, Control
 from hearth.engines.process_memory import resident_mib
 from hearth.types import MIB
 
@@ -53,5 +53,5 @@ def test_where_no_process_of_it_is_seen_its_memory_is_not_known(
 
 
 async def test_nothing_is_read_for_a_model_server_on_another_machine():
-    control = OllamaControl("http://192.0.2.7:11434", timeout_s=1.0)
+    control = Control("http://192.0.2.7:11434", timeout_s=1.0)
     assert await control.memory_mib() is None

@@ -20,7 +20,7 @@ import pytest
 from hearth.api.app import HearthApp
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.dialects.gojson import encode
-from hearth.emulator.engine import Engine
+from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import pieces_of
 from hearth.events import ItemBrokenOff, ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed
@@ -95,12 +95,13 @@ class Home:
 async def open_home(settings: Settings, *, thinks: bool = False) -> AsyncIterator[Home]:
     clock, events = LoopClock(), Recorder()
     model = profile(MODEL, "thinking") if thinks else profile(MODEL)
-    engine = Engine([model, profile(OTHER)], clock=clock, seed=1, marked=False, max_loaded=1)
+    engine = EmulatedServer(
+        [model, profile(OTHER)], clock=clock, seed=1, marked=False, max_loaded=1
+    )
     async with EmulatedOllama(engine) as ollama:
         gateway = Gateway(
             config=GatewayConfig(settings=settings),
-            backend=ollama,
-            control=ollama,
+            engine=ollama,
             identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
             clock=clock,
             events=EventFanout((events,)),

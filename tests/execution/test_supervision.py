@@ -10,8 +10,10 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import cast
 
 from hearth.config.settings import GatewayConfig
+from hearth.engines.port import Engine, Exchange
 from hearth.errors import BackendUnreachable
 from hearth.events import InternalFault
 from hearth.execution.backend_watch import BackendWatch
@@ -19,7 +21,6 @@ from hearth.execution.executor import Executor
 from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, Reply, Submission
 from hearth.execution.runtime import RESTART_AFTER_S, Runtime, Supervisor
-from hearth.ports import Exchange
 from hearth.queue.worker import Mailbox
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import (
@@ -258,9 +259,8 @@ async def test_an_attempt_that_is_stopped_before_its_first_step_or_within_its_ow
         tracker=tracker,
         post=post,
     )
-    executor = Executor(
-        runtime, AtOnce(there=there, turns=turns), BackendWatch(runtime, FakeOllama())
-    )
+    engine = cast("Engine", AtOnce(there=there, turns=turns))
+    executor = Executor(runtime, engine, BackendWatch(runtime, FakeOllama()))
     new = new_item("a", stream=True)
     work = ActiveRequest(
         new=new,

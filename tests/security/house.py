@@ -105,7 +105,7 @@ async def open_door(
     `backend.calls`.
     """
     gateway = FakeGateway(keys=keys, server=server)
-    gateway.backend.answer = FakeExchange(200, (), (b"{}",))
+    gateway.engine.answer = FakeExchange(200, (), (b"{}",))
     served = HearthServer(
         gateway.app(), lambda: gateway.config.settings.server, deadlines=deadlines
     )

@@ -109,7 +109,7 @@ async def test_a_body_beyond_the_limit_is_413_and_reaches_no_queue():
                 )
             assert (await tell(url, too_much, head_only=True)).status == 413, path
         assert not gateway.worker.submitted
-        assert not gateway.backend.calls
+        assert not gateway.engine.calls
 
 
 JSON_PATHS = [

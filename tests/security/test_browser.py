@@ -103,6 +103,6 @@ async def test_a_page_on_another_port_makes_the_gateway_do_nothing_and_reads_not
         # the attack was real: it came as far as the door
         assert set(PATHS) - {"/"} <= tried, json.dumps(sorted(tried))
         assert gateway.worker.submitted == []
-        assert gateway.backend.calls == []
+        assert gateway.engine.calls == []
         assert not gateway.orders.paused
         assert read == []

@@ -52,7 +52,7 @@ async def ask(gateway: FakeGateway, method: str, path: str, **headers: str) -> G
     """What a gateway whose model server always answers says; every caller has a minute's wrong keys
     of its own.
     """
-    gateway.backend.answer = FakeExchange(200, (), (b"{}",))
+    gateway.engine.answer = FakeExchange(200, (), (b"{}",))
     gateway.clock.now += WINDOW_S
     body = CHAT if method == "POST" else b""
     return await gateway.ask(
@@ -89,7 +89,7 @@ async def test_no_address_answers_under_another_name_or_lets_a_foreign_page_chan
                 sec_fetch_site="same-origin",
             )
             assert got.status == 415, path
-    assert not gateway.worker.submitted + gateway.backend.calls
+    assert not gateway.worker.submitted + gateway.engine.calls
     for path in (path for path in PATHS if path not in STREAMS):
         assert not shared(
             await ask(gateway, "GET", path, key=ADMIN_KEY, origin="http://evil.test")
@@ -113,7 +113,7 @@ async def test_a_link_on_a_foreign_page_leads_to_hearths_own_pages_and_asks_the_
             200
         ] * 3 + [403] * 3
         assert (await ask(gateway, "GET", "/", **{**link, "accept": "*/*"})).status == 403
-        assert gateway.backend.calls == []
+        assert gateway.engine.calls == []
     assert (
         await ask(gateway, "GET", "/api/tags", **{**link, "sec_fetch_site": "none"})
     ).status == 200

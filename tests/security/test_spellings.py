@@ -79,7 +79,7 @@ async def test_no_spelling_of_an_address_opens_it_without_a_key(door):
         )
         assert seen.status in {400, 401}, (path, spelling[:50])
     assert gateway.worker.submitted == []
-    assert gateway.backend.calls == []
+    assert gateway.engine.calls == []
 
 
 async def test_a_spelling_gets_a_key_no_further_than_the_address_itself(door):
@@ -240,11 +240,11 @@ async def test_a_wish_for_http_2_is_ignored_and_the_body_is_no_request_of_its_ow
         caller.leave()
         assert answers.count(b"HTTP/1.1 200 OK") == 2
         assert [call.body for call in gateway.worker.calls] == [body]
-        assert gateway.backend.calls == []
+        assert gateway.engine.calls == []
 
 
 def reached(gateway: FakeGateway) -> int:
-    return len(gateway.worker.submitted) + len(gateway.backend.calls)
+    return len(gateway.worker.submitted) + len(gateway.engine.calls)
 
 
 async def test_a_path_in_the_host_header_opens_nothing():

@@ -53,8 +53,7 @@ class LiveHouse:
         )
         self._worker = LLMQueueWorker(
             config=GatewayConfig(settings=whole),
-            backend=self._ollama,
-            control=self._ollama,
+            engine=self._ollama,
             clock=LoopClock(),
             events=Recorder(),
             on_decision=self._note,

@@ -1,4 +1,4 @@
-"""The emulator without its sockets: both backend ports over `hearth.emulator`, on the test's own
+"""The emulator without its sockets: an engine over `hearth.emulator`, on the test's own
 loop, also in virtual time.
 
 An answer is the emulator's own, chunk by chunk, at its own instants; a caller who leaves is a
@@ -16,10 +16,11 @@ from aiohttp import web
 
 from hearth.dialects.routes import Endpoint
 from hearth.emulator import generation
-from hearth.emulator.engine import Engine
+from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import OllamaError
 from hearth.emulator.prompts import Ask, read_options
 from hearth.emulator.wire import Call, Handler
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BackendError, BadRequest
 from hearth.types import (
     BackendCall,
@@ -51,7 +52,7 @@ class _Asked:
 class _Call(Call):
     """One whose answer goes into a queue: the status first, then chunks, None at the end."""
 
-    def __init__(self, call: BackendCall, engine: Engine) -> None:
+    def __init__(self, call: BackendCall, engine: EmulatedServer) -> None:
         super().__init__(
             cast("web.Request", _Asked(call.path)), engine, engine.clock.monotonic(), call.body
         )
@@ -109,13 +110,13 @@ class _Exchange:
         self._task.cancel()
 
 
-class EmulatedOllama:
-    """`GenerationBackend` and `ModelControl` of one emulated server; `async with` it.
+class EmulatedOllama(OllamaTraits):
+    """The `Engine` of one emulated server; `async with` it.
 
     `altered` may change a call on its way to it.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EmulatedServer) -> None:
         self.engine = engine
         self.calls: list[BackendCall] = []
         self.altered: Callable[[BackendCall], BackendCall] = lambda call: call

@@ -1,4 +1,4 @@
-"""An Ollama inside the test: both backend ports over one fake GPU, in loop time, with scripted
+"""An Ollama inside the test: an engine over one fake GPU, in loop time, with scripted
 faults and a log of every call.
 
 Works on any event loop; in virtual time every duration is exact. It stands for the model server
@@ -26,6 +26,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import (
     BackendGone,
     BackendProtocolError,
@@ -109,8 +110,8 @@ def _name_in(body: dict[str, Any], listed: Container[str]) -> str | None:
     return canonical if name not in listed and canonical in listed else name
 
 
-class FakeOllama:
-    """`GenerationBackend` and `ModelControl` in one.
+class FakeOllama(OllamaTraits):
+    """An `Engine`.
 
     Args:
         models: what is installed; nothing is loaded.

@@ -177,8 +177,7 @@ class House:
         self._tasks_before: set[asyncio.Task[Any]] = set()
         self.gateway = Gateway(
             config=GatewayConfig(settings=settings or settings_with(), source=source),
-            backend=self.ollama,
-            control=self.ollama,
+            engine=self.ollama,
             identity=BackendIdentity(
                 mode="auto" if emulated else "ollama", url="http://fake", emulator=emulated
             ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 
-from hearth.ports import Exchange
+from hearth.engines.port import Exchange
 
 
 class Taking(ABC):

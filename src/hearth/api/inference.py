@@ -528,7 +528,7 @@ class Passthrough:
             self._gateway.list_may_differ()
 
     async def _forward(self, call: BackendCall, request: Request) -> None:
-        exchange = await self._gateway.backend.open(call)
+        exchange = await self._gateway.engine.open(call)
         try:
             failed = proxy_failure(exchange.status, exchange.headers)
             if failed is not None:

@@ -183,26 +183,20 @@ class Routes:
 
     def _add_plain_ones(self, gateway: Gateway) -> None:
         inference, passthrough, files = Inference(gateway), Passthrough(gateway), FilePages(gateway)
-        for path, route in INFERENCE_ROUTES.items():
-            self._add(
-                path,
-                ("POST",),
-                inference.handle,
-                Address(shared=True, zstd=route.dialect != "ollama"),
-            )
+        served = gateway.engine.addresses
+        for path in filter(served.__contains__, INFERENCE_ROUTES):
+            rules = Address(shared=True, zstd=path.startswith("/v1/"))
+            self._add(path, ("POST",), inference.handle, rules)
         self._add(
             COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True)
         )
         self._add(TRANSCRIPTIONS_PATH, ("POST",), refuse_unserved, Address(form=True))
-        for path, methods in INFO_ROUTES.items():
-            self._add(path, methods, passthrough.handle, Address(shared=path != "/", forwards=True))
-        for path, methods in MANAGEMENT_ROUTES.items():
-            self._add(
-                path,
-                methods,
-                passthrough.handle,
-                Address(access="model manager", binary="{" in path, forwards=True),
-            )
+        for path in filter(served.__contains__, INFO_ROUTES):
+            rules = Address(shared=path != "/", forwards=True)
+            self._add(path, INFO_ROUTES[path], passthrough.handle, rules)
+        for path in filter(served.__contains__, MANAGEMENT_ROUTES):
+            rules = Address(access="model manager", binary="{" in path, forwards=True)
+            self._add(path, MANAGEMENT_ROUTES[path], passthrough.handle, rules)
         self._add(FILES_PATH, ("POST",), files.upload, Address(form=True))
         self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
         self._add("/openapi.json", _GET_HEAD, self._describe, Address(access="admin"))

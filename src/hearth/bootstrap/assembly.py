@@ -16,7 +16,7 @@ from hearth.alerts.alerter import GatewayAlerter, watch_disk, watch_loop_lag
 from hearth.backends.claude import ClaudeBackend, price_of
 from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.backends.poster import HttpPoster
-from hearth.bootstrap.probing import CONTROL_TIMEOUT_S, claim_ollama, hearth_problem, listens
+from hearth.bootstrap.probing import claim_ollama, hearth_problem, listens
 from hearth.bootstrap.standin import (
     LEARNED_OF_EMULATOR,
     LEARNED_OF_OLLAMA,
@@ -30,8 +30,7 @@ from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.reload import FileWatch
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
-from hearth.engines.ollama.control import OllamaControl
-from hearth.engines.ollama.data_path import OllamaBackend
+from hearth.engines.ollama.engine import Ollama
 from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
@@ -103,12 +102,12 @@ async def build_gateway(
         identity, stop_emulator = await find_backend(
             settings, backend_mode, ollama_url, clock=clock, events=events, closing=closing
         )
-        control, backend = _adapters(identity, settings, closing)
+        engines = open_engines(identity, settings, closing)
+        engine = engines[MAIN]
         log_path = None if log is None else database_path(settings.storage.path, os.environ)
         gateway = Gateway(
             config=config,
-            backend=backend,
-            control=control,
+            engine=engine,
             identity=identity,
             clock=clock,
             events=events,
@@ -126,9 +125,7 @@ async def build_gateway(
             if log is None
             else await _join_store(gateway, log, closing, emulated=identity.emulator)
         )
-        standin = StandIn(
-            gateway, backend=backend, control=control, learned=learned, stop_emulator=stop_emulator
-        )
+        standin = StandIn(gateway, engine=engine, learned=learned, stop_emulator=stop_emulator)
         _join_computing(gateway, closing, identity, standin)
         gateway.on_stop.append(closing.pop_all().aclose)
         return gateway
@@ -146,17 +143,17 @@ def _open_alerter(
     return alerter
 
 
-def _adapters(
+MAIN = "main"
+
+
+def open_engines(
     identity: BackendIdentity, settings: Settings, closing: AsyncExitStack
-) -> tuple[OllamaControl, OllamaBackend]:
-    """The two ways to the model server: one decides what is in memory, the other carries the
-    work.
-    """
-    control = OllamaControl(identity.url, timeout_s=CONTROL_TIMEOUT_S)
-    backend = OllamaBackend(identity.url, connect_timeout_s=settings.ollama.connect_timeout_s)
-    for adapter in (control, backend):
-        closing.push_async_callback(adapter.aclose)
-    return control, backend
+) -> dict[str, Ollama]:
+    """The engines by name: one, at `ollama.url` or where the emulator listens."""
+    engines = {MAIN: Ollama(identity.url, connect_timeout_s=settings.ollama.connect_timeout_s)}
+    for engine in engines.values():
+        closing.push_async_callback(engine.aclose)
+    return engines
 
 
 def _claim(identity: BackendIdentity, closing: AsyncExitStack) -> tuple[str, ...]:
@@ -210,7 +207,7 @@ def _watch_gpu(gateway: Gateway, closing: AsyncExitStack, standin: StandIn | Non
     closing.push_async_callback(card.aclose)
 
     def begin() -> GpuWatch:
-        watch = GpuWatch(gateway.worker.runtime, card, gateway.worker.watch.control)
+        watch = GpuWatch(gateway.worker.runtime, card, gateway.engine)
         gateway.on_reload(lambda _: watch.poke())
         return watch
 

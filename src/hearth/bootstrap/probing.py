@@ -16,12 +16,11 @@ from contextlib import suppress
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-from hearth.engines.ollama.control import OllamaControl
+from hearth.engines.ollama.engine import Ollama
 from hearth.errors import BackendError
 from hearth.types import SERVICE
 
 CONNECT_TIMEOUT_S = 2.0
-CONTROL_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 2.0
 CLAIM_LOOKS, CLAIM_LOOK_S = 5, 0.002
 """Whoever has bound the name listens there a moment later."""
@@ -49,7 +48,7 @@ async def ollama_at(url: str) -> bool:
     """Whether an Ollama answers there, and not another Hearth."""
     if not await listens(url):
         return False
-    probe = OllamaControl(url, timeout_s=CONTROL_TIMEOUT_S)
+    probe = Ollama(url, connect_timeout_s=CONNECT_TIMEOUT_S)
     try:
         await probe.version()
     except BackendError:

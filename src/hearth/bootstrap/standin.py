@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from hearth.bootstrap.probing import claim_ollama, ollama_at
 from hearth.config.settings import BackendMode, Settings
-from hearth.engines.ollama.control import OllamaControl
-from hearth.engines.ollama.data_path import OllamaBackend
+from hearth.engines.ollama.engine import Ollama
 from hearth.events import EmulatorStarted, EmulatorStopped, Event
 from hearth.events.handling import HandlingSink
 from hearth.gateway import BackendIdentity, Gateway
@@ -168,8 +167,7 @@ class StandIn:
         self,
         gateway: Gateway,
         *,
-        backend: OllamaBackend,
-        control: OllamaControl,
+        engine: Ollama,
         learned: Recollection | None,
         stop_emulator: Callable[[], Awaitable[None]],
     ) -> None:
@@ -177,8 +175,7 @@ class StandIn:
         """The model server of the configuration answers, or is waited for."""
         self._gateway = gateway
         self._worker = gateway.worker
-        self._backend = backend
-        self._control = control
+        self._engine = engine
         self._learned = learned
         self._stop_emulator = stop_emulator
 
@@ -227,8 +224,7 @@ class StandIn:
 
     def _replace(self, reason: str, learned: Mapping[str, object] | None) -> None:
         gateway, url = self._gateway, self._gateway.config.settings.ollama.url
-        for adapter in (self._backend, self._control):
-            adapter.turn_to(url)
+        self._engine.turn_to(url)
         claim, shared = claim_ollama(url)
 
         async def give_back() -> None:

@@ -143,18 +143,18 @@ async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]
 
     Raises BackendError, also where it does not say what is loaded.
     """
-    from hearth.engines.ollama.control import (  # noqa: PLC0415 (only commands that ask Ollama pay for it)
-        OllamaControl,
+    from hearth.engines.ollama.engine import (  # noqa: PLC0415 (only commands that ask Ollama pay for it)
+        Ollama,
     )
 
-    control = OllamaControl(url, timeout_s=timeout_s)
+    engine = Ollama(url, connect_timeout_s=timeout_s, control_timeout_s=timeout_s)
     try:
-        found = await control.version(), [model.name for model in await control.installed()]
+        found = await engine.version(), [model.name for model in await engine.installed()]
         with suppress(BackendTimeout):  # where a model hangs
-            await control.resident()
+            await engine.resident()
         return found
     finally:
-        await control.aclose()
+        await engine.aclose()
 
 
 def url_of_ollama(

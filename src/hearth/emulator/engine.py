@@ -107,7 +107,7 @@ class LoggedRequest(NamedTuple):
     body: bytes
 
 
-class Engine:
+class EmulatedServer:
     """Runners, the loop that loads them, and what tests may look at. Must live on one event loop.
 
     Args:

@@ -19,7 +19,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from hearth.emulator import generation, management
-from hearth.emulator.engine import Engine, LoggedRequest
+from hearth.emulator.engine import EmulatedServer, LoggedRequest
 from hearth.emulator.models import OllamaError
 from hearth.emulator.wire import Call, Handler, write_headers_like_go
 from hearth.errors import BadRequest
@@ -79,8 +79,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
 Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Emulator(Engine):
-    """An Ollama without a GPU; arguments as for `Engine`."""
+class Emulator(EmulatedServer):
+    """An Ollama without a GPU; arguments as for `EmulatedServer`."""
 
     _runner: web.AppRunner | None = None
 

@@ -16,7 +16,7 @@ from hearth.dialects.gojson import MAX_INT, Body, JsonObject, decode, encode
 from hearth.dialects.request import keep_alive_ns
 from hearth.dialects.routes import dialect_of
 from hearth.dialects.writers import rfc3339
-from hearth.emulator.engine import Engine
+from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import OllamaError
 
 JSON_UTF8 = "application/json; charset=utf-8"
@@ -43,7 +43,7 @@ class Call:
     """
 
     def __init__(
-        self, request: web.Request, engine: Engine, received_at: float, body: bytes
+        self, request: web.Request, engine: EmulatedServer, received_at: float, body: bytes
     ) -> None:
         self._request = request
         self._prepared: web.StreamResponse | None = None

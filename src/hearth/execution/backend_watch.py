@@ -15,6 +15,7 @@ from math import inf
 
 from hearth.config.settings import SchedulerSettings, Settings, load_options
 from hearth.dialects.capabilities import Needs, refusal
+from hearth.engines.port import Engine
 from hearth.errors import (
     BackendError,
     BackendProtocolError,
@@ -31,7 +32,6 @@ from hearth.events import (
     ResidencyDrifted,
 )
 from hearth.execution.runtime import Runtime, WakeableSleep
-from hearth.ports import ModelControl
 from hearth.scheduling.inputs import (
     BackendState,
     Drifted,
@@ -57,8 +57,8 @@ SHOW_INTERVAL_S = 60.0
 class BackendWatch:
     """What is known of the model server since the last look, and the task that keeps it known."""
 
-    def __init__(self, runtime: Runtime, control: ModelControl) -> None:
-        self.control = control
+    def __init__(self, runtime: Runtime, engine: Engine) -> None:
+        self._engine = engine
         self.up = False
         self.version = ""
         self.problem = ""
@@ -182,7 +182,7 @@ class BackendWatch:
             asked_at, has = self._shown.get(key, (-inf, None))
             if has is None and now - asked_at >= SHOW_INTERVAL_S and self.up:
                 with suppress(HearthError):
-                    has = await self.control.capabilities(model.name)
+                    has = await self._engine.capabilities(model.name)
                 self._shown[key] = (now, has)
             return has
 
@@ -239,10 +239,10 @@ class BackendWatch:
         """One look, reported as facts and events."""
         version, servers = "", self._servers
         try:
-            version = await self.control.version()
+            version = await self._engine.version()
             await self.refresh_installed()
             begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
-            listed = await self.control.resident()
+            listed = await self._engine.resident()
         except BackendError as error:
             if servers != self._servers:
                 return
@@ -270,7 +270,7 @@ class BackendWatch:
         """
         servers, models, settings = (
             self._servers,
-            await self.control.installed(),
+            await self._engine.installed(),
             self._runtime.settings,
         )
         if servers != self._servers or (models is self._models and settings is self._named_for):

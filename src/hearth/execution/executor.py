@@ -27,6 +27,7 @@ from hearth.dialects.continuing import (
     template_probe,
 )
 from hearth.dialects.routes import route_of
+from hearth.engines.port import Engine, Exchange
 from hearth.errors import (
     AnswerCut,
     BackendError,
@@ -42,7 +43,6 @@ from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest
 from hearth.execution.runtime import Runtime
 from hearth.execution.stream import AnswerStream, Deadline
-from hearth.ports import Exchange, GenerationBackend
 from hearth.scheduling.inputs import (
     BackendState,
     Failed,
@@ -98,12 +98,11 @@ class _Knowledge:
 class Executor:
     """Owns the attempts that are under way."""
 
-    def __init__(self, runtime: Runtime, backend: GenerationBackend, watch: BackendWatch) -> None:
+    def __init__(self, runtime: Runtime, engine: Engine, watch: BackendWatch) -> None:
         self._runtime = runtime
         self._post = runtime.post
-        self._backend = backend
+        self._engine = engine
         self._fingerprint_of = watch.fingerprint_of
-        self._probe = watch.control.probe
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
         self._running: dict[Sequence, tuple[asyncio.Task[None], ActiveRequest]] = {}
@@ -211,7 +210,7 @@ class Executor:
         streaming, whole = work.item.streaming, False
         try:
             with Deadline(work.quiet_s if streaming else work.whole_s) as limit:
-                exchange = await self._backend.open(call)
+                exchange = await self._engine.open(call)
                 work.status = exchange.status
                 if streaming and exchange.status < 400:
                     # however long it gets
@@ -251,7 +250,9 @@ class Executor:
         settings, model = self._runtime.settings, work.model or ""
         # another context is another load
         options = load_options(settings, model) if call.path.startswith("/api/") else LoadOptions()
-        return await self._probe(model, options, min(PROBE_S, settings.ollama.first_byte_timeout_s))
+        return await self._engine.probe(
+            model, options, min(PROBE_S, settings.ollama.first_byte_timeout_s)
+        )
 
     # Going on with what was interrupted.
 
@@ -366,7 +367,7 @@ class Executor:
 
     async def _told(self, call: BackendCall) -> bytes:
         """A whole answer, empty for a refusal or too long a one."""
-        exchange = await self._backend.open(call)
+        exchange = await self._engine.open(call)
         try:
             parts, size = list[bytes](), 0
             while (chunks := await exchange.take()) and size <= MOST_RENDERED_BYTES:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from hearth.engines.port import Engine
 from hearth.errors import BackendError, GpuUnavailable
 from hearth.events import (
     GpuCooledDown,
@@ -20,7 +21,7 @@ from hearth.events import (
     GpuUnreadable,
 )
 from hearth.execution.runtime import Runtime
-from hearth.ports import GpuReader, ModelControl
+from hearth.ports import GpuReader
 from hearth.scheduling.inputs import GpuSampled
 from hearth.types import GpuReading, ResidentModel
 
@@ -47,10 +48,10 @@ COOLER_BY_C = 5.0
 class GpuWatch:
     """What is known of the card, and the task that keeps it known."""
 
-    def __init__(self, runtime: Runtime, reader: GpuReader, control: ModelControl) -> None:
+    def __init__(self, runtime: Runtime, reader: GpuReader, engine: Engine) -> None:
         self._runtime = runtime
         self._reader = reader
-        self._control = control
+        self._engine = engine
         self._clock = runtime.clock
         self._emit = runtime.events.emit
         self._found = False
@@ -89,7 +90,7 @@ class GpuWatch:
             return
         self._available(reading)
         try:
-            resident: tuple[ResidentModel, ...] | None = await self._control.resident()
+            resident: tuple[ResidentModel, ...] | None = await self._engine.resident()
         except BackendError:
             resident = None
         residency = self._runtime.state.residency

@@ -27,6 +27,7 @@ from hearth.dialects.stream import (
     runner_died,
 )
 from hearth.dialects.usage import HiddenUsage
+from hearth.engines.port import Exchange
 from hearth.errors import (
     AnswerCut,
     BackendBusy,
@@ -39,7 +40,6 @@ from hearth.errors import (
 )
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.execution.runtime import Runtime
-from hearth.ports import Exchange
 from hearth.scheduling.inputs import FirstByte, Unresumable
 from hearth.types import MIB, BackendCall
 

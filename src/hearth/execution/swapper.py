@@ -28,6 +28,7 @@ from collections.abc import Coroutine
 from typing import NamedTuple
 
 from hearth.config.settings import load_options
+from hearth.engines.port import Engine
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import unclaimed_mib
@@ -127,10 +128,10 @@ class Swapper:
     failed.
     """
 
-    def __init__(self, runtime: Runtime, watch: BackendWatch) -> None:
+    def __init__(self, runtime: Runtime, engine: Engine, watch: BackendWatch) -> None:
         self._runtime = runtime
         self._post = runtime.post
-        self._control = watch.control
+        self._engine = engine
         self._name_of = watch.known_name
         self._tasks: set[asyncio.Task[None]] = set()
         self._load_task: asyncio.Task[None] | None = None
@@ -209,7 +210,7 @@ class Swapper:
 
         Raises SwapTimedOut, and what the load raises.
         """
-        call = self._control.load(model, load_options(self._runtime.settings, model))
+        call = self._engine.load(model, load_options(self._runtime.settings, model))
         loop, self._before = asyncio.get_running_loop(), MemoryInUse()
         load = loop.create_task(call, name=f"call that loads {model}")
         look = loop.create_task(self._look_before(), name=f"look before {model}")
@@ -242,7 +243,7 @@ class Swapper:
                     _late(model, loop.time() - began_at, patience_s, setting_s, grew=grew)
                 )
             await asyncio.wait((load,), timeout=min(LOOK_S, until - loop.time()))
-            if growth.seen(self._runtime.tracker.memory_used_mib, await self._control.memory_mib()):
+            if growth.seen(self._runtime.tracker.memory_used_mib, await self._engine.memory_mib()):
                 shown_at = loop.time()
 
     def _failed(self, model: str, error: HearthError, report: Input) -> None:
@@ -263,7 +264,7 @@ class Swapper:
             if load is not None:
                 await cancel_all((load,))
             if await self._find(model) is not None:
-                await self._control.unload(model)
+                await self._engine.unload(model)
                 await self._gone(model)
         except ModelNotFound:
             pass  # it was deleted meanwhile
@@ -296,7 +297,7 @@ class Swapper:
             self._runtime.card_beat.ring()
             await asyncio.sleep(CARD_POLL_S)
         card_mib = None if tracker.readings_taken == known else unclaimed_mib(tracker.reading)
-        return MemoryInUse(card_mib, await self._control.memory_mib())
+        return MemoryInUse(card_mib, await self._engine.memory_mib())
 
     async def _gone(self, model: str) -> None:
         """Raises SwapFailed: it is still listed after the time that an unload may take."""
@@ -309,7 +310,7 @@ class Swapper:
 
     async def _unload(self, model: str) -> None:
         try:
-            await self._control.unload(model)
+            await self._engine.unload(model)
             await self._gone(model)
         except ModelNotFound:
             # deleted while in memory: no call reaches it by name any more, and the model server
@@ -328,7 +329,7 @@ class Swapper:
         lost, deadline = await self._lost(), asyncio.get_running_loop().time() + UNLOAD_TIMEOUT_S
         if not lost:
             return False
-        await self._control.unload(model)
+        await self._engine.unload(model)
         while await self._lost() == lost:
             if asyncio.get_running_loop().time() >= deadline:
                 return False
@@ -337,11 +338,11 @@ class Swapper:
 
     async def _lost(self) -> set[str]:
         """What is in memory under names that are no longer on the disk."""
-        on_disk = {self._name_of(known.name) for known in await self._control.installed()}
-        return {self._name_of(found.name) for found in await self._control.resident()} - on_disk
+        on_disk = {self._name_of(known.name) for known in await self._engine.installed()}
+        return {self._name_of(found.name) for found in await self._engine.resident()} - on_disk
 
     async def _find(self, model: str) -> ResidentModel | None:
-        resident = await self._control.resident()
+        resident = await self._engine.resident()
         wanted = self._name_of(model)
         return next((found for found in resident if self._name_of(found.name) == wanted), None)
 

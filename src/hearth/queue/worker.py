@@ -13,6 +13,7 @@ from functools import partial
 
 from hearth.clock import Clock, ClockSteps
 from hearth.config.settings import GatewayConfig, load_options
+from hearth.engines.port import Engine
 from hearth.errors import (
     BadRequest,
     CallerGone,
@@ -28,7 +29,7 @@ from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter, Runtime, all_ended, cancel_all
 from hearth.execution.swapper import Swapper
-from hearth.ports import EventSink, GenerationBackend, ModelControl
+from hearth.ports import EventSink
 from hearth.queue import status
 from hearth.queue.admission import AdmissionState, KeptPlaces, RecentCallers
 from hearth.queue.effects import Effects
@@ -116,8 +117,7 @@ class LLMQueueWorker:
         self,
         *,
         config: GatewayConfig,
-        backend: GenerationBackend,
-        control: ModelControl,
+        engine: Engine,
         clock: Clock,
         events: EventSink,
         extra_status: Callable[[], dict[str, object]] = dict,
@@ -130,6 +130,7 @@ class LLMQueueWorker:
         )
         self.scheduler = Scheduler(config.scheduler_settings)
         state = self.scheduler.state
+        state.cuts_loads = engine.loads_can_be_cut
         self.runtime = Runtime(
             config=config,
             clock=clock,
@@ -149,9 +150,9 @@ class LLMQueueWorker:
         """Takes a call that Claude is to answer in place of the GPU; gives None for one that it is
         not.
         """
-        self.watch = BackendWatch(self.runtime, control)
-        self._executor = Executor(self.runtime, backend, self.watch)
-        self._swapper = Swapper(self.runtime, self.watch)
+        self.watch = BackendWatch(self.runtime, engine)
+        self._executor = Executor(self.runtime, engine, self.watch)
+        self._swapper = Swapper(self.runtime, engine, self.watch)
         self._effects = Effects(self.runtime, registry, self._executor, self._swapper, self.watch)
         self._prompt = partial(
             PromptCall, load_options=lambda model: load_options(self.runtime.settings, model)

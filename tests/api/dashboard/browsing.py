@@ -149,9 +149,7 @@ async def house_with(
     )
     identity = BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator)
     config, clock, events = GatewayConfig(settings=settings), SystemClock(), EventFanout(())
-    gateway = Gateway(
-        config=config, backend=ollama, control=ollama, identity=identity, clock=clock, events=events
-    )
+    gateway = Gateway(config=config, engine=ollama, identity=identity, clock=clock, events=events)
     async with gateway, House(gateway, ollama).serving() as house:
         yield house
 

@@ -34,7 +34,7 @@ NO_PAGES = (
 
 def gateway() -> FakeGateway:
     gateway = FakeGateway(keys=KEYS)
-    gateway.backend.answer = FakeExchange(200, (), (b"Ollama is running",))
+    gateway.engine.answer = FakeExchange(200, (), (b"Ollama is running",))
     return gateway
 
 

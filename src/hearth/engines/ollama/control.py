@@ -1,7 +1,7 @@
 """The control path to Ollama: what is installed, what is in memory, load this, drop that. It
 decides nothing about when to swap.
 
-What changes something goes through the official client, by way of `OllamaBackend`: httpx's own
+What changes something goes through the official client, by way of `DataPath`: httpx's own
 connections would take three times as much of the loop that everybody waits for. What only reads is
 plain JSON, and an answer that is not Ollama's is named. The rules of `/api/generate` with an empty
 prompt, `/api/embed` with an empty input and `/api/ps` are those of Ollama's API page
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from hearth.admission.peers import is_loopback
 from hearth.engines import process_memory
-from hearth.engines.ollama.data_path import Answer, OllamaBackend
+from hearth.engines.ollama.data_path import Answer, DataPath
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -60,14 +60,14 @@ EXPECTED = {
 }
 
 
-class _DataPath:
-    """`OllamaBackend` as the transport of an httpx client. No timeouts of its own."""
+class _Transport:
+    """`DataPath` as the transport of an httpx client. No timeouts of its own."""
 
-    def __init__(self, backend: OllamaBackend) -> None:
+    def __init__(self, backend: DataPath) -> None:
         self._backend = backend
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        import httpx  # noqa: PLC0415 - see `OllamaControl._client`
+        import httpx  # noqa: PLC0415 - see `Control._client`
 
         headers = tuple((name.lower(), value) for name, value in request.headers.raw)
         path = request.url.raw_path.decode("ascii")
@@ -83,7 +83,7 @@ class _DataPath:
         await self._backend.aclose()
 
 
-async def _whole(backend: OllamaBackend, call: BackendCall) -> tuple[Answer, bytes]:
+async def _whole(backend: DataPath, call: BackendCall) -> tuple[Answer, bytes]:
     answer = await backend.open(call)
     parts: list[bytes] = []
     try:
@@ -94,8 +94,8 @@ async def _whole(backend: OllamaBackend, call: BackendCall) -> tuple[Answer, byt
     return answer, b"".join(parts)
 
 
-class OllamaControl:
-    """`ModelControl` by way of the official client.
+class Control:
+    """What is installed and in memory, by way of the official client.
 
     Every call but `load` and `probe` runs in a task of its own and ends by itself, answered or
     timed out, whether or not anybody still waits. Ollama aborts a load whose client has left:
@@ -111,7 +111,7 @@ class OllamaControl:
     """
 
     def __init__(self, base_url: str, *, timeout_s: float) -> None:
-        self._backend = OllamaBackend(
+        self._backend = DataPath(
             base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES
         )
         self._timeout_s = timeout_s
@@ -279,7 +279,7 @@ class OllamaControl:
                 library = await asyncio.to_thread(importlib.import_module, "ollama")
                 self._opened = library.AsyncClient(
                     "http://model-server",
-                    transport=_DataPath(self._backend),
+                    transport=_Transport(self._backend),
                     trust_env=False,
                     follow_redirects=False,
                 )
@@ -295,7 +295,7 @@ async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float | None) -
     """Await a call of the library and translate what it raises; BackendTimeout: no answer in
     time.
     """
-    import ollama  # noqa: PLC0415 - see `OllamaControl._client`
+    import ollama  # noqa: PLC0415 - see `Control._client`
 
     try:
         async with asyncio.timeout(timeout_s):

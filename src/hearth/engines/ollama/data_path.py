@@ -82,8 +82,8 @@ Fields: TypeAlias = "tuple[tuple[str, str], ...]"
 _LINE_BREAK = re.compile(rb"[\r\n\0]")
 
 
-class OllamaBackend:
-    """`GenerationBackend` over HTTP/1.1 at `http://host:port`, with a path prefix where a proxy
+class DataPath:
+    """Calls over HTTP/1.1 at `http://host:port`, with a path prefix where a proxy
     wants one; ConfigError for no such URL.
 
     Args:

@@ -1,0 +1,140 @@
+"""What an engine is: one way to reach models, with its own wire.
+
+`bootstrap` chooses the adapters; everybody else knows the port alone. The conformance suite in
+`tests/engines` holds every implementation to it: an adapter before its server, the emulator, the
+fake of the tests, and an echo that shows how little an engine needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from hearth.types import BackendCall, Headers, InstalledModel, LoadOptions, ResidentModel
+
+
+class Exchange(Protocol):
+    """One answer from an engine, its head already read.
+
+    The body comes in the engine's own HTTP chunks, as bytes that were received. `close` ends the
+    connection at once, never blocks, may be called twice, and is called on every path.
+    """
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Headers:
+        """End-to-end headers only: hop-by-hop fields and Transfer-Encoding are gone."""
+
+    async def take(self) -> tuple[bytes, ...]:
+        """The chunks that have come, at least one; none at the end.
+
+        Raises:
+            BackendGone: the body ended short of its framing, after the chunks taken so far.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """One model server. Raises only `hearth.errors`.
+
+    Loads and probes end with whoever awaits them; every other control call ends by itself and is
+    never cancelled midway.
+    """
+
+    @property
+    def title(self) -> str:
+        """What an owner calls it."""
+
+    @property
+    def addresses(self) -> Collection[str]:
+        """Those of `dialects.routes` that it serves as they are; the gateway has no others."""
+
+    @property
+    def loads_can_be_cut(self) -> bool:
+        """A load whose caller leaves is given up, and its memory free a moment later."""
+
+    # Names.
+
+    def canonical(self, name: str) -> str:
+        """The one spelling of a name that this engine would list for what somebody wrote. Case is
+        kept; compare case-insensitively where spellings meet.
+        """
+
+    def how_to_install(self, model: str) -> str:
+        """The command that puts a model on the disk."""
+
+    # The data path: bytes in, bytes out, one call at a time on a connection.
+
+    async def open(self, call: BackendCall) -> Exchange:
+        """Send the call and read the answer's head.
+
+        Cancelling it closes the connection. No redirects, no overall timeout, and no retries,
+        except that a kept connection which turns out to be dead before any byte of an answer is
+        replaced by a new one: the caller owns all of that.
+
+        Raises:
+            BackendUnreachable: no connection could be made.
+            BackendGone: the connection ended before a head was read.
+        """
+        ...
+
+    # What is there.
+
+    async def version(self) -> str:
+        """Raises BackendUnreachable when nothing answers."""
+
+    async def installed(self) -> tuple[InstalledModel, ...]:
+        """The models on disk, as the engine lists them; the very same tuple for as long as it
+        lists the same.
+        """
+
+    async def capabilities(self, model: str) -> frozenset[str] | None:
+        """What a model on disk can do; None where the engine does not say.
+
+        Raises ModelNotFound.
+        """
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        """What is in memory now.
+
+        Raises BackendTimeout where the engine is there and does not say, as while a model hangs.
+        """
+
+    async def memory_mib(self) -> float | None:
+        """Main memory that the engine's processes hold, None where they cannot be seen from
+        here.
+        """
+
+    # Into memory, and out.
+
+    async def load(self, model: str, options: LoadOptions) -> None:
+        """Ask for `model` to be loaded and kept; returns when the engine says so, whenever that
+        is.
+
+        Cancelling it gives the load up.
+
+        Raises ModelNotFound, SwapFailed, BackendUnreachable.
+        """
+
+    async def unload(self, model: str) -> None:
+        """Ask for `model` to be dropped; it may still be listed for a while afterwards.
+
+        Raises ModelNotFound (deleted meanwhile, though it may still be in memory), SwapFailed,
+        BackendUnreachable.
+        """
+
+    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
+        """Have a loaded model make one token. False where nothing comes within the time; whatever
+        else is answered counts as an answer.
+
+        It ends with whoever awaits it: it would take a slot for nothing.
+        """
+
+    # Going on with an interrupted answer.
+
+    async def aclose(self) -> None:
+        """End all connections; whoever waits on one gets BackendGone."""
