@@ -142,13 +142,13 @@ def _writer(path: str, run: Run, items: list[JsonObject]) -> Writer:
         return MessagesWriter(f"msg_{name}", "m", estimated_tokens=2)
     if path == "/v1/responses":
         return ResponsesWriter(
-            name,
+            f"msg_{name}",
             response_in_progress(name, "m", {"tools": [{"id": "mine"}]}, created_wall_s),
             items=items,
         )
     chat = path == "/v1/chat/completions"
     return OpenAiWriter(
-        name,
+        f"chatcmpl-{name}" if chat else f"cmpl-{name}",
         "m",
         chat=chat,
         created_wall_s=created_wall_s,

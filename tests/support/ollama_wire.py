@@ -162,13 +162,18 @@ def _writer(route: str, body: Mapping[str, Any]) -> Writer:
     if route == "/v1/messages":
         return MessagesWriter("msg_0", model, estimated_tokens=2)
     if route == "/v1/responses":
-        return ResponsesWriter("0", response_in_progress("0", model, body, 0.0))
+        return ResponsesWriter("msg_0", response_in_progress("0", model, body, 0.0))
     if not route.startswith("/v1/"):
         return NativeWriter(model, chat=route == "/api/chat")
     counts = bool((body.get("stream_options") or {}).get("include_usage"))
     chat = route == "/v1/chat/completions"
     return OpenAiWriter(
-        "0", model, chat=chat, created_wall_s=0.0, made_by="fp_ollama", include_usage=counts
+        "chatcmpl-0" if chat else "cmpl-0",
+        model,
+        chat=chat,
+        created_wall_s=0.0,
+        made_by="fp_ollama",
+        include_usage=counts,
     )
 
 

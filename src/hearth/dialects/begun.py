@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hearth.dialects.frames import ROLE, Frame, Reading, at
+from hearth.dialects.frames import ROLE, Frame, at, identities, read
 from hearth.dialects.gojson import JsonObject, JsonValue
+from hearth.dialects.routes import Route
 
 _TEXTS = frozenset({"content", "text", "response.output_text.delta"})
 _THOUGHTS = frozenset({"thinking", "reasoning", "response.reasoning_summary_text.delta"})
@@ -22,22 +23,30 @@ class Begun:
 
     Attributes:
         first: the fields of the first frame, which names the model; items: what a Responses answer
-        had finished before the text. endings, reason: how many frames of the end were sent, and
-        what they say of why. is_plain: nothing has come that plain text cannot follow.
+        had finished before the text. names: the ids and instants that later frames repeat, by what
+        they name; next_number: of the next frame, where frames are numbered. endings, reason: how
+        many frames of the end were sent, and what they say of why. is_plain: nothing has come that
+        plain text cannot follow.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, route: Route) -> None:
+        self._route = route
         self.first: JsonObject = {}
         self.items: list[JsonValue] = []
         self.texts: list[str] = []
         self.thoughts: list[str] = []
-        self.tokens = self.endings = 0
+        self.names: JsonObject = {}
+        self.next_number = self.tokens = self.endings = 0
         self.reason = ""
         self.is_plain = True
 
-    def note(self, frame: Frame, reading: Reading) -> None:
+    def note(self, frame: Frame) -> None:
         """Take in the next frame."""
         self.first = self.first or frame.fields
+        self.names |= identities(self._route, frame)
+        number = frame.fields.get("sequence_number")
+        self.next_number = number + 1 if isinstance(number, int) else self.next_number
+        reading = read(self._route, frame)
         slots = [slot for slot in reading.slots if slot.text and slot.channel not in _IGNORED]
         for slot in slots:
             is_text = slot.channel in _TEXTS

@@ -222,10 +222,10 @@ class Answer:
             return None
         if path is Endpoint.OPENAI_RESPONSES:
             response = response_in_progress(name, self._model, self._request.asked, created_wall_s)
-            return ResponsesWriter(name, response, incomplete=_INCOMPLETE)
+            return ResponsesWriter(f"msg_{name}", response, incomplete=_INCOMPLETE)
         chat, include_usage = path is Endpoint.OPENAI_CHAT, self._request.include_usage
         return OpenAiWriter(
-            name,
+            f"chatcmpl-{name}" if chat else f"cmpl-{name}",
             self._model,
             chat=chat,
             created_wall_s=created_wall_s,

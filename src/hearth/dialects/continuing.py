@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import islice
 
 from hearth.dialects.begun import Begun
-from hearth.dialects.frames import WholeFrames, at, frames_in, object_in, read
+from hearth.dialects.frames import WholeFrames, at, frames_in, object_in
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.native_form import native_form
-from hearth.dialects.replay import Names, Sent
+from hearth.dialects.replay import Sent
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
-from hearth.dialects.stream import MOST_NANOSECONDS, count_in, runner_died
+from hearth.dialects.stream import MOST_NANOSECONDS, count_in, runner_died, said_in
 from hearth.dialects.writers import (
     Generation,
     MessagesWriter,
@@ -180,10 +179,9 @@ class Continuation:
         if not isinstance(fields, dict) or native is None or not sent.replayable:
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._route, self._native, self._headers = route, native, call.headers
-        self._names, self._begun = Names(route), Begun()
+        self._begun = Begun(route)
         for frame in frames_in(route, sent.data):
-            self._names.know(frame)
-            self._begun.note(frame, read(route, frame))
+            self._begun.note(frame)
         self.tokens, self.nothing_said, self.has_thought = (
             self._begun.tokens,
             not self._begun.texts,
@@ -195,8 +193,8 @@ class Continuation:
         if closed or not self._begun.is_plain or (self.nothing_said and self.has_thought):
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._writer = _writer_for(route, fields, self._begun, hides_usage=call.hides_usage)
-        for frame in frames_in(route, b"".join(self._written_before())):
-            self._names.match(frame)
+        # the frames of the end that were sent are written once more, to be left out
+        self._writer.resume(self._said_before(), self._begun.next_number - self._begun.endings)
         self._lines = WholeFrames(_NATIVE)
         self._missing = self._read = ""
         self._calls: list[ToolCall] = []
@@ -208,13 +206,12 @@ class Continuation:
         self.asked_from_before = self.complete = False
         self.usage = Usage()
 
-    def _written_before(self) -> list[bytes]:
-        """What was sent as the writer would have written it."""
-        said = [Text(text="".join(self._begun.thoughts), thinking=True)] if self.has_thought else []
-        said += [] if self.nothing_said else [Text(text="".join(self._begun.texts))]
+    def _said_before(self) -> list[Text]:
+        texts = "".join(self._begun.thoughts), "".join(self._begun.texts)
         return [
-            *self._writer.begin(),
-            *(frame for one in said for frame in self._writer.say(one, 0.0)),
+            Text(text=text, thinking=is_thought)
+            for text, is_thought in zip(texts, (True, False), strict=True)
+            if text
         ]
 
     def rendering(self, *, answered: bool) -> BackendCall:
@@ -431,7 +428,7 @@ class Continuation:
         was asked for again is not said again, or thoughts follow the text. BackendError: the model
         server has ended the rest with an error. RunnerDied: with its model.
         """
-        return b"".join([self._line(object_in(raw), wall_s) for raw in self._lines.split(chunk)])
+        return b"".join([self._line(said_in(raw), wall_s) for raw in self._lines.split(chunk)])
 
     def _line(self, fields: JsonObject, wall_s: float) -> bytes:
         error = fields.get("error")
@@ -457,18 +454,7 @@ class Continuation:
         for call in calls if isinstance(calls, list) and not self._mute else ():
             self._calls.append(_tool_call(call))
             frames += self._writer.say(self._calls[-1], wall_s)
-        return self._passed(b"".join(frames))
-
-    def _passed(self, frames: bytes, skipped: int = 0) -> bytes:
-        """These frames, but the first `skipped`, under the names that the caller knows."""
-        if self._route.dialect != "openai" and not skipped:
-            return frames
-        passed = []
-        for frame in islice(frames_in(self._route, frames), skipped, None):
-            self._names.match(frame)
-            passed.append(self._names.known(frame))
-            self._names.know(passed[-1])
-        return b"".join([frame.raw for frame in passed])
+        return b"".join(frames)
 
     def _new(self, text: str) -> str:
         """What of it the caller has not got."""
@@ -499,7 +485,8 @@ class Continuation:
         self.usage = Usage(
             prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None
         )
-        return self._passed(b"".join(self._writer.end(done, wall_s)), self._begun.endings)
+        end = WholeFrames(self._route).split(b"".join(self._writer.end(done, wall_s)))
+        return b"".join(end[self._begun.endings :])
 
     def _counts(self) -> tuple[int, int]:
         """Tokens of the whole answer and of the prompt; an end of its own counts as one."""
@@ -517,26 +504,32 @@ class Continuation:
 
 
 def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: bool) -> Writer:
-    """What writes the answer to the request with these fields.
-
-    Names do not matter: the caller is shown those that it knows.
+    """What writes the answer to the request with these fields, under the names that its caller
+    knows.
     """
+    names = begun.names
     chat, model = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT), str(begun.first.get("model"))
     if route.dialect == "ollama":
         return NativeWriter(model, chat=chat)
     if route.dialect == "anthropic":
-        return MessagesWriter("msg_0", model, estimated_tokens=0)
+        return MessagesWriter("", model, estimated_tokens=0)  # its first frame names it
     if route.path is Endpoint.OPENAI_RESPONSES:
         response = begun.first.get("response")
-        return ResponsesWriter(
-            "0", response if isinstance(response, dict) else {}, items=begun.items
-        )
+        message_id = str(names.get(f"item {len(begun.items)}"))
+        in_progress = response if isinstance(response, dict) else {}
+        return ResponsesWriter(message_id, in_progress, items=begun.items)
     options, made_by = lookup(fields, "stream_options"), str(begun.first.get("system_fingerprint"))
     wants_usage = (
         not hides_usage and isinstance(options, dict) and lookup(options, "include_usage") is True
     )
+    created = names.get("created")
     return OpenAiWriter(
-        "0", model, chat=chat, created_wall_s=0.0, made_by=made_by, include_usage=wants_usage
+        str(names.get("id")),
+        model,
+        chat=chat,
+        created_wall_s=created if isinstance(created, int) else 0,
+        made_by=made_by,
+        include_usage=wants_usage,
     )
 
 

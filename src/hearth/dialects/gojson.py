@@ -55,6 +55,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HIGH_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
 _ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+# `json.dumps` would make an encoder for each call, which takes as long as a short text itself
+_written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 class GoJsonError(BadRequest):
@@ -324,7 +326,7 @@ def encode(value: JsonValue | Mapping[str, JsonValue]) -> bytes:
     escaped, all else raw UTF-8. Key order is kept. Floats are written as Python does (`1.0`, not
     `1`): the same number, not always the same bytes.
     """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _written(value)
     # a call for each sign of a text full of them would hold up the loop
     for char, escape in _ESCAPES.items():
         text = text.replace(char, escape)

@@ -97,7 +97,7 @@ class Sent:
         return b"".join(self._parts)
 
 
-class Names:
+class Rename:
     """The names, dates and numbers that a caller knows, in place of a later run's.
 
     Only OpenAI's frames repeat any.
@@ -157,7 +157,7 @@ class Replay:
             raise StreamDiverged
         self._route = route
         self._frames = WholeFrames(route)
-        self._names = Names(route)
+        self._rename = Rename(route)
         self._failed = False
         self._ahead = frames_in(route, sent.data)
         self._runs: deque[tuple[str, str]] = deque()
@@ -199,17 +199,17 @@ class Replay:
         if was_caught_up and self._route.dialect != "openai":
             return raw
         frame = frame_of(self._route, raw)
-        self._names.match(frame)
+        self._rename.match(frame)
         reading = read(self._route, frame)
         if reading.is_error:
             self._failed = True
-            return self._names.known(frame).raw
+            return self._rename.known(frame).raw
         texts = [self._new_text(slot) for slot in reading.slots]
         marks = sum([self._is_new(mark) for mark in reading.marks])
         if not self.caught_up or not (was_caught_up or marks or any(texts)):
             return b""
-        passed = self._names.known(shortened(frame, reading, texts, marks))
-        self._names.know(passed)
+        passed = self._rename.known(shortened(frame, reading, texts, marks))
+        self._rename.know(passed)
         return passed.raw
 
     def _new_text(self, slot: Slot) -> str:
@@ -244,7 +244,7 @@ class Replay:
 
     def _read_on(self) -> None:
         while not self._runs and (frame := next(self._ahead, None)) is not None:
-            self._names.know(frame)
+            self._rename.know(frame)
             reading = read(self._route, frame)
             self._runs.extend((slot.channel, slot.text) for slot in reading.slots if slot.text)
             self._runs.extend(map(_run_of, reading.marks))

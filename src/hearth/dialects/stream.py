@@ -139,9 +139,9 @@ class StreamTail:
         """What the last lines say."""
         frames = self._frames()
         last = frames[0] if frames else b""
-        said = _object(last)
+        said = said_in(last)
         kind, error = said.get("type"), said.get("error")
-        usages = (_usage(self._route, _object(frame)) for frame in frames)
+        usages = (_usage(self._route, said_in(frame)) for frame in frames)
         complete = self._is_terminator(last, said)
         reported_error = bool(error) or kind in ("error", "response.failed")
         says_nothing = self._route.path not in _DEATH_MARKS and not (complete or reported_error)
@@ -182,7 +182,7 @@ def read_whole(route: Route, body: bytes) -> Ending:
         found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
         usage = NO_USAGE if found is None else Usage(prompt_tokens=int(found.group(1)))
         return Ending(complete=True, reported_error=False, usage=usage)
-    said = _object(body)
+    said = said_in(body)
     return Ending(
         complete=_is_complete(route, said), reported_error=False, usage=_usage(route, said)
     )
@@ -237,7 +237,7 @@ def _seconds(fields: JsonObject, name: str) -> float | None:
     return None if duration_ns is None else duration_ns / 1e9
 
 
-def _object(data: bytes) -> JsonObject:
+def said_in(data: bytes) -> JsonObject:
     """Ollama's own words need none of the care that a caller's need, but for their length: an
     answer may list 20 log probabilities for each token.
     """

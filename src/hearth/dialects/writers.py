@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, lru_cache
 from itertools import groupby
 from types import MappingProxyType
 from typing import TypeAlias
@@ -27,6 +28,11 @@ class Text:
     text: str
     thinking: bool = False
     logprobs: Sequence[JsonValue] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Text of the answer, and nothing beside it."""
+        return not (self.thinking or self.logprobs)
 
 
 @value
@@ -79,11 +85,32 @@ class Generation:
         return [said for said in self.said if isinstance(said, ToolCall)]
 
 
+_HOLE = "\0"
+"""Stands for a value in a frame that is encoded once, and then filled in for each token."""
+_ENCODED_HOLE = encode(_HOLE)
+
+
+def _form(frame: bytes) -> bytes:
+    """The frame as a format with a place for each hole."""
+    return frame.replace(b"%", b"%%").replace(_ENCODED_HOLE, b"%b")
+
+
 class Writer(ABC):
     """One answer: either `say` every part and then `end`, or `whole`.
 
     `wall_s` is now, in seconds since 1970; an element is a frame.
     """
+
+    def resume(self, said: Sequence[Said], next_number: int) -> None:
+        """Go on behind these parts, which an earlier run has written.
+
+        Args:
+            next_number: of the next frame, in a dialect that numbers them.
+        """
+        del next_number
+        self.begin()
+        for part in said:
+            self.say(part, 0.0)
 
     def begin(self) -> list[bytes]:
         """The frames before the first part; again is harmless."""
@@ -144,9 +171,17 @@ class NativeWriter(Writer):
     def say(self, said: Said, wall_s: float) -> list[bytes]:
         if isinstance(said, ToolCall) and said.arguments is None:
             return []
+        if isinstance(said, Text) and said.is_plain:
+            created_at = rfc3339(wall_s).encode()
+            return [self._text_form % (b'"%b"' % created_at, encode(said.text))]
         line = encode(self.line(wall_s, (said,)) | {"done": False} | _logprobs((said,))) + b"\n"
         self._calls += isinstance(said, ToolCall)
         return [line]
+
+    @cached_property
+    def _text_form(self) -> bytes:
+        line = self.line(0.0, (Text(text=_HOLE),)) | {"created_at": _HOLE, "done": False}
+        return _form(encode(line) + b"\n")
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         if done.reason is None:
@@ -183,13 +218,13 @@ def _ending(done: Generation, logprobs: JsonObject) -> JsonObject:
 
 
 class OpenAiWriter(Writer):
-    """`/v1/chat/completions`, or with `chat=False` `/v1/completions`; `name` is what its id ends
-    with.
+    """`/v1/chat/completions`, or with `chat=False` `/v1/completions`; `answer_id` as its caller
+    reads it.
     """
 
     def __init__(
         self,
-        name: str,
+        answer_id: str,
         model: str,
         *,
         chat: bool,
@@ -199,10 +234,7 @@ class OpenAiWriter(Writer):
     ) -> None:
         self._chat = chat
         self._include_usage = include_usage
-        self._id, self._created = (
-            f"chatcmpl-{name}" if chat else f"cmpl-{name}",
-            int(created_wall_s),
-        )
+        self._id, self._created = answer_id, int(created_wall_s)
         self._made_by: JsonObject = {"model": model, "system_fingerprint": made_by}
         self._begun = False
         self._calls = 0
@@ -214,10 +246,16 @@ class OpenAiWriter(Writer):
             return [_data(self._chunk({"content": "", "tool_calls": [_function(said, index)]}))]
         if said.thinking and not self._chat:  # a text completion has no place for thoughts
             return []
+        if said.is_plain and self._begun:
+            return [self._text_form % encode(said.text)]
         delta: JsonObject = (
             {"content": "", "reasoning": said.text} if said.thinking else {"content": said.text}
         )
         return [_data(self._chunk(delta, said=said))]
+
+    @cached_property
+    def _text_form(self) -> bytes:
+        return _form(_data(self._chunk({"content": _HOLE})))
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         del wall_s
@@ -272,7 +310,7 @@ class OpenAiWriter(Writer):
         reason: str | None = None,
         said: Text | None = None,
     ) -> JsonObject:
-        """One chunk; without a delta one without choices. The first delta names the role."""
+        """One chunk; without a delta one without choices."""
         head = self._head("chat.completion.chunk")
         if delta is None:
             return (
@@ -280,6 +318,7 @@ class OpenAiWriter(Writer):
                 if self._chat
                 else head | {"choices": []} | self._made_by
             )
+        begun, self._begun = self._begun, True  # the first delta names the role
         if not self._chat:
             choice: JsonObject = {
                 "text": delta.get("content", ""),
@@ -290,7 +329,6 @@ class OpenAiWriter(Writer):
                 {"usage": _usage(Generation(said=(), reason=None))} if self._include_usage else {}
             )
             return head | {"choices": [choice]} | self._made_by | zero
-        begun, self._begun = self._begun, True
         choice = {
             "index": 0,
             "delta": delta if begun else {"role": "assistant", **delta},
@@ -332,25 +370,32 @@ class ResponsesWriter(Writer):
     """`/v1/responses`: numbered events, which are maps in Go, so that their keys come out sorted.
 
     Args:
-        name: what the ids of its items end with. response: the response in progress. items: what
-        was finished before. incomplete: which reasons of an end the response calls incomplete, and
+        message_id: of the message that it opens first, as its caller reads it; those that follow
+        have its name and their place. response: the response in progress. items: what was finished
+        before. incomplete: which reasons of an end the response calls incomplete, and
         how; Ollama knows none.
     """
 
     def __init__(
         self,
-        name: str,
+        message_id: str,
         response: JsonObject,
         *,
         items: Sequence[JsonValue] = (),
         incomplete: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._name, self._response, self._incomplete = name, response, incomplete
+        self._id, self._response, self._incomplete = message_id, response, incomplete
         self._items = [*items]
+        self._first_place = len(items)
         self._number = 0
+        self._delta_form = b""
         self._open = False
         self._texts: list[str] = []
         """The texts of the message that is open, if one is."""
+
+    def resume(self, said: Sequence[Said], next_number: int) -> None:
+        super().resume(said, next_number)
+        self._number = next_number
 
     def begin(self) -> list[bytes]:
         return (
@@ -367,10 +412,8 @@ class ResponsesWriter(Writer):
             return []
         opened = [*self.begin(), *([] if self._open else self._open_message())]
         self._texts.append(said.text)
-        return [
-            *opened,
-            self._event("output_text.delta", **self._place(), delta=said.text, logprobs=[]),
-        ]
+        number, self._number = self._number, self._number + 1
+        return [*opened, self._delta_form % (encode(said.text), b"%d" % number)]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         begun = self.begin()
@@ -396,6 +439,8 @@ class ResponsesWriter(Writer):
             "status": "in_progress",
             "type": "message",
         }
+        delta = self._fields("output_text.delta", **self._place(), delta=_HOLE, logprobs=[])
+        self._delta_form = _form(event(delta | {"sequence_number": _HOLE}))
         return [
             self._event("output_item.added", item=item, output_index=len(self._items)),
             self._event("content_part.added", **self._place(), part=_part("")),
@@ -449,15 +494,20 @@ class ResponsesWriter(Writer):
         ]
 
     def _message_id(self) -> str:
-        return f"msg_{self._name}" + (f"_{len(self._items)}" if self._items else "")
+        place = len(self._items)
+        return self._id if place == self._first_place else f"{self._id}_{place}"
 
     def _place(self) -> JsonObject:
         return {"content_index": 0, "item_id": self._message_id(), "output_index": len(self._items)}
 
     def _event(self, name: str, **fields: JsonValue) -> bytes:
-        fields |= {"sequence_number": self._number, "type": f"response.{name}"}
+        told = self._fields(name, **fields)
         self._number += 1
-        return event({key: _sorted(fields[key]) for key in sorted(fields)})
+        return event(told)
+
+    def _fields(self, name: str, **fields: JsonValue) -> JsonObject:
+        fields |= {"sequence_number": self._number, "type": f"response.{name}"}
+        return {key: _sorted(fields[key]) for key in sorted(fields)}
 
     def _ended(self, done: Generation, wall_s: float) -> JsonObject:
         """The finished response: the keys of the frame keep their places."""
@@ -553,22 +603,25 @@ class MessagesWriter(Writer):
         }
         self._open: str | None = None
         self._index = -1
+        self._delta_form = b""
 
     def say(self, said: Said, wall_s: float) -> list[bytes]:
         del wall_s
         if isinstance(said, ToolCall):
-            opened = self._open_block(
-                {"type": "tool_use", "id": said.call_id, "name": said.name, "input": {}}
-            )
-            delta: JsonObject = {"type": "input_json_delta", "partial_json": said.arguments_text}
-        else:
-            kind = _block_type(said)
-            opened = [] if self._open == kind else self._open_block({"type": kind, kind: ""})
-            delta = {"type": f"{kind}_delta", kind: said.text}
-        return [
-            *opened,
-            event({"type": "content_block_delta", "index": self._index, "delta": delta}),
-        ]
+            block: JsonObject = {
+                "type": "tool_use",
+                "id": said.call_id,
+                "name": said.name,
+                "input": {},
+            }
+            opened = self._open_block(block, "input_json_delta", "partial_json")
+            return [*opened, self._delta_form % encode(said.arguments_text)]
+        kind = _block_type(said)
+        is_open = self._open == kind
+        opened = (
+            [] if is_open else self._open_block({"type": kind, kind: ""}, f"{kind}_delta", kind)
+        )
+        return [*opened, self._delta_form % encode(said.text)]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         del wall_s
@@ -613,9 +666,13 @@ class MessagesWriter(Writer):
         start, self._start = self._start, None
         return [] if start is None else [event(start)]
 
-    def _open_block(self, block: JsonObject) -> list[bytes]:
+    def _open_block(self, block: JsonObject, delta_type: str, text_key: str) -> list[bytes]:
         before = [*self._begin(), *self._close_block()]
         self._open, self._index = str(block["type"]), self._index + 1
+        delta: JsonObject = {"type": delta_type, text_key: _HOLE}
+        self._delta_form = _form(
+            event({"type": "content_block_delta", "index": self._index, "delta": delta})
+        )
         return [
             *before,
             event({"type": "content_block_start", "index": self._index, "content_block": block}),
@@ -661,8 +718,13 @@ def rfc3339(wall_s: float) -> str:
     """Seconds since 1970 as `2026-11-21T02:09:14.423976812Z`; up to nine decimals, without zeros at
     their end.
     """
-    days, second = divmod(int(wall_s), 86_400)
     decimals = f".{int(wall_s % 1 * 1e9):09d}".rstrip("0").rstrip(".")
+    return f"{_to_the_second(int(wall_s))}{decimals}Z"
+
+
+@lru_cache(maxsize=4)  # tokens come many a second
+def _to_the_second(wall_s: int) -> str:
+    days, second = divmod(wall_s, 86_400)
     # The calendar repeats after 400 years of 146,097 days. Years begin in March here, so that leap
     # days come last.
     era, day_of_era = divmod(days + 719_468, 146_097)
@@ -673,4 +735,4 @@ def rfc3339(wall_s: float) -> str:
     year += era * 400 + (month >= 10)
     month += 3 if month < 10 else -9
     date = f"{year:04d}-{month:02d}-{day:02d}"
-    return f"{date}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}{decimals}Z"
+    return f"{date}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"

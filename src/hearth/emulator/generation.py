@@ -332,7 +332,8 @@ async def responses(call: Call) -> None:
     check_capabilities(installed, ask, task="chat")
     name, created_wall_s = str(call.engine.rng.randrange(999_999)), call.engine.clock.wall()
     asked = {name: body.get(name) for name in RESPONSE_REPEATS}
-    writer = ResponsesWriter(name, response_in_progress(name, ask.model, asked, created_wall_s))
+    response = response_in_progress(name, ask.model, asked, created_wall_s)
+    writer = ResponsesWriter(f"msg_{name}", response)
     async with open_session(call, installed, ask) as session:
         await session.tell(writer)
 
@@ -371,8 +372,9 @@ async def _answer_openai(
     call: Call, installed: Installed, ask: Ask, body: Body, *, task: str
 ) -> None:
     check_capabilities(installed, ask, task=task)
+    kind, number = "chatcmpl" if task == "chat" else "cmpl", call.engine.rng.randrange(999)
     writer = OpenAiWriter(
-        str(call.engine.rng.randrange(999)),
+        f"{kind}-{number}",
         ask.model,
         chat=task == "chat",
         created_wall_s=call.engine.clock.wall(),
