@@ -60,9 +60,9 @@ class Gateway:
     Use it as an async context manager, or `start` and `stop` it. Must live on one event loop.
 
     Attributes:
-        name_of, resolve, list_may_differ, check_capable: the models that are installed; see
-        `BackendWatch`. on_reload: has something called with every configuration that comes into
-        force after the present one. request_reload: has the file tried soon.
+        name_of, resolve, load_options, list_may_differ, check_capable: see `BackendWatch`.
+        on_reload: has something called with every configuration that comes into force after the
+        present one. request_reload: has the file tried soon.
 
     Args:
         history: the log of ended items, where one is kept; counters begin with what it says of the
@@ -113,6 +113,7 @@ class Gateway:
         self.worker.runtime.emulated = identity.emulator
         self._watch = watch = self.worker.watch
         self.name_of, self.resolve = watch.name_of, watch.resolve
+        self.load_options = watch.load_options
         self.list_may_differ, self.check_capable = watch.list_may_differ, watch.check_capable
         self._in_force = ConfigInForce(config, clock=clock, events=events)
         self.on_reload = self._in_force.on_reload

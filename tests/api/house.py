@@ -47,6 +47,7 @@ from hearth.types import (
     BackendCall,
     Headers,
     Lane,
+    LoadOptions,
     Priority,
     QueueItem,
     RequestId,
@@ -322,6 +323,11 @@ class FakeGateway:
         self.problems: list[str] = []
         self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
         self._app: HearthApp | None = None
+
+    def load_options(self, model: str) -> LoadOptions:
+        models = self.config.with_names(canonical_model).settings.models
+        given = models.get(self.name_of(model) or "")
+        return LoadOptions(num_ctx=None if given is None else given.num_ctx)
 
     def name_of(self, model: str) -> str | None:
         return self.one_name.get(model, canonical_model(model))

@@ -32,6 +32,7 @@ from hearth.config.settings import (
     Settings,
 )
 from hearth.dialects.claude_answer import Meter
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import (
     BackendBusy,
     BackendError,
@@ -310,7 +311,10 @@ def test_a_local_name_leads_to_the_model_that_the_owner_chose(asked, gets):
     cloud = CloudSettings(
         model="claude-small", models={"qwen2.5:32b*": "claude-large", "mistral": "claude-mid"}
     )
-    assert (claude_model(asked, cloud), asks_for_claude(asked)) == (gets, asked == gets)
+    assert (claude_model(asked, cloud, OllamaTraits.canonical), asks_for_claude(asked)) == (
+        gets,
+        asked == gets,
+    )
 
 
 @for_each(

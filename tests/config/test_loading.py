@@ -428,8 +428,9 @@ def test_the_scheduler_gets_its_part_of_the_settings() -> None:
     config = parsed(
         "queue: {max_interrupt_count: 9}\nbackend: {wait_when_down_s: 1}\ngpu: {parallel: 2}\nmodels: {m: {parallel: 3}}"
     )
-    scheduler = config.scheduler_settings
-    assert scheduler == SchedulerSettings.of(config.settings)
+    named = config.with_names(lambda name: f"{name}:latest")
+    scheduler = named.scheduler_settings
+    assert scheduler == SchedulerSettings.of(named.settings)
     assert (scheduler.queue.max_interrupt_count, scheduler.wait_when_down_s) == (9, 1.0)
     assert [scheduler.parallel(model) for model in ("m:latest", "other:latest")] == [3, 2]
 

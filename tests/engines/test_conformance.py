@@ -68,12 +68,17 @@ class Bench:
 @pytest.fixture(params=["fake", "ollama"])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     a = FakeModel(
-        name="a", load_s=LOAD_S, unload_s=LOAD_S, vram_mib=2048.0, size_mib=3072.0, parallel=2
+        name="a:latest",
+        load_s=LOAD_S,
+        unload_s=LOAD_S,
+        vram_mib=2048.0,
+        size_mib=3072.0,
+        parallel=2,
     )
     world = FakeOllama(
         a,
         FakeModel(
-            name="emb",
+            name="emb:latest",
             load_s=LOAD_S,
             unload_s=LOAD_S,
             embedding_only=True,
@@ -159,7 +164,7 @@ async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_as
     bench: Bench,
 ) -> None:
     listed = {model.name: model.capabilities for model in await bench.engine.installed()}
-    assert listed == {"a": None, "emb": frozenset({"embedding"})}
+    assert listed == {"a:latest": None, "emb:latest": frozenset({"embedding"})}
     assert [await bench.engine.capabilities(name) for name in listed] == [
         None,
         frozenset({"embedding"}),
@@ -171,25 +176,25 @@ async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_contex
 ) -> None:
     assert await bench.engine.version() == wire.VERSION
     assert [(model.name, model.digest) for model in await bench.engine.installed()] == [
-        ("a", "digest-0-of-a"),
-        ("emb", "digest-0-of-emb"),
+        ("a:latest", "digest-0-of-a:latest"),
+        ("emb:latest", "digest-0-of-emb:latest"),
     ]
-    await bench.engine.unload("a")  # what is not loaded, too
+    await bench.engine.unload("a:latest")  # what is not loaded, too
     for pinned, context in ((8192, 8192), (None, 4096)):
         assert await bench.engine.resident() == ()
-        await bench.engine.load("a", LoadOptions(num_ctx=pinned))
+        await bench.engine.load("a:latest", LoadOptions(num_ctx=pinned))
         [model] = await bench.engine.resident()
         assert (model.name, model.size_mib, model.vram_mib, model.context_tokens) == (
-            "a",
+            "a:latest",
             3072.0,
             2048.0,
             context,
         )
-        await bench.engine.unload("a")
+        await bench.engine.unload("a:latest")
         await bench.world.settled()
-    await bench.engine.load("emb", UNPINNED)
-    assert await bench.resident() == ["emb"]
-    await bench.engine.unload("emb")
+    await bench.engine.load("emb:latest", UNPINNED)
+    assert await bench.resident() == ["emb:latest"]
+    await bench.engine.unload("emb:latest")
     await bench.world.settled()
     assert await bench.resident() == []
 
@@ -197,37 +202,41 @@ async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_contex
 async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves_its_pin_alone(
     bench: Bench,
 ) -> None:
-    await bench.engine.load("a", UNPINNED)
-    assert await bench.engine.probe("a", LoadOptions(num_ctx=2048), LONG_S)
-    bench.world.wedge("a")
-    assert not await bench.engine.probe("a", UNPINNED, SILENT_S)
+    await bench.engine.load("a:latest", UNPINNED)
+    assert await bench.engine.probe("a:latest", LoadOptions(num_ctx=2048), LONG_S)
+    bench.world.wedge("a:latest")
+    assert not await bench.engine.probe("a:latest", UNPINNED, SILENT_S)
     assert [probe.options.num_ctx for probe in bench.world.probes] == [2048, None]
 
 
 async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(
     bench: Bench,
 ) -> None:
-    await bench.engine.load("a", UNPINNED)
-    bench.world.delete("a")
-    with pytest.raises(ModelNotFound, match="'a' not found"):
-        await bench.engine.unload("a")
-    assert await bench.resident() == ["a"]
-    assert [model.name for model in await bench.engine.installed()] == ["emb"]
+    await bench.engine.load("a:latest", UNPINNED)
+    bench.world.delete("a:latest")
+    with pytest.raises(ModelNotFound, match="'a:latest' not found"):
+        await bench.engine.unload("a:latest")
+    assert await bench.resident() == ["a:latest"]
+    assert [model.name for model in await bench.engine.installed()] == ["emb:latest"]
 
 
 async def test_a_list_that_has_not_changed_is_the_same_one(bench: Bench) -> None:
     first = await bench.engine.installed()
     assert await bench.engine.installed() is first
-    bench.world.install("new")
-    assert [model.name for model in await bench.engine.installed()] == ["a", "emb", "new"]
-    bench.world.delete("new")
+    bench.world.install("new:latest")
+    assert [model.name for model in await bench.engine.installed()] == [
+        "a:latest",
+        "emb:latest",
+        "new:latest",
+    ]
+    bench.world.delete("new:latest")
     assert await bench.engine.installed() == first
 
 
 async def test_every_load_that_fails_has_its_own_error(bench: Bench) -> None:
     bench.world.next_loads(LoadFault.FAIL)
     with pytest.raises(SwapFailed, match="signal: killed"):
-        await bench.engine.load("a", UNPINNED)
+        await bench.engine.load("a:latest", UNPINNED)
     with pytest.raises(ModelNotFound, match="missing"):
         await bench.engine.load("missing", UNPINNED)
     assert await bench.resident() == []
@@ -235,20 +244,23 @@ async def test_every_load_that_fails_has_its_own_error(bench: Bench) -> None:
 
 async def test_a_load_ends_with_whoever_awaits_it(bench: Bench) -> None:
     bench.world.next_loads(LoadFault.NEVER)
-    loading = asyncio.create_task(bench.engine.load("a", UNPINNED))
+    loading = asyncio.create_task(bench.engine.load("a:latest", UNPINNED))
     await bench.arrived()
-    await until(lambda: bench.world.gpu.place("a") is Place.LOADING)
+    await until(lambda: bench.world.gpu.place("a:latest") is Place.LOADING)
     loading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await loading
-    await until(lambda: bench.world.gpu.place("a") is None)
+    await until(lambda: bench.world.gpu.place("a:latest") is None)
     await bench.world.settled()
     assert await bench.resident() == []
 
 
 async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) -> None:
     bench.kill()
-    load, unload = partial(bench.engine.load, "a", UNPINNED), partial(bench.engine.unload, "a")
+    load, unload = (
+        partial(bench.engine.load, "a:latest", UNPINNED),
+        partial(bench.engine.unload, "a:latest"),
+    )
     for attempt in (
         bench.engine.version,
         bench.engine.installed,
@@ -264,7 +276,9 @@ async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) 
 # The data path.
 
 
-async def generate(bench: Bench, fault: CallFault | None = None, model: str = "a") -> Exchange:
+async def generate(
+    bench: Bench, fault: CallFault | None = None, model: str = "a:latest"
+) -> Exchange:
     """The exchange of a call for three words."""
     bench.world.next_calls(fault)
     body = json.dumps(
@@ -279,7 +293,7 @@ async def generate(bench: Bench, fault: CallFault | None = None, model: str = "a
 @pytest.fixture
 async def serving(bench: Bench) -> Bench:
     """A bench whose model is loaded."""
-    bench.world.appear("a")
+    bench.world.appear("a:latest")
     return bench
 
 

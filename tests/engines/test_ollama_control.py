@@ -228,14 +228,14 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
     (
         Control.resident,
         b'{"models":[{"name":"a","unheard_of":1}]}',
-        (ResidentModel(name="a", size_mib=0.0, vram_mib=0.0, context_tokens=None),),
+        (ResidentModel(name="a:latest", size_mib=0.0, vram_mib=0.0, context_tokens=None),),
     ),
     (
         Control.resident,
         b'{"models":[{"model":"n","details":{"family":"nomic-bert"}},{"model":"my-embed"}]}',
         tuple(
             ResidentModel(name=name, size_mib=0.0, vram_mib=0.0, context_tokens=None, embeds=True)
-            for name in ("n", "my-embed")
+            for name in ("n:latest", "my-embed:latest")
         ),
     ),
     (

@@ -273,7 +273,9 @@ async def test_a_model_is_loaded_with_the_context_that_the_owner_pinned_and_a_jo
     settings = settings_with().replace(models=pinned_to(8192, "b"))
     async with House("b", settings=settings) as house:
         await body_of(house.submit("b"))
-        assert [record.options for record in house.ollama.control] == [LoadOptions(num_ctx=8192)]
+        pinned = house.worker.watch.load_options("b")
+        assert [record.options for record in house.ollama.control] == [pinned]
+    assert pinned == LoadOptions(num_ctx=8192)
     named: dict[str, Any] = {
         "caller": "me",
         "lane": Lane.EXTERNAL,
@@ -282,7 +284,7 @@ async def test_a_model_is_loaded_with_the_context_that_the_owner_pinned_and_a_jo
         "model": "a",
     }
     call = item_of(
-        Job(job_id="job_1", request=b'{"model": "a", "prompt": "?"}', **named), "b:latest", settings
+        Job(job_id="job_1", request=b'{"model": "a", "prompt": "?"}', **named), "b:latest", pinned
     ).call
     assert isinstance(call, BackendCall)
     assert json.loads(call.body) == {"model": "a", "prompt": "?", "options": {"num_ctx": 8192}}

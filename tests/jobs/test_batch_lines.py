@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.config.settings import Settings
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.job_types import BatchEnd, BatchLine, EndedLine, JobEnd, JobState, Problem
 from hearth.jobs.batch_lines import RawLine, Splitter, check_line, outcome_of, request_in
@@ -24,7 +23,6 @@ def checked(text: bytes | None, **changed: Any) -> BatchLine | Problem:
     return check_line(
         RawLine(line=7, start=0, length=len(text or b""), text=text),
         new_batch(**changed),
-        Settings(),
     )
 
 

@@ -33,7 +33,7 @@ from hearth.api.dependencies import Caller, CurrentBody, CurrentRequest
 from hearth.api.request import Body, Request, rendered, until_disconnected
 from hearth.api.streaming import Relay, ticket_headers
 from hearth.clock import new_seed
-from hearth.config.settings import Settings, load_options
+from hearth.config.settings import Settings
 from hearth.dialects.capabilities import Needs
 from hearth.dialects.gojson import MAX_INT
 from hearth.dialects.request import (
@@ -65,10 +65,10 @@ from hearth.types import (
     Counted,
     Headers,
     Lane,
+    LoadOptions,
     QueueItem,
     Way,
     WorkKind,
-    canonical_model,
     preview_of,
 )
 
@@ -143,7 +143,7 @@ class Inference:
             digest=digest,
         )
         if envelope.kind == "generate":
-            self._chat_models.add(canonical_model(envelope.model).lower())
+            self._chat_models.add(gateway.name_of(envelope.model) or "")
         return Relay(
             gateway,
             request,
@@ -184,7 +184,7 @@ class Inference:
 
     async def _read(self, route: Route, body: Body, identity: Identity) -> _Read:
         read = partial(
-            _read, route, settings=self._gateway.config.settings, name_of=self._gateway.name_of
+            _read, route, settings=self._gateway.config.settings, pinned=self._gateway.load_options
         )
         content = await body.read()
         found = await body.parsed(read, content)
@@ -220,8 +220,7 @@ class Inference:
         able = [
             name
             for name in here
-            if (name == home or name.lower() in self._chat_models)
-            and may_use(identity.models, name)
+            if (name == home or name in self._chat_models) and may_use(identity.models, name)
         ]
         return min(able, key=lambda name: (name != home, name), default=None)
 
@@ -230,13 +229,10 @@ def _read(
     route: Route,
     body: bytes,
     settings: Settings,
-    name_of: Callable[[str], str | None],
+    pinned: Callable[[str], LoadOptions],
     model: str | None = None,
 ) -> _Read:
-    strip, pinned = (
-        settings.clients.strip_attribution,
-        partial(load_options, settings, name_of=name_of),
-    )
+    strip = settings.clients.strip_attribution
     envelope, fields = read_request(route, body, pinned, strip_attribution=strip, model=model)
     # before a seed is put in, which is another one each time
     digest = sha256(route.path.encode() + b" " + envelope.body).digest()
@@ -458,7 +454,7 @@ class CompletionPages:
             partial(
                 PromptCall,
                 **fields,
-                load_options=partial(load_options, self._gateway.config.settings),
+                load_options=self._gateway.load_options,
             )
         )
         envelope = Envelope(
@@ -577,9 +573,7 @@ def _without(body: bytes, path: str, elsewhere: frozenset[str]) -> bytes:
     part, key = _LISTS[path]
     try:
         listed = json.loads(body)
-        listed[part] = [
-            each for each in listed[part] if canonical_model(each[key]).lower() not in elsewhere
-        ]
+        listed[part] = [each for each in listed[part] if each[key].lower() not in elsewhere]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return body
     return json.dumps(listed, ensure_ascii=False, separators=(",", ":")).encode()

@@ -106,7 +106,7 @@ class JobPages:
         """
         jobs, settings = self._jobs(), self._gateway.config.settings
         path, content, envelope, digest = await body.run(
-            partial(_request_of, asked, settings, large=body.is_large)
+            partial(_request_of, asked, large=body.is_large)
         )
         del asked.request  # `content` is a copy of it
         body.hold(len(content))
@@ -222,9 +222,7 @@ class JobPages:
         return self._gateway.jobs
 
 
-def _request_of(
-    asked: JobBody, settings: Settings, *, large: bool
-) -> tuple[str, bytes, Envelope, str]:
+def _request_of(asked: JobBody, *, large: bool) -> tuple[str, bytes, Envelope, str]:
     """Path, body and envelope of what is asked of the model server, and the digest of it all.
     Raises BadRequest, ModelNotFound.
 
@@ -233,7 +231,7 @@ def _request_of(
     path = endpoint_of(asked.request, asked.endpoint)
     content = body_of(path, asked.request, large=large)
     # a copy of what is kept already
-    envelope = replace(envelope_of(path, content, settings), body=b"")
+    envelope = replace(envelope_of(path, content), body=b"")
     others = asked.model_dump(mode="json", exclude={"request"})
     digest = (
         digest_of(others, sha256(content).hexdigest())

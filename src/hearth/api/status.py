@@ -35,7 +35,6 @@ from hearth.types import (
     Outcome,
     RequestId,
     Sequence,
-    canonical_model,
 )
 
 
@@ -289,7 +288,7 @@ class StatusPages:
             return {"items": []}
         found = await history.find(
             caller=query.caller if caller.admin else caller.caller,
-            model=None if query.model is None else canonical_model(query.model),
+            model=None if query.model is None else self._gateway.engine.canonical(query.model),
             outcome=query.outcome,
             since_wall_s=since,
             until_wall_s=until,

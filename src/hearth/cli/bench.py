@@ -18,7 +18,8 @@ from hearth.cli import CommandFailed, ExitCode
 from hearth.cli.client import GatewayClient, printable
 from hearth.cli.config import load_found, url_of_ollama
 from hearth.cli.doctor import address_of
-from hearth.types import SERVICE, canonical_model
+from hearth.engines.ollama.traits import OllamaTraits
+from hearth.types import SERVICE
 
 _NS_PER_S = 1e9
 _GIB = 1024**3
@@ -60,7 +61,7 @@ def bench(
     _require_idle(address_of(settings.server))
     url = ollama_url or settings.ollama.url
     contexts = {
-        canonical_model(name).lower(): each.num_ctx
+        OllamaTraits.canonical(name).lower(): each.num_ctx
         for name, each in settings.models.items()
         if each.num_ctx
     }
@@ -76,7 +77,8 @@ def bench(
         click.echo("models:")
         for name in models or installed:
             try:
-                load_s, entry = _measured(client, name, contexts.get(canonical_model(name).lower()))
+                pinned = contexts.get(OllamaTraits.canonical(name).lower())
+                load_s, entry = _measured(client, name, pinned)
             except _ERRORS as error:
                 failed += 1
                 click.echo(f"  # {printable(name)} could not be measured: {printable(error)}")
@@ -130,7 +132,7 @@ def _measured(client: ollama.Client, name: str, num_ctx: int | None) -> tuple[fl
         (
             each
             for each in client.ps().models
-            if canonical_model(each.model or "") == canonical_model(name)
+            if OllamaTraits.canonical(each.model or "") == OllamaTraits.canonical(name)
         ),
         None,
     )

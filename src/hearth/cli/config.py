@@ -34,12 +34,13 @@ from hearth.config.rendering import (
     shipped_config,
 )
 from hearth.config.settings import GatewayConfig, Settings
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BackendError, BackendProtocolError, BackendTimeout
 from hearth.storage.database import back_up
 from hearth.storage.database import restore as restore_store
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
-from hearth.types import MIB, canonical_model
+from hearth.types import MIB
 
 OLLAMA_TIMEOUT_S = 2.0
 _FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
@@ -134,7 +135,7 @@ def _home_model(settings: Settings) -> Iterable[str]:
         )
         yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
         return
-    if canonical_model(home).lower() not in {canonical_model(name).lower() for name in installed}:
+    if OllamaTraits.canonical(home).lower() not in {name.lower() for name in installed}:
         yield f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
 
 

@@ -29,10 +29,11 @@ from hearth.cli.config import find_config, version_and_models
 from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BackendError, BackendProtocolError, ConfigError, GpuUnavailable
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
-from hearth.types import MIB, SERVICE, GpuReading, canonical_model
+from hearth.types import MIB, SERVICE, GpuReading
 
 _TIMEOUT_S = 3.0
 _START_OLLAMA = "start it (`systemctl start ollama`), or correct ollama.url"
@@ -235,7 +236,7 @@ def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
     if not installed:
         yield Finding("FAIL", "models", "none is installed", "ollama pull llama3.1:8b")
         return
-    known = {canonical_model(name).lower() for name in installed}
+    known = {name.lower() for name in installed}
     named = {
         "gpu.home_model": settings.gpu.home_model,
         **{f"models.{name}": name for name in settings.models},
@@ -243,7 +244,7 @@ def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
     missing = {
         where: name
         for where, name in named.items()
-        if name and canonical_model(name).lower() not in known
+        if name and OllamaTraits.canonical(name).lower() not in known
     }
     for where, name in missing.items():
         yield Finding(

@@ -27,6 +27,7 @@ from hearth.cli.views import console_for
 from hearth.clock import Clock, SystemClock
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import Run
@@ -140,6 +141,7 @@ def simulate(
     """
     # Not the file that `serve` would use: a result must not depend on the directory it was made in.
     config = GatewayConfig() if config_file is None else load_gateway_config(config_file)
+    config = config.with_names(OllamaTraits.canonical)
     settings = config.scheduler_settings
     if scores:
         for what, found in scoreboard(settings):
@@ -258,7 +260,7 @@ def run_policies(
     ) as show:
         for name, workload in workloads.items():
             for policy in policies:
-                settings = workload.settings(base, policy)
+                settings = workload.settings(base, policy, OllamaTraits.canonical)
                 brain = Estimating(
                     Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES)
                 )

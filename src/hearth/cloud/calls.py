@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ from hearth.errors import (
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.ports import CloudBackend, CloudExchange
 from hearth.queue.registry import Registry
-from hearth.types import CloudCall, Headers, Price, Rates, Sequence, Usage, canonical_model, usd
+from hearth.types import CloudCall, Headers, Price, Rates, Sequence, Usage, usd
 
 Why: TypeAlias = Literal["asked_for", "not_local", "backend_down", "long_wait"]
 """Why Claude answers.
@@ -60,18 +60,15 @@ def asks_for_claude(model: str | None) -> bool:
     return model is not None and model.lower().startswith("claude-")
 
 
-def claude_model(model: str | None, cloud: CloudSettings) -> str:
+def claude_model(model: str | None, cloud: CloudSettings, canonical: Callable[[str], str]) -> str:
     """The Claude model for what a caller asked for: its entry in `cloud.models`, Claude's own name
     as it is, else `cloud.model`.
     """
     if model is None:
         return cloud.model
-    names = (model, canonical_model(model))
+    names = (model, canonical(model))
     for pattern, chosen in cloud.models.items():
-        if (
-            any(fnmatchcase(name, pattern) for name in names)
-            or canonical_model(pattern) == names[1]
-        ):
+        if any(fnmatchcase(name, pattern) for name in names) or canonical(pattern) == names[1]:
             return chosen
     return model if asks_for_claude(model) else cloud.model
 

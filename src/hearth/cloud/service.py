@@ -174,7 +174,8 @@ class Cloud:
         cloud, item = self._settings, new.item
         # as it would go to Ollama, from which it is translated
         call = new.call_on(item.model or "")
-        path, model = call.path.partition("?")[0], claude_model(item.model, cloud)
+        path = call.path.partition("?")[0]
+        model = claude_model(item.model, cloud, self._worker.watch.canonical)
         price = await self._price(model)
 
         def translate() -> tuple[ClaudeRequest, bytes]:

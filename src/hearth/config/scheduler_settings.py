@@ -18,7 +18,7 @@ from hearth.config.choices import (
     Window,
 )
 from hearth.config.fields import RESTART, Section
-from hearth.types import LoadOptions, Priority, canonical_model
+from hearth.types import Priority
 
 if TYPE_CHECKING:
     from hearth.config.settings import Settings
@@ -283,20 +283,14 @@ class SchedulerSettings:
     wait_when_down_s: float = 10.0
 
     @classmethod
-    def of(
-        cls, settings: Settings, find: Callable[[str], str | None] = canonical_model
-    ) -> SchedulerSettings:
-        """The scheduler's view of a whole settings tree; `find`: the one name of a model, None
-        where it is not installed.
+    def of(cls, settings: Settings, name_of: Callable[[str], str] = str) -> SchedulerSettings:
+        """The scheduler's view of a whole settings tree; `name_of`: the one name of a model that
+        may have several.
         """
         home = settings.gpu.home_model
-
-        def name_of(model: str) -> str:
-            return find(model) or canonical_model(model)
-
+        # what is said of a model under its one name goes before what is said of its other names
         others_first = sorted(
-            settings.models.items(),
-            key=lambda named: name_of(named[0]) == canonical_model(named[0]),
+            settings.models.items(), key=lambda named: name_of(named[0]) == named[0]
         )
         return cls(
             scheduling=settings.scheduling,
@@ -309,18 +303,3 @@ class SchedulerSettings:
     def parallel(self, model: str) -> int:
         chosen = self.models.get(model)
         return self.gpu.parallel if chosen is None or chosen.parallel is None else chosen.parallel
-
-
-def load_options(
-    settings: Settings, model: str, name_of: Callable[[str], str | None] = canonical_model
-) -> LoadOptions:
-    """How a model is loaded, and so how every request for it must be sent; `name_of`: the one name
-    of a model that has several.
-    """
-    if not settings.models:
-        return LoadOptions()
-    wanted = canonical_model(name_of(model) or model).lower()
-    pinned = (
-        known for name, known in settings.models.items() if canonical_model(name).lower() == wanted
-    )
-    return LoadOptions(num_ctx=next((known.num_ctx for known in pinned), None))

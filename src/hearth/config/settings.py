@@ -7,8 +7,8 @@ a new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,7 +41,6 @@ from hearth.config.scheduler_settings import (
     SchedulerSettings,
     SchedulingSettings,
     TimeSliceSettings,
-    load_options,
 )
 from hearth.types import Counted, Lane, Priority
 
@@ -642,6 +641,15 @@ class GatewayConfig:
     def rph_for_caller(self, caller: str) -> int:
         """Requests that a caller may make in any 3600 seconds."""
         return self.settings.rate_limits.of_caller(caller)[1]
+
+    def with_names(self, canonical: Callable[[str], str]) -> GatewayConfig:
+        """The same with the engine's own names of models, as all that runs has them; the owner
+        may have written them in another way.
+        """
+        given = self.settings
+        gpu = given.gpu.replace(home_model=given.gpu.home_model and canonical(given.gpu.home_model))
+        models = {canonical(name): model for name, model in given.models.items()}
+        return replace(self, settings=given.replace(gpu=gpu, models=models))
 
     @property
     def scheduler_settings(self) -> SchedulerSettings:

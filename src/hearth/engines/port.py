@@ -88,7 +88,7 @@ class Engine(Protocol):
         """Raises BackendUnreachable when nothing answers."""
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        """The models on disk, as the engine lists them; the very same tuple for as long as it
+        """The models on disk, by their canonical names; the very same tuple for as long as it
         lists the same.
         """
 
@@ -99,7 +99,7 @@ class Engine(Protocol):
         """
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        """What is in memory now.
+        """What is in memory now, by canonical names.
 
         Raises BackendTimeout where the engine is there and does not say, as while a model hangs.
         """

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
-from hearth.config.settings import SchedulerSettings, Settings, load_options
+from hearth.config.settings import SchedulerSettings, Settings
 from hearth.dialects.capabilities import Needs, refusal
 from hearth.engines.port import Engine
 from hearth.errors import (
@@ -40,7 +40,7 @@ from hearth.scheduling.inputs import (
     PolicyChanged,
     Unloaded,
 )
-from hearth.types import InstalledModel, ResidentModel, canonical_model
+from hearth.types import InstalledModel, LoadOptions, ResidentModel
 
 DOWN_CHECK_INTERVAL_S = 1.0
 """Recovery is noticed this fast; a look at a closed port costs next to nothing."""
@@ -59,6 +59,7 @@ class BackendWatch:
 
     def __init__(self, runtime: Runtime, engine: Engine) -> None:
         self._engine = engine
+        self.canonical = engine.canonical
         self.up = False
         self.version = ""
         self.problem = ""
@@ -115,13 +116,13 @@ class BackendWatch:
         Returns:
             None where it is not installed, the canonical form where nothing is known yet.
         """
-        canonical = canonical_model(model)
         if self._installed is None:
-            return canonical
-        known = self._installed.get(canonical.lower())
-        return (
-            None if known is None else self._one_of.get(known.digest, canonical_model(known.name))
-        )
+            return self.canonical(model)
+        known = self._known(model)
+        return None if known is None else self._one_of.get(known.digest, known.name)
+
+    def _known(self, model: str) -> InstalledModel | None:
+        return (self._installed or {}).get(self.canonical(model).lower())
 
     async def resolve(self, model: str) -> str:
         """`name_of` what a caller wrote; asks again before it says no, for models that were just
@@ -133,10 +134,10 @@ class BackendWatch:
         name = self.name_of(model)
         if name is None:
             if not await self._list_again():
-                return canonical_model(model)
+                return self.canonical(model)
             name = self.name_of(model)
         if name is None:
-            host = self.elsewhere.get(canonical_model(model).lower())
+            host = self.elsewhere.get(self.canonical(model).lower())
             why = (
                 "not found"
                 if host is None
@@ -167,7 +168,7 @@ class BackendWatch:
         """Raises NotCapable, in the words of Ollama, for what the model could not do once it was
         loaded. Where the model server does not say what its models can do, it says no itself.
         """
-        known = (self._installed or {}).get(canonical_model(needs.model).lower())
+        known = self._known(needs.model)
         if known is None or not needs.capabilities:
             return
         has = known.capabilities or await self._shown_of(known)
@@ -194,15 +195,19 @@ class BackendWatch:
 
     def fingerprint_of(self, model: str) -> str:
         """What decides the text of a seeded generation: the model's digest and how it is loaded."""
-        known = (self._installed or {}).get(canonical_model(model).lower())
-        return (
-            f"{'' if known is None else known.digest}"
-            f" {load_options(self._runtime.settings, model).num_ctx}"
-        )
+        known = self._known(model)
+        return f"{'' if known is None else known.digest} {self.load_options(model).num_ctx}"
+
+    def load_options(self, model: str) -> LoadOptions:
+        """How a model is loaded, and so how every request for it must be sent."""
+        named = self._runtime.settings.models
+        wanted = self.known_name(model).lower() if named else ""
+        pinned = (given.num_ctx for name, given in named.items() if name.lower() == wanted)
+        return LoadOptions(num_ctx=next(pinned, None))
 
     def known_name(self, model: str) -> str:
         """The same, in canonical form where it is not installed."""
-        return self.name_of(model) or canonical_model(model)
+        return self.name_of(model) or self.canonical(model)
 
     def forget(self) -> None:
         """Another server has come, of which nothing is known before the next look."""
@@ -307,7 +312,7 @@ class BackendWatch:
 
     def scheduler_settings(self) -> SchedulerSettings:
         """Those in force, with each model under its one name."""
-        return SchedulerSettings.of(self._runtime.settings, self.name_of)
+        return SchedulerSettings.of(self._runtime.settings, self.known_name)
 
     def _went_down(self, error: BackendError) -> None:
         now = self._clock.monotonic()
@@ -438,12 +443,8 @@ def _known(
 ) -> _Known:
     here = tuple(model for model in models if not model.remote_host)
     return _Known(
-        elsewhere={
-            canonical_model(model.name).lower(): model.remote_host
-            for model in models
-            if model.remote_host
-        },
-        installed={canonical_model(model.name).lower(): model for model in here},
+        elsewhere={model.name.lower(): model.remote_host for model in models if model.remote_host},
+        installed={model.name.lower(): model for model in here},
         one_of=_one_name_each(here, settings, before=before),
     )
 
@@ -457,9 +458,9 @@ def _one_name_each(
     names: dict[str, list[str]] = {}
     for model in models:
         if model.digest:
-            names.setdefault(model.digest, []).append(canonical_model(model.name))
-    chosen = {canonical_model(name).lower() for name in settings.models}
-    home = canonical_model(settings.gpu.home_model).lower()
+            names.setdefault(model.digest, []).append(model.name)
+    chosen = {name.lower() for name in settings.models}
+    home = settings.gpu.home_model.lower()
 
     def rank(name: str) -> tuple[bool, bool, bool, str]:
         return name.lower() not in chosen, name.lower() != home, name not in before, name

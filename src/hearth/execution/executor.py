@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from hearth.config.settings import load_options
 from hearth.dialects.continuing import (
     Continuation,
     ends_with_the_answer,
@@ -103,6 +102,7 @@ class Executor:
         self._post = runtime.post
         self._engine = engine
         self._fingerprint_of = watch.fingerprint_of
+        self._load_options = watch.load_options
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
         self._running: dict[Sequence, tuple[asyncio.Task[None], ActiveRequest]] = {}
@@ -247,12 +247,11 @@ class Executor:
         """
         if work.item.kind != "generate":
             return False
-        settings, model = self._runtime.settings, work.model or ""
+        model, native = work.model or "", call.path.startswith("/api/")
         # another context is another load
-        options = load_options(settings, model) if call.path.startswith("/api/") else LoadOptions()
-        return await self._engine.probe(
-            model, options, min(PROBE_S, settings.ollama.first_byte_timeout_s)
-        )
+        options = self._load_options(model) if native else LoadOptions()
+        timeout_s = min(PROBE_S, self._runtime.settings.ollama.first_byte_timeout_s)
+        return await self._engine.probe(model, options, timeout_s)
 
     # Going on with what was interrupted.
 

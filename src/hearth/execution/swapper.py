@@ -27,7 +27,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import NamedTuple
 
-from hearth.config.settings import load_options
 from hearth.engines.port import Engine
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.execution.backend_watch import BackendWatch
@@ -133,6 +132,7 @@ class Swapper:
         self._post = runtime.post
         self._engine = engine
         self._name_of = watch.known_name
+        self._load_options = watch.load_options
         self._tasks: set[asyncio.Task[None]] = set()
         self._load_task: asyncio.Task[None] | None = None
         self._before = MemoryInUse()
@@ -210,7 +210,7 @@ class Swapper:
 
         Raises SwapTimedOut, and what the load raises.
         """
-        call = self._engine.load(model, load_options(self._runtime.settings, model))
+        call = self._engine.load(model, self._load_options(model))
         loop, self._before = asyncio.get_running_loop(), MemoryInUse()
         load = loop.create_task(call, name=f"call that loads {model}")
         look = loop.create_task(self._look_before(), name=f"look before {model}")

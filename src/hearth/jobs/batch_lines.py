@@ -92,7 +92,7 @@ class Splitter:
         self._kept.clear()
 
 
-def check_line(raw: RawLine, batch: Batch, settings: Settings) -> BatchLine | Problem:
+def check_line(raw: RawLine, batch: Batch) -> BatchLine | Problem:
     """The request in a line, its model as it is written there; or the first thing that is wrong
     with it.
     """
@@ -102,7 +102,7 @@ def check_line(raw: RawLine, batch: Batch, settings: Settings) -> BatchLine | Pr
         body = body_of(
             batch.endpoint, cast("dict[str, object]", value["body"]), large=raw.length > LARGE_BYTES
         )
-        model = envelope_of(batch.endpoint, body, settings).model
+        model = envelope_of(batch.endpoint, body).model
         if not may_use(batch.models, model):
             return _problem(
                 "model_not_allowed",
@@ -264,9 +264,7 @@ class Check:
 
     async def _checked(self, raw: list[RawLine]) -> list[BatchLine]:
         """The lines that are as they must be, under the installed names of their models."""
-        found = await asyncio.to_thread(
-            lambda: [check_line(line, self.batch, self.settings) for line in raw]
-        )
+        found = await asyncio.to_thread(lambda: [check_line(line, self.batch) for line in raw])
         self._total += len(found)
         kept = list[BatchLine]()
         for each in found:

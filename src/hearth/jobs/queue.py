@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hearth.config.settings import Settings, load_options
 from hearth.dialects.gojson import encode_large
 from hearth.dialects.request import Envelope, read_request
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, KeyInUse
 from hearth.execution.request import Submission
 from hearth.job_types import Job
-from hearth.types import BackendCall, Headers, Lane, QueueItem, RequestId
+from hearth.types import BackendCall, Headers, Lane, LoadOptions, QueueItem, RequestId
 
 RETRY_AFTER_S = 1.0
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
@@ -77,16 +76,14 @@ def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> by
         raise BadRequest("request: contains a number that JSON does not allow") from error
 
 
-def envelope_of(
-    path: str, body: bytes, settings: Settings, *, model: str | None = None
-) -> Envelope:
-    """What the queue must know of a request; `model` is its installed name, where that is known.
+def envelope_of(path: str, body: bytes, pinned: LoadOptions | None = None) -> Envelope:
+    """What the queue must know of a request; `pinned`: how its model is loaded, for a body that is
+    sent.
 
     Raises BadRequest, ModelNotFound.
     """
-    envelope, _ = read_request(
-        INFERENCE_ROUTES[path], body, lambda called: load_options(settings, model or called)
-    )
+    pinned = pinned or LoadOptions()
+    envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda _: pinned)
     if envelope.kind in ("load", "unload") or envelope.max_tokens == 0:
         raise BadRequest(
             "request: would generate nothing; give a prompt or messages, and no num_predict of 0"
@@ -94,12 +91,12 @@ def envelope_of(
     return envelope
 
 
-def item_of(job: Job, model: str, settings: Settings) -> Submission:
+def item_of(job: Job, model: str, pinned: LoadOptions) -> Submission:
     """A started job as the GPU's queue takes it; its request id is the job's.
 
     Raises as `envelope_of`.
     """
-    envelope = envelope_of(job.path, job.request, settings, model=model)
+    envelope = envelope_of(job.path, job.request, pinned)
     item = QueueItem(
         lane=job.lane,
         priority=job.priority,

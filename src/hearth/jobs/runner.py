@@ -158,10 +158,11 @@ async def run_once(
     """Have a started job done once; what came of it. Raises nothing but defects."""
     try:
         model = await worker.watch.resolve(job.model)
+        pinned = worker.watch.load_options(model)
         new = (
-            await asyncio.to_thread(item_of, job, model, settings)
+            await asyncio.to_thread(item_of, job, model, pinned)
             if len(job.request) > LARGE_BYTES
-            else item_of(job, model, settings)
+            else item_of(job, model, pinned)
         )
         if new.needs is not None:
             await worker.watch.check_capable(new.needs)

@@ -246,7 +246,7 @@ class TaskDoor:
             )
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)
-        envelope = envelope_of(path, body, settings)
+        envelope = envelope_of(path, body)
         model = await self._worker.watch.resolve(envelope.model)
         if envelope.needs is not None:
             await self._worker.watch.check_capable(envelope.needs)

@@ -15,7 +15,7 @@ from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import BANDS, Entry
-from hearth.types import Band, Lane, QueueItem, Sequence, canonical_model
+from hearth.types import Band, Lane, QueueItem, Sequence
 
 NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
@@ -100,12 +100,11 @@ def models(state: State, watch: BackendWatch) -> Callable[[], list[dict[str, obj
     }
     waiting = {name: state.waiting.wants(name) for name in state.waiting.models()}
     in_memory = {
-        canonical_model(model.name): (round(model.vram_mib, 1), round(model.size_mib, 1))
-        for model in watch.resident
+        model.name: (round(model.vram_mib, 1), round(model.size_mib, 1)) for model in watch.resident
     }
 
     def listed() -> list[dict[str, object]]:
-        names = {canonical_model(model.name) for model in installed}
+        names = {model.name for model in installed}
         rows: list[dict[str, object]] = []
         for name in sorted(names | residents.keys() | settings.models.keys()):
             phase, running = residents.get(name, (None, 0))

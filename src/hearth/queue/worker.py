@@ -12,7 +12,7 @@ from collections.abc import Sequence as Several
 from functools import partial
 
 from hearth.clock import Clock, ClockSteps
-from hearth.config.settings import GatewayConfig, load_options
+from hearth.config.settings import GatewayConfig
 from hearth.engines.port import Engine
 from hearth.errors import (
     BadRequest,
@@ -123,6 +123,8 @@ class LLMQueueWorker:
         extra_status: Callable[[], dict[str, object]] = dict,
         on_decision: Callable[[float, list[Action]], None] | None = None,
     ) -> None:
+        self._canonical = engine.canonical
+        config = config.with_names(engine.canonical)
         self._mailbox = mailbox = Mailbox(self._take)
         self.post, self.run = mailbox.post, mailbox.run
         self.tracker = GpuTracker(
@@ -154,9 +156,7 @@ class LLMQueueWorker:
         self._executor = Executor(self.runtime, engine, self.watch)
         self._swapper = Swapper(self.runtime, engine, self.watch)
         self._effects = Effects(self.runtime, registry, self._executor, self._swapper, self.watch)
-        self._prompt = partial(
-            PromptCall, load_options=lambda model: load_options(self.runtime.settings, model)
-        )
+        self._prompt = partial(PromptCall, load_options=self.watch.load_options)
         self._extra_status = extra_status
         self._on_decision = on_decision
         self._answers: set[asyncio.Task[Completion]] = set()
@@ -408,7 +408,7 @@ class LLMQueueWorker:
 
     def reload_config(self, config: GatewayConfig) -> None:
         """Put another configuration in force; what waits, runs and has been counted stays."""
-        self.runtime.config = config
+        self.runtime.config = config.with_names(self._canonical)
         self._mode_read_at = float("-inf")
         self.post(inputs.PolicyChanged(settings=self.watch.scheduler_settings()))
 

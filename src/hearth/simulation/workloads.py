@@ -16,7 +16,7 @@ from random import Random
 from typing import TypedDict, Unpack
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
-from hearth.types import Lane, Priority, Usage, canonical_model
+from hearth.types import Lane, Priority, Usage
 
 NOTHING_REPORTED = Usage()
 
@@ -85,14 +85,14 @@ class Workload:
         unknown_s = self.swap_costs.get(("", target), max(known))
         return max(self.swap_costs.get((origin, target), unknown_s) for origin in replaced or ("",))
 
-    def settings(self, base: SchedulerSettings, policy: PolicyName) -> SchedulerSettings:
+    def settings(
+        self, base: SchedulerSettings, policy: PolicyName, canonical: Callable[[str], str] = str
+    ) -> SchedulerSettings:
         """`base` for this workload's GPU and models under `policy`; the owner's home model stays
-        only where the workload knows it.
+        only where the workload knows it, by its `canonical` name.
         """
-        owners = canonical_model(base.gpu.home_model)
-        home = self.home or next(
-            (name for name in self.models if canonical_model(name) == owners), ""
-        )
+        owners = base.gpu.home_model
+        home = self.home or next((name for name in self.models if canonical(name) == owners), "")
         return replace(
             base,
             scheduling=base.scheduling.replace(policy=policy),

@@ -32,7 +32,14 @@ from hearth.errors import (
     ModelNotFound,
     SwapFailed,
 )
-from hearth.types import MIB, BackendCall, InstalledModel, LoadOptions, ResidentModel
+from hearth.types import (
+    MIB,
+    BackendCall,
+    InstalledModel,
+    LoadOptions,
+    ResidentModel,
+    canonical_model,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -414,7 +421,7 @@ def _installed_in(said: Body) -> tuple[InstalledModel, ...]:
 
 def _installed(model: Body) -> InstalledModel:
     return InstalledModel(
-        name=_name_of(model),
+        name=canonical_model(_name_of(model)),
         digest=_text(model, "digest"),
         remote_host=_text(model, "remote_host"),
         capabilities=_capabilities(model),
@@ -435,7 +442,7 @@ def _resident(model: Body) -> ResidentModel:
     details = model.get("details") or {}
     if not isinstance(details, dict):
         raise _Odd("`details` that are no object")
-    name, family = _name_of(model), _text(details, "family")
+    name, family = canonical_model(_name_of(model)), _text(details, "family")
     return ResidentModel(
         name=name,
         size_mib=_number(model, "size") / MIB,
