@@ -1,357 +1,162 @@
-"""What every model server behind the ports does: the adapters over HTTP, and the fake that other
-tests stand on.
+"""What every engine does (`hearth.engines.port`): the adapter before a server, the emulator, the
+fake of the other tests, and the echo.
 
-Behind the adapters stands the same fake, put on a socket, so both are asked about the same world.
+What a scripted world can show beside that is in `test_conformance_in_faults.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 
 import pytest
 
+from hearth.clock import SystemClock
+from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
+from hearth.emulator.engine import EmulatedServer
+from hearth.emulator.models import EmulatedModel
 from hearth.engines.ollama.engine import Ollama
 from hearth.engines.port import Engine, Exchange
-from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
+from hearth.errors import ModelNotFound
 from hearth.types import BackendCall, LoadOptions
-from tests.engines.stub_server import (
-    LAST_CHUNK,
-    Peer,
-    StubServer,
-    chunked,
-    head_of,
-    read,
-    read_until_broken,
-)
-from tests.support import ollama_wire as wire
-from tests.support.fake_gpu import Place
-from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, LoadFault
-from tests.support.patience import until
-from tests.support.taking import chunks_of
+from tests.engines.stub_server import StubServer, read
+from tests.engines.test_conformance_in_faults import serve
+from tests.support.echo_engine import EchoEngine
+from tests.support.emulated import EmulatedOllama
+from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.patience import WITHIN_S
 
-LOAD_S = 0.02
-LONG_S = 30.0
-SILENT_S = 0.05
+MODEL = "a:latest"
 UNPINNED = LoadOptions()
+WORDS = 3
 
 
-@dataclass
-class Bench:
-    """An engine, and the world that it reaches; `server` stands between, except before the fake
-    itself.
-    """
-
-    world: FakeOllama
-    engine: Engine
-    server: StubServer | None = None
-
-    def kill(self) -> None:
-        """Nothing listens any more."""
-        if self.server is None:
-            self.world.go_down()
-        else:
-            self.server.stop_listening()
-
-    async def arrived(self) -> None:
-        """Returns when the last call has reached the world."""
-        await (asyncio.sleep(0) if self.server is None else self.server.peers.get())
-
-    async def resident(self) -> list[str]:
-        return [model.name for model in await self.engine.resident()]
+def world() -> FakeOllama:
+    return FakeOllama(FakeModel(name=MODEL, load_s=0.0, unload_s=0.0))
 
 
-@pytest.fixture(params=["fake", "ollama"])
-async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    a = FakeModel(
-        name="a:latest",
-        load_s=LOAD_S,
-        unload_s=LOAD_S,
-        vram_mib=2048.0,
-        size_mib=3072.0,
-        parallel=2,
-    )
-    world = FakeOllama(
-        a,
-        FakeModel(
-            name="emb:latest",
-            load_s=LOAD_S,
-            unload_s=LOAD_S,
-            embedding_only=True,
-            capabilities=frozenset({"embedding"}),
-        ),
-    )
-    if request.param == "fake":
-        yield Bench(world, world)
-    else:
-        async with (
-            StubServer(partial(serve, world)) as server,
-            aclosing(Ollama(server.url, connect_timeout_s=30.0, control_timeout_s=30.0)) as engine,
-        ):
-            yield Bench(world, engine, server)
-    world.check()
+@asynccontextmanager
+async def fake() -> AsyncIterator[Engine]:
+    yield world()
 
 
-async def serve(world: FakeOllama, peer: Peer) -> None:
-    """Ollama's routes, answered by a fake. As there, a load whose caller leaves is given up."""
-    answering, leaving = (
-        asyncio.ensure_future(answer(world, peer)),
-        asyncio.ensure_future(peer.left()),
-    )
-    await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-    leaving.cancel()
-    answering.cancel()
-    await asyncio.wait((answering, leaving))
-
-
-async def answer(world: FakeOllama, peer: Peer) -> None:
-    try:
-        said = await changed(world, peer)
-    except HearthError as error:
-        said = wire.error(
-            peer.path, 404 if isinstance(error, ModelNotFound) else 500, error.message
-        )
-    if said is not None:
-        await peer.send(head_of(said), *said.chunks)
-        return
-    try:
-        exchange = await world.open(BackendCall(method=peer.method, path=peer.path, body=peer.body))
-    except BackendGone:
-        return
-    try:
-        await peer.send(head_of(exchange))
-        is_chunked = not any(name == b"content-length" for name, _ in exchange.headers)
-        while chunks := await exchange.take():
-            await peer.send(*(chunked(chunk) if is_chunked else chunk for chunk in chunks))
-        await peer.send(LAST_CHUNK if is_chunked else b"")
-    except BackendGone:
-        return
-    finally:
-        exchange.close()
-
-
-async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
-    """The answer to a load, an unload or a probe; None for any other call."""
-    asked = peer.json
-    if "keep_alive" not in asked and "raw" not in asked:
-        return None
-    known, options = (
-        world.gpu.models.get(asked["model"]),
-        LoadOptions(num_ctx=asked.get("options", {}).get("num_ctx")),
-    )
-    if peer.path == "/api/generate" and known is not None and known.embedding_only:
-        return wire.error(peer.path, 400, f'"{asked["model"]}" does not support generate')
-    if "raw" in asked:
-        assert (asked["raw"], asked["stream"], asked["options"]["num_predict"]) == (True, False, 1)
-        if not await world.probe(asked["model"], options, 0.0):
-            await asyncio.Event().wait()
-    elif asked["keep_alive"] == 0:
-        await world.unload(asked["model"])
-    else:
-        assert asked["keep_alive"] == -1
-        await world.load(asked["model"], options)
-    return wire.Answer(status=200, headers=((b"content-length", b"2"),), chunks=(b"{}",))
-
-
-# The control path.
-
-
-async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_asked_for(
-    bench: Bench,
-) -> None:
-    listed = {model.name: model.capabilities for model in await bench.engine.installed()}
-    assert listed == {"a:latest": None, "emb:latest": frozenset({"embedding"})}
-    assert [await bench.engine.capabilities(name) for name in listed] == [
-        None,
-        frozenset({"embedding"}),
-    ]
-
-
-async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_context_and_dropped(
-    bench: Bench,
-) -> None:
-    assert await bench.engine.version() == wire.VERSION
-    assert [(model.name, model.digest) for model in await bench.engine.installed()] == [
-        ("a:latest", "digest-0-of-a:latest"),
-        ("emb:latest", "digest-0-of-emb:latest"),
-    ]
-    await bench.engine.unload("a:latest")  # what is not loaded, too
-    for pinned, context in ((8192, 8192), (None, 4096)):
-        assert await bench.engine.resident() == ()
-        await bench.engine.load("a:latest", LoadOptions(num_ctx=pinned))
-        [model] = await bench.engine.resident()
-        assert (model.name, model.size_mib, model.vram_mib, model.context_tokens) == (
-            "a:latest",
-            3072.0,
-            2048.0,
-            context,
-        )
-        await bench.engine.unload("a:latest")
-        await bench.world.settled()
-    await bench.engine.load("emb:latest", UNPINNED)
-    assert await bench.resident() == ["emb:latest"]
-    await bench.engine.unload("emb:latest")
-    await bench.world.settled()
-    assert await bench.resident() == []
-
-
-async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves_its_pin_alone(
-    bench: Bench,
-) -> None:
-    await bench.engine.load("a:latest", UNPINNED)
-    assert await bench.engine.probe("a:latest", LoadOptions(num_ctx=2048), LONG_S)
-    bench.world.wedge("a:latest")
-    assert not await bench.engine.probe("a:latest", UNPINNED, SILENT_S)
-    assert [probe.options.num_ctx for probe in bench.world.probes] == [2048, None]
-
-
-async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(
-    bench: Bench,
-) -> None:
-    await bench.engine.load("a:latest", UNPINNED)
-    bench.world.delete("a:latest")
-    with pytest.raises(ModelNotFound, match="'a:latest' not found"):
-        await bench.engine.unload("a:latest")
-    assert await bench.resident() == ["a:latest"]
-    assert [model.name for model in await bench.engine.installed()] == ["emb:latest"]
-
-
-async def test_a_list_that_has_not_changed_is_the_same_one(bench: Bench) -> None:
-    first = await bench.engine.installed()
-    assert await bench.engine.installed() is first
-    bench.world.install("new:latest")
-    assert [model.name for model in await bench.engine.installed()] == [
-        "a:latest",
-        "emb:latest",
-        "new:latest",
-    ]
-    bench.world.delete("new:latest")
-    assert await bench.engine.installed() == first
-
-
-async def test_every_load_that_fails_has_its_own_error(bench: Bench) -> None:
-    bench.world.next_loads(LoadFault.FAIL)
-    with pytest.raises(SwapFailed, match="signal: killed"):
-        await bench.engine.load("a:latest", UNPINNED)
-    with pytest.raises(ModelNotFound, match="missing"):
-        await bench.engine.load("missing", UNPINNED)
-    assert await bench.resident() == []
-
-
-async def test_a_load_ends_with_whoever_awaits_it(bench: Bench) -> None:
-    bench.world.next_loads(LoadFault.NEVER)
-    loading = asyncio.create_task(bench.engine.load("a:latest", UNPINNED))
-    await bench.arrived()
-    await until(lambda: bench.world.gpu.place("a:latest") is Place.LOADING)
-    loading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await loading
-    await until(lambda: bench.world.gpu.place("a:latest") is None)
-    await bench.world.settled()
-    assert await bench.resident() == []
-
-
-async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) -> None:
-    bench.kill()
-    load, unload = (
-        partial(bench.engine.load, "a:latest", UNPINNED),
-        partial(bench.engine.unload, "a:latest"),
-    )
-    for attempt in (
-        bench.engine.version,
-        bench.engine.installed,
-        bench.engine.resident,
-        load,
-        unload,
-        partial(generate, bench),
+@asynccontextmanager
+async def ollama() -> AsyncIterator[Engine]:
+    async with (
+        StubServer(partial(serve, world())) as server,
+        aclosing(Ollama(server.url, connect_timeout_s=WITHIN_S)) as engine,
     ):
-        with pytest.raises(BackendUnreachable):
+        yield engine
+
+
+@asynccontextmanager
+async def emulator() -> AsyncIterator[Engine]:
+    model = EmulatedModel(name=MODEL, load_s=0.0, unload_s=0.0)
+    server = EmulatedServer([model], clock=SystemClock(), speed=1e3, seed=1)
+    async with EmulatedOllama(server) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def echo() -> AsyncIterator[Engine]:
+    yield EchoEngine(MODEL)
+
+
+@pytest.fixture(params=[fake, ollama, emulator, echo])
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    opened: Callable[[], AbstractAsyncContextManager[Engine]] = request.param
+    async with opened() as engine:
+        yield engine
+
+
+async def resident(engine: Engine) -> list[str]:
+    return [model.name for model in await engine.resident()]
+
+
+async def unloaded(engine: Engine) -> None:
+    """Returns once nothing is in memory."""
+    while await resident(engine):
+        pass
+
+
+async def generate(engine: Engine, model: str = MODEL) -> Exchange:
+    asked = {"model": model, "prompt": "one two three", "options": {"num_predict": WORDS}}
+    body = json.dumps({**asked, "fake": {"service_s": 0.0, "first_byte_s": 0.0, "chunks": WORDS}})
+    headers = ((b"content-type", b"application/json"),)
+    return await engine.open(
+        BackendCall(method="POST", path="/api/generate", headers=headers, body=body.encode())
+    )
+
+
+async def test_it_says_what_it_is_and_which_of_the_known_addresses_it_serves(engine: Engine):
+    assert engine.title
+    assert engine.addresses
+    assert {*engine.addresses} <= {*INFERENCE_ROUTES, *INFO_ROUTES, *MANAGEMENT_ROUTES}
+    assert MODEL in engine.how_to_install(MODEL)
+    assert await engine.version()
+
+
+async def test_names_are_listed_in_the_one_spelling_that_it_gives_every_name(engine: Engine):
+    await engine.load(MODEL, UNPINNED)
+    assert [model.name for model in await engine.installed()] == [MODEL]
+    assert await resident(engine) == [MODEL]
+    assert engine.canonical(MODEL) == MODEL
+    assert engine.canonical(engine.canonical("Other")) == engine.canonical("Other")
+
+
+async def test_a_list_that_has_not_changed_is_the_very_same_one(engine: Engine):
+    assert await engine.installed() is await engine.installed()
+
+
+async def test_a_model_is_loaded_with_the_pinned_context_and_dropped_again(engine: Engine):
+    assert await resident(engine) == []
+    await engine.unload(MODEL)  # what is not loaded, too
+    await engine.load(MODEL, LoadOptions(num_ctx=2048))
+    [model] = await engine.resident()
+    assert (model.name, model.context_tokens) == (MODEL, 2048)
+    assert model.size_mib >= model.vram_mib >= 0.0
+    assert await engine.probe(MODEL, LoadOptions(num_ctx=2048), WITHIN_S)
+    await engine.unload(MODEL)
+    await unloaded(engine)
+
+
+async def test_a_model_that_is_not_installed_is_not_found(engine: Engine):
+    for attempt in (
+        partial(engine.load, "missing:latest", UNPINNED),
+        partial(engine.unload, "missing:latest"),
+        partial(engine.capabilities, "missing:latest"),
+    ):
+        with pytest.raises(ModelNotFound, match="missing:latest"):
             await attempt()
 
 
-# The data path.
+async def test_what_a_model_can_do_is_said_or_not_known(engine: Engine):
+    assert await engine.capabilities(MODEL) in (None, frozenset({"completion"}))
 
 
-async def generate(
-    bench: Bench, fault: CallFault | None = None, model: str = "a:latest"
-) -> Exchange:
-    """The exchange of a call for three words."""
-    bench.world.next_calls(fault)
-    body = json.dumps(
-        {"model": model, "fake": {"service_s": 0.0, "first_byte_s": 0.0, "chunks": 3}}
-    ).encode()
-    headers = ((b"content-type", b"application/json"),)
-    return await bench.engine.open(
-        BackendCall(method="POST", path="/api/generate", headers=headers, body=body)
-    )
-
-
-@pytest.fixture
-async def serving(bench: Bench) -> Bench:
-    """A bench whose model is loaded."""
-    bench.world.appear("a:latest")
-    return bench
-
-
-def words_in(chunks: list[bytes]) -> list[str]:
-    return [json.loads(chunk).get("response") for chunk in chunks]
-
-
-async def seen_leaving(world: FakeOllama) -> None:
-    await until(lambda: Ending.CLOSED in {record.ending for record in world.calls})
-
-
-async def test_status_and_end_to_end_headers_are_handed_on_and_chunks_one_by_one_in_order(
-    serving: Bench,
-) -> None:
-    exchange = await generate(serving)
-    chunks = await read(exchange)
+async def test_an_answer_comes_in_chunks_that_end_and_may_be_closed_twice(engine: Engine):
+    await engine.load(MODEL, UNPINNED)
+    exchange = await generate(engine)
+    lines = [json.loads(chunk) for chunk in await read(exchange)]
     for _ in range(2):
         exchange.close()
-    names = {name for name, _ in exchange.headers}
-    assert (exchange.status, words_in(chunks)) == (200, [" w0", " w1", " w2", ""])
-    assert (b"content-type", b"application/x-ndjson") in exchange.headers
-    assert not names & {b"connection", b"keep-alive", b"transfer-encoding"}
-    missing = await generate(serving, model="missing")
-    body = b"".join(await read(missing))
-    assert (missing.status, body) == (404, b"""{"error":"model 'missing' not found"}""")
-    assert (b"content-length", b"%d" % len(body)) in missing.headers
+    assert (exchange.status, len(lines)) == (200, WORDS + 1)
+    assert [line["done"] for line in lines] == [False] * WORDS + [True]
+    assert all(line["response"] for line in lines[:-1])
+    assert b"application/x-ndjson" in dict(exchange.headers)[b"content-type"]
 
 
-async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_alone(
-    serving: Bench,
-) -> None:
-    exchange = await generate(serving, CallFault.STALL)
-    assert await anext(chunks_of(exchange))
-    reading, beside = asyncio.create_task(read(exchange)), await generate(serving)
-    await asyncio.sleep(0)
+async def test_an_answer_that_is_left_is_over_and_the_next_one_comes(engine: Engine):
+    await engine.load(MODEL, UNPINNED)
+    left = await generate(engine)
+    assert await left.take()
+    left.close()
+    assert len(await read(await generate(engine))) == WORDS + 1
+
+
+async def test_a_call_that_names_a_model_that_is_not_there_is_answered_so(engine: Engine):
+    exchange = await generate(engine, "missing:latest")
+    assert (exchange.status, bool(await read(exchange))) == (404, True)
     exchange.close()
-    await seen_leaving(serving.world)
-    with pytest.raises(BackendGone):  # a reader that waits is woken
-        await reading
-    assert len(await read(beside)) == 4
-
-
-async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
-    serving: Bench,
-) -> None:
-    opening = asyncio.ensure_future(generate(serving, CallFault.SILENT))
-    await serving.arrived()
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    await seen_leaving(serving.world)
-
-
-async def test_a_server_that_breaks_off_is_gone_after_what_came_and_leaves_the_backend_usable(
-    serving: Bench,
-) -> None:
-    with pytest.raises(BackendGone):
-        await generate(serving, CallFault.GONE_BEFORE_HEAD)
-    came, error = await read_until_broken(await generate(serving, CallFault.GONE_MID_STREAM))
-    assert (words_in(came), type(error)) == ([" w0", " w1"], BackendGone)
-    assert len(await read(await generate(serving))) == 4

@@ -17,11 +17,11 @@ from aiohttp import web
 from hearth.dialects.routes import Endpoint
 from hearth.emulator import generation
 from hearth.emulator.engine import EmulatedServer
-from hearth.emulator.models import OllamaError
+from hearth.emulator.models import Installed, OllamaError
 from hearth.emulator.prompts import Ask, read_options
 from hearth.emulator.wire import Call, Handler
 from hearth.engines.ollama.traits import OllamaTraits
-from hearth.errors import BackendError, BadRequest
+from hearth.errors import BackendError, BadRequest, ModelNotFound
 from hearth.types import (
     BackendCall,
     Headers,
@@ -120,6 +120,7 @@ class EmulatedOllama(OllamaTraits):
         self.engine = engine
         self.calls: list[BackendCall] = []
         self.altered: Callable[[BackendCall], BackendCall] = lambda call: call
+        self._listed: tuple[InstalledModel, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -162,31 +163,35 @@ class EmulatedOllama(OllamaTraits):
         return "0.33.0"
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        return tuple(
+        listed = tuple(
             InstalledModel(name=known.name.short, digest=known.digest)
             for known in self.engine.catalogue.newest_first()
         )
+        if listed != self._listed:
+            self._listed = listed
+        return self._listed
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         return tuple(
             ResidentModel(
                 name=runner.name,
-                size_mib=runner.model.size_bytes / MIB,
+                size_mib=max(runner.model.size_bytes, runner.vram_bytes) / MIB,
                 vram_mib=runner.vram_bytes / MIB,
+                context_tokens=runner.key[0],
             )
             for runner in self.engine.runners()
             if not runner.died.is_set()
         )
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
-        return frozenset(self.engine.catalogue.require(model).model.capabilities)
+        return frozenset(self._find(model).model.capabilities)
 
     async def memory_mib(self) -> float | None:
         return None
 
     async def load(self, model: str, options: LoadOptions) -> None:
         wanted = {} if options.num_ctx is None else {"num_ctx": options.num_ctx}
-        installed = self.engine.catalogue.require(model)
+        installed = self._find(model)
         ask = Ask(model=model, stream=False, options=dict(wanted))
         read = read_options(
             installed.model, ask, default_num_ctx=self.engine.default_context_tokens
@@ -195,7 +200,13 @@ class EmulatedOllama(OllamaTraits):
             pass
 
     async def unload(self, model: str) -> None:
-        self.engine.expire(self.engine.catalogue.require(model))
+        self.engine.expire(self._find(model))
+
+    def _find(self, model: str) -> Installed:
+        found = self.engine.catalogue.find(model)
+        if found is None:
+            raise ModelNotFound(f"model '{model}' not found")
+        return found
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
         del model, options, timeout_s

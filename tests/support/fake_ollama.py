@@ -328,15 +328,11 @@ class FakeOllama(OllamaTraits):
 
     def _refusal(self, path: str, model: str | None, fault: CallFault | None) -> wire.Answer | None:
         """What needs no GPU: listings and errors."""
-        if not wire.needs_model(path):
-            has = (
-                self.gpu.models[model].capabilities
-                if model is not None and self._has(model)
-                else None
-            )
-            return wire.listing(path, self._listed(), self.gpu.resident(), has)
         if model is not None and not self._has(model):
             return wire.error(path, 404, f"model '{model}' not found")
+        if not wire.needs_model(path):
+            has = None if model is None else self.gpu.models[model].capabilities
+            return wire.listing(path, self._listed(), self.gpu.resident(), has)
         if (
             model is not None
             and self.gpu.models[model].embedding_only

@@ -153,7 +153,10 @@ class Control:
         return self._installed
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
-        return await self._read(SHOW, _capabilities, {"model": model})
+        answer, said = await self._ask(SHOW, {"model": model})
+        if answer.status == HTTPStatus.NOT_FOUND:
+            raise ModelNotFound(f"model '{model}' not found")
+        return _read(SHOW, answer, said, _capabilities)
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         return await self._read(
@@ -228,10 +231,8 @@ class Control:
                 raise
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
-    async def _read(
-        self, path: str, understood: Callable[[Body], T], asked: Body | None = None
-    ) -> T:
-        answer, said = await self._ask(path, asked)
+    async def _read(self, path: str, understood: Callable[[Body], T]) -> T:
+        answer, said = await self._ask(path)
         return _read(path, answer, said, understood)
 
     async def _ask(self, path: str, asked: Body | None = None) -> tuple[Answer, bytes]:
