@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hearth import errors
 from hearth.errors import ConfigError, GpuUnavailable, HearthError, RateLimited, StorageUnavailable
-from tests.support.cases import for_each
 
 STATUSES = {
     400: {"bad_request", "model_not_capable", "too_expensive", "untranslatable"},
@@ -73,7 +74,7 @@ def test_each_reason_has_one_status_and_says_whether_another_try_is_worth_it():
     assert all((kind.__doc__ or "").strip() for kind in kinds)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "error",
     [
         HearthError(),

@@ -37,7 +37,6 @@ from hearth.errors import (
     WrongKey,
 )
 from hearth.types import LOCAL_CALLER, Lane, Priority
-from tests.support.cases import for_each
 
 KEY = "hearth_correct"
 RIGHTS: dict[str, Any] = {
@@ -144,14 +143,14 @@ def test_two_keys_of_different_callers_are_refused_with_the_names_of_both_header
             keyring.identify(RequestHeaders.of(sent), "192.168.1.9")
 
 
-@for_each("fields", TWICE)
+@pytest.mark.parametrize("fields", TWICE)
 def test_one_header_with_two_values_is_refused_with_its_name(fields):
     name = "Authorization" if fields[0][0] == b"authorization" else "x-api-key"
     with pytest.raises(BadRequest, match=name):
         KEYED.identify(RequestHeaders.of(fields), "127.0.0.1")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("sent", "error"),
     [
         *(([field], WrongKey) for field in [*WRONG, basic("proxy:let me in")]),
@@ -169,14 +168,16 @@ def test_whoever_shows_no_known_key_is_refused_and_only_what_could_be_one_counts
     assert type(refused.value) is error
 
 
-@for_each("peer", ["192.168.1.9", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "", "unix", None])
+@pytest.mark.parametrize(
+    "peer", ["192.168.1.9", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1", "", "unix", None]
+)
 def test_without_keys_everybody_but_this_machine_is_refused_whatever_is_sent(peer):
     for fields in ([], FORWARDED, FORMS[:1]):
         with pytest.raises(Unauthenticated):
             KEYLESS.identify(RequestHeaders.of(fields), peer)
 
 
-@for_each("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_without_keys_this_machine_is_the_local_caller_and_admin_but_manages_no_models(peer):
     for fields in ([], *TWICE, NO_KEYS[:1]):
         identity = KEYLESS.identify(RequestHeaders.of(fields), peer)
@@ -212,7 +213,7 @@ LOW = identity(lane=Lane.INTERNAL, max_priority=Priority.BACKGROUND)
 ASSISTANT = identity(lane=Lane.INTERNAL, priority=Priority.CRITICAL)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("who", "task_type", "hint", "lane", "priority"),
     [
         (INTERNAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
@@ -249,7 +250,9 @@ def test_the_key_decides_the_lane_and_the_task_type_the_priority(
     assert admission_of(who, other, CONFIG, task_type=task_type) == expected
 
 
-@for_each("task_type", ["x" * 65, "two words", "new\nline", "\x1b[31m", "ünlaut", "reply\n"])
+@pytest.mark.parametrize(
+    "task_type", ["x" * 65, "two words", "new\nline", "\x1b[31m", "ünlaut", "reply\n"]
+)
 def test_a_task_type_that_could_disturb_a_log_is_refused(task_type):
     with pytest.raises(BadRequest):
         admission_of(INTERNAL, RequestHeaders.of([]), CONFIG, task_type=task_type)
@@ -272,7 +275,7 @@ def place(lane: Lane) -> Admission:
     return Admission(lane=lane, priority=Priority.NORMAL, task_type=None)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("who", "lane", "per_minute", "admitted"),
     [
         (EXTERNAL, Lane.EXTERNAL, 2, 2),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from hearth.admission.http_checks import (
     HostRules,
     RequestHeaders,
@@ -48,7 +50,7 @@ KEYED = HostRules("10.0.0.5", LIST, has_keys=True)
 ANY = HostRules("::", ServerSettings(allowed_hosts=("*",)), has_keys=True)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("rules", "hosts", "expected"),
     [
         (SHIPPED, OWN, None),
@@ -76,7 +78,7 @@ def test_a_host_is_one_name_of_this_machine_or_one_that_the_owner_has_set(rules,
 LENGTH, CHUNKED = (b"content-length", b"3"), (b"transfer-encoding", b"chunked")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ((LENGTH,), None),
@@ -177,7 +179,7 @@ REFUSED: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
 ]
 
 
-@for_each(("table", "expected"), [(TAKEN, None), (REFUSED, UnsupportedMedia)])
+@pytest.mark.parametrize(("table", "expected"), [(TAKEN, None), (REFUSED, UnsupportedMedia)])
 def test_a_body_is_json_and_a_browser_has_to_say_so(table, expected):
     for fields, admitted in table:
         assert refusal(check_media, "POST", RequestHeaders.of(fields), **admitted) is expected, (

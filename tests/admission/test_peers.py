@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from hearth.admission.peers import (
 )
 from hearth.events import ConnectionsCrowded
 from tests.api.house import Clock
-from tests.support.cases import for_each
 from tests.support.recorder import Recorder
 
 PEER = "192.168.1.9"
@@ -38,13 +38,13 @@ PEERS = {
 }
 
 
-@for_each(("address", "peer"), PEERS.items())
+@pytest.mark.parametrize(("address", "peer"), PEERS.items())
 def test_a_machine_is_its_ipv4_address_or_the_network_in_which_it_may_choose_any(address, peer):
     assert peer_of(address) == peer
     assert address is None or is_loopback(address) is (peer == THIS_MACHINE)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("tried_at", "reported"),
     [
         (range(180), [(10, 11), (70, 60), (130, 60)]),
@@ -103,7 +103,7 @@ class Shares(Recorder):
         return [self.connections.enter(peer) for _ in range(count)].count("admitted")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("before", "peer", "admitted", "bound"),
     [
         ({}, "10.0.0.1", 20, "one_machine"),

@@ -6,9 +6,10 @@ import random
 import tracemalloc
 from types import MappingProxyType
 
+import pytest
+
 from hearth.admission.limits import HOUR_S, MINUTE_S, CallerUsage, RateLimiter
 from hearth.config.settings import CallerLimits, RateLimitSettings
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 # dyadic, so that instants in these tests are exact and the window edges are hit exactly
@@ -44,7 +45,7 @@ def test_a_limit_of_zero_refuses_always_and_advises_one_hour():
     assert limiter.retry_after_s("a", 1e9) == HOUR_S
 
 
-@for_each("span_s", [MINUTE_S, HOUR_S])
+@pytest.mark.parametrize("span_s", [MINUTE_S, HOUR_S])
 def test_a_nanosecond_decides_and_waiting_exactly_as_long_as_retry_after_says_is_enough_for_any_float(
     span_s: float,
 ):

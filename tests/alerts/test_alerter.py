@@ -225,7 +225,7 @@ async def test_every_target_gets_the_message_a_test_says_what_each_answered_and_
         ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("at_first", "then", "told", "ends", "told_of_the_end"),
     [
         (AlertSettings(), ONE, [], False, [IS_DOWN]),
@@ -333,7 +333,7 @@ HISTORIES = {
 }
 
 
-@for_each("name", HISTORIES)
+@pytest.mark.parametrize("name", HISTORIES)
 def test_what_is_sent_says_how_many_were_left_out_before(name):
     debouncer = Debouncer(WINDOW_S)
     alerts, suppressed = HISTORIES[name]

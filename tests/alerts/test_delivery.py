@@ -15,7 +15,6 @@ from hearth.alerts.rules import Severity
 from hearth.events import AlertSent, InternalFault
 from hearth.types import Post, PostAnswer
 from tests.alerts.harness import ONE, alerting, down, message, up
-from tests.support.cases import for_each
 from tests.support.fake_webhooks import OK, REPLIES, Reply, limited
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time
 
@@ -73,7 +72,9 @@ def test_what_an_answer_means():
     assert outcome_of(PostAnswer(failure="dns"), 0.0) == ("retry", 0.0)
 
 
-@for_each("header", ["", "soon", "-3", "nan", "Mon, 05 Jan 1970 00:00:00 GMT", "99999 99999"])
+@pytest.mark.parametrize(
+    "header", ["", "soon", "-3", "nan", "Mon, 05 Jan 1970 00:00:00 GMT", "99999 99999"]
+)
 def test_a_429_that_says_nothing_usable_waits_the_default(header):
     answers = [
         PostAnswer(status=429, headers={"retry-after": header}, body=body) for body in NO_ADVICE
@@ -83,7 +84,9 @@ def test_a_429_that_says_nothing_usable_waits_the_default(header):
     ] * len(NO_ADVICE)
 
 
-@for_each(("body", "wait_s"), [(b"2.25", 4.5), (b"90000", MAX_WAIT_S), (b"1e308", MAX_WAIT_S)])
+@pytest.mark.parametrize(
+    ("body", "wait_s"), [(b"2.25", 4.5), (b"90000", MAX_WAIT_S), (b"1e308", MAX_WAIT_S)]
+)
 def test_the_longest_advice_holds_but_no_answer_silences_a_target_for_more_than_an_hour(
     body, wait_s
 ):
@@ -171,7 +174,7 @@ async def test_where_there_is_no_room_the_oldest_of_the_least_bad_goes_and_the_n
         assert last == "about z"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("reply", "times"),
     [
         *(
@@ -202,7 +205,7 @@ async def test_an_answer_that_asks_for_time_gets_it_and_then_the_same_message(re
         )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "is_gone", "lost"),
     [("401", True, "abc"), ("404", True, "abc"), ("302", False, "a"), ("400", False, "a")],
 )
@@ -228,7 +231,7 @@ async def test_a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_
         )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("reply", "reason", "took_s"),
     [(ERROR, "http_500", 0.0), (STALL, "timeout", 10.0), (RESET, "broken", 0.0)],
 )
@@ -308,7 +311,7 @@ async def test_what_waits_at_the_end_is_sent_in_one_message_and_a_post_that_is_o
         assert (it.target.dropped, it.attempts) == (0, [1, 1])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("reply", "wait_s", "posts", "dropped"),
     [
         (STALL, 1.0, 1, 2),

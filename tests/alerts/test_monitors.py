@@ -13,7 +13,6 @@ import pytest
 from hearth.alerts.alerter import BEAT_S, DISK_CHECK_EVERY_S, free_mib, watch_disk, watch_loop_lag
 from hearth.config.settings import AlertSettings
 from hearth.events import DiskRanLow, DiskSpaceReturned, LoopLagged
-from tests.support.cases import for_each
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, hold_up, in_virtual_time
 
@@ -31,7 +30,7 @@ async def watch_for(
         await task
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("held_s", "limit_s", "lags"), [(0.9, 1.0, 0), (1.3, 1.0, 1), (5.0, 1.0, 1), (5.0, 6.0, 0)]
 )
 @in_virtual_time
@@ -50,7 +49,7 @@ async def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_
 FREE = [1000.0, 499.0, 400.0, 510.0, None, 599.0, 600.0, 5000.0, 499.0]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("limit_mib", "told"),
     [(500, [(DiskRanLow, 499.0), (DiskSpaceReturned, 600.0), (DiskRanLow, 499.0)]), (0, [])],
 )

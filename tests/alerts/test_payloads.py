@@ -8,6 +8,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from hearth.alerts.delivery import CAPACITY
 from hearth.alerts.rules import Severity, shown
 from hearth.types import Post
 from tests.alerts.harness import alert, down, message, up
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_webhooks import why_discord_refuses
 
@@ -93,7 +93,7 @@ def test_a_webhook_gets_every_alert_by_itself():
     }
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("of", "colour", "priority", "tag"),
     [
         (alert(severity=Severity.ERROR), 0xE74C3C, "5", "rotating_light"),
@@ -108,7 +108,7 @@ def test_how_bad_it_is_can_be_seen(of, colour, priority, tag):
     assert (headers["Priority"], headers["Tags"]) == (priority, tag)
 
 
-@for_each("name", COMPOSERS)
+@pytest.mark.parametrize("name", COMPOSERS)
 def test_a_digest_names_the_worst_first_and_counts_the_rest_if_there_is_one(name):
     alerts = [alert(f"c{number}", text=f"caller {number} was refused") for number in range(40)]
     post, whole = (
@@ -126,8 +126,8 @@ def test_a_digest_names_the_worst_first_and_counts_the_rest_if_there_is_one(name
     assert "9 more could not be sent in time and were dropped." in text
 
 
-@for_each("count", [1, 2, 25, 26, CAPACITY])
-@for_each("char", ["x", "*", "@", "ü", "\U0001f600", "\\", "\n"])
+@pytest.mark.parametrize("count", [1, 2, 25, 26, CAPACITY])
+@pytest.mark.parametrize("char", ["x", "*", "@", "ü", "\U0001f600", "\\", "\n"])
 def test_whatever_is_said_fits_into_what_each_target_takes(count, char):
     alerts = [alert(f"c{number}", text=char * 5000) for number in range(count)]
     discord, webhook, ntfy = (

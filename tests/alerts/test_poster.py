@@ -29,7 +29,6 @@ from hearth.observability.logs import line_of, to_json, to_text
 from hearth.types import Post, PostAnswer
 from tests.alerts.harness import message
 from tests.clients.home import HELLO, LLAMA, house_settings, open_home
-from tests.support.cases import for_each
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, serving
 from tests.support.recorder import Recorder
 
@@ -76,7 +75,7 @@ def found(*addresses: str) -> Lookup:
     return lookup
 
 
-@for_each("name", REPLIES)
+@pytest.mark.parametrize("name", REPLIES)
 async def test_the_real_poster_and_the_one_in_memory_agree_about_every_answer_and_neither_follows_a_redirect(
     name, open_poster
 ):
@@ -175,7 +174,7 @@ async def test_names_are_looked_up_beside_the_threads_that_requests_use_and_a_na
     release.set()
 
 
-@for_each("addresses", [("169.254.169.254",), ("127.0.0.1", "169.254.169.254")])
+@pytest.mark.parametrize("addresses", [("169.254.169.254",), ("127.0.0.1", "169.254.169.254")])
 async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(
     addresses, open_poster
 ):
@@ -194,7 +193,7 @@ async def test_a_name_that_leads_to_a_forbidden_address_is_never_connected_to(
         )
 
 
-@for_each(
+@pytest.mark.parametrize(
     "host",
     [
         "169.254.169.254",

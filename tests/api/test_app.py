@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any, cast
 
+import pytest
 from starlette.routing import compile_path
 
 from hearth.api.app import FAULT_TEXT, HearthApp
@@ -23,7 +24,6 @@ from tests.api.house import (
     drive,
     http_scope,
 )
-from tests.support.cases import for_each
 
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
 JSON = {"content_type": "application/json"}
@@ -183,7 +183,7 @@ async def test_an_unknown_odd_or_escaped_address_is_401_without_a_key_and_404_wi
     assert keyed.worker.submitted == keyed.engine.calls == []
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("method", "target", "status", "location"),
     [
         ("POST", "/api/chat/", 307, "/api/chat"),  # as captured

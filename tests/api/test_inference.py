@@ -8,6 +8,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from hearth.clock import new_id
 from hearth.config.settings import (
     CallerLimits,
@@ -30,7 +32,6 @@ from tests.api.house import (
     begins_and_breaks,
     scripted,
 )
-from tests.support.cases import for_each
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
 PROMPT, INPUT = {"model": "m", "prompt": "hi"}, {"model": "m", "input": "hi"}
@@ -338,7 +339,7 @@ async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(gateway):
         assert gateway.events.all.pop().reason == refusal.reason
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "kind", "frame"),
     [
         ("/api/chat", None, b'{"error":"it broke off"}\n'),
@@ -440,7 +441,7 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
         assert gateway.engine.answer.closed.is_set()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "listed", "left"),
     [
         (
@@ -466,7 +467,7 @@ async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
     assert (got.status, got.json, got.headers["content-length"]) == (200, left, str(len(got.body)))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("method", "path", "media"),
     [
         *(
@@ -499,7 +500,7 @@ async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(metho
     assert call.body == (b"" if method == "HEAD" else b"\x00\xff")
 
 
-@for_each("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [502, 503, 504])
 async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_json(gateway, status):
     gateway.engine.answer = FakeExchange(
         status, ((b"content-type", b"text/html"),), (b"<html>Bad Gateway</html>",)

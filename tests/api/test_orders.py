@@ -11,7 +11,6 @@ import pytest
 
 from hearth.scheduling import inputs
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
-from tests.support.cases import for_each
 
 NOTHING = {"draining": False, "paused": [], "pinned": None, "loads": [], "unloads": [], "since": {}}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -51,7 +50,7 @@ async def test_an_order_answers_with_all_that_are_in_force_and_so_does_asking(ga
     assert (await order(gateway, "unpin", {})).json == NOTHING
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "body", "status", "said"),
     [
         ("pause", {"lane": "external"}, 400, "lane: unknown field"),

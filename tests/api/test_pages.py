@@ -37,7 +37,6 @@ from tests.api.house import (
     FakeWorker,
     scripted,
 )
-from tests.support.cases import for_each
 from tests.support.patience import until
 from tests.support.virtual_time import in_virtual_time
 
@@ -78,7 +77,7 @@ class NotedModel(dict[str, object]):
         return super().items()
 
 
-@for_each("number", [0, 1, 999, 1000, 1001, 3000])
+@pytest.mark.parametrize("number", [0, 1, 999, 1000, 1001, 3000])
 async def test_models_however_many_are_rendered_beside_the_loop(gateway, number):
     gateway.shown_models = [NotedModel(name=f"m{n} é", home=None) for n in range(number)]
     NotedModel.threads.clear()
@@ -224,7 +223,9 @@ WRONG: dict[str, tuple[tuple[object, str], ...]] = {
 }
 
 
-@for_each(("path", "body", "words"), [(path, *row) for path, rows in WRONG.items() for row in rows])
+@pytest.mark.parametrize(
+    ("path", "body", "words"), [(path, *row) for path, rows in WRONG.items() for row in rows]
+)
 async def test_a_wrong_body_is_a_400_that_says_what_to_do(path, body, words):
     gateway = FakeGateway()
     got = await gateway.ask("POST", path, body)
@@ -311,7 +312,7 @@ async def test_a_completion_has_the_pinned_options_of_its_model_and_the_band_of_
     assert (new.lane, new.priority, new.task_type) == (Lane.INTERNAL, Priority.BACKGROUND, "digest")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("serve", "status", "words"),
     [
         (scripted(BackendGone()), 502, "closed the connection"),
@@ -375,7 +376,7 @@ async def test_the_present_status_comes_first_then_one_for_each_change_and_heart
     await frames.aclose()
 
 
-@for_each("ending", ["stream", "worker"])
+@pytest.mark.parametrize("ending", ["stream", "worker"])
 @in_virtual_time
 async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_server_or_the_worker_ends(
     ending,

@@ -30,7 +30,6 @@ from tests.api.house import (
     never,
     scripted,
 )
-from tests.support.cases import for_each
 from tests.support.line import Line, Plug
 from tests.support.patience import WITHIN_S
 
@@ -132,7 +131,7 @@ async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_le
     assert (unchanged[:13], b"content-length" in unchanged) == (b"HTTP/1.1 304 ", False)
 
 
-@for_each("path", [b"/healthz", b"/llm/health"])
+@pytest.mark.parametrize("path", [b"/healthz", b"/llm/health"])
 async def test_http_1_0_needs_no_host_and_may_have_one_only(path, url):
     assert (await answer_to(url, b"GET %b HTTP/1.0\r\n\r\n" % path)).startswith(b"HTTP/1.1 200 ")
     for hosts in (b"Host: localhost\r\nHost: localhost\r\n", b"Host:\r\n"):
@@ -205,7 +204,7 @@ async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connect
                 await answer.read()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/api/chat", _BODY),
@@ -214,7 +213,7 @@ async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connect
         ("/llm/completions", json.dumps({"model": "m", "prompt": "hi"}).encode()),
     ],
 )
-@for_each("half", [False, True])
+@pytest.mark.parametrize("half", [False, True])
 async def test_a_caller_who_leaves_the_queue_or_closes_half_of_its_connection_is_cancelled(
     half, path, body, url, gateway
 ):
@@ -253,7 +252,7 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue_and_one_withou
 # Starting and stopping.
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("host", "words"),
     [
         ("127.0.0.1", r"another program listens there.*server\.port"),

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from uvicorn.server import ServerState
 
 from hearth.api.protocol import SLOWEST_BODY_BYTES_S, Deadlines, HttpConnection
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.settings import ServerSettings
 from tests.api.house import FakeGateway, Serve, drive, hello, http_scope, never, scripted
-from tests.support.cases import for_each
 from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -72,8 +72,10 @@ async def connection(serve: Serve = hello, sent: bytes = b"") -> AsyncIterator[C
     await gateway.worker.aclose()
 
 
-@for_each("beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
-@for_each("trickles", [False, True])
+@pytest.mark.parametrize(
+    "beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "]
+)
+@pytest.mark.parametrize("trickles", [False, True])
 @in_virtual_time
 async def test_headers_that_do_not_come_in_time_end_the_connection_even_if_they_trickle(
     beginning, trickles
@@ -90,7 +92,7 @@ LARGE_BYTES = 90 * SLOWEST_BODY_BYTES_S
 LARGE = HEAD.replace(b"%d" % len(BODY), b"%d" % LARGE_BYTES)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("head", "sent_each_s", "ends_at"),
     [
         (HEAD, b"{", BODY_S + len(BODY) / SLOWEST_BODY_BYTES_S),
@@ -216,7 +218,7 @@ async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_on
     assert (got.chunks, got.complete) == ((b"one\n", b"two\n", b"three\n", b"four\n"), True)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "serve", "chunks"),
     [
         (  # a frame that was sent in part goes on with its own bytes
@@ -263,7 +265,7 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
     assert (await answering).body.startswith(b"data: a\n\ndata: bb\n\n")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "lead"),
     [
         ("/api/chat", b""),
@@ -271,7 +273,7 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
         ("/v1/messages", b"event: error\ndata: "),
     ],
 )
-@for_each(
+@pytest.mark.parametrize(
     ("body", "reason"),
     [
         (b'{"error":"out of memory"}', "out of memory"),
@@ -299,8 +301,8 @@ def event(number: int, kind: str, **fields: Any) -> bytes:
     return f"event: response.{kind}\ndata: {json.dumps(told)}\n\n".encode()
 
 
-@for_each("size", [1, 50, 10_000])
-@for_each("waits_s", [1.0, 30.0])
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+@pytest.mark.parametrize("waits_s", [1.0, 30.0])
 @in_virtual_time
 async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_it_is_cut(
     size: int, waits_s: float

@@ -155,7 +155,7 @@ async def test_every_refusal_and_every_error_in_a_stream_has_a_name_of_ours_and_
     assert len(claude.requests) == 1
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("header", "pause_s"),
     [
         ("120", 120.0),

@@ -16,7 +16,6 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.errors import GpuFault, GpuUnavailable
 from hearth.types import GpuReading
 from tests.backends.stub_driver import StubDriver
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 SOON_S = 0.05
@@ -90,7 +89,7 @@ async def test_a_card_is_read_in_one_thread_that_is_not_the_loops(started):
     assert card.threads == {"gpu reader"}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("first", "second", "found"),
     [
         # of each card by turns; once the first has answered, the second, small one is not taken for
@@ -193,7 +192,7 @@ ODD = {
 }
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("cards", "device", "said"),
     [
         ({1: WHOLE}, "0", RADEON),

@@ -12,7 +12,6 @@ from hearth.config.loading import parse_config
 from hearth.errors import ConfigError, GpuUnavailable
 from hearth.types import GpuProcess, GpuReading
 from tests.backends.stub_driver import MIB, UUID, StubDriver
-from tests.support.cases import for_each
 
 
 def fault_of(card: NvmlCard) -> str:
@@ -69,7 +68,7 @@ OPTIONAL = (
 )
 
 
-@for_each(
+@pytest.mark.parametrize(
     "how",
     [
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -177,7 +176,7 @@ def test_programs_are_listed_with_what_the_driver_says(
     assert NvmlCard("0").read().processes == (listed,)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("device", "code", "fault"),
     [
         ("0", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_driver"),
@@ -231,7 +230,7 @@ def test_a_card_that_is_lost_at_any_question_is_found_again_in_a_new_session(
 UUIDS = [f"{kind}-8f6d6a1c-2b7f-0c1e-9f51-1d2e3f405162" for kind in ("GPU", "MIG")]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("device", "is_one"),
     [
         *((each, True) for each in ("0", "7", *UUIDS)),

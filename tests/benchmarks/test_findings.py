@@ -11,14 +11,13 @@ from benchmarks.findings import Finding, markdown, quantile
 from benchmarks.overhead import Bound, added_latencies_ms
 from benchmarks.plot import draw_png
 from benchmarks.slot import gaps_ms
-from tests.support.cases import for_each
 
 
 def finding(measured: float | None, target: float | None) -> Finding:
     return Finding(subject="s", name="n", unit="ms", measured=measured, target=target)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("measured", "target", "verdict"),
     [(0.5, 0.5, "ok"), (0.51, 0.5, "over"), (None, 0.5, ""), (0.5, None, "")],
 )
@@ -26,7 +25,7 @@ def test_a_number_is_over_only_when_it_exceeds_its_target(measured, target, verd
     assert finding(measured, target).verdict == verdict
 
 
-@for_each(("measured", "verdict"), [(1.0, "ok"), (0.9, "under"), (None, "")])
+@pytest.mark.parametrize(("measured", "verdict"), [(1.0, "ok"), (0.9, "under"), (None, "")])
 def test_a_rate_is_under_only_when_it_falls_short_of_its_target(measured, verdict):
     assert (
         Finding(

@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 PROGRAM = "import asyncio; from hearth.bootstrap.serving import run; from tests.bootstrap.test_loop import shown; print(run(shown()))"
@@ -24,7 +23,7 @@ async def shown() -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not made for it")
-@for_each(
+@pytest.mark.parametrize(
     ("flags", "debug", "loop"),
     [
         ((), "", "uvloop False"),

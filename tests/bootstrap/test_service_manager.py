@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 from hearth.bootstrap.serving import BEAT_S, LAST_STEPS_S, ServiceManager
 from hearth.events import (
     ConfigRejected,
@@ -20,7 +22,6 @@ from hearth.events import (
     GatewayStopping,
     InternalFault,
 )
-from tests.support.cases import for_each
 from tests.support.house import House, body_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -79,7 +80,7 @@ def managed(
 NINE_S = {"WATCHDOG_USEC": "9000000"}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("environ", "beats"),
     [
         (NINE_S, 14),
@@ -105,7 +106,7 @@ async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_dec
             await body_of(busy)
 
 
-@for_each("ends", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
 @in_virtual_time
 async def test_a_queue_task_that_has_ended_or_whose_every_decision_fails_feeds_nothing(ends: bool):
     with heard_as("dead") as heard:
@@ -150,7 +151,7 @@ async def test_a_life_from_ready_to_stopping_after_which_nothing_is_said():
             await body_of(ticket)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "end",
     [
         RELOADED,
@@ -196,7 +197,7 @@ async def test_a_message_reaches_a_socket_of_the_file_system_and_one_that_nobody
         assert heard.all()[0] == f"READY=1\nSTATUS={IDLE}; not running"
 
 
-@for_each("name", [None, "", "@", "vsock:2:1234"])
+@pytest.mark.parametrize("name", [None, "", "@", "vsock:2:1234"])
 @in_virtual_time
 async def test_where_there_is_no_socket_that_we_know_a_reload_is_just_asked_for(name: str | None):
     house = House("a")

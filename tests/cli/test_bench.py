@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from hearth.config.loading import parse_config
 from tests.cli.conftest import emulated
-from tests.support.cases import for_each
 
 
 def test_every_installed_model_is_measured_again_and_the_output_is_a_configuration(
@@ -59,7 +60,7 @@ def test_a_model_that_cannot_be_measured_is_a_comment_and_ends_with_1(hearth, tm
     assert "# none:1b could not be measured: model 'none:1b' not found" in result.stdout
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("answers", "says"),
     [({"service": "hearth"}, "stop it first"), ({}, "no Ollama at http://127.0.0.1:1")],
 )

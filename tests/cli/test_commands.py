@@ -352,7 +352,7 @@ def test_an_address_may_lack_its_scheme_and_have_a_path_and_no_proxy_is_asked(he
     assert not any("authorization" in request for request in busy.seen)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "said",
     [None, b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", b"SSH-2.0-OpenSSH_9.2\r\n"],
 )
@@ -380,7 +380,7 @@ def test_nobody_there_and_a_server_that_hangs_up_or_speaks_something_else_end_wi
     ) == (3, "", True, True)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "args", "ends"),
     [(STREAM, ("--watch",), False), (STREAM, ("--watch",), True), (STATUS, (), True)],
 )

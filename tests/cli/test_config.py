@@ -21,7 +21,6 @@ from hearth.config.reload import ConfigInForce
 from hearth.observability.fanout import EventFanout
 from tests.cli.conftest import serving
 from tests.cli.stub_gateway import StubGateway
-from tests.support.cases import for_each
 
 DIGEST, OTHER_DIGEST = "ab" * 32, "cd" * 32
 HOOK = "https://discord.example/api/webhooks/1/"
@@ -204,7 +203,7 @@ def test_every_difference_says_what_was_what_comes_and_when_and_what_a_reload_ha
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("setting", "path"),
     [
         ("auth: {keys: [{name: a, sha256: '%s'}]}", "auth.keys.a.sha256"),
@@ -290,7 +289,7 @@ def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_pat
     assert hearth("backup", "copy.db", "--force").exit_code == 0
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("content", "says"),
     [
         (None, "there is no file"),

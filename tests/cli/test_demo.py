@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from hearth import events
 from hearth.admission.auth import digest_of
 from hearth.cli.demo import (
@@ -32,7 +34,6 @@ from hearth.events import Event, ItemEnded
 from hearth.types import Lane, Outcome
 from tests.cli.stub_gateway import StubGateway
 from tests.observability import samples
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 CODER = "qwen2.5-coder:14b"
@@ -88,7 +89,7 @@ def printed(*happened: Event, speed: float = 10.0, summed_up: bool = False) -> l
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("happened", "last"),
     [
         (

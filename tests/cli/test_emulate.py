@@ -9,13 +9,13 @@ import signal
 import socket
 
 import httpx
+import pytest
 
 from hearth.cli.emulate import models_table, read_models, run_emulator, until_stopped
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
 from hearth.emulator.models import default_profiles
 from hearth.emulator.server import Emulator
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 
@@ -70,7 +70,7 @@ async def test_it_answers_like_an_ollama_with_the_quirks_that_were_named_and_say
     assert {row.split()[0] for row in names} == {profile.name for profile in default_profiles()}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("args", "code", "says"),
     [
         (
@@ -110,7 +110,7 @@ def test_models_come_from_a_file_and_one_that_is_not_usable_ends_with_2(hearth, 
     assert [model.name for model in read_models(path)] == ["tiny"]
 
 
-@for_each("number", [signal.SIGINT, signal.SIGTERM, None])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None])
 async def test_a_signal_or_time_ends_the_wait_and_signals_are_given_back(number):
     waiting = asyncio.create_task(until_stopped(0.0 if number is None else None))
     await asyncio.sleep(0)

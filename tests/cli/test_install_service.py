@@ -17,7 +17,6 @@ from hearth.cli import install_service as module
 from hearth.cli.install_service import check_visible, unit_text, variables_in
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 HEARTH = Path(sys.executable).with_name("hearth")
@@ -44,7 +43,7 @@ def keys(text: str) -> dict[str, str]:
     )
 
 
-@for_each("system", [False, True])
+@pytest.mark.parametrize("system", [False, True])
 def test_the_unit_speaks_the_protocol_of_the_service_manager(system: bool):
     unit = keys(text_of(system=system))
     expected = {
@@ -69,7 +68,7 @@ def test_systemd_waits_longer_than_running_work_does_and_paths_are_quoted_as_it_
     assert unit["EnvironmentFile"] == "-/etc/$x/5%%/environment"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("args", "environ", "config"),
     [
         ((), {}, "{home}/.config/hearth/llm_gateway.yaml"),
@@ -128,7 +127,7 @@ def test_a_unit_that_was_changed_is_replaced_by_force_only(hearth, tmp_path):
     assert "ExecStart" in unit.read_text()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("config", "environment", "code", "says"),
     [
         ("server: {shutdown_grace_s: 300}\n", None, 0, "wrote"),

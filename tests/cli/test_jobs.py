@@ -7,7 +7,6 @@ import pytest
 from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient
 from hearth.cli.jobs import answer_text, ended
-from tests.support.cases import for_each
 
 REQUEST = {"model": "llama3.1:8b", "prompt": "why?", "options": {"num_predict": 3}}
 
@@ -60,7 +59,7 @@ def test_a_file_may_hold_many_jobs_and_sending_it_once_makes_none_twice(hearth, 
     assert (missing.exit_code, "has no result (cancelled)" in missing.stderr) == (1, True)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "options", "found"),
     [
         (
@@ -120,7 +119,7 @@ def test_waiting_asks_again_until_the_job_has_ended(busy):
         list(ended(client, ("job_1",), 0.0, lambda _: None))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("result", "text"),
     [
         ("plain", "plain"),

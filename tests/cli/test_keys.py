@@ -7,13 +7,13 @@ from __future__ import annotations
 import re
 import stat
 
+import pytest
 import yaml
 
 from hearth.admission.auth import digest_of
 from hearth.cli.keys import with_key, without_key
 from hearth.config.loading import load_gateway_config, parse_config
 from hearth.types import Lane, Priority
-from tests.support.cases import for_each
 
 ENTRY = ["name: new", f'sha256: "{"a" * 64}"', "lane: external"]
 B = "b" * 64
@@ -40,7 +40,7 @@ def test_a_new_key_is_printed_once_with_yaml_that_holds_only_its_digest(hearth, 
         assert made(hearth("admin", "key", "new", name))[1]["name"] == name
 
 
-@for_each(
+@pytest.mark.parametrize(
     "args",
     [
         *((name,) for name in ("", "two words", "-x", "a:b", "a\nb", 'a"b', "ü", "x" * 65)),
@@ -75,7 +75,7 @@ TEXTS = [
 ]
 
 
-@for_each("text", TEXTS)
+@pytest.mark.parametrize("text", TEXTS)
 def test_a_key_is_added_and_removed_again_and_every_comment_stays(text):
     before = re.findall(r"name: (\w+)", text)
     added = with_key(text, ENTRY)
@@ -131,7 +131,7 @@ def test_new_and_revoke_edit_the_file_and_list_shows_no_digest(hearth, tmp_path)
     assert [each.name for each in file.parent.iterdir()] == ["llm_gateway.yaml"]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "args", "code", "says"),
     [
         (None, ("new", "a", "--write"), 2, "no configuration file"),

@@ -7,10 +7,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from click.shell_completion import ShellComplete
 
 from hearth.cli import main
-from tests.support.cases import for_each
 
 HEAVY = (
     "fastapi",
@@ -26,7 +26,7 @@ HEAVY = (
 NOBODY = "--url localhost:1"
 
 
-@for_each(
+@pytest.mark.parametrize(
     "command",
     ["--help", "stauts", f"status --json {NOBODY}", f"cancel 17 {NOBODY}", f"admin pause {NOBODY}"],
 )
@@ -42,7 +42,7 @@ def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
     assert done.stdout.splitlines()[-1] == "IMPORTED"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("words", "offered"),
     [
         ("s", ["serve", "status", "submit", "simulate"]),

@@ -27,7 +27,6 @@ from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.events import ItemEnded
 from tests.cli.stub_gateway import StubGateway, recorded
 from tests.cli.test_views import Terminal
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 
@@ -55,7 +54,7 @@ def answers(stub: StubGateway, *lines: object, status: int = 200) -> None:
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("lines", "status", "code", "output", "says"),
     [
         (("be", "", "cause", LAST), 200, 0, "because\n", ""),
@@ -92,7 +91,7 @@ def test_the_text_of_the_answer_is_the_output_and_a_failure_is_said_in_the_gatew
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"\xef\xbb\xbfhow?", ""),
@@ -171,7 +170,7 @@ def test_options_reach_the_model_and_the_queue_and_json_is_one_object_with_what_
     assert without_controls("a\x1b[2Jb\n\tc\rd") == "a\ufffd[2Jb\n\tc\ufffdd"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("gpu", "model"),
     [
         (recorded("status_busy")["gpu"], "qwen2.5-coder:14b"),
@@ -189,7 +188,7 @@ def test_without_a_model_it_is_the_loaded_one_else_the_home_model_else_an_advice
     assert model is None or busy.bodies[-1]["model"] == model
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("typed", "asked"),
     [
         ("a\nb\n", ["user: a", "assistant: yes", "user: b"]),
@@ -324,7 +323,7 @@ def mine(**fields: object) -> dict[str, Any]:
     return {"external_queue": {"next_items": [{"request_id": "me", **fields}]}}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("answer", "words"),
     [
         (status("me"), "next in line, starts in about 75 s"),
@@ -351,7 +350,7 @@ def test_the_wait_in_words(answer, words):
     assert waiting_words(answer, "me") == words
 
 
-@for_each(("answer", "code"), [(status("x", "me"), 200), ({"error": "no"}, 403)])
+@pytest.mark.parametrize(("answer", "code"), [(status("x", "me"), 200), ({"error": "no"}, 403)])
 def test_the_line_follows_the_status_until_the_answer_begins_and_disturbs_nothing_where_there_is_none(
     busy, answer, code
 ):

@@ -34,12 +34,11 @@ from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S
 from hearth.errors import ConfigError, StorageUnavailable
 from hearth.events import EmulatorStarted, GatewayStarted, GatewayStopped, ModeChanged
 from hearth.gateway import Gateway
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("args", "environ", "code", "says"),
     [
         (("--emulator", "--ollama-url", "http://127.0.0.1:11434"), {}, 2, ["exclude each other"]),

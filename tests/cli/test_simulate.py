@@ -23,7 +23,6 @@ from tests.cli.stub_gateway import StubGateway
 from tests.simulation.test_log_trace import BEGAN, swap
 from tests.simulation.test_log_trace import row as item
 from tests.simulation.test_measures import TRACE
-from tests.support.cases import for_each
 
 FIRST, SECOND = list(WORKLOADS)[:2]
 BOTH = ("--workload", SECOND, "--workload", FIRST)
@@ -62,7 +61,7 @@ def runs_of(result: Any) -> list[dict[str, Any]]:
     return runs
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("args", "code", "says"),
     [
         ((), 2, ONE_PLACE),
@@ -92,7 +91,7 @@ def test_what_cannot_be_simulated_ends_in_words_before_anything_is_written(
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("options", "code", "says"),
     [
         (("--trace", "bad.jsonl"), 2, "bad.jsonl:5: "),
@@ -140,7 +139,7 @@ def test_the_rules_of_a_configuration_apply(hearth, tmp_path):
     ] == [1, 2]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("items", "code", "says"),
     [
         ((), 1, "since 7d"),
@@ -164,7 +163,7 @@ def test_a_log_with_little_or_nothing_in_it_is_said_in_words(hearth, gateway, it
     assert (result.exit_code, says in result.stderr) == (code, True)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("names", "expected"), [((FIRST, SECOND), [FIRST, SECOND]), ((FIRST, "all"), list(WORKLOADS))]
 )
 def test_several_workloads_are_a_table_each(hearth, names, expected):
@@ -236,7 +235,7 @@ def test_more_rows_of_one_instant_than_a_page_has_are_all_listed_and_so_are_thos
     assert len(gateway.seen) == pages
 
 
-@for_each("ended_wall_s", [BEGAN, BEGAN + 2.4e-7, BEGAN + 0.1, 1e300, "soon", None])
+@pytest.mark.parametrize("ended_wall_s", [BEGAN, BEGAN + 2.4e-7, BEGAN + 0.1, 1e300, "soon", None])
 def test_a_page_ends_no_earlier_than_its_last_row_though_instants_are_told_in_microseconds(
     ended_wall_s,
 ):
@@ -248,7 +247,7 @@ def test_a_page_ends_no_earlier_than_its_last_row_though_instants_are_told_in_mi
         assert 0.0 <= datetime.fromisoformat(told).timestamp() - ended_wall_s < 1e-5
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("step_s", "terminal", "drawn"),
     [(SILENT_S / 10, True, False), (2 * SILENT_S, True, True), (2 * SILENT_S, False, False)],
 )

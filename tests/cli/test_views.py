@@ -6,6 +6,7 @@ import io
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import ConsoleDimensions, RenderableType
@@ -14,7 +15,6 @@ from rich.text import Text
 from hearth.cli.client import printable
 from hearth.cli.views import console_for, duration, top_view, view, watch
 from tests.cli.stub_gateway import recorded
-from tests.support.cases import for_each
 
 HOSTILE = "\x1b[2Jx"
 FIELDS = (
@@ -93,7 +93,7 @@ def test_a_pipe_gets_plain_text_as_wide_as_columns_says_and_a_terminal_colours(m
     assert widths == [120, 60, 120, 120]
 
 
-@for_each("name", ["\x1b[2Jx", "x\ry", "x\ny", "\u202ex", "\x07", "\x9b2J"])
+@pytest.mark.parametrize("name", ["\x1b[2Jx", "x\ry", "x\ny", "\u202ex", "\x07", "\x9b2J"])
 def test_a_name_cannot_steer_the_terminal(name):
     assert (printable(name).isprintable(), len(printable(name))) == (True, len(name))
     assert (
@@ -101,7 +101,7 @@ def test_a_name_cannot_steer_the_terminal(name):
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("seconds", "words"),
     [
         (None, "-"),
@@ -250,7 +250,7 @@ Claude ready, 1 running, 1.50 of 5.00 USD today
 alerts swap_failed m; gpu_hot"""
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("answer", "rows", "status", "top"),
     [
         (busy(), 20, BUSY_STATUS, BUSY_TOP),
@@ -267,7 +267,7 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
     ] == top.splitlines()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("changed", "shown", "absent"),
     [
         ({"running": [], "internal_queue": {"pending": 0, "next_items": []}}, "idle", "internal)"),
@@ -327,7 +327,7 @@ def test_the_status_shows_nothing_that_is_not_there(changed, shown, absent):
     assert (shown in drawn, absent in drawn) == (True, False), drawn
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("answer", "columns", "shown", "absent"),
     [
         (busy(), 80, "# caller model waited runs / starts in", "parse_task"),
@@ -398,7 +398,7 @@ ODD: tuple[object, ...] = (None, "text", True, [], 1e300, 10**400, -1e14)
 EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("changes", "columns", "head", "row"),
     [
         (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from hearth.admission.auth import digest_of
 from hearth.config.settings import ClientSettings, KeySettings, ModelSettings, Settings
@@ -27,7 +28,6 @@ from tests.clients.home import (
     house_settings,
     open_home,
 )
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -81,7 +81,7 @@ def mended(body: Any) -> Any:
     return {**kept, **({"options": options} if options else {})}
 
 
-@for_each("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 async def test_of_a_recorded_request_nothing_but_its_quirks_is_changed(name):
     body, _ = await forwarded(name)
     assert without_seed(body) == mended(recording(name)["body"])
@@ -99,7 +99,9 @@ async def test_two_turns_of_claude_code_share_everything_up_to_the_new_message()
     assert two["messages"][: len(one["messages"])] == one["messages"]
 
 
-@for_each("name", ["home_assistant_chat", "open_webui_chat", "continue_raw", "continue_fim"])
+@pytest.mark.parametrize(
+    "name", ["home_assistant_chat", "open_webui_chat", "continue_raw", "continue_fim"]
+)
 async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for(name):
     asked = recording(name)["body"]
     gateway = FakeGateway(models={asked["model"]: ModelSettings(num_ctx=16384)})
@@ -152,7 +154,7 @@ KEYS = (
 NARROW_HOUSE, AS_ASKED = house_settings(gpu=NARROW), ClientSettings(background_tasks="as_asked")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("settings", "before", "name", "key", "answers", "loads"),
     [
         *((NARROW_HOUSE, [LLAMA], task, None, LLAMA, [LLAMA]) for task in TASKS),

@@ -29,7 +29,6 @@ from hearth.errors import BudgetExceeded, StorageUnavailable, TooExpensive
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.types import Lane, nano_usd
 from tests.storage.house import StoppedClock
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time
@@ -175,7 +174,7 @@ class Money:
         task.cancel()
 
 
-@for_each(("month", "day", "hours"), [(3, 29, 23), (10, 25, 25), (6, 1, 24)])
+@pytest.mark.parametrize(("month", "day", "hours"), [(3, 29, 23), (10, 25, 25), (6, 1, 24)])
 def test_a_day_lasts_from_local_midnight_to_the_next_and_has_one_budget_also_with_a_clock_change(
     month, day, hours
 ):
@@ -461,7 +460,7 @@ def test_old_days_are_forgotten_and_what_a_call_of_theirs_costs_is_known_where_t
     assert (budget.settle("endless", 1), budget.totals(DAYS[0])) == (True, Totals(external_spent=1))
 
 
-@for_each("seed", range(20 * EXAMPLES))
+@pytest.mark.parametrize("seed", range(20 * EXAMPLES))
 def test_spent_and_reserved_are_always_the_sum_of_what_happened_and_never_above_the_cap(seed):
     chance, budget = random.Random(seed), Budget()
     budget.open_day(DAYS[0], ())
@@ -486,7 +485,7 @@ def test_spent_and_reserved_are_always_the_sum_of_what_happened_and_never_above_
         assert spent + sum(opened.values()) <= CAPS.external
 
 
-@for_each(
+@pytest.mark.parametrize(
     "zone",
     [
         "Europe/Berlin",

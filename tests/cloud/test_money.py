@@ -44,7 +44,6 @@ from hearth.errors import (
 )
 from hearth.events import CloudCameUp, CloudWentDown
 from hearth.types import BilledTokens, Price, Rates, Sequence, nano_usd, usd
-from tests.support.cases import for_each
 from tests.support.recorder import Recorder
 
 CHEAP = Rates.in_usd(
@@ -63,7 +62,7 @@ IMAGE = {
 }
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("price", "tokens", "nano"),
     [
         (
@@ -92,7 +91,7 @@ def test_a_bill_is_the_sum_of_its_tokens_at_the_rates_of_its_length_and_absurd_c
     assert price.cost_nano_usd(BilledTokens(**tokens)) == nano
 
 
-@for_each("prompt", [0, 1, 99, 100, 101, 500])
+@pytest.mark.parametrize("prompt", [0, 1, 99, 100, 101, 500])
 def test_the_bound_takes_the_dearest_rates_and_is_never_below_any_bill_within_it(prompt):
     bound = STEPPED.bound_nano_usd(prompt, 10)
     assert bound == prompt * (2000 if prompt <= 100 else 4000) + 10 * (
@@ -102,12 +101,12 @@ def test_the_bound_takes_the_dearest_rates_and_is_never_below_any_bill_within_it
         assert STEPPED.cost_nano_usd(BilledTokens(**{kind: prompt, "output": 10})) <= bound
 
 
-@for_each("nano", [0, 1, 5, 123_456_789, 5 * 10**9, 10**15 + 1])
+@pytest.mark.parametrize("nano", [0, 1, 5, 123_456_789, 5 * 10**9, 10**15 + 1])
 def test_dollars_and_nanos_are_the_same_money(nano):
     assert nano_usd(usd(nano)) == nano
 
 
-@for_each(
+@pytest.mark.parametrize(
     "model",
     [
         "claude-haiku-4-5",
@@ -130,7 +129,7 @@ async def test_the_list_knows_the_models_and_bills_as_it_says(model):
     assert await price_of("claude-nonsense-9") is None
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("given", "rates"),
     [
         ({}, (300_000, 3_750_000, 6_000_000)),
@@ -150,7 +149,7 @@ def called(given: Any) -> dict[str, Any]:
     return message({"type": "tool_use", "id": "a", "name": "b", "input": given}, role="assistant")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("body", "images"),
     [
         (message({"type": "text", "text": "öäü" * 100}), 0),
@@ -248,7 +247,7 @@ METERED: list[tuple[bool, list[Any], dict[str, int]]] = [
 ]
 
 
-@for_each(("thinks", "events", "tokens"), METERED)
+@pytest.mark.parametrize(("thinks", "events", "tokens"), METERED)
 def test_the_meter_takes_the_last_report(thinks, events, tokens):
     meter = Meter(max_tokens=50, thinks=thinks)
     assert meter.tokens == BilledTokens(output=50 if thinks else 0)
@@ -257,7 +256,7 @@ def test_the_meter_takes_the_last_report(thinks, events, tokens):
     assert meter.tokens == BilledTokens(**{"input": 9, **ALL_CACHED, **tokens})
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("error", "attempt", "again"),
     [
         *((BackendBusy(), attempt, attempt < 3) for attempt in (1, 2, 3)),
@@ -296,7 +295,7 @@ def test_delays_grow_up_to_a_limit_and_are_spread():
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("asked", "gets"),
     [
         ("llama3.1:8b", "claude-small"),
@@ -317,7 +316,7 @@ def test_a_local_name_leads_to_the_model_that_the_owner_chose(asked, gets):
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("cloud_usd", "caller", "external", "own"),
     [(None, "a", 5, 0.25), (None, "b", 5, None), (2.0, "b", 2, None), (9.0, "b", 5, None)],
 )

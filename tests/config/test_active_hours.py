@@ -25,7 +25,6 @@ from hearth.config.active_hours import (
     zone_of,
 )
 from hearth.config.settings import Announcement
-from tests.support.cases import for_each
 
 
 def instant(text: str) -> int:
@@ -65,8 +64,8 @@ def minutes_inside(text: str) -> set[int]:
     return {minute % 1440 for minute in range(start, end if end > start else end + 1440)}
 
 
-@for_each("text", WINDOWS)
-@for_each(("zone_name", "change", "before", "after"), CHANGES)
+@pytest.mark.parametrize("text", WINDOWS)
+@pytest.mark.parametrize(("zone_name", "change", "before", "after"), CHANGES)
 def test_every_minute_around_a_clock_change_and_the_next_change_after_it_follow_the_wall_clock(
     zone_name, change, before, after, text
 ):
@@ -136,8 +135,8 @@ def minutes_of_the_week(texts: list[str]) -> set[int]:
     return found
 
 
-@for_each("texts", WEEKS)
-@for_each(("zone_name", "change", "before", "after"), CHANGES[:4])
+@pytest.mark.parametrize("texts", WEEKS)
+@pytest.mark.parametrize(("zone_name", "change", "before", "after"), CHANGES[:4])
 def test_several_windows_and_days_follow_the_wall_clock_too(
     zone_name, change, before, after, texts
 ):
@@ -173,7 +172,7 @@ def test_windows_are_written_as_they_were_read_one_as_a_text_and_several_as_a_li
     assert parse_hours("06:00-22:00") == (parse_window("06:00-22:00"),)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "written"),
     [
         ("mon-fri 06:00-22:00", "Mon-Fri 06:00-22:00"),
@@ -187,7 +186,7 @@ def test_days_may_be_written_in_several_ways(text, written):
     assert window_text(parse_window(text)) == written
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("read", "texts", "says"),
     [
         (
@@ -243,7 +242,7 @@ def machine_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None
     time.tzset()
 
 
-@for_each(("zone_name", "change"), [each[:2] for each in CHANGES])
+@pytest.mark.parametrize(("zone_name", "change"), [each[:2] for each in CHANGES])
 def test_the_machines_own_zone_agrees_with_the_named_one_through_a_clock_change(
     machine_in, zone_name, change
 ):
@@ -278,8 +277,8 @@ def test_the_announcements_that_come_first_are_named_together_with_their_instant
     assert next_occurrences([], BERLIN, now) is None
 
 
-@for_each("cron", ["15 2 * * *", "*/20 * * * *", "0 3 * * *", "45 1,2 * * *"])
-@for_each(("zone_name", "change"), [each[:2] for each in CHANGES])
+@pytest.mark.parametrize("cron", ["15 2 * * *", "*/20 * * * *", "0 3 * * *", "45 1,2 * * *"])
+@pytest.mark.parametrize(("zone_name", "change"), [each[:2] for each in CHANGES])
 def test_the_next_announcement_is_strictly_later_through_a_clock_change(
     machine_in, zone_name, change, cron
 ):

@@ -21,7 +21,7 @@ from tests.support.cases import for_each
 
 SHIPPED = Path(__file__).parents[2] / "config/llm_gateway.yaml"
 Loader = type[Any]
-both_loaders = for_each("loader", [FASTEST_LOADER, yaml.SafeLoader])
+both_loaders = pytest.mark.parametrize("loader", [FASTEST_LOADER, yaml.SafeLoader])
 
 
 def problems(text: str, loader: Loader) -> list[tuple[str, int | None, str]]:

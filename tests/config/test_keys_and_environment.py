@@ -57,7 +57,7 @@ def test_a_key_from_the_environment_becomes_its_digest_and_an_address_is_put_tog
     assert settings.ollama.url == "http://gpu:11"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "path", "value"),
     [
         ("ollama: {url: 'http://${HOST:-gpu}:${PORT:-11434}'}", "ollama.url", "http://gpu:11434"),
@@ -81,7 +81,7 @@ def test_a_variable_may_have_a_default_also_an_empty_one(
     assert held == value
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         "ollama: {url: '${NOPE:-}'}",
@@ -196,7 +196,7 @@ def test_two_keys_may_share_neither_name_nor_secret() -> None:
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         f"auth: {{keys: [{{name: a, key: {SECRET}}}]}}",
@@ -222,7 +222,7 @@ def test_no_problem_and_no_exception_chain_shows_a_key(text: str) -> None:
         error = error.__cause__ or error.__context__
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "path"),
     [
         ("auth: {keys: [{name: a, key: '${K}'}]}", "auth.keys"),
@@ -244,7 +244,9 @@ def test_a_secret_comes_from_the_environment_and_is_shown_nowhere(text: str, pat
     assert differences(Settings(), settings) == {path: True}
 
 
-@for_each("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST", *BEYOND])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST", *BEYOND]
+)
 def test_listening_on_this_machine_needs_no_key_and_with_one_every_address_will_do(
     host: str,
 ) -> None:

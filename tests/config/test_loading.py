@@ -248,7 +248,7 @@ def test_every_number_has_a_range_that_holds_at_both_ends(
         assert "must be " in only_problem_of(text(outside))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "inside", "outside", "says"),
     [
         ("gpu: {home_model: %s}", MAX_NAME_CHARS, MAX_NAME_CHARS + 1, "must not be longer than"),
@@ -294,7 +294,7 @@ ollama: {url: "http://gpu.lan:11434/"}
         settings.priority_map["b"] = Priority.CRITICAL  # type: ignore[index]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "same"),
     [
         ("gpu:\nqueue:\nmodels:\nauth:\n  keys:\nrate_limits:\n  default:\nbackend:\n", "{}"),
@@ -329,7 +329,7 @@ def test_the_named_file_is_read_else_the_one_in_the_usual_place_else_none(
     assert (config.source, config.settings.ollama.url) == (usual, "http://gpu")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("content", "says"),
     [
         (None, ": cannot be read: No such file or directory"),
@@ -377,7 +377,7 @@ def test_a_task_type_has_the_priority_that_the_map_gives_it_else_normal() -> Non
     assert found == [Priority.CRITICAL, Priority.BACKGROUND, Priority.NORMAL, Priority.NORMAL]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("limits", "per_minute", "per_hour"),
     [
         ("{}", 120, 2000),
@@ -396,7 +396,7 @@ def test_a_caller_has_its_own_limits_else_the_owners_else_ours(
     assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (per_minute, per_hour)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         "scheduling: {active_hours: ['Mon-Fri 06:00-09:00', 'Sat,Sun 10:00-23:00']}",
@@ -439,7 +439,7 @@ KEYS = f"auth: {{keys: [{{name: a, sha256: '{'1' * 64}'}}, {{name: boss, sha256:
 LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         (LIMITED % "ghost", ["rate_limits.callers.ghost: no key in auth.keys has this name"]),

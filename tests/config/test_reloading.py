@@ -17,7 +17,6 @@ from hearth.config.settings import GatewayConfig, ServerSettings, Settings
 from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault
 from tests.config.keeping import depth, keeping
-from tests.support.cases import for_each
 from tests.support.virtual_time import LoopClock, in_virtual_time
 
 OLD, NEW, HALF = b"old", b"new", b"ne"
@@ -101,7 +100,7 @@ RESTLESS: list[tuple[float, Fact]] = sorted(
 )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("facts", "tries"),
     [
         ([(5.0, save(NEW))], [(5.4, NEW)]),

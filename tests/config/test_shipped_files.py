@@ -194,7 +194,7 @@ REFUSED = [
 ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "taken"), [*((text, True) for text in TAKEN), *((text, False) for text in REFUSED)]
 )
 def test_the_schema_and_the_loader_agree(text: str, taken: bool) -> None:

@@ -21,7 +21,6 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import CallerError
 from hearth.types import LoadOptions
 from tests.dialects.claude.stories import PNG
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 ODD: list[Any] = [
@@ -169,8 +168,8 @@ def count(path: str, body: bytes) -> None:
         count_tokens(body)
 
 
-@for_each("done", [read, translate, count])
-@for_each("path", sorted(INFERENCE_ROUTES))
+@pytest.mark.parametrize("done", [read, translate, count])
+@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
 def test_no_value_in_any_place_breaks_the_reading_of_a_request(path, done):
     """What is put into odd places is sound itself."""
     if done is not translate or "embed" not in path:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from hearth.dialects.capabilities import needs_of, refusal
 from hearth.dialects.gojson import Body
 from hearth.dialects.routes import INFERENCE_ROUTES
-from tests.support.cases import for_each
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "f"}}]
@@ -22,7 +23,7 @@ INPUT_IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
 BLOCK = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "asked", "wanted"),
     [
         ("/api/chat", {"messages": [USER]}, ""),
@@ -81,7 +82,7 @@ def test_a_body_is_read_for_what_its_model_must_be_able_to_do(path, asked, wante
     assert set(needs.capabilities) == {"completion", *wanted.split()}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "asked", "wanted"),
     [
         *(
@@ -108,7 +109,7 @@ EVERYTHING: dict[str, Any] = {
 VISION = "Multimodal data provided, but model does not support multimodal requests."
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("has", "name", "text"),
     [
         ("embedding", "emb:latest", '"called" does not support thinking'),
@@ -132,7 +133,7 @@ def test_of_several_things_that_a_model_cannot_do_ollama_names_the_first(has, na
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "has", "version", "refused"),
     [
         *(

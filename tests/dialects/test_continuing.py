@@ -38,7 +38,6 @@ from tests.dialects.replay_streams import (
     stream,
 )
 from tests.dialects.replay_streams import route as route_of
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE, RESPONSES = ROUTES
@@ -203,7 +202,7 @@ def places(path: str, frames: list[bytes]) -> Iterator[bytes]:
     yield from (b"".join(frames[:-left]) for left in range(ENDINGS.get(path, 1) - 1, 0, -1))
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
     went_on = 0
     for number in range(DRAWN):
@@ -217,7 +216,7 @@ def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
     assert went_on > 100
 
 
-@for_each(
+@pytest.mark.parametrize(
     "calls",
     [
         (),
@@ -225,7 +224,7 @@ def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
         ('["find", {}]', '["look", {"at": "\\u00e9\\n"}]'),
     ],
 )
-@for_each("path", CHATS)
+@pytest.mark.parametrize("path", CHATS)
 def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on_from_also_with_calls(
     path: str, calls: tuple[str, ...]
 ) -> None:
@@ -262,7 +261,7 @@ def test_any_text_goes_on_from_any_place_also_with_stop_sequences(
     assert seen is None or told(path, seen).answer == expected(path, answer)
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: str) -> None:
     answer, rng = said("one two three four five"), random.Random(3)
     for had in list(places(path, list(stream(path, answer, Run(rng=rng)))))[300::7]:
@@ -300,7 +299,7 @@ def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> Any:
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("sent", "stop", "known"),
     [
         ("one| two", [], "one two"),
@@ -332,7 +331,7 @@ def test_the_rest_of_the_budget_and_another_seed_are_asked_for() -> None:
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "more", "expected"),
     [(CHAT, {"shift": False}, {"shift": False}), (GPT, {"shift": False}, {}), (CHAT, {}, {})],
 )
@@ -369,7 +368,7 @@ def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
     assert not {"load_duration", "prompt_eval_duration"} & last.keys()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("prompt", "read", "known"),
     [
         (20, 27, 7),  # a frame may carry several tokens
@@ -439,7 +438,7 @@ def test_one_token_is_asked_for_to_count_a_prompt_on_the_model_as_it_is_loaded()
     ] == [None] * 4
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("limit", "reason", "tokens"),
     [(None, "stop", 6), (9, "stop", 6), (5, "length", 5), (4, "length", 4), (9, "length", 5)],
 )
@@ -472,7 +471,7 @@ def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
     return rest
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("rest", "told", "error"),
     [
         *((continuing("one "), native_rest(other), StreamDiverged) for other in ("two", "")),
@@ -535,13 +534,13 @@ NOT_PLAIN: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@for_each(("path", "more"), NOT_PLAIN)
+@pytest.mark.parametrize(("path", "more"), NOT_PLAIN)
 def test_what_is_no_plain_text_is_not_continued(path, more) -> None:
     with pytest.raises(StreamDiverged):
         after(path, TWO, 6, **more)
 
 
-@for_each("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
+@pytest.mark.parametrize("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
 def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments) -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": "HERE"}}
     asked: Any = {
@@ -574,8 +573,10 @@ def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thou
         )
 
 
-@for_each("parts", [(("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))])
-@for_each("path", CHATS)
+@pytest.mark.parametrize(
+    "parts", [(("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))]
+)
+@pytest.mark.parametrize("path", CHATS)
 def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path, parts) -> None:
     whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
     place = whole.rindex(b"well" if parts[0][0] == "thinking" else b'"t"')
@@ -675,7 +676,7 @@ NATIVE: list[tuple[str, dict[str, Any], list[Any]]] = [
 ]
 
 
-@for_each(("path", "more", "messages"), NATIVE)
+@pytest.mark.parametrize(("path", "more", "messages"), NATIVE)
 def test_messages_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(
     path, more, messages
 ) -> None:
@@ -693,7 +694,7 @@ def test_messages_tools_calls_and_results_are_brought_into_native_form_as_ollama
 WARM = {"temperature": 1.0, "top_p": 1.0}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "more", "options"),
     [
         (
@@ -763,7 +764,7 @@ def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothi
     assert rest.prefix("<final>", "<assistant><final>", None) == "<assistant><final>"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("opened", "answered", "closed"),
     [
         ("<think>\n", None, "<think>\n</think>\n\n"),
@@ -780,7 +781,7 @@ def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(
     assert rest.prefix("", f"<a>{opened}", answered) == f"<a>{closed}"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "answer", "more"),
     [
         (CHAT, said("so|</think>|one"), {}),  # nobody takes thoughts out of the text
@@ -849,7 +850,7 @@ def test_where_an_answer_follows_the_thoughts_of_a_prompt_is_seen_in_the_convers
         raw.prefix("", "<a>", f"<a><think>well</think>{HERE}")
 
 
-@for_each(
+@pytest.mark.parametrize(
     "answer",
     [
         b"",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from hearth.dialects.embedding import (
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from tests.dialects.captured import captured
-from tests.support.cases import for_each
 
 EMBED, OPENAI, LEGACY = (
     INFERENCE_ROUTES[path] for path in ("/api/embed", "/v1/embeddings", "/api/embeddings")
@@ -34,7 +34,7 @@ def inputs(*texts: str, route: Route = EMBED, **fields: object) -> list[SingleIn
     return [each for each in found if each]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("route", "body", "one"),
     [
         (EMBED, b'{"model":"m","input":"a"}', ("a", OPTIONS)),
@@ -110,7 +110,7 @@ BASE64 = b'{"object":"embedding","embedding":"3HR/Pz0egT30BSC8AYtWPA==","index":
 ITEM = b'{"object":"embedding","embedding":[1],"index":%d}'
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("route", "body", "parts"),
     [
         (

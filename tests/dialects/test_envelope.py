@@ -56,7 +56,7 @@ def refusal(path: str, body: object) -> CallerError:
     return raised.value
 
 
-@for_each(
+@pytest.mark.parametrize(
     "name",
     [
         "chat_stream",
@@ -215,7 +215,7 @@ REWRITTEN: list[tuple[Any, int | None, dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-@for_each(("body", "num_ctx", "extra", "rewritten"), REWRITTEN)
+@pytest.mark.parametrize(("body", "num_ctx", "extra", "rewritten"), REWRITTEN)
 def test_what_only_the_owner_decides_is_taken_out_or_replaced_in_its_place(
     body, num_ctx, extra, rewritten
 ):
@@ -224,7 +224,7 @@ def test_what_only_the_owner_decides_is_taken_out_or_replaced_in_its_place(
     assert envelope.rewritten == rewritten
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "body"),
     [
         (GENERATE, b'{"model": "a", "prompt": "x", "options": {"num_ctx": 4096}}'),
@@ -321,7 +321,7 @@ def test_a_body_that_does_not_fit_the_route_is_refused_with_ollamas_text(path, b
     assert (type(error) in (BadRequest, GoJsonError), error.message) == (True, text)
 
 
-@for_each("path", [COMPLETIONS, "/v1/embeddings", GENERATE, "/api/embed"])
+@pytest.mark.parametrize("path", [COMPLETIONS, "/v1/embeddings", GENERATE, "/api/embed"])
 def test_a_missing_model_is_not_found_on_the_routes_that_look_it_up_first(path):
     error = refusal(path, {"prompt": "x", "input": "x"})
     assert (type(error), error.message) == (ModelNotFound, "model '' not found")
@@ -380,12 +380,12 @@ NS: list[tuple[JsonValue, int | None]] = [
 ]
 
 
-@for_each(("given", "expected_ns"), NS)
+@pytest.mark.parametrize(("given", "expected_ns"), NS)
 def test_numbers_are_seconds_and_strings_are_go_durations(given, expected_ns):
     assert keep_alive_ns(given) == expected_ns
 
 
-@for_each(
+@pytest.mark.parametrize(
     "given",
     [
         "",
@@ -506,7 +506,7 @@ def test_no_other_field_and_no_order_changes(fields, indent):
 REPLAY, CONTINUE = "replayed", "continued"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "options", "only_replay", "continue_diverged", "ways"),
     [
         (CHAT, {}, False, True, (CONTINUE, REPLAY)),
@@ -544,7 +544,7 @@ SYSTEMS: list[tuple[Any, Any]] = [
 ]
 
 
-@for_each(("system", "left"), SYSTEMS)
+@pytest.mark.parametrize(("system", "left"), SYSTEMS)
 def test_the_attribution_line_goes_and_the_rest_of_the_system_prompt_stays(system, left):
     body = {"model": "m", "max_tokens": 5, "system": system, "messages": HELLO}
     expected = {
@@ -569,7 +569,7 @@ KEPT: list[Any] = [
 ]
 
 
-@for_each("system", KEPT)
+@pytest.mark.parametrize("system", KEPT)
 def test_a_system_prompt_without_the_line_comes_back_as_the_same_object_whatever_users_and_the_model_say(
     system,
 ):
@@ -619,7 +619,7 @@ TASKS: list[tuple[str, Any, bool]] = [
 ]
 
 
-@for_each(("path", "messages", "is_task"), TASKS)
+@pytest.mark.parametrize(("path", "messages", "is_task"), TASKS)
 def test_a_background_task_is_known_by_what_its_prompt_asks_for_and_by_nothing_that_resembles_it(
     path, messages, is_task
 ):
@@ -665,7 +665,7 @@ COUNTED = {
 }
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         (COUNTED, b'{"input_tokens":270}'),
@@ -688,7 +688,7 @@ def test_tokens_are_counted_over_system_tools_and_messages_and_a_broken_body_is_
         assert raised.value.message == said
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("more", "ways"),
     [
         ("hi" * 1000, ("continued", "replayed")),

@@ -36,7 +36,6 @@ from hearth.errors import (
 )
 from hearth.types import Dialect, LoadOptions, RequestId
 from tests.dialects.captured import captured
-from tests.support.cases import for_each
 
 REQUEST_ID = RequestId("req_0123456789abcdef")
 
@@ -45,7 +44,7 @@ def rendered(dialect: Dialect, error: HearthError) -> Any:
     return json.loads(render_error(dialect, error, REQUEST_ID).body)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("error", "openai", "anthropic"),
     [
         (Unauthenticated(), "authentication_error", "authentication_error"),
@@ -66,11 +65,11 @@ def test_what_ollama_never_answers_has_the_types_of_the_original_apis(error, ope
     assert rendered("ollama", error) == {"error": error.message, **by_the_cli}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("seconds", "header"),
     [(0.0, b"1"), (0.2, b"1"), (1.0, b"1"), (1.01, b"2"), (59.5, b"60"), (None, None)],
 )
-@for_each("dialect", ["ollama", "openai", "anthropic"])
+@pytest.mark.parametrize("dialect", ["ollama", "openai", "anthropic"])
 def test_a_known_delay_is_rounded_up_to_whole_seconds_and_a_missing_key_names_the_scheme(
     dialect, seconds, header
 ):
@@ -86,7 +85,7 @@ def test_a_known_delay_is_rounded_up_to_whole_seconds_and_a_missing_key_names_th
     )
 
 
-@for_each("path", sorted(INFERENCE_ROUTES))
+@pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
 def test_an_error_inside_a_stream_is_one_frame_whatever_its_text(path):
     frame = stream_error(
         INFERENCE_ROUTES[path], BadRequest("a\n\ndata: [DONE]\r\n\u2028b"), REQUEST_ID
@@ -109,7 +108,7 @@ def test_every_endpoint_has_one_route_under_its_own_path_and_no_address_is_in_tw
     assert len(paths) == len(set(paths))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "dialect"),
     [
         *((path, route.dialect) for path, route in INFERENCE_ROUTES.items()),
@@ -146,7 +145,7 @@ def test_a_completion_call_asks_generate_for_one_whole_answer_as_the_gateway_its
     assert envelope.body is call.body
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         (captured("generate_nostream").body, (" about only my two good three", 32, 6)),
@@ -183,7 +182,7 @@ def test_a_whole_answer_becomes_a_completion_and_whatever_is_none_a_protocol_err
     assert (completion.latency_ms, completion.model) == (70, "tiny-a")
 
 
-@for_each(("total", "shares"), [(10, [5, 5]), (1, [1, 0])])
+@pytest.mark.parametrize(("total", "shares"), [(10, [5, 5]), (1, [1, 0])])
 def test_each_of_the_callers_of_one_embedding_call_gets_a_share_of_its_tokens(total, shares):
     route = INFERENCE_ROUTES["/api/embed"]
     inputs = [

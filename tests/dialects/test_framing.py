@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def ending_of(path: str, *chunks: bytes) -> Ending:
     return tail.ending()
 
 
-@for_each(("name", "usage"), ENDED.items())
+@pytest.mark.parametrize(("name", "usage"), ENDED.items())
 def test_a_stream_that_ollama_ended_itself_is_complete_at_its_last_line_whatever_its_length(
     name, usage
 ):
@@ -73,7 +74,7 @@ def test_a_stream_that_ollama_ended_itself_is_complete_at_its_last_line_whatever
     )
 
 
-@for_each("name", BROKEN)
+@pytest.mark.parametrize("name", BROKEN)
 def test_a_stream_that_only_stops_is_not_complete_and_only_native_routes_report_that_their_runner_died(
     name,
 ):
@@ -88,8 +89,8 @@ def test_a_stream_that_only_stops_is_not_complete_and_only_native_routes_report_
     assert ending_of(captured(name).path, captured(name).body) == expected
 
 
-@for_each("name", [*ENDED, *BROKEN])
-@for_each("cut", [False, True])
+@pytest.mark.parametrize("name", [*ENDED, *BROKEN])
+@pytest.mark.parametrize("cut", [False, True])
 def test_only_the_word_of_a_death_is_held_back_and_only_as_long_as_nothing_follows(name, cut):
     stream, route = captured(name), INFERENCE_ROUTES[captured(name).path]
     notice, chunks = DeathNotice(route), (stream.body,) if not cut else stream.chunks

@@ -66,14 +66,14 @@ BROKEN = [
 ]
 
 
-@for_each(("body", "text"), BROKEN)
+@pytest.mark.parametrize(("body", "text"), BROKEN)
 def test_a_broken_body_is_refused(body, text):
     with pytest.raises(GoJsonError) as raised:
         decode(body)
     assert raised.value.message == text
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("body", "value"),
     [
         (b' {"a":1} trailing {', {"a": 1}),
@@ -142,7 +142,7 @@ def test_text_is_written_as_go_writes_it():
 PLAIN: dict[str, Any] = {"model": "a", "options": {"Seed": 1}}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("fields", "name", "value"),
     [
         *(({key: 5}, "keep_alive", 5) for key in ("Keep_Alive", "\u212aeep_alive")),
@@ -171,13 +171,13 @@ WRONG: list[tuple[Any, Any, str]] = [
 ]
 
 
-@for_each(("field", "read", "kind"), WRONG)
+@pytest.mark.parametrize(("field", "read", "kind"), WRONG)
 def test_a_value_of_another_type_is_refused_by_name(field, read, kind):
     with pytest.raises(GoJsonError, match=f"^field must be of type {kind}$"):
         read(Body({"field": field}), "field")
 
 
-@for_each("fields", [None, {}, {"a": None}])
+@pytest.mark.parametrize("fields", [None, {}, {"a": None}])
 def test_fields_that_are_absent_or_null_have_a_default(fields):
     body = Body(fields)
     assert (body.string("a"), body.flag("a"), body.flag("a", default=True)) == ("", False, True)
@@ -194,8 +194,8 @@ AWKWARD = '\U0001f600\\"\\\\\n<é\u4e2d,{[:'
 """What a cut in the wrong place would spoil."""
 
 
-@for_each("escaped", [True, False])
-@for_each("shift", range(13))
+@pytest.mark.parametrize("escaped", [True, False])
+@pytest.mark.parametrize("shift", range(13))
 def test_a_large_text_is_read_and_written_in_pieces_as_if_it_were_whole(shift, escaped):
     value: Any = {
         "model": "a",
@@ -248,7 +248,7 @@ MEMBERS = [
 ]
 
 
-@for_each("ending", ["}]", "}", "", " "])
+@pytest.mark.parametrize("ending", ["}]", "}", "", " "])
 @for_each("members", MEMBERS)
 def test_a_large_text_has_the_objects_and_the_faults_of_a_small_one(members, ending):
     def read(filler: str) -> tuple[JsonValue, bool] | str:
@@ -297,7 +297,7 @@ class Calls:
         self.count += event == "c_call" and called in self._functions
 
 
-@for_each("escape", ESCAPED)
+@pytest.mark.parametrize("escape", ESCAPED)
 def test_a_text_full_of_escapes_is_read_in_many_short_pieces(escape):
     text = escape * (8 * LARGE_BYTES // len(escape))
     for shift in range(14):
@@ -310,14 +310,14 @@ def test_a_text_full_of_escapes_is_read_in_many_short_pieces(escape):
         assert calls.count >= len(text) / PIECE_CHARS
 
 
-@for_each("size", range(LARGE_BYTES + 1, LARGE_BYTES + 14))
-@for_each("escape", ESCAPED)
+@pytest.mark.parametrize("size", range(LARGE_BYTES + 1, LARGE_BYTES + 14))
+@pytest.mark.parametrize("escape", ESCAPED)
 def test_a_text_that_breaks_off_anywhere_in_an_escape_has_no_end(escape, size):
     with pytest.raises(GoJsonError, match=r"^(unexpected EOF|.*Invalid .*escape)$"):
         decode((b'"' + escape.encode() * LARGE_BYTES)[:size])
 
 
-@for_each("escaped", [True, False])
+@pytest.mark.parametrize("escaped", [True, False])
 def test_a_large_body_with_an_endless_key_is_refused(escaped):
     key = "é" * MAX_KEY_CHARS
     body = {key + "é": 1, "prompt": "a" * LARGE_BYTES}
@@ -327,7 +327,7 @@ def test_a_large_body_with_an_endless_key_is_refused(escaped):
     assert decode(json.dumps(fitting, ensure_ascii=escaped).encode()) == fitting
 
 
-@for_each("wrong", [b"\xff", b"\xed\xa0\x80", b"\xe2\x82", b"a\xf0\x9f"])
+@pytest.mark.parametrize("wrong", [b"\xff", b"\xed\xa0\x80", b"\xe2\x82", b"a\xf0\x9f"])
 def test_bytes_that_are_no_text_become_signs_of_that_wherever_they_stand_and_only_so_many(wrong):
     said = re.sub("[^a]", "\ufffd", wrong.decode("latin-1"))
     for shift in range(5):

@@ -33,7 +33,6 @@ from tests.dialects.replay_streams import (
     some_answer,
     stream,
 )
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 STREAMS = 400 if EXAMPLES == 1 else 840 * EXAMPLES
@@ -51,7 +50,7 @@ def text(said: str) -> Answer:
     return Answer(parts=(("content", said),))
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(path: str) -> None:
     for number in range(STREAMS):
         seed = f"{path} {number}"
@@ -60,7 +59,7 @@ def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(p
         assert told(path, interrupted(path, answer, rng)).answer == expected(path, answer), seed
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_a_run_passes_as_it_is_where_nothing_was_sent_and_adds_nothing_where_all_was(
     path: str,
 ) -> None:
@@ -101,7 +100,7 @@ def test_whole_frames_are_passed_on_as_the_very_chunks_that_came_and_one_that_is
     ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "step"),
     [
         *(
@@ -171,7 +170,7 @@ def changed(answer: Answer, rng: random.Random) -> Answer:
     return Answer(parts=tuple((kind, said) for kind, said in parts if said), reason=answer.reason)
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path: str) -> None:
     outcomes = set()
     for number in range(320):
@@ -194,7 +193,7 @@ def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path
     assert outcomes == {"diverged", "went on"}
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: str) -> None:
     long, short = runs(path, text("abcdef"), text("abc"))
     with pytest.raises(StreamDiverged):
@@ -205,7 +204,7 @@ def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: st
         replay.finish()
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_an_error_that_the_backend_reports_reaches_the_caller_while_the_answer_does_not(
     path: str,
 ) -> None:
@@ -242,7 +241,7 @@ def deep(levels: int) -> bytes:
     return b'{"message":{"content":"ab","tool_calls":' + b"[" * levels + b"]" * levels + b"}}\n"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "sent", "again"),
     [
         (CHAT, native(thinking="abc"), native(content="abc")),
@@ -265,7 +264,7 @@ def test_the_same_letters_elsewhere_and_other_marks_are_another_answer(
         Replay(route(path), sent_of(path, sent)).feed(again)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "sent", "again", "passed"),
     [
         (

@@ -8,20 +8,21 @@ import json
 import random
 from typing import Any
 
+import pytest
+
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import counted
 from hearth.dialects.usage import HiddenUsage
 from tests.dialects.captured import captured
 from tests.dialects.replay_streams import Run, chunked, route, some_answer, stream
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASKING = {"include_usage": True}
 
 
-@for_each("path", [CHAT, COMPLETIONS])
-@for_each(
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
     "given",
     [
         {},
@@ -47,7 +48,7 @@ def test_what_else_a_caller_says_of_its_stream_is_kept() -> None:
     }
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "fields"),
     [
         (CHAT, {"stream_options": ASKING}),
@@ -64,7 +65,7 @@ def test_a_body_stays_the_very_same_where_the_caller_asks_where_usage_always_com
     assert counted(route(path), body, fields)[0] is body
 
 
-@for_each("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_what_is_left_is_the_stream_without_its_usage_in_the_same_chunks(path: str) -> None:
     for number in range(20 * EXAMPLES):
         answer = some_answer(random.Random(number), path)
@@ -77,7 +78,7 @@ def test_what_is_left_is_the_stream_without_its_usage_in_the_same_chunks(path: s
         assert passed == silent
 
 
-@for_each("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_how_it_is_cut_never_matters(path: str) -> None:
     for number in range(20 * EXAMPLES):
         rng = random.Random(number)
@@ -93,7 +94,7 @@ def test_how_it_is_cut_never_matters(path: str) -> None:
         )
 
 
-@for_each("name", ["oai_chat_stream_usage", "oai_compl_stream"])
+@pytest.mark.parametrize("name", ["oai_chat_stream_usage", "oai_compl_stream"])
 def test_of_a_recorded_stream_nothing_is_left_that_names_a_usage(name: str) -> None:
     told = captured(name)
     hidden = HiddenUsage(route(told.path))

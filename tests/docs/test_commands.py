@@ -146,7 +146,7 @@ async def test_every_script_of_the_client_pages_runs_and_prints_an_answer(
     assert (await run(sys.executable, "-c", block.text)).strip()
 
 
-@for_each("block", OURS)
+@pytest.mark.parametrize("block", OURS)
 def test_every_piece_of_our_configuration_that_is_shown_is_usable(block: Block) -> None:
     parse_config(
         block.text,

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import math
 
+import pytest
+
 from hearth.events import JobEnded
 from tests.dst.outside import SharedOllama
 from tests.jobs.batch_house import BatchHouse, jsonl, lines
 from tests.jobs.house import JobHouse, job
 from tests.queue.embedding_house import SERVICE_S, EmbeddingHouse, vector_in
 from tests.queue.test_races import at, winners_of
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import FULL_TEXT, House, body_of, settings_with, text_of
@@ -30,7 +31,7 @@ def turns(start: float) -> int:
     return round(start / APART_S) % 4
 
 
-@for_each("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_request_at_the_instant_of_the_home_models_return_is_served_and_the_house_comes_home(
     seed: int,
 ):
@@ -71,8 +72,8 @@ def shared_house() -> House:
     return house
 
 
-@for_each("seed", SEEDS)
-@for_each("other", [None, "b"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("other", [None, "b"])
 def test_a_model_that_goes_behind_the_gateways_back_as_it_is_asked_for_is_asked_all_the_same(
     seed: int, other: str | None
 ):
@@ -104,8 +105,8 @@ def test_a_model_that_goes_behind_the_gateways_back_as_it_is_asked_for_is_asked_
     }
 
 
-@for_each("seed", SEEDS)
-@for_each("instant", ["sent", "answered"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("instant", ["sent", "answered"])
 def test_one_who_leaves_a_shared_call_as_it_is_sent_or_answered_leaves_the_others_their_own_vectors(
     seed: int, instant: str
 ):
@@ -131,7 +132,7 @@ def test_one_who_leaves_a_shared_call_as_it_is_sent_or_answered_leaves_the_other
     assert len(winners) > 1 or instant == "answered", winners
 
 
-@for_each("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_job_that_is_cancelled_as_it_ends_ends_once_and_the_store_says_how(seed: int):
     async def race(house: JobHouse, start: float) -> str:
         job_id = f"job_{start:g}"
@@ -159,7 +160,7 @@ def test_a_job_that_is_cancelled_as_it_ends_ends_once_and_the_store_says_how(see
     assert winners == {"completed", "cancelled"}
 
 
-@for_each("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_batch_that_is_cancelled_as_its_last_line_is_done_has_written_each_line_once(seed: int):
     async def race(house: BatchHouse, start: float) -> str:
         batch_id = f"batch_{start:g}"

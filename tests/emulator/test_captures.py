@@ -14,7 +14,6 @@ import pytest
 from hearth.emulator import EmulatedModel, Emulator
 from tests.emulator.captures import CAPTURES, comparable, connect, read_capture, send, take_apart
 from tests.emulator.conftest import StartEmulator, toys
-from tests.support.cases import for_each
 
 ALL = sorted(path.stem for path in CAPTURES.glob("*.txt"))
 BUSY = [name for name in ALL if name.startswith("busy_503")]
@@ -83,7 +82,7 @@ async def test_a_body_in_zstd_is_answered_as_recorded_but_for_the_tokens_of_anot
     assert take_apart(answer) == take_apart(recorded)
 
 
-@for_each("name", BUSY)
+@pytest.mark.parametrize("name", BUSY)
 async def test_a_full_load_queue_is_refused_as_recorded(
     name: str, start_emulator: StartEmulator
 ) -> None:
@@ -107,7 +106,7 @@ async def until_in_loader(url: str) -> None:
         await send(url, post("/api/version", "", "GET"))
 
 
-@for_each("name", KILLED)
+@pytest.mark.parametrize("name", KILLED)
 async def test_a_runner_that_dies_in_mid_stream_breaks_it_off_as_recorded(
     name: str, start_emulator: StartEmulator
 ) -> None:
@@ -132,7 +131,7 @@ def _shapes(chunks: tuple[bytes, ...]) -> list[bytes]:
     return [shape for shape, _ in groupby(plain)]
 
 
-@for_each("name", KILLED_WHOLE)
+@pytest.mark.parametrize("name", KILLED_WHOLE)
 async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(
     name: str, start_emulator: StartEmulator
 ) -> None:

@@ -32,7 +32,6 @@ from tests.emulator.callers import (
     loaded_names,
     model,
 )
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S, until
 
 SHORT_S = 1.0
@@ -121,7 +120,7 @@ async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_
     assert home.emulator.leaked_slots == {}
 
 
-@for_each("path", STREAMS)
+@pytest.mark.parametrize("path", STREAMS)
 async def test_a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialect(
     path, build
 ) -> None:
@@ -157,7 +156,7 @@ HEALED: dict[str, tuple[dict[str, Any], str, Callable[[Healing], bool]]] = {
 }
 
 
-@for_each("quirk", HEALED)
+@pytest.mark.parametrize("quirk", HEALED)
 async def test_callers_see_nothing_of_a_bug_that_can_be_healed(quirk: str, build) -> None:
     facts, asked, shows = HEALED[quirk]
     home = await build(quirk, **facts)

@@ -26,7 +26,6 @@ from tests.emulator.callers import (
     occupied,
 )
 from tests.emulator.captures import dechunk, masked, read_capture
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S, until
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "emulator.md"
@@ -67,7 +66,7 @@ async def leave_while_it_runs(emulator: Emulator, caller: Caller, **body: Any) -
     await cancel(call)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "setting"),
     [
         ("slot-leak", 1.0),
@@ -119,7 +118,7 @@ async def test_every_quirk_is_documented_and_an_unknown_one_and_one_that_is_give
         await show("slot-leak", "slot-leak=0.5")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("texts", "wedged"), [((), True), (("eviction-wedge",), True), (("eviction-wedge=off",), False)]
 )
 async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedged, show) -> None:
@@ -134,7 +133,7 @@ async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedg
     assert (await waiting)["done"] is True
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("texts", "leaked"),
     [((), {}), (("slot-leak=0.000001",), {}), (("slot-leak",), {"a:latest": 1})],
 )
@@ -160,7 +159,7 @@ async def test_an_answer_without_done_has_the_keys_of_the_recorded_one(show) -> 
     assert list(answer) == list(json.loads(recorded("token_repeat_abort_nostream")))
 
 
-@for_each("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk_of_no_model(
     path, show
 ) -> None:
@@ -177,7 +176,9 @@ async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk_of_no
     assert loaded_names(emulator) == ["a", "a"]
 
 
-@for_each("text", ["endless-load", "endless-load=1", "endless-load=a", "endless-load=a:latest"])
+@pytest.mark.parametrize(
+    "text", ["endless-load", "endless-load=1", "endless-load=a", "endless-load=a:latest"]
+)
 async def test_an_endless_load_holds_up_every_other_until_its_caller_leaves(text, show) -> None:
     emulator, caller = await show(text)
     hanging = caller.begin("a")
@@ -193,7 +194,7 @@ async def test_an_endless_load_holds_up_every_other_until_its_caller_leaves(text
         assert (await waiting)["done"] is True
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "card_gib", "facts"),
     [
         ("cpu-offload", 24.0, {"size_gib": 26.0, "vram_gib": 28.0}),
@@ -209,7 +210,7 @@ async def test_a_model_larger_than_the_card_runs_as_many_times_slower_and_no_oth
     assert took_ns >= 7 * 19 * 1_000_000 if facts else took_ns < 30e9, "it would be a minute"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("texts", "tokens_per_s", "held_s"), [((), 0.01, 0.0), (("ignores-disconnect",), 30.0, 0.1)]
 )
 async def test_leaving_during_prompt_evaluation_frees_the_slot_at_once_or_only_at_its_end(

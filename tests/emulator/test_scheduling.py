@@ -22,7 +22,6 @@ from tests.emulator.callers import (
     occupied,
 )
 from tests.emulator.conftest import Emulated
-from tests.support.cases import for_each
 from tests.support.examples import needs_quiet
 from tests.support.patience import WITHIN_S, until
 
@@ -114,7 +113,9 @@ async def test_a_model_leaves_when_its_keep_alive_ends_and_never_with_minus_one(
     await until(lambda: not emulator.resident)
 
 
-@for_each(("vram_gib", "resident"), [(9.6, {"a:latest", "b:latest"}), (9.7, {"b:latest"})])
+@pytest.mark.parametrize(
+    ("vram_gib", "resident"), [(9.6, {"a:latest", "b:latest"}), (9.7, {"b:latest"})]
+)
 async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_of_what_is_free(
     vram_gib, resident, emulated
 ):

@@ -25,7 +25,6 @@ from hearth.emulator.text import (
     vector_of,
 )
 from tests.emulator.callers import STREAMS, model
-from tests.support.cases import for_each
 
 MODEL = default_profiles()[2]
 PROMPT = "<user>hello\n<assistant>"
@@ -46,7 +45,7 @@ def test_seed_prompt_limit_and_stop_string_shape_a_reply_whose_natural_length_va
     assert (len(lengths) > 5, min(lengths) >= 40, max(lengths) <= 203) == (True, True, True)
 
 
-@for_each("seed", [0, 7])
+@pytest.mark.parametrize("seed", [0, 7])
 def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int) -> None:
     whole = said(Wish(seed=seed), PROMPT)
     rests = [whole[:cut] + said(Wish(seed=seed), PROMPT + whole[:cut]) for cut in range(len(whole))]
@@ -159,7 +158,7 @@ def texts(part: object) -> list[str]:
     return own + [text for content in part.values() for text in texts(content)]
 
 
-@for_each("path", STREAMS)
+@pytest.mark.parametrize("path", STREAMS)
 async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_another_thing(
     path, emulated
 ):

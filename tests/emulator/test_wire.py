@@ -20,7 +20,6 @@ from hearth.emulator.wire import keep_alive_s, timestamp
 from hearth.errors import ConfigError
 from tests.emulator.captures import connect, send, take_apart
 from tests.emulator.conftest import StartEmulator, toys
-from tests.support.cases import for_each
 from tests.support.patience import until
 
 
@@ -46,7 +45,7 @@ def test_keep_alives_timestamps_and_durations_are_gos() -> None:
     assert [nanoseconds(0.0, step=1000), nanoseconds(0.0123456789, step=1000)] == [1000, 12_345_000]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "short"),
     [
         ("a", "a:latest"),
@@ -64,7 +63,7 @@ def test_names_are_completed_with_their_defaults_or_impossible(
     assert (name and name.short) == short
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("host", "origin", "expected"),
     [
         *(
@@ -180,7 +179,7 @@ async def test_connections_are_kept_half_closed_or_of_http_1_0(
     await until(lambda: not emulator.in_flight)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     [
         "{}",

@@ -95,7 +95,7 @@ async def received(
         if captured(path.stem).status not in {301, 307}
     ],
 )
-@for_each("segment_bytes", [7, 65_536])
+@pytest.mark.parametrize("segment_bytes", [7, 65_536])
 async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(
     name: str, segment_bytes: int
 ) -> None:
@@ -206,7 +206,7 @@ ANSWERS: dict[
 }
 
 
-@for_each("name", ANSWERS)
+@pytest.mark.parametrize("name", ANSWERS)
 async def test_chunks_come_as_the_server_made_them_and_what_breaks_gives_what_came_and_then_an_error(
     name: str,
 ) -> None:
@@ -246,7 +246,7 @@ NO_ANSWERS = [
 ]
 
 
-@for_each("said", NO_ANSWERS)
+@pytest.mark.parametrize("said", NO_ANSWERS)
 async def test_what_is_no_plain_answer_is_a_protocol_error_and_the_target_of_a_redirect_is_never_called(
     said: bytes,
 ) -> None:
@@ -345,13 +345,13 @@ async def test_the_request_carries_what_was_given_but_no_key_and_nothing_of_the_
     assert sorted(peer.fields) == sorted((*odd, *ours))
 
 
-@for_each("size", [0, 1, 3 * 1024**2])
+@pytest.mark.parametrize("size", [0, 1, 3 * 1024**2])
 async def test_a_body_of_any_size_arrives_whole(size: int) -> None:
     peer = await received(body=b"x" * size)
     assert (peer.body, dict(peer.fields)[b"content-length"]) == (b"x" * size, b"%d" % size)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "path", ["/api/show?verbose=1&x=%2F%20", "//evil.example/api", "/a/../b", "/v1/models/a%3Ab"]
 )
 async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_url(
@@ -361,7 +361,7 @@ async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_u
     assert (await received(path=path, prefix="/ollama/")).path == f"/ollama{path}"
 
 
-@for_each(
+@pytest.mark.parametrize(
     "path",
     [
         "",
@@ -387,7 +387,9 @@ async def test_what_is_no_plain_path_or_header_is_refused_and_not_sent(path: str
         assert server.connections == 0
 
 
-@for_each("url", ["", "127.0.0.1:11434", "ftp://127.0.0.1", "http://", "http://[::1"])
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:11434", "ftp://127.0.0.1", "http://", "http://[::1"]
+)
 def test_a_url_that_is_no_http_url_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError):
         DataPath(url, connect_timeout_s=1.0)
@@ -474,7 +476,7 @@ async def test_closing_the_backend_ends_running_answers_and_nothing_is_sent_afte
         assert server.connections == 1
 
 
-@for_each("rest", [b"no chunk\r\n", b"180000\r\n" + 0x180000 * b"x", b""])
+@pytest.mark.parametrize("rest", [b"no chunk\r\n", b"180000\r\n" + 0x180000 * b"x", b""])
 async def test_an_answer_that_broke_off_is_let_go_of_by_whoever_was_told(rest: bytes) -> None:
     """The error that is raised knows the answer."""
     limits = {"max_body_bytes": 1 << 20, "max_line_bytes": 1 << 20}
@@ -529,7 +531,7 @@ CONNECTIONS_FOR_3: dict[str, tuple[Serve, int]] = {
 }
 
 
-@for_each("name", CONNECTIONS_FOR_3)
+@pytest.mark.parametrize("name", CONNECTIONS_FOR_3)
 async def test_a_connection_is_kept_for_the_next_call_where_it_can_be_trusted(name: str) -> None:
     serve, connections = CONNECTIONS_FOR_3[name]
     async with StubServer(serve, keeps=True) as server, backend_at(server.url) as backend:
@@ -538,8 +540,8 @@ async def test_a_connection_is_kept_for_the_next_call_where_it_can_be_trusted(na
         assert server.connections == connections
 
 
-@for_each("unasked", [WHOLE, b"HTTP/1.1 2", b"\0", STREAM])
-@for_each("is_read", [True, False])
+@pytest.mark.parametrize("unasked", [WHOLE, b"HTTP/1.1 2", b"\0", STREAM])
+@pytest.mark.parametrize("is_read", [True, False])
 async def test_a_connection_on_which_the_server_speaks_unasked_is_ended_and_answers_nobody(
     unasked: bytes, is_read: bool
 ) -> None:

@@ -25,7 +25,6 @@ from hearth.errors import (
 from hearth.types import InstalledModel, LoadOptions, ResidentModel
 from tests.dialects.captured import captured
 from tests.engines.stub_server import Peer, Serve, StubServer, saying
-from tests.support.cases import for_each
 
 Asked = Callable[[Control], Awaitable[object]]
 SILENT_S = 0.2
@@ -84,7 +83,7 @@ SILENT, HUNG_UP = saying(waits=True), saying()
 MOVED = saying(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
 
 
-@for_each("asked", READS)
+@pytest.mark.parametrize("asked", READS)
 async def test_what_is_no_ollama_answer_is_a_protocol_error_and_none_is_late(asked: Asked) -> None:
     for body in (
         b"<html>hello</html>",
@@ -124,7 +123,9 @@ ODD: list[tuple[bytes, int, str]] = [
 ]
 
 
-@for_each(("asked", "path"), [(Control.installed, "/api/tags"), (Control.resident, "/api/ps")])
+@pytest.mark.parametrize(
+    ("asked", "path"), [(Control.installed, "/api/tags"), (Control.resident, "/api/ps")]
+)
 async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expected(
     asked: Asked, path: str
 ) -> None:
@@ -137,14 +138,14 @@ async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expec
     assert (await failure(MOVED, asked)).message.startswith(f"GET {path}: ")
 
 
-@for_each("field", ["size", "size_vram", "context_length"])
+@pytest.mark.parametrize("field", ["size", "size_vram", "context_length"])
 async def test_a_size_that_is_no_number_is_named(field: str) -> None:
     said = json_answer(b'{"models":[{"name":"a","%b":"12"}]}' % field.encode())
     assert f"`{field}` that is no number" in (await failure(saying(said), Control.resident)).message
 
 
-@for_each("asked", [load, unload])
-@for_each(
+@pytest.mark.parametrize("asked", [load, unload])
+@pytest.mark.parametrize(
     ("said", "kind", "text"),
     [
         (
@@ -191,7 +192,7 @@ def pinned(control: Control) -> Awaitable[object]:
     return control.load("a", LoadOptions(num_ctx=8192))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("asked", "wish"),
     [
         (load, {"keep_alive": -1}),
@@ -249,7 +250,7 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
 )
 
 
-@for_each(("asked", "body", "read"), READ)
+@pytest.mark.parametrize(("asked", "body", "read"), READ)
 async def test_what_the_server_says_is_understood(asked: Asked, body: bytes, read: object) -> None:
     assert await ask(saying(json_answer(body)), asked) == read
 

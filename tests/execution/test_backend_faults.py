@@ -32,7 +32,6 @@ from hearth.events import (
 from hearth.execution.executor import PROBE_S
 from hearth.execution.request import Submission
 from hearth.types import Dialect, Outcome, ResidentModel
-from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama
 from tests.support.house import (
     FULL_TEXT,
@@ -130,7 +129,7 @@ async def test_a_backend_that_goes_down_while_idle_is_noticed_and_reported_once(
     assert house.now == 22.0 + LOAD_S + SERVICE_S
 
 
-@for_each("back_at", [1.0, 6.0, None])
+@pytest.mark.parametrize("back_at", [1.0, 6.0, None])
 @in_house("a", resident=("a",))
 async def test_a_backend_that_is_killed_under_a_call_serves_all_within_a_second_of_its_return_or_fails_them_in_time(
     house: House, back_at
@@ -174,7 +173,7 @@ async def test_a_backend_that_is_killed_during_a_load_is_loaded_again_when_it_is
 # An answer breaks.
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("fault", "stream", "error", "says"),
     [
         (CallFault.GONE_BEFORE_HEAD, False, BackendGone, None),
@@ -203,7 +202,7 @@ async def test_what_breaks_before_the_caller_has_a_byte_is_sent_once_more_and_th
     assert (len(house.ollama.calls), house.gpu_status["executions_1h"]) == (4, 4)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("fault", "kind"), [(CallFault.GONE_MID_STREAM, BackendGone), (CallFault.NO_DONE, AnswerCut)]
 )
 @in_house("a", resident=("a",))
@@ -223,7 +222,7 @@ async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("fault", "stream", "status"),
     [(CallFault.ERROR_LINE, True, 200), (CallFault.SERVER_ERROR, False, 500)],
 )
@@ -249,7 +248,7 @@ async def test_an_error_of_the_model_server_goes_to_the_caller_as_it_is_counts_a
 # It says nothing.
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("stream", "more", "healed_at"),
     [
         (True, {}, 60.0 + HEALED_S),
@@ -296,7 +295,7 @@ async def test_a_model_that_stays_silent_twice_fails_the_request_and_serves_the_
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("max_tokens", "set_s", "limit_s"),
     [(1, None, 30.0), (500, None, 100.0), (None, None, 2 * CONTEXT_TOKENS / 10), (500, 7.0, 7.0)],
 )
@@ -318,7 +317,7 @@ async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_and_i
         )
 
 
-@for_each("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
 @in_house("a", resident=("a",))
 async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(
     house: House, stream: bool

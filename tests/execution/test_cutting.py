@@ -9,11 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
+
 from hearth.events import LoadCut, LoadCuttingStopped
 from hearth.execution.swapper import CUT_TIMEOUT_S
 from hearth.types import Priority
 from tests.execution.test_gpu_watch import TOTAL_MIB, CardHouse, FakeCard, sized
-from tests.support.cases import for_each
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import FakeModel, LoadFault
 from tests.support.house import FULL_TEXT, House, body_of, text_of
@@ -48,7 +49,7 @@ async def cut_of(house: House, model: str) -> tuple[bool, float]:
     return house.events.of(LoadCut)[-1].clean, began_at - asked_at
 
 
-@for_each("card", [{}, {"names": False}, {"overhead_mib": 300.0}])
+@pytest.mark.parametrize("card", [{}, {"names": False}, {"overhead_mib": 300.0}])
 @in_virtual_time
 async def test_a_load_whose_memory_comes_back_is_cut_at_once_however_often(card: dict[str, Any]):
     """Also while other programs take more, as far as the driver names them."""
@@ -79,7 +80,7 @@ def unseen() -> House:
     return House(*MODELS, resident=("a",), settings=ONE_AT_A_TIME, capacity_mib=TOTAL_MIB)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("house_of", "is_seen"),
     [
         (on_a_card, True),

@@ -35,7 +35,6 @@ from hearth.execution.gpu_watch import UNKNOWN_RETRY_S, GpuWatch, foreign_memory
 from hearth.scheduling.inputs import GpuSampled, Input
 from hearth.types import GpuProcess, GpuReading, ResidentModel
 from tests.backends.stub_driver import UUID, StubDriver
-from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeGpu
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
@@ -162,7 +161,7 @@ ROOM: dict[str, tuple[float, float, dict[str, Any], float | None, list[str]]] = 
 }
 
 
-@for_each("name", ROOM)
+@pytest.mark.parametrize("name", ROOM)
 @in_virtual_time
 async def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(name):
     a_gib, b_gib, card, vram_gb, orders = ROOM[name]
@@ -185,7 +184,7 @@ async def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(nam
         )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("foreign_mib", "told_mib"),
     [
         ([0.0, 3 * GIB, 3 * GIB, 1 * GIB], [0.0, 3 * GIB, 1 * GIB]),
@@ -208,7 +207,7 @@ async def test_a_rise_counts_when_it_is_seen_twice_and_a_fall_at_once(foreign_mi
             assert shown == [0.0, 0.0, 3 * GIB, 1 * GIB]
 
 
-@for_each("names", [True, False])
+@pytest.mark.parametrize("names", [True, False])
 @in_virtual_time
 async def test_swaps_never_look_like_other_programs(names):
     large = [replace(model(name, 14), load_s=12.0) for name in ("a", "b")]
@@ -336,7 +335,7 @@ def models(*vram_mib: float) -> tuple[ResidentModel, ...]:
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("said", "resident", "foreign_mib"),
     [
         pytest.param(
@@ -401,7 +400,7 @@ def test_what_is_in_use_and_not_the_model_servers_is_foreign(said, resident, for
     assert foreign_memory_mib(said, resident) == foreign_mib
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("used_mib", "resident", "held"),
     [
         (9000.0, models(8000.0), True),
@@ -457,7 +456,7 @@ async def test_every_change_by_somebody_else_is_counted_and_shown_within_the_int
         assert (drifts[2].appeared, drifts[2].vanished) == (("a:latest",), ("b:latest",))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("model", "vram_gb", "by_us", "told"),
     [
         (SPLIT, 24.0, False, [("split:latest", 26_900.0, 20_000.0)]),
@@ -554,7 +553,9 @@ async def test_a_gateway_before_an_ollama_shows_the_card_of_its_machine(driver: 
         assert driver.sessions == 1
 
 
-@for_each(("gpu", "mode"), [({}, BackendMode.EMULATOR), ({"nvml": False}, BackendMode.OLLAMA)])
+@pytest.mark.parametrize(
+    ("gpu", "mode"), [({}, BackendMode.EMULATOR), ({"nvml": False}, BackendMode.OLLAMA)]
+)
 async def test_an_emulator_computes_on_no_card_of_this_machine_and_an_owner_can_keep_hearth_off_it(
     gpu, mode, driver: StubDriver
 ):

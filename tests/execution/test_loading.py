@@ -37,7 +37,6 @@ from hearth.types import (
     Outcome,
     Priority,
 )
-from tests.support.cases import for_each
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault, UnloadFault
 from tests.support.house import FULL_TEXT, House, body_of, heard, in_house, settings_with, text_of
@@ -111,7 +110,7 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
         assert (completed.swap_s, sorted(completed.from_models)) == (5.0, ["a:latest", "b:latest"])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("faults", "error", "says", "retry_after_s", "failed"),
     [
         ([LoadFault.FAIL] * 2, SwapFailed, "signal: killed", 30.0, ["swap_failed"] * 2),
@@ -179,8 +178,8 @@ async def seen_in_main_memory(house: House, grown_mib: Callable[[float], float])
     house.ollama.process_mib = grown_mib
 
 
-@for_each("seen", [seen_on_the_card, seen_in_main_memory])
-@for_each(
+@pytest.mark.parametrize("seen", [seen_on_the_card, seen_in_main_memory])
+@pytest.mark.parametrize(
     ("load_s", "grows_s", "ends_at", "says"),
     [
         (34.0, 40.0, 34.0, ""),
@@ -231,7 +230,7 @@ async def test_a_load_has_twice_as_long_as_the_longest_of_its_model_so_far(house
     assert "gpu.swap_timeout_s" in error.message
 
 
-@for_each(("stuck", "served"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("stuck", "served"), [(1, True), (2, False)])
 @in_house("a", "b", resident=("a",))
 async def test_a_model_that_will_not_leave_is_told_again_before_those_who_need_another_lose_their_place(
     house, stuck, served
@@ -323,7 +322,7 @@ async def test_the_home_model_comes_back_after_the_delay_and_once(house: House):
     )
 
 
-@for_each("after_s", [0.0, 0.25, 0.5, 1.0, 2.4])
+@pytest.mark.parametrize("after_s", [0.0, 0.25, 0.5, 1.0, 2.4])
 @in_house("h", "a", resident=("a",), settings=HOME)
 async def test_an_arrival_at_any_instant_of_a_restore_is_served(house: House, after_s: float):
     await sleep_until(HOME_S + after_s)
@@ -409,7 +408,7 @@ class OneRunner(FakeOllama):
             self.gpu.drop(orphan)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("models", "how", "home", "later", "name"),
     [
         *((("a",), {}, spelling, None, "a:latest") for spelling in ("A", "A:Latest", "library/a")),
@@ -461,7 +460,7 @@ async def test_a_copy_of_a_model_under_another_name_changes_nothing_for_those_wh
     assert (swapped_to(house), house.events.of(ResidencyDrifted)) == (["b:latest"], [])
 
 
-@for_each("vram_gb", [24.0, 0.0])
+@pytest.mark.parametrize("vram_gb", [24.0, 0.0])
 @in_virtual_time
 async def test_models_made_from_the_same_weights_are_served_one_after_the_other(vram_gb: float):
     settings = settings_with(gpu={"vram_gb": vram_gb}).replace(
@@ -495,7 +494,7 @@ async def test_weights_that_are_in_memory_under_a_deleted_name_are_made_to_go_by
     assert house.events.of(SwapFailedEvent) == []
 
 
-@for_each("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
+@pytest.mark.parametrize("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
 @in_house("a", "b:cloud", resident=("a",), ollama=WithCloud)
 async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_the_house_and_nothing_is_unloaded_for_it(
     house: House, spelling: str

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
 
+import pytest
+
 from hearth.config.settings import GatewayConfig, ModelSettings, Settings
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import (
@@ -453,7 +455,7 @@ async def test_a_stream_goes_on_as_one_or_finishes_first_or_ends_with_an_error_b
         assert not diverged or (ended.reason, ended.attempts) == ("stream_diverged", 2)
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 @in_virtual_time
 async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path: str):
     model = Model()
@@ -474,8 +476,8 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
         assert ended.output_tokens == len(WORDS)
 
 
-@for_each("ways", [(), ONLY, REPLAYED, REPLAY_FIRST])
-@for_each("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("ways", [(), ONLY, REPLAYED, REPLAY_FIRST])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @in_virtual_time
 async def test_a_usage_that_the_caller_has_not_asked_for_is_counted_and_not_shown_in_any_way(
     path: str, ways: tuple[Way, ...]
@@ -507,8 +509,8 @@ DEATHS = (CallFault.GONE_MID_STREAM, CallFault.RUNNER_DIES)
 """The connection breaks, or the process of the model ends and the server says so in its own way."""
 
 
-@for_each("fault", DEATHS)
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("fault", DEATHS)
+@pytest.mark.parametrize("path", ROUTES)
 @in_virtual_time
 async def test_a_stream_in_which_the_model_server_dies_goes_on_where_it_stopped(
     path: str, fault: CallFault
@@ -541,7 +543,7 @@ async def test_a_stream_goes_on_when_a_model_server_that_died_is_back():
         assert (text_of(said), error, how(house)) == (TEXT * 2, None, ["continued"])
 
 
-@for_each("leaves", [False, True])
+@pytest.mark.parametrize("leaves", [False, True])
 @in_virtual_time
 async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller(leaves: bool):
     async with house_of(Model(WORDS * 2)) as house:
@@ -560,7 +562,7 @@ async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller
         assert (ended.outcome, len(house.events.of(ItemBrokenOff))) == (Outcome.CANCELLED, 1)
 
 
-@for_each("wedged", [False, True])
+@pytest.mark.parametrize("wedged", [False, True])
 @in_virtual_time
 async def test_a_stream_that_falls_silent_goes_on_after_a_reload_where_its_model_makes_no_token_any_more(
     wedged: bool,
@@ -593,7 +595,7 @@ async def test_a_stream_waits_for_a_model_server_that_stays_away_as_long_as_any_
         house.ollama.come_up()
 
 
-@for_each("ways", [REPLAY_FIRST, REPLAYED])
+@pytest.mark.parametrize("ways", [REPLAY_FIRST, REPLAYED])
 @in_virtual_time
 async def test_a_replay_goes_on_where_a_stream_broke_off(ways: tuple[Way, ...]):
     async with house_of(Model()) as house:
@@ -602,7 +604,7 @@ async def test_a_replay_goes_on_where_a_stream_broke_off(ways: tuple[Way, ...]):
         assert (text_of(said), error, how(house)) == (TEXT, None, ["replayed"])
 
 
-@for_each("ways", [CONTINUE_FIRST, ONLY])
+@pytest.mark.parametrize("ways", [CONTINUE_FIRST, ONLY])
 @in_virtual_time
 async def test_it_goes_on_twice_at_most_and_then_ends_with_the_error(ways: tuple[Way, ...]):
     for deaths in (2, 3):
@@ -615,7 +617,7 @@ async def test_it_goes_on_twice_at_most_and_then_ends_with_the_error(ways: tuple
             assert (text_of(said) == TEXT * 3) is (deaths == 2)
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 @in_virtual_time
 async def test_a_stream_that_cannot_go_on_ends_with_the_error_of_the_model_server(path: str):
     async with house_of(Model()) as house:
@@ -642,8 +644,8 @@ async def test_an_answer_that_the_model_server_gave_up_because_it_repeats_itself
                 assert len(house.events.of(ItemBrokenOff)) == goes_on
 
 
-@for_each("calls", [(), (CALL,)])
-@for_each("path", CHATS)
+@pytest.mark.parametrize("calls", [(), (CALL,)])
+@pytest.mark.parametrize("path", CHATS)
 @in_virtual_time
 async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_calls(
     path: str, calls: tuple[str, ...]
@@ -665,7 +667,7 @@ async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_c
         ]
 
 
-@for_each("limit", [0, 20])
+@pytest.mark.parametrize("limit", [0, 20])
 @in_virtual_time
 async def test_the_tokens_of_the_text_so_far_are_counted_before_a_rest_that_is_limited_and_else_when_it_ends(
     limit: int,
@@ -747,7 +749,7 @@ async def test_replays_that_said_something_else_are_forgotten_over_ten_that_did_
         ]
 
 
-@for_each(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, ["replayed"] * 2)])
+@pytest.mark.parametrize(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, ["replayed"] * 2)])
 @in_virtual_time
 async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(
     ways, resumed
@@ -780,7 +782,7 @@ def another_context(house: House) -> None:
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("change", "ways", "ends"),
     [
         (another_template, ONLY, StreamDiverged),
@@ -839,7 +841,7 @@ async def test_a_text_that_the_context_has_no_room_for_is_replayed():
         assert (text_of(said), error, how(house)) == (TEXT, None, ["replayed"])
 
 
-@for_each(("ways", "leaves_at"), [(ONLY, 6.75), (ONLY, None), (REPLAYED, 7.0)])
+@pytest.mark.parametrize(("ways", "leaves_at"), [(ONLY, 6.75), (ONLY, None), (REPLAYED, 7.0)])
 @in_virtual_time
 async def test_a_caller_who_leaves_while_it_goes_on_or_while_the_prompt_is_rendered_frees_the_model(
     ways, leaves_at

@@ -20,7 +20,6 @@ from hearth.errors import BackendTimeout, CallerGone
 from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Ticket
 from hearth.types import MIB, Outcome
 from tests.api.house import http_scope
-from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.house import House, body_of, heard, in_house, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -42,7 +41,7 @@ def long_stream(house: House, seconds: int = 200) -> Ticket:
     )
 
 
-@for_each("settings", [SMALL_BUFFER, HASTY])
+@pytest.mark.parametrize("settings", [SMALL_BUFFER, HASTY])
 @in_virtual_time
 async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next(
     settings: Settings,
@@ -177,8 +176,8 @@ async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
     return max(said)
 
 
-@for_each("stream", [True, False])
-@for_each(
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
     ("stays_s", "fault"),
     [(0.5, None), (5.5, None), (AT_MOST_S, None), *((AT_MOST_S, fault) for fault in CallFault)],
 )

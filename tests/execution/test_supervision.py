@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import cast
 
+import pytest
+
 from hearth.config.settings import GatewayConfig
 from hearth.engines.port import Engine, Exchange
 from hearth.errors import BackendUnreachable
@@ -34,7 +36,6 @@ from hearth.scheduling.inputs import (
     TimerFired,
 )
 from hearth.types import BackendCall, Headers, Outcome, Sequence
-from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeOllama
 from tests.support.house import (
     FULL_TEXT,
@@ -74,7 +75,7 @@ def unknown_path(_: str) -> BackendCall:
     return BackendCall(method="POST", path="/api/tags", body=b'{"model": "a:latest"}')
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("call", "where", "detail"),
     [
         (broken, "executor", "ZeroDivisionError"),
@@ -225,7 +226,7 @@ class AtOnce(Taking):
         return
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("kind", "there", "turns", "expected"),
     [
         (None, True, 0, [Stopped]),

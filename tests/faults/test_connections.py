@@ -24,7 +24,6 @@ from hearth.errors import BackendError
 from hearth.types import LOCAL_CALLER, CloudCall
 from tests.emulator.callers import model
 from tests.gateway.front import Front, front_settings, open_front
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S, until
 
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -99,7 +98,7 @@ def post(body: bytes, head: bytes = b"") -> bytes:
 UNKNOWN = BODY.replace(b"quick", b"nosuch")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("parts", "ends", "statuses", "runs"),
     [
         pytest.param((post(BODY) + VERSION,), False, {200: 3}, 1, id="two requests in one packet"),
@@ -151,7 +150,7 @@ async def test_what_comes_on_one_connection_is_answered_in_its_order_or_ends_it(
         assert SERVED in await answers_to(front)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "message"),
     [
         ("/v1/responses", lambda said: said["error"]["message"]),
@@ -204,7 +203,7 @@ async def test_of_what_is_pipelined_without_end_no_more_is_read():
         writer.transport.abort()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("fields", "told_first"),
     [
         (b"Connection: Upgrade, HTTP2-Settings\r\n" + OFFERS[0], b""),

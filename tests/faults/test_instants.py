@@ -16,7 +16,6 @@ from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, SwapComple
 from hearth.job_types import Job
 from hearth.types import Outcome
 from tests.jobs.house import Disk, JobHouse, job
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_gpu import FakeModel
 from tests.support.house import House, body_of, in_house, settings_with, settle
@@ -99,7 +98,7 @@ def look(house: House) -> None:
     house.gateway.health()
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("act", "every_s"),
     [
         *((jump(by_s), 1.0) for by_s in (HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S, TO_1970_S)),
@@ -124,7 +123,7 @@ FIRST_MINUTE = settings_with(
 )
 
 
-@for_each(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
+@pytest.mark.parametrize(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
 @in_house("a", resident=("a",), settings=FIRST_MINUTE)
 async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(
     house: House, asked_at: float, interrupted: int
@@ -137,7 +136,7 @@ async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(
     assert (await house.end_of(external)).interrupt_count == interrupted
 
 
-@for_each("asked_at", [59.0, 59.4, 60.0])
+@pytest.mark.parametrize("asked_at", [59.0, 59.4, 60.0])
 @in_house(*MODELS, resident=("a",), settings=FIRST_MINUTE)
 async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(
     house: House, asked_at: float
@@ -150,7 +149,7 @@ async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(
     assert house.now < 70.0
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("leaves_after_s", "loads"),
     [
         *((early_s, ["a:latest"]) for early_s in (0.0, 0.2, 0.5)),
@@ -190,7 +189,7 @@ async def test_thousands_who_wait_and_leave_at_once_are_gone_at_once():
             await body_of(tickets[0])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("stopped_at", "promised"),
     [
         (0.9, False),

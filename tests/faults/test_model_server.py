@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import httpx
+import pytest
 
 from hearth.api.app import HearthApp
 from hearth.errors import BackendError
@@ -18,7 +19,6 @@ from hearth.events import ItemResent
 from hearth.execution.request import Ticket
 from hearth.types import BackendCall, Outcome
 from tests.support import ollama_wire as wire
-from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
 from tests.support.house import FULL_TEXT, House, body_of, text_of
@@ -85,7 +85,7 @@ NO_ANSWER: dict[str, Callable[[Chunks], Chunks]] = {
 
 
 @in_virtual_time
-@for_each(
+@pytest.mark.parametrize(
     ("odd", "stream"),
     in_both_forms(NO_ANSWER, without={"a page in the middle", "no end", "words after the end"}),
 )
@@ -126,7 +126,7 @@ ODD_ENDS: dict[str, Callable[[Chunks], Chunks]] = {
 
 
 @in_virtual_time
-@for_each(("odd", "stream"), in_both_forms(ODD_ENDS, without={"twice"}))
+@pytest.mark.parametrize(("odd", "stream"), in_both_forms(ODD_ENDS, without={"twice"}))
 async def test_an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm(
     odd: str, stream: bool
 ):
@@ -188,8 +188,8 @@ ASKED: list[tuple[str, dict[str, Any], Callable[[Any], object]]] = [
 ]
 
 
-@for_each("page", PAGES)
-@for_each("stream", [False, True])
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("stream", [False, True])
 @in_virtual_time
 async def test_a_request_that_a_proxy_answered_in_place_of_the_model_server_is_sent_once_more(
     page: tuple[int, bytes, bytes], stream: bool
@@ -200,9 +200,9 @@ async def test_a_request_that_a_proxy_answered_in_place_of_the_model_server_is_s
         assert [event.reason for event in home.events.of(ItemResent)] == ["proxy_failed"]
 
 
-@for_each("page", PAGES)
-@for_each(("path", "body", "message"), ASKED)
-@for_each("stream", [False, True])
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(("path", "body", "message"), ASKED)
+@pytest.mark.parametrize("stream", [False, True])
 @in_virtual_time
 async def test_a_proxy_that_keeps_answering_is_an_error_in_the_dialect_of_the_caller(
     page: tuple[int, bytes, bytes],

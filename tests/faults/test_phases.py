@@ -142,7 +142,7 @@ def test_the_table_is_complete_and_everything_that_it_names_exists():
     assert {fault for row in rows for fault in row.phases} == set(FAULTS)
 
 
-@for_each("phase", PHASES)
+@pytest.mark.parametrize("phase", PHASES)
 @for_each("fault", FAULTS)
 @in_virtual_time
 async def test_nothing_is_lost_doubled_or_left_over_and_the_house_recovers(fault: str, phase: str):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from hearth.errors import BackendTimeout
 from hearth.events import ItemResent, SwapStarted
-from tests.support.cases import for_each
 from tests.support.fake_ollama import CallFault
 from tests.support.house import House, body_of, heard, in_house, settings_with, settle
 from tests.support.virtual_time import hold_up, sleep_until
@@ -26,7 +27,7 @@ STREAM = {"stream": True, "service_s": 100.0, "chunks": 70}
 SMALL_BUFFER = settings_with(server={"write_deadline_s": TIMEOUT_S, "write_buffer_mib": 0.0001})
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("asked", "held_at", "held_s"),
     [
         ({"stream": True, "first_byte_s": 1.5, "service_s": 60.0, "chunks": 40}, 1.0, 30.0),

@@ -47,7 +47,6 @@ from tests.gateway.front import (
     seen,
     without,
 )
-from tests.support.cases import for_each
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -137,7 +136,7 @@ async def test_what_a_model_cannot_do_is_refused_as_recorded_without_asking_for_
         assert front.gateway.worker.tracker.get_metrics(0.0)["swaps_this_hour"] == 0
 
 
-@for_each("name", MANAGED)
+@pytest.mark.parametrize("name", MANAGED)
 async def test_model_management_by_the_owner_is_answered_as_recorded(name: str):
     async with open_front() as front:
         answer = await replay(front, name)
@@ -192,7 +191,7 @@ async def test_a_prompt_beyond_the_context_that_the_owner_pinned_is_refused_as_r
         assert same(answer, recorded(name)), answer
 
 
-@for_each("name", [*LISTED, "ps_empty"])
+@pytest.mark.parametrize("name", [*LISTED, "ps_empty"])
 async def test_what_is_listed_or_deleted_after_a_change_is_as_recorded(name: str):
     async with open_front(profiles=models_of(name)) as front:
         await come_to(name, front.emulator, front.url, as_owner)
@@ -250,7 +249,7 @@ async def test_a_request_whose_runner_dies_before_the_answer_is_sent_again_where
     assert (await answering).status == b"HTTP/1.1 200 OK"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "status", "says"),
     [
         ("anth_count", b"200 OK", b'{"input_tokens":'),

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hearth.config.settings import ServerSettings
 from hearth.events import ItemEnded, ItemInterrupted
 from hearth.types import Outcome
 from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.gateway.front import Front, front_settings, open_front
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.house import House, new_item, settings_with
 from tests.support.patience import until
@@ -120,8 +121,8 @@ WAYS = [
 ]
 
 
-@for_each(("name", "stream", "leave"), WAYS)
-@for_each("route", ROUTES)
+@pytest.mark.parametrize(("name", "stream", "leave"), WAYS)
+@pytest.mark.parametrize("route", ROUTES)
 async def test_leaving_in_mid_stream_before_a_whole_answer_or_while_the_prompt_is_read_closes_the_connection_to_the_model_server(
     route: Any, name: str, stream: bool, leave: Leave
 ):
@@ -135,8 +136,8 @@ async def test_leaving_in_mid_stream_before_a_whole_answer_or_while_the_prompt_i
         writer.close()
 
 
-@for_each("stream", [True, False])
-@for_each("route", ROUTES)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("route", ROUTES)
 async def test_who_leaves_the_queue_is_never_sent_to_the_model_server(route: Any, stream: bool):
     async with opened() as front:
         reader, running = await ask(front, chat("slow"))
@@ -211,7 +212,7 @@ PROMPT = settings_with(
 """Nothing is too near its end, or too often interrupted, to be interrupted."""
 
 
-@for_each("seed", range(2 if EXAMPLES == 1 else 8))
+@pytest.mark.parametrize("seed", range(2 if EXAMPLES == 1 else 8))
 def test_thousands_of_preemptions_and_cancels_leave_nothing_behind(seed: int):
     async def scenario() -> int:
         dice = random.Random(seed)

@@ -25,7 +25,6 @@ from openai.types.responses import (
 from hearth.api.app import HearthApp
 from hearth.config.settings import Settings
 from tests.execution.test_resuming import TEXT, Model
-from tests.support.cases import for_each
 from tests.support.fake_ollama import Service
 from tests.support.house import FULL_TEXT, House, settings_with, settle
 from tests.support.in_process import Wire, transport
@@ -172,7 +171,7 @@ def busy_house(settings: Settings | None = None) -> House:
     return House("a", resident=("a",), settings=settings)
 
 
-@for_each(("ask", "is_sign", "content_type"), DIALECTS)
+@pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
 @in_virtual_time
 async def test_a_client_that_waits_ten_minutes_hears_of_it_and_gets_the_whole_text(
     ask: Ask, is_sign: Callable[[bytes], bool], content_type: str
@@ -191,7 +190,7 @@ async def test_a_client_that_waits_ten_minutes_hears_of_it_and_gets_the_whole_te
         )
 
 
-@for_each(("ask", "is_sign", "content_type"), DIALECTS)
+@pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
 @in_virtual_time
 async def test_a_short_wait_shows_nothing_but_the_answer(
     ask: Ask, is_sign: Callable[[bytes], bool], content_type: str
@@ -208,7 +207,7 @@ async def test_a_short_wait_shows_nothing_but_the_answer(
         )
 
 
-@for_each("ask", CLIENTS)
+@pytest.mark.parametrize("ask", CLIENTS)
 @in_virtual_time
 async def test_what_is_known_of_the_request_comes_with_the_first_sign(ask: Ask):
     async with busy_house() as house, clients_of(house) as (clients, wire):
@@ -223,7 +222,7 @@ async def test_what_is_known_of_the_request_comes_with_the_first_sign(ask: Ask):
         assert float(heard.headers["x-estimated-wait-seconds"]) > 0
 
 
-@for_each("ask", CLIENTS)
+@pytest.mark.parametrize("ask", CLIENTS)
 @in_virtual_time
 async def test_a_load_and_the_prompt_after_it_are_waited_for_in_the_same_way(ask: Ask):
     slow_to_begin = House("a", service=lambda _: Service(first_byte_s=25.0, service_s=26.0))
@@ -232,7 +231,7 @@ async def test_a_load_and_the_prompt_after_it_are_waited_for_in_the_same_way(ask
         assert [at_s for at_s, _ in wire.calls[0].pieces[:3]] == [10.0, 25.0, 27.0]
 
 
-@for_each(("max_wait_s", "pieces_s"), [(9.0, []), (20.0, [10.0, 20.0])])
+@pytest.mark.parametrize(("max_wait_s", "pieces_s"), [(9.0, []), (20.0, [10.0, 20.0])])
 @in_virtual_time
 async def test_within_the_first_ten_seconds_an_error_still_has_its_status_and_after_the_first_sign_it_is_told_in_the_stream(
     max_wait_s: float, pieces_s: list[float]
@@ -262,7 +261,7 @@ async def test_within_the_first_ten_seconds_an_error_still_has_its_status_and_af
             assert all(int(heard.headers["retry-after"]) >= 1 for heard in wire.calls)
 
 
-@for_each("ask", CLIENTS)
+@pytest.mark.parametrize("ask", CLIENTS)
 @in_virtual_time
 async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: Ask):
     async with busy_house() as house, clients_of(house) as (clients, _):
@@ -278,8 +277,8 @@ async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: A
         assert house.state_of(later.sequence) == "running"
 
 
-@for_each("ask", CLIENTS)
-@for_each("waits", [False, True])
+@pytest.mark.parametrize("ask", CLIENTS)
+@pytest.mark.parametrize("waits", [False, True])
 @in_virtual_time
 async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, waits: bool):
     says = Model()

@@ -17,7 +17,6 @@ from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.types import DAY_S
 from tests.jobs.batch_house import BatchHouse, in_batch_house, jsonl, lines, new_batch
 from tests.storage.house import WALL, StoppedClock, opened
-from tests.support.cases import for_each
 from tests.support.house import settings_with
 from tests.support.virtual_time import in_virtual_time
 
@@ -25,7 +24,7 @@ FIRST = new_batch(idempotency_key="k", digest="d1")
 AGAIN = replace(FIRST, batch_id="batch_2")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("later_s", "key", "same"),
     [
         (0.0, "k", True),

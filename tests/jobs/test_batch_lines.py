@@ -209,7 +209,7 @@ def test_a_refusal_of_the_model_server_stands_in_the_error_file_with_its_answer(
     }
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("end", "ending", "code"),
     [
         (None, None, "result_lost"),

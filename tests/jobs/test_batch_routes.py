@@ -26,7 +26,6 @@ from tests.clients.home import (
 )
 from tests.jobs.batch_house import requests_of
 from tests.jobs.served import Life
-from tests.support.cases import for_each
 
 ENDS = ("completed", "failed", "expired", "cancelled")
 EMBED = {"model": EMBEDDER, "input": "the canary text"}
@@ -69,7 +68,7 @@ async def wanted_of(
     return {"input_file_id": file.id, "endpoint": endpoint, "completion_window": "24h"}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("endpoint", "body", "answer"),
     [
         (

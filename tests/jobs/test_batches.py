@@ -30,7 +30,6 @@ from hearth.jobs.service import FORGET_INTERVAL_S
 from hearth.storage.files import AFTER_DELETED_S
 from tests.jobs.batch_house import BatchHouse, in_batch_house, jsonl, line, lines, new_batch
 from tests.jobs.house import Disk, job
-from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.house import settings_with
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
@@ -63,7 +62,7 @@ async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file(house
     )
 
 
-@for_each("max_queued", [1, 7, JOBS_AT_ONCE, 1000])
+@pytest.mark.parametrize("max_queued", [1, 7, JOBS_AT_ONCE, 1000])
 @in_batch_house()
 async def test_only_a_few_requests_of_a_long_batch_are_jobs_at_one_time_and_leave_room_for_others(
     house, max_queued
@@ -118,7 +117,7 @@ async def test_what_the_model_server_cannot_do_is_in_the_error_file_with_its_ans
     assert (await house.batch()).status == "completed"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("content", "problems"),
     [
         (b"", [(None, "empty_file")]),
@@ -241,7 +240,7 @@ async def test_a_cancelled_request_and_one_whose_result_was_deleted_are_named_an
     assert (len(done), codes) == (6, {"r7": "result_lost", "r8": "request_cancelled"})
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("ends_at", "orderly"),
     [*((at, False) for at in (0.05, 0.3, 3.0, 17.5, 29.9, 60.0, 100.2)), (20.0, True)],
 )
@@ -323,7 +322,7 @@ async def test_a_request_whose_cancel_the_disk_took_and_reported_as_failed_does_
     assert [event.state for event in house.events.of(JobEnded)] == ["cancelled"] * 2
 
 
-@for_each("status", ["in_progress", "failed", "finalizing", "cancelling"])
+@pytest.mark.parametrize("status", ["in_progress", "failed", "finalizing", "cancelling"])
 @in_batch_house()
 async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_once(house, status):
     disk, request = house.disk, lines(3)
@@ -497,7 +496,9 @@ async def test_a_batch_whose_requests_have_all_ended_in_time_is_complete_though_
         assert (await house.batch()).status == "completed"
 
 
-@for_each("how", ["its process ends", "it is given up", "it is given up while the disk fails"])
+@pytest.mark.parametrize(
+    "how", ["its process ends", "it is given up", "it is given up while the disk fails"]
+)
 @in_virtual_time
 async def test_an_upload_that_comes_to_nothing_leaves_nothing(how):
     disk, begun_at = Disk(), asyncio.get_running_loop().time()

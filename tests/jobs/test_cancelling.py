@@ -19,7 +19,6 @@ from hearth.jobs.runner import Run, run_once
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import Outcome, RequestId, Sequence
 from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
-from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.house import settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -154,7 +153,7 @@ async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled_and_its_item_e
     assert ends(house) == {"job_1": "completed", "job_2": "cancelled"}
 
 
-@for_each("by", ["id", "caller", "nobody"])
+@pytest.mark.parametrize("by", ["id", "caller", "nobody"])
 @in_house(settings=ONE_AT_A_TIME)
 async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_once_also_where_nobody_asks_again(
     house, by: str

@@ -24,7 +24,6 @@ from hearth.job_types import JobState
 from hearth.jobs.runner import backoff_s
 from hearth.types import Lane
 from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
-from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import body_of, settings_with, settle
@@ -138,7 +137,7 @@ async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_co
     assert started(house) == ["job_1"]
 
 
-@for_each(
+@pytest.mark.parametrize(
     "known_by",
     [{"idempotency_key": "k", "digest": "d"}, {"task_type": "letter", "job_key": "7"}, {}],
 )
@@ -172,7 +171,7 @@ async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt(
     assert (end.state, end.attempts) == ("completed", 1)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("settings", "fault", "changed", "expected", "pauses"),
     [
         (

@@ -53,7 +53,7 @@ async def order(first: list[Job], *, suspects: tuple[int, ...] = (), at_once: in
         return [int(event.job_id.removeprefix("job_")) for event in house.events.of(JobStarted)]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("wanted", "suspects", "expected"),
     [
         ([("a", {}), ("a", {}), ("a", {})], (), [1, 2, 3]),

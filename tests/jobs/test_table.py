@@ -22,7 +22,6 @@ from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.types import DAY_S, MIB, Lane
 from tests.jobs.house import Disk, job
 from tests.storage.house import WALL, StoppedClock, opened
-from tests.support.cases import for_each
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
 DONE = JobEnd(
@@ -285,7 +284,7 @@ SETTINGS = Settings(
 OUTSIDE = limits_of(SETTINGS, Lane.EXTERNAL)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("limits", "kept", "refused", "says"),
     [
         (replace(LIMITS, max_queued=2), {"me": 2}, "me", r"jobs\.max_queued"),

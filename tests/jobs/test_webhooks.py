@@ -81,7 +81,7 @@ def test_nothing_is_sent_to_addresses_of_secrets_and_crowds(address):
     assert is_forbidden(address)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "address",
     [
         *("127.0.0.1", "::1", "192.168.1.9", "10.0.0.1", "fd12::1", "1.1.1.1", "2606:4700::1111"),
@@ -99,7 +99,7 @@ def test_the_owners_own_machines_and_the_internet_may_be_allowed(address):
     assert not is_forbidden(address)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("url", "host"),
     [
         (URL, "hook.lan"),
@@ -113,7 +113,7 @@ def test_a_url_on_an_allowed_host_is_taken(url, host):
     assert host_of(url) == host
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("url", "error"),
     [
         ("http://other.lan/", Forbidden),
@@ -285,7 +285,7 @@ class Teller:
         await asyncio.wait([self._task])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("said", "settings", "posted_at", "state", "reason"),
     [
         ([""], SETTINGS, [1], "delivered", None),
@@ -319,7 +319,7 @@ async def test_a_message_goes_out_when_its_job_has_ended_until_it_is_taken_or_gi
     assert "t0ken" not in repr(teller.events.all)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("back_s", "pauses"), [(0.0, [0, 5, 35]), (7200.0, [0, 3, 33]), (10 * 365 * DAY_S, [0, 3, 33])]
 )
 @in_virtual_time

@@ -276,7 +276,7 @@ BREACHES: dict[str, tuple[tuple[tuple[Any, ...], ...], float, list[Any]]] = {
 }
 
 
-@for_each("name", BREACHES)
+@pytest.mark.parametrize("name", BREACHES)
 def test_a_limit_is_passed_strictly(name):
     steps, now, expected = BREACHES[name]
     assert made(*steps).check_alerts(now) == [

@@ -62,7 +62,7 @@ HOSTILE = [
 ]
 
 
-@for_each("text", ["word", *HOSTILE])
+@pytest.mark.parametrize("text", ["word", *HOSTILE])
 @for_each("kind", all_kinds())
 def test_every_kind_of_event_is_one_line_with_every_field_in_either_format_whatever_text_it_holds(
     kind: type[ev.Event], text: str
@@ -82,7 +82,7 @@ def test_every_kind_of_event_is_one_line_with_every_field_in_either_format_whate
     assert len(as_json) < 10_000
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "secret"),
     [
         ("Authorization: Bearer abc.DEF-123", "abc.DEF-123"),
@@ -237,7 +237,7 @@ def test_at_info_a_finished_item_is_one_line_with_the_wall_time_of_its_end_and_i
     ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("log_format", "kind", "environ", "is_json", "coloured"),
     [
         ("json", Terminal, {}, True, False),
@@ -391,7 +391,7 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: P
     assert file.read_text().splitlines() == ["first", "seco", "fourth", "fifth"]
 
 
-@for_each("blocking", [True, False])
+@pytest.mark.parametrize("blocking", [True, False])
 def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
     reader, writer = os.pipe()
     os.set_blocking(writer, blocking)
@@ -462,7 +462,7 @@ SHORT = ev.BudgetExhausted(
 STOPPED = ev.GatewayStopped(at=2, uptime_s=2)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("event", "next_one", "name", "reason"),
     [
         (rejected(at=1), fact(61), "more_requests_rejected", "rate_limited"),

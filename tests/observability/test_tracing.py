@@ -38,7 +38,6 @@ from hearth.observability.tracing import CLOSE_TIMEOUT_S, GIVING_UP_TIMEOUT_S, O
 from hearth.types import Outcome
 from hearth.types import Sequence as SequenceNumber
 from tests.observability.samples import ended, sample
-from tests.support.cases import for_each
 from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
@@ -284,7 +283,7 @@ LIVES: dict[str, tuple[list[Event], list[str]]] = {
 }
 
 
-@for_each("name", LIVES)
+@pytest.mark.parametrize("name", LIVES)
 async def test_an_item_is_its_waits_and_calls_with_what_was_in_them(name):
     traced, (events, expected) = Traced(), LIVES[name]
     traced.tell(CHAT, *events)
@@ -363,7 +362,7 @@ async def test_an_item_that_is_interrupted_for_ever_does_not_grow_for_ever():
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("traceparent", "parent"),
     [
         (SAMPLED, (TRACE_ID, PARENT_ID)),

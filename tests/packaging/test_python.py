@@ -8,7 +8,6 @@ import pytest
 
 import hearth
 from hearth.config.settings import BackendMode
-from tests.support.cases import for_each
 
 MODEL = "llama3.1:8b"
 
@@ -20,7 +19,7 @@ def test_the_public_names_are_listed_and_all_there():
         hearth.nothing  # noqa: B018
 
 
-@for_each("config", ["config/llm_gateway.yaml", None, {"gpu": {}}])
+@pytest.mark.parametrize("config", ["config/llm_gateway.yaml", None, {"gpu": {}}])
 async def test_what_is_no_configuration_is_named_as_such(config: Any):
     says = f"config must be a GatewayConfig, as hearth.load_gateway_config.PATH. returns it, not {type(config).__name__}"
     with pytest.raises(TypeError, match=says):

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from hearth.api.status import cancel_caller
 from hearth.errors import CallerGone
 from hearth.events import ItemEnded
 from hearth.types import Outcome, RequestId, Sequence
-from tests.support.cases import for_each
 from tests.support.house import FULL_TEXT, House, body_of, heard, in_house, settle, text_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -26,7 +27,7 @@ async def test_what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent(house:
     assert len(house.ollama.calls) == 1
 
 
-@for_each("by", ["id", "caller"])
+@pytest.mark.parametrize("by", ["id", "caller"])
 @in_house("a")
 async def test_a_load_that_others_wait_for_survives_those_that_caused_it(house: House, by: str):
     causing = [house.submit("a", caller="me") for _ in range(3)]
@@ -68,8 +69,8 @@ async def test_a_request_id_cancels_all_of_its_owners_items_that_have_not_ended_
     )
 
 
-@for_each("by", ["future", "caller"])
-@for_each("at_s", [0.0, 0.2, 0.7])
+@pytest.mark.parametrize("by", ["future", "caller"])
+@pytest.mark.parametrize("at_s", [0.0, 0.2, 0.7])
 @in_house("a", resident=("a",))
 async def test_an_in_process_call_and_its_future_end_together(house: House, at_s: float, by: str):
     futures = [await house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
@@ -109,8 +110,8 @@ PHASES = {
 """What is resident, when it is cancelled, and whether the answer streams."""
 
 
-@for_each("by", ["id", "caller"])
-@for_each(("resident", "at_s", "stream"), PHASES.values())
+@pytest.mark.parametrize("by", ["id", "caller"])
+@pytest.mark.parametrize(("resident", "at_s", "stream"), PHASES.values())
 @in_virtual_time
 async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(
     resident: tuple[str, ...], at_s: float, stream: bool, by: str

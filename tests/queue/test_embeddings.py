@@ -296,7 +296,7 @@ async def test_a_lone_call_goes_as_it_was_sent_and_a_shared_one_says_so(house: E
     ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     "different",
     [
         {"dimensions": 8},
@@ -357,7 +357,7 @@ async def test_every_member_is_an_item_of_its_own_in_events_and_the_call_is_none
     assert len(house.events.of(ItemQueued)) == len(house.events.of(ItemDispatched)) == 3
 
 
-@for_each(("other", "shown_as"), [("two", SEVERAL_CALLERS), ("one", "one")])
+@pytest.mark.parametrize(("other", "shown_as"), [("two", SEVERAL_CALLERS), ("one", "one")])
 @in_virtual_time
 async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_looked_up(
     other, shown_as

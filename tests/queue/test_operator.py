@@ -11,7 +11,6 @@ from hearth.errors import Draining, OrderRefused
 from hearth.events import DrainEnded, DrainStarted, OrderGiven, SwapCompleted, UnloadRequested
 from hearth.types import Lane
 from tests.jobs.house import JobHouse, job, with_jobs
-from tests.support.cases import for_each
 from tests.support.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -221,7 +220,7 @@ async def test_a_model_that_somebody_has_a_claim_on_stays_and_any_other_goes_whe
     assert house.events.of(UnloadRequested)[-1].kept == ""
 
 
-@for_each("lane", [Lane.INTERNAL, Lane.EXTERNAL])
+@pytest.mark.parametrize("lane", [Lane.INTERNAL, Lane.EXTERNAL])
 @in_virtual_time
 async def test_a_model_that_is_held_for_callers_who_return_stays_and_another_beside_it_goes(
     lane: Lane,

@@ -4,9 +4,10 @@ number.
 
 from __future__ import annotations
 
+import pytest
+
 from hearth.execution.request import ActiveRequest
 from hearth.queue.admission import KEPT_S, KeptPlaces
-from tests.support.cases import for_each
 from tests.support.house import House, in_house, new_item, settings_with
 
 MANY = 400
@@ -46,7 +47,7 @@ async def test_to_keep_a_place_no_other_is_looked_at(house: House):
     house.worker.cancel_caller("me")
 
 
-@for_each(("after_s", "found"), [(1.0, 2), (KEPT_S, 2), (KEPT_S + 1.0, 0)])
+@pytest.mark.parametrize(("after_s", "found"), [(1.0, 2), (KEPT_S, 2), (KEPT_S + 1.0, 0)])
 @in_house("a", "b", resident=("a",), settings=DEEP)
 async def test_a_place_is_taken_once_and_for_as_long_as_it_is_kept(
     house: House, after_s: float, found: int

@@ -12,7 +12,6 @@ from hearth.config.settings import Announcement, GatewayConfig, Window
 from hearth.events import ItemDispatched, ItemInterrupted, ItemProtected, ModeChanged, TaskAnnounced
 from hearth.execution.request import Ticket
 from hearth.types import Outcome
-from tests.support.cases import for_each
 from tests.support.fake_ollama import Ending
 from tests.support.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time, sleep_until
@@ -28,7 +27,7 @@ BY_DAY = settings_with(
 FIFTY_MS = 0.05
 
 
-@for_each("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
 @in_house("a", resident=("a",))
 async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that_one_completes_later(
     house: House, stream: bool
@@ -64,7 +63,7 @@ async def test_a_call_that_was_interrupted_often_enough_is_protected_and_its_own
         assert (protected.sequence, protected.interrupt_count) == (external.sequence, 2)
 
 
-@for_each("last_decision_s", [0.001, 0.5, 1.0, 20.0])
+@pytest.mark.parametrize("last_decision_s", [0.001, 0.5, 1.0, 20.0])
 @in_virtual_time
 async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_at_that_instant(
     last_decision_s: float,
@@ -80,7 +79,7 @@ async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_a
         house.worker.cancel(external.sequence)
 
 
-@for_each(("stream", "yielding", "ends_at"), [(False, 1, 3.0), (True, 0, 2.0)])
+@pytest.mark.parametrize(("stream", "yielding", "ends_at"), [(False, 1, 3.0), (True, 0, 2.0)])
 @in_house("a", resident=("a",))
 async def test_the_owner_can_make_external_work_yield_that_can_be_stopped_unnoticed(
     house: House, stream, yielding, ends_at
@@ -149,7 +148,7 @@ async def test_cron_entries_are_announced_in_time_and_once_each_also_two_of_one_
     assert all(120.0 <= event.due_s <= 300.0 for event in told)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("cron", "asked_at", "starts_at"), [("5 * * * *", 298.0, 300.0), ("*/2 * * * *", 238.0, 240.0)]
 )
 @in_virtual_time
@@ -184,7 +183,7 @@ async def test_an_entry_that_a_reload_brings_is_announced_and_one_that_it_takes_
     assert house.worker.scheduler.state.announced == ((500.0, "by hand"),)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("steps", "due"), [(((1.0, 3700.0),), [200]), (((1.0, 3700.0), (61.0, -3600.0)), [200, 200])]
 )
 @in_house("a", settings=settings_with(scheduling=announcing(BRIEFING)))
@@ -198,7 +197,7 @@ async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_one_that_jum
     assert [round(event.at + event.due_s) for event in house.events.of(TaskAnnounced)] == due
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("earlier_s", "step_s", "asked_at", "starts_at"),
     [
         (0.0, 40.0, 58.0, 60.0),

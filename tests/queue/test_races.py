@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import pytest
+
 from hearth.events import ItemInterrupted
 from hearth.execution.request import Ticket
 from hearth.types import Outcome
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallRecord, Ending
 from tests.support.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
@@ -84,8 +85,8 @@ def was_interrupted(house: House, ticket: Ticket) -> bool:
     return any(event.sequence == ticket.sequence for event in house.events.of(ItemInterrupted))
 
 
-@for_each("seed", SEEDS)
-@for_each("stream", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stream", [False, True])
 def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream: bool):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=1.0)
@@ -99,9 +100,9 @@ def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream
     assert winners_of(race, seed) == {"completed", "preempted"}
 
 
-@for_each("seed", SEEDS)
-@for_each("stream", [False, True])
-@for_each("by", ["id", "caller"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("by", ["id", "caller"])
 def test_completion_and_cancel_in_one_tick_have_one_winner_and_what_waits_is_always_cancelled(
     seed: int, stream: bool, by: str
 ):
@@ -128,9 +129,11 @@ def test_completion_and_cancel_in_one_tick_have_one_winner_and_what_waits_is_alw
     assert winners_of(race, seed) == {"completed", "cancelled"}
 
 
-@for_each(("first", "winners"), [("preempted", {"interrupted", "not"}), ("cancelled", {"not"})])
-@for_each("by", ["id", "caller"])
-@for_each("seed", SEEDS[:2])
+@pytest.mark.parametrize(
+    ("first", "winners"), [("preempted", {"interrupted", "not"}), ("cancelled", {"not"})]
+)
+@pytest.mark.parametrize("by", ["id", "caller"])
+@pytest.mark.parametrize("seed", SEEDS[:2])
 def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(
     seed: int, by: str, first: str, winners: set[str]
 ):
@@ -160,7 +163,7 @@ def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(
     assert winners_of(race, seed) == winners
 
 
-@for_each("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_running(seed: int):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=True, service_s=5.0, first_byte_s=1.0)
@@ -176,7 +179,7 @@ def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_runnin
     assert winners_of(race, seed) == {"streaming", "silent"}
 
 
-@for_each("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed: int):
     async def race(house: House, start: float) -> str:
         running, leaving, staying = (house.submit("a") for _ in range(3))
@@ -189,8 +192,8 @@ def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed
     assert winners_of(race, seed) == {"0", "1"}
 
 
-@for_each("seed", SEEDS)
-@for_each("ran_s", [0.0, 1.0])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("ran_s", [0.0, 1.0])
 def test_internal_work_that_comes_as_external_work_is_started_or_put_back_starts_once_and_first(
     seed: int, ran_s: float
 ):

@@ -11,7 +11,6 @@ import pytest
 from hearth.errors import ShuttingDown
 from hearth.events import GatewayStopped, GatewayStopping
 from hearth.types import Outcome
-from tests.support.cases import for_each
 from tests.support.house import (
     FULL_TEXT,
     House,
@@ -42,7 +41,7 @@ async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
     assert [event.uptime_s for event in house.events.of(GatewayStopped)] == [5.0]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("stream", "hurry_at", "ends_at"), [(False, None, 4.0), (True, None, 4.0), (False, 2.0, 2.0)]
 )
 @in_house("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 3.0}))
@@ -69,7 +68,7 @@ async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends(house: House
     await sleep_until(3.0)
 
 
-@for_each("at_s", [0.0, 0.5])
+@pytest.mark.parametrize("at_s", [0.0, 0.5])
 @in_house("a", resident=("a",))
 async def test_what_was_just_submitted_or_runs_ends_well_and_who_waits_for_it_is_told_in_process_too(
     house: House, at_s: float
@@ -87,7 +86,7 @@ async def test_what_was_just_submitted_or_runs_ends_well_and_who_waits_for_it_is
     assert len(house.ollama.calls) == 1
 
 
-@for_each("starts", [False, True])
+@pytest.mark.parametrize("starts", [False, True])
 @in_virtual_time
 async def test_a_gateway_that_was_never_started_or_whose_start_was_broken_off_closes_what_it_was_given(
     starts: bool,
@@ -133,7 +132,7 @@ class LateClock(LoopClock):
         return super().monotonic() - self._lag_s
 
 
-@for_each("lag_s", [0.0, 0.25])
+@pytest.mark.parametrize("lag_s", [0.0, 0.25])
 @in_virtual_time
 async def test_items_that_may_only_wait_so_long_expire_also_by_an_early_timer_and_leave_no_timer_behind(
     lag_s: float,

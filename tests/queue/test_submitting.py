@@ -9,7 +9,6 @@ import pytest
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
 from hearth.types import Lane, Priority
-from tests.support.cases import for_each
 from tests.support.house import FULL_TEXT, House, body_of, heard, in_house, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -93,7 +92,7 @@ async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
     assert told == pytest.approx([2.0, 2.8, 1.75])  # the second as if the first had not left
 
 
-@for_each(("parallel", "turn_s"), [(1, 4.0), (4, 1.0)])
+@pytest.mark.parametrize(("parallel", "turn_s"), [(1, 4.0), (4, 1.0)])
 @in_virtual_time
 async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_and_all_share_the_slots(
     parallel: int, turn_s: float
@@ -193,7 +192,7 @@ def placed_at(house: House, **asked: Any) -> float:
     return house.now - float(str(item["waited_s"]))
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("asked", "after_s", "at"),
     [
         ({}, 60.0, 1.0),

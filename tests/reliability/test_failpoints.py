@@ -27,7 +27,6 @@ from tests.reliability.model_server import ModelServer
 from tests.reliability.nursery import Life
 from tests.reliability.served import CONFIG
 from tests.storage.house import open_database
-from tests.support.cases import for_each
 
 KILLS = int(os.environ.get("HEARTH_KILLS", "5"))
 IN_QUEUE = 3
@@ -66,7 +65,7 @@ def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():
     assert direct | both | {f"{name}.before_commit" for name in posted} == set(POINTS)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "text",
     ["jobs.accept", "jobs.accept.before_commit=0", "jobs.accept.before_commit=x", "jobs.nothing=1"],
 )

@@ -7,6 +7,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.scheduling import inputs
 from hearth.scheduling.policies import MOST_TRIPS
@@ -16,12 +18,11 @@ from hearth.types import Band, Lane, Priority
 from tests.scheduling.crowd import Crowd, calls_in
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
-from tests.support.cases import for_each
 
 ROUND_TRIP_S = 20.0
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("queue", "max_swap_wait_s", "left_at_s"),
     [(1, 30, 10 * ROUND_TRIP_S), (40, 30, 10 * ROUND_TRIP_S), (1, 250, 250.0)],
 )
@@ -132,7 +133,7 @@ def calls_of(settings: SchedulerSettings, depth: int, lane: Lane) -> int:
     return calls_in(decide)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("settings", "lane"),
     [
         *((f"policy={policy.value}", Lane.EXTERNAL) for policy in PolicyName),
@@ -148,13 +149,13 @@ def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(
     )
 
 
-@for_each("policy", [policy.value for policy in PolicyName])
+@pytest.mark.parametrize("policy", [policy.value for policy in PolicyName])
 def test_a_decision_among_a_hundred_models_costs_at_most_four_times_that_among_three(policy: str):
     few, many = Crowd(3, policy=policy), Crowd(100, policy=policy)
     assert calls_in(lambda: many.live(40)) <= 4 * calls_in(lambda: few.live(40))
 
 
-@for_each("policy", ["adaptive", "cost_aware"])
+@pytest.mark.parametrize("policy", ["adaptive", "cost_aware"])
 def test_with_eight_models_in_memory_a_decision_looks_at_the_others_once_for_each(policy: str):
     crowd = Crowd(100, policy=policy, size_gb=3.0)
     crowd.live(100)

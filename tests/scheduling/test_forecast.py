@@ -22,7 +22,6 @@ from tests.scheduling.crowd import Crowd
 from tests.scheduling.shell import Shell
 from tests.scheduling.test_schedules import POOL, Schedule
 from tests.scheduling.worked import happen, settings_of
-from tests.support.cases import for_each
 
 LEARNED = {
     "format": 1,
@@ -52,7 +51,7 @@ def asked(shell: Shell, model: str | None = "a", lane: Lane = Lane.EXTERNAL) -> 
     return QueueItem(lane=lane, priority=Priority.NORMAL, model=model, **known)  # type: ignore[arg-type]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("settings", "story", "expected"),
     [
         ("", "4*ext a", {2: 2.0, 3: 4.0, 4: 6.0}),
@@ -113,7 +112,7 @@ def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run_or_
     assert is_rough(shell.state, "a"), "it was there from the start"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("settings", "story", "model", "is_free", "for_internal"),
     [
         ("", "", "a", True, True),
@@ -169,7 +168,7 @@ def test_looking_ahead_changes_nothing():
         assert told[0] == told[1], f"schedule {number}"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("settings", "story", "told", "wait_s"),
     [
         (

@@ -24,7 +24,6 @@ from hearth.scheduling.estimates import (
 from hearth.types import Lane, Priority, QueueItem, RequestId, Usage
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
-from tests.support.cases import for_each
 
 
 def item(caller: str = "c", **known: Any) -> QueueItem:
@@ -48,7 +47,7 @@ def after(*swaps_s: float, runs: list[tuple[QueueItem, Usage, float]] | None = N
     return estimates
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("swaps", "known_s"),
     [
         ([], (10.0, 10.0, 10.0)),
@@ -72,7 +71,7 @@ TIMED = Usage(prompt_tokens=100, output_tokens=50, prompt_s=0.5, decode_s=2.0)
 EMBED = item(prompt_tokens=1000, kind="embed")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("runs", "of", "service_s", "limit_s"),
     [
         ([], item(prompt_tokens=1000, max_tokens=80), 3.0, 9.0),
@@ -108,7 +107,7 @@ def test_speeds_and_lengths_are_learned_by_caller_and_model(
     assert estimates.prompt_s(EMBED, "b") == 1.0, "of another model nothing was learned"
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("kept_tokens", "service_s"), [(0, 5.0), (100, 0.1 + 2.5), (190, 0.19 + 0.5), (300, 0.3 + 0.5)]
 )
 def test_what_is_kept_of_an_answer_is_only_read_and_a_tenth_is_always_still_to_come(
@@ -117,7 +116,7 @@ def test_what_is_kept_of_an_answer_is_only_read_and_a_tenth_is_always_still_to_c
     assert after().service_s(item(), "a", kept_tokens) == pytest.approx(service_s)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("took", "longest_s"),
     [
         ([], 15.0),  # three times what is expected, as if lengths were exponential
@@ -140,7 +139,7 @@ def test_the_longest_likely_length_is_learned_as_a_multiple_of_what_is_expected(
     assert estimates.longest_s(item(), "a") == pytest.approx(longest_s)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("known", "longest_s"),
     [
         ({"max_tokens": 40}, 1.0),
@@ -216,7 +215,7 @@ def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
     ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     "document",
     [
         {},
@@ -281,7 +280,7 @@ def lived(story: str) -> Arrivals:
     return known
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("story", "gaps"),
     [
         ("x a 0, x a 4, x a 10", [[3.0, 5.0]]),  # from a caller's last end to its next item
@@ -297,7 +296,7 @@ def test_a_gap_runs_from_a_callers_last_end_to_its_next_item(
     assert [list(habit.gaps) for habit in lived(story).habits("a")] == gaps
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("story", "steps"),
     [
         # of the caller that was answered last

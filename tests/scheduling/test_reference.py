@@ -26,7 +26,6 @@ from hearth.scheduling.waiting import BANDS, Entry, WaitingRoom
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Band, Lane, Priority, QueueItem, RequestId, Sequence
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.workloads import Mix, random_workload
 
@@ -261,8 +260,8 @@ def starts_of(workload: Workload, policy: PolicyName) -> list[tuple[float, int, 
     ]
 
 
-@for_each("policy", [PolicyName.FIFO, PolicyName.AFFINITY])
-@for_each("block", range(4 * EXAMPLES))
+@pytest.mark.parametrize("policy", [PolicyName.FIFO, PolicyName.AFFINITY])
+@pytest.mark.parametrize("block", range(4 * EXAMPLES))
 def test_the_scheduler_starts_what_the_reference_starts_when_it_starts_it(
     policy: PolicyName, block: int
 ) -> None:

@@ -11,6 +11,7 @@ import statistics
 from collections import Counter
 from contextlib import suppress
 
+import pytest
 from backports import zstd
 
 from hearth.api.protocol import Deadlines
@@ -30,7 +31,6 @@ from tests.security.house import (
     request,
     tell,
 )
-from tests.support.cases import for_each
 from tests.support.house import House, body_of, settings_with
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -62,7 +62,7 @@ FLOODS = (  # how it begins, and what never ends
 )
 
 
-@for_each(("beginning", "more"), FLOODS)
+@pytest.mark.parametrize(("beginning", "more"), FLOODS)
 async def test_what_never_ends_is_cut_off_long_before_125_mib(beginning, more):
     async with open_door() as (gateway, url):
         caller, sent = await Caller.to(url), 0
@@ -271,7 +271,7 @@ def large_chat(key: str) -> bytes:
     return request("POST", "/api/chat", body, key=key)
 
 
-@for_each("whole", [True, False])
+@pytest.mark.parametrize("whole", [True, False])
 async def test_bodies_have_one_room_in_which_nobody_takes_that_of_the_others(whole):
     """Bodies that never end, or whose requests wait; the room is free again when their callers have
     left.
@@ -328,7 +328,7 @@ async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed_and_a_long
 OPENAI_CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "body", "status"),
     [
         ("/v1/chat/completions", zstd.compress(OPENAI_CHAT), 200),

@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
+
 from hearth.api.protocol import Deadlines
 from tests.api.house import ADMIN_KEY, Caller, FakeGateway, answer_to
 from tests.api.test_app import CHAT, words
 from tests.security.house import Seen, method_of, open_door, request, tell
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 SPELLINGS = (
@@ -205,10 +206,10 @@ async def test_what_can_be_read_in_two_ways_is_refused_and_nothing_after_it_is_r
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
 
 
-@for_each(
+@pytest.mark.parametrize(
     "cut", [0, 60, len(SMUGGLED) + len(UPGRADE) - len(CHAT), len(SMUGGLED) + len(UPGRADE) - 5]
 )
-@for_each("chunked", [False, True])
+@pytest.mark.parametrize("chunked", [False, True])
 async def test_a_wish_for_http_2_is_ignored_and_the_body_is_no_request_of_its_own(chunked, cut):
     inner = (
         b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: "

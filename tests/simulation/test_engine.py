@@ -17,7 +17,6 @@ from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Starte
 from hearth.simulation.engine import PROGRESS_JOBS, Run, simulate
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane
-from tests.support.cases import for_each
 from tests.support.invariants import DecisionChecker
 from tests.support.workloads import Mix, random_workload
 
@@ -50,7 +49,7 @@ URGENT = job(1, "a", 1.0, lane=Lane.INTERNAL)
 STREAM = {"streaming": True, "first_byte_s": 0.5}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("what", "jobs", "more", "told"),
     [
         (
@@ -187,7 +186,7 @@ def test_the_home_model_is_the_workloads_or_the_owners_where_the_workload_knows_
     assert homes == ["", "a"]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("policy", "starts"),
     [(PolicyName.FIFO, [0.0, 7.7, 10.0]), (PolicyName.AFFINITY, [0.0, 8.0, 0.3])],
 )
@@ -247,7 +246,7 @@ def test_the_same_workload_gives_the_same_decisions_which_need_not_be_kept_and_t
     assert told == [PROGRESS_JOBS, 2 * PROGRESS_JOBS]
 
 
-@for_each("policy", list(PolicyName))
+@pytest.mark.parametrize("policy", list(PolicyName))
 def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy):
     for seed in range(20):
         house = random_workload(Random(seed), Mix(mean_gap_s=0.7))
@@ -256,7 +255,7 @@ def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy)
         )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("costs", "replaced", "expected"),
     [
         ({("a", "b"): 7.4, ("", "b"): 7.0}, ("a",), 7.4),

@@ -7,6 +7,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from hearth.config.settings import (
     GatewayConfig,
     GpuSettings,
@@ -18,7 +20,6 @@ from hearth.config.settings import (
 from hearth.simulation.traces import UNKNOWN_SERVICE_S, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage
-from tests.support.cases import for_each
 
 BEGAN = datetime(2030, 1, 7, 12, 0, tzinfo=UTC).timestamp()
 NO_HOME = GpuSettings(home_model="")
@@ -105,7 +106,7 @@ def test_a_request_comes_when_it_came_and_takes_as_long_as_it_took():
 UNANSWERED = {"backend_s": None, "first_byte_s": None}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("others", "changes", "told"),
     [
         # who left leaves again and would have got what is usual, of its model, else of any

@@ -11,7 +11,6 @@ from hearth.simulation.measures import Estimating, as_json, by_lane, comparison,
 from hearth.simulation.traces import parse_trace
 from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane, Sequence, Usage
-from tests.support.cases import for_each
 
 TRACE = """\
 {"models": {"a": {}, "b": {}}, "swap_s": {"a": {"b": 6}, "b": {"a": 2}}, "gpu": {"vram_gb": 24}, "resident": ["a"]}
@@ -123,7 +122,7 @@ def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("workload", "every", "expected"),
     [
         (steady(*[5.0] * 10), 1, (10, 0.0, 0.0)),

@@ -10,13 +10,13 @@ from io import BytesIO
 from random import Random
 
 import matplotlib.image
+import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.engine import Run, Span, simulate
 from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_means_png, draw_png, merged
 from hearth.simulation.workloads import Workload
 from tests.simulation.test_measures import run_of
-from tests.support.cases import for_each
 from tests.support.workloads import Mix, random_workload
 
 
@@ -37,7 +37,7 @@ def size(png: bytes) -> tuple[int, int]:
     return width, height
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("pairs", "spans"),
     [
         ([(0, 1), (5, 6)], [(0, 1), (5, 1)]),

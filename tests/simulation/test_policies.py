@@ -51,7 +51,7 @@ def shipped(name: str, policy: PolicyName) -> Summary:
     return served(WORKLOADS[name](), policy)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("name", "limit_s"),
     [("balanced", 106.0), ("bursty", 18.0), ("dominant", 10.4), ("interleave", 8.0)],
 )
@@ -76,8 +76,8 @@ def test_adaptive_is_never_much_worse_than_affinity_and_far_better_where_it_shou
     assert makespan is None or ours.makespan_s <= makespan * theirs.makespan_s
 
 
-@for_each("name", ["two_overload", "four_overload"])
-@for_each("policy", [policy for policy in PolicyName if policy is not FIFO])
+@pytest.mark.parametrize("name", ["two_overload", "four_overload"])
+@pytest.mark.parametrize("policy", [policy for policy in PolicyName if policy is not FIFO])
 def test_under_twice_the_load_that_fits_swaps_stay_within_their_share(
     name: str, policy: PolicyName
 ) -> None:
@@ -147,7 +147,7 @@ def household_latencies_s(
     return fmean(assistant), fmean(others)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("load_s", "pause_s", "assistant_ratio", "others_ratio"),
     [
         (0.3, 0.0, 0.35, 1.05),
@@ -192,7 +192,7 @@ def test_a_workload_is_the_same_every_time_and_can_be_run(name: str) -> None:
     )
 
 
-@for_each(("name", "size", "late_s"), [("balanced", 2, 0.1), ("bursty", 10, 0.0)])
+@pytest.mark.parametrize(("name", "size", "late_s"), [("balanced", 2, 0.1), ("bursty", 10, 0.0)])
 def test_a_round_or_a_burst_begins_when_the_last_one_has_ended(
     name: str, size: int, late_s: float
 ) -> None:
@@ -205,8 +205,8 @@ def test_a_round_or_a_burst_begins_when_the_last_one_has_ended(
         assert arrived == pytest.approx(sorted({ended, ended + late_s}))
 
 
-@for_each("load", [mixes.MEDIUM, mixes.HEAVY, mixes.OVERLOAD])
-@for_each("kinds", [*mixes.MIXES.values()])
+@pytest.mark.parametrize("load", [mixes.MEDIUM, mixes.HEAVY, mixes.OVERLOAD])
+@pytest.mark.parametrize("kinds", [*mixes.MIXES.values()])
 def test_a_mix_has_the_load_that_it_says(kinds: tuple[mixes.Kind, ...], load: float) -> None:
     assert offered(mixes.poisson(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.1)
     assert offered(mixes.diurnal(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.2)

@@ -12,7 +12,6 @@ from hearth.errors import ConfigError
 from hearth.simulation.traces import parse_trace, read_trace, trace_text
 from hearth.simulation.workloads import WORKLOADS
 from hearth.types import Lane, Priority, Usage
-from tests.support.cases import for_each
 from tests.support.workloads import Mix, random_workload
 
 HEADER = {
@@ -46,7 +45,7 @@ TIMED = Usage(prompt_tokens=500, output_tokens=100, prompt_s=0.5, decode_s=2.0)
 REPORTS = {"output_tokens": 40, "decode_s": 2}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("request_line", "expected"),
     [
         (
@@ -122,7 +121,7 @@ def test_a_workload_that_ships_and_any_other_survives_being_written_and_read_wit
 A = {"id": 0, "model": "a", "service_s": 1}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("request_line", "expected"),
     [
         ({**A, "model": "zz"}, 'model: "zz" is not in the `models` of the header'),
@@ -151,7 +150,7 @@ def test_a_bad_request_is_named_with_its_line(request_line, expected):
     assert (len(found), found[0].startswith(f"t.jsonl:2: {expected}")) == (1, True), found
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({"models": {}}, "models: "),
@@ -181,7 +180,7 @@ def test_every_problem_is_told_at_once_and_requests_that_contradict_each_other_a
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("content", "problem"),
     [
         (text() + "\n{nope", "t:2: Invalid JSON"),

@@ -18,7 +18,6 @@ from hearth.errors import StorageUnavailable
 from hearth.storage.opening import connect_writer
 from hearth.storage.writer import Writer
 from tests.storage.house import Fuse, Reports, disk_error, note, notes, same_note, writing
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 
@@ -62,7 +61,7 @@ async def test_what_comes_while_an_attempt_fails_is_tried_itself(tmp_path):
         assert await second == 1
 
 
-@for_each("posted", [True, False])
+@pytest.mark.parametrize("posted", [True, False])
 async def test_a_disk_that_is_well_again_is_noticed_and_written_to_without_being_asked(
     tmp_path, posted
 ):
@@ -77,7 +76,9 @@ async def test_a_disk_that_is_well_again_is_noticed_and_written_to_without_being
     assert notes(path) == [2] * posted
 
 
-@for_each("code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY])
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY]
+)
 async def test_trouble_and_recovery_are_each_reported_once(tmp_path, code):
     fuse, reports, path = Fuse(code), Reports(), tmp_path / f"{code}.db"
     async with writing(path, connect=fuse.connect, listener=reports) as writer:
@@ -126,7 +127,7 @@ async def test_a_disk_that_fails_at_any_operation_loses_no_acknowledged_row_and_
     assert first > 60
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("code", "operation", "anew"), [(sqlite3.SQLITE_IOERR_FSYNC, 3, 1), (sqlite3.SQLITE_BUSY, 1, 0)]
 )
 async def test_after_a_failed_sync_the_file_is_opened_anew_and_checked_and_after_a_lock_kept(
@@ -168,7 +169,7 @@ async def test_a_database_that_was_damaged_since_it_was_opened_is_not_written_to
         assert writer.health.fault == "corrupt"
 
 
-@for_each("spare_pages", range(1, 9))
+@pytest.mark.parametrize("spare_pages", range(1, 9))
 async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(
     tmp_path, spare_pages
 ):

@@ -43,7 +43,6 @@ from tests.storage.house import (
     swapped,
     written,
 )
-from tests.support.cases import for_each
 from tests.support.recorder import Recorder
 
 
@@ -276,8 +275,8 @@ async def reserve(
     )
 
 
-@for_each("first", [("settle", 0.25), ("release", 0.0)])
-@for_each("second", ["settle", "release"])
+@pytest.mark.parametrize("first", [("settle", 0.25), ("release", 0.0)])
+@pytest.mark.parametrize("second", ["settle", "release"])
 async def test_a_reservation_counts_until_it_is_settled_or_released_and_ends_once(
     store, first, second
 ):

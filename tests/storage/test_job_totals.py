@@ -6,10 +6,11 @@ import random
 import sqlite3
 from collections.abc import Callable
 
+import pytest
+
 from hearth.storage.files import kept, queued
 from hearth.storage.writer import commit_together
 from tests.jobs.house import Disk
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 _COUNTED = (
@@ -53,7 +54,7 @@ def some_change(chance: random.Random, number: int) -> Change:
     return undone if chance.random() < 0.2 else lambda sql: (change(sql), kept(sql, "me"))[1]
 
 
-@for_each("seed", range(20 * EXAMPLES))
+@pytest.mark.parametrize("seed", range(20 * EXAMPLES))
 def test_the_totals_are_those_of_the_rows(seed):
     chance, disk = random.Random(seed), Disk()
     connection = disk.connection

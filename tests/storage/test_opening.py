@@ -43,7 +43,6 @@ from tests.storage.house import (
     opened,
     written,
 )
-from tests.support.cases import for_each
 from tests.support.recorder import Recorder
 
 STEPS = shipped_migrations()
@@ -53,7 +52,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_database_is_private_to_its_user_and_its_connection_syncs_every_commit_and_maps_no_memory(
+def test_a_new_database_is_private_and_syncs_every_commit(
     tmp_path,
 ):
     path = tmp_path / "state" / "hearth" / "hearth.db"
@@ -78,7 +77,7 @@ def test_a_new_database_is_private_to_its_user_and_its_connection_syncs_every_co
         assert values[3] in (None, (0,))
 
 
-@for_each(("configured", "mode"), [("", 0o700), ("chosen", 0o755)])
+@pytest.mark.parametrize(("configured", "mode"), [("", 0o700), ("chosen", 0o755)])
 def test_only_the_default_directory_is_closed_to_other_users(tmp_path, configured, mode):
     directory = tmp_path / f"state{configured}" / "hearth"
     path = database_path(
@@ -124,7 +123,7 @@ def damaged_at(page: int) -> Callable[[Path], None]:
     return damage
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("make", "says"),
     [
         (newer, r"newer Hearth \(schema 999"),
@@ -153,7 +152,7 @@ def test_what_must_not_be_written_is_refused_and_left_alone(tmp_path, make, says
     path.unlink()
 
 
-@for_each("lost_bytes", [0, 1, 24, 1000, 4096, 4120, 9000, 10**9])
+@pytest.mark.parametrize("lost_bytes", [0, 1, 24, 1000, 4096, 4120, 9000, 10**9])
 def test_a_write_ahead_log_that_was_cut_off_loses_only_its_end(tmp_path, lost_bytes):
     whole, copy = tmp_path / f"{lost_bytes}.db", tmp_path / f"{lost_bytes}_after.db"
     with closing(open_database(whole)) as database:
@@ -186,7 +185,7 @@ def reading(path: Path, _timeout: float) -> sqlite3.Connection:
     )
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "connect", "says"),
     [
         ("file/hearth.db", connect_writer, r"cannot be created: .*storage\.path"),
@@ -197,7 +196,7 @@ def reading(path: Path, _timeout: float) -> sqlite3.Connection:
             "local disk",
         ),
         ("locked.db", connect_writer, "locked by another program"),
-        ("used.db", connect_writer, rf"in use by process {os.getpid()}.*storage\.path"),
+        ("used.db", connect_writer, r"in use by process {pid}.*storage\.path"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused(tmp_path, path, connect, says):
@@ -209,7 +208,7 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path, path, connect, says
         closing(open_database(tmp_path / "used.db")),
     ):
         shell.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(StorageRefused, match=says):
+        with pytest.raises(StorageRefused, match=says.format(pid=os.getpid())):
             open_database(tmp_path / path, connect=connect)
 
 
@@ -228,10 +227,8 @@ def test_a_disk_that_fails_at_any_operation_of_a_start_leaves_nothing_half_made(
     assert operation > 10
 
 
-@for_each("reserve_mib", [0.0, 1.0])
-def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_waited_for_without_one(
-    tmp_path, reserve_mib
-):
+@pytest.mark.parametrize("reserve_mib", [0.0, 1.0])
+def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_waited_for(tmp_path, reserve_mib):
     path, fuse = tmp_path / f"{reserve_mib}.db", Fuse(sqlite3.SQLITE_FULL)
     open_database(path, reserve_mib=reserve_mib).close()
     fuse.arm(12)
@@ -244,7 +241,7 @@ def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_waited_for_without_
         )
 
 
-@for_each(("free_bytes", "held"), [((4 << 20) - 1, False), (4 << 20, True)])
+@pytest.mark.parametrize(("free_bytes", "held"), [((4 << 20) - 1, False), (4 << 20, True)])
 def test_a_reserve_is_put_aside_only_where_four_times_its_size_is_free(tmp_path, free_bytes, held):
     class OnSmallDisk(Reserve):
         def _free_bytes(self) -> int:
@@ -255,7 +252,7 @@ def test_a_reserve_is_put_aside_only_where_four_times_its_size_is_free(tmp_path,
     assert reserve.is_held is held
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("configured", "environ", "expected"),
     [
         ("", {"XDG_STATE_HOME": "/var/state", "HOME": "/home/me"}, "/var/state/hearth/hearth.db"),
@@ -273,7 +270,7 @@ def test_the_default_place_is_the_state_directory_of_the_user(configured, enviro
     assert database_path(configured, environ) == Path(expected)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("code", "kind"),
     [
         (sqlite3.SQLITE_BUSY, StorageBusy),
@@ -286,7 +283,7 @@ def test_a_disk_that_is_full_and_a_file_that_is_locked_may_be_well_later(code, k
     assert type(refusal(Path("hearth.db"), disk_error(code))) is kind
 
 
-def test_serve_ends_with_2_on_a_file_that_must_not_be_written_and_with_1_where_that_may_pass_by_itself(
+def test_serve_ends_with_2_on_a_file_not_to_be_written_and_1_on_one_in_use(
     tmp_path,
 ):
     path, used = tmp_path / "hearth.db", tmp_path / "used.db"
@@ -322,7 +319,7 @@ def with_step(sql: str) -> dict[str, Any]:
     return {"migrations": [*STEPS, (f"{len(STEPS) + 1:04}_test", sql)]}
 
 
-@for_each("version", range(1, len(STEPS) + 1))
+@pytest.mark.parametrize("version", range(1, len(STEPS) + 1))
 def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_path, version):
     assert STEPS[version - 1][0].startswith(f"{version:04}_")
     path, fresh = tmp_path / f"{version}.db", tmp_path / "fresh.db"
@@ -337,7 +334,7 @@ def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_pa
     assert schema(path) == schema(fresh)
 
 
-@for_each(
+@pytest.mark.parametrize(
     "sql",
     [
         "CREATE TABLE a (x); INSERT INTO nowhere VALUES (1)",
@@ -406,7 +403,7 @@ def well(dropped: int) -> StorageHealth:
     return StorageHealth(dropped=dropped)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("healths", "expected"),
     [
         (
@@ -490,7 +487,7 @@ async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path)
     (tmp_path / "elsewhere.db").rename(tmp_path / "hearth.db")
 
 
-async def test_a_question_that_still_waits_when_the_store_closes_is_refused_and_one_in_progress_is_answered(
+async def test_a_waiting_question_is_refused_at_the_close_and_a_begun_one_answered(
     store,
 ):
     asked, answer = threading.Event(), threading.Event()

@@ -19,7 +19,6 @@ from hearth.errors import StorageUnavailable
 from hearth.storage.opening import connect_reader, connect_writer
 from hearth.storage.writer import Backlog, Write
 from tests.storage.house import Reports, StoppedClock, note, notes, same_note, writing
-from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
 
 
@@ -78,7 +77,7 @@ async def test_functions_run_in_the_order_in_which_they_came(tmp_path):
     assert seen == list(range(600))
 
 
-@for_each(
+@pytest.mark.parametrize(
     "defect",
     [
         note(2),
@@ -243,7 +242,7 @@ def awaited() -> Write:
     return Write(run=lambda _: None, future=cast("asyncio.Future[object]", object()))
 
 
-@for_each("somebody", [[False] * 10, [False, True]])
+@pytest.mark.parametrize("somebody", [[False] * 10, [False, True]])
 async def test_what_nobody_waits_for_is_gathered_until_there_is_no_room_or_somebody_waits(somebody):
     backlog = Backlog(10, gather_s=GATHER_S)
     taking = asyncio.ensure_future(asyncio.to_thread(backlog.take, 50, None))

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from hearth.types import BackendCall, LoadOptions
-from tests.support.cases import for_each
 from tests.support.fake_ollama import Ending, FakeModel, FakeOllama
 from tests.support.taking import chunks_of
 from tests.support.virtual_time import Stuck, in_virtual_time, run_virtual, sleep_until
@@ -68,7 +67,7 @@ async def load_beside(ollama: FakeOllama) -> None:
     await ollama.load("b", LoadOptions())
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("misdeed", "violation"),
     [
         (on_nothing, "at 0 s: a generation on a, which is not loaded"),

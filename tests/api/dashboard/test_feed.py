@@ -17,7 +17,6 @@ from hearth.api.dashboard.view import MODELS_SHOWN, View, bare, merge_patch
 from hearth.api.status_stream import HEARTBEAT_S
 from hearth.types import Priority
 from tests.api.dashboard.listening import applied, watching
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import LoadFault
 from tests.support.house import House, body_of, settings_with, settle
@@ -185,7 +184,7 @@ async def test_a_view_serves_who_comes_within_half_a_pause_and_is_made_anew_for_
                     assert (late.now == first.now) is is_shared
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("situation", "kind"),
     [
         ("other model", "swap"),
@@ -249,7 +248,7 @@ async def test_the_order_shown_is_the_order_in_which_items_should_start():
         assert [row["start"] for row in rows] == sorted(row["start"] for row in rows)
 
 
-@for_each("ending", ["server", "worker"])
+@pytest.mark.parametrize("ending", ["server", "worker"])
 @in_virtual_time
 async def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
     async with House("a") as house:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from hearth.api.dashboard.feed import FAILURES_SHOWN, MIN_INTERVAL_S
 from hearth.api.dashboard.view import JOBS_SHOWN
 from hearth.config.settings import SchedulingSettings, Window
 from hearth.jobs.queue import body_of
 from tests.api.dashboard.listening import watching
 from tests.jobs.house import JobHouse, job, with_jobs
-from tests.support.cases import for_each
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time
 
 HOUR_S = 3600.0
@@ -130,7 +131,7 @@ async def test_a_store_that_does_not_answer_takes_nothing_else_from_the_page():
             )
 
 
-@for_each("caller", ["owner", "n8n"])
+@pytest.mark.parametrize("caller", ["owner", "n8n"])
 @in_virtual_time
 async def test_no_prompt_and_no_result_of_a_job_is_ever_sent(caller):
     async with (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 
+import pytest
+
 from hearth.api.dashboard.page import CONTENT_SECURITY_POLICY, FILES, STATIC
 from hearth.config.settings import ServerSettings
 from tests.api.house import ADMIN_KEY, KEYS, FakeExchange, FakeGateway
-from tests.support.cases import for_each
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 JAVA = "text/html, image/gif, image/jpeg, "
@@ -132,7 +133,7 @@ def test_what_others_wrote_is_here_as_they_published_it_with_licences():
     }
 
 
-@for_each("path", sorted(path for path in STATIC.iterdir() if path.is_file()))
+@pytest.mark.parametrize("path", sorted(path for path in STATIC.iterdir() if path.is_file()))
 def test_our_own_files_load_nothing_from_elsewhere_write_text_only_as_text_and_name_only_files_that_exist(
     path,
 ):

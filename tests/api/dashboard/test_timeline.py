@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
+
 from hearth import events
 from hearth.events import Event
 from hearth.observability.requests import ENDED_KEPT, JOIN_S, SPAN_S, RequestTracker, Timeline
 from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
 from tests.observability.samples import sample
-from tests.support.cases import for_each
 
 
 def about(number: int) -> dict[str, Any]:
@@ -54,7 +55,7 @@ SWAP_FAILED = event("SwapFailed", 15, to_model="b", from_models=("a",), swap_s=3
 THREE = [queued(0, 1), queued(0, 2), queued(0, 3)]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("happened", "spans"),
     [
         ([*THREE, started(1, 1), started(3, 2), ended(5, 1), ended(8, 2)], [("a", "busy", 1, 8)]),
@@ -187,7 +188,7 @@ OVERLAPPING = [
 ]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("swaps", "invocations", "wall_s", "spans"),
     [
         (

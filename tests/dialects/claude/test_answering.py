@@ -46,7 +46,6 @@ from tests.dialects.claude.stories import (
     whole,
 )
 from tests.dialects.replay_readers import told as read_strictly
-from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 
 CHAT, GENERATE, OAI, COMPLETIONS, RESPONSES, MESSAGES = ROUTES
@@ -99,8 +98,8 @@ def calls(of: list[Event]) -> list[Any]:
     return [[name, json.loads(arguments or "{}")] for name, arguments in written]
 
 
-@for_each("events", STORIES.values())
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("events", STORIES.values())
+@pytest.mark.parametrize("path", ROUTES)
 def test_every_answer_is_complete_and_strict_readers_find_the_text_and_the_calls_in_its_stream(
     path, events
 ):
@@ -192,7 +191,9 @@ def answering(body: bytes) -> httpx2.Client:
     )
 
 
-@for_each(("reason", "why"), [("max_tokens", "max_output_tokens"), ("refusal", "content_filter")])
+@pytest.mark.parametrize(
+    ("reason", "why"), [("max_tokens", "max_output_tokens"), ("refusal", "content_filter")]
+)
 def test_a_response_that_was_cut_off_says_so(reason, why):
     http = answering(streamed(RESPONSES, story(text(0, "I"), reason=reason)))
     last: Any = list(
@@ -204,7 +205,7 @@ def test_a_response_that_was_cut_off_says_so(reason, why):
     assert last.response.incomplete_details.reason == why
 
 
-@for_each("events", STORIES.values())
+@pytest.mark.parametrize("events", STORIES.values())
 def test_a_message_keeps_claudes_own_events_under_the_name_that_was_asked_for_and_whole_is_what_the_client_makes_of_them(
     events,
 ):
@@ -237,7 +238,7 @@ FINISHES: list[tuple[str, str, str]] = [
 ]
 
 
-@for_each(("reason", "native", "openai_reason"), FINISHES)
+@pytest.mark.parametrize(("reason", "native", "openai_reason"), FINISHES)
 def test_every_reason_to_stop_has_its_word_in_every_dialect(reason, native, openai_reason):
     events = story(text(0, "I"), reason=reason)
     for path in (CHAT, GENERATE):
@@ -292,8 +293,8 @@ LABELS = {
 }
 
 
-@for_each("stream", [True, False])
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ROUTES)
 def test_a_stream_without_its_end_is_no_answer_and_one_with_it_is_labelled_and_ends_as_ollamas_do(
     path, stream
 ):
@@ -410,7 +411,7 @@ def unfenced(pieces: list[str]) -> str:
     return "".join([*(one.feed(piece) for piece in pieces), one.end()])
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("text", "bare"),
     [
         ('```json\n{"a": 1}\n```', '{"a": 1}'),

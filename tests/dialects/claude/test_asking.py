@@ -72,7 +72,7 @@ def accepted(request: ClaudeRequest) -> dict[str, Any]:
     return dict(body)
 
 
-@for_each("path", ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_streaming_is_what_the_caller_wants_by_the_rules_of_its_dialect(path):
     assert [
         asked(path, **given).streaming for given in ({}, {"stream": True}, {"stream": False})
@@ -90,8 +90,10 @@ LIMITS: dict[str, Any] = {
 }
 
 
-@for_each("path", LIMITS)
-@for_each(("given", "limit"), [(7, 7), (None, 4096), (0, 4096), (-1, 4096), (2**63 - 1, 2**63 - 1)])
+@pytest.mark.parametrize("path", LIMITS)
+@pytest.mark.parametrize(
+    ("given", "limit"), [(7, 7), (None, 4096), (0, 4096), (-1, 4096), (2**63 - 1, 2**63 - 1)]
+)
 def test_the_output_limit_is_the_callers_else_the_default(path, given, limit):
     request = asked(path, **({} if given is None else LIMITS[path](given)))
     assert (request.max_tokens, request.body["max_tokens"]) == (limit, limit)
@@ -245,8 +247,8 @@ IMAGES: dict[str, Any] = {
 }
 
 
-@for_each("path", IMAGES)
-@for_each(
+@pytest.mark.parametrize("path", IMAGES)
+@pytest.mark.parametrize(
     ("data", "kind"),
     [
         (PNG, "png"),
@@ -282,7 +284,7 @@ def test_a_refusal_of_the_model_stays_what_it_said(path):
     ][1]["content"] == [said("no")]
 
 
-@for_each("parameters", [{}, {"properties": {"at": {"type": "string"}}}])
+@pytest.mark.parametrize("parameters", [{}, {"properties": {"at": {"type": "string"}}}])
 def test_parameters_that_do_not_say_that_they_are_an_object_are_one(parameters):
     tools = [{"type": "function", "function": {"name": "now", "parameters": parameters}}]
     schema = {"type": "object", "properties": {}, **parameters}
@@ -292,8 +294,8 @@ def test_parameters_that_do_not_say_that_they_are_an_object_are_one(parameters):
 SINGLY, ONE_TOOL = {"parallel_tool_calls": False}, {"type": "tool", "name": "weather"}
 
 
-@for_each("path", [OAI, RESPONSES])
-@for_each(
+@pytest.mark.parametrize("path", [OAI, RESPONSES])
+@pytest.mark.parametrize(
     ("asks", "choice"),
     [
         ({}, None),
@@ -362,7 +364,7 @@ HISTORIES: dict[str, Any] = {
 }
 
 
-@for_each("path", HISTORIES)
+@pytest.mark.parametrize("path", HISTORIES)
 def test_calls_and_results_keep_their_ids_and_tools_that_are_offered_no_more_are_defined_but_forbidden(
     path,
 ):
@@ -428,7 +430,7 @@ def test_ids_that_claude_refuses_or_that_are_used_twice_are_replaced_in_call_and
     assert all(one.replace("_", "").isalnum() and one.isascii() and len(one) <= 128 for one in ids)
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "fields"),
     [
         *(
@@ -636,7 +638,7 @@ def test_what_would_change_the_answer_is_refused_by_name(path, fields, says):
     assert (raised.value.status, raised.value.reason) == (400, "untranslatable")
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("path", "fields", "says"),
     [
         *(
@@ -693,7 +695,7 @@ VENDORS: list[Any] = [
 ]
 
 
-@for_each("schema", VENDORS)
+@pytest.mark.parametrize("schema", VENDORS)
 def test_schemas_that_the_vendors_sdk_knows_become_what_it_makes_of_them(schema):
     """But for a default, which becomes advice in JSON where the SDK writes Python."""
     vendors = json.dumps(transform_schema(deepcopy(schema))).replace(
@@ -705,7 +707,7 @@ def test_schemas_that_the_vendors_sdk_knows_become_what_it_makes_of_them(schema)
 EMPTY: Any = {"type": "object", "properties": {}}
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("schema", "strict"),
     [
         (
@@ -748,7 +750,7 @@ def test_what_is_not_enforced_becomes_advice_and_a_list_of_types_a_choice(schema
 UNTYPED: list[Any] = [{}, True, {"type": "banana"}, {"type": []}, {"enum": [{}]}]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("schema", "where"),
     [
         *((schema, "`schema`") for schema in UNTYPED),
