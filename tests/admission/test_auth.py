@@ -114,7 +114,7 @@ NO_KEYS = [
 """What proxies add, and what clients send for a key that nobody has set."""
 
 
-def test_a_key_may_come_twice_or_beside_what_is_no_key_and_as_the_password_of_basic():
+def test_a_key_may_come_twice_beside_others_and_as_the_password_of_basic():
     expected = KEYED.identify(RequestHeaders.of([FORMS[0]]), None)
     pairs = [
         pair for pair in itertools.product(FORMS, [*FORMS, *NO_KEYS]) if pair[0][0] != pair[1][0]
@@ -129,7 +129,7 @@ def test_a_key_may_come_twice_or_beside_what_is_no_key_and_as_the_password_of_ba
         assert KEYED.identify(RequestHeaders.of(fields), "192.168.1.9") == expected, fields
 
 
-def test_two_keys_of_different_callers_are_refused_with_the_names_of_both_headers():
+def test_keys_of_two_callers_are_refused_naming_both_headers():
     keys = ("hearth_first", "hearth_second")
     named = zip(("a", "b"), keys, strict=True)
     keyring = Keyring(
@@ -160,9 +160,7 @@ def test_one_header_with_two_values_is_refused_with_its_name(fields):
         ([], Unauthenticated),
     ],
 )
-def test_whoever_shows_no_known_key_is_refused_and_only_what_could_be_one_counts_as_a_wrong_one(
-    sent, error
-):
+def test_no_known_key_is_refused_and_only_a_plausible_one_counts_as_wrong(sent, error):
     with pytest.raises(Unauthenticated) as refused:
         KEYED.identify(RequestHeaders.of(sent), "127.0.0.1")
     assert type(refused.value) is error
@@ -178,7 +176,7 @@ def test_without_keys_everybody_but_this_machine_is_refused_whatever_is_sent(pee
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
-def test_without_keys_this_machine_is_the_local_caller_and_admin_but_manages_no_models(peer):
+def test_without_keys_this_machine_is_local_and_admin_but_manages_no_models(peer):
     for fields in ([], *TWICE, NO_KEYS[:1]):
         identity = KEYLESS.identify(RequestHeaders.of(fields), peer)
         assert (identity.caller, identity.lane, identity.admin, identity.authenticated) == (
@@ -286,7 +284,7 @@ def place(lane: Lane) -> Admission:
         (INTERNAL, Lane.INTERNAL, 2, 5000),
     ],
 )
-def test_an_external_caller_has_a_rate_and_hears_when_to_come_back_and_a_forbidden_model_costs_nothing(
+def test_an_external_caller_has_a_rate_and_a_forbidden_model_costs_nothing(
     who, lane, per_minute, admitted
 ):
     limits = RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute)))
@@ -304,7 +302,7 @@ def test_an_external_caller_has_a_rate_and_hears_when_to_come_back_and_a_forbidd
         )
 
 
-def test_one_caller_may_hold_as_much_as_it_leaves_free_and_the_internal_lane_has_the_last_quarter():
+def test_a_caller_may_hold_half_of_the_free_room_the_house_has_the_last_quarter():
     room = BodyRoom()
 
     def fill(lane: Lane, caller: str, most: int) -> None:

@@ -41,8 +41,14 @@ LISTED = b" gpu-box.lan gpu-box.lan.:8411 GPU-Box.LAN:8411 [fd00::5]:8411 10.0.0
 MATCHED = b" a.home.arpa b.a.home.arpa:8411 A.Home.Arpa."
 ADDRESSES = b" 192.168.1.9 192.168.1.9:8411 0.0.0.0 [fd00::7] [::]:8411"
 """What no DNS name can be made to lead to."""
-OTHERS = b"127.1 2130706433 0x7f.1 evil.test evil.test:8411 localhost.evil.test notlocalhost 127.0.0.1.evil.test"
-OTHERS += b" localhost.. a/.localhost docker.internal [127.0.0.1] [fd00::zz] home.arpa .home.arpa home.arpa.evil.test a/.home.arpa"
+OTHERS = (
+    b"127.1 2130706433 0x7f.1 evil.test evil.test:8411 localhost.evil.test "
+    b"notlocalhost 127.0.0.1.evil.test"
+)
+OTHERS += (
+    b" localhost.. a/.localhost docker.internal [127.0.0.1] [fd00::zz] home.arpa "
+    b".home.arpa home.arpa.evil.test a/.home.arpa"
+)
 MALFORMED = b"localhost:80/x localhost:80@evil.test [::1]x localhost:\xb2"
 LIST = ServerSettings(allowed_hosts=("gpu-box.lan", "fd00::5", "*.home.arpa"))
 KNOWN, SHIPPED = HostRules("10.0.0.5", LIST), HostRules("127.0.0.1", ServerSettings())
@@ -95,7 +101,8 @@ def test_a_body_comes_in_chunks_or_with_its_length_said_once(fields, expected):
 
 
 FOREIGN = (
-    b"http://evil.test http://localhost.evil.test http://localhost:8411@evil.test http://localhost:8411/ http://127.0.0.1:8411 null "
+    b"http://evil.test http://localhost.evil.test http://localhost:8411@evil.test "
+    b"http://localhost:8411/ http://127.0.0.1:8411 null "
     b"http://localhost:3000 http://localhost:84111 ftp://localhost:8411 localhost:8411"
 )
 CROSS, NAVIGATES, NO_CORS = (

@@ -39,7 +39,7 @@ PEERS = {
 
 
 @pytest.mark.parametrize(("address", "peer"), PEERS.items())
-def test_a_machine_is_its_ipv4_address_or_the_network_in_which_it_may_choose_any(address, peer):
+def test_a_machine_is_its_ipv4_address_or_its_ipv6_network(address, peer):
     assert peer_of(address) == peer
     assert address is None or is_loopback(address) is (peer == THIS_MACHINE)
 
@@ -59,7 +59,7 @@ def test_the_owner_is_told_once_a_minute_how_many_wrong_keys_there_were(tried_at
     assert keys.note("192.168.1.8", 0.0) is None  # nobody slows another
 
 
-def test_many_peers_take_bounded_memory_and_who_was_quiet_for_longest_is_forgotten():
+def test_many_peers_take_bounded_memory_and_the_quietest_is_forgotten():
     keys = WrongKeys()
     for peer in (PEER, "the other"):
         assert [keys.note(peer, 0.0) for _ in range(PER_WINDOW)] == [None] * PER_WINDOW
@@ -72,7 +72,7 @@ def test_many_peers_take_bounded_memory_and_who_was_quiet_for_longest_is_forgott
 
 
 @given(st.lists(st.floats(min_value=0, max_value=20, allow_nan=False), max_size=200))
-def test_no_minute_has_more_answers_than_the_limit_and_a_promised_instant_is_kept(
+def test_no_minute_has_more_answers_than_allowed_and_promises_are_kept(
     gaps: list[float],
 ):
     keys, now, answered = WrongKeys(), 0.0, list[float]()
@@ -115,9 +115,7 @@ class Shares(Recorder):
         ({THIS_MACHINE: 70}, "10.0.0.1", 10, "all"),
     ],
 )
-def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_is_full(
-    before, peer, admitted, bound
-):
+def test_each_gets_its_share_and_a_refusal_says_whose_is_full(before, peer, admitted, bound):
     shares = Shares()
     for each, count in before.items():
         shares.fill(each, count)
@@ -133,7 +131,7 @@ def test_each_gets_its_share_and_leaves_the_rest_and_a_refusal_says_whose_share_
     )
 
 
-def test_every_total_has_room_for_everybody_alone_and_some_of_the_refused_wait_for_their_answer_and_who_leaves_makes_room():
+def test_totals_leave_room_for_all_and_who_leaves_makes_room():
     for connections in (1, 2, 3, 7, 8, 64, 4096):
         assert [
             Shares(ConnectionLimits.sharing(connections)).fill(peer, 1)
@@ -153,7 +151,7 @@ def test_every_total_has_room_for_everybody_alone_and_some_of_the_refused_wait_f
     assert shares.fill(PEER, 2) == 1
 
 
-def test_a_refused_peer_is_reported_once_a_minute_with_the_number_in_bounded_memory():
+def test_a_refused_peer_is_reported_once_a_minute_in_bounded_memory():
     shares = Shares(ConnectionLimits(all=0, this_machine=0, all_others=0, one_machine=0))
     for _ in range(150):
         shares.connections.enter(PEER)

@@ -29,7 +29,7 @@ def admitted(limiter: RateLimiter, caller: str, count: int, now: float) -> int:
     return sum(limiter.check(caller, now) for _ in range(count))
 
 
-def test_an_override_replaces_only_what_it_names_and_a_number_that_nobody_names_is_that_of_the_settings():
+def test_an_override_replaces_only_what_it_names():
     limiter = RateLimiter(limits(minute=1, hour=7, vip=CallerLimits(requests_per_minute=3)))
     assert admitted(limiter, "vip", 5, 0.0) == 3
     assert limiter.get_usage("vip", 0.0) == CallerUsage(
@@ -46,7 +46,7 @@ def test_a_limit_of_zero_refuses_always_and_advises_one_hour():
 
 
 @pytest.mark.parametrize("span_s", [MINUTE_S, HOUR_S])
-def test_a_nanosecond_decides_and_waiting_exactly_as_long_as_retry_after_says_is_enough_for_any_float(
+def test_a_nanosecond_decides_and_waiting_for_retry_after_is_enough(
     span_s: float,
 ):
     rng, one = random.Random(7), limits(minute=1, hour=1) if span_s == HOUR_S else limits(minute=1)
@@ -86,7 +86,7 @@ def test_new_limits_apply_at_the_next_request_and_keep_the_counters():
     )
 
 
-def test_a_rebuild_replaces_the_counters_and_a_record_from_the_future_blocks_no_longer_than_one_window():
+def test_a_rebuild_replaces_counters_and_the_future_blocks_one_window_at_most():
     limiter = RateLimiter(limits(minute=2, hour=3))
     for _ in range(2):
         limiter.rebuild_from_records(
@@ -99,7 +99,7 @@ def test_a_rebuild_replaces_the_counters_and_a_record_from_the_future_blocks_no_
     assert limiter.get_usage("a", MINUTE_S).minute == 0
 
 
-def test_callers_are_evicted_in_the_order_of_their_last_admission_even_after_a_rebuild():
+def test_callers_are_evicted_by_last_admission_even_after_a_rebuild():
     limiter = RateLimiter(limits())
     limiter.rebuild_from_records(
         [("late", 900.0), ("early", 100.0), ("early", 500.0), ("late", 50.0)], 1000.0
@@ -116,7 +116,7 @@ def test_an_instant_before_an_earlier_one_is_taken_as_the_earlier_one():
     assert limiter.check("a", 160.0)
 
 
-def test_neither_hostile_names_nor_a_flood_of_refused_calls_take_memory_beyond_an_hour():
+def test_hostile_names_and_floods_take_no_memory_beyond_an_hour():
     limiter = RateLimiter(limits(minute=1, hour=1))
     for number in range(5000):
         limiter.check(f"name-{number}", number * 10.0)

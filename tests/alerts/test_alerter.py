@@ -45,7 +45,10 @@ WENT_DOWN, CAME_UP = (
     BackendWentDown(at=0.0, reason="x"),
     BackendCameUp(at=0.0, version="1", down_s=8.0),
 )
-IS_DOWN = "Hearth: Model server down: The model server does not answer (x). Requests wait for it and then get 503."
+IS_DOWN = (
+    "Hearth: Model server down: The model server does not answer (x). Requests "
+    "wait for it and then get 503."
+)
 IS_UP = "Hearth: Resolved: Model server down: The model server answers again after 8 s."
 
 
@@ -58,7 +61,7 @@ def item(kind: type[Event], sequence: int, **more: Any) -> Event:
 
 
 @in_virtual_time
-async def test_a_caller_that_is_refused_again_and_again_is_told_at_the_threshold_and_counted_after_it():
+async def test_repeated_refusals_of_a_caller_are_told_at_the_threshold():
     async with alerting(ONE.replace(rate_limit_alert_threshold=5)) as it:
         it.emit(rejected("rate_limited"))
         await asyncio.sleep(300)
@@ -68,7 +71,10 @@ async def test_a_caller_that_is_refused_again_and_again_is_told_at_the_threshold
         assert await it.arrived() == []
         for _ in range(20):
             it.emit(rejected("rate_limited"))
-        said = "Hearth: Caller over its rate limit: webui was refused by its rate limit at least 5 times within 5 minutes."
+        said = (
+            "Hearth: Caller over its rate limit: webui was refused by its rate limit at "
+            "least 5 times within 5 minutes."
+        )
         assert await it.arrived() == [said]
         await asyncio.sleep(600)
         for _ in range(5):
@@ -78,7 +84,7 @@ async def test_a_caller_that_is_refused_again_and_again_is_told_at_the_threshold
 
 
 @in_virtual_time
-async def test_the_refusals_of_so_many_callers_are_remembered_and_with_one_more_those_of_the_quietest_are_forgotten():
+async def test_refusals_of_the_quietest_caller_are_forgotten_first():
     async with alerting(ONE.replace(rate_limit_alert_threshold=2)) as it:
         for number in (*range(MAX_CALLERS), 0, MAX_CALLERS, 2, 1):
             it.emit(rejected("rate_limited", f"caller {number}"))
@@ -88,7 +94,7 @@ async def test_the_refusals_of_so_many_callers_are_remembered_and_with_one_more_
 
 
 @in_virtual_time
-async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_half_as_long_again():
+async def test_a_long_queue_is_told_at_its_limit_and_at_half_as_much_again():
     async with alerting(ONE.replace(queue_depth_warning=10)) as it:
         for number in range(10):
             it.emit(item(ItemQueued, number))
@@ -112,7 +118,7 @@ async def test_a_long_queue_is_told_when_it_grows_past_the_limit_and_when_it_is_
 
 
 @in_virtual_time
-async def test_swapping_beyond_its_limits_is_told_after_a_swap_and_its_end_within_a_minute():
+async def test_excessive_swapping_is_told_after_a_swap_and_its_end_within_a_minute():
     async with alerting() as it:
         tracker = GpuTracker(
             "home",
@@ -177,7 +183,7 @@ async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
 
 
 @in_virtual_time
-async def test_a_model_server_that_goes_and_comes_is_two_messages_and_its_return_to_nothing_is_told_in_the_end():
+async def test_a_model_server_that_goes_and_comes_is_two_messages():
     async with alerting() as it:
         for event, told in (
             (CAME_UP, []),
@@ -192,7 +198,7 @@ async def test_a_model_server_that_goes_and_comes_is_two_messages_and_its_return
 
 
 @in_virtual_time
-async def test_every_target_gets_the_message_a_test_says_what_each_answered_and_one_that_stalls_holds_up_no_other():
+async def test_a_test_alert_reaches_every_target_and_a_stall_holds_up_no_other():
     async with alerting(ALL) as it:
         it.emit(rejected("queue_full", "n8n"))
         assert (
@@ -253,7 +259,7 @@ async def test_what_goes_on_is_known_and_told_as_soon_as_somebody_hears_of_it(
 
 
 @in_virtual_time
-async def test_settings_that_change_hold_at_once_what_was_sent_stays_known_and_without_a_target_nothing_is_kept_or_sent():
+async def test_changed_settings_hold_at_once_and_what_was_sent_stays_known():
     async with alerting(AlertSettings()) as it:
         it.emit(rejected("queue_full", "first"))
         assert not it.alerter.send_alert(alert("second", at=it.now))
@@ -344,7 +350,7 @@ def test_what_is_sent_says_how_many_were_left_out_before(name):
     )
 
 
-def test_conditions_that_came_back_within_the_window_are_told_when_it_ends_if_they_are_still_there():
+def test_conditions_back_within_the_window_are_told_at_its_end():
     debouncer = Debouncer(WINDOW_S)
     for subject, at in (("a", 0.0), ("b", 50.0), ("c", 50.0)):
         for each in (down(at, subject), up(at + 1.0, subject), down(at + 2.0, subject)):
@@ -374,7 +380,7 @@ def test_what_is_remembered_is_bounded_and_what_goes_on_is_kept():
 
 
 @for_each("seed", range(50 * EXAMPLES))
-def test_over_any_history_no_window_has_two_messages_and_after_a_window_the_owner_knows_the_truth(
+def test_no_window_has_two_messages_and_the_owner_learns_the_truth(
     seed,
 ):
     rng = random.Random(seed)

@@ -87,9 +87,7 @@ def test_a_429_that_says_nothing_usable_waits_the_default(header):
 @pytest.mark.parametrize(
     ("body", "wait_s"), [(b"2.25", 4.5), (b"90000", MAX_WAIT_S), (b"1e308", MAX_WAIT_S)]
 )
-def test_the_longest_advice_holds_but_no_answer_silences_a_target_for_more_than_an_hour(
-    body, wait_s
-):
+def test_the_longest_advice_holds_but_for_an_hour_at_most(body, wait_s):
     headers = {"retry-after": "3", "x-ratelimit-reset-after": "4.5"}
     assert (
         outcome_of(
@@ -128,7 +126,7 @@ async def test_an_alert_arrives_once_after_a_moment_and_is_reported():
 
 
 @in_virtual_time
-async def test_few_alerts_are_a_message_each_many_are_one_and_one_key_waits_once_with_its_newest_news():
+async def test_few_alerts_are_a_message_each_and_many_are_one():
     async with alerting() as it:
         few, many = (
             [f"{letter}{number}" for number in range(count)]
@@ -151,7 +149,7 @@ async def test_few_alerts_are_a_message_each_many_are_one_and_one_key_waits_once
 
 
 @in_virtual_time
-async def test_where_there_is_no_room_the_oldest_of_the_least_bad_goes_and_the_next_message_says_how_many():
+async def test_without_room_the_oldest_of_the_least_bad_goes_and_is_counted():
     async with alerting() as it:
         await it.put("first bad", severity=Severity.ERROR)
         await it.put(*(f"c{number}" for number in range(CAPACITY - 2)))
@@ -210,9 +208,7 @@ async def test_an_answer_that_asks_for_time_gets_it_and_then_the_same_message(re
     [("401", True, "abc"), ("404", True, "abc"), ("302", False, "a"), ("400", False, "a")],
 )
 @in_virtual_time
-async def test_a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_more_until_the_configuration_is_read_again(
-    name, is_gone, lost
-):
+async def test_a_refused_message_is_given_up_and_a_gone_webhook_gets_no_more(name, is_gone, lost):
     async with alerting(ONE, REPLIES[name]) as it:
         await it.put("a", "b", wait_s=10)
         await it.put("c", wait_s=3600)
@@ -225,9 +221,9 @@ async def test_a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_
         )
         it.alerter.update(ONE)
         await it.put("d", wait_s=10)
-        assert (
-            it.texts[0]
-            == f"about {'d' if is_gone else 'b'}\n{len(lost)} more could not be sent in time and were dropped."
+        assert it.texts[0] == (
+            f"about {'d' if is_gone else 'b'}\n{len(lost)} more could not be sent in time "
+            "and were dropped."
         )
 
 
@@ -236,9 +232,7 @@ async def test_a_refused_message_is_given_up_and_a_webhook_that_is_gone_gets_no_
     [(ERROR, "http_500", 0.0), (STALL, "timeout", 10.0), (RESET, "broken", 0.0)],
 )
 @in_virtual_time
-async def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_further_and_further_apart(
-    reply, reason, took_s
-):
+async def test_a_failing_target_gets_bounded_tries_further_and_further_apart(reply, reason, took_s):
     async with alerting(default=reply) as it:
         await it.put("a", wait_s=300)
         assert (it.failures, it.status("state")) == ([(reason, MAX_ATTEMPTS, False)], "failing")
@@ -259,7 +253,7 @@ async def test_a_target_that_keeps_failing_gets_a_bounded_number_of_tries_furthe
 
 
 @in_virtual_time
-async def test_a_condition_that_goes_on_is_sent_once_a_long_outage_of_the_target_is_over_with_the_newest_news():
+async def test_a_lasting_condition_is_sent_once_a_long_outage_is_over():
     async with alerting(default=ERROR) as it:
         await it.put(down(), up(subject="b"), wait_s=10)  # the first message is on its way
         await it.put(up(3600.0), down(3600.0, "b"), down(3600.0, "c"))
@@ -301,7 +295,7 @@ async def test_ten_thousand_alerts_while_the_target_stalls_are_bounded_and_count
 
 
 @in_virtual_time
-async def test_what_waits_at_the_end_is_sent_in_one_message_and_a_post_that_is_out_is_not_sent_twice():
+async def test_what_waits_at_the_end_is_one_message_and_nothing_is_sent_twice():
     async with alerting(latency_s=0.5) as it:
         await it.put("a", "b", wait_s=2.1)
         await it.put("c")
@@ -322,7 +316,7 @@ async def test_what_waits_at_the_end_is_sent_in_one_message_and_a_post_that_is_o
     ],
 )
 @in_virtual_time
-async def test_the_end_takes_two_seconds_at_most_and_a_target_that_asked_for_silence_gets_none_and_one_that_failed_one_more_try(
+async def test_the_end_takes_two_seconds_at_most_and_respects_asked_for_silence(
     reply, wait_s, posts, dropped
 ):
     async with alerting(default=reply) as it:
@@ -333,7 +327,7 @@ async def test_the_end_takes_two_seconds_at_most_and_a_target_that_asked_for_sil
 
 
 @in_virtual_time
-async def test_another_address_is_tried_at_once_the_end_of_the_old_one_does_not_stop_it_and_none_at_all_forgets_what_waits():
+async def test_another_address_is_tried_at_once_and_none_forgets_what_waits():
     async with alerting(default=ERROR) as it:
         await it.put("a", wait_s=20)
         it.webhooks.default = OK
@@ -360,7 +354,7 @@ async def test_another_address_is_tried_at_once_the_end_of_the_old_one_does_not_
 
 
 @in_virtual_time
-async def test_a_test_says_what_came_back_also_of_a_target_that_has_stopped_and_does_not_overtake_or_answer_for_a_message():
+async def test_a_test_says_what_came_back_and_does_not_overtake_messages():
     async with alerting(ONE, REPLIES["404"], REPLIES["401"]) as it:
         await it.put("a", wait_s=5)
         for name, state in (("http_401", "stopped"), ("http_204", "ready")):

@@ -23,7 +23,10 @@ from tests.support.fake_webhooks import why_discord_refuses
 
 SECRET = "canary-9f8e7d"
 URL = f"https://discord.com/api/webhooks/1/{SECRET}?thread_id=7"
-NASTY = "@everyone <@123> **bold** [x](https://evil.test) `code` ```block``` > quote # head ~~gone~~ ||spoiler|| \x1b[2J\n\u202ea :smile:"
+NASTY = (
+    "@everyone <@123> **bold** [x](https://evil.test) `code` ```block``` > quote "
+    "# head ~~gone~~ ||spoiler|| \x1b[2J\n\u202ea :smile:"
+)
 
 
 def embed_of(post: Post) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def units(text: str) -> int:
     return len(text.encode("utf-16-le")) // 2
 
 
-def test_every_target_gets_the_message_in_its_own_form_and_no_repr_shows_the_address():
+def test_every_target_has_its_own_form_and_no_repr_shows_the_address():
     discord, webhook, ntfy = (
         COMPOSERS[name](URL, message(alert("ünï", text="ünï is out")))
         for name in ("discord", "webhook", "ntfy")
@@ -159,7 +162,7 @@ def test_no_markup_takes_effect_and_no_limit_is_passed(text, limit):
     assert "\n" not in said
 
 
-def test_a_text_that_fits_reads_as_it_was_written_and_is_else_cut_between_two_characters():
+def test_a_text_that_fits_is_unchanged_and_a_long_one_cut_between_characters():
     said = discord_text(shown(NASTY, 1000), 1000)
     assert re.sub(r"\\([^0-9A-Za-z\s])", r"\1", said).replace("\u200b", "") == re.sub(
         "[\x1b\n\u202e]", "?", NASTY

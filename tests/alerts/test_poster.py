@@ -76,9 +76,7 @@ def found(*addresses: str) -> Lookup:
 
 
 @pytest.mark.parametrize("name", REPLIES)
-async def test_the_real_poster_and_the_one_in_memory_agree_about_every_answer_and_neither_follows_a_redirect(
-    name, open_poster
-):
+async def test_the_real_poster_and_the_fake_agree_and_follow_no_redirect(name, open_poster):
     webhooks = Webhooks(REPLIES[name], default=OK)
     async with serving(webhooks) as url:
         real = await open_poster().post(post_to(url), LONG_S)
@@ -89,7 +87,7 @@ async def test_the_real_poster_and_the_one_in_memory_agree_about_every_answer_an
     assert (len(real.body) <= MAX_ANSWER_BYTES, len(webhooks.seen)) == (True, 1)
 
 
-async def test_what_is_posted_arrives_as_it_is_and_credentials_in_the_address_become_a_header(
+async def test_a_post_arrives_as_it_is_and_credentials_become_a_header(
     open_poster,
 ):
     webhooks, poster = Webhooks(), open_poster()
@@ -149,7 +147,7 @@ async def test_what_goes_wrong_is_a_failure_in_one_word(open_poster):
         ) == PostAnswer(failure="dns")
 
 
-async def test_names_are_looked_up_beside_the_threads_that_requests_use_and_a_name_server_that_hangs_costs_one(
+async def test_names_are_looked_up_beside_the_threads_of_requests(
     open_poster,
 ):
     webhooks, release, asked = Webhooks(), threading.Event(), []
@@ -229,7 +227,7 @@ def every_target(url: str) -> AlertSettings:
     )
 
 
-async def test_a_caller_beyond_its_limit_is_reported_everywhere_and_no_address_shows_anywhere():
+async def test_a_caller_beyond_its_limit_is_reported_and_no_address_shows():
     received, statuses, heard = Webhooks(), [], Recorder()
     async with (
         serving(received) as url,
@@ -248,7 +246,10 @@ async def test_a_caller_beyond_its_limit_is_reported_everywhere_and_no_address_s
         shown = json.dumps(status) + "".join(
             to_json(line) + to_text(line, colour=False) for line in lines
         )
-    text = "Hearth: Caller over its rate limit: local was refused by its rate limit at least 5 times within 5 minutes."
+    text = (
+        "Hearth: Caller over its rate limit: local was refused by its rate limit at "
+        "least 5 times within 5 minutes."
+    )
     assert received.texts() == [text] * 3
     part: Any = status["alerts"]
     assert (part["sent"], part["dropped"], [each["host"] for each in part["targets"]]) == (

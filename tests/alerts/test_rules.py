@@ -53,7 +53,10 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.ItemDiverged,
         {},
         [
-            "replay_diverged of word: An answer of word to word could not continue after an interruption"
+            (
+                "replay_diverged of word: An answer of word to word could not continue after "
+                "an interruption"
+            )
         ],
     ),
     (
@@ -70,7 +73,10 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.SwapFailed,
         {},
         [
-            "swap_failed of word begins, error: word did not load (word, after 1 s); the log has the details."
+            (
+                "swap_failed of word begins, error: word did not load (word, after 1 s); the "
+                "log has the details."
+            )
         ],
     ),
     (
@@ -102,7 +108,10 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.ModelUnresponsive,
         {"reloads": 3},
         [
-            "model_unresponsive of word, error: word was reloaded 3 times within 10 minutes because it sent nothing."
+            (
+                "model_unresponsive of word, error: word was reloaded 3 times within 10 "
+                "minutes because it sent nothing."
+            )
         ],
     ),
     (ev.ModelUnresponsive, {"reloads": 2}, []),
@@ -119,21 +128,30 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.BudgetExhausted,
         {},
         [
-            "budget_exhausted of word: A request of word was refused: it could cost 1.25 USD, and 1.25 USD of its own 1.25"
+            (
+                "budget_exhausted of word: A request of word was refused: it could cost 1.25 "
+                "USD, and 1.25 USD of its own 1.25"
+            )
         ],
     ),
     (
         ev.BudgetExhausted,
         {"own": False, "wanted_usd": 0.0123, "spent_usd": 0.0, "limit_usd": 0.1},
         [
-            "budget_exhausted of word: A request of word was refused: it could cost 0.0123 USD, and 0.00 USD of 0.10 USD for today is spent"
+            (
+                "budget_exhausted of word: A request of word was refused: it could cost "
+                "0.0123 USD, and 0.00 USD of 0.10 USD for today is spent"
+            )
         ],
     ),
     (
         ev.CloudWentDown,
         {},
         [
-            "cloud_down begins, error: Claude refuses requests (word); Hearth tries again in 1 s, or after a reload."
+            (
+                "cloud_down begins, error: Claude refuses requests (word); Hearth tries again "
+                "in 1 s, or after a reload."
+            )
         ],
     ),
     (ev.CloudCameUp, {}, ["cloud_down ends: Claude answers again after 1 s."]),
@@ -141,7 +159,10 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.ConfigRejected,
         {"problems": ("f:1: no", "f:2: no", "f:3: no", "f:4: no")},
         [
-            "config_rejected begins, error: The previous configuration stays in force. f:1: no; f:2: no; f:3: no; and 1 more."
+            (
+                "config_rejected begins, error: The previous configuration stays in force. "
+                "f:1: no; f:2: no; f:3: no; and 1 more."
+            )
         ],
     ),
     (ev.ConfigReloaded, {}, ["config_rejected ends: A valid configuration is in force."]),
@@ -149,14 +170,20 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.StorageFailed,
         {},
         [
-            "storage_failed begins, error: The request log cannot be written (word). Requests continue."
+            (
+                "storage_failed begins, error: The request log cannot be written (word). "
+                "Requests continue."
+            )
         ],
     ),
     (
         ev.StorageFailed,
         {"reason": "corrupt", "detail": "Tree 5 page 6"},
         [
-            "storage_failed begins, error: The database is damaged (Tree 5 page 6). Jobs are refused, other requests continue: restore a"
+            (
+                "storage_failed begins, error: The database is damaged (Tree 5 page 6). Jobs "
+                "are refused, other requests continue: restore a"
+            )
         ],
     ),
     (
@@ -168,14 +195,20 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.WalDamaged,
         {},
         [
-            "wal_damaged, error: 3 frames at the end of the database's write-ahead log could not be read: what was stored last is lost,"
+            (
+                "wal_damaged, error: 3 frames at the end of the database's write-ahead log "
+                "could not be read: what was stored last is lost,"
+            )
         ],
     ),
     (
         ev.WalDamaged,
         {"certain": False, "copy": ""},
         [
-            "wal_damaged, error: 3 frames at the end of the database's write-ahead log could not be read; they may be a commit that a power"
+            (
+                "wal_damaged, error: 3 frames at the end of the database's write-ahead log "
+                "could not be read; they may be a commit that a power"
+            )
         ],
     ),
     (
@@ -200,7 +233,10 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.ConnectionsCrowded,
         {},
         [
-            "connections of word: word has 3 open connections, and 3 more were refused: word has reached its limit."
+            (
+                "connections of word: word has 3 open connections, and 3 more were refused: "
+                "word has reached its limit."
+            )
         ],
     ),
     (
@@ -220,7 +256,10 @@ def described(alert: Alert) -> str:
     whom = f" of {alert.subject}" if alert.subject else ""
     change = " begins" if alert.lasting else " ends" if alert.resolved else ""
     severity = alert.severity.name.lower()
-    return f"{alert.type}{whom}{change}{'' if severity == 'warning' else f', {severity}'}: {alert.text}"
+    return (
+        f"{alert.type}{whom}{change}{'' if severity == 'warning' else f', {severity}'}: "
+        f"{alert.text}"
+    )
 
 
 @for_each(("kind", "fields", "expected"), ALERTS)
@@ -231,7 +270,7 @@ def test_an_event_raises_or_ends_alerts_with_what_an_owner_needs(kind, fields, e
     assert [text[: len(wanted)] for text, wanted in zip(said, expected, strict=True)] == expected
 
 
-def test_every_rule_and_every_type_is_covered_and_no_other_event_is_an_alert_by_itself():
+def test_every_rule_and_type_is_covered_and_no_other_event_is_an_alert():
     assert {kind for kind, _, _ in ALERTS} == set(RULES)
     assert {
         alert.type for kind in RULES for alert in alerts_of(sample(kind))
@@ -243,7 +282,7 @@ def test_every_rule_and_every_type_is_covered_and_no_other_event_is_an_alert_by_
 
 
 @for_each("kind", RULES)
-def test_whatever_stands_in_an_event_stays_on_one_short_line_and_details_stay_in_the_log(kind):
+def test_whatever_an_event_says_stays_on_one_short_line(kind):
     event = sample(kind, text="\x1b[2J\n@everyone " + "x" * 5000)
     if typing.get_type_hints(kind).get("detail") is str and kind is not ev.InternalFault:
         event = replace(event, detail="the prompt was: canary")

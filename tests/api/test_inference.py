@@ -84,7 +84,7 @@ async def test_chunks_headers_and_status_come_back_as_the_backend_sent_them(gate
     )
 
 
-async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_and_one_that_is_to_finish_is_not(
+async def test_a_resumable_stream_without_a_seed_is_given_one(
     gateway,
 ):
     seeds = set()
@@ -106,7 +106,7 @@ async def test_a_stream_without_a_seed_is_given_one_so_that_it_can_be_resumed_an
         ) == (body, False, ways)
 
 
-async def test_openais_streams_are_asked_for_a_usage_that_their_callers_are_not_shown_unless_they_ask(
+async def test_openai_streams_ask_for_usage_that_callers_see_only_if_they_asked(
     gateway,
 ):
     path, frames = (
@@ -125,7 +125,7 @@ async def test_openais_streams_are_asked_for_a_usage_that_their_callers_are_not_
         assert not gateway.worker.calls[-1].hides_usage
 
 
-async def test_what_only_the_owner_may_decide_is_rewritten_and_said_whatever_the_name_of_the_model():
+async def test_what_only_the_owner_may_decide_is_rewritten_and_said():
     gateway = FakeGateway(models={"llama3": ModelSettings(num_ctx=4096)})
     got = await gateway.ask(
         "POST", "/api/chat", {**CHAT, "keep_alive": -1, "options": {"num_ctx": 9, "seed": 1}}
@@ -156,7 +156,7 @@ async def test_the_query_is_forwarded_and_credentials_cookies_and_origins_are_no
     assert keyed.worker.submitted[0].caller == "owner"
 
 
-async def test_a_well_formed_request_id_of_the_caller_is_kept_and_any_other_or_that_of_a_job_is_replaced(
+async def test_a_well_formed_request_id_is_kept_and_any_other_replaced(
     gateway,
 ):
     for own in ("abc-123_X", "x" * 64, "job_17", "batch_req_17", f"job_{'0' * 33}"):
@@ -181,7 +181,7 @@ async def test_a_well_formed_request_id_of_the_caller_is_kept_and_any_other_or_t
         ), other
 
 
-async def test_a_load_goes_through_the_queue_and_what_needs_no_work_is_answered_at_once_to_whom_may_use_the_model(
+async def test_a_load_goes_through_the_queue_and_the_rest_is_answered_at_once(
     keyed,
 ):
     gateway = FakeGateway()
@@ -214,7 +214,7 @@ async def test_a_load_goes_through_the_queue_and_what_needs_no_work_is_answered_
         assert (got.status, got.json) == (403, {"error": 'this key may not use the model "m"'})
 
 
-async def test_an_external_caller_over_its_rate_gets_429_and_the_internal_lane_is_not_limited():
+async def test_an_external_caller_over_its_rate_gets_429_and_the_house_has_no_limit():
     gateway = FakeGateway(
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10))
     )
@@ -234,7 +234,7 @@ async def test_an_external_caller_over_its_rate_gets_429_and_the_internal_lane_i
         )
 
 
-async def test_what_is_answered_at_once_and_what_names_no_known_model_counts_against_the_rate_too():
+async def test_what_is_answered_at_once_or_names_no_model_counts_too():
     unload, nothing = (
         {"model": "m", "keep_alive": 0},
         {**BODIES["/api/chat"], "options": {"num_predict": 0}},
@@ -254,7 +254,7 @@ async def test_what_is_answered_at_once_and_what_names_no_known_model_counts_aga
         assert seen == [status] * 3 + [429], path
 
 
-async def test_an_unload_of_a_model_that_stays_is_answered_as_by_ollama_and_says_why_it_stays(
+async def test_an_unload_of_a_model_that_stays_is_answered_with_the_reason(
     gateway,
 ):
     gateway.worker.post(inputs.Loaded(model="m"))
@@ -274,7 +274,7 @@ async def test_an_unload_of_a_model_that_stays_is_answered_as_by_ollama_and_says
     assert (got.status, "x-hearth-kept" in got.headers) == (200, False)
 
 
-async def test_embeddings_have_a_limit_of_their_own_and_take_nothing_from_that_of_chats():
+async def test_embeddings_have_a_limit_of_their_own():
     limits = CallerLimits(requests_per_minute=2, embeddings_per_minute=3)
     gateway = FakeGateway(rate_limits=RateLimitSettings(default=limits))
     for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"):
@@ -295,7 +295,7 @@ async def test_embeddings_have_a_limit_of_their_own_and_take_nothing_from_that_o
 LONG_CHAT = {**CHAT, "messages": [{"role": "user", "content": "hi" * LARGE_BYTES}]}
 
 
-async def test_a_caller_whose_requests_take_long_to_read_is_refused_until_less_of_it_lies_in_the_last_minute():
+async def test_a_caller_of_requests_that_take_long_to_read_is_refused_for_a_while():
     gateway = FakeGateway(
         rate_limits=RateLimitSettings(default=CallerLimits(reading_s_per_minute=2.0))
     )
@@ -307,9 +307,9 @@ async def test_a_caller_whose_requests_take_long_to_read_is_refused_until_less_o
         got = await gateway.ask("POST", path, BODIES[path])
         assert (got.status, got.headers["retry-after"]) == (429, "40")
         assert (
-            "reading the requests of local may take 2 s of CPU in any minute (rate_limits.default.reading_s_per_minute)"
-            in got.error
-        )
+            "reading the requests of local may take 2 s of CPU in any minute "
+            "(rate_limits.default.reading_s_per_minute)"
+        ) in got.error
     assert (await gateway.ask("POST", "/api/chat", LONG_CHAT, x_task_type="reply")).status == 200, (
         "internal requests have no limits"
     )
@@ -320,7 +320,7 @@ async def test_a_caller_whose_requests_take_long_to_read_is_refused_until_less_o
     )
 
 
-async def test_a_long_body_that_waited_for_its_turn_is_not_parsed_where_its_caller_has_used_up_the_rate_meanwhile():
+async def test_a_long_body_of_a_caller_over_its_rate_is_not_parsed():
     gateway = FakeGateway(
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1))
     )
@@ -347,9 +347,7 @@ async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(gateway):
         ("/v1/messages", "api_error", b"\n\nevent: error\ndata: "),
     ],
 )
-async def test_a_failure_has_a_real_status_before_the_first_byte_and_a_frame_of_its_own_in_a_stream(
-    path, kind, frame
-):
+async def test_a_failure_has_a_status_before_the_first_byte_and_then_a_frame(path, kind, frame):
     gateway = FakeGateway()
     gateway.worker.serve = scripted(BackendGone("the model server broke off"))
     got = await gateway.ask("POST", path, BODIES[path])
@@ -362,7 +360,7 @@ async def test_a_failure_has_a_real_status_before_the_first_byte_and_a_frame_of_
     assert gateway.events.of(RequestRejected) == []
 
 
-async def test_what_has_no_room_for_an_error_stays_unfinished_and_what_the_backend_says_of_one_passes_through(
+async def test_what_has_no_room_for_an_error_stays_unfinished(
     gateway,
 ):
     sized = scripted(b"first\n", BackendGone(), headers=((b"content-length", b"100"),))
@@ -514,7 +512,7 @@ async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_jso
     assert gateway.engine.answer.closed.is_set()
 
 
-async def test_a_backend_that_is_down_is_503_and_an_answer_that_breaks_off_stays_unfinished(
+async def test_a_backend_that_is_down_is_503_and_a_broken_answer_stays_unfinished(
     gateway,
 ):
     for path in ("/api/tags", "/v1/models"):

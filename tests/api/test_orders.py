@@ -101,7 +101,7 @@ async def test_orders_are_for_admins_and_not_for_other_sites():
         ("/llm/completions", {"prompt": "hi"}, 502),  # what the fake says is no completion
     ],
 )
-async def test_while_draining_every_kind_of_call_is_refused_with_advice_in_its_own_words(
+async def test_every_kind_of_call_is_refused_with_advice_while_draining(
     gateway, path, body, status
 ):
     app = gateway.app()

@@ -48,7 +48,7 @@ async def begin(keyed: FakeGateway, *names: str, key: str = LOW_KEY) -> None:
         await keyed.ask("POST", "/api/chat", CHAT, key=key, x_request_id=name)
 
 
-async def test_pages_show_what_the_gateway_says_and_admins_the_configuration_without_whole_digests():
+async def test_pages_show_what_the_gateway_says_and_no_whole_digest():
     gateway = FakeGateway(keys=KEYS)
 
     async def said(path: str, method: str = "GET") -> object:
@@ -88,7 +88,7 @@ async def test_models_however_many_are_rendered_beside_the_loop(gateway, number)
     assert threading.get_ident() not in NotedModel.threads
 
 
-async def test_life_is_public_and_says_loudly_when_the_emulator_answers_and_readiness_is_503_with_the_reason(
+async def test_life_is_public_and_names_the_emulator_and_readiness_has_a_reason(
     gateway,
 ):
     assert (await gateway.ask("GET", "/healthz", peer="10.0.0.9")).json == {
@@ -111,7 +111,7 @@ async def test_life_is_public_and_says_loudly_when_the_emulator_answers_and_read
     )
 
 
-async def test_an_item_is_shown_and_cancelled_by_its_caller_and_admins_and_cannot_be_told_from_unknown_ones_by_others(
+async def test_an_item_is_shown_to_its_caller_and_admins_and_hidden_from_others(
     keyed,
 ):
     await begin(keyed, "one", "two", "two", "cancel")
@@ -142,7 +142,7 @@ async def test_an_item_is_shown_and_cancelled_by_its_caller_and_admins_and_canno
         assert (got.status, got.error[:10]) == (400, "sequence: ")
 
 
-async def test_a_key_cancels_all_of_its_own_and_nobody_elses_and_an_admin_those_of_anybody(keyed):
+async def test_a_key_cancels_all_of_its_own_and_an_admin_those_of_anybody(keyed):
     await begin(keyed, "one", "two")
     await begin(keyed, "theirs", key=HOUSE_KEY)
     for caller in ("owner", "house", "nobody", ""):
@@ -170,7 +170,7 @@ async def test_a_key_cancels_all_of_its_own_and_nobody_elses_and_an_admin_those_
     assert keyed.worker.cancelled == [1, 2, 3]
 
 
-async def test_an_owner_announces_a_task_at_a_time_in_either_form_and_has_the_file_read_again(
+async def test_an_owner_announces_a_task_in_either_form_and_reloads_the_file(
     gateway,
 ):
     for at in ("2030-01-01T08:00:00+01:00", 1893481200):
@@ -248,7 +248,7 @@ def answer(**fields: object) -> bytes:
     ).encode()
 
 
-async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate_of_its_caller():
+async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate():
     gateway = FakeGateway(
         rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10))
     )
@@ -295,7 +295,7 @@ async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate_o
     assert [event.reason for event in gateway.events.of(RequestRejected)] == [RateLimited.reason]
 
 
-async def test_a_completion_has_the_pinned_options_of_its_model_and_the_band_of_its_task_type():
+async def test_a_completion_has_its_models_options_and_its_task_types_band():
     gateway = FakeGateway(
         keys=KEYS,
         priority_map={"digest": Priority.BACKGROUND},
@@ -359,7 +359,7 @@ def stream_of(worker: FakeWorker) -> StatusStream:
 
 
 @in_virtual_time
-async def test_the_present_status_comes_first_then_one_for_each_change_and_heartbeats_when_there_is_none():
+async def test_the_present_status_comes_first_then_changes_and_heartbeats():
     worker, loop = FakeWorker(), asyncio.get_running_loop()
     frames = stream_of(worker).frames(one())
     assert revision(await anext(frames)) == 0
@@ -378,7 +378,7 @@ async def test_the_present_status_comes_first_then_one_for_each_change_and_heart
 
 @pytest.mark.parametrize("ending", ["stream", "worker"])
 @in_virtual_time
-async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_server_or_the_worker_ends(
+async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_end(
     ending,
 ):
     worker = FakeWorker()
@@ -401,7 +401,7 @@ async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_server_or_the
     assert len(seen[1:]) == pytest.approx(1 / MIN_INTERVAL_S, abs=2)
 
 
-async def test_one_caller_has_a_share_of_the_streams_and_admins_have_room_of_their_own():
+async def test_one_caller_has_a_share_of_the_streams_and_admins_their_own_room():
     listeners, owner = Listeners(), one("owner", admin=True)
     streams = [listeners.add(one("greedy")) for _ in range(MAX_OF_ONE + 1)]
     assert [over.is_set() for over in streams] == [False] * MAX_OF_ONE + [True]
@@ -433,7 +433,7 @@ async def listen(
     return caller, *await caller.head()
 
 
-async def test_listeners_over_http_get_frames_leave_room_when_they_leave_and_one_too_many_is_503(
+async def test_listeners_over_http_leave_room_when_they_go_and_one_too_many_is_503(
     url, gateway, app
 ):
     listeners = app.routes.status._stream.listeners

@@ -36,9 +36,9 @@ from tests.support.patience import WITHIN_S
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
 CHAT = (
-    b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-    % (len(_BODY), _BODY)
-)
+    b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+    b"application/json\r\nContent-Length: %d\r\n\r\n%b"
+) % (len(_BODY), _BODY)
 STREAM = CHAT.replace(b"false", b"true ")
 PATIENT = Deadlines(write_s=lambda: 10.0)
 JSON_HEAD = ((b"content-type", b"application/json"),)
@@ -48,9 +48,7 @@ LAST_ONE = b"\r\nConnection: close\r\n\r\n"
 TAGS = b"GET /api/tags HTTP/1.1\r\nHost: localhost"
 
 
-async def test_what_is_not_proper_http_or_too_much_is_a_400_in_json_and_the_end_of_the_connection_and_a_trailer_is_no_header(
-    url, gateway
-):
+async def test_improper_http_is_a_400_in_json_and_ends_the_connection(url, gateway):
     """What else is not proper is in `tests/security/test_spellings.py`."""
     many = b"\r\n".join([TAGS, *(b"X-%d: %b" % (n, b"a" * 100) for n in range(700))])
     for head in (
@@ -82,9 +80,7 @@ async def ask_in_http_1_0(url: str, body: bytes) -> Caller:
     return caller
 
 
-async def test_a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unframed_and_the_end_of_the_connection(
-    url, gateway
-):
+async def test_a_caller_of_http_1_0_gets_a_stream_unframed_until_the_end(url, gateway):
     go_on = asyncio.Event()
 
     async def in_two_halves(_: Submission, reply: Reply) -> None:
@@ -112,9 +108,7 @@ async def test_a_caller_of_http_1_0_gets_each_piece_of_a_stream_as_it_comes_unfr
     events.leave()
 
 
-async def test_a_caller_of_http_1_0_gets_an_answer_that_is_no_stream_with_its_length_or_an_error(
-    url, gateway
-):
+async def test_a_caller_of_http_1_0_gets_an_answer_with_its_length_or_an_error(url, gateway):
     gateway.worker.serve = scripted(b'{"n":', 0, b"1}", headers=JSON_HEAD)
     whole = await ask_in_http_1_0(url, _BODY)
     assert (await whole.head())[1]["content-length"] == "7"
@@ -147,9 +141,7 @@ async def test_http_1_0_needs_no_host_and_may_have_one_only(path, url):
 # Callers who stay and callers who leave.
 
 
-async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_and_says_nothing_of_the_server(
-    url, gateway
-):
+async def test_a_caller_who_stays_is_not_cancelled_and_keeps_its_connection(url, gateway):
     caller = await Caller.to(url)
     for _ in range(2):
         await caller.send(STREAM)
@@ -172,9 +164,7 @@ async def test_a_caller_who_stays_is_not_cancelled_and_its_connection_is_kept_an
     caller.leave()
 
 
-async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connection_that_breaks_off(
-    url, gateway
-):
+async def test_a_native_stream_that_fails_ends_with_its_error_line_and_breaks_off(url, gateway):
     """Open WebUI's Ollama connection reads over the line; the official clients raise what it says
     (tests/clients).
     """
@@ -214,7 +204,7 @@ async def test_a_native_stream_that_fails_ends_with_its_error_line_and_a_connect
     ],
 )
 @pytest.mark.parametrize("half", [False, True])
-async def test_a_caller_who_leaves_the_queue_or_closes_half_of_its_connection_is_cancelled(
+async def test_a_caller_who_leaves_the_queue_or_half_closes_is_cancelled(
     half, path, body, url, gateway
 ):
     gateway.worker.serve, before = never, len(gateway.worker.submitted)
@@ -233,9 +223,7 @@ async def test_a_caller_who_leaves_the_queue_or_closes_half_of_its_connection_is
     caller.leave()
 
 
-async def test_a_caller_who_leaves_while_sending_reaches_no_queue_and_one_without_a_queue_frees_the_backend(
-    url, gateway
-):
+async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
     caller = await Caller.to(url)
     await caller.send(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     caller.leave()
@@ -263,9 +251,7 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue_and_one_withou
         ),
     ],
 )
-async def test_an_address_that_cannot_be_listened_on_is_an_error_that_names_it_and_says_what_to_do(
-    host, words, app
-):
+async def test_an_address_that_cannot_be_listened_on_is_named_with_advice(host, words, app):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = HearthServer(app, ServerSettings)
@@ -274,7 +260,7 @@ async def test_an_address_that_cannot_be_listened_on_is_an_error_that_names_it_a
         await server.stop(0.1)
 
 
-async def test_the_url_is_one_that_can_be_called_from_this_machine_until_the_stop_and_signals_are_left_alone(
+async def test_the_url_can_be_called_from_this_machine_until_the_stop(
     app,
 ):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -306,9 +292,7 @@ async def test_stopping_ends_status_streams_and_idle_connections_within_the_grac
     await server.stop(5.0)
 
 
-async def test_stopping_lets_an_answer_end_within_the_grace_and_cuts_off_what_outlasts_it(
-    gateway, app
-):
+async def test_a_stop_lets_an_answer_end_within_the_grace_and_cuts_off_the_rest(gateway, app):
     finish = asyncio.Event()
 
     async def slowly(new: Submission, reply: Reply) -> None:
@@ -355,7 +339,7 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
         gc.enable()
 
 
-async def test_writes_of_one_turn_leave_together_and_in_order_as_they_were_and_before_an_end_but_not_after_it():
+async def test_writes_of_one_turn_leave_together_in_order_and_before_an_end():
     line, changed = Line(Plug()), bytearray(b" body")
     transport, sent = CoalescingTransport(line, asyncio.get_running_loop()), list[bytes]()
     line.write = lambda data: sent.append(bytes(data))  # type: ignore[method-assign]

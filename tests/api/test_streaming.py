@@ -77,9 +77,7 @@ async def connection(serve: Serve = hello, sent: bytes = b"") -> AsyncIterator[C
 )
 @pytest.mark.parametrize("trickles", [False, True])
 @in_virtual_time
-async def test_headers_that_do_not_come_in_time_end_the_connection_even_if_they_trickle(
-    beginning, trickles
-):
+async def test_headers_that_do_not_come_in_time_end_the_connection(beginning, trickles):
     async with connection(sent=beginning) as one:
         for second in range(1, int(HEADER_S) if trickles and beginning else 1):
             await sleep_until(second)
@@ -131,7 +129,7 @@ async def test_a_body_that_comes_as_fast_as_the_slowest_may_takes_as_long_as_it_
 
 
 @in_virtual_time
-async def test_a_body_that_stops_coming_ends_the_connection_and_one_that_makes_progress_may_take_longer_than_the_deadline():
+async def test_a_body_that_stops_coming_ends_the_connection_and_progress_does_not():
     async with connection(sent=LARGE) as one:
         await sleep_until(5.0)
         one.protocol.data_received(b"{")
@@ -150,7 +148,7 @@ async def test_a_body_that_stops_coming_ends_the_connection_and_one_that_makes_p
 
 
 @in_virtual_time
-async def test_a_waiting_caller_is_not_ended_and_an_answered_one_is_kept_longer_than_headers_may_take():
+async def test_a_waiting_caller_is_not_ended_and_an_answered_one_is_kept_longer():
     async with connection(sent=HEAD + BODY) as one:
         assert await one.open_until(KEEP_ALIVE_S)
         assert one.line.sent.endswith(b"0\r\n\r\n")
@@ -160,7 +158,7 @@ async def test_a_waiting_caller_is_not_ended_and_an_answered_one_is_kept_longer_
 
 
 @in_virtual_time
-async def test_who_takes_nothing_of_an_answer_is_dropped_and_who_takes_enough_of_it_has_all_time_for_the_rest():
+async def test_who_takes_nothing_is_dropped_and_who_takes_enough_has_all_time():
     async with connection(never, HEAD + BODY) as one:
         one.clog()
         await sleep_until(WRITE_S - 1.0)
@@ -175,7 +173,7 @@ async def test_who_takes_nothing_of_an_answer_is_dropped_and_who_takes_enough_of
 
 
 @in_virtual_time
-async def test_nothing_goes_to_who_takes_nothing_and_a_keepalive_that_had_to_wait_does_not_come_out_within_a_frame():
+async def test_nothing_goes_to_who_takes_nothing_and_no_keepalive_splits_a_frame():
     async with connection(
         scripted(b"data: a\n\n", None, headers=()),
         HEAD.replace(b"/api/chat", b"/v1/chat/completions") + BODY,
@@ -208,7 +206,7 @@ def scope(path: str) -> dict[str, Any]:
 
 
 @in_virtual_time
-async def test_what_comes_with_the_end_while_the_caller_takes_nothing_is_sent_once_and_in_order():
+async def test_what_comes_with_the_end_of_a_stalled_caller_is_sent_once_in_order():
     async def slowly(message: Any) -> None:
         await asyncio.sleep(2.0 if "body" in message else 0.0)
 
@@ -282,7 +280,7 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
     ],
 )
 @in_virtual_time
-async def test_an_error_answer_of_the_model_server_after_the_first_keepalive_is_told_in_the_stream(
+async def test_an_error_answer_after_the_first_keepalive_is_told_in_the_stream(
     path, lead, body, reason
 ):
     gateway = FakeGateway()
@@ -304,9 +302,7 @@ def event(number: int, kind: str, **fields: Any) -> bytes:
 @pytest.mark.parametrize("size", [1, 50, 10_000])
 @pytest.mark.parametrize("waits_s", [1.0, 30.0])
 @in_virtual_time
-async def test_a_response_has_one_beginning_and_is_numbered_throughout_however_it_is_cut(
-    size: int, waits_s: float
-):
+async def test_a_response_begins_once_and_is_numbered_throughout(size: int, waits_s: float):
     opening = event(0, "created", response={"id": "resp_1"}) + event(
         1, "in_progress", response={"id": "resp_1"}
     )

@@ -10,7 +10,7 @@ from hearth.api.turns import Turns
 OTHER = -1
 
 
-async def test_of_many_calls_so_many_are_made_in_a_turn_of_the_loop_in_their_order_and_others_come_between():
+async def test_many_calls_are_made_a_few_per_turn_in_order_with_others_between():
     made, turns, loop = list[int](), Turns(3), asyncio.get_running_loop()
     for number in range(8):
         turns.call(partial(made.append, number))

@@ -60,7 +60,7 @@ async def events_of(backend: ClaudeBackend, call: CloudCall) -> list[str]:
         await exchange.aclose()
 
 
-async def test_every_event_comes_through_as_it_was_said_and_the_environment_decides_nothing(
+async def test_every_event_comes_through_and_the_environment_decides_nothing(
     backend, claude, monkeypatch
 ):
     for name in (
@@ -144,7 +144,7 @@ def nonsense(garbage: bytes) -> Script:
         (nonsense(b"event: x\ndata: \xff\xfe\n\n"), BackendProtocolError),
     ],
 )
-async def test_every_refusal_and_every_error_in_a_stream_has_a_name_of_ours_and_is_asked_once(
+async def test_every_refusal_and_error_in_a_stream_has_our_name_and_is_asked_once(
     backend, claude, script, error
 ):
     claude.default = script
@@ -185,9 +185,7 @@ async def test_what_finds_no_connection_is_unreachable_and_not_sent(backend, cla
     assert not told.is_set()
 
 
-async def test_it_is_told_when_a_call_is_sent_and_the_call_arrives_whole_and_leaving_before_the_head_closes_it(
-    backend, claude
-):
+async def test_a_call_arrives_whole_and_leaving_before_the_head_closes_it(backend, claude):
     claude.default, told, large = Script(hold=True), asyncio.Event(), "x" * 3_000_000
     body = json.dumps({"model": "m", "stream": True, "said": large}).encode()
     opening = asyncio.ensure_future(backend.open(replace(call_to(claude), body=body), told.set))

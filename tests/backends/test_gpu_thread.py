@@ -104,7 +104,7 @@ async def test_a_card_is_read_in_one_thread_that_is_not_the_loops(started):
         ),
     ],
 )
-async def test_the_first_make_with_a_driver_is_the_card_and_one_in_trouble_is_not_taken_for_another(
+async def test_the_first_make_with_a_driver_is_the_card_also_in_trouble(
     first, second, found, started
 ):
     started.append(
@@ -116,7 +116,7 @@ async def test_the_first_make_with_a_driver_is_the_card_and_one_in_trouble_is_no
     ] == found
 
 
-async def test_whatever_a_binding_raises_is_an_unavailable_card_and_no_text_of_it_gets_out(started):
+async def test_whatever_a_binding_raises_is_an_unavailable_card_without_its_text(started):
     def fail() -> GpuReading:
         raise UnicodeError("secret")
 
@@ -211,7 +211,7 @@ ODD = {
         ({0: {"mem_info_vram_total": ""}}, "0", "gpu_lost"),
     ],
 )
-def test_everything_that_an_amd_card_says_is_read_and_what_it_does_not_say_is_unknown(
+def test_all_that_an_amd_card_says_is_read_and_the_rest_is_unknown(
     cards, device, said, tmp_path_factory
 ):
     root = tmp_path_factory.mktemp("drm")

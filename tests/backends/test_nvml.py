@@ -187,7 +187,7 @@ def test_programs_are_listed_with_what_the_driver_says(
         ("GPU-00000000-0000-0000-0000-000000000000", 0, "no_such_device"),
     ],
 )
-def test_a_driver_that_does_not_start_or_has_no_such_card_says_why_and_no_session_is_left(
+def test_a_driver_that_does_not_start_or_lacks_the_card_says_why(
     driver: StubDriver, device, code, fault
 ):
     driver.faults["nvmlInitWithFlags"] = code

@@ -35,7 +35,7 @@ def test_a_rate_is_under_only_when_it_falls_short_of_its_target(measured, verdic
     )
 
 
-def test_markdown_has_a_column_for_each_proxy_that_was_measured_and_the_rest_as_a_remark():
+def test_markdown_has_a_column_per_measured_proxy_and_a_remark_for_the_rest():
     rows = [
         replace(finding(2.0, 1.0), beside={"nginx": 0.5}),
         replace(finding(None, None), beside={"1,000": 3.0}, note="slow"),

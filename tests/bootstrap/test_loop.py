@@ -13,7 +13,10 @@ import pytest
 
 from tests.support.patience import WITHIN_S
 
-PROGRAM = "import asyncio; from hearth.bootstrap.serving import run; from tests.bootstrap.test_loop import shown; print(run(shown()))"
+PROGRAM = (
+    "import asyncio; from hearth.bootstrap.serving import run; from "
+    "tests.bootstrap.test_loop import shown; print(run(shown()))"
+)
 
 
 async def shown() -> str:

@@ -108,7 +108,7 @@ async def test_the_watchdog_is_fed_well_within_its_time_as_long_as_the_queue_dec
 
 @pytest.mark.parametrize("ends", [True, False])
 @in_virtual_time
-async def test_a_queue_task_that_has_ended_or_whose_every_decision_fails_feeds_nothing(ends: bool):
+async def test_a_queue_task_that_ended_or_only_fails_feeds_nothing(ends: bool):
     with heard_as("dead") as heard:
         house, _ = managed(heard, NINE_S, expect_faults=not ends)
         async with house:
@@ -187,7 +187,7 @@ async def test_what_the_manager_waits_for_is_told_in_order_until_it_is_taken():
 
 
 @in_virtual_time
-async def test_a_message_reaches_a_socket_of_the_file_system_and_one_that_nobody_reads_holds_nobody_up(
+async def test_a_message_reaches_a_file_socket_and_one_unread_holds_nobody_up(
     tmp_path: Path,
 ):
     with closing(Heard(str(tmp_path / "notify"))) as heard:

@@ -54,9 +54,7 @@ KEY = KeySettings(name="owner", sha256=digest_of("hearth_owner"), admin=True)
         ("cloud: {api_key: '${K}'}", "cloud.api_key"),
     ],
 )
-def test_a_setting_that_says_that_there_is_a_model_server_is_found_and_the_shipped_file_has_none(
-    text: str, named: str
-):
+def test_a_setting_that_implies_a_model_server_is_found_and_none_is_shipped(text: str, named: str):
     assert (
         named_server(
             parse_config(text, source="file", environ={"K": "a-secret-of-16-chars"}).settings
@@ -164,7 +162,7 @@ async def is_waited_for(house: Any) -> None:
 
 @pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("sections", CONFIGURED)
-async def test_where_something_is_configured_callers_get_503_until_the_model_server_is_there(
+async def test_with_a_configuration_callers_get_503_until_the_server_is_there(
     sections: dict[str, Any],
 ):
     async with tried(untouched(free_address(), **sections)) as house:

@@ -89,7 +89,7 @@ def residents(gateway: Gateway) -> set[str]:
     return set(gateway.worker.scheduler.state.residency.residents)
 
 
-async def test_new_work_goes_to_the_ollama_that_came_and_what_runs_finishes_on_the_emulator():
+async def test_new_work_goes_to_the_ollama_that_came_and_running_work_finishes():
     url = free_address()
     async with tried(untouched(url)) as house:
         status, _, headers = await generate(house, BOTH)
@@ -197,7 +197,7 @@ async def test_the_log_says_which_requests_the_emulator_worked_on(tmp_path: Path
         ).fetchall() == [(BOTH, 1), (BOTH, 0)]
 
 
-async def test_of_the_jobs_of_the_emulator_one_that_runs_completes_and_the_others_fail(
+async def test_of_the_emulators_jobs_the_running_one_completes_and_others_fail(
     tmp_path: Path,
 ):
     url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
@@ -263,7 +263,7 @@ async def test_what_listens_and_is_no_ollama_is_left_alone_and_asked_again(servi
             await handed_over(house)
 
 
-async def test_once_something_is_configured_the_model_server_is_waited_for_and_taken_when_it_comes(
+async def test_once_configured_the_model_server_is_waited_for_and_taken(
     tmp_path: Path,
 ):
     url = free_address()

@@ -103,7 +103,8 @@ from tests.bootstrap.by_hand import free_address, untouched
 async def main():
     config = hearth.GatewayConfig(settings=untouched(free_address()))
     async with await hearth.build_gateway(config) as gateway:
-        print((await (await gateway.worker.enqueue_internal("hi", "llama3.1:8b", max_tokens=1))).emulator)
+        call = await gateway.worker.enqueue_internal("hi", "llama3.1:8b", max_tokens=1)
+        print((await call).emulator)
 
 asyncio.run(main())
 """

@@ -127,7 +127,7 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(sett
     assert third.events.of(InternalFault) == []
 
 
-async def test_embedding_calls_are_counted_apart_after_a_restart_and_those_that_shared_one_not_at_all(
+async def test_embedding_calls_are_counted_apart_after_a_restart(
     settings,
 ):
     several = [{"model": EMBEDDER, "input": text} for text in "abcdefg"]
@@ -238,9 +238,7 @@ async def test_a_disk_that_fails_stops_nobody_and_is_admitted_when_hearth_stops(
 
 
 @pytest.mark.parametrize(("moved_s", "is_free"), [(-DAY_S, False), (7200.0, True)])
-async def test_a_restart_remembers_nothing_that_has_run_out_and_no_window_is_longer_for_it(
-    settings, moved_s, is_free
-):
+async def test_a_restart_remembers_nothing_that_has_run_out(settings, moved_s, is_free):
     wired = Wired(limited(settings, 1))
     async with wired.running() as gateway:
         gateway.events.emit(ended(1, caller="webui", total_s=1.0, interrupt_count=2))
@@ -264,9 +262,7 @@ async def test_a_restart_remembers_nothing_that_has_run_out_and_no_window_is_lon
         '{"format": 99}',
     ],
 )
-async def test_what_was_learned_of_models_survives_a_restart_and_what_cannot_be_read_does_not_stop_the_start(
-    settings, document
-):
+async def test_what_was_learned_survives_a_restart_and_damage_stops_no_start(settings, document):
     async with live(settings) as first:
         await first.chat()
         await first.events.first(ItemEnded)
@@ -299,7 +295,7 @@ SENSELESS = {
 """What is said behind the name of the field."""
 
 
-async def test_the_log_is_filtered_and_read_page_by_page_and_swaps_and_history_have_windows(
+async def test_the_log_is_filtered_and_paged_and_swaps_and_history_have_windows(
     settings,
 ):
     async with live(settings) as life:
@@ -384,7 +380,7 @@ async def recollection_of(
 
 
 @in_virtual_time
-async def test_only_news_are_written_and_the_last_of_them_at_the_end_and_known_to_the_next_process_of_the_same_model_server():
+async def test_only_news_are_written_and_known_to_the_next_process_of_the_server():
     old, shelf = Estimates(swap_prior_s=10.0), Shelf()
     running = asyncio.create_task((await recollection_of(old, shelf)).run())
     await sleep_until(SAVE_INTERVAL_S + 1)
@@ -409,7 +405,7 @@ async def test_only_news_are_written_and_the_last_of_them_at_the_end_and_known_t
 
 
 @in_virtual_time
-async def test_what_cannot_be_read_at_the_start_is_read_later_and_never_written_over_unread():
+async def test_what_cannot_be_read_at_the_start_is_read_later_never_overwritten():
     old, new, shelf = Estimates(swap_prior_s=10.0), Estimates(swap_prior_s=10.0), Shelf()
     old.learn_swap("a", "b", 4.0)
     (await recollection_of(old, shelf)).save()

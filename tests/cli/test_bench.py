@@ -10,9 +10,7 @@ from hearth.config.loading import parse_config
 from tests.cli.conftest import emulated
 
 
-def test_every_installed_model_is_measured_again_and_the_output_is_a_configuration(
-    hearth, tmp_path
-):
+def test_every_installed_model_is_measured_and_the_output_is_a_configuration(hearth, tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "server: {port: 1}\nmodels: {'llama3.1:8b': {num_ctx: 8192}}\n"
     )

@@ -33,7 +33,10 @@ IN_FORCE = {
     "unloads": ["c"],
     "since": {},
 }
-IN_WORDS = "draining: new requests are refused\npaused: external requests wait\npinned: m\ufffd\nto load: b\nto unload: c\n"
+IN_WORDS = (
+    "draining: new requests are refused\npaused: external requests wait\npinned: "
+    "m\ufffd\nto load: b\nto unload: c\n"
+)
 NOT_USABLE = {"error": "not usable", "problems": ["a.yaml:7: x", "a.yaml:9: y\x07"]}
 CANCELLED = {"cancelled": True}
 DELIVERED = "discord (discord.org): delivered\n"
@@ -314,9 +317,7 @@ def test_a_command_asks_with_the_key_and_says_what_came_of_it(
         assert json.loads(as_json.stdout) == answer
 
 
-def test_what_had_ended_or_is_unknown_ends_with_1_and_the_others_are_cancelled_all_the_same(
-    hearth, busy
-):
+def test_unknown_or_ended_ends_with_1_and_the_others_are_cancelled(hearth, busy):
     for request_id, cancelled in (("req_1", False), ("req_3", True)):
         busy.put(
             f"/llm/requests/{request_id}/cancel", {"request_id": request_id, "cancelled": cancelled}
@@ -356,9 +357,7 @@ def test_an_address_may_lack_its_scheme_and_have_a_path_and_no_proxy_is_asked(he
     "said",
     [None, b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", b"SSH-2.0-OpenSSH_9.2\r\n"],
 )
-def test_nobody_there_and_a_server_that_hangs_up_or_speaks_something_else_end_with_3_and_advice(
-    hearth, said
-):
+def test_nobody_there_or_a_broken_server_ends_with_3_and_advice(hearth, said):
     def hang_up() -> None:
         connection, _ = server.accept()
         with connection:
@@ -384,9 +383,7 @@ def test_nobody_there_and_a_server_that_hangs_up_or_speaks_something_else_end_wi
     ("path", "args", "ends"),
     [(STREAM, ("--watch",), False), (STREAM, ("--watch",), True), (STATUS, (), True)],
 )
-def test_watching_prints_a_line_per_change_until_the_stream_or_ctrl_c_ends_it_which_is_else_an_abort(
-    hearth, busy, path, args, ends
-):
+def test_watching_prints_a_line_per_change_until_the_end_or_ctrl_c(hearth, busy, path, args, ends):
     events = b': heartbeat\n\nid: 1\ndata: {"mode": "active"}\n\nid: 2\ndata: {"mode": "quiet"}\n\n'
     busy.answers[path] = (200, "text/event-stream", events)
     busy.after_stream = partial(os.kill, os.getpid(), signal.SIGINT) if ends else None

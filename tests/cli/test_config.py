@@ -98,7 +98,7 @@ def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp
         assert find_config(chosen, environ=environ | changed, directory=directory)[0] == expected
 
 
-def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_line_and_ends_with_2(
+def test_a_usable_file_is_ok_with_counts_and_every_problem_has_its_line(
     hearth, file, tmp_path, stub
 ):
     good = hearth("config", "check", HEARTH_CONFIG=str(file))
@@ -119,9 +119,7 @@ def test_a_usable_file_is_ok_with_counts_and_every_problem_is_listed_with_its_li
         assert "mine.yaml:2: gpu.swap_timout_s" in result.stderr
 
 
-def test_a_home_model_that_ollama_does_not_have_or_cannot_be_asked_for_is_a_warning(
-    hearth, file, stub
-):
+def test_a_home_model_unknown_to_ollama_is_a_warning(hearth, file, stub):
     stub.put("/api/version", {"version": "0.33.0"})
     stub.put("/api/ps", {"models": []})
     here, nowhere, odd = (
@@ -142,22 +140,25 @@ def test_a_home_model_that_ollama_does_not_have_or_cannot_be_asked_for_is_a_warn
             "a:1b",
             nowhere,
             here,
-            f"warning: gpu.home_model: Ollama does not answer at {nowhere}, so it is unknown whether a:1b is",
+            (
+                f"warning: gpu.home_model: Ollama does not answer at {nowhere}, so it is "
+                "unknown whether a:1b is"
+            ),
         ),
     ):
         stub.put("/api/tags", {"models": models})
         file.write_text(
-            f"gpu: {{home_model: '{name}'}}\nollama: {{url: '{url}'}}\nstorage: {{enabled: false}}\n"
+            f"gpu: {{home_model: '{name}'}}\nollama: {{url: '{url}'}}\nstorage: {{enabled: "
+            f"false}}\n"
         )
         result = hearth("config", "check", str(file))
         assert (result.exit_code, result.stderr[: len(says) or None]) == (0, says)
 
 
-def test_show_prints_the_effective_settings_without_a_key_or_whole_digest_and_schema_and_example_what_they_say(
-    hearth, file
-):
+def test_show_prints_effective_settings_without_a_key_or_whole_digest(hearth, file):
     file.write_text(
-        f'{GOOD}auth: {{keys: [{{name: a, sha256: "{DIGEST}"}}, {{name: b, key: "${{SECRET}}"}}]}}\n'
+        f'{GOOD}auth: {{keys: [{{name: a, sha256: "{DIGEST}"}}, {{name: b, key: '
+        f'"${{SECRET}}"}}]}}\n'
     )
     result = hearth("config", "show", str(file), SECRET="hearth_clear_as_day")
     shown = yaml.safe_load(result.stdout)
@@ -168,9 +169,7 @@ def test_show_prints_the_effective_settings_without_a_key_or_whole_digest_and_sc
     assert load_gateway_config(file, {}).settings.backend.mode == "ollama"
 
 
-def test_every_difference_says_what_was_what_comes_and_when_and_what_a_reload_has_left_for_a_restart(
-    hearth, file, stub
-):
+def test_every_difference_says_what_was_what_comes_and_when(hearth, file, stub):
     running, asked = in_force(file, stub), ("config", "diff", str(file), "--url", stub.url)
     same = hearth(*asked)
     assert (same.exit_code, same.stdout) == (
@@ -223,9 +222,7 @@ def test_a_changed_secret_is_a_difference_and_shown_nowhere(hearth, file, stub, 
         assert secret not in stub.answers[PAGE][2].decode() + same.output + changed.output
 
 
-def test_another_file_and_the_one_that_serve_would_use_are_other_sides_and_keys_are_compared_by_name(
-    hearth, file, tmp_path
-):
+def test_another_file_can_be_compared_and_keys_are_compared_by_name(hearth, file, tmp_path):
     a, b, c = (f"{{name: {name}, sha256: '{name * 64}'}}" for name in "abc")
     file.write_text(f"auth: {{keys: [{a}, {b}]}}")
     other = tmp_path / "other.yaml"
@@ -239,9 +236,7 @@ def test_another_file_and_the_one_that_serve_would_use_are_other_sides_and_keys_
     assert "a" * 9 not in "".join(lines)
 
 
-def test_trouble_with_the_gateway_is_no_difference_and_one_of_another_version_is_compared_where_both_know_a_key(
-    hearth, file, stub
-):
+def test_trouble_with_the_gateway_is_no_difference(hearth, file, stub):
     page: Any = in_force(file, stub).shown()
     page["settings"]["queue"]["of_tomorrow\x07"] = "x\x07"
     page["restart_pending"] = ["y\x07"]
@@ -300,9 +295,7 @@ def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_pat
         (b"", "another program"),
     ],
 )
-def test_what_is_no_copy_of_ours_is_refused_and_the_store_stays_and_without_a_store_there_is_nothing_to_copy(
-    hearth, tmp_path, content, says
-):
+def test_what_is_no_copy_of_ours_is_refused_and_the_store_stays(hearth, tmp_path, content, says):
     store, copy = tmp_path / ".local" / "state" / "hearth" / "hearth.db", tmp_path / "copy.db"
     store.parent.mkdir(parents=True, exist_ok=True)
     store.write_bytes(b"mine")

@@ -130,7 +130,7 @@ def test_an_event_is_printed_in_plain_words(happened: list[Event], last: str):
     assert "".join(printed(*happened)[-1:]).endswith(last) if last else printed(*happened) == []
 
 
-def test_the_closing_table_counts_what_failed_averages_the_waits_and_says_what_swaps_and_arrival_order_took():
+def test_the_closing_table_counts_failures_waits_swaps_and_arrival_order():
     failed = [
         ended("notes", outcome, backend_s=0.0)
         for outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.EXPIRED)
@@ -158,11 +158,12 @@ def test_the_closing_table_counts_what_failed_averages_the_waits_and_says_what_s
     swaps = [replace(SWAPPED, from_models=(), to_model=name, swap_s=2.0) for name in ("a", "b")]
     assert printed(*asked, *swaps, speed=1.0)[-1].endswith("b is loaded after 2.0 s")
     assert printed(*asked, *swaps, summed_up=True)[-1].startswith(
-        "In order of arrival, the same 4 requests would have cost 4 swaps and 8.0 s of loading instead of 2 and 4.0 s, and a mean wait of "
+        "In order of arrival, the same 4 requests would have cost 4 swaps and 8.0 s "
+        "of loading instead of 2 and 4.0 s, and a mean wait of "
     )
 
 
-async def test_every_caller_asks_with_its_key_and_a_refusal_or_a_lost_gateway_is_a_line_and_no_end():
+async def test_every_caller_asks_with_its_key_and_a_refusal_is_a_line():
     out, gateway = io.StringIO(), StubGateway()
     complain = Narrator(console_for(out, environ={"COLUMNS": "200"}), speed=1.0).complain
     for status in (200, 503):
@@ -201,7 +202,7 @@ class Stage(io.StringIO):
         await asyncio.wait_for(self._seen.wait(), WITHIN_S)
 
 
-async def test_a_round_shows_an_interruption_that_continues_swaps_the_way_home_and_what_arrival_order_would_have_cost():
+async def test_a_round_shows_an_interruption_swaps_and_the_cost_of_arrival_order():
     stage = Stage("continues where it stopped.*is replaced by.*loading the home model")
     found = await run_demo(
         console_for(stage, environ={"COLUMNS": "160"}), speed=40.0, port=0, stopped=stage.seen
@@ -222,7 +223,7 @@ async def test_a_round_shows_an_interruption_that_continues_swaps_the_way_home_a
     assert not any(each.offloaded for each in found.swaps)  # the dashboard would have an alert
 
 
-def test_a_taken_port_that_was_asked_for_ends_with_1_and_the_usual_one_is_replaced_by_a_free_one(
+def test_a_taken_port_ends_with_1_and_the_usual_one_is_replaced(
     hearth,
 ):
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -245,7 +246,7 @@ def test_a_taken_port_that_was_asked_for_ends_with_1_and_the_usual_one_is_replac
     assert "of the GPU's working time" in result.stdout
 
 
-def test_the_configuration_is_active_all_day_stays_on_loopback_warns_of_no_swap_and_keeps_the_pace():
+def test_the_configuration_is_active_all_day_and_stays_on_loopback():
     config = demo_config(1.0)
     assert all(config.is_active_hours(hour * 3600.0) for hour in range(24))
     assert exposure_problem(config.settings.server.host, has_keys=False) is None

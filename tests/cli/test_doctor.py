@@ -34,7 +34,10 @@ def free_port() -> int:
 
 def written(folder: Path, ollama_url: str, more: str = "", port: int | None = None) -> str:
     path = folder / "mine.yaml"
-    base = f"ollama: {{url: {ollama_url!r}}}\nstorage: {{path: {folder}/state/hearth.db}}\nserver: {{port: {port or free_port()}}}\n"
+    base = (
+        f"ollama: {{url: {ollama_url!r}}}\nstorage: {{path: {folder}/state/hearth.db}}\n"
+        f"server: {{port: {port or free_port()}}}\n"
+    )
     path.write_text(base + more)
     return str(path)
 
@@ -97,9 +100,7 @@ def test_what_is_wrong_is_named_with_what_to_do_and_ends_with_1(hearth, tmp_path
         assert words in locked
 
 
-def test_an_odd_list_of_loaded_models_is_named_with_route_status_and_what_was_expected(
-    hearth, tmp_path, busy
-):
+def test_an_odd_list_of_models_is_named_with_route_status_and_expectation(hearth, tmp_path, busy):
     busy.put("/api/version", {"version": "0.33.0"})
     busy.put("/api/tags", {"models": []})
     busy.put("/api/ps", {"error": "not found"}, 404)
@@ -222,15 +223,13 @@ NOW = time.time()
         ),
     ],
 )
-def test_what_is_found_is_compared_with_the_configuration_and_what_a_running_gateway_reports_is_repeated(
-    found, expected
-):
+def test_findings_are_compared_with_the_configuration_and_the_gateway(found, expected):
     said = [f"{each.level} {each.says}" for each in found]
     assert len(said) == len(expected)
     assert all(line.startswith(begins) for line, begins in zip(said, expected, strict=True)), said
 
 
-def test_the_environment_of_the_process_that_serves_is_read_and_a_gateway_that_listens_everywhere_is_asked_here(
+def test_the_environment_of_the_serving_process_is_read(
     tmp_path,
 ):
     for pid, name, command, environ in (

@@ -19,7 +19,7 @@ from hearth.emulator.server import Emulator
 from tests.support.patience import WITHIN_S
 
 
-async def test_it_answers_like_an_ollama_with_the_quirks_that_were_named_and_says_what_the_models_can_do():
+async def test_it_answers_like_an_ollama_with_its_quirks_and_capabilities():
     said, speed, quirk = io.StringIO(), 20.0, "busy-503=1"
     emulator = Emulator(
         read_models(None), clock=SystemClock(), speed=speed, seed=1, quirks=frozenset([quirk])

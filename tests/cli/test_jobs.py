@@ -84,7 +84,7 @@ def test_a_file_may_hold_many_jobs_and_sending_it_once_makes_none_twice(hearth, 
         (" ", [], "empty"),
     ],
 )
-def test_what_a_file_says_is_what_is_sent_and_one_without_jobs_is_refused_before(
+def test_a_file_is_sent_as_it_says_and_one_without_jobs_is_refused(
     hearth, busy, text, options, found
 ):
     busy.bodies.clear()

@@ -67,9 +67,18 @@ TEXTS = [
     "auth: {}  # none yet\nqueue: {}\n",
     "auth:\n  keys: []  # none yet\n# the end\n",
     "auth:\n  keys:  # none yet\nqueue: {}\n",
-    f"auth:\n  keys:\n  # the first\n  - name: old\n    sha256: {B}  # made in May\n\n# the queue\nqueue: {{}}\n",
-    f"auth:\n    keys:\n      - name: old\n        sha256: {B}\n        models: [a,\n          b]\n      # the last",
-    f"auth:\n  keys:\n  - {{name: old, sha256: {B}}}\n  - name: other\n    sha256: {'c' * 64}\n    models:\n    - a\n",
+    (
+        f"auth:\n  keys:\n  # the first\n  - name: old\n    sha256: {B}  # made in May\n"
+        f"\n# the queue\nqueue: {{}}\n"
+    ),
+    (
+        f"auth:\n    keys:\n      - name: old\n        sha256: {B}\n        models: "
+        "[a,\n          b]\n      # the last"
+    ),
+    (
+        f"auth:\n  keys:\n  - {{name: old, sha256: {B}}}\n  - name: other\n    sha256: "
+        f"{'c' * 64}\n    models:\n    - a\n"
+    ),
     f"auth:\r\n  keys:\r\n  - name: old # x\r\n    sha256: {B}\r\n",
     "{}\n",
 ]
@@ -172,9 +181,7 @@ def test_a_file_that_cannot_be_edited_safely_stays_as_it_is_and_no_key_is_shown(
     assert (says in result.stderr, "hearth_" in result.output) == (True, False)
 
 
-def test_the_first_key_of_a_service_is_in_its_file_and_its_digest_in_the_configuration(
-    hearth, tmp_path
-):
+def test_the_first_key_of_a_service_is_in_its_file_and_its_digest_configured(hearth, tmp_path):
     file, started = (
         tmp_path / "mine.yaml",
         ("serve", "--config", "mine.yaml", "--emulator", "--host", "192.0.2.1", "--first-key"),

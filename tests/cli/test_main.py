@@ -59,9 +59,7 @@ def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
         ("cancel --url {busy} --caller n", ["n8n", "nightly"]),
     ],
 )
-def test_a_shell_completes_commands_options_choices_and_the_names_that_the_gateway_knows(
-    url, busy, words, offered
-):
+def test_a_shell_completes_commands_options_choices_and_known_names(url, busy, words, offered):
     busy.put("/llm/log?limit=500", {"items": [{"caller": "nightly"}, {"caller": "n8n"}]})
     *before, incomplete = words.format(url=url, busy=busy.url).split(" ")
     completing = ShellComplete(main, {}, "hearth", "_HEARTH_COMPLETE")

@@ -71,7 +71,7 @@ def answers(stub: StubGateway, *lines: object, status: int = 200) -> None:
         (("half",), 200, 1, "half", "Error: the answer ended early\n"),
     ],
 )
-def test_the_text_of_the_answer_is_the_output_and_a_failure_is_said_in_the_gateways_words(
+def test_the_text_of_the_answer_is_the_output_and_a_failure_is_said(
     hearth, busy, lines, status, code, output, says
 ):
     answers(busy, *lines, status=status)
@@ -114,9 +114,7 @@ def test_a_file_is_read_as_text_and_what_is_no_prompt_is_not_sent(
     assert says in result.stderr
 
 
-def test_options_reach_the_model_and_the_queue_and_json_is_one_object_with_what_it_took(
-    hearth, busy
-):
+def test_options_reach_the_model_and_the_queue_and_json_is_one_object(hearth, busy):
     answers(busy, "be", "cause", LAST)
     busy.answer_headers = {"X-Queue-Position": "3", "X-Estimated-Wait-Seconds": "12.5"}
     options = (
@@ -178,9 +176,7 @@ def test_options_reach_the_model_and_the_queue_and_json_is_one_object_with_what_
         ({"loaded_model": None, "home_model": ""}, None),
     ],
 )
-def test_without_a_model_it_is_the_loaded_one_else_the_home_model_else_an_advice(
-    hearth, busy, gpu, model
-):
+def test_without_a_model_it_is_the_loaded_one_else_home_else_advice(hearth, busy, gpu, model):
     answers(busy, LAST)
     busy.put("/llm/queue/status", {"gpu": gpu})
     result = hearth("submit", "--url", busy.url, input="why?")
@@ -251,7 +247,7 @@ def leave_after_the_first_line(client: GatewayClient) -> None:
         next(lines)
 
 
-def test_a_reader_of_the_answer_who_goes_away_is_not_taken_for_a_gateway_that_does(busy):
+def test_a_reader_who_goes_away_is_not_taken_for_a_gateway_that_does(busy):
     answers(busy, "half", LAST)
     unread, output = os.pipe()
     os.close(unread)
@@ -272,7 +268,7 @@ def test_a_reader_of_the_answer_who_goes_away_is_not_taken_for_a_gateway_that_do
     assert (result.returncode, result.stderr) == (1, b"")
 
 
-def test_a_connection_that_breaks_within_an_answer_is_a_gateway_that_cannot_be_reached():
+def test_a_connection_that_breaks_in_an_answer_is_an_unreachable_gateway():
     begun = threading.Event()
 
     def break_off() -> None:
@@ -351,9 +347,7 @@ def test_the_wait_in_words(answer, words):
 
 
 @pytest.mark.parametrize(("answer", "code"), [(status("x", "me"), 200), ({"error": "no"}, 403)])
-def test_the_line_follows_the_status_until_the_answer_begins_and_disturbs_nothing_where_there_is_none(
-    busy, answer, code
-):
+def test_the_line_follows_the_status_until_the_answer_begins(busy, answer, code):
     busy.seen.clear()
     busy.put("/llm/queue/status", answer, code)
     terminal, over = Terminal(), threading.Event()

@@ -77,7 +77,7 @@ def test_what_cannot_be_served_ends_in_words(hearth, tmp_path, args, environ, co
 
 
 @pytest.mark.parametrize("last", [signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU], ids=str)
-def test_a_saved_file_and_a_signal_are_each_one_line_in_the_log_and_ctrl_c_ends_it_with_0(
+def test_a_saved_file_and_a_signal_are_one_log_line_each_and_ctrl_c_is_0(
     last: signal.Signals, tmp_path: Path
 ):
     file = tmp_path / "hearth.yaml"
@@ -177,7 +177,7 @@ def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
         assert words in out.getvalue()
 
 
-async def test_a_stop_that_comes_during_the_start_does_not_wait_for_a_model_server_that_hangs():
+async def test_a_stop_during_the_start_does_not_wait_for_a_hanging_server():
     stop, events = asyncio.Event(), Recorder()
     writers = list[asyncio.StreamWriter]()
 
@@ -239,7 +239,7 @@ async def test_the_port_opens_when_the_store_is_open_and_read():
         await living
 
 
-async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and_at_reload(
+async def test_a_hearth_in_front_of_itself_or_another_is_refused(
     tmp_path: Path,
 ):
     file = tmp_path / "config.yaml"
@@ -260,9 +260,7 @@ async def test_a_hearth_in_front_of_itself_or_of_another_is_refused_at_start_and
         assert gateway.config.settings.ollama.url == "http://127.0.0.1:11434"
 
 
-async def test_a_directory_of_the_owners_choice_that_others_can_read_is_named_and_left_alone(
-    tmp_path, hearth
-):
+async def test_a_chosen_directory_that_others_can_read_is_named_and_left_alone(tmp_path, hearth):
     tmp_path.chmod(0o755)
     file = tmp_path / "config.yaml"
     file.write_text(f"storage: {{path: '{tmp_path}/hearth.db', reserve_mib: 0}}\n")
@@ -270,9 +268,9 @@ async def test_a_directory_of_the_owners_choice_that_others_can_read_is_named_an
         load_gateway_config(file), port=0, backend_mode=BackendMode.EMULATOR, store=True
     ) as (gateway, _):
         (said,) = gateway.warnings()
-    assert (
-        said
-        == f"storage.path: {tmp_path} is accessible to other users of this machine (mode 755): chmod 700 {tmp_path}"
+    assert said == (
+        f"storage.path: {tmp_path} is accessible to other users of this machine (mode "
+        f"755): chmod 700 {tmp_path}"
     )
     assert (
         f"warning: {said}" in hearth("config", "check", str(file)).stderr,
@@ -282,7 +280,7 @@ async def test_a_directory_of_the_owners_choice_that_others_can_read_is_named_an
     assert said not in hearth("config", "check", str(file)).stderr
 
 
-def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_the_disk(
+def test_one_of_many_claims_an_ollama_and_nothing_is_left_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -298,7 +296,10 @@ def test_one_of_many_that_claim_an_ollama_at_once_has_it_and_nothing_is_left_on_
 
 def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
     url = f"http://{tmp_path}"
-    code = f"from hearth.bootstrap.probing import claim_ollama; c = claim_ollama({url!r}); print('has it', flush=True); input()"
+    code = (
+        "from hearth.bootstrap.probing import claim_ollama; c = "
+        f"claim_ollama({url!r}); print('has it', flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -311,7 +312,7 @@ def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
     claim.close()
 
 
-async def test_a_second_gateway_on_the_same_ollama_says_so_at_once_and_the_next_one_does_not():
+async def test_a_second_gateway_on_the_same_ollama_says_so_and_the_next_does_not():
     emulator = Emulator(default_profiles(), clock=SystemClock())
     url = await emulator.start("127.0.0.1", 0)
     started = partial(

@@ -107,7 +107,7 @@ def test_what_cannot_be_simulated_ends_in_words_before_anything_is_written(
         (("--trace", "day.jsonl", "--json", "-"), 0, list(PolicyName)),
     ],
 )
-def test_a_trace_is_run_under_the_policies_in_the_order_asked_for_or_refused_in_words(
+def test_a_trace_is_run_under_the_policies_in_order_or_refused_in_words(
     hearth, tmp_path, options, code, says
 ):
     for name, text in (
@@ -173,9 +173,7 @@ def test_several_workloads_are_a_table_each(hearth, names, expected):
     assert sum(line.startswith("affinity ") for line in lines) == len(expected)
 
 
-def test_workloads_are_named_in_the_answer_and_a_saved_one_is_the_same_when_it_is_read(
-    hearth, tmp_path
-):
+def test_workloads_are_named_and_a_saved_one_is_the_same_when_read(hearth, tmp_path):
     runs = runs_of(hearth("simulate", *BOTH, "--policy", "fifo", "--json", "-"))
     assert [(run["workload"], run["policy"]) for run in runs] == [(SECOND, "fifo"), (FIRST, "fifo")]
     saved = str(tmp_path / "day.jsonl")
@@ -204,9 +202,7 @@ def test_a_picture_of_several_workloads_shows_them_all(hearth, tmp_path):
     assert (tmp_path / "both").read_bytes() != (tmp_path / "one").read_bytes()
 
 
-def test_the_log_of_a_gateway_is_replayed_under_another_policy_page_by_page_and_no_row_twice(
-    hearth, gateway
-):
+def test_a_gateways_log_is_replayed_under_another_policy_and_no_row_twice(hearth, gateway):
     swaps = (swap("a:latest", "b:latest", 6.0, vram_mib=9000.0),)
     gateway.keep(
         item(0), item(1, model="b:latest"), item(2, accepted_wall_s=BEGAN + 1), swaps=swaps
@@ -225,9 +221,7 @@ def test_the_log_of_a_gateway_is_replayed_under_another_policy_page_by_page_and_
 
 
 @pytest.mark.parametrize(("of_one_instant", "pages"), [(PAGE_ROWS, 5), (2 * PAGE_ROWS + 17, 6)])
-def test_more_rows_of_one_instant_than_a_page_has_are_all_listed_and_so_are_those_before(
-    gateway, of_one_instant, pages
-):
+def test_rows_of_one_instant_that_outnumber_a_page_are_all_listed(gateway, of_one_instant, pages):
     instants = [BEGAN + 1.0] * of_one_instant + [BEGAN] * PAGE_ROWS
     gateway.keep(*(item(number, ended_wall_s=instant) for number, instant in enumerate(instants)))
     found: list[Any] = list(rows(GatewayClient(gateway.url), "/llm/log", "items", "7d"))
@@ -236,7 +230,7 @@ def test_more_rows_of_one_instant_than_a_page_has_are_all_listed_and_so_are_thos
 
 
 @pytest.mark.parametrize("ended_wall_s", [BEGAN, BEGAN + 2.4e-7, BEGAN + 0.1, 1e300, "soon", None])
-def test_a_page_ends_no_earlier_than_its_last_row_though_instants_are_told_in_microseconds(
+def test_a_page_ends_no_earlier_than_its_last_row_to_the_microsecond(
     ended_wall_s,
 ):
     told = _instant({"ended_wall_s": ended_wall_s})

@@ -203,7 +203,8 @@ FULL_FACTS = """\
 GPU loading new
 0 swaps this hour; 0 % of the busy time spent on swaps
 slow: big:70b does not fit and runs partly on the CPU
-device RTX 3090, 9.0 of 24.0 GiB used (0.8 by other programs), 61 °C, 250 W, 87 % busy, throttled: hardware thermal
+device RTX 3090, 9.0 of 24.0 GiB used (0.8 by other programs), 61 °C, 250 W, 87 % busy, \
+throttled: hardware thermal
 backend emulator 0.33.0 at http://127.0.0.1:11434 up
 mode active
 command draining: new requests are refused
@@ -223,7 +224,10 @@ waits (external) 43 n8n any 12 s
 BUSY_STATUS = (
     f"# caller model task for\nruns 42 continue qwen2.5-coder:14b 3.4 s\n{WAITING}\n{BUSY_FACTS}"
 )
-FULL_STATUS = f"{EMULATOR}\n# caller model task for\nruns 7 \ufffd[2Jx [red]m[/red] critical 0.0 s\n{WAITING}\n{FULL_FACTS}"
+FULL_STATUS = (
+    f"{EMULATOR}\n# caller model task for\nruns 7 \ufffd[2Jx [red]m[/red] critical "
+    f"0.0 s\n{WAITING}\n{FULL_FACTS}"
+)
 BUSY_TOP = f"""\
 1 running 1 internal and 5 external waiting 24 h: 0 failed, 0 refused
 # caller model task prompt waited runs / starts in
@@ -349,14 +353,14 @@ def test_the_status_shows_nothing_that_is_not_there(changed, shown, absent):
         ),
     ],
 )
-def test_top_shows_nothing_that_is_not_there_and_fewer_columns_where_there_is_less_room(
+def test_top_shows_nothing_that_is_missing_and_fewer_columns_in_less_room(
     answer, columns, shown, absent
 ):
     drawn = "\n".join(lines(top_view(answer, rows=20), columns=columns))
     assert (shown in drawn, absent in drawn) == (True, False), drawn
 
 
-def test_the_last_screen_stays_with_the_reason_above_it_while_the_gateway_is_away_and_is_cut_to_the_height_of_the_terminal():
+def test_the_last_screen_stays_with_the_reason_while_the_gateway_is_away():
     stream = Terminal()
     watch(
         [busy(), "no gateway at http://x: refused", busy()],
@@ -405,7 +409,10 @@ EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
             {},
             140,
             WHOLE,
-            r"\d\d-\d\d \d\d:\d\d:\d\d open-webui llama3.1:8b - completed 2.5 s 1.5 s 0.25 s 42 s 44 s 12\+\?",
+            (
+                r"\d\d-\d\d \d\d:\d\d:\d\d open-webui llama3.1:8b - completed 2.5 s 1.5 s 0.25 "
+                r"s 42 s 44 s 12\+\?"
+            ),
         ),
         (
             {"outcome": "failed", "reason": "backend_gone"},
@@ -432,9 +439,7 @@ EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
         *((dict.fromkeys(ITEM, odd), 9000, WHOLE, ".*") for odd in ODD),
     ],
 )
-def test_a_logged_request_is_a_row_that_says_how_it_ended_and_a_narrow_log_has_fewer_columns(
-    changes, columns, head, row
-):
+def test_a_logged_request_is_a_row_and_a_narrow_log_has_fewer_columns(changes, columns, head, row):
     first, *rows = lines(view("log", {"items": [ITEM | changes]}), columns=columns)
     assert (first, re.fullmatch(row, rows[0]) is not None) == (head, True)
     assert "".join(rows).count("m") >= str(changes.get("model")).count("m")
@@ -470,7 +475,7 @@ HOME = DISK | {
 HOME |= {"vram_mib": 20480.0, "size_mib": 25600.0, "offloaded": True}
 
 
-def test_the_models_begin_with_what_is_in_memory_and_nothing_to_list_is_said_in_words():
+def test_models_begin_with_those_in_memory_and_an_empty_list_is_said():
     assert lines(view("models", {"models": [DISK, GONE, CODER, HOME]})) == [
         "model state running waiting on the GPU size",
         "coder:14b loading 0 of 1 - - -",

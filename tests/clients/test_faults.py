@@ -140,9 +140,7 @@ async def refusals(*asking: Any, match: str | None = None) -> list[Any]:
     return raised
 
 
-async def test_a_model_server_that_goes_away_in_mid_answer_or_is_down_is_a_typed_503_that_says_when_to_come_back(
-    home: Home, clients
-):
+async def test_a_model_server_that_goes_away_is_a_typed_503_with_advice(home: Home, clients):
     asking = [asyncio.ensure_future(whole(home, name, SLOW, LONG_TOKENS)) for name in ASKS]
     await home.until(lambda status: status["running"])
     await home.emulator.stop()

@@ -22,7 +22,7 @@ from tests.clients.home import (
 )
 
 
-async def test_an_internal_call_is_awaited_like_any_future_and_runs_on_what_is_resident_and_else_at_home():
+async def test_an_internal_call_is_awaited_like_a_future_and_runs_on_the_resident():
     async with open_home(house_settings(tasks={"chat_router": Priority.CRITICAL})) as home:
         worker = home.gateway.worker
         at_home = await worker.enqueue_internal(
@@ -49,7 +49,7 @@ async def test_an_internal_call_is_awaited_like_any_future_and_runs_on_what_is_r
             ).model == CODER
 
 
-async def test_status_items_tell_when_they_came_and_show_prompts_only_where_the_owner_wants_that():
+async def test_status_items_say_when_they_came_and_show_prompts_only_if_wanted():
     async with open_home(house_settings()) as home:
         settings = home.gateway.config.settings
         for previews, shown in ((False, ""), (True, "a secret of two lines")):
@@ -67,7 +67,7 @@ async def test_status_items_tell_when_they_came_and_show_prompts_only_where_the_
             await home.idle()
 
 
-async def test_a_prompt_for_any_model_does_not_go_to_an_embedding_model_that_was_there_before():
+async def test_a_prompt_for_any_model_does_not_go_to_an_embedding_model():
     emulator = new_emulator()
     url = await emulator.start()
     try:

@@ -104,9 +104,7 @@ async def test_openais_client_is_answered_whole_and_streamed_alike(clients):
     assert said == events[-1].response.output_text != ""
 
 
-async def test_the_tokens_of_a_stream_are_known_also_where_openais_client_does_not_ask_for_them(
-    home, clients
-):
+async def test_the_tokens_of_a_stream_are_known_though_the_client_asks_for_none(home, clients):
     _, gpt, _ = clients
     asked: dict[str, Any] = {"model": LLAMA, "seed": 7, "max_tokens": 20, "stream": True}
     for ask, more in (
@@ -203,7 +201,7 @@ async def test_an_unknown_model_is_each_clients_own_not_found_error_on_every_rou
             await exhaust(await asking)
 
 
-async def test_a_caller_over_its_rate_gets_its_clients_own_error_that_says_when_to_come_back(
+async def test_a_caller_over_its_rate_gets_its_clients_own_error_with_a_delay(
     start_home: StartHome,
 ):
     home = await start_home(house_settings().replace(rate_limits=ONCE_AN_HOUR))
@@ -218,7 +216,7 @@ async def test_a_caller_over_its_rate_gets_its_clients_own_error_that_says_when_
         assert 60 < int(error.response.headers["retry-after"]) <= 3600
 
 
-async def test_all_three_clients_share_one_queue_and_one_card_under_any_spelling_of_a_model(
+async def test_all_three_clients_share_one_queue_and_card_under_any_spelling(
     start_home: StartHome,
 ):
     home = await start_home(house_settings(gpu=NARROW))
@@ -276,7 +274,7 @@ async def test_each_client_is_served_under_the_name_of_its_key_also_as_a_bearer_
         ).usage.output_tokens == 1
 
 
-async def test_a_wrong_key_and_a_model_that_it_does_not_allow_are_each_clients_own_error(
+async def test_a_wrong_key_or_a_forbidden_model_is_each_clients_own_error(
     start_home: StartHome,
 ):
     home = await start_home(house_settings(keys=KEYS))

@@ -172,7 +172,7 @@ NARROW_HOUSE, AS_ASKED = house_settings(gpu=NARROW), ClientSettings(background_t
         (NARROW_HOUSE.replace(clients=AS_ASKED), [LLAMA], TASKS[0], None, CODER, [LLAMA, CODER]),
     ],
 )
-async def test_a_background_task_is_answered_by_the_model_in_memory_where_that_may_stand_in(
+async def test_a_background_task_may_be_answered_by_the_model_in_memory(
     settings: Settings,
     before: list[str],
     name: str,

@@ -74,7 +74,7 @@ def test_whoever_leaves_pays_once_the_call_was_sent_and_not_before(patience_s, s
 
 
 @pytest.mark.parametrize("latency_s", [0.0, SLOW_S])
-def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue_where_that_can_answer(
+def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue(
     latency_s,
 ):
     async def story(world: World) -> None:
@@ -90,7 +90,7 @@ def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue_where_th
     assert (world.claude.bills, ledger(world)) == ([], [])
 
 
-def test_a_request_that_the_disk_gave_back_to_the_queue_goes_before_whoever_comes_later():
+def test_a_request_given_back_to_the_queue_goes_before_later_ones():
     async def story(world: World) -> None:
         first = asks(world, allow_cloud=False)
         world.disk.broken_writes = True
@@ -108,7 +108,7 @@ def test_a_request_that_the_disk_gave_back_to_the_queue_goes_before_whoever_come
     told(story)
 
 
-def test_a_commit_that_fails_though_it_was_made_is_given_back_and_nothing_is_spent():
+def test_a_commit_reported_as_failed_is_given_back_and_nothing_is_spent():
     async def story(world: World) -> None:
         world.disk.silent = True
         ask = asks(world)
@@ -137,7 +137,7 @@ def test_a_stop_while_the_disk_takes_its_time_spends_nothing():
 
 
 @pytest.mark.parametrize("model", ["a", HAIKU])
-def test_a_drain_that_is_ordered_while_the_disk_takes_its_time_refuses_the_request(model):
+def test_a_drain_during_a_slow_reservation_refuses_the_request(model):
     async def story(world: World) -> None:
         world.disk.latency_s = SLOW_S
         ask = asks(world, model)

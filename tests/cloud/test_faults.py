@@ -112,7 +112,7 @@ async def test_a_refused_account_is_not_asked_again_until_a_reload(home: CloudHo
     await home.billed_equals_ledger()
 
 
-async def test_a_refused_key_that_the_owner_has_replaced_meanwhile_says_nothing_of_the_new_one(
+async def test_a_refused_key_replaced_meanwhile_says_nothing_of_the_new_one(
     home: CloudHome,
 ):
     home.claude_api.scripts = [
@@ -131,7 +131,7 @@ async def test_a_refused_key_that_the_owner_has_replaced_meanwhile_says_nothing_
     await fresh.stop()
 
 
-async def test_what_the_caller_has_to_change_reaches_the_caller_and_is_not_tried_again(
+async def test_what_the_caller_has_to_change_reaches_it_and_is_not_retried(
     home: CloudHome,
 ):
     for trouble, status in (
@@ -189,9 +189,7 @@ async def test_a_stream_that_breaks_off_is_an_error_in_every_client_and_is_paid_
 
 
 @pytest.mark.parametrize("pings", [0, 1])
-async def test_a_stall_ends_even_where_signs_of_life_go_on_and_one_without_a_head_may_have_been_charged(
-    tmp_path, pings
-):
+async def test_a_stall_ends_despite_signs_of_life_and_may_have_been_charged(tmp_path, pings):
     async with open_cloud_home(tmp_path, timeout_s=LIMIT_S) as home:
         home.claude_api.default = replace(STALLS, pings=pings)
         async with asyncio.timeout(WITHIN_S), home.native(RICH) as native:
@@ -217,7 +215,7 @@ async def test_a_stall_ends_even_where_signs_of_life_go_on_and_one_without_a_hea
         )
 
 
-async def test_an_answer_that_says_nothing_from_its_beginning_may_have_been_charged_for_its_prompt(
+async def test_an_answer_that_says_nothing_may_have_been_charged_for_its_prompt(
     home: CloudHome,
 ):
     before = 0
@@ -237,7 +235,7 @@ async def test_an_answer_that_says_nothing_from_its_beginning_may_have_been_char
     assert len(home.claude_api.requests) == 4
 
 
-async def test_a_prompt_that_was_not_counted_or_as_nobody_can_count_is_paid_at_its_worst(
+async def test_a_prompt_that_nobody_can_count_is_paid_at_its_worst(
     home: CloudHome,
 ):
     for count, tokens in enumerate((None, 0, -1, "40", 10**30), start=1):
@@ -306,7 +304,7 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     assert json.loads((await home.post({}, BOSS, by_id))[1])["cancelled"]
 
 
-async def test_a_call_that_runs_gets_its_grace_until_a_hurry_and_then_an_error_worth_a_retry(
+async def test_a_running_call_gets_its_grace_and_then_a_retryable_error(
     tmp_path,
 ):
     async with open_cloud_home(tmp_path, grace_s=WITHIN_S) as home:
@@ -365,7 +363,7 @@ async def test_a_call_that_is_still_being_read_at_the_stop_is_refused(home: Clou
         await taking
 
 
-async def test_what_could_cost_too_much_or_what_nobody_knows_is_refused_with_the_reason(
+async def test_what_could_cost_too_much_or_is_unknown_is_refused_with_the_reason(
     home: CloudHome,
 ):
     for change, status, reason in (
@@ -377,7 +375,7 @@ async def test_what_could_cost_too_much_or_what_nobody_knows_is_refused_with_the
     assert home.claude_api.requests == []
 
 
-async def test_a_refusal_for_money_says_when_to_come_back_and_does_not_hold_up_the_internal_lane(
+async def test_a_refusal_for_money_says_when_to_return_and_spares_the_house(
     tmp_path,
 ):
     async with open_cloud_home(tmp_path, daily_usd=0.001) as home:
@@ -495,7 +493,7 @@ async def test_after_a_run_full_of_faults_the_ledger_is_what_claude_charged(home
     await home.billed_equals_ledger()
 
 
-async def test_another_time_zone_while_a_call_runs_changes_neither_its_bill_nor_what_is_shown(
+async def test_another_time_zone_during_a_call_changes_neither_bill_nor_display(
     home: CloudHome,
 ):
     def move(hour: int) -> None:

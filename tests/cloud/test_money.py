@@ -85,14 +85,12 @@ IMAGE = {
         ),
     ],
 )
-def test_a_bill_is_the_sum_of_its_tokens_at_the_rates_of_its_length_and_absurd_counts_are_cut(
-    price, tokens, nano
-):
+def test_a_bill_is_the_sum_of_its_tokens_and_absurd_counts_are_cut(price, tokens, nano):
     assert price.cost_nano_usd(BilledTokens(**tokens)) == nano
 
 
 @pytest.mark.parametrize("prompt", [0, 1, 99, 100, 101, 500])
-def test_the_bound_takes_the_dearest_rates_and_is_never_below_any_bill_within_it(prompt):
+def test_the_bound_takes_the_dearest_rates_and_is_above_any_bill(prompt):
     bound = STEPPED.bound_nano_usd(prompt, 10)
     assert bound == prompt * (2000 if prompt <= 100 else 4000) + 10 * (
         5000 if prompt <= 100 else 7500

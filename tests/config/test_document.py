@@ -81,7 +81,7 @@ NOT_SUPPORTED = ["&x 1", "*x", "{<<: 1}", "!!str 1", "!!python/object:os.system 
         ("a: 1\n'a': 3\n", "is already given in line 1; remove one of them"),
     ],
 )
-def test_what_does_not_mean_what_it_looks_like_is_refused_with_advice_and_the_rest_is_read(
+def test_what_does_not_mean_what_it_looks_like_is_refused_with_advice(
     loader: Loader, text: str, says: str
 ) -> None:
     ((_, line, said),) = problems(text, loader)
@@ -138,7 +138,7 @@ def test_an_alias_bomb_costs_nothing(loader: Loader) -> None:
         *((text, "f:") for text in ("a: \ud800", "a: \ufffe")),
     ],
 )
-def test_what_is_not_yaml_or_too_deep_for_a_stack_is_told_with_its_line_and_advice(
+def test_what_is_not_yaml_or_too_deep_is_told_with_its_line_and_advice(
     loader: Loader, text: str, says: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -160,9 +160,7 @@ def test_sixteen_levels_are_read_and_a_hostile_key_cannot_reach_the_terminal() -
     st.data(),
     st.text(alphabet=st.sampled_from("ab:1.-[]{}&*!|>'\"%@`#?,\n\t \ud800é0x~<=$"), max_size=40),
 )
-def test_any_text_and_any_damaged_file_is_either_read_or_refused_with_a_config_error(
-    data: st.DataObject, text: str
-) -> None:
+def test_any_text_or_damaged_file_is_read_or_a_config_error(data: st.DataObject, text: str) -> None:
     whole = SHIPPED.read_text("utf-8")
     at, dropped = data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, 40))
     damaged = whole[:at] + data.draw(st.text(max_size=6)) + whole[at + dropped :]

@@ -40,11 +40,17 @@ BAD_URLS = (
     "https://host:0/",
     "//host",
 )
-PLACES = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret, server.allowed_hosts and the URLs of alerts"
+PLACES = (
+    "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, "
+    "jobs.webhooks.secret, server.allowed_hosts and the URLs of alerts"
+)
 
 
-def test_a_key_from_the_environment_becomes_its_digest_and_an_address_is_put_together() -> None:
-    text = "auth: {keys: [{name: house, key: '${ENOUGH}', lane: internal, max_priority: normal, models: ['llama*'], admin: true}]}"
+def test_a_key_from_the_environment_is_a_digest_and_an_address_is_joined() -> None:
+    text = (
+        "auth: {keys: [{name: house, key: '${ENOUGH}', lane: internal, max_priority: "
+        "normal, models: ['llama*'], admin: true}]}"
+    )
     settings = settings_of(text + "\nollama: {url: 'http://${BOX}:1${ONE}'}", ONE="1", **ENVIRON)
     digest = hashlib.sha256(ENVIRON["ENOUGH"].encode()).hexdigest()
     rights: dict[str, Any] = {
@@ -87,11 +93,14 @@ def test_a_variable_may_have_a_default_also_an_empty_one(
         "ollama: {url: '${NOPE:-}'}",
         "ollama: {url: '${EMPTY:-}${NOPE:-}'}",
         "cloud: {base_url: '${NOPE:-}', api_key: '${NOPE:-}'}",
-        "alerts: {discord_webhook_url: '${NOPE:-}', webhook_url: '${NOPE:-}', ntfy_url: '${NOPE:-}'}",
+        (
+            "alerts: {discord_webhook_url: '${NOPE:-}', webhook_url: '${NOPE:-}', "
+            "ntfy_url: '${NOPE:-}'}"
+        ),
         "jobs: {webhooks: {secret: '${NOPE:-}'}}",
     ],
 )
-def test_a_setting_of_which_optional_variables_leave_nothing_is_as_if_it_was_not_written(
+def test_a_setting_left_empty_by_optional_variables_is_as_if_not_written(
     text: str,
 ) -> None:
     section, settings = text.partition(":")[0], settings_of(text, **ENVIRON)
@@ -105,8 +114,11 @@ def test_an_empty_text_that_names_no_variable_is_still_a_mistake() -> None:
     assert only_problem_of("ollama: {url: ''}").startswith("f.yaml:1: ollama.url: ")
 
 
-def test_a_key_whose_variable_is_optional_and_not_set_opens_nothing_and_is_noted() -> None:
-    entries = "[{name: a, key: '${LOST:-}'}, {name: b, key: '${GONE:-}', admin: true}, {name: c, key: '${K:-}'}]"
+def test_a_key_whose_optional_variable_is_not_set_opens_nothing() -> None:
+    entries = (
+        "[{name: a, key: '${LOST:-}'}, {name: b, key: '${GONE:-}', admin: true}, "
+        "{name: c, key: '${K:-}'}]"
+    )
     config = parse_config(
         f"auth: {{keys: {entries}}}\nserver: {{host: '0.0.0.0'}}", source="f.yaml", environ=ENVIRON
     )
@@ -147,7 +159,10 @@ UNUSABLE_KEYS = [
         *((f"auth: {{keys: [{entry}]}}", f"auth.keys[0].{says}") for entry, says in UNUSABLE_KEYS),
         (
             "ollama: {url: 'http://${LOST}'}",
-            "ollama.url: the environment variable LOST is not set; set it, or write the value itself",
+            (
+                "ollama.url: the environment variable LOST is not set; set it, or write the "
+                "value itself"
+            ),
         ),
         ("gpu: {home_model: '${BOX}'}", f"gpu.home_model: `${{...}}` is replaced only in {PLACES}"),
         ("ollama: {url: 'http://a/${b'}", "ollama.url: contains `${` without"),
@@ -189,10 +204,19 @@ def test_a_mistake_is_named_and_no_secret_quoted(text: str, says: str) -> None:
 
 
 def test_two_keys_may_share_neither_name_nor_secret() -> None:
-    entries = f"- {{name: a, sha256: '{DIGEST}'}}\n  - {{name: a, key: '${{K}}'}}\n  - {{name: c, sha256: '{DIGEST.upper()}'}}\n"
+    entries = (
+        f"- {{name: a, sha256: '{DIGEST}'}}\n  - {{name: a, key: '${{K}}'}}\n  - "
+        f"{{name: c, sha256: '{DIGEST.upper()}'}}\n"
+    )
     assert problems_of(f"auth:\n  keys:\n  {entries}", K=SECRET) == (
-        "f.yaml:4: auth.keys[1].name: is the same as auth.keys[0]; every key needs a name of its own",
-        "f.yaml:5: auth.keys[2].sha256: is the same as auth.keys[0]; every caller needs a key of its own",
+        (
+            "f.yaml:4: auth.keys[1].name: is the same as auth.keys[0]; every key needs a "
+            "name of its own"
+        ),
+        (
+            "f.yaml:5: auth.keys[2].sha256: is the same as auth.keys[0]; every caller "
+            "needs a key of its own"
+        ),
     )
 
 
@@ -200,7 +224,10 @@ def test_two_keys_may_share_neither_name_nor_secret() -> None:
     "text",
     [
         f"auth: {{keys: [{{name: a, key: {SECRET}}}]}}",
-        f"auth: {{keys: [{{name: a, key: '${{K}}', lane: {SECRET}, max_priority: {SECRET}}}], x: 1}}",
+        (
+            f"auth: {{keys: [{{name: a, key: '${{K}}', lane: {SECRET}, max_priority: "
+            f"{SECRET}}}], x: 1}}"
+        ),
         *(f"auth: {value}" for value in (f"{{keys: [{SECRET}]}}", f"{{keys: {SECRET}}}", SECRET)),
         *(f"auth: {{keys: [{{name: a, key: {digits}}}]}}" for digits in (DIGITS, f"1{DIGITS}")),
         f"cloud: {{api_key: {DIGITS}}}",
@@ -247,7 +274,7 @@ def test_a_secret_comes_from_the_environment_and_is_shown_nowhere(text: str, pat
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST", *BEYOND]
 )
-def test_listening_on_this_machine_needs_no_key_and_with_one_every_address_will_do(
+def test_listening_on_this_machine_needs_no_key_and_elsewhere_one(
     host: str,
 ) -> None:
     key = f"auth: {{keys: [{{name: a, sha256: '{DIGEST.upper()}'}}]}}" if host in BEYOND else ""

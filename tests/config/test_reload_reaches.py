@@ -176,7 +176,7 @@ async def test_no_part_of_the_house_keeps_an_entry_that_is_gone():
     assert [path for path in CONTAINERS if traces(path) & kept] == []
 
 
-async def test_the_search_finds_what_is_kept_and_covers_every_section_that_can_be_marked():
+async def test_the_search_finds_what_is_kept_and_covers_every_section():
     class Part:
         def __init__(self, settings: Settings) -> None:
             self._limit = settings.queue.max_external_depth

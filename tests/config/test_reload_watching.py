@@ -77,7 +77,7 @@ async def test_every_way_of_saving_is_noticed_again_and_again(save: Save, file):
         ] * 3
 
 
-async def test_a_swapped_symlink_in_the_style_of_kubernetes_is_noticed_again_and_again(
+async def test_a_swapped_symlink_as_of_kubernetes_is_noticed_every_time(
     tmp_path: Path,
 ):
     def publish(number: int) -> None:
@@ -96,7 +96,7 @@ async def test_a_swapped_symlink_in_the_style_of_kubernetes_is_noticed_again_and
 
 
 @pytest.mark.parametrize("relative", [False, True])
-async def test_a_file_behind_a_symlink_or_in_a_linked_directory_is_noticed_where_it_lies(
+async def test_a_file_behind_a_symlink_is_noticed_where_it_lies(
     file, tmp_path, monkeypatch, relative
 ):
     link = tmp_path / "elsewhere" / "hearth.yaml"
@@ -112,7 +112,7 @@ async def test_a_file_behind_a_symlink_or_in_a_linked_directory_is_noticed_where
             await kept.reloaded(number)
 
 
-async def test_a_file_or_directory_that_is_gone_is_refused_once_and_the_good_one_after_it_counts(
+async def test_a_file_that_is_gone_is_refused_once_and_a_good_one_counts(
     file,
 ):
     async with keeping(file, watching=FileWatch) as kept:
@@ -151,7 +151,7 @@ async def test_where_the_system_has_no_watches_left_changes_are_found_by_looking
         assert kept.in_force.summary()["watch"] == "polling"
 
 
-async def test_what_was_saved_before_the_watch_is_not_lost_and_our_own_reading_and_a_touch_lead_to_no_reload(
+async def test_what_was_saved_before_the_watch_is_not_lost_and_a_touch_is_nothing(
     file,
 ):
     def late(
@@ -185,7 +185,7 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
     await asyncio.to_thread(watch.close)
 
 
-async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed_and_what_happens_at_once_is_reported_once(
+async def test_another_file_is_news_once_closed_and_a_burst_is_reported_once(
     file,
 ):
     """The database may lie there, and is written to all the time."""
@@ -212,7 +212,7 @@ async def test_what_is_written_to_another_file_is_news_only_when_it_is_closed_an
     assert reported[-2:] == [True, False]
 
 
-async def test_a_watch_that_is_closed_or_cannot_start_leaves_no_thread_and_no_descriptor(file):
+async def test_a_watch_that_is_closed_or_fails_to_start_leaves_nothing(file):
     def used() -> tuple[set[str], int]:
         return {thread.name for thread in threading.enumerate()}, len(
             list(Path("/proc/self/fd").iterdir())
@@ -233,12 +233,14 @@ async def test_a_watch_that_is_closed_or_cannot_start_leaves_no_thread_and_no_de
 def config_text(per_hour: int) -> str:
     """Settings under which nothing but the limit refuses anybody."""
     return (
-        "scheduling: {active_hours: '00:00-24:00'}\nqueue: {max_external_depth: 1000}\ngpu: {home_model: '', vram_gb: 24}\n"
-        f"rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: {per_hour}}}}}\nserver: {{shutdown_grace_s: 0}}\n"
+        "scheduling: {active_hours: '00:00-24:00'}\nqueue: {max_external_depth: 1000}\n"
+        "gpu: {home_model: '', vram_gb: 24}\n"
+        f"rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: "
+        f"{per_hour}}}}}\nserver: {{shutdown_grace_s: 0}}\n"
     )
 
 
-async def test_edits_and_orders_good_and_bad_under_load_drop_nothing_hold_on_the_next_request_and_count_exactly(
+async def test_edits_under_load_drop_nothing_and_hold_on_the_next_request(
     file,
 ):
     file.write_text(config_text(100_000))

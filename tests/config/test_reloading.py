@@ -132,7 +132,7 @@ def test_when_what_is_tried(facts, tries):
     )
 
 
-def test_a_change_is_soon_found_where_none_are_reported_and_without_a_watch_only_orders_are_obeyed():
+def test_without_reports_a_change_is_soon_found_and_without_a_watch_never():
     blind, deaf = Simulation(blind=True), Simulation(polls=False)
     blind.play((25.01, unreported(NEW)))
     ((found_at, content),) = blind.tries
@@ -163,7 +163,7 @@ class DeafWatch(FileWatch):
 
 
 @in_virtual_time
-async def test_a_bad_content_changes_nothing_the_good_one_after_it_counts_and_the_summary_says_so(
+async def test_a_bad_content_changes_nothing_and_the_summary_says_so(
     file,
 ):
     clock = LoopClock()
@@ -206,7 +206,7 @@ async def test_a_bad_content_changes_nothing_the_good_one_after_it_counts_and_th
 
 
 @in_virtual_time
-async def test_orders_that_come_together_share_a_try_and_who_gives_up_waiting_takes_nobody_along(
+async def test_orders_that_come_together_share_a_try_and_one_may_give_up(
     file,
 ):
     async with keeping(file, clock=LoopClock()) as kept:
@@ -261,7 +261,7 @@ async def test_an_order_that_is_being_obeyed_on_the_way_out_is_refused_as_well(
 
 
 @in_virtual_time
-async def test_a_listener_that_breaks_keeps_no_other_from_hearing_and_a_change_meanwhile_is_not_lost(
+async def test_a_listener_that_breaks_keeps_no_other_from_hearing(
     file,
 ):
     async with keeping(file, clock=LoopClock(), watching=DeafWatch) as kept:

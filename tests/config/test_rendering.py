@@ -58,9 +58,7 @@ def test_text_that_yaml_would_misread_survives_being_written() -> None:
     assert settings_of(as_yaml(settings_of(text))) == settings_of(text)
 
 
-def test_a_change_is_named_with_whether_a_reload_applies_it_and_an_entry_that_came_or_went_by_itself() -> (
-    None
-):
+def test_a_change_is_named_with_whether_a_reload_applies_it() -> None:
     old = settings_of("models: {m: {num_ctx: 1}, gone: {parallel: 2}}\npriority_map: {a: normal}")
     new = settings_of("""
 models: {m: {num_ctx: 2}, "new:8b": {}}
@@ -81,9 +79,7 @@ rate_limits: {default: {requests_per_hour: 5}}
     assert differences(new, new.replace(server=new.server.replace())) == {}
 
 
-def test_of_a_secret_only_the_beginning_is_shown_and_a_change_is_one_even_where_what_is_shown_is_equal() -> (
-    None
-):
+def test_only_the_beginning_of_a_secret_is_shown_and_a_change_always_counts() -> None:
     webhook = (
         "alerts: {discord_webhook_url: 'https://discord.com/api/webhooks/1/canary?thread_id=2'}"
     )

@@ -61,9 +61,7 @@ def comment_above(path: KeyPath) -> str:
     return " ".join(comment)
 
 
-def test_the_shipped_file_loads_with_the_keys_of_the_page_it_comes_from_and_differs_from_the_defaults_only_in_task_types() -> (
-    None
-):
+def test_the_shipped_file_loads_and_differs_only_in_task_types() -> None:
     settings = load_gateway_config(FOLDER / "llm_gateway.yaml", {}).settings
     assert settings == Settings(priority_map=settings.priority_map)
     tasks = {
@@ -99,13 +97,19 @@ def test_donnas_own_configuration_loads_and_keeps_its_limits_and_its_home_model(
     assert config.settings.gpu.home_model == "qwen2.5:32b-instruct-q6_K"
 
 
-def test_the_file_that_donna_itself_ships_loads_under_its_old_names_with_a_note_for_each() -> None:
+def test_the_file_that_donna_ships_loads_under_its_old_names_with_notes() -> None:
     text = (FOLDER.parent / "examples" / "donna.yaml").read_text()
     text = text.replace(
         "  schedule_drain_minutes: 2\n", "  schedule_drain_minutes: 2\n  timezone: Europe/Berlin\n"
     )
-    text += "cloud:\n  max_per_request_usd: 0.50\n  daily_cloud_external_usd: 2.00\nollama_health_check: true\n"
-    text += "alerts:\n  queue_depth_warning: 10\n  rate_limit_alert_threshold: 3\n  debounce_minutes: 10\n"
+    text += (
+        "cloud:\n  max_per_request_usd: 0.50\n  daily_cloud_external_usd: 2.00\n"
+        "ollama_health_check: true\n"
+    )
+    text += (
+        "alerts:\n  queue_depth_warning: 10\n  rate_limit_alert_threshold: 3\n  "
+        "debounce_minutes: 10\n"
+    )
     config = parse_config(text, source="f", environ={})
     assert config.settings.scheduling.time_zone == "Europe/Berlin"
     assert config.settings.cloud.daily_external_usd == 2.0
@@ -127,7 +131,7 @@ def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
 
 
 @for_each(("cls", "name", "path"), FIELDS)
-def test_the_comment_of_a_setting_is_its_docstring_with_its_default_and_when_a_change_takes_effect(
+def test_a_settings_comment_is_its_docstring_default_and_effect(
     cls: type[Section], name: str, path: KeyPath
 ) -> None:
     field, section, comment = (
@@ -157,9 +161,7 @@ def test_the_comment_of_a_setting_is_its_docstring_with_its_default_and_when_a_c
         )
 
 
-def test_the_schema_is_the_generated_one_has_no_titles_that_hide_descriptions_and_editors_are_led_to_it() -> (
-    None
-):
+def test_the_schema_is_the_generated_one_and_editors_are_led_to_it() -> None:
     assert SHIPPED.splitlines()[0] == "# yaml-language-server: $schema=llm_gateway.schema.json"
     assert (FOLDER / "llm_gateway.schema.json").read_text("utf-8") == schema_text()
     assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"

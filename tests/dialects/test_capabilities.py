@@ -95,9 +95,7 @@ def test_a_body_is_read_for_what_its_model_must_be_able_to_do(path, asked, wante
         ("/v1/responses", {"input": {}, "tools": TOOLS}, ()),
     ],
 )
-def test_an_embedding_of_nothing_only_loads_the_model_and_what_ollama_cannot_read_is_left_to_it(
-    path, asked, wanted
-):
+def test_an_embedding_of_nothing_only_loads_the_model(path, asked, wanted):
     assert needs_of(INFERENCE_ROUTES[path], Body(asked), "m").capabilities == wanted
 
 

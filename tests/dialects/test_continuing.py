@@ -225,7 +225,7 @@ def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", CHATS)
-def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on_from_also_with_calls(
+def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on(
     path: str, calls: tuple[str, ...]
 ) -> None:
     reason = TOLD_BY.get(path, "stop") if calls else "stop"
@@ -379,9 +379,7 @@ def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
         (None, 27, 3),
     ],
 )
-def test_the_text_so_far_has_as_many_tokens_as_the_model_server_counts_if_that_can_be(
-    prompt, read, known
-) -> None:
+def test_the_text_so_far_has_as_many_tokens_as_the_server_counts(prompt, read, known) -> None:
     rest = after("/api/generate", said("three| |wörter"), 3, options={"num_predict": 20})
     rest.prefix("", PREFIX, None)
     rest.prompt_tokens = prompt
@@ -478,17 +476,13 @@ def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
         (continuing("one"), b'{"error":"unexpected EOF"}\n', BackendError),
     ],
 )
-def test_something_else_than_was_asked_from_and_an_error_are_refused_before_anything_comes_out(
-    rest, told, error
-) -> None:
+def test_a_wrong_start_or_an_error_is_refused_before_anything_comes_out(rest, told, error) -> None:
     with pytest.raises(error):
         rest.feed(told, WALL_S)
     assert rest.asked_from_before is (error is StreamDiverged)
 
 
-def test_a_stop_sequence_across_the_cut_ends_the_answer_and_a_rest_without_its_last_line_does_not() -> (
-    None
-):
+def test_a_stop_sequence_across_the_cut_ends_the_answer() -> None:
     rest = continuing("say EN", stop=("END",))
     assert rest.feed(native_rest(""), WALL_S) + rest.finish(NO_TIME, WALL_S) != b""
     assert rest.complete
@@ -557,9 +551,7 @@ def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments
     )
 
 
-def test_after_the_text_was_closed_a_call_may_follow_which_nobody_knows_and_thoughts_are_no_rest() -> (
-    None
-):
+def test_after_the_text_was_closed_a_call_may_follow_and_thoughts_may_not() -> None:
     frames = len(stream(CLAUDE, TWO, Run(rng=random.Random(0))))
     with pytest.raises(StreamDiverged):
         after(CLAUDE, TWO, frames - 2, **offering(CLAUDE))
@@ -677,9 +669,7 @@ NATIVE: list[tuple[str, dict[str, Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "more", "messages"), NATIVE)
-def test_messages_tools_calls_and_results_are_brought_into_native_form_as_ollama_does_it(
-    path, more, messages
-) -> None:
+def test_messages_tools_and_results_take_native_form_as_in_ollama(path, more, messages) -> None:
     rest = after(path, TWO, 6, **more)
     if "tools" in more:
         body = asked(rest)
@@ -734,15 +724,13 @@ def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it() -> No
         assert not goes_on_with_the_answer("", plain, answered)
 
 
-def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering_with_one() -> None:
+def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering() -> None:
     assert lead_in("<a>", f"<a>{HERE}<end>") == ""
     assert lead_in("<a>", f"<a><channel>final<message>{HERE}<end>") == "<channel>final<message>"
     assert lead_in("<a><think>", f"<a>{HERE}") == ""
 
 
-def test_thoughts_are_in_the_prompt_where_the_template_shows_them_and_else_nothing_is_continued() -> (
-    None
-):
+def test_thoughts_are_in_the_prompt_only_where_the_template_shows_them() -> None:
     data = b"".join(
         stream(
             CHAT,
@@ -790,7 +778,7 @@ def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(
         (GENERATE, TWO, {"raw": True}),
     ],
 )
-def test_it_is_part_of_the_text_where_the_model_server_does_not_tell_thoughts_from_text(
+def test_thoughts_are_text_where_the_model_server_does_not_tell_them_apart(
     path, answer, more
 ) -> None:
     rest = after(path, answer, 3, **more)
@@ -798,7 +786,7 @@ def test_it_is_part_of_the_text_where_the_model_server_does_not_tell_thoughts_fr
     assert rest.prefix("", "<a><think>\n", None) == "<a><think>\n"
 
 
-def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it_for_a_model_without_any() -> None:
+def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it() -> None:
     for more in (
         {"thinking": {"type": "enabled", "budget_tokens": 9}},
         {"output_config": {"effort": "low"}},
@@ -812,9 +800,7 @@ def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it_for_a_model_withou
     assert not after(CHAT, TWO, 3, think=True).relax_thinking()
 
 
-def test_where_an_answer_follows_the_thoughts_of_a_prompt_is_seen_in_the_conversation_that_ollama_makes_of_it() -> (
-    None
-):
+def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation() -> None:
     data = b"".join(
         stream(
             GENERATE,

@@ -145,7 +145,7 @@ ITEM = b'{"object":"embedding","embedding":[1],"index":%d}'
         (OPENAI, b'{"object":"list","data":[%b,%b],"model":"m"}' % (ITEM % 1, ITEM % 0), None),
     ],
 )
-def test_base64_is_cut_like_numbers_and_of_another_shape_or_order_nothing_is_guessed(
+def test_base64_is_cut_like_numbers_and_of_another_shape_nothing_is_guessed(
     route: Route, body: bytes, parts: list[tuple[bytes, int | None]] | None
 ):
     assert split_answer(route, body, inputs("a", "b")) == parts

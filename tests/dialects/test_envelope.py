@@ -67,7 +67,7 @@ def refusal(path: str, body: object) -> CallerError:
         "anth_stream",
     ],
 )
-def test_a_body_that_asks_for_nothing_of_the_owners_goes_on_as_the_very_same_bytes_object(name):
+def test_a_body_without_the_owners_options_stays_the_same_object(name):
     request = captured(name)
     envelope = read(request.path, request.request_body)
     assert envelope.body is request.request_body
@@ -234,7 +234,7 @@ def test_what_only_the_owner_decides_is_taken_out_or_replaced_in_its_place(
         ),
     ],
 )
-def test_a_body_with_the_pinned_length_and_those_of_other_dialects_are_not_touched(path, body):
+def test_a_body_of_the_pinned_length_or_another_dialect_is_not_touched(path, body):
     assert read(path, body, 4096).body is body
 
 
@@ -480,7 +480,7 @@ SEEDED: list[tuple[str, bytes, bytes, bool]] = [
 
 
 @for_each(("path", "body", "expected", "repeatable"), SEEDED)
-def test_a_seed_is_put_in_where_none_was_given_and_the_callers_own_or_temperature_zero_say_whether_it_repeats(
+def test_a_missing_seed_is_put_in_and_a_given_one_says_whether_it_repeats(
     path, body, expected, repeatable
 ):
     """-1, also as 32 bits, means another answer every time; two routes have no seed; what is no
@@ -518,7 +518,7 @@ REPLAY, CONTINUE = "replayed", "continued"
         (CLAUDE, {}, True, True, ()),
     ],
 )
-def test_who_chose_a_repeatable_answer_is_replayed_first_and_continued_only_where_that_is_set(
+def test_who_chose_a_repeatable_answer_is_replayed_first(
     path, options, only_replay, continue_diverged, ways
 ):
     """`scheduling.started_streams` and `scheduling.on_divergence`."""
@@ -570,7 +570,7 @@ KEPT: list[Any] = [
 
 
 @pytest.mark.parametrize("system", KEPT)
-def test_a_system_prompt_without_the_line_comes_back_as_the_same_object_whatever_users_and_the_model_say(
+def test_a_system_prompt_without_the_line_comes_back_as_the_same_object(
     system,
 ):
     said = [{"role": "user", "content": [text_block(LINE)]}, {"role": "assistant", "content": LINE}]
@@ -578,7 +578,7 @@ def test_a_system_prompt_without_the_line_comes_back_as_the_same_object_whatever
     assert without_attribution(fields) is fields
 
 
-def test_a_body_with_a_repeated_key_or_where_the_owner_leaves_the_line_in_goes_on_as_it_came():
+def test_a_body_with_a_repeated_key_or_the_line_left_in_stays_as_it_came():
     for twice, strip in ((b"", False), (b'"system":"",', True)):
         body = b'{"model":"m","max_tokens":5,%b"system":"%b","messages":[{"role":"user"}]}' % (
             twice,
@@ -589,9 +589,9 @@ def test_a_body_with_a_repeated_key_or_where_the_owner_leaves_the_line_in_goes_o
 
 HISTORY = "### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"
 TITLE = (
-    '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "your concise title here" }\n'
-    + HISTORY
-)
+    '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "your '
+    'concise title here" }\n'
+) + HISTORY
 USER, PIRATE = (
     {"role": "user", "content": TITLE},
     {"role": "system", "content": "You speak like a pirate."},
@@ -620,16 +620,17 @@ TASKS: list[tuple[str, Any, bool]] = [
 
 
 @pytest.mark.parametrize(("path", "messages", "is_task"), TASKS)
-def test_a_background_task_is_known_by_what_its_prompt_asks_for_and_by_nothing_that_resembles_it(
-    path, messages, is_task
-):
+def test_a_background_task_is_known_by_what_its_prompt_asks_for(path, messages, is_task):
     assert (
         is_background_task(INFERENCE_ROUTES[path], {"model": "m", "messages": messages}) is is_task
     )
 
 
 def test_a_request_on_another_model_differs_in_nothing_else():
-    body = b'{"stream": false, "model": "a", "messages": [{"role": "user", "content": "\xc3\xa9 <b>"}], "MODEL": "b"}'
+    body = (
+        b'{"stream": false, "model": "a", "messages": [{"role": "user", "content": '
+        b'"\xc3\xa9 <b>"}], "MODEL": "b"}'
+    )
     moved = read(GPT, body, model="c:1")
     assert json.loads(moved.body) == {
         "stream": False,
@@ -677,9 +678,7 @@ COUNTED = {
         (b"[]", "the body must be of type object"),
     ],
 )
-def test_tokens_are_counted_over_system_tools_and_messages_and_a_broken_body_is_refused_as_a_message_would_be(
-    body, said
-):
+def test_tokens_are_counted_over_system_tools_and_messages(body, said):
     if isinstance(said, bytes):
         assert count_tokens(raw(body)) == said
     else:

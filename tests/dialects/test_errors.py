@@ -70,9 +70,7 @@ def test_what_ollama_never_answers_has_the_types_of_the_original_apis(error, ope
     [(0.0, b"1"), (0.2, b"1"), (1.0, b"1"), (1.01, b"2"), (59.5, b"60"), (None, None)],
 )
 @pytest.mark.parametrize("dialect", ["ollama", "openai", "anthropic"])
-def test_a_known_delay_is_rounded_up_to_whole_seconds_and_a_missing_key_names_the_scheme(
-    dialect, seconds, header
-):
+def test_a_known_delay_is_rounded_up_and_a_missing_key_names_the_scheme(dialect, seconds, header):
     assert (
         dict(render_error(dialect, QueueFull(retry_after_s=seconds), REQUEST_ID).headers).get(
             b"retry-after"
@@ -98,7 +96,7 @@ def test_an_error_inside_a_stream_is_one_frame_whatever_its_text(path):
     ) == "a\n\ndata: [DONE]\r\n\u2028b"
 
 
-def test_every_endpoint_has_one_route_under_its_own_path_and_no_address_is_in_two_tables():
+def test_every_endpoint_has_one_route_and_no_address_is_in_two_tables():
     assert (
         list(INFERENCE_ROUTES)
         == [route.path for route in INFERENCE_ROUTES.values()]
@@ -124,7 +122,7 @@ def test_any_path_has_a_dialect_for_its_errors(path, dialect):
     assert dialect_of(path) is dialect
 
 
-def test_a_completion_call_asks_generate_for_one_whole_answer_as_the_gateway_itself_would_accept_it():
+def test_a_completion_call_asks_generate_for_one_whole_answer():
     call = completion_call(b'"say <hi>"', "llama3.1:8b", None)
     assert (call.method, call.path, call.headers) == (
         "POST",
@@ -172,7 +170,7 @@ def test_a_completion_call_asks_generate_for_one_whole_answer_as_the_gateway_its
         (captured("token_repeat_abort_nostream").body, None),
     ],
 )
-def test_a_whole_answer_becomes_a_completion_and_whatever_is_none_a_protocol_error(body, said):
+def test_a_whole_answer_becomes_a_completion_and_anything_else_an_error(body, said):
     if said is None:
         with pytest.raises(BackendProtocolError):
             read_completion(body, 1, "a")

@@ -60,9 +60,7 @@ def ending_of(path: str, *chunks: bytes) -> Ending:
 
 
 @pytest.mark.parametrize(("name", "usage"), ENDED.items())
-def test_a_stream_that_ollama_ended_itself_is_complete_at_its_last_line_whatever_its_length(
-    name, usage
-):
+def test_a_stream_that_ollama_ended_is_complete_at_its_last_line(name, usage):
     stream = captured(name)
     ending = ending_of(stream.path, *stream.chunks)
     assert ending == Ending(complete=True, reported_error=False, usage=usage)
@@ -75,7 +73,7 @@ def test_a_stream_that_ollama_ended_itself_is_complete_at_its_last_line_whatever
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_stream_that_only_stops_is_not_complete_and_only_native_routes_report_that_their_runner_died(
+def test_a_stream_that_only_stops_is_not_complete(
     name,
 ):
     reported, died = name in ("midstream_kill_chat", "midstream_kill_generate"), "kill" in name
@@ -91,7 +89,7 @@ def test_a_stream_that_only_stops_is_not_complete_and_only_native_routes_report_
 
 @pytest.mark.parametrize("name", [*ENDED, *BROKEN])
 @pytest.mark.parametrize("cut", [False, True])
-def test_only_the_word_of_a_death_is_held_back_and_only_as_long_as_nothing_follows(name, cut):
+def test_only_the_word_of_a_death_is_held_back_until_something_follows(name, cut):
     stream, route = captured(name), INFERENCE_ROUTES[captured(name).path]
     notice, chunks = DeathNotice(route), (stream.body,) if not cut else stream.chunks
     passed = b"".join([b"".join(notice.without((chunk,))) for chunk in chunks])
@@ -161,7 +159,11 @@ LAST: list[tuple[str, bytes, Ending]] = [
     *(
         (
             "/v1/responses",
-            b'event: x\ndata: {"type":"response.%b","response":{"usage":{"input_tokens":3,"output_tokens":4}}}\n\n'
+            (
+                b"event: x\ndata: "
+                b'{"type":"response.%b","response":{"usage":{"input_tokens":3,"output_tokens":4}}}\n'
+                b"\n"
+            )
             % kind,
             Ending(
                 complete=True,

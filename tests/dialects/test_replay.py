@@ -60,7 +60,7 @@ def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(p
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_a_run_passes_as_it_is_where_nothing_was_sent_and_adds_nothing_where_all_was(
+def test_a_run_passes_unchanged_if_nothing_was_sent_and_adds_nothing_if_all_was(
     path: str,
 ) -> None:
     first, second = map(b"".join, runs(path, text("abcdef"), text("abcdef")))
@@ -81,9 +81,7 @@ def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed() -> None:
         Replay(route(CHAT), sent)
 
 
-def test_whole_frames_are_passed_on_as_the_very_chunks_that_came_and_one_that_is_too_long_is_not_held_back() -> (
-    None
-):
+def test_whole_frames_are_passed_on_as_the_very_chunks_that_came() -> None:
     sent = Sent(route(CHAT), limit_bytes=10)
     chunks = (b'{"a":1}\n', b"{}\n")
     assert all(passed is chunk for passed, chunk in zip(sent.whole(chunks), chunks, strict=True))
@@ -135,9 +133,7 @@ def escaped(data: bytes) -> bytes:
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
     st.randoms(use_true_random=False),
 )
-def test_any_text_goes_on_from_any_byte_also_within_a_character_and_between_the_two_parts_of_one(
-    path, said, rng
-) -> None:
+def test_any_text_goes_on_from_any_byte_also_within_a_character(path, said, rng) -> None:
     first, second = (b"".join(stream(path, text(said), Run(rng=rng))) for _ in range(2))
     first, second = rng.choice([(first, escaped(second)), (escaped(first), second)])
     sent = sent_of(path, first[: rng.randrange(1, len(first) + 1)])
@@ -205,7 +201,7 @@ def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: st
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_an_error_that_the_backend_reports_reaches_the_caller_while_the_answer_does_not(
+def test_a_reported_error_reaches_the_caller_while_the_answer_does_not(
     path: str,
 ) -> None:
     first, second = runs(path, text("abcdef"), text("abcdef"))

@@ -58,9 +58,7 @@ def test_what_else_a_caller_says_of_its_stream_is_kept() -> None:
         *((path, {}) for path in ("/api/chat", "/v1/responses", "/v1/messages")),
     ],
 )
-def test_a_body_stays_the_very_same_where_the_caller_asks_where_usage_always_comes_and_where_it_is_wrong(
-    path, fields
-) -> None:
+def test_a_body_stays_the_same_where_usage_is_asked_for_or_always_comes(path, fields) -> None:
     body = encode({"model": "m", **fields})
     assert counted(route(path), body, fields)[0] is body
 
@@ -106,9 +104,7 @@ def test_of_a_recorded_stream_nothing_is_left_that_names_a_usage(name: str) -> N
     assert passed[-1].endswith(b"data: [DONE]\n\n")
 
 
-def test_what_others_than_ollama_write_of_usage_goes_too_and_a_text_that_speaks_of_it_stays() -> (
-    None
-):
+def test_foreign_usage_goes_too_and_a_text_that_speaks_of_it_stays() -> None:
     hidden = HiddenUsage(route(CHAT))
     null = b'data: {"choices":[{"delta":{"content":"\\"usage\\": x"}}],"usage":null}\n\n'
     assert hidden.without(null) == b'data: {"choices":[{"delta":{"content":"\\"usage\\": x"}}]}\n\n'

@@ -249,7 +249,10 @@ class Ask:
     def text_of_story(self) -> str:
         """All that came of it, for comparisons."""
         said = b"".join(self.parts).decode()
-        return f"{self.canary} {self.sequence} {self.runs} {self.status} {self.error!r} {self.refused!r} {self.left_at} {said}"
+        return (
+            f"{self.canary} {self.sequence} {self.runs} {self.status} {self.error!r} "
+            f"{self.refused!r} {self.left_at} {said}"
+        )
 
     def terminators(self) -> int:
         """How often the stream that came says that it is complete."""

@@ -343,7 +343,10 @@ class Overnight:
         """Everything that is on the disk has ended, and been told."""
         if self.world.life.jobs.status() != {"waiting": 0, "running": 0}:
             return False
-        count = "SELECT (SELECT COUNT(*) FROM batches WHERE ended_wall_s IS NULL) + (SELECT COUNT(*) FROM jobs WHERE webhook = 'waiting')"
+        count = (
+            "SELECT (SELECT COUNT(*) FROM batches WHERE ended_wall_s IS NULL) + (SELECT "
+            "COUNT(*) FROM jobs WHERE webhook = 'waiting')"
+        )
         return not self.world.more or self.world.disk.rows(count) == [(0,)]
 
 

@@ -248,7 +248,10 @@ def log_agrees(world: World, life: Life) -> None:
     did not take before the end.
     """
     assert life.killed or not life.watch.live, f"items without an end: {list(life.watch.live)}"
-    question = f"SELECT sequence, caller, outcome, attempts, interrupt_count, total_s FROM invocation_log WHERE epoch = {life.tables.epoch}"
+    question = (
+        "SELECT sequence, caller, outcome, attempts, interrupt_count, total_s FROM "
+        f"invocation_log WHERE epoch = {life.tables.epoch}"
+    )
     rows = set(world.disk.rows(question))
     ends = [
         item.ended
@@ -387,7 +390,8 @@ def caps_held(world: World) -> None:
     for as long as it failed.
     """
     rows = world.disk.rows(
-        "SELECT caller, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s, id FROM ledger WHERE lane = 'external'"
+        "SELECT caller, reserved_usd, settled_usd, reserved_wall_s, closed_wall_s, id "
+        "FROM ledger WHERE lane = 'external'"
     )
     ended_usd = {name: usd(cost) for life in world.lives for name, cost in life.unwritten.items()}
     shift_s = world.clock.wall() - world.now

@@ -19,7 +19,10 @@ from tests.dst.outside import Arrival
 from tests.dst.world import World
 from tests.support.fake_ollama import CallRecord
 
-BATCH_COLUMNS = "status, total, completed, failed, output_file, error_file, output_file_id, error_file_id, prompt_tokens, output_tokens"
+BATCH_COLUMNS = (
+    "status, total, completed, failed, output_file, error_file, output_file_id, "
+    "error_file_id, prompt_tokens, output_tokens"
+)
 Calls = dict[int, list[CallRecord]]  # by whose canary is in them; a call for several is everybody's
 LINK_LOCAL = ipaddress.ip_network("169.254.0.0/16")
 

@@ -32,7 +32,7 @@ def turns(start: float) -> int:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_request_at_the_instant_of_the_home_models_return_is_served_and_the_house_comes_home(
+def test_a_request_at_the_home_models_return_is_served(
     seed: int,
 ):
     models = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
@@ -74,9 +74,7 @@ def shared_house() -> House:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("other", [None, "b"])
-def test_a_model_that_goes_behind_the_gateways_back_as_it_is_asked_for_is_asked_all_the_same(
-    seed: int, other: str | None
-):
+def test_a_model_that_goes_as_it_is_asked_for_is_asked_all_the_same(seed: int, other: str | None):
     async def race(house: House, start: float) -> str:
         shared = house.ollama
         assert isinstance(shared, SharedOllama)
@@ -107,9 +105,7 @@ def test_a_model_that_goes_behind_the_gateways_back_as_it_is_asked_for_is_asked_
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("instant", ["sent", "answered"])
-def test_one_who_leaves_a_shared_call_as_it_is_sent_or_answered_leaves_the_others_their_own_vectors(
-    seed: int, instant: str
-):
+def test_who_leaves_a_shared_call_leaves_the_others_their_vectors(seed: int, instant: str):
     async def race(house: EmbeddingHouse, start: float) -> str:
         names = [f"{start} {place}" for place in range(3)]
         first, leaving, staying = [house.ask(name) for name in names]
@@ -161,7 +157,7 @@ def test_a_job_that_is_cancelled_as_it_ends_ends_once_and_the_store_says_how(see
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_batch_that_is_cancelled_as_its_last_line_is_done_has_written_each_line_once(seed: int):
+def test_a_batch_cancelled_at_its_last_line_has_written_each_once(seed: int):
     async def race(house: BatchHouse, start: float) -> str:
         batch_id = f"batch_{start:g}"
         await house.started(jsonl(*lines(2)), batch_id)

@@ -31,7 +31,10 @@ PLAIN = [name for name in ALL if name not in {*BUSY, *KILLED, *KILLED_WHOLE, *ST
 
 
 def post(path: str, body: str, method: str = "POST") -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
 
 
 LISTED = ["ps_loaded", "ps_after_oai_keepalive", "ps_after_runner_crash", "delete_ok", "oai_models"]
@@ -70,7 +73,7 @@ async def test_a_recorded_request_is_answered_as_recorded(
     assert comparable(name, answer) == comparable(name, recorded)
 
 
-async def test_a_body_in_zstd_is_answered_as_recorded_but_for_the_tokens_of_another_template(
+async def test_a_body_in_zstd_is_answered_as_recorded_but_for_template_tokens(
     start_emulator: StartEmulator,
 ) -> None:
     _, url = await start_emulator(toys(), vram_gib=0, marked=False)

@@ -100,7 +100,7 @@ async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_a
     assert set(loaded_names(home.emulator)) == {"a", "b"}
 
 
-async def test_a_leaked_slot_costs_the_next_stream_one_first_byte_timeout_and_a_reload(
+async def test_a_leaked_slot_costs_the_next_stream_one_timeout_and_a_reload(
     build,
 ) -> None:
     home = await build("slot-leak", first_byte_timeout_s=SHORT_S)
@@ -164,7 +164,7 @@ async def test_callers_see_nothing_of_a_bug_that_can_be_healed(quirk: str, build
     assert shows(home)
 
 
-async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_other_model_is_served(
+async def test_a_load_that_never_ends_is_a_503_and_the_other_model_is_served(
     build,
 ) -> None:
     home = await build("endless-load=a", swap_timeout_s=SHORT_S)
@@ -179,7 +179,7 @@ async def test_a_load_that_never_ends_is_a_503_within_the_swap_timeout_and_the_o
     assert (await other)["done"] is True
 
 
-async def test_a_prompt_that_is_read_for_nobody_delays_the_next_caller_until_the_model_is_reloaded(
+async def test_a_prompt_read_for_nobody_delays_the_next_until_a_reload(
     build,
 ) -> None:
     home = await build("ignores-disconnect", prompt_tokens_per_s=10.0)
@@ -197,7 +197,7 @@ def seen(home: Healing, count: int) -> bool:
     return len(home.events.of(ResidencyDrifted)) >= count
 
 
-async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_reload_at_every_change_of_dialect(
+async def test_a_pinned_context_of_native_requests_only_reloads_at_each_change(
     build,
 ) -> None:
     home = await build(num_ctx=2048)
@@ -215,7 +215,7 @@ async def test_a_pinned_context_that_only_native_requests_bring_is_seen_as_a_rel
     ]
 
 
-async def test_ollama_stop_unloads_a_model_that_nobody_uses_and_leaves_one_that_somebody_does(
+async def test_ollama_stop_unloads_an_unused_model_and_leaves_a_used_one(
     build,
 ) -> None:
     home = await build()
@@ -232,7 +232,7 @@ async def test_ollama_stop_unloads_a_model_that_nobody_uses_and_leaves_one_that_
     await until(lambda: not home.emulator.resident)
 
 
-async def test_a_model_deleted_while_in_memory_gives_way_to_the_one_that_it_was_made_from(
+async def test_a_model_deleted_in_memory_gives_way_to_its_origin(
     build,
 ) -> None:
     home = await build()

@@ -91,9 +91,7 @@ async def leave_while_it_runs(emulator: Emulator, caller: Caller, **body: Any) -
         ("stuck-unload=nan", None),
     ],
 )
-def test_a_quirk_is_read_with_and_without_a_value_and_refused_with_one_that_it_cannot_have(
-    text, setting
-) -> None:
+def test_a_quirk_is_read_with_a_value_it_can_have_or_none(text, setting) -> None:
     name = text.partition("=")[0]
     if setting is not None:
         assert parse_quirk(text) == (name, setting)
@@ -102,7 +100,7 @@ def test_a_quirk_is_read_with_and_without_a_value_and_refused_with_one_that_it_c
         parse_quirk(text)
 
 
-async def test_every_quirk_is_documented_and_an_unknown_one_and_one_that_is_given_twice_are_refused(
+async def test_every_quirk_is_documented_and_unknown_or_repeated_ones_are_refused(
     show,
 ) -> None:
     assert re.findall(r"^\| `([a-z0-9-]+)`", DOCUMENTATION.read_text(), re.MULTILINE)[
@@ -137,9 +135,7 @@ async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedg
     ("texts", "leaked"),
     [((), {}), (("slot-leak=0.000001",), {}), (("slot-leak",), {"a:latest": 1})],
 )
-async def test_a_slot_leaks_by_the_odds_and_leaves_the_other_slot_and_not_where_nothing_streams(
-    texts, leaked, show
-) -> None:
+async def test_a_slot_leaks_by_the_odds_and_leaves_the_other_slot(texts, leaked, show) -> None:
     emulator, caller = await show(*texts, parallel=1 + len(leaked), **SLOW)
     (whole,) = await occupied(emulator, caller)
     await cancel(whole)
@@ -160,9 +156,7 @@ async def test_an_answer_without_done_has_the_keys_of_the_recorded_one(show) -> 
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk_of_no_model(
-    path, show
-) -> None:
+async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk(path, show) -> None:
     emulator, caller = await show("empty-error-chunk=2")
     (_, whole), (status, cut) = await caller.stream(path), await caller.stream(path)
     last = json.loads(cut.strip().split(b"\n\n")[-1].removeprefix(b"data: "))
@@ -213,7 +207,7 @@ async def test_a_model_larger_than_the_card_runs_as_many_times_slower_and_no_oth
 @pytest.mark.parametrize(
     ("texts", "tokens_per_s", "held_s"), [((), 0.01, 0.0), (("ignores-disconnect",), 30.0, 0.1)]
 )
-async def test_leaving_during_prompt_evaluation_frees_the_slot_at_once_or_only_at_its_end(
+async def test_leaving_during_prompt_evaluation_frees_the_slot_now_or_at_its_end(
     texts, tokens_per_s, held_s, show
 ) -> None:
     emulator, caller = await show(*texts, prompt_tokens_per_s=tokens_per_s)
@@ -224,7 +218,7 @@ async def test_leaving_during_prompt_evaluation_frees_the_slot_at_once_or_only_a
     assert time.monotonic() - began_at > held_s
 
 
-async def test_a_model_that_cannot_go_stays_listed_serves_stays_if_it_is_asked_to_and_holds_up_the_next_until_it_is_let_go(
+async def test_a_model_that_cannot_go_stays_listed_and_holds_up_the_next(
     show,
 ) -> None:
     emulator, caller = await show("stuck-unload")

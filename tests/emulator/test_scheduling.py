@@ -26,7 +26,7 @@ from tests.support.examples import needs_quiet
 from tests.support.patience import WITHIN_S, until
 
 
-async def test_loads_are_served_in_order_of_arrival_and_a_loaded_model_past_a_load_that_waits_for_it(
+async def test_loads_are_served_in_order_and_a_loaded_model_past_a_waiting_load(
     emulated,
 ):
     emulator, caller = await emulated(model("a", **SLOW), model("b"), model("c"), num_parallel=2)
@@ -68,7 +68,7 @@ async def test_slots_bound_what_runs_at_the_same_time(emulated):
         assert emulator.max_concurrent == slots
 
 
-async def test_another_num_ctx_reloads_and_other_options_do_not_and_what_may_not_shift_ends_where_it_does(
+async def test_another_num_ctx_reloads_and_other_options_do_not(
     emulated,
 ):
     emulator, caller = await emulated(model("a"))
@@ -116,7 +116,7 @@ async def test_a_model_leaves_when_its_keep_alive_ends_and_never_with_minus_one(
 @pytest.mark.parametrize(
     ("vram_gib", "resident"), [(9.6, {"a:latest", "b:latest"}), (9.7, {"b:latest"})]
 )
-async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_of_what_is_free(
+async def test_models_share_the_card_up_to_four_fifths_of_what_is_free(
     vram_gib, resident, emulated
 ):
     emulator, caller = await emulated(
@@ -127,7 +127,7 @@ async def test_models_share_the_card_while_the_second_needs_at_most_four_fifths_
     assert set(emulator.resident) == resident
 
 
-async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the_oldest_or_the_first_to_expire(
+async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive(
     emulated,
 ):
     emulator, caller = await emulated(
@@ -140,9 +140,7 @@ async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive_not_the
     assert set(emulator.resident) == {"a:latest", "c:latest"}
 
 
-async def test_names_that_share_their_weights_share_a_runner_with_its_context_split_with_the_cpu_without_a_word(
-    emulated, session
-):
+async def test_names_that_share_weights_share_a_runner_with_its_context(emulated, session):
     emulator, caller = await emulated(
         model("a", size_gib=25.0, vram_gib=22.5, parameters={"num_ctx": 1234})
     )
@@ -158,7 +156,7 @@ async def test_names_that_share_their_weights_share_a_runner_with_its_context_sp
     )
 
 
-async def test_stopping_comes_to_an_end_with_open_streams_and_stalled_readers_and_may_be_repeated(
+async def test_a_stop_ends_with_open_streams_and_stalled_readers_and_may_repeat(
     session,
 ):
     emulator = Emulator([model("a", decode_tokens_per_s=1e6)], clock=SystemClock(), seed=1)
@@ -191,7 +189,10 @@ async def test_a_stalled_reader_holds_the_slot_until_it_leaves(emulated):
                 "messages": MESSAGES,
             }
         )
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+            f"{len(body)}\r\n\r\n"
+        )
         await loop.sock_sendall(stalled, (head + body).encode())
         await until(lambda: emulator.in_flight)
         second = caller.begin("a")

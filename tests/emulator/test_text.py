@@ -34,7 +34,7 @@ def said(wish: Wish, prompt: str = "hello") -> str:
     return plan_reply(MODEL, prompt, wish).text
 
 
-def test_seed_prompt_limit_and_stop_string_shape_a_reply_whose_natural_length_varies() -> None:
+def test_seed_prompt_limit_and_stop_string_shape_a_reply() -> None:
     whole, plan = said(Wish(seed=1)), plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
     assert len({whole, said(Wish(seed=2)), said(Wish(seed=1), "hallo")}) == 3
     assert (len(plan.said), plan.output_tokens, plan.reason) == (5, 5, "length")
@@ -111,7 +111,7 @@ def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it() -> None:
     assert chosen_tool([Message(role="user", content="good night")], [tool]) is None
 
 
-def test_the_oldest_messages_are_dropped_until_the_rest_fits_and_the_system_message_stays() -> None:
+def test_the_oldest_messages_are_dropped_and_the_system_message_stays() -> None:
     turns = [
         Message(role="system", content="be kind"),
         *(Message(role="user", content=f"number {n} " * 20) for n in range(9)),
@@ -125,7 +125,7 @@ def test_the_oldest_messages_are_dropped_until_the_rest_fits_and_the_system_mess
         fitted(MODEL, replace(ask, truncate=False), options)
 
 
-def test_vectors_are_those_of_their_text_and_prompts_are_counted_and_cut_without_loss() -> None:
+def test_vectors_are_those_of_their_text_and_prompts_are_cut_without_loss() -> None:
     vector = vector_of(MODEL, "text", 16)
     assert vector == vector_of(MODEL, "text", 16) != vector_of(MODEL, "other", 16)
     assert all(len(repr(shortest(value))) <= 15 for value in vector)
@@ -159,7 +159,7 @@ def texts(part: object) -> list[str]:
 
 
 @pytest.mark.parametrize("path", STREAMS)
-async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_another_thing(
+async def test_at_temperature_0_a_request_says_the_same_and_with_warmth_another_thing(
     path, emulated
 ):
     _, caller = await emulated(model("a"))
@@ -181,7 +181,7 @@ async def test_at_temperature_0_the_same_request_says_the_same_and_with_warmth_a
         assert (answer["status"], wrong[1] in str(answer["error"])) == (wrong[0], True)
 
 
-async def test_a_warm_cache_says_something_else_where_the_quirk_is_on_and_a_cold_one_the_same(
+async def test_a_warm_cache_differs_where_the_quirk_is_on_and_a_cold_one_never(
     emulated,
 ) -> None:
     _, caller = await emulated(model("a"), quirks=["cache-drift=1"])

@@ -191,7 +191,7 @@ async def test_connections_are_kept_half_closed_or_of_http_1_0(
         "",
     ],
 )
-def test_a_model_file_may_be_json_and_needs_only_names_and_a_bad_one_is_a_config_error(
+def test_a_model_file_may_be_json_and_a_bad_one_is_a_config_error(
     text: str,
 ) -> None:
     assert [

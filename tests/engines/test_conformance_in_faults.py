@@ -160,7 +160,7 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
 # The control path.
 
 
-async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_asked_for(
+async def test_what_a_model_can_do_is_in_the_list_or_can_be_asked_for(
     bench: Bench,
 ) -> None:
     listed = {model.name: model.capabilities for model in await bench.engine.installed()}
@@ -171,7 +171,7 @@ async def test_what_a_model_can_do_is_in_the_list_where_it_is_said_and_can_be_as
     ]
 
 
-async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_context_and_dropped(
+async def test_a_model_is_loaded_with_its_sizes_and_context_and_dropped(
     bench: Bench,
 ) -> None:
     assert await bench.engine.version() == wire.VERSION
@@ -199,7 +199,7 @@ async def test_a_model_is_loaded_with_its_sizes_and_the_pinned_or_its_own_contex
     assert await bench.resident() == []
 
 
-async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves_its_pin_alone(
+async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs(
     bench: Bench,
 ) -> None:
     await bench.engine.load("a:latest", UNPINNED)
@@ -209,7 +209,7 @@ async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs_and_leaves
     assert [probe.options.num_ctx for probe in bench.world.probes] == [2048, None]
 
 
-async def test_dropping_what_is_gone_from_the_disk_is_model_not_found_and_drops_nothing(
+async def test_dropping_what_is_gone_from_the_disk_is_model_not_found(
     bench: Bench,
 ) -> None:
     await bench.engine.load("a:latest", UNPINNED)
@@ -305,7 +305,7 @@ async def seen_leaving(world: FakeOllama) -> None:
     await until(lambda: Ending.CLOSED in {record.ending for record in world.calls})
 
 
-async def test_status_and_end_to_end_headers_are_handed_on_and_chunks_one_by_one_in_order(
+async def test_status_and_headers_are_handed_on_and_chunks_come_in_order(
     serving: Bench,
 ) -> None:
     exchange = await generate(serving)
@@ -347,7 +347,7 @@ async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
     await seen_leaving(serving.world)
 
 
-async def test_a_server_that_breaks_off_is_gone_after_what_came_and_leaves_the_backend_usable(
+async def test_a_server_that_breaks_off_is_gone_and_leaves_the_backend_usable(
     serving: Bench,
 ) -> None:
     with pytest.raises(BackendGone):

@@ -207,7 +207,7 @@ ANSWERS: dict[
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_chunks_come_as_the_server_made_them_and_what_breaks_gives_what_came_and_then_an_error(
+async def test_chunks_come_as_made_and_what_breaks_gives_what_came_then_an_error(
     name: str,
 ) -> None:
     said, limits, expected, ended_by = ANSWERS[name]
@@ -247,7 +247,7 @@ NO_ANSWERS = [
 
 
 @pytest.mark.parametrize("said", NO_ANSWERS)
-async def test_what_is_no_plain_answer_is_a_protocol_error_and_the_target_of_a_redirect_is_never_called(
+async def test_what_is_no_plain_answer_is_an_error_and_no_redirect_is_followed(
     said: bytes,
 ) -> None:
     async with StubServer(saying(OK)) as target:
@@ -263,8 +263,14 @@ async def test_what_is_no_plain_answer_is_a_protocol_error_and_the_target_of_a_r
 
 
 async def test_the_answer_loses_only_its_hop_by_hop_fields_and_what_is_hearths_to_say() -> None:
-    dropped = b"Connection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nSet-Cookie: a=1\r\nAccess-Control-Allow-Origin: *\r\n"
-    dropped += b"X-Request-Id: req_theirs\r\nX-Queue-Position: 1\r\nX-Estimated-Wait-Seconds: 1.0\r\nX-Hearth-Served-By: us\r\n"
+    dropped = (
+        b"Connection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nSet-Cookie: "
+        b"a=1\r\nAccess-Control-Allow-Origin: *\r\n"
+    )
+    dropped += (
+        b"X-Request-Id: req_theirs\r\nX-Queue-Position: 1\r\nX-Estimated-Wait-Seconds: "
+        b"1.0\r\nX-Hearth-Served-By: us\r\n"
+    )
     dropped += b"X-Estimated-Wait-Rough: true\r\n"
     head = OK + dropped + b"X-Stay: 1\r\nx-stay: 2\r\nContent-Length: 0\r\n\r\n"
     async with StubServer(saying(head)) as server, backend_at(server.url) as backend:
@@ -323,9 +329,7 @@ HOP_BY_HOP = (
 )
 
 
-async def test_the_request_carries_what_was_given_but_no_key_and_nothing_of_the_connection_and_nothing_invented() -> (
-    None
-):
+async def test_the_request_carries_what_was_given_without_key_or_invention() -> None:
     odd = (
         (b"content-type", b"text/odd"),
         (b"x-custom", "grüße".encode()),
@@ -427,7 +431,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the_request() -> None:
+async def test_leaving_is_immediate_even_when_the_server_stopped_reading() -> None:
     """An orderly close would keep the connection until the unsent rest of the body is gone."""
     async with (
         StubServer(saying(waits=True), reads_body=False) as server,
@@ -445,9 +449,7 @@ async def test_leaving_is_immediate_even_when_the_server_has_stopped_reading_the
         assert open_descriptors() == before + 1, "only the server's end may be open"
 
 
-async def test_no_number_of_waiting_calls_keeps_another_one_back_and_cancelled_ones_leave_no_connection() -> (
-    None
-):
+async def test_waiting_calls_keep_no_other_back_and_cancelled_ones_leave_nothing() -> None:
     async with StubServer(saying(waits=True)) as server, backend_at(server.url) as backend:
         before = open_descriptors()
         waiting = [asyncio.ensure_future(backend.open(call())) for _ in range(150)]
@@ -461,7 +463,7 @@ async def test_no_number_of_waiting_calls_keeps_another_one_back_and_cancelled_o
         assert open_descriptors() <= before + 1
 
 
-async def test_closing_the_backend_ends_running_answers_and_nothing_is_sent_afterwards() -> None:
+async def test_closing_the_backend_ends_answers_and_nothing_is_sent_afterwards() -> None:
     async with StubServer(saying(BEGUN, waits=True)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
         chunks = chunks_of(exchange)
@@ -542,7 +544,7 @@ async def test_a_connection_is_kept_for_the_next_call_where_it_can_be_trusted(na
 
 @pytest.mark.parametrize("unasked", [WHOLE, b"HTTP/1.1 2", b"\0", STREAM])
 @pytest.mark.parametrize("is_read", [True, False])
-async def test_a_connection_on_which_the_server_speaks_unasked_is_ended_and_answers_nobody(
+async def test_a_connection_on_which_the_server_speaks_unasked_is_ended(
     unasked: bytes, is_read: bool
 ) -> None:
     idle = asyncio.Event()
@@ -567,7 +569,7 @@ async def test_a_connection_on_which_the_server_speaks_unasked_is_ended_and_answ
             assert await read(exchange) == [b"hi"]
 
 
-async def test_a_connection_that_has_not_taken_the_whole_request_carries_no_second_call() -> None:
+async def test_a_connection_that_took_half_a_request_carries_no_second_call() -> None:
     async def serve(peer: Peer) -> None:
         peer.stop_reading()
         await peer.send(WHOLE)
@@ -579,7 +581,7 @@ async def test_a_connection_that_has_not_taken_the_whole_request_carries_no_seco
         assert server.connections == 2
 
 
-async def test_a_call_whose_answer_has_begun_is_not_repeated_nor_one_on_a_new_connection() -> None:
+async def test_a_begun_answer_is_not_repeated_nor_a_call_on_a_new_connection() -> None:
     async with (
         StubServer(dying_with(b"HTTP/1.1 2"), keeps=True) as server,
         backend_at(server.url) as backend,
@@ -610,9 +612,7 @@ async def several(backend: DataPath, count: int) -> None:
     assert await asyncio.gather(*(ask(backend) for _ in range(count))) == [[b"hi"]] * count
 
 
-async def test_where_one_kept_connection_proves_dead_none_of_the_others_is_tried_and_the_call_is_sent_once_more() -> (
-    None
-):
+async def test_one_dead_kept_connection_condemns_the_others_and_the_call_is_resent() -> None:
     async with StubServer(dying_with(b""), keeps=True) as server, backend_at(server.url) as backend:
         await several(backend, 4)
         assert await ask(backend, call(b"once more")) == [b"hi"]

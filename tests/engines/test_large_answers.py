@@ -120,7 +120,10 @@ async def test_a_reader_who_stops_in_a_large_answer_leaves_nothing_behind(
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_control_path_answers_at_once_after_a_long_list_of_models(size: int) -> None:
     count = size // 100
-    row = b'{"name":"model-%07d:latest","model":"model-%07d:latest","digest":"0123456789abcdef","size":4096}'
+    row = (
+        b'{"name":"model-%07d:latest","model":"model-%07d:latest",'
+        b'"digest":"0123456789abcdef","size":4096}'
+    )
     body = b'{"models":[' + b",".join(row % (number, number) for number in range(count)) + b"]}"
 
     async def serve(peer: Peer) -> None:

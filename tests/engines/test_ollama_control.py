@@ -200,7 +200,7 @@ def pinned(control: Control) -> Awaitable[object]:
         (pinned, {"keep_alive": -1, "options": {"num_ctx": 8192}}),
     ],
 )
-async def test_a_swap_is_an_empty_prompt_that_stays_for_ever_or_not_at_all_or_an_empty_input(
+async def test_a_swap_is_an_empty_prompt_that_stays_for_ever_or_not_at_all(
     asked: Asked, wish: dict[str, object]
 ) -> None:
     by_prompt = ("/api/generate", {"model": "a", **wish})
@@ -300,9 +300,7 @@ asyncio.run(main())
 """
 
 
-async def test_the_library_is_imported_with_the_first_load_and_not_by_the_loop_on_which_callers_wait() -> (
-    None
-):
+async def test_the_library_is_imported_with_the_first_load_off_the_loop() -> None:
     async def serve(peer: Peer) -> None:
         await peer.send(json_answer(b'{"version":"0.33.0"}'))
 

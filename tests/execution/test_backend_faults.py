@@ -62,7 +62,7 @@ async def whole(house: House, **wanted: object) -> bool:
 
 
 @in_virtual_time
-async def test_a_backend_that_is_down_at_the_start_fails_what_waited_long_enough_and_is_noticed_within_a_second_when_it_comes_up():
+async def test_a_backend_down_at_the_start_fails_the_oldest_and_is_noticed_when_up():
     house = House("a")
     house.ollama.go_down()
     async with house:
@@ -91,7 +91,7 @@ async def test_a_backend_that_is_down_at_the_start_fails_what_waited_long_enough
 
 
 @in_house("a", resident=("a",))
-async def test_a_model_server_that_answers_oddly_is_down_and_says_how_in_log_and_status_once(
+async def test_a_server_that_answers_oddly_is_down_and_says_how_once(
     house: House,
 ):
     odd, odder = "GET /api/ps answered 404 with HTML.", "GET /api/ps answered 200 with null."
@@ -101,7 +101,10 @@ async def test_a_model_server_that_answers_oddly_is_down_and_says_how_in_log_and
         await sleep_until(house.now + 10.0)
         ready = (
             False,
-            f"the model server at http://fake does not answer as Ollama does: {problem.rstrip('.')}",
+            (
+                "the model server at http://fake does not answer as Ollama does: "
+                f"{problem.rstrip('.')}"
+            ),
         )
         assert house.gateway.ready() == (ready if problem else (True, ""))
         shown: Any = house.gateway.health()["backend"]
@@ -131,7 +134,7 @@ async def test_a_backend_that_goes_down_while_idle_is_noticed_and_reported_once(
 
 @pytest.mark.parametrize("back_at", [1.0, 6.0, None])
 @in_house("a", resident=("a",))
-async def test_a_backend_that_is_killed_under_a_call_serves_all_within_a_second_of_its_return_or_fails_them_in_time(
+async def test_a_killed_backend_serves_all_soon_after_its_return_or_fails_in_time(
     house: House, back_at
 ):
     tickets = [house.submit("a") for _ in range(2)]
@@ -185,7 +188,7 @@ async def test_a_backend_that_is_killed_during_a_load_is_loaded_again_when_it_is
     ],
 )
 @in_house("a", resident=("a",))
-async def test_what_breaks_before_the_caller_has_a_byte_is_sent_once_more_and_then_fails_with_what_broke_it(
+async def test_what_breaks_before_the_first_byte_is_sent_once_more_and_then_fails(
     house: House, fault: CallFault, stream: bool, error: type[HearthError], says: str | None
 ):
     house.ollama.next_calls(fault, None, fault, fault)
@@ -206,7 +209,7 @@ async def test_what_breaks_before_the_caller_has_a_byte_is_sent_once_more_and_th
     ("fault", "kind"), [(CallFault.GONE_MID_STREAM, BackendGone), (CallFault.NO_DONE, AnswerCut)]
 )
 @in_house("a", resident=("a",))
-async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_not_sent_again(
+async def test_a_stream_that_breaks_or_ends_short_fails_and_is_not_sent_again(
     house: House, fault: CallFault, kind
 ):
     """Where it can go on, it does: tests/execution/test_resuming.py."""
@@ -227,7 +230,7 @@ async def test_a_stream_that_breaks_or_ends_short_fails_after_its_chunks_and_is_
     [(CallFault.ERROR_LINE, True, 200), (CallFault.SERVER_ERROR, False, 500)],
 )
 @in_house("a", resident=("a",))
-async def test_an_error_of_the_model_server_goes_to_the_caller_as_it_is_counts_as_failed_and_is_an_exception_in_process(
+async def test_an_error_of_the_server_reaches_the_caller_as_it_is_and_counts(
     house: House, fault: CallFault, stream: bool, status: int
 ):
     house.ollama.next_calls(fault, CallFault.SERVER_ERROR)
@@ -271,7 +274,7 @@ async def test_a_model_that_stays_silent_is_unloaded_loaded_again_and_asked_once
 
 
 @in_house("a", resident=("a",))
-async def test_each_reload_for_silence_is_reported_with_how_many_there_were_in_ten_minutes(
+async def test_each_reload_for_silence_is_reported_with_its_count(
     house: House,
 ):
     for seconds in (0.0, 300.0, 400.0, 650.0, 5_000.0):
@@ -300,7 +303,7 @@ async def test_a_model_that_stays_silent_twice_fails_the_request_and_serves_the_
     [(1, None, 30.0), (500, None, 100.0), (None, None, 2 * CONTEXT_TOKENS / 10), (500, 7.0, 7.0)],
 )
 @in_virtual_time
-async def test_a_whole_answer_gets_twice_the_time_that_its_length_can_take_and_its_healthy_model_stays_loaded(
+async def test_a_whole_answer_gets_twice_its_longest_time_and_its_model_stays(
     max_tokens: int | None, set_s: float | None, limit_s: float
 ):
     model = FakeModel(name="a", context_tokens=CONTEXT_TOKENS)
@@ -333,7 +336,7 @@ async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(
 
 
 @in_house(FakeModel(name="a", parallel=2), resident=("a",), settings=TWO_SLOTS)
-async def test_a_model_that_others_run_on_is_not_asked_whether_it_works_which_would_wait_for_them(
+async def test_a_model_that_others_run_on_is_not_asked_whether_it_works(
     house: House,
 ):
     cut, running = (
@@ -348,7 +351,7 @@ async def test_a_model_that_others_run_on_is_not_asked_whether_it_works_which_wo
 
 
 @in_house("a", resident=("a",), settings=SHORT_SILENCE)
-async def test_a_stream_that_falls_silent_ends_within_twice_the_idle_timeout_and_a_slow_one_is_left_alone(
+async def test_a_silent_stream_ends_within_twice_its_timeout_and_a_slow_one_lives(
     house: House,
 ):
     body = await body_of(house.submit("a", stream=True, service_s=200.0, chunks=25, max_tokens=1))
@@ -370,7 +373,7 @@ class Listless(FakeOllama):
 
 
 @in_house("a", resident=("a",), ollama=Listless)
-async def test_a_server_that_answers_is_not_down_because_a_model_hangs_and_keeps_its_lists_to_itself(
+async def test_a_server_that_answers_is_not_down_because_a_model_hangs(
     house: House,
 ):
     await sleep_until(20.0)
@@ -387,7 +390,7 @@ def drifts(house: House) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 @in_house("a", resident=("a",))
-async def test_a_model_that_vanishes_is_missed_within_the_check_interval_or_when_the_work_on_it_has_ended(
+async def test_a_model_that_vanishes_is_missed_at_the_check_or_after_its_work(
     house: House,
 ):
     ticket = house.submit("a", stream=True, service_s=12.0)
@@ -406,7 +409,7 @@ async def test_a_model_that_vanishes_is_missed_within_the_check_interval_or_when
 
 
 @in_house("a", "b", resident=("a",), capacity_mib=20_000.0)
-async def test_a_model_that_somebody_else_loaded_is_used_as_it_is_and_looked_for_after_a_call_in_another_dialect(
+async def test_a_model_that_somebody_else_loaded_is_used_as_it_is(
     house: House,
 ):
     assert await whole(house)

@@ -90,7 +90,7 @@ def unseen() -> House:
     ],
 )
 @in_virtual_time
-async def test_a_server_that_goes_on_loading_is_found_out_where_its_memory_is_seen_and_not_cut_a_third_time(
+async def test_a_server_that_goes_on_loading_is_found_out_and_not_cut_a_third_time(
     house_of: Callable[[], House], is_seen: bool
 ):
     async with house_of() as house:

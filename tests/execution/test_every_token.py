@@ -367,7 +367,7 @@ async def _everywhere(name: str, path: str, way: Way, rng: Random) -> int:
     ("name", "way"),
     [*((name, "continued") for name in CONTINUED), *((name, "replayed") for name in ASKS)],
 )
-def test_a_stream_that_is_broken_into_after_any_token_is_the_answer_that_it_would_have_been(
+def test_a_stream_broken_into_after_any_token_is_the_answer_it_would_have_been(
     name: str, way: Way
 ) -> None:
     """After every token in `make reliability`."""

@@ -246,7 +246,7 @@ async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
 
 
 @in_virtual_time
-async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each_and_counts_again():
+async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each():
     async with CardHouse(
         model("a", 10), model("b", 10), resident=("a",), settings=sized(a=10, b=10)
     ) as house:
@@ -275,7 +275,7 @@ async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each_and_count
 
 
 @in_virtual_time
-async def test_a_reading_that_never_ends_delays_nobody_and_a_model_server_that_is_down_leaves_the_card_readable():
+async def test_a_reading_that_never_ends_delays_nobody():
     async with CardHouse("a", resident=("a",), card={"hangs": True}) as house:
         assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
         assert (house.now, house.gpu_status["readings"]) == (1.0, "unknown")
@@ -467,7 +467,7 @@ async def test_every_change_by_somebody_else_is_counted_and_shown_within_the_int
     ],
 )
 @in_virtual_time
-async def test_a_model_that_is_not_on_the_card_is_told_of_once_and_shown_as_long_as_it_is_there(
+async def test_a_model_off_the_card_is_told_of_once_and_shown_while_it_is_there(
     model, vram_gb, by_us, told
 ):
     async with House(model, settings=settings_with(gpu={"vram_gb": vram_gb})) as house:
@@ -556,7 +556,7 @@ async def test_a_gateway_before_an_ollama_shows_the_card_of_its_machine(driver: 
 @pytest.mark.parametrize(
     ("gpu", "mode"), [({}, BackendMode.EMULATOR), ({"nvml": False}, BackendMode.OLLAMA)]
 )
-async def test_an_emulator_computes_on_no_card_of_this_machine_and_an_owner_can_keep_hearth_off_it(
+async def test_an_emulator_computes_on_no_card_and_an_owner_can_forbid_it(
     gpu, mode, driver: StubDriver
 ):
     async with gateway_status(GpuSettings(home_model="", **gpu), mode, Recorder()) as shown:

@@ -65,7 +65,7 @@ def pinned_to(num_ctx: int, *models: str) -> dict[str, ModelSettings]:
 
 
 @in_house("a", FakeModel(name="b", vram_mib=6000.0, size_mib=9000.0), resident=("a",))
-async def test_a_swap_unloads_first_and_loads_then_and_is_reported_with_its_time_and_what_is_on_the_cpu(
+async def test_a_swap_unloads_first_and_is_reported_with_its_time_and_cpu_share(
     house: House,
 ):
     ticket = house.submit("b")
@@ -121,7 +121,7 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
     ],
 )
 @in_house("a", "b", settings=SHORT_SWAPS)
-async def test_a_load_that_fails_lies_or_does_not_end_is_no_success_and_all_who_wait_have_an_error_of_their_own(
+async def test_a_load_that_fails_lies_or_does_not_end_is_an_error_for_all_who_wait(
     house: House,
     faults: list[LoadFault],
     error: type[HearthError],
@@ -153,7 +153,7 @@ async def test_a_load_that_fails_lies_or_does_not_end_is_no_success_and_all_who_
 
 
 @in_house("a", "b", settings=SHORT_SWAPS)
-async def test_a_load_that_never_ends_holds_others_up_no_longer_than_its_timeout_and_one_that_ends_later_is_used(
+async def test_an_endless_load_holds_up_for_its_timeout_and_is_used_if_it_ends(
     house: House,
 ):
     house.ollama.next_loads(LoadFault.NEVER)
@@ -188,7 +188,7 @@ async def seen_in_main_memory(house: House, grown_mib: Callable[[float], float])
     ],
 )
 @in_virtual_time
-async def test_a_load_that_shows_progress_is_given_up_once_it_shows_none_or_took_ten_times_as_long(
+async def test_a_load_is_given_up_without_progress_or_after_ten_times_as_long(
     seen: Callable[[House, Callable[[float], float]], Coroutine[Any, Any, None]],
     load_s: float,
     grows_s: float,
@@ -232,9 +232,7 @@ async def test_a_load_has_twice_as_long_as_the_longest_of_its_model_so_far(house
 
 @pytest.mark.parametrize(("stuck", "served"), [(1, True), (2, False)])
 @in_house("a", "b", resident=("a",))
-async def test_a_model_that_will_not_leave_is_told_again_before_those_who_need_another_lose_their_place(
-    house, stuck, served
-):
+async def test_a_model_that_will_not_leave_is_told_again_before_others_lose(house, stuck, served):
     house.ollama.next_unloads(*[UnloadFault.STUCK] * stuck)
     said, error = await heard(house.submit("b"))
     failed = house.events.of(SwapFailedEvent)
@@ -248,7 +246,7 @@ async def test_a_model_that_will_not_leave_is_told_again_before_those_who_need_a
 
 
 @in_house("a", "b", resident=("a",), settings=settings_with(backend={"check_interval_s": 0.25}))
-async def test_a_model_that_is_deleted_keeps_no_other_from_coming_and_nothing_is_unloaded_for_it(
+async def test_a_model_that_is_deleted_keeps_no_other_from_coming(
     house: House,
 ):
     house.ollama.delete("a:latest")
@@ -268,7 +266,7 @@ async def test_a_model_that_is_deleted_keeps_no_other_from_coming_and_nothing_is
 
 
 @in_virtual_time
-async def test_a_model_is_loaded_with_the_context_that_the_owner_pinned_and_a_job_asks_for_that_of_the_model_it_runs_on():
+async def test_a_model_is_loaded_with_its_pinned_context_and_a_job_asks_for_it():
     settings = settings_with().replace(models=pinned_to(8192, "b"))
     async with House("b", settings=settings) as house:
         await body_of(house.submit("b"))
@@ -331,7 +329,7 @@ async def test_an_arrival_at_any_instant_of_a_restore_is_served(house: House, af
 
 
 @in_house("h", "a", resident=("a",), settings=HOME)
-async def test_a_home_model_that_is_not_installed_empties_nothing_and_comes_home_once_it_is_pulled(
+async def test_a_home_model_not_installed_empties_nothing_and_comes_once_pulled(
     house: House,
 ):
     house.ollama.delete("h:latest")
@@ -349,7 +347,7 @@ async def test_a_home_model_that_is_not_installed_empties_nothing_and_comes_home
 
 
 @in_house("h", "a", "p", resident=("a",), settings=HOME)
-async def test_a_pinned_model_that_was_deleted_empties_nothing_and_the_home_model_stands_in(
+async def test_a_deleted_pinned_model_empties_nothing_and_home_stands_in(
     house: House,
 ):
     await house.gateway.orders.pin("p")
@@ -417,7 +415,7 @@ class OneRunner(FakeOllama):
     ],
 )
 @in_virtual_time
-async def test_a_home_model_in_any_spelling_under_any_of_its_names_or_installed_later_comes_home_once(
+async def test_a_home_model_under_any_name_or_installed_later_comes_home_once(
     models: tuple[str, ...], how: dict[str, Any], home: str, later: str | None, name: str
 ):
     gpu = {"home_model": home, "restore_home_delay_s": 2.0}
@@ -450,7 +448,7 @@ async def test_what_is_set_for_a_model_counts_in_every_spelling_also_after_a_rel
 
 
 @in_house("b", ollama=Twins, settings=settings_with(backend={"check_interval_s": 1.0}))
-async def test_a_copy_of_a_model_under_another_name_changes_nothing_for_those_who_wait(
+async def test_a_copy_under_another_name_changes_nothing_for_those_who_wait(
     house: House,
 ):
     tickets = [house.submit("b", service_s=3.0) for _ in range(3)]
@@ -480,7 +478,7 @@ async def test_models_made_from_the_same_weights_are_served_one_after_the_other(
 
 
 @in_house("a", "b", resident=("a",), ollama=OneRunner)
-async def test_weights_that_are_in_memory_under_a_deleted_name_are_made_to_go_by_another_one_which_is_then_loaded(
+async def test_weights_under_a_deleted_name_are_made_to_go_by_another_name(
     house: House,
 ):
     house.ollama.delete("a:latest")
@@ -496,7 +494,7 @@ async def test_weights_that_are_in_memory_under_a_deleted_name_are_made_to_go_by
 
 @pytest.mark.parametrize("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
 @in_house("a", "b:cloud", resident=("a",), ollama=WithCloud)
-async def test_a_model_that_runs_elsewhere_is_refused_so_that_no_prompt_leaves_the_house_and_nothing_is_unloaded_for_it(
+async def test_a_model_that_runs_elsewhere_is_refused_and_nothing_is_unloaded(
     house: House, spelling: str
 ):
     with pytest.raises(
@@ -535,7 +533,7 @@ async def test_what_a_model_cannot_do_is_known_from_the_list(house: House):
 
 
 @in_house("a", ABLE, resident=("a",), ollama=Older)
-async def test_what_the_list_does_not_say_is_asked_once_and_again_later_where_nothing_was_said(
+async def test_what_the_list_does_not_say_is_asked_once_or_again_later(
     house: House,
 ):
     for _ in range(2):
@@ -570,7 +568,7 @@ async def test_many_names_that_nobody_knows_ask_the_model_server_once_a_second(h
 
 
 @in_house("Mixed:7b", "a")
-async def test_names_are_resolved_as_ollama_does_and_asked_for_again_before_one_is_unknown_unless_nobody_answers(
+async def test_names_are_resolved_as_in_ollama_and_asked_again_before_unknown(
     house: House,
 ):
     resolve = house.gateway.resolve

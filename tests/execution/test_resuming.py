@@ -424,7 +424,7 @@ STORIES = {
 
 @for_each("story", STORIES)
 @in_virtual_time
-async def test_a_stream_goes_on_as_one_or_finishes_first_or_ends_with_an_error_behind_right_text(
+async def test_a_stream_goes_on_as_one_finishes_first_or_ends_with_an_error(
     story: str,
 ):
     given = STORIES[story]
@@ -479,9 +479,7 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
 @pytest.mark.parametrize("ways", [(), ONLY, REPLAYED, REPLAY_FIRST])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @in_virtual_time
-async def test_a_usage_that_the_caller_has_not_asked_for_is_counted_and_not_shown_in_any_way(
-    path: str, ways: tuple[Way, ...]
-):
+async def test_a_usage_not_asked_for_is_counted_and_never_shown(path: str, ways: tuple[Way, ...]):
     """Bodies of these routes ask for it; the way of the gateway to an emulator and back is in
     tests/clients.
     """
@@ -564,7 +562,7 @@ async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller
 
 @pytest.mark.parametrize("wedged", [False, True])
 @in_virtual_time
-async def test_a_stream_that_falls_silent_goes_on_after_a_reload_where_its_model_makes_no_token_any_more(
+async def test_a_silent_stream_goes_on_after_a_reload_where_its_model_is_stuck(
     wedged: bool,
 ):
     async with house_of(
@@ -584,7 +582,7 @@ async def test_a_stream_that_falls_silent_goes_on_after_a_reload_where_its_model
 
 
 @in_virtual_time
-async def test_a_stream_waits_for_a_model_server_that_stays_away_as_long_as_any_request():
+async def test_a_stream_waits_for_an_absent_server_as_long_as_any_request():
     async with house_of(Model(WORDS * 2)) as house:
         listening = listening_to(house)
         await sleep_until(5.5)
@@ -632,7 +630,7 @@ async def test_a_stream_that_cannot_go_on_ends_with_the_error_of_the_model_serve
 
 
 @in_virtual_time
-async def test_an_answer_that_the_model_server_gave_up_because_it_repeats_itself_is_not_asked_for_again():
+async def test_an_answer_given_up_for_repeating_itself_is_not_asked_for_again():
     """Without a word after 30 equal tokens; on these routes it looks as if the model had died."""
     for path in (MESSAGES, "/v1/responses"):
         for words, goes_on in ((("no ",) * 40, False), (("no ", "yes ") * 20, True)):
@@ -669,7 +667,7 @@ async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_c
 
 @pytest.mark.parametrize("limit", [0, 20])
 @in_virtual_time
-async def test_the_tokens_of_the_text_so_far_are_counted_before_a_rest_that_is_limited_and_else_when_it_ends(
+async def test_the_tokens_so_far_are_counted_before_a_limited_rest_else_at_the_end(
     limit: int,
 ):
     async with house_of(Model(limit=limit)) as house:
@@ -751,9 +749,7 @@ async def test_replays_that_said_something_else_are_forgotten_over_ten_that_did_
 
 @pytest.mark.parametrize(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, ["replayed"] * 2)])
 @in_virtual_time
-async def test_a_server_that_renders_nothing_is_asked_once_and_its_streams_are_replayed_or_finish(
-    ways, resumed
-):
+async def test_a_server_that_renders_nothing_is_asked_once(ways, resumed):
     async with house_of(Model()) as house:
         house.ollama.render = lambda *_: None
         for _ in range(2):
@@ -793,9 +789,7 @@ def another_context(house: House) -> None:
     ],
 )
 @in_virtual_time
-async def test_what_was_changed_while_it_was_interrupted_is_neither_continued_nor_replayed_with(
-    change, ways, ends
-):
+async def test_what_changed_during_an_interruption_is_not_continued_or_replayed(change, ways, ends):
     async with house_of(Model()) as house:
         listening = listening_to(house, ways=ways)
         await sleep_until(3.5)
@@ -810,7 +804,7 @@ async def test_what_was_changed_while_it_was_interrupted_is_neither_continued_no
 
 
 @in_virtual_time
-async def test_a_model_that_does_not_say_a_last_blank_again_is_asked_once_more_from_the_whole_text():
+async def test_a_model_that_drops_a_last_blank_is_asked_from_the_whole_text():
     class Hasty(Model):
         rests = 0
 
@@ -843,9 +837,7 @@ async def test_a_text_that_the_context_has_no_room_for_is_replayed():
 
 @pytest.mark.parametrize(("ways", "leaves_at"), [(ONLY, 6.75), (ONLY, None), (REPLAYED, 7.0)])
 @in_virtual_time
-async def test_a_caller_who_leaves_while_it_goes_on_or_while_the_prompt_is_rendered_frees_the_model(
-    ways, leaves_at
-):
+async def test_a_caller_who_leaves_while_it_goes_on_frees_the_model(ways, leaves_at):
     async with house_of(Model()) as house:
         ticket = streaming(house, ways=ways)
         listening = asyncio.ensure_future(heard(ticket))
@@ -862,7 +854,7 @@ async def test_a_caller_who_leaves_while_it_goes_on_or_while_the_prompt_is_rende
 
 
 @in_virtual_time
-async def test_what_a_resumed_stream_is_expected_to_take_counts_the_text_so_far_as_read():
+async def test_a_resumed_stream_is_expected_to_take_its_text_as_read():
     async with house_of(Model(words=WORDS * 3)) as house:
         ticket = streaming(house)
         listening = asyncio.ensure_future(heard(ticket))
@@ -876,7 +868,7 @@ async def test_what_a_resumed_stream_is_expected_to_take_counts_the_text_so_far_
 
 
 @in_virtual_time
-async def test_a_replayed_stream_goes_on_where_it_stopped_as_one_valid_stream_and_nothing_is_sent_before():
+async def test_a_replayed_stream_goes_on_as_one_and_sends_nothing_before():
     async with house_of(Model()) as house:
         ticket, parts = streaming(house, ways=REPLAYED), list[bytes]()
         listening = asyncio.ensure_future(heard(ticket, parts))

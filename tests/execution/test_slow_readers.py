@@ -43,7 +43,7 @@ def long_stream(house: House, seconds: int = 200) -> Ticket:
 
 @pytest.mark.parametrize("settings", [SMALL_BUFFER, HASTY])
 @in_virtual_time
-async def test_a_reader_that_stands_still_is_dropped_after_the_deadline_and_its_place_goes_to_the_next(
+async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(
     settings: Settings,
 ):
     async with House("a", resident=("a",), settings=settings) as house:
@@ -76,7 +76,7 @@ async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(hous
 
 
 @in_house("a", resident=("a",))
-async def test_a_reader_slower_than_the_model_does_not_keep_it_busy_while_the_buffer_has_room(
+async def test_a_slow_reader_does_not_keep_the_model_busy_while_the_buffer_has_room(
     house: House,
 ):
     ticket, other = long_stream(house), house.submit("a")
@@ -102,7 +102,7 @@ async def test_the_first_ending_of_a_reply_counts_and_is_told_to_whoever_asks_la
 
 
 @in_house("a", resident=("a",), settings=narrow(10, 30.0))
-async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_waits_for_the_reader(
+async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(
     house: House,
 ):
     ticket, parts = (
@@ -117,7 +117,7 @@ async def test_a_model_server_that_goes_on_is_not_called_silent_while_its_chunk_
 
 
 @in_house("a", resident=("a",), settings=HASTY)
-async def test_a_server_that_falls_silent_while_its_reader_stood_still_is_noticed_once_there_is_room(
+async def test_a_server_falling_silent_behind_a_still_reader_is_noticed_later(
     house: House,
 ):
     ticket = long_stream(house)
@@ -182,7 +182,7 @@ async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
     [(0.5, None), (5.5, None), (AT_MOST_S, None), *((AT_MOST_S, fault) for fault in CallFault)],
 )
 @in_house("a", resident=("a",))
-async def test_nothing_is_left_of_a_request_whose_caller_leaves_or_stays_or_that_the_model_server_fails(
+async def test_nothing_is_left_of_a_request_however_it_ends(
     house: House, uncollected: None, stream: bool, stays_s: float, fault: CallFault | None
 ):
     before = alive()

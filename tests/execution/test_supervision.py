@@ -84,7 +84,7 @@ def unknown_path(_: str) -> BackendCall:
     ],
 )
 @in_house("a", resident=("a",), expect_faults=True)
-async def test_a_defect_in_one_attempt_or_just_before_it_fails_that_item_and_frees_its_slot(
+async def test_a_defect_in_or_before_an_attempt_fails_that_item_and_frees_its_slot(
     house: House, call: Callable[[str], BackendCall] | None, where: str, detail: str
 ):
     estimates = house.worker.scheduler.state.estimates
@@ -170,7 +170,7 @@ class Decider(Mailbox):
 
 
 @in_virtual_time
-async def test_what_was_reported_waits_for_the_loop_to_run_and_is_decided_upon_at_once_and_in_order_then():
+async def test_reports_wait_for_the_loop_and_are_decided_upon_at_once_in_order():
     decider = Decider()
     decider.report(4)
     decider.report(1)
@@ -237,7 +237,7 @@ class AtOnce(Taking):
     ],
 )
 @in_virtual_time
-async def test_an_attempt_that_is_stopped_before_its_first_step_or_within_its_own_report_ends_once(
+async def test_an_attempt_stopped_before_or_within_its_own_report_ends_once(
     kind: type[Input] | None, there: bool, turns: int, expected: list[type[Input]]
 ):
     reports: list[type[Input]] = []

@@ -158,7 +158,7 @@ async def test_what_comes_on_one_connection_is_answered_in_its_order_or_ends_it(
         ("/api/version", lambda said: said["error"]),
     ],
 )
-async def test_a_websocket_that_is_offered_is_refused_with_426_so_that_codex_goes_on_with_post(
+async def test_a_websocket_offer_is_refused_with_426_so_that_codex_uses_post(
     path: str, message: Callable[[Any], str]
 ):
     async with opened() as front:
@@ -175,7 +175,7 @@ def requests_in_memory() -> int:
     return sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
 
 
-async def test_what_is_pipelined_waits_unparsed_until_the_request_before_it_is_answered():
+async def test_what_is_pipelined_waits_unparsed_until_the_answer_before_it():
     """A thousand requests behind one that runs cost their bytes, and a caller who leaves is still
     seen to leave.
     """
@@ -210,7 +210,7 @@ async def test_of_what_is_pipelined_without_end_no_more_is_read():
         (b"Expect: 100-continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
     ],
 )
-async def test_a_body_that_comes_after_its_head_is_read_also_behind_an_offer_of_http_2_and_where_its_sender_waits_to_be_told(
+async def test_a_body_after_its_head_is_read_also_behind_an_offer_of_http_2(
     fields: bytes, told_first: bytes
 ):
     async with opened() as front:
@@ -248,7 +248,7 @@ WITH_GUEST = {
 WITHOUT_GUEST = {"keys": WITH_GUEST["keys"][1:]}
 
 
-async def test_a_key_that_is_taken_out_ends_nothing_that_was_accepted_and_begins_nothing_more():
+async def test_a_key_that_is_taken_out_ends_nothing_and_begins_nothing():
     async with opened(auth=WITH_GUEST) as front, aiohttp.ClientSession() as session:
 
         async def ask(tokens: int) -> tuple[int, bytes]:
@@ -296,7 +296,7 @@ async def stranger(*, tls: bool) -> AsyncIterator[tuple[int, bytearray]]:
 @pytest.mark.parametrize(
     ("tls", "host"), [(True, "localhost"), (True, "127.0.0.1"), (False, "localhost")]
 )
-async def test_without_a_certificate_that_somebody_vouches_for_or_without_tls_nothing_is_said(
+async def test_without_tls_or_a_vouched_certificate_nothing_is_said(
     tls: bool, host: str, monkeypatch
 ):
     monkeypatch.setenv("PYTHONHTTPSVERIFY", "0")

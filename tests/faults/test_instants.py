@@ -106,7 +106,7 @@ def look(house: House) -> None:
         (look, 1.0),
     ],
 )
-def test_a_jump_of_the_wall_clock_a_reload_and_a_look_at_any_instant_change_nothing_for_anybody(
+def test_a_clock_jump_a_reload_or_a_look_at_any_instant_changes_nothing(
     act: Callable[[House], None], every_s: float
 ):
     expected = told_of()

@@ -89,9 +89,7 @@ NO_ANSWER: dict[str, Callable[[Chunks], Chunks]] = {
     ("odd", "stream"),
     in_both_forms(NO_ANSWER, without={"a page in the middle", "no end", "words after the end"}),
 )
-async def test_what_is_no_answer_is_an_error_of_the_model_server_and_never_a_completed_one(
-    odd: str, stream: bool
-):
+async def test_what_is_no_answer_is_an_error_and_never_a_completed_one(odd: str, stream: bool):
     async with house(NO_ANSWER[odd], NO_ANSWER[odd]) as home:
         ticket = home.submit("a", stream=stream)
         assert isinstance(await ended(ticket), BackendError)
@@ -191,7 +189,7 @@ ASKED: list[tuple[str, dict[str, Any], Callable[[Any], object]]] = [
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("stream", [False, True])
 @in_virtual_time
-async def test_a_request_that_a_proxy_answered_in_place_of_the_model_server_is_sent_once_more(
+async def test_a_request_answered_by_a_proxy_is_sent_once_more(
     page: tuple[int, bytes, bytes], stream: bool
 ):
     async with proxied(page) as home:

@@ -164,7 +164,7 @@ async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_
         await serving.stopped_s()
 
 
-async def test_a_kill_in_mid_stream_leaves_nothing_running_and_one_during_an_orderly_stop_loses_no_job(
+async def test_a_kill_in_mid_stream_leaves_nothing_and_one_in_a_stop_loses_no_job(
     tmp_path: Path,
 ):
     async with home(tmp_path) as house:
@@ -212,7 +212,7 @@ async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(tmp_pa
         await serving.stopped_s()
 
 
-async def test_in_odd_surroundings_a_hundred_orders_to_read_the_file_cost_no_request_and_a_second_signal_ends_a_long_grace(
+async def test_a_hundred_reload_orders_cost_nothing_and_a_second_signal_ends_it(
     tmp_path: Path,
 ):
     nowhere = str(tmp_path / "nowhere")

@@ -80,9 +80,7 @@ async def test_a_chat_after_merged_embeddings_is_answered_at_once() -> None:
         assert max(flushed.inputs for flushed in front.events.of(EmbeddingsFlushed)) >= 7
 
 
-async def test_a_request_after_a_large_body_on_the_connection_of_a_caller_is_answered_at_once() -> (
-    None
-):
+async def test_a_request_after_a_large_body_on_its_connection_is_answered_at_once() -> None:
     connector = aiohttp.TCPConnector(limit=1)
     async with (
         opened() as front,

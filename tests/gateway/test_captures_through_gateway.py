@@ -57,20 +57,33 @@ it.
 
 DIFFERENT = {
     "anth_count": "Ollama has no token count; Hearth answers with the estimate that the queue uses",
-    "anth_missing_stream": "an unknown model is refused before the queue (decision 5); no stream, so nothing is said about caching it",
+    "anth_missing_stream": (
+        "an unknown model is refused before the queue (decision 5); no stream, so "
+        "nothing is said about caching it"
+    ),
     "audio_nofile": "refused on purpose: a form names its model where the queue does not look",
     "bad_host": "421 says what is wrong and how to allow the name; Ollama answers an empty 403",
-    "bad_origin": "a GET without a body changes nothing and no page of another origin can read the answer",
+    "bad_origin": (
+        "a GET without a body changes nothing and no page of another origin can read the answer"
+    ),
     "good_origin": "no CORS headers: pages of other origins may not read answers",
     "options_preflight": "the same",
     "oai_chat_gzip": "415 says which codings are taken; Ollama reads the compressed bytes as JSON",
-    "opt_wrong_type": "num_ctx belongs to the house (decision 3): it is taken out before its type matters",
+    "opt_wrong_type": (
+        "num_ctx belongs to the house (decision 3): it is taken out before its type matters"
+    ),
     "overflow_template_chat_truncated": "the same: nothing was cut off, so more tokens are counted",
     "trailing_slash": "an odd spelling of an address does not exist; no redirect",
     "websocket_offer": "426, at which Codex goes on with POST; 405 costs it its retries",
-    "render_oai_compl": "a text completion that was only rendered says neither so nor that it has ended",
-    "token_repeat_abort_nostream": "an answer that the model server broke off is an error, not a 200 with half a text",
-    "token_repeat_abort_oai_stream": "a stream that was broken off ends with an error that clients raise",
+    "render_oai_compl": (
+        "a text completion that was only rendered says neither so nor that it has ended"
+    ),
+    "token_repeat_abort_nostream": (
+        "an answer that the model server broke off is an error, not a 200 with half a text"
+    ),
+    "token_repeat_abort_oai_stream": (
+        "a stream that was broken off ends with an error that clients raise"
+    ),
     "token_repeat_abort_stream_no_done": "the same",
 }
 """Exchanges whose answer is meant to be another one, and why."""
@@ -161,7 +174,7 @@ async def test_streams_that_can_be_resumed_look_no_different(name: str, replayin
 
 
 @pytest.mark.parametrize("name", SEEDED)
-async def test_the_same_seed_gives_the_same_bytes_in_the_same_chunks_with_and_without_the_gateway(
+async def test_the_same_seed_gives_the_same_chunks_with_and_without_the_gateway(
     name: str, front: Front
 ):
     request = read_capture(name).request
@@ -182,7 +195,7 @@ def _unstamped(response: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", PINNED)
-async def test_a_prompt_beyond_the_context_that_the_owner_pinned_is_refused_as_recorded(name: str):
+async def test_a_prompt_beyond_the_pinned_context_is_refused_as_recorded(name: str):
     pinned = front_settings().replace(
         models={"ma": ModelSettings(num_ctx=512), "mt": ModelSettings(num_ctx=512)}
     )
@@ -214,9 +227,7 @@ async def test_a_model_server_whose_queue_is_full_is_heard_in_its_own_words():
 
 
 @pytest.mark.parametrize("name", KILLED)
-async def test_a_runner_that_dies_in_mid_stream_is_told_in_the_stream_even_where_ollama_says_nothing(
-    name: str, front: Front
-):
+async def test_a_runner_that_dies_in_mid_stream_is_told_in_the_stream(name: str, front: Front):
     reader, writer = await connect(front.url)
     writer.write(as_owner(read_capture(name).request))
     begun = b"".join([await reader.readuntil(b"\n\r\n") for _ in range(8)])
@@ -239,9 +250,7 @@ def _kind(chunk: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", KILLED_WHOLE)
-async def test_a_request_whose_runner_dies_before_the_answer_is_sent_again_where_ollama_says_500(
-    name: str, front: Front
-):
+async def test_a_request_whose_runner_dies_before_the_answer_is_sent_again(name: str, front: Front):
     answering = asyncio.ensure_future(replay(front, name))
     await until_running(front.emulator, front.direct_url)
     front.emulator.kill_runner("ma")
@@ -273,7 +282,7 @@ async def test_what_hearth_answers_itself_lets_no_page_of_another_origin_read_it
     assert not any(line.startswith((b"access-control-", b"vary")) for line in answer.headers)
 
 
-async def test_an_unknown_model_of_a_stream_lacks_only_the_line_about_caching_and_a_slash_too_many_is_redirected(
+async def test_an_unknown_model_lacks_one_header_and_a_slash_is_redirected(
     front: Front,
 ):
     for name in ("anth_missing_stream", "trailing_slash"):

@@ -56,9 +56,9 @@ async def _hold(front: Front, callers: ExitStack, count: int) -> None:
     path, body = chat("slow", stream=True)
     raw = json.dumps(body).encode()
     request = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
-        + raw
-    )
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(raw)}\r\n\r\n"
+    ).encode() + raw
     for _ in range(count):
         caller = callers.enter_context(socket.socket())
         caller.setblocking(False)

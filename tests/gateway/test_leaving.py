@@ -123,7 +123,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("name", "stream", "leave"), WAYS)
 @pytest.mark.parametrize("route", ROUTES)
-async def test_leaving_in_mid_stream_before_a_whole_answer_or_while_the_prompt_is_read_closes_the_connection_to_the_model_server(
+async def test_leaving_at_any_time_closes_the_connection_to_the_model_server(
     route: Any, name: str, stream: bool, leave: Leave
 ):
     async with opened() as front:
@@ -151,7 +151,7 @@ async def test_who_leaves_the_queue_is_never_sent_to_the_model_server(route: Any
         assert asked_of(front, "slow") == 1
 
 
-async def test_a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_write_deadline():
+async def test_a_reader_that_stands_still_loses_its_slot_at_the_write_deadline():
     async with opened(server={"write_deadline_s": 0.3, "write_buffer_mib": 0.25}) as front:
         narrow = socket.socket()
         narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -176,7 +176,7 @@ async def test_a_reader_that_stands_still_loses_its_slot_to_the_next_after_the_w
         narrow.close()
 
 
-async def test_a_hundred_callers_who_leave_at_any_moment_leave_no_task_and_no_connection_behind():
+async def test_a_hundred_callers_who_leave_at_any_moment_leave_nothing_behind():
     async with opened() as front:
         reader, writer = await ask(front, chat("slow", tokens=1))
         await reader.readuntil(b"0\r\n\r\n")

@@ -49,7 +49,7 @@ def body_for(path: str) -> dict[str, Any]:
     return asked | {"max_tokens": 1, "max_output_tokens": 1} | (content or {"messages": HELLO})
 
 
-async def test_every_way_in_names_its_model_counts_against_one_limit_and_believes_no_caller():
+async def test_every_way_in_names_its_model_and_counts_against_one_limit():
     """donna: `required_model` was set nowhere, the limiter keyed on a field of the body.
 
     LiteLLM #17706: `/v1/responses` uncounted.

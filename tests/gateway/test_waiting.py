@@ -233,7 +233,7 @@ async def test_a_load_and_the_prompt_after_it_are_waited_for_in_the_same_way(ask
 
 @pytest.mark.parametrize(("max_wait_s", "pieces_s"), [(9.0, []), (20.0, [10.0, 20.0])])
 @in_virtual_time
-async def test_within_the_first_ten_seconds_an_error_still_has_its_status_and_after_the_first_sign_it_is_told_in_the_stream(
+async def test_an_error_has_its_status_for_ten_seconds_and_then_is_in_the_stream(
     max_wait_s: float, pieces_s: list[float]
 ):
     async with (

@@ -22,13 +22,15 @@ _MASKS = (
     (re.compile(r"\bcmpl-\d+\b"), "cmpl-<id>"),
     (
         re.compile(
-            r'("(?:\w*_duration|created|created_at|completed_at|expires_at|in_progress_at|finalizing_at|size_vram)": ?)\d+'
+            r'("(?:\w*_duration|created|created_at|completed_at|expires_at|in_progress_at|'
+            r'finalizing_at|size_vram)": ?)\d+'
         ),
         r"\1<n>",
     ),
     (
         re.compile(
-            r'("(?:\w+_(?:s|wall_s|ms|at|pct)|estimated_\w+|gpu_\w+|at|bytes|again_tokens|verified_chars|since|ts|uptime|started)": ?)'
+            r'("(?:\w+_(?:s|wall_s|ms|at|pct)|estimated_\w+|gpu_\w+|at|bytes|again_tokens|'
+            r'verified_chars|since|ts|uptime|started)": ?)'
             r"-?[\d.e+-]+"
         ),
         r"\1<n>",

@@ -224,14 +224,29 @@ WRONG_BODIES: tuple[bytes, ...] = (
     b"null",
     b'{"model": 3}',
     b'{"model": ""}',
-    b'{"model": "house:8b", "seed": 1, "temperature": 0, "messages": "text", "options": {"seed": 1}}',
-    b'{"model": "house:8b", "seed": 1, "temperature": 0, "messages": [{"role": "nobody", "content": 1}], "options": {"seed": 1}}',
-    b'{"model": "house:8b", "seed": 1, "temperature": 0, "prompt": 7, "input": 7, "max_tokens": "x", "options": {"seed": 1}}',
+    (
+        b'{"model": "house:8b", "seed": 1, "temperature": 0, "messages": "text", '
+        b'"options": {"seed": 1}}'
+    ),
+    (
+        b'{"model": "house:8b", "seed": 1, "temperature": 0, "messages": [{"role": '
+        b'"nobody", "content": 1}], "options": {"seed": 1}}'
+    ),
+    (
+        b'{"model": "house:8b", "seed": 1, "temperature": 0, "prompt": 7, "input": 7, '
+        b'"max_tokens": "x", "options": {"seed": 1}}'
+    ),
     b'{"model": "house:8b", "seed": 1, "temperature": 0, "stream": "yes", "options": {"seed": 1}}',
     b'{"model": "missing:1b", "messages": [], "prompt": "x", "input": "x", "max_tokens": 1}',
     b'{"model": "no such name!", "messages": [], "prompt": "x", "input": "x", "max_tokens": 1}',
-    b'{"model": "embedder", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "max_tokens": 1}',
-    b'{"model": "house:8b", "prompt": "\xff", "messages": [{"role": "user", "content": "\xff"}], "options": {"num_predict": 3, "seed": 1}}',
+    (
+        b'{"model": "embedder", "messages": [{"role": "user", "content": "x"}], '
+        b'"prompt": "x", "max_tokens": 1}'
+    ),
+    (
+        b'{"model": "house:8b", "prompt": "\xff", "messages": [{"role": "user", '
+        b'"content": "\xff"}], "options": {"num_predict": 3, "seed": 1}}'
+    ),
 )
 FORM = """--BOUND\r
 Content-Disposition: form-data; name="purpose"\r
@@ -245,8 +260,9 @@ TEXT\r
 --BOUND--\r
 """
 PAGES = """
-/ /api/version /api/tags /api/ps /v1/models /v1/models/house:8b /healthz /readyz /llm/models /llm/log /llm/swaps /llm/history?window=7d
-/llm/jobs /llm/admin/orders /llm/admin/config /llm/admin/stored /llm/admin/files /llm/nothing /nothing /v1/files /v1/batches
+/ /api/version /api/tags /api/ps /v1/models /v1/models/house:8b /healthz /readyz /llm/models
+/llm/log /llm/swaps /llm/history?window=7d /llm/jobs /llm/admin/orders /llm/admin/config
+/llm/admin/stored /llm/admin/files /llm/nothing /nothing /v1/files /v1/batches
 /llm/queue/item/999999 /llm/log?limit=0 /llm/log?since=nope /llm/jobs?state=odd /api//tags
 """
 

@@ -23,20 +23,28 @@ ADMIN, ASSISTANT, VISITOR, LIMITED = (
     f"golden-key-of-{name}" for name in ("admin", "assistant", "visitor", "limited")
 )
 MODELS = """
-- {name: "house:8b", size_gib: 4, vram_gib: 5, load_s: 2, unload_s: 1, decode_tokens_per_s: 100, capabilities: [completion, tools]}
-- {name: "coder:14b", size_gib: 8, vram_gib: 9, load_s: 3, unload_s: 1, decode_tokens_per_s: 1, capabilities: [completion, tools]}
-- {name: "thinker:8b", size_gib: 4, vram_gib: 5, load_s: 2, unload_s: 1, decode_tokens_per_s: 100, capabilities: [completion, thinking]}
-- {name: "endless:8b", size_gib: 4, vram_gib: 5, load_s: 2, unload_s: 1, decode_tokens_per_s: 100, capabilities: [completion], ends: false}
-- {name: "embedder", size_gib: 0.3, vram_gib: 0.5, load_s: 1, capabilities: [embedding], embedding_length: 8}
+- {name: "house:8b", size_gib: 4, vram_gib: 5, load_s: 2, unload_s: 1, decode_tokens_per_s: 100,
+   capabilities: [completion, tools]}
+- {name: "coder:14b", size_gib: 8, vram_gib: 9, load_s: 3, unload_s: 1, decode_tokens_per_s: 1,
+   capabilities: [completion, tools]}
+- {name: "thinker:8b", size_gib: 4, vram_gib: 5, load_s: 2, unload_s: 1, decode_tokens_per_s: 100,
+   capabilities: [completion, thinking]}
+- {name: "endless:8b", size_gib: 4, vram_gib: 5, load_s: 2, unload_s: 1, decode_tokens_per_s: 100,
+   capabilities: [completion], ends: false}
+- {name: "embedder", size_gib: 0.3, vram_gib: 0.5, load_s: 1,
+   capabilities: [embedding], embedding_length: 8}
 """
 CONFIG = """
 gpu: {{home_model: "house:8b", nvml: false, restore_home_delay_s: 3600}}
 backend: {{mode: ollama}}
 ollama: {{url: "{model_server}"}}
-scheduling: {{policy: affinity, active_hours: "00:00-24:00", preempt_min_remaining_s: 0, preempt_restart_bound_s: 0}}
+scheduling: {{policy: affinity, active_hours: "00:00-24:00",
+  preempt_min_remaining_s: 0, preempt_restart_bound_s: 0}}
 queue: {{max_external_depth: 20}}
 priority_map: {{parse_task: critical, digest: background}}
-rate_limits: {{default: {{requests_per_minute: 100000, requests_per_hour: 100000}}, callers: {{limited: {{requests_per_minute: 2}}}}}}
+rate_limits:
+  default: {{requests_per_minute: 100000, requests_per_hour: 100000}}
+  callers: {{limited: {{requests_per_minute: 2}}}}
 budget: {{daily_external_usd: 5.0}}
 cloud:
   api_key: "${{GOLDEN_CLAUDE_KEY}}"
@@ -47,7 +55,8 @@ auth:
   keys:
     - {{name: admin, key: "${{GOLDEN_ADMIN}}", lane: internal, admin: true}}
     - {{name: assistant, key: "${{GOLDEN_ASSISTANT}}", lane: internal}}
-    - {{name: visitor, key: "${{GOLDEN_VISITOR}}", allow_cloud: true, models: ["*:8b", "coder:14b", "embedder", "cloudy*"]}}
+    - {{name: visitor, key: "${{GOLDEN_VISITOR}}", allow_cloud: true,
+       models: ["*:8b", "coder:14b", "embedder", "cloudy*"]}}
     - {{name: limited, key: "${{GOLDEN_LIMITED}}"}}
 storage: {{path: "{database}", reserve_mib: 0}}
 server: {{log_format: json, log_level: debug}}

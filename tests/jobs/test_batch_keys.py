@@ -55,7 +55,7 @@ async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_o
 
 
 @in_virtual_time
-async def test_a_batch_is_answered_as_it_is_whatever_would_refuse_a_new_one_also_by_the_next_process():
+async def test_a_batch_that_exists_is_answered_whatever_would_refuse_a_new_one():
     async with BatchHouse(
         "a", resident=("a",), settings=settings_with(batches={"max_open": 1})
     ) as first:
@@ -76,7 +76,7 @@ async def test_a_batch_is_answered_as_it_is_whatever_would_refuse_a_new_one_also
 
 
 @in_batch_house()
-async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the_one_that_is_asked_for_again(
+async def test_a_batch_taken_by_a_commit_reported_as_failed_is_found_again(
     house,
 ):
     await house.uploaded(jsonl(*lines(2)), file_id=FIRST.input_file_id)
@@ -90,7 +90,7 @@ async def test_a_batch_that_was_taken_though_the_disk_said_that_it_failed_is_the
 
 
 @in_batch_house()
-async def test_two_requests_with_one_key_at_the_same_moment_are_a_conflict_and_later_one_batch(
+async def test_two_requests_with_one_key_at_once_conflict_and_later_are_one_batch(
     house,
 ):
     await house.uploaded(jsonl(*lines(1)), file_id=FIRST.input_file_id)
@@ -108,11 +108,16 @@ async def test_a_batch_of_a_file_without_keys_goes_on_and_new_ones_have_keys(tmp
     path = tmp_path / "hearth.db"
     create(path, connect_writer, shipped_migrations()[:7])
     with closing(sqlite3.connect(path)) as connection, connection:
-        file = "INSERT INTO files (id, caller, purpose, filename, state, created_wall_s) VALUES (?, 'test', 'batch', 'x', 'ready', ?)"
+        file = (
+            "INSERT INTO files (id, caller, purpose, filename, state, created_wall_s) "
+            "VALUES (?, 'test', 'batch', 'x', 'ready', ?)"
+        )
         connection.execute(file, (FIRST.input_file_id, WALL))
         connection.execute(
-            "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, input_file, "
-            "input_file_id, created_wall_s, expires_wall_s) VALUES ('batch_0', 'test', 'internal', 2, '[]', '/v1/completions', "
+            "INSERT INTO batches (id, caller, lane, priority, models, endpoint, status, "
+            "window_text, output_life_s, input_file, "
+            "input_file_id, created_wall_s, expires_wall_s) VALUES ('batch_0', 'test', "
+            "'internal', 2, '[]', '/v1/completions', "
             "'validating', '24h', 1.0, 1, 'file-batch_1', ?, ?)",
             (WALL, WALL + DAY_S),
         )

@@ -76,7 +76,7 @@ def test_a_line_that_is_too_long_is_not_kept_and_those_after_it_are_found():
         "\u0378",
     ],
 )
-def test_a_request_that_is_in_order_is_kept_with_its_place_and_runs_without_streaming(custom_id):
+def test_a_request_in_order_is_kept_with_its_place_and_runs_unstreamed(custom_id):
     text = jsonl({**GOOD, "custom_id": custom_id}).rstrip()
     assert checked(text) == BatchLine(
         line=7, custom_id=custom_id, model="a:latest", start=0, length=len(text)
@@ -180,7 +180,7 @@ def written(
 JSON = "application/json; charset=utf-8"
 
 
-def test_an_answer_stands_in_the_output_file_on_one_line_as_the_model_server_wrote_it():
+def test_an_answer_is_one_line_as_the_model_server_wrote_it():
     result = (
         b'{\n  "usage": {"prompt_tokens": 3,\r\n "completion_tokens": 4},\n "x": "\xc3\xa9\\n"\n}\n'
     )

@@ -121,7 +121,7 @@ async def test_the_official_client_drives_a_batch_from_upload_to_answers(
         assert (output.purpose, output.bytes) == ("batch_output", len(answers.content))
 
 
-async def test_files_are_listed_page_by_page_deleted_and_come_back_as_they_were_uploaded_whatever_their_size(
+async def test_files_are_listed_by_page_deleted_and_come_back_as_uploaded(
     live,
 ):
     async with live() as house, house.client() as client:
@@ -157,7 +157,7 @@ async def test_files_are_listed_page_by_page_deleted_and_come_back_as_they_were_
         assert got.response.headers["content-disposition"] == 'attachment; filename="x.jsonl"'
 
 
-async def test_files_and_batches_belong_to_their_key_and_do_not_exist_for_others_not_even_for_an_admin(
+async def test_files_and_batches_of_a_key_do_not_exist_for_others(
     live,
 ):
     async with live(keys=True) as house, house.client(FRIEND_KEY) as friend:
@@ -197,7 +197,7 @@ async def test_files_and_batches_belong_to_their_key_and_do_not_exist_for_others
         assert [each.id async for each in friend.batches.list()] == [batch.id]
 
 
-async def test_a_batch_can_be_cancelled_while_it_runs_and_its_file_is_not_deleted_under_it(live):
+async def test_a_running_batch_can_be_cancelled_and_its_file_is_not_deleted(live):
     body = {"model": SLOW, "prompt": "x", "max_tokens": LONG_TOKENS}
     async with live() as house, house.client() as client:
         file = await client.files.create(
@@ -347,7 +347,7 @@ async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live
         assert (got.status, got.json["filename"], got.json["bytes"]) == (200, "passwd", 1)
 
 
-async def test_a_batch_is_taken_once_for_an_idempotency_key_and_without_one_each_time_and_listed_latest_first_page_by_page(
+async def test_a_batch_is_taken_once_for_a_key_and_listed_latest_first(
     live,
 ):
     key = {"Idempotency-Key": "k" * 255}
@@ -385,7 +385,7 @@ def counted(house: Life) -> tuple[int, int]:
     ).hour
 
 
-async def test_an_upload_a_batch_and_a_job_count_once_each_against_the_rate_limit_after_a_restart_too(
+async def test_an_upload_a_batch_and_a_job_count_once_each_against_the_rate(
     live,
 ):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=3, requests_per_hour=20))
@@ -406,7 +406,7 @@ async def test_an_upload_a_batch_and_a_job_count_once_each_against_the_rate_limi
         assert counted(house) == (3, 1)
 
 
-async def test_one_key_fills_its_share_only_and_an_admin_sees_and_deletes_what_it_keeps(live):
+async def test_one_key_fills_only_its_share_and_an_admin_sees_and_deletes_it(live):
     jobs = JobSettings(max_stored_mib=0.02)
     async with live(jobs=JobSettings(max_stored_mib=0.001)) as house:
         got = await form(house, {"purpose": b"batch", "file": b"x" * 2000})

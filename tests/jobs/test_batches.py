@@ -64,9 +64,7 @@ async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file(house
 
 @pytest.mark.parametrize("max_queued", [1, 7, JOBS_AT_ONCE, 1000])
 @in_batch_house()
-async def test_only_a_few_requests_of_a_long_batch_are_jobs_at_one_time_and_leave_room_for_others(
-    house, max_queued
-):
+async def test_few_requests_of_a_long_batch_are_jobs_at_one_time(house, max_queued):
     house.gateway.reload(
         GatewayConfig(settings=settings_with().replace(jobs=JobSettings(max_queued=max_queued)))
     )
@@ -83,7 +81,7 @@ async def test_only_a_few_requests_of_a_long_batch_are_jobs_at_one_time_and_leav
 
 
 @in_batch_house()
-async def test_requests_are_cut_out_of_a_file_of_many_pieces_as_they_were_written_however_long_they_are(
+async def test_requests_are_cut_out_of_a_file_as_they_were_written(
     house,
 ):
     prompts = [
@@ -108,7 +106,7 @@ async def test_requests_for_one_model_go_together(house):
 
 
 @in_batch_house(settings=settings_with(jobs={"max_in_queue": 1, "max_attempts": 1}))
-async def test_what_the_model_server_cannot_do_is_in_the_error_file_with_its_answer_and_the_rest_goes_on(
+async def test_what_the_server_cannot_do_is_in_the_error_file_and_the_rest_goes_on(
     house,
 ):
     house.ollama.next_calls(None, CallFault.SERVER_ERROR)
@@ -139,7 +137,7 @@ async def test_a_file_that_is_not_in_order_fails_and_nothing_of_it_runs(house, c
 
 
 @in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(max_requests=110)))
-async def test_more_requests_than_the_owner_allows_fail_and_no_more_than_a_hundred_problems_are_told(
+async def test_too_many_requests_fail_and_a_hundred_problems_at_most_are_told(
     house,
 ):
     await house.started(jsonl(*lines(111)), "batch_1")
@@ -155,7 +153,7 @@ async def test_more_requests_than_the_owner_allows_fail_and_no_more_than_a_hundr
 
 
 @in_batch_house()
-async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_again_changes_nothing(
+async def test_a_cancelled_batch_keeps_its_answers_and_again_changes_nothing(
     house,
 ):
     await house.started(jsonl(*lines(200, service_s=10.0)))
@@ -175,7 +173,7 @@ async def test_a_cancelled_batch_keeps_the_answers_that_it_has_and_cancelling_ag
 
 
 @in_batch_house()
-async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was_validated_and_while_it_runs(
+async def test_a_batch_counts_where_all_of_its_caller_is_cancelled(
     house,
 ):
     await house.started(jsonl(*lines(5)), "batch_1")
@@ -193,7 +191,7 @@ async def test_a_batch_counts_where_all_of_its_caller_is_cancelled_before_it_was
 
 
 @in_batch_house()
-async def test_the_code_of_a_cancelled_batch_is_right_also_where_it_is_cancelled_while_another_one_is_written(
+async def test_a_cancelled_batchs_code_is_right_while_another_is_written(
     house,
 ):
     await house.started(
@@ -226,7 +224,7 @@ async def test_at_the_end_of_its_window_what_has_not_ended_is_named_in_the_error
 
 
 @in_batch_house()
-async def test_a_cancelled_request_and_one_whose_result_was_deleted_are_named_and_the_others_are_done(
+async def test_a_cancelled_or_deleted_request_is_named_and_the_others_are_done(
     house,
 ):
     await house.started(jsonl(*lines(8, service_s=20.0)))
@@ -267,9 +265,7 @@ async def test_a_batch_survives_the_end_of_its_process_and_writes_every_request_
 
 @pytest.mark.parametrize("how", ["broken", "silent"])
 @in_batch_house()
-async def test_while_the_disk_fails_or_does_what_it_says_it_did_not_a_batch_waits_and_then_goes_on(
-    house, how
-):
+async def test_while_the_disk_fails_or_lies_a_batch_waits_and_then_goes_on(house, how):
     await house.started(jsonl(*lines(100)))
     for broken_at in (0.1, 0.25, 10.0, 40.0):
         await sleep_until(broken_at)
@@ -294,7 +290,7 @@ async def test_a_defect_in_one_batch_holds_up_no_other():
 
 
 @in_batch_house()
-async def test_a_batch_that_is_there_though_its_caller_was_told_otherwise_is_cancelled(house):
+async def test_a_batch_whose_caller_was_told_otherwise_is_cancelled(house):
     file_id = await house.uploaded(jsonl(*lines(3)))
     house.disk.silent = True
     with pytest.raises(StorageUnavailable):
@@ -306,7 +302,7 @@ async def test_a_batch_that_is_there_though_its_caller_was_told_otherwise_is_can
 
 
 @in_batch_house()
-async def test_a_request_whose_cancel_the_disk_took_and_reported_as_failed_does_not_outlive_its_batch(
+async def test_a_request_of_a_cancelled_batch_ends_though_its_commit_seemed_to_fail(
     house,
 ):
     await house.started(jsonl(*lines(2, service_s=50.0)))
@@ -350,7 +346,7 @@ async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_o
 
 
 @in_virtual_time
-async def test_a_window_that_is_changed_holds_at_once_for_requests_that_are_jobs_already():
+async def test_a_changed_window_holds_at_once_for_requests_that_are_jobs():
     day = settings_with(scheduling={"active_hours": (Window(start_minute=0, end_minute=60),)})
     off_peak = day.replace(batches=BatchSettings(window="offpeak"))
     async with BatchHouse(
@@ -410,7 +406,7 @@ async def test_what_files_keep_is_not_there_for_jobs_or_other_files(house):
 
 
 @in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(max_open=1)))
-async def test_a_batch_is_refused_while_too_many_are_open_without_its_file_without_off_peak_hours_and_while_stopping(
+async def test_a_batch_is_refused_without_room_file_or_hours_and_while_stopping(
     house,
 ):
     await house.started(jsonl(*lines(1)), "batch_1")
@@ -455,7 +451,8 @@ async def test_files_are_forgotten_at_their_time_but_not_while_a_batch_reads_the
     await sleep_until(7200.0)
     assert await house.files.find("file-old") is None
     assert house.disk.rows(
-        "SELECT COUNT(*) FROM file_parts WHERE file IN (SELECT number FROM files WHERE id = 'file-old')"
+        "SELECT COUNT(*) FROM file_parts WHERE file IN (SELECT number FROM files "
+        "WHERE id = 'file-old')"
     ) == [(0,)]
     assert await house.files.find("file-batch_1") is not None
     assert len((await house.outcome())[0]) == 30
@@ -484,7 +481,7 @@ async def test_a_list_goes_on_after_an_entry_that_was_deleted_and_whose_room_is_
 
 
 @in_virtual_time
-async def test_a_batch_whose_requests_have_all_ended_in_time_is_complete_though_its_process_did_not_live_to_say_so():
+async def test_a_batch_of_ended_requests_is_complete_though_its_process_died():
     disk = Disk()
     async with BatchHouse("a", resident=("a",), disk=disk) as house:
         await house.started(jsonl(*lines(2)), window_s=60.0)

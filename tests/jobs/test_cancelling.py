@@ -82,9 +82,7 @@ async def test_cancelling_races_with_every_moment_of_a_job_and_there_is_one_end(
 
 @pytest.mark.parametrize("how", ["id", "number", "caller"])
 @in_house()
-async def test_a_job_that_is_cancelled_frees_the_gpu_and_is_so_on_the_disk_when_that_is_answered(
-    house, how: str
-):
+async def test_a_cancelled_job_frees_the_gpu_and_is_on_the_disk_when_answered(house, how: str):
     """While the disk is broken requests are cancelled all the same, and the job frees the GPU where
     it is asked for as a request.
     """
@@ -139,7 +137,7 @@ async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(house,
 
 
 @in_house()
-async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled_and_its_item_ends_a_job_too(
+async def test_an_ended_job_cannot_be_cancelled_and_its_item_ends_a_job_too(
     house,
 ):
     await house.accept(job("job_1", caller="me"))
@@ -155,9 +153,7 @@ async def test_a_job_that_has_ended_otherwise_cannot_be_cancelled_and_its_item_e
 
 @pytest.mark.parametrize("by", ["id", "caller", "nobody"])
 @in_house(settings=ONE_AT_A_TIME)
-async def test_a_cancel_that_the_disk_took_and_reported_as_failed_is_told_of_once_also_where_nobody_asks_again(
-    house, by: str
-):
+async def test_a_cancel_reported_as_failed_is_told_of_once(house, by: str):
     began_at = house.now
     for name in ("job_1", "job_2"):
         await house.accept(job(name, caller="me", service_s=50.0))
@@ -201,7 +197,7 @@ async def test_a_cancel_of_what_has_ended_tells_nobody_again_whatever_the_disk_d
 
 
 @in_house()
-async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_told_of_as_cancelled(
+async def test_a_job_cancelled_before_its_result_was_written_is_told_as_cancelled(
     house,
 ):
     await house.accept(job(service_s=1.0))
@@ -217,7 +213,7 @@ async def test_a_job_that_was_cancelled_before_its_result_could_be_written_is_to
 
 
 @in_virtual_time
-async def test_a_job_that_is_cancelled_while_its_model_is_looked_up_never_reaches_the_queue():
+async def test_a_job_cancelled_during_its_models_lookup_never_reaches_the_queue():
     run = Run(job=job())
 
     async def resolve(model: str) -> str:

@@ -32,7 +32,7 @@ def started(house: JobHouse) -> list[str]:
 
 
 @in_virtual_time
-async def test_a_job_for_a_model_server_waits_while_the_emulator_answers_and_holds_up_none_of_the_emulators():
+async def test_a_job_for_a_model_server_waits_and_holds_up_none_of_the_emulators():
     disk = Disk()
     first = life(disk, emulated=False)
     await first.accept(job("real_1"))
@@ -57,7 +57,7 @@ async def test_a_job_for_a_model_server_waits_while_the_emulator_answers_and_hol
 
 @pytest.mark.parametrize("was_running", [False, True])
 @in_virtual_time
-async def test_a_job_of_the_emulator_fails_with_the_reason_once_a_model_server_answers_and_holds_up_none_of_its(
+async def test_a_job_of_the_emulator_fails_once_a_model_server_answers(
     was_running: bool,
 ):
     disk = Disk()
@@ -82,7 +82,7 @@ async def test_a_job_of_the_emulator_fails_with_the_reason_once_a_model_server_a
 
 
 @in_virtual_time
-async def test_a_key_stands_for_its_job_with_the_emulator_too_but_not_for_what_the_emulator_has_done():
+async def test_a_key_stands_for_its_job_but_not_for_what_the_emulator_has_done():
     table = Disk().table(StoppedClock())
     ways: tuple[dict[str, Any], ...] = (
         {"idempotency_key": "k", "digest": "d"},
@@ -101,7 +101,7 @@ async def test_a_key_stands_for_its_job_with_the_emulator_too_but_not_for_what_t
 
 
 @in_virtual_time
-async def test_what_waits_for_the_emulator_ends_when_a_model_server_comes_and_what_was_being_accepted_does_too():
+async def test_what_waits_for_the_emulator_ends_when_a_model_server_comes():
     async with JobHouse("a", resident=("a",), emulated=True) as house:
         runtime = house.gateway.worker.runtime
         for number in (1, 2, 3):
@@ -125,7 +125,7 @@ async def test_what_waits_for_the_emulator_ends_when_a_model_server_comes_and_wh
 
 
 @in_virtual_time
-async def test_a_batch_is_checked_and_run_by_the_kind_of_server_that_it_was_accepted_for():
+async def test_a_batch_is_checked_and_run_by_the_kind_it_was_accepted_for():
     disk = Disk()
     first = BatchHouse("a", disk=disk)
     await first.started(jsonl(*lines(3)), "batch_1")

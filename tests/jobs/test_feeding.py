@@ -35,7 +35,7 @@ def started(house: JobHouse) -> list[str]:
 
 
 @in_house()
-async def test_a_job_is_accepted_and_started_once_that_is_on_the_disk_and_its_answer_is_kept(house):
+async def test_a_job_is_accepted_and_started_once_on_the_disk_and_its_answer_kept(house):
     house.disk.latency_s = 0.5
     await sleep_until(1.0)
     accepting = asyncio.ensure_future(house.accept(job(service_s=2.0)))
@@ -78,7 +78,7 @@ async def test_a_caller_who_leaves_during_the_commit_leaves_a_job_that_runs(hous
 
 
 @in_house(settings=with_jobs(max_in_queue=2))
-async def test_only_so_many_jobs_are_in_the_queue_of_the_gpu_and_more_room_is_filled_at_once(house):
+async def test_only_so_many_jobs_are_in_the_queue_and_more_room_is_filled_at_once(house):
     for n in range(6):
         await house.accept(job(f"job_{n}", lane=Lane.EXTERNAL, service_s=100.0))
     await settle()
@@ -123,7 +123,7 @@ async def test_a_job_for_an_off_peak_time_that_never_comes_is_refused(house):
 
 
 @in_house()
-async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_conflict_and_later_one_job(
+async def test_two_requests_with_one_key_at_once_conflict_and_later_are_one_job(
     house,
 ):
     house.disk.latency_s = 0.1
@@ -142,9 +142,7 @@ async def test_two_requests_with_one_idempotency_key_at_the_same_moment_are_a_co
     [{"idempotency_key": "k", "digest": "d"}, {"task_type": "letter", "job_key": "7"}, {}],
 )
 @in_house()
-async def test_a_job_that_was_taken_though_the_disk_said_that_it_failed_runs_only_where_it_can_be_asked_for_again(
-    house, known_by
-):
+async def test_a_job_whose_commit_seemed_to_fail_runs_only_where_it_can_be_found(house, known_by):
     await settle()
     house.disk.silent = True
     with pytest.raises(StorageUnavailable):
@@ -205,7 +203,7 @@ async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_give
 
 
 @in_house("a", FakeModel(name="emb", capabilities=frozenset({"embedding"})), resident=("a",))
-async def test_a_job_for_what_its_model_cannot_do_ends_as_if_the_model_server_had_been_asked_and_costs_no_swap(
+async def test_a_job_beyond_its_model_ends_as_if_asked_and_costs_no_swap(
     house,
 ):
     await house.accept(job(model="emb"))
@@ -257,7 +255,7 @@ async def test_a_full_queue_of_the_gpu_is_no_fault_of_the_job(house):
 
 
 @in_house()
-async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits_until_it_can_be_kept(
+async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits(
     house,
 ):
     await house.accept(job(service_s=5.0))
@@ -275,9 +273,7 @@ async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits_until
 
 @pytest.mark.parametrize("silent_at", [0.6, 2.0], ids=["of its start", "of its end"])
 @in_house()
-async def test_a_commit_that_was_made_and_reported_as_failed_costs_a_job_neither_its_end_nor_a_second_run(
-    house, silent_at
-):
+async def test_a_commit_reported_as_failed_costs_neither_an_end_nor_a_second_run(house, silent_at):
     house.disk.latency_s = 0.5
     await house.accept(job(service_s=5.0))
     await sleep_until(silent_at)
@@ -289,7 +285,7 @@ async def test_a_commit_that_was_made_and_reported_as_failed_costs_a_job_neither
 
 
 @in_virtual_time
-async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt_and_the_next_process_goes_on():
+async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt():
     disk, names = Disk(), [f"job_{n}" for n in range(8)]
     async with JobHouse("a", resident=("a",), disk=disk) as house:
         for name in names:
@@ -309,7 +305,7 @@ async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt_a
 
 
 @in_virtual_time
-async def test_a_stop_before_the_disk_has_taken_the_recovery_leaves_no_task_of_a_job_behind():
+async def test_a_stop_before_the_recovery_is_written_leaves_no_task_behind():
     disk = Disk()
     disk.broken_writes = True
     async with JobHouse("a", resident=("a",), disk=disk) as house:
@@ -322,7 +318,7 @@ async def test_a_stop_before_the_disk_has_taken_the_recovery_leaves_no_task_of_a
 
 
 @in_virtual_time
-async def test_where_the_owner_says_so_a_restart_fails_the_job_on_the_gpu_and_not_those_in_its_queue():
+async def test_a_restart_may_fail_the_job_on_the_gpu_and_not_those_in_its_queue():
     async with JobHouse("a", resident=("a",), settings=settings_with(gpu={"parallel": 1})) as house:
         for n in range(3):
             await house.accept(job(f"job_{n}", service_s=50.0))
@@ -338,7 +334,7 @@ async def test_where_the_owner_says_so_a_restart_fails_the_job_on_the_gpu_and_no
 
 
 @in_virtual_time
-async def test_a_job_that_brings_the_gateway_down_each_time_is_found_out_and_the_others_are_done():
+async def test_a_job_that_kills_the_gateway_each_time_is_found_and_others_are_done():
     """The process "dies" by being left behind with its disk: whatever it had started is running
     there.
     """
@@ -370,7 +366,7 @@ async def test_a_job_that_brings_the_gateway_down_each_time_is_found_out_and_the
 
 
 @in_virtual_time
-async def test_a_pause_of_external_work_holds_no_internal_job_up_not_even_behind_one_that_was_running_when_a_process_died():
+async def test_a_pause_of_external_work_holds_no_internal_job_up():
     first = JobHouse("a")
     for name, lane in (("outside", Lane.EXTERNAL), ("inside", Lane.INTERNAL)):
         await first.accept(job(name, lane=lane))
@@ -386,7 +382,7 @@ async def test_a_pause_of_external_work_holds_no_internal_job_up_not_even_behind
 
 
 @in_house(settings=with_jobs(max_in_queue=1))
-async def test_when_a_job_starts_is_estimated_from_those_that_ran_but_not_while_an_order_holds_it_back(
+async def test_a_jobs_start_is_estimated_from_those_that_ran_unless_it_is_held_back(
     house,
 ):
     for n in range(3):

@@ -85,7 +85,7 @@ async def test_a_batch_does_not_go_on_for_ever():
 
 
 @in_house("a", "b", resident=("a",), settings=with_jobs(max_in_queue=4))
-async def test_jobs_of_a_type_run_beside_each_other_on_one_model_and_after_each_other_on_several(
+async def test_jobs_of_a_type_share_one_model_and_follow_each_other_on_several(
     house,
 ):
     for each in jobs(("a", LETTER), ("a", LETTER), ("b", LETTER)):

@@ -86,7 +86,7 @@ async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live)
             assert isinstance(shown["result"], dict)
 
 
-async def test_all_jobs_of_one_type_go_before_those_of_another_model_with_one_swap_between_them(
+async def test_all_jobs_of_one_type_go_first_with_one_swap_to_the_next_model(
     live,
 ):
     async with live(gpu=NARROW) as house:
@@ -105,7 +105,7 @@ async def test_all_jobs_of_one_type_go_before_those_of_another_model_with_one_sw
         assert [swap.to_model for swap in house.events.of(SwapCompleted)] == [SLOW, CODER]
 
 
-def test_a_body_asks_for_one_whole_document_in_json_of_the_endpoint_that_takes_it():
+def test_a_body_asks_for_one_whole_json_document_of_its_endpoint():
     bodies: tuple[dict[str, object], ...] = ({"prompt": "x"}, {"messages": []}, {"input": "x"})
     assert [endpoint_of(body, None) for body in bodies] == [
         "/api/generate",
@@ -131,9 +131,7 @@ RESULTS = (
 )
 
 
-async def test_a_result_is_shown_as_the_model_server_wrote_it_and_as_text_where_it_is_no_json(
-    live, tmp_path
-):
+async def test_a_result_is_shown_as_written_and_as_text_where_it_is_no_json(live, tmp_path):
     async with live() as house:
         job_id = await accepted(house)
         await until(house, job_id, "completed")
@@ -199,7 +197,7 @@ async def test_what_cannot_be_done_is_refused_with_what_is_wrong(live):
         assert (await house.get("/llm/jobs")).json == {"jobs": []}
 
 
-async def test_a_job_belongs_to_its_key_and_an_admin_sees_that_it_is_there_and_may_cancel_it_but_never_sees_its_result(
+async def test_a_job_belongs_to_its_key_and_an_admin_never_sees_its_result(
     live,
 ):
     async with live(keys=True) as house:
@@ -291,7 +289,7 @@ async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(
         assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
 
 
-async def test_a_job_counts_once_against_the_limit_of_its_caller_and_waits_in_its_lane(live):
+async def test_a_job_counts_once_against_its_callers_limit_and_waits_in_its_lane(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=2, requests_per_hour=100))
     async with live(keys=True, rate_limits=limits) as house:
         jobs = [await accepted(house, key=FRIEND_KEY) for _ in range(2)]
@@ -306,7 +304,7 @@ async def test_a_job_counts_once_against_the_limit_of_its_caller_and_waits_in_it
         assert (shown["lane"], shown["priority"]) == ("internal", "background")
 
 
-async def test_the_priority_is_that_of_the_task_type_or_what_is_asked_for_and_capped_by_the_key(
+async def test_the_priority_is_the_task_types_or_asked_for_and_capped_by_the_key(
     live,
 ):
     keys = [

@@ -123,7 +123,7 @@ async def test_a_job_that_is_put_back_starts_again_and_counts_what_counts(proces
         assert (await table.find("job_1")).not_before_wall_s == WALL + 5
 
 
-async def test_the_next_process_finds_waiting_jobs_in_order_and_running_ones_as_suspects_until_they_died_too_often(
+async def test_the_next_process_finds_jobs_in_order_and_running_ones_as_suspects(
     process,
 ):
     table = await process()
@@ -216,9 +216,7 @@ async def test_a_key_stands_for_the_job_that_answered_it_for_a_day(
     assert len(await table.list_jobs()) == (1 if same else 2)
 
 
-async def test_a_key_stands_for_its_job_for_as_long_as_that_waits_and_may_then_be_answered_with_another(
-    process, clock
-):
+async def test_a_key_stands_for_its_job_while_it_waits_and_may_then_be_reused(process, clock):
     table = await process()
     new = replace(LETTER, idempotency_key="key", digest="d1")
     await table.add(new, LIMITS)
@@ -332,9 +330,7 @@ async def test_a_caller_that_keeps_its_share_is_refused_until_it_forgets_a_job(p
     assert not await table.remove("job_2")
 
 
-async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told_and_its_job_and_url_are_kept_so_long(
-    process, clock
-):
+async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told(process, clock):
     table = await process()
     for n, url in enumerate(("http://hook.lan/s3cret", None, None), 1):
         await table.add(job(f"job_{n}", webhook_url=url), LIMITS)

@@ -21,7 +21,7 @@ CHAT = {"model": "a:latest", "messages": [{"role": "user", "content": "x"}]}
 
 
 @in_house(settings=LLM.replace(priority_map={"letter": Priority.NORMAL}))
-async def test_a_listed_type_goes_through_the_durable_queue_in_the_lane_of_the_house_with_its_band_and_route(
+async def test_a_listed_type_goes_through_the_durable_queue_with_its_band(
     house,
 ):
     submitted = await house.door.submit_task("letter", "7", request=LETTER)
@@ -111,7 +111,7 @@ async def test_any_other_type_runs_at_once_on_a_thread_beside_the_queue():
     work.let_end.set()
 
 
-async def test_a_task_that_breaks_is_reported_and_the_next_one_of_its_type_and_key_runs():
+async def test_a_task_that_breaks_is_reported_and_the_next_one_runs():
     house = JobHouse("a", settings=LLM)
 
     def broken() -> None:

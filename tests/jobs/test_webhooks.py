@@ -158,7 +158,7 @@ DELIVERY = Delivery(
 )
 
 
-def test_a_message_says_what_ended_without_a_result_and_its_signature_covers_body_time_and_id():
+def test_a_message_says_what_ended_without_a_result_and_is_signed():
     said = {
         "job_id": "job_1",
         "state": "completed",
@@ -183,7 +183,7 @@ def test_a_message_says_what_ended_without_a_result_and_its_signature_covers_bod
     assert SECRET not in str(post)
 
 
-def test_the_signature_is_that_of_the_published_example_of_standard_webhooks_and_odd_secrets_are_refused():
+def test_the_signature_is_that_of_standard_webhooks_and_odd_secrets_refused():
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     signed = signature(
         secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", b'{"test": 2432232314}'
@@ -296,7 +296,7 @@ class Teller:
     ],
 )
 @in_virtual_time
-async def test_a_message_goes_out_when_its_job_has_ended_until_it_is_taken_or_given_up(
+async def test_a_message_goes_out_after_its_job_until_taken_or_given_up(
     said, settings, posted_at, state, reason
 ):
     poster, began_at = ScriptedPoster(*said), asyncio.get_running_loop().time()
@@ -323,9 +323,7 @@ async def test_a_message_goes_out_when_its_job_has_ended_until_it_is_taken_or_gi
     ("back_s", "pauses"), [(0.0, [0, 5, 35]), (7200.0, [0, 3, 33]), (10 * 365 * DAY_S, [0, 3, 33])]
 )
 @in_virtual_time
-async def test_a_restart_goes_on_with_what_is_still_to_be_told_and_a_wall_clock_that_is_set_back_puts_off_no_message(
-    back_s, pauses
-):
+async def test_a_restart_goes_on_telling_and_a_clock_set_back_delays_nothing(back_s, pauses):
     poster, disk, began_at = (
         ScriptedPoster("dns", "timeout", ""),
         Disk(),

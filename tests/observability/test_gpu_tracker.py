@@ -305,7 +305,7 @@ def test_an_hour_is_an_hour_of_time_however_much_ends_in_it():
     assert len(tracker._executions._spans) == 1
 
 
-def test_the_share_of_swaps_alarms_nobody_before_the_hour_was_busy_for_ten_minutes():
+def test_the_share_of_swaps_alarms_nobody_before_ten_busy_minutes():
     tracker = made(*swap(0.0, 30.0), ("execution_time", 69.0, 100.0))
     assert ([breach.kind for breach in tracker.check_alerts(100.0)], tracker.alarming(100.0)) == (
         [OVERHEAD],

@@ -64,7 +64,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", ["word", *HOSTILE])
 @for_each("kind", all_kinds())
-def test_every_kind_of_event_is_one_line_with_every_field_in_either_format_whatever_text_it_holds(
+def test_every_kind_of_event_is_one_line_with_every_field_in_either_format(
     kind: type[ev.Event], text: str
 ):
     line = line_of(sample(kind, text=text), NOON)
@@ -133,7 +133,10 @@ def test_a_line_reads_well_and_what_is_in_it_stays_what_it_was():
     assert (loaded["queue_s"], loaded["swap_s"], loaded["total_s"]) == ("inf", "nan", 1.0)
     assert (loaded["attempts"], loaded["task_type"], loaded["lane"]) == (1, None, "external")
     text = to_text(line_of(ended(), NOON), colour=False)
-    begins = "· item ended           sequence=1  request_id=req_1  lane=external  caller=webui  model=home:32b  outcome=completed"
+    begins = (
+        "· item ended           sequence=1  request_id=req_1  lane=external  "
+        "caller=webui  model=home:32b  outcome=completed"
+    )
     assert text[13:].startswith(begins)
     assert "queue_s=0.25  swap_s=0  first_byte_s=0.5" in text
     assert "task_type" not in text
@@ -144,13 +147,21 @@ def test_a_line_reads_well_and_what_is_in_it_stays_what_it_was():
 
 
 LEVELS = {
-    logging.DEBUG: "embeddings_flushed item_dispatched item_promoted item_queued item_streaming job_queued job_started model_held",
+    logging.DEBUG: (
+        "embeddings_flushed item_dispatched item_promoted item_queued item_streaming "
+        "job_queued job_started model_held"
+    ),
     logging.WARNING: (
-        "alert_failed backend_answer_unexpected backend_went_down budget_exhausted budget_threshold_reached clock_doubted "
-        "cloud_went_down config_rejected connections_crowded disk_ran_low embeddings_parted emulator_started gpu_lost "
-        "gpu_overheated home_model_missing item_broken_off item_diverged item_lost item_protected item_resent job_requeued "
-        "keys_tried load_cutting_stopped loop_lagged model_offloaded model_unresponsive owner_warned "
-        "request_rejected residency_drifted storage_failed swap_completed swap_failed telemetry_failed wal_damaged webhook_failed"
+        "alert_failed backend_answer_unexpected backend_went_down budget_exhausted "
+        "budget_threshold_reached clock_doubted "
+        "cloud_went_down config_rejected connections_crowded disk_ran_low "
+        "embeddings_parted emulator_started gpu_lost "
+        "gpu_overheated home_model_missing item_broken_off item_diverged item_lost "
+        "item_protected item_resent job_requeued "
+        "keys_tried load_cutting_stopped loop_lagged model_offloaded "
+        "model_unresponsive owner_warned "
+        "request_rejected residency_drifted storage_failed swap_completed swap_failed "
+        "telemetry_failed wal_damaged webhook_failed"
     ),
     logging.ERROR: "internal_fault",
 }
@@ -168,7 +179,7 @@ ENDS: list[tuple[ev.Event, bool]] = [
 ]
 
 
-def test_levels_follow_what_an_owner_should_look_at_and_an_end_warns_only_where_it_is_bad():
+def test_levels_follow_what_an_owner_should_look_at():
     for level, names in LEVELS.items():
         assert (
             " ".join(sorted(kind.NAME for kind in all_kinds() if level_of(sample(kind)) == level))
@@ -227,7 +238,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_at_info_a_finished_item_is_one_line_with_the_wall_time_of_its_end_and_its_steps_are_none():
+def test_at_info_a_finished_item_is_one_line_with_the_time_of_its_end():
     stream = io.StringIO()
     with logging_to(stream, level="info") as (_, sink):
         for kind in (ev.ItemQueued, ev.ItemDispatched, ev.ItemStreaming, ev.ItemEnded):
@@ -252,7 +263,7 @@ def test_at_info_a_finished_item_is_one_line_with_the_wall_time_of_its_end_and_i
         ("text", io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
     ],
 )
-def test_auto_is_text_in_a_terminal_and_json_elsewhere_and_colour_follows_the_conventions(
+def test_auto_is_text_in_a_terminal_and_json_elsewhere(
     log_format, kind, environ, is_json, coloured
 ):
     stream = kind()
@@ -267,7 +278,7 @@ class Unspeakable:
         raise AttributeError
 
 
-def test_what_libraries_log_comes_out_in_the_same_format_and_of_an_exception_only_type_and_place():
+def test_libraries_log_in_the_same_format_and_of_an_exception_only_its_type():
     def fail() -> None:
         raise RuntimeError("the caller's prompt")
 
@@ -406,7 +417,7 @@ def test_a_full_pipe_gets_every_line_whole_once_it_is_read(blocking: bool):
         assert (output.close(), output.dropped) == (True, 0)
 
 
-def test_a_character_that_cannot_be_shown_is_escaped_and_a_closed_stream_does_not_redirect_the_log_into_the_next_opened_file():
+def test_an_unshowable_character_is_escaped_and_a_closed_stream_stays_closed():
     reader, writer = os.pipe()
     stream = os.fdopen(writer, "w", encoding="ascii")
     output = logs.configure_logging("text", stream, environ={})
@@ -427,7 +438,7 @@ def told(repeats: Repeats, now: float) -> list[tuple[str, int, str, int]]:
     return [(*kind[1:], count) for kind, count in repeats.left_out(now)]
 
 
-def test_the_first_of_a_minute_are_told_and_the_rest_are_counted_and_hide_no_other():
+def test_the_first_of_a_minute_are_told_and_the_rest_counted():
     repeats, most, minute = Repeats(), logs.LINES_PER_MINUTE, logs.WINDOW_S
     assert [repeats.admits(rejected(at=number / 10)) for number in range(most + 5)] == [
         True
@@ -470,9 +481,7 @@ STOPPED = ev.GatewayStopped(at=2, uptime_s=2)
         (SHORT, fact(61), "more_budget_exhausted", "budget_exceeded"),
     ],
 )
-def test_the_log_sums_them_up_with_the_first_event_after_their_minute_or_the_last_of_all(
-    event, next_one, name, reason
-):
+def test_the_log_sums_them_up_after_their_minute(event, next_one, name, reason):
     stream = io.StringIO()
     with logging_to(stream) as (_, sink):
         for each in (*(event for _ in range(1000)), fact(30), next_one):

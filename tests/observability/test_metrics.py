@@ -244,7 +244,7 @@ def test_many_models_callers_reasons_and_directions_share_the_label_other():
 
 
 @in_virtual_time
-async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest_and_other_labels_are_added_up():
+async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
     settings = settings_with(queue={"max_external_depth": 7})
     async with House("a", "b", "c", "d", resident=("a",), settings=settings) as house:
         first = house.submit("a", service_s=100.0)
@@ -306,7 +306,7 @@ async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
 
 
 @in_virtual_time
-async def test_the_card_is_absent_until_it_says_something_and_0_when_it_is_lost_and_orders_are_read_while_there_are_some():
+async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost():
     async with House("a", resident=("a",)) as house:
         gateway, tracker, orders = house.gateway, house.worker.tracker, house.gateway.orders
 
@@ -364,7 +364,7 @@ READ: list[tuple[str, dict[str, str], float]] = [
 
 
 @in_virtual_time
-async def test_parts_that_a_house_does_not_have_are_absent_and_those_that_it_has_are_read():
+async def test_absent_parts_have_no_metrics_and_present_ones_are_read():
     async with House("a") as house:
         assert {number(house.gateway, f"hearth_{name}", **labels) for name, labels, _ in READ} == {
             None
@@ -385,7 +385,7 @@ def own_fields(kind: type[Event]) -> set[str]:
     return {field.name for field in fields(kind)} - {field.name for field in fields(base)}
 
 
-def test_every_event_and_metric_is_documented_once_and_says_when_it_happens_and_what_its_own_fields_are():
+def test_every_event_and_metric_is_documented_once_with_its_fields():
     for kind in all_kinds():
         when, _, said = (" ".join((kind.__doc__ or "").split())).partition(" Fields: ")
         assert when.endswith("."), kind
@@ -420,7 +420,7 @@ def expressions(dashboard: dict[str, Any]) -> list[str]:
     return [*panels, *(note["expr"] for note in dashboard["annotations"]["list"])]
 
 
-def test_dashboard_and_rules_ask_for_metrics_that_exist_by_labels_that_they_have():
+def test_dashboard_and_rules_ask_for_metrics_and_labels_that_exist():
     dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
     shown, asked = (
         set().union(*map(metrics_in, expressions(dashboard))),
@@ -452,7 +452,7 @@ EMPTY_AT_REST = {"hearth_alerts_active", "hearth_pinned", "hearth_queue_model_de
 """Gauges with a label for something that there is none of."""
 
 
-async def test_the_page_of_a_real_gateway_has_every_metric_while_it_works_and_a_number_for_all_it_can_know(
+async def test_a_real_gateway_shows_every_metric_while_it_works(
     tmp_path,
 ):
     config = parse_config(EVERYTHING.format(folder=tmp_path), source="f", environ={"KEY": "x"})

@@ -78,7 +78,7 @@ LIFE = [
 ]
 
 
-def test_a_request_is_followed_from_phase_to_phase_and_waits_for_the_swap_to_its_own_model_only():
+def test_a_request_is_followed_by_phase_and_waits_only_for_its_models_swap():
     tracker = fed()
     for event, place in LIFE:
         tracker.emit(event)
@@ -110,7 +110,7 @@ def test_the_status_counts_what_is_under_way_by_phase_with_the_oldest_of_each():
     assert shown["under_way"]["queue_wait"] == {"requests": 3, "oldest_s": 8.0, "oldest": 2}
 
 
-def test_percentiles_are_those_of_the_nearest_rank_of_the_last_hour_by_lane_and_model():
+def test_percentiles_are_nearest_rank_of_the_last_hour_by_lane_and_model():
     tracker = fed(
         *(end(float(n), queue_s=float(n)) for n in range(1, 101)),
         end(lane=Lane.INTERNAL, queue_s=7.0, model=None),
@@ -143,7 +143,7 @@ def test_percentiles_are_those_of_the_nearest_rank_of_the_last_hour_by_lane_and_
     assert [never_ran[f"{phase}_s"] is None for phase in PHASES] == [False, True, True, True, False]
 
 
-def test_only_the_last_ones_are_kept_for_a_lane_and_a_model_and_many_models_share_one_row():
+def test_only_the_last_are_kept_by_lane_and_model_and_many_share_a_row():
     tracker = fed(*(end(float(n), queue_s=float(n)) for n in range(KEPT + 10)))
     assert row(tracker, float(KEPT))["requests"] == KEPT
     assert row(tracker, float(KEPT))["queue_wait_s"]["p50"] == 10 + KEPT // 2 - 1
@@ -152,7 +152,7 @@ def test_only_the_last_ones_are_kept_for_a_lane_and_a_model_and_many_models_shar
     assert (len(rows), row(many, 1.0, model="other")["requests"]) == (1 + MODELS + 1, 30)
 
 
-def test_what_is_alive_is_never_lost_and_what_is_not_is_dropped_60_s_after_its_last_sign_of_life():
+def test_what_is_alive_is_never_lost_and_the_rest_is_dropped_after_60_s():
     tracker = fed(of(ev.ItemQueued, 0.0), of(ev.ItemQueued, 0.0, 2), of(ev.ItemDispatched, 30.0, 2))
     waiting, nobody = {Sequence(1)}.__contains__, frozenset[Sequence]().__contains__
     assert tracker.forget_lost(30.0 + TTL_S - 0.001, waiting) == []
@@ -203,7 +203,7 @@ def test_the_hour_begins_before_a_restart_and_ends_an_hour_after_each_request():
 
 
 @in_virtual_time
-async def test_the_status_knows_the_phase_of_every_request_and_histograms_and_percentiles_measure_the_same():
+async def test_the_status_knows_each_phase_and_histograms_agree_with_percentiles():
     house = House("a", "b", resident=("a",))
     join_latency(house.gateway)
     async with house:

@@ -297,7 +297,7 @@ async def test_an_item_is_its_waits_and_calls_with_what_was_in_them(name):
     assert (error_of(root) is not None) == (said(root)["hearth.outcome"] == "failed")
 
 
-async def test_what_is_known_of_a_request_and_its_call_is_on_them_and_nothing_of_http_where_there_was_none():
+async def test_what_is_known_of_a_request_and_its_call_is_on_their_spans():
     traced, promoted = (
         Traced(),
         sample(ev.ItemPromoted, at=0.5, sequence=SequenceNumber(1), band="normal"),
@@ -378,9 +378,7 @@ async def test_an_item_that_is_interrupted_for_ever_does_not_grow_for_ever():
         ),
     ],
 )
-async def test_the_callers_trace_goes_on_in_hearth_and_one_that_cannot_be_read_begins_a_trace_of_its_own(
-    traceparent, parent
-):
+async def test_the_callers_trace_goes_on_and_an_unreadable_one_is_replaced(traceparent, parent):
     traced = Traced()
     traced.one(traceparent)
     root, _ = traced.tree()
@@ -389,7 +387,7 @@ async def test_the_callers_trace_goes_on_in_hearth_and_one_that_cannot_be_read_b
     ) == parent
 
 
-async def test_a_caller_decides_whether_it_is_traced_and_the_sample_ratio_counts_for_those_who_do_not_decide():
+async def test_a_caller_decides_whether_it_is_traced_and_a_ratio_for_the_rest():
     traced = Traced(sample_ratio=0.0, service_name="our house", otlp_endpoint="http://c:4318/")
     for traceparent in ("", UNSAMPLED, SAMPLED):
         traced.one(traceparent)
@@ -399,7 +397,7 @@ async def test_a_caller_decides_whether_it_is_traced_and_the_sample_ratio_counts
     assert (len(spans), traced.way.status()["endpoint"]) == (4, "http://c:4318/v1/traces")
 
 
-async def test_a_collector_that_takes_nothing_is_reported_once_and_once_when_it_takes_traces_again_with_what_was_lost():
+async def test_a_collector_that_takes_nothing_is_reported_once_and_on_recovery():
     def seen(kind: type[Event], times: int) -> Callable[[], bool]:
         return lambda: len(heard.of(kind)) == times
 
@@ -433,7 +431,7 @@ async def test_a_collector_that_says_nothing_does_not_hold_up_the_end():
     assert asyncio.get_running_loop().time() <= CLOSE_TIMEOUT_S + GIVING_UP_TIMEOUT_S
 
 
-async def test_nobody_listens_at_the_endpoint_and_the_log_gets_one_event_and_no_line_of_the_sdk(
+async def test_with_nobody_at_the_endpoint_the_log_gets_one_event(
     caplog: pytest.LogCaptureFixture,
 ):
     heard = Recorder()

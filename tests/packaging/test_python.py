@@ -21,7 +21,10 @@ def test_the_public_names_are_listed_and_all_there():
 
 @pytest.mark.parametrize("config", ["config/llm_gateway.yaml", None, {"gpu": {}}])
 async def test_what_is_no_configuration_is_named_as_such(config: Any):
-    says = f"config must be a GatewayConfig, as hearth.load_gateway_config.PATH. returns it, not {type(config).__name__}"
+    says = (
+        "config must be a GatewayConfig, as hearth.load_gateway_config.PATH. returns "
+        f"it, not {type(config).__name__}"
+    )
     with pytest.raises(TypeError, match=says):
         await hearth.build_gateway(config)
     with pytest.raises(TypeError, match=says):

@@ -121,7 +121,7 @@ def fetch(url: str, body: object = None) -> bytes:
     return content
 
 
-def test_the_wheel_has_every_file_of_the_package_the_configuration_the_licence_and_nothing_else(
+def test_the_wheel_has_every_file_of_the_package_and_nothing_else(
     wheel: Path,
 ):
     found = (
@@ -146,9 +146,7 @@ def test_the_wheel_has_every_file_of_the_package_the_configuration_the_licence_a
     )
 
 
-def test_the_installed_command_says_its_version_knows_its_configuration_and_writes_a_unit(
-    hearth: Path, tmp_path: Path
-):
+def test_the_installed_command_knows_version_and_configuration(hearth: Path, tmp_path: Path):
     assert run(hearth, "--version", cwd=tmp_path) == f"hearth {__version__}\n"
     example = run(hearth, "config", "example", cwd=tmp_path)
     assert example == (ROOT / "config" / "llm_gateway.yaml").read_text(encoding="utf-8")

@@ -247,10 +247,10 @@ async def test_calls_share_a_call_of_the_model_server_and_each_gets_its_own_answ
                 if ends[text].outcome is Outcome.COMPLETED
             }
         )
-        told = [
-            f"{text}{end.reason and ':'}{end.reason}{f'*{end.attempts}' if end.attempts != 1 else ''}"
-            for text, end in ends.items()
-        ]
+        told = []
+        for text, end in ends.items():
+            again = f"*{end.attempts}" if end.attempts != 1 else ""
+            told.append(f"{text}{end.reason and ':'}{end.reason}{again}")
         told = sorted(each for each in told if len(each) > 1) + [
             f"parted:{event.reason}" for event in house.events.of(EmbeddingsParted)
         ]
@@ -380,7 +380,7 @@ async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_look
 
 
 @in_embedding_house(max_inputs=4)
-async def test_one_request_of_a_shared_call_can_be_cancelled_or_all_of_a_caller_or_the_call(
+async def test_one_request_of_a_shared_call_can_be_cancelled_or_all_of_it(
     house: EmbeddingHouse,
 ):
     tickets = {
@@ -515,7 +515,7 @@ async def test_a_full_queue_refuses_who_would_be_the_first_of_a_call(house: Embe
 
 
 @in_embedding_house(**LATE)
-async def test_a_thousand_inputs_at_once_are_all_answered_beside_a_queue_that_has_room_for_others(
+async def test_a_thousand_inputs_are_all_answered_beside_a_queue_with_room(
     house: EmbeddingHouse,
 ):
     house.reload(queue={"max_external_depth": 20})

@@ -97,7 +97,7 @@ async def test_an_input_that_is_too_long_is_refused_alone():
         assert [status for status, _ in answers] == [200] * 15 + [400]
 
 
-async def test_an_upload_of_hundreds_of_chunks_at_once_is_taken_under_the_default_limits_and_leaves_chats_of_its_key_alone():
+async def test_an_upload_of_hundreds_of_chunks_is_taken_and_leaves_chats_alone():
     settings = house_settings(keys=KEYS, queue=QueueSettings()).replace(
         rate_limits=RateLimitSettings()
     )

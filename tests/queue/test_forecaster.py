@@ -45,7 +45,7 @@ def looks(forecaster: Forecaster, items: list[QueueItem], now: float) -> int:
     return sum(count > FORECAST_CALLS for count in calls)
 
 
-def test_four_hundred_lines_that_are_asked_for_at_once_are_not_looked_at_one_by_one():
+def test_four_hundred_lines_asked_for_at_once_are_not_looked_at_singly():
     crowd = Crowd(MODELS, policy="adaptive")
     items, forecaster = newcomers(crowd), Forecaster(crowd.state)
     most = WORK_PER_S / MAX_WORK + 1
@@ -82,7 +82,7 @@ def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
     assert pace_s > 1.0
 
 
-def test_where_no_more_may_be_spent_a_newcomer_gets_the_mean_pace_of_those_before():
+def test_without_more_to_spend_a_newcomer_gets_the_mean_pace():
     crowd = Crowd(MODELS, policy="adaptive")
     items, forecaster = newcomers(crowd), Forecaster(crowd.state)
     looks(forecaster, items, crowd.now)
@@ -92,7 +92,7 @@ def test_where_no_more_may_be_spent_a_newcomer_gets_the_mean_pace_of_those_befor
     assert estimate_s == pytest.approx(looked_at * ahead / len(crowd.state.waiting), rel=0.5)
 
 
-def test_between_two_looks_the_estimate_follows_the_time_and_those_who_were_accepted():
+def test_between_two_looks_the_estimate_follows_time_and_arrivals():
     crowd = Crowd(3, policy="adaptive")
     item, forecaster = newcomers(crowd)[0], Forecaster(crowd.state)
     first_s = forecaster.wait_s(item, 0, crowd.now)
@@ -104,7 +104,7 @@ def test_between_two_looks_the_estimate_follows_the_time_and_those_who_were_acce
     assert later_s == pytest.approx(first_s - FRESH_S / 2 + service_s)
 
 
-def test_a_wait_for_a_load_that_takes_longer_than_ever_grows_with_the_time_that_has_passed():
+def test_a_wait_for_a_load_longer_than_ever_grows_with_the_time_passed():
     """As `cloud.when_wait_over_s` sees it: the load was expected to take 5 s."""
     shell = Shell(settings_of("swap_cost_prior_s=5"))
     shell.arrive("a")

@@ -67,7 +67,7 @@ async def test_jobs_are_taken_during_a_drain_and_done_after_it():
 
 
 @in_virtual_time
-async def test_paused_jobs_keep_no_internal_job_from_the_queue_nor_do_those_that_waited_there_before():
+async def test_paused_jobs_keep_no_internal_job_from_the_queue():
     async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
         busy = house.submit("a", service_s=5.0)
         for name in ("x", "y"):
@@ -97,7 +97,7 @@ async def test_a_pause_lets_others_wait_and_internal_work_goes_on(house: House):
 
 
 @in_house("a", "b", resident=("a",))
-async def test_an_order_that_is_given_twice_is_given_once_and_a_load_to_come_can_be_taken_back(
+async def test_an_order_given_twice_is_given_once_and_a_load_can_be_taken_back(
     house: House,
 ):
     orders = house.gateway.orders
@@ -171,7 +171,7 @@ async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_r
     resident=("home",),
     settings=settings_with(gpu={"home_model": "home", "restore_home_delay_s": 1.0}),
 )
-async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model_nor_over_its_return(
+async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model(
     house: House,
 ):
     orders = house.gateway.orders
@@ -189,7 +189,7 @@ async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model_no
 
 
 @in_house("a", "b", resident=("a",))
-async def test_a_model_that_somebody_has_a_claim_on_stays_and_any_other_goes_when_a_caller_asks(
+async def test_a_claimed_model_stays_and_any_other_goes_when_a_caller_asks(
     house: House,
 ):
     orders = house.gateway.orders
@@ -222,7 +222,7 @@ async def test_a_model_that_somebody_has_a_claim_on_stays_and_any_other_goes_whe
 
 @pytest.mark.parametrize("lane", [Lane.INTERNAL, Lane.EXTERNAL])
 @in_virtual_time
-async def test_a_model_that_is_held_for_callers_who_return_stays_and_another_beside_it_goes(
+async def test_a_model_held_for_returning_callers_stays_and_another_goes(
     lane: Lane,
 ):
     sizes = {

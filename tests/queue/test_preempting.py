@@ -29,7 +29,7 @@ FIFTY_MS = 0.05
 
 @pytest.mark.parametrize("stream", [False, True])
 @in_house("a", resident=("a",))
-async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that_one_completes_later(
+async def test_internal_work_stops_an_external_call_within_50_ms_which_ends_later(
     house: House, stream: bool
 ):
     external = house.submit("a", stream=stream, service_s=1.0, first_byte_s=0.9)
@@ -44,7 +44,7 @@ async def test_internal_work_stops_a_running_external_call_within_50_ms_and_that
 
 
 @in_virtual_time
-async def test_a_call_that_was_interrupted_often_enough_is_protected_and_its_owner_is_told_once():
+async def test_an_often_interrupted_call_is_protected_and_its_owner_told_once():
     settings = settings_with(queue={"max_interrupt_count": 2}, scheduling=AT_ONCE)
     async with House("a", resident=("a",), settings=settings) as house:
         external = house.submit("a", service_s=10.0)
@@ -65,7 +65,7 @@ async def test_a_call_that_was_interrupted_often_enough_is_protected_and_its_own
 
 @pytest.mark.parametrize("last_decision_s", [0.001, 0.5, 1.0, 20.0])
 @in_virtual_time
-async def test_internal_work_that_waits_when_active_hours_begin_stops_the_call_at_that_instant(
+async def test_internal_work_waiting_at_active_hours_stops_the_call_at_that_instant(
     last_decision_s: float,
 ):
     await sleep_until(7.0)  # so that no regular look at the clock is at that instant
@@ -135,7 +135,7 @@ async def start_of(house: House, ticket: Ticket) -> float:
         scheduling=announcing(BRIEFING, BACKUP), backend={"check_interval_s": 600.0}
     ),
 )
-async def test_cron_entries_are_announced_in_time_and_once_each_also_two_of_one_minute(
+async def test_cron_entries_are_announced_in_time_and_once_each(
     house: House,
 ):
     await sleep_until(2 * 3600.0 + 600.0)
@@ -163,7 +163,7 @@ async def test_a_cron_entry_holds_external_work_like_an_announcement_each_time(
 
 
 @in_house("a", resident=("a",), settings=settings_with(scheduling=announcing(BRIEFING)))
-async def test_an_entry_that_a_reload_brings_is_announced_and_one_that_it_takes_away_holds_nothing_any_more(
+async def test_a_reload_announces_a_new_entry_and_a_removed_one_holds_nothing(
     house: House,
 ):
     house.worker.announce("by hand", WALL_AT_START + 500.0)
@@ -187,7 +187,7 @@ async def test_an_entry_that_a_reload_brings_is_announced_and_one_that_it_takes_
     ("steps", "due"), [(((1.0, 3700.0),), [200]), (((1.0, 3700.0), (61.0, -3600.0)), [200, 200])]
 )
 @in_house("a", settings=settings_with(scheduling=announcing(BRIEFING)))
-async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_one_that_jumps_back_announces_again(
+async def test_a_clock_that_jumps_ahead_skips_and_one_that_jumps_back_repeats(
     house: House, steps, due
 ):
     for at, step_s in steps:
@@ -210,7 +210,7 @@ async def test_a_wall_clock_that_jumps_ahead_skips_what_is_past_and_one_that_jum
     ],
 )
 @in_house("a", resident=("a",))
-async def test_a_task_is_due_by_the_calendar_though_the_clock_was_set_or_the_machine_slept(
+async def test_a_task_is_due_by_the_calendar_though_clock_or_machine_stood_still(
     house: House, earlier_s: float, step_s: float, asked_at: float, starts_at: float
 ):
     house.clock._wall_at_start += earlier_s

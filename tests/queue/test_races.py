@@ -103,9 +103,7 @@ def test_completion_and_preemption_in_one_tick_have_one_winner(seed: int, stream
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("by", ["id", "caller"])
-def test_completion_and_cancel_in_one_tick_have_one_winner_and_what_waits_is_always_cancelled(
-    seed: int, stream: bool, by: str
-):
+def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bool, by: str):
     async def race(house: House, start: float) -> str:
         running, waiting = (
             house.submit("a", stream=stream, caller="me", request_id=name)
@@ -164,7 +162,7 @@ def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_first_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing_running(seed: int):
+def test_a_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing(seed: int):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=True, service_s=5.0, first_byte_s=1.0)
         internal, _ = await at(
@@ -194,9 +192,7 @@ def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("ran_s", [0.0, 1.0])
-def test_internal_work_that_comes_as_external_work_is_started_or_put_back_starts_once_and_first(
-    seed: int, ran_s: float
-):
+def test_internal_work_during_a_start_or_a_return_starts_once_and_first(seed: int, ran_s: float):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", service_s=2.0)
         await sleep_until(start + ran_s)

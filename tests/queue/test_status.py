@@ -53,7 +53,7 @@ async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happ
 
 
 @in_house("a", resident=("a",))
-async def test_the_status_shows_what_runs_and_who_waits_in_order_and_what_stops_without_negative_times(
+async def test_the_status_shows_what_runs_waits_in_order_and_stops(
     house: House,
 ):
     house.submit("a", caller="first")
@@ -138,7 +138,7 @@ async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house
 
 
 @in_house("a", resident=("a",))
-async def test_the_expected_starts_of_those_who_wait_are_worked_out_a_few_times_a_second_at_most(
+async def test_the_expected_starts_are_worked_out_a_few_times_a_second_at_most(
     house: House,
 ):
     house.submit("a", service_s=8.0, max_tokens=40)
@@ -207,7 +207,7 @@ async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house
 
 
 @in_virtual_time
-async def test_the_live_queue_begins_the_next_round_with_the_first_byte_of_the_last_prompt():
+async def test_the_next_round_begins_with_the_first_byte_of_the_last_prompt():
     packing = PackingSettings(mode="pack", prefill_max_tokens=100)
     settings = settings_with(scheduling={"packing": packing}, gpu={"parallel": 4})
     async with House(FakeModel(name="a", parallel=4), resident=("a",), settings=settings) as house:
@@ -264,7 +264,7 @@ async def test_a_shorter_check_interval_does_not_wait_for_the_longer_one_to_pass
 
 
 @in_virtual_time
-async def test_a_long_list_of_models_is_taken_in_beside_the_loop_and_only_when_it_or_the_settings_have_changed():
+async def test_a_long_list_of_models_is_taken_in_off_the_loop_when_it_changed():
     compared = 0
 
     def count(_: FrameType, event: str, called: object) -> None:
@@ -287,7 +287,7 @@ async def test_a_long_list_of_models_is_taken_in_beside_the_loop_and_only_when_i
 
 
 @in_virtual_time
-async def test_a_long_list_of_models_is_shown_by_another_thread_as_it_was_when_it_was_asked_for():
+async def test_a_long_list_of_models_is_shown_by_a_thread_as_it_was():
     calls = 0
 
     def count(_: FrameType, event: str, called: object) -> None:

@@ -45,7 +45,7 @@ async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
     ("stream", "hurry_at", "ends_at"), [(False, None, 4.0), (True, None, 4.0), (False, 2.0, 2.0)]
 )
 @in_house("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 3.0}))
-async def test_what_runs_longer_than_the_grace_or_a_hurry_is_cut_off_with_a_retryable_error(
+async def test_what_outlasts_the_grace_or_a_hurry_is_cut_off_with_a_retryable_error(
     house: House, stream, hurry_at, ends_at
 ):
     ticket, hurry = house.submit("a", stream=stream, service_s=50.0), asyncio.Event()
@@ -70,7 +70,7 @@ async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends(house: House
 
 @pytest.mark.parametrize("at_s", [0.0, 0.5])
 @in_house("a", resident=("a",))
-async def test_what_was_just_submitted_or_runs_ends_well_and_who_waits_for_it_is_told_in_process_too(
+async def test_what_runs_ends_well_and_who_waits_for_it_is_told_in_process_too(
     house: House, at_s: float
 ):
     futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(2)]
@@ -88,7 +88,7 @@ async def test_what_was_just_submitted_or_runs_ends_well_and_who_waits_for_it_is
 
 @pytest.mark.parametrize("starts", [False, True])
 @in_virtual_time
-async def test_a_gateway_that_was_never_started_or_whose_start_was_broken_off_closes_what_it_was_given(
+async def test_a_gateway_that_never_started_closes_what_it_was_given(
     starts: bool,
 ):
     house = House("a")
@@ -134,7 +134,7 @@ class LateClock(LoopClock):
 
 @pytest.mark.parametrize("lag_s", [0.0, 0.25])
 @in_virtual_time
-async def test_items_that_may_only_wait_so_long_expire_also_by_an_early_timer_and_leave_no_timer_behind(
+async def test_items_with_a_longest_wait_expire_and_leave_no_timer_behind(
     lag_s: float,
 ):
     settings = settings_with(queue={"max_wait_s": 100.0})

@@ -16,7 +16,7 @@ ONE_EACH = settings_with(queue={"max_external_depth": 1, "max_internal_depth": 1
 
 
 @in_house("a", resident=("a",))
-async def test_positions_count_those_that_are_ahead_also_within_one_tick_and_no_less_urgent_ones(
+async def test_positions_count_those_ahead_within_a_tick_and_no_less_urgent_ones(
     house: House,
 ):
     first = house.submit("a")
@@ -44,7 +44,7 @@ async def test_positions_count_those_that_are_ahead_also_within_one_tick_and_no_
 
 
 @in_house("a", "b", resident=("b",))
-async def test_an_in_process_call_gives_the_text_and_the_counts_of_its_model_or_of_what_is_resident(
+async def test_an_in_process_call_gives_text_and_counts_of_its_model(
     house: House,
 ):
     done = await (await house.worker.enqueue_external("hello", caller="script"))
@@ -94,9 +94,7 @@ async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
 
 @pytest.mark.parametrize(("parallel", "turn_s"), [(1, 4.0), (4, 1.0)])
 @in_virtual_time
-async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_and_all_share_the_slots(
-    parallel: int, turn_s: float
-):
+async def test_of_several_at_once_only_the_first_is_told_of_the_swap(parallel: int, turn_s: float):
     settings = settings_with(queue={"max_external_depth": 9}, gpu={"parallel": parallel})
     async with House("a", "b", resident=("a",), settings=settings) as house:
         house.submit("a", max_tokens=40)
@@ -106,7 +104,7 @@ async def test_of_several_that_come_at_once_only_the_first_is_told_of_the_swap_a
 
 
 @in_house("a", resident=("a",), settings=ONE_EACH)
-async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_come_back_and_changes_nothing(
+async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_return(
     house: House,
 ):
     house.internal("a", priority=Priority.CRITICAL)  # runs
@@ -136,7 +134,7 @@ async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
 
 
 @in_virtual_time
-async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_back_after_the_grace():
+async def test_nothing_is_accepted_after_a_stop_and_the_advice_is_the_grace():
     house = House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 7.0}))
     async with house:
         pass
@@ -149,7 +147,7 @@ async def test_nothing_is_accepted_after_a_stop_and_who_asks_is_told_to_come_bac
 
 
 @in_house("a", resident=("a",))
-async def test_a_request_for_no_model_is_refused_where_there_is_none_to_choose_any_more(
+async def test_a_request_for_no_model_is_refused_where_there_is_none_left(
     house: House,
 ):
     house.ollama.go_down()
@@ -223,7 +221,7 @@ async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
 
 
 @in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 4}))
-async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_of_a_caller_than_may_wait(
+async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(
     house: House,
 ):
     ran = house.submit("a", service_s=400.0, digest=b"ran")
@@ -245,7 +243,7 @@ async def test_what_ran_or_was_cancelled_keeps_no_place_nor_do_more_of_a_caller_
 
 
 @in_house("a", resident=("a",))
-async def test_a_place_loses_the_time_that_its_caller_was_away_for_longer_than_it_had_waited(
+async def test_a_place_loses_the_time_its_caller_was_away_too_long(
     house: House,
 ):
     house.submit("a", service_s=400.0)
@@ -272,7 +270,7 @@ def fill(house: House, caller: str) -> int:
 
 
 @in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 8}))
-async def test_a_lone_caller_may_fill_the_queue_and_leaves_half_of_it_where_another_one_has_asked_of_late(
+async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(
     house: House,
 ):
     house.submit("a", service_s=1.0, caller="greedy")
@@ -298,7 +296,7 @@ async def test_a_lone_caller_may_fill_the_queue_and_leaves_half_of_it_where_anot
     resident=("a",),
     settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}),
 )
-async def test_a_queue_with_one_place_has_it_for_whoever_comes_first_and_the_internal_lane_has_no_shares(
+async def test_a_queue_with_one_place_has_no_shares_nor_has_the_internal_lane(
     house: House,
 ):
     house.submit("a", service_s=9.0)

@@ -117,7 +117,10 @@ class Caller:
                     self._address.hostname, self._address.port
                 )
             reader, writer = self._streams
-            head = f"{method} {path} HTTP/1.1\r\nHost: {self._address.netloc}\r\nContent-Type: application/json\r\n{more}"
+            head = (
+                f"{method} {path} HTTP/1.1\r\nHost: {self._address.netloc}\r\nContent-Type: "
+                f"application/json\r\n{more}"
+            )
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             answer = await reader.readuntil(b"\r\n\r\n")
             length = int(answer.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])

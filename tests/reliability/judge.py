@@ -15,7 +15,10 @@ from typing import Any
 from tests.reliability.client import History
 
 ENDED = {"completed", "failed", "cancelled"}
-_JOBS = "SELECT id AS job_id, idempotency_key AS key, state, task_type, number, result, request, ended_wall_s FROM jobs ORDER BY number"
+_JOBS = (
+    "SELECT id AS job_id, idempotency_key AS key, state, task_type, number, "
+    "result, request, ended_wall_s FROM jobs ORDER BY number"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

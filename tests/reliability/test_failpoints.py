@@ -33,7 +33,10 @@ IN_QUEUE = 3
 """Jobs on their way at one time, which is how many a stop puts back."""
 JOBS_CONFIG = """
 storage: {{path: "{path}", reserve_mib: 0}}
-jobs: {{max_attempts: 100, max_in_queue: {in_queue}, webhooks: {{allowed_hosts: [127.0.0.1], secret: only-for-these-tests}}}}
+jobs:
+  max_attempts: 100
+  max_in_queue: {in_queue}
+  webhooks: {{allowed_hosts: [127.0.0.1], secret: only-for-these-tests}}
 """
 _BOOKS = ("ledger.", "estimates.", "storage.retention.", "jobs.forget.")
 BOOKS = tuple(name for name in POINTS if name.startswith(_BOOKS))
@@ -213,7 +216,10 @@ async def test_a_gateway_that_dies_there_keeps_every_promise(nursery, tmp_path, 
 
 ROUNDS = 15
 OLD_SWAPS = 3000
-_SWAP = "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, swap_s, failed, reason) VALUES (?, ?, ?, '[]', 'a', 1.0, 0, '')"
+_SWAP = (
+    "INSERT INTO swaps (epoch, number, ended_wall_s, from_models, to_model, "
+    "swap_s, failed, reason) VALUES (?, ?, ?, '[]', 'a', 1.0, 0, '')"
+)
 
 
 @dataclass
@@ -289,6 +295,9 @@ async def test_a_process_that_dies_there_keeps_its_books(nursery, tmp_path, poin
     promises.judge(path)
     open_ones = asked(
         path,
-        "SELECT id FROM ledger WHERE state = 'reserved' AND epoch < (SELECT MAX(epoch) FROM process)",
+        (
+            "SELECT id FROM ledger WHERE state = 'reserved' AND epoch < (SELECT "
+            "MAX(epoch) FROM process)"
+        ),
     )
     assert open_ones == [], "money of a dead process is still set aside"

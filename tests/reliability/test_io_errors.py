@@ -31,7 +31,7 @@ PARTS = 4
 @pytest.mark.parametrize(
     ("error", "keyed"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EIO, False)]
 )
-async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_and_welcome_again(
+async def test_wherever_the_disk_fails_a_job_is_there_or_refused_and_welcome_again(
     tmp_path, error, keyed
 ):
     """Without a key, one that was refused while the disk failed is not there when it is well
@@ -67,9 +67,7 @@ async def test_wherever_the_disk_fails_a_job_is_accepted_and_there_or_refused_an
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_gateway_that_starts_on_a_full_disk_answers_and_takes_jobs_once_there_is_room(
-    tmp_path, is_first
-):
+async def test_a_start_on_a_full_disk_answers_and_takes_jobs_once_there_is_room(tmp_path, is_first):
     path, history, chat = (
         tmp_path / "hearth.db",
         History(),

@@ -70,9 +70,7 @@ class Load:
 
 
 @pytest.mark.timeout(900 + 10 * KILLS)
-async def test_no_job_is_lost_doubled_or_out_of_order_however_often_the_gateway_is_killed_under_load(
-    nursery, tmp_path
-):
+async def test_no_job_is_lost_doubled_or_reordered_by_kills_under_load(nursery, tmp_path):
     seed = int(os.environ.get("HEARTH_SEED") or random.SystemRandom().randrange(2**32))
     try:
         await _kill_at_random(random.Random(seed), nursery, tmp_path)

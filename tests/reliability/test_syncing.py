@@ -75,7 +75,8 @@ def strace() -> str:
         or subprocess.run([found, "-qq", "true"], capture_output=True, check=False).returncode != 0
     ):
         pytest.skip(
-            "no strace, or tracing is not permitted here; the library of the test above has proved the same"
+            "no strace, or tracing is not permitted here; the library of the test above "
+            "has proved the same"
         )
     return found
 

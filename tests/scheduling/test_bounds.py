@@ -26,7 +26,7 @@ ROUND_TRIP_S = 20.0
     ("queue", "max_swap_wait_s", "left_at_s"),
     [(1, 30, 10 * ROUND_TRIP_S), (40, 30, 10 * ROUND_TRIP_S), (1, 250, 250.0)],
 )
-def test_a_line_that_does_not_get_shorter_keeps_nobody_longer_than_ten_round_trips(
+def test_a_steady_line_keeps_nobody_longer_than_ten_round_trips(
     queue: int, max_swap_wait_s: int, left_at_s: float
 ):
     """One item waits for b since 0, and always so many for a, which take 5 s each; the owner's
@@ -43,7 +43,7 @@ def test_a_line_that_does_not_get_shorter_keeps_nobody_longer_than_ten_round_tri
     assert shell.now == left_at_s
 
 
-def test_a_line_that_gets_shorter_is_served_while_an_item_has_waited_less_than_three_times_what_that_takes():
+def test_a_shrinking_line_keeps_its_round_below_three_times_its_cost():
     shell = Shell(settings_of("policy=adaptive max_swap_wait_s=30"), resident=("a",))
     for _ in range(80):
         shell.arrive("c")
@@ -150,18 +150,21 @@ def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(
 
 
 @pytest.mark.parametrize("policy", [policy.value for policy in PolicyName])
-def test_a_decision_among_a_hundred_models_costs_at_most_four_times_that_among_three(policy: str):
+def test_a_decision_among_100_models_costs_at_most_four_times_that_among_three(policy: str):
     few, many = Crowd(3, policy=policy), Crowd(100, policy=policy)
     assert calls_in(lambda: many.live(40)) <= 4 * calls_in(lambda: few.live(40))
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "cost_aware"])
-def test_with_eight_models_in_memory_a_decision_looks_at_the_others_once_for_each(policy: str):
+def test_with_eight_models_in_memory_a_decision_looks_at_each_other_once(policy: str):
     crowd = Crowd(100, policy=policy, size_gb=3.0)
     crowd.live(100)
     assert crowd.most <= 8 * 100, "each again after each that cannot start were 5,000 in every band"
 
 
 def test_what_decides_runs_without_the_package_that_settings_are_made_with():
-    program = "import sys, hearth.scheduling.core, hearth.admission.limits; sys.exit('pydantic' in sys.modules)"
+    program = (
+        "import sys, hearth.scheduling.core, hearth.admission.limits; "
+        "sys.exit('pydantic' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

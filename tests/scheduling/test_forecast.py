@@ -92,7 +92,7 @@ def test_items_are_expected_one_after_another_with_what_is_between_them(
     assert forecast(shell.state, shell.now).starts == pytest.approx(expected)
 
 
-def test_an_estimate_is_rough_while_a_model_that_is_used_was_hardly_ever_run_or_one_that_is_needed_never_seen_loading():
+def test_an_estimate_is_rough_while_its_model_is_hardly_known():
     shell = Shell(settings_of(""), resident=("a",))
     for _ in range(FEW_RUNS):
         assert not is_rough(shell.state, "a")

@@ -59,7 +59,7 @@ def after(*swaps_s: float, runs: list[tuple[QueueItem, Usage, float]] | None = N
         ([*[100.0] * 20, *[5.0] * 9, 500.0], (24.2, 24.2, 10.0)),  # slow once
     ],
 )
-def test_a_swap_is_expected_to_take_what_it_took_in_this_direction_or_from_elsewhere(
+def test_a_swap_is_expected_to_take_what_it_took_in_this_direction(
     swaps: list[float], known_s: tuple[float, ...]
 ):
     estimates = after(*swaps)
@@ -110,9 +110,7 @@ def test_speeds_and_lengths_are_learned_by_caller_and_model(
 @pytest.mark.parametrize(
     ("kept_tokens", "service_s"), [(0, 5.0), (100, 0.1 + 2.5), (190, 0.19 + 0.5), (300, 0.3 + 0.5)]
 )
-def test_what_is_kept_of_an_answer_is_only_read_and_a_tenth_is_always_still_to_come(
-    kept_tokens: int, service_s: float
-):
+def test_of_a_kept_answer_a_tenth_is_always_still_to_come(kept_tokens: int, service_s: float):
     assert after().service_s(item(), "a", kept_tokens) == pytest.approx(service_s)
 
 
@@ -254,7 +252,7 @@ def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]
     assert estimates.swap_s("a", "b") == 4.0
 
 
-def test_a_value_that_cannot_have_been_measured_teaches_nothing_and_those_beside_it_do():
+def test_a_value_that_cannot_have_been_measured_teaches_nothing():
     estimates = after()
     swaps = [["a", "b", 3.0], ["b", "a", -1], ["b", "c", 10**400], ["a", "c", 5.0]]
     estimates.restore({"format": 1, "swap_s": swaps, "decode_tps": {"a": 0}, "run_s": {"a": 9.0}})

@@ -241,7 +241,7 @@ REFUSED_UNREAD = (
 )
 
 
-async def test_what_is_refused_whatever_its_body_says_is_refused_before_the_body_comes():
+async def test_what_is_refused_whatever_its_body_is_refused_before_the_body():
     async with open_door() as (gateway, url):
         gateway.worker.refusal = QueueFull()
         for path, key, status in REFUSED_UNREAD:
@@ -301,7 +301,7 @@ async def test_bodies_have_one_room_in_which_nobody_takes_that_of_the_others(who
 MANY = b'{"":0},' * (24 * MIB // 7)
 
 
-async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed_and_a_long_text_full_of_commas_is_an_honest_prompt():
+async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed():
     async with open_door() as (gateway, url):
         body = b'{"model":"allowed","request":{"x":[%b0]}}' % MANY
         paths = (
@@ -350,7 +350,7 @@ async def test_zstd_is_taken_where_ollama_takes_it(path, body, status):
         )
 
 
-async def test_callers_who_never_finish_their_requests_are_all_sent_away_and_disturb_nobody():
+async def test_callers_who_never_finish_their_requests_are_sent_away():
     beginnings = (
         b"",
         b"GET",

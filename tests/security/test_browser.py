@@ -48,37 +48,53 @@ async ([target, paths]) => {
     const url = target + path;
     for (const mode of ['no-cors', 'cors']) {
       attempt('get ' + path, async () => (await fetch(url, {mode})).text());
-      for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'application/json', null])
-        attempt('post ' + path, async () => (await fetch(url, {mode, method: 'POST', body: new Blob([body], {type: type ?? ''})})).text());
+      for (const type of [
+        'text/plain', 'application/x-www-form-urlencoded', 'application/json', null,
+      ]) {
+        const blob = new Blob([body], {type: type ?? ''});
+        attempt('post ' + path, async () =>
+          (await fetch(url, {mode, method: 'POST', body: blob})).text());
+      }
     }
     for (const method of ['DELETE', 'PUT', 'HEAD'])
-      attempt(method + ' ' + path, async () => (await fetch(url, {method, credentials: 'include'})).headers.get('x-request-id'));
-    attempt('beacon ' + path, async () => { navigator.sendBeacon(url, new Blob([body], {type: 'text/plain'})); });
+      attempt(method + ' ' + path, async () =>
+        (await fetch(url, {method, credentials: 'include'})).headers.get('x-request-id'));
+    attempt('beacon ' + path, async () => {
+      navigator.sendBeacon(url, new Blob([body], {type: 'text/plain'}));
+    });
     for (const [tag, fields] of [
-      ['img', {src: url}], ['script', {src: url}], ['iframe', {src: url}], ['object', {data: url}], ['embed', {src: url}],
-      ['video', {src: url}], ['audio', {src: url}], ['link', {rel: 'stylesheet', href: url}], ['link', {rel: 'prefetch', href: url}],
-      ['link', {rel: 'preload', as: 'fetch', href: url}], ['script', {src: url, crossOrigin: 'anonymous'}],
+      ['img', {src: url}], ['script', {src: url}], ['iframe', {src: url}],
+      ['object', {data: url}], ['embed', {src: url}], ['video', {src: url}], ['audio', {src: url}],
+      ['link', {rel: 'stylesheet', href: url}], ['link', {rel: 'prefetch', href: url}],
+      ['link', {rel: 'preload', as: 'fetch', href: url}],
+      ['script', {src: url, crossOrigin: 'anonymous'}],
     ]) attempt(tag + ' ' + path, () => element(tag, fields));
     for (const [method, enctype] of [
-      ['get', ''], ['post', 'text/plain'], ['post', 'application/x-www-form-urlencoded'], ['post', 'multipart/form-data'],
+      ['get', ''], ['post', 'text/plain'],
+      ['post', 'application/x-www-form-urlencoded'], ['post', 'multipart/form-data'],
     ]) {
       attempt('form ' + path, async () => {
         const frame = document.createElement('iframe');
         frame.name = 'frame' + Math.random();
         document.body.append(frame);
-        const form = Object.assign(document.createElement('form'), {action: url, method, enctype, target: frame.name});
-        form.append(Object.assign(document.createElement('input'), {name: body.slice(0, -1) + ',"x":"', value: '"}'}));
+        const form = document.createElement('form');
+        Object.assign(form, {action: url, method, enctype, target: frame.name});
+        const input = document.createElement('input');
+        form.append(Object.assign(input, {name: body.slice(0, -1) + ',"x":"', value: '"}'}));
         document.body.append(form);
         form.submit();
         await new Promise((resolve) => { frame.onload = resolve; });
       });
     }
     attempt('events ' + path, () => new Promise((resolve) => {
-      const source = Object.assign(new EventSource(url), {onmessage: (event) => resolve(event.data)});
+      const source = new EventSource(url);
+      source.onmessage = (event) => resolve(event.data);
       source.onerror = () => { source.close(); resolve(''); };
     }));
-    attempt('socket ' + path, () => new Promise((resolve) =>
-      Object.assign(new WebSocket(url.replace('http', 'ws')), {onopen: () => resolve('open'), onerror: () => resolve('')})));
+    attempt('socket ' + path, () => new Promise((resolve) => {
+      const socket = new WebSocket(url.replace('http', 'ws'));
+      Object.assign(socket, {onopen: () => resolve('open'), onerror: () => resolve('')});
+    }));
     const opened = window.open(url, '_blank', 'noopener');
     attempt('open ' + path, async () => opened && opened.document.body.innerText);
   }

@@ -239,7 +239,8 @@ async def hearth_serving(
 
 PAGES = (
     *words(
-        "/ /healthz /readyz /metrics /openapi.json /llm/queue/status /llm/queue/item/1 /llm/log /llm/swaps /llm/models /llm/health"
+        "/ /healthz /readyz /metrics /openapi.json /llm/queue/status "
+        "/llm/queue/item/1 /llm/log /llm/swaps /llm/models /llm/health"
     ),
     *words("/llm/history /llm/jobs /llm/admin/config /llm/admin/orders /v1/batches /v1/files"),
 )
@@ -362,7 +363,10 @@ async def durable(url: str, places_url: str) -> None:
         "body": user(KEPT_PROMPTS["a batch"], max_tokens=5),
     }
     form = '--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
-    form += f'Content-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n{json.dumps(line)}\r\n--b--\r\n'
+    form += (
+        'Content-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n'
+        f"{json.dumps(line)}\r\n--b--\r\n"
+    )
     file = json.loads(
         (
             await post(

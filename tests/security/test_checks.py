@@ -64,7 +64,7 @@ def shared(got: Got) -> bool:
     return any(name.startswith("access-control") for name in got.headers)
 
 
-async def test_no_address_answers_under_another_name_or_lets_a_foreign_page_change_or_fetch_anything():
+async def test_no_address_answers_another_name_or_serves_a_foreign_page():
     gateway = FakeGateway(keys=KEYS)
     for path in PATHS:
         for method in ("GET", "POST", "OPTIONS"):
@@ -96,7 +96,7 @@ async def test_no_address_answers_under_another_name_or_lets_a_foreign_page_chan
         ), path
 
 
-async def test_a_link_on_a_foreign_page_leads_to_hearths_own_pages_and_asks_the_model_server_nothing():
+async def test_a_link_on_a_foreign_page_leads_to_hearths_own_pages_only():
     gateway, own, others = (
         FakeGateway(),
         ("/", "/llm/queue/status", "/llm/health"),
@@ -119,7 +119,7 @@ async def test_a_link_on_a_foreign_page_leads_to_hearths_own_pages_and_asks_the_
     ).status == 200
 
 
-async def test_pages_of_an_origin_that_the_owner_allows_use_the_model_apis_and_nothing_else():
+async def test_pages_of_an_allowed_origin_use_the_model_apis_and_nothing_else():
     gateway = FakeGateway(
         keys=KEYS,
         server=ServerSettings(allowed_origins=("vscode-webview://*", "http://localhost:*")),
@@ -193,7 +193,7 @@ CLAIMS = {
 SAMPLE = ("/llm/health", "/llm/admin/config", "/api/chat", "/api/pull", "/v1/messages")
 
 
-async def test_every_form_of_a_key_opens_the_same_and_what_only_looks_like_one_or_is_another_header_opens_nothing():
+async def test_every_form_of_a_key_opens_the_same_and_lookalikes_nothing():
     gateway = FakeGateway(keys=KEYS)
 
     async def status(path: str, query: str = "", **headers: str) -> int:
@@ -227,7 +227,7 @@ async def test_every_form_of_a_key_opens_the_same_and_what_only_looks_like_one_o
         assert await status("/api/pull", key=HOUSE_KEY, **{name: value}) == 403, name
 
 
-async def test_no_header_and_no_field_of_a_body_changes_whose_a_request_is_or_moves_it_forward():
+async def test_no_header_or_field_changes_whose_a_request_is_or_its_place():
     body = CHAT.replace(
         b"{",
         b'{"user":"owner","caller":"owner","lane":"internal","priority":0,"task_type":"router",',
@@ -278,7 +278,7 @@ async def tried(
     return (await gateway.ask(method, path, CHAT, peer=peer, **shown)).status
 
 
-async def test_a_wrong_key_too_many_is_429_in_the_dialect_with_the_time_to_wait_and_ends_the_connection():
+async def test_a_wrong_key_too_many_is_429_in_the_dialect_and_ends_the_connection():
     gateway = FakeGateway(keys=KEYS)
     assert [await tried(gateway) for _ in range(PER_WINDOW + 1)] == SLOWED
     gateway.clock.now += 20.0
@@ -308,7 +308,7 @@ async def test_a_wrong_key_too_many_is_429_in_the_dialect_with_the_time_to_wait_
     assert all(each == answers[0] for each in answers), "unknown and wrong keys are answered alike"
 
 
-async def test_right_keys_come_in_and_no_key_is_asked_for_one_from_where_wrong_ones_come_without_end():
+async def test_right_keys_come_in_from_where_wrong_ones_come_without_end():
     gateway = FakeGateway(keys=KEYS)
     for _ in range(3 * PER_WINDOW):
         await tried(gateway)
@@ -318,7 +318,7 @@ async def test_right_keys_come_in_and_no_key_is_asked_for_one_from_where_wrong_o
         assert [await tried(gateway, authorization=blank) for blank in BLANK] == [401] * 2
 
 
-async def test_wrong_keys_count_by_machine_whatever_their_form_the_address_or_what_is_claimed():
+async def test_wrong_keys_count_by_machine_whatever_their_form_or_claim():
     forms = itertools.cycle(
         [
             ("authorization", "Bearer {}"),
@@ -351,7 +351,7 @@ async def test_wrong_keys_count_by_machine_whatever_their_form_the_address_or_wh
         )
 
 
-async def test_the_owner_hears_of_it_once_a_minute_with_the_address_and_without_any_key():
+async def test_the_owner_hears_of_it_once_a_minute_without_any_key():
     gateway, sent = FakeGateway(keys=KEYS), [next(FRESH) for _ in range(180)]
     for key in sent:
         await tried(gateway, key=key)

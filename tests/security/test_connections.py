@@ -77,7 +77,7 @@ async def all_leave(connections: Connections, *callers: Caller) -> None:
     await until(connections, open=0)
 
 
-async def test_a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_free_place_is_taken():
+async def test_a_connection_too_many_is_503_and_a_free_place_is_taken():
     async with crowded() as (gateway, connections, url):
         held = await stay(url, 4)
         for count, path in enumerate(("/api/chat", "/v1/chat/completions", "/v1/messages"), 1):
@@ -117,7 +117,7 @@ async def test_a_connection_too_many_is_503_in_the_dialect_and_counted_and_a_fre
         await all_leave(connections, *held)
 
 
-async def test_who_cannot_even_wait_for_the_refusal_is_cut_off_and_those_inside_notice_nothing():
+async def test_who_cannot_even_wait_for_the_refusal_is_cut_off():
     async with crowded() as (_, connections, url):
         held = await stay(url, 4)
         waiting = [await Caller.to(url) for _ in range(MAX_REJECTING)]
@@ -158,7 +158,7 @@ class Seat:
         self.protocol.connection_lost(None)
 
 
-async def test_one_machine_is_refused_its_fourth_connection_while_others_and_this_one_come_in():
+async def test_one_machine_is_refused_its_fourth_connection_and_others_come_in():
     gateway = FakeGateway(keys=KEYS)
     connections = Connections(events=gateway.events, clock=gateway.clock, limits=FEW)
     config = HearthServer(
@@ -183,7 +183,7 @@ async def test_one_machine_is_refused_its_fourth_connection_while_others_and_thi
     assert connections.shown()["open"] == 0
 
 
-def test_there_are_never_many_more_places_than_descriptors_and_serving_takes_those_that_all_places_need():
+def test_there_are_never_many_more_places_than_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         for descriptors, places in (

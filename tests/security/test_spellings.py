@@ -17,28 +17,36 @@ from tests.support.patience import WITHIN_S
 
 SPELLINGS = (
     *words(
-        "//{path} {slash}/ {slash}// /.{slash} /..{slash} /x/..{slash} /healthz/..{slash} /healthz/../..{slash} /healthz;{slash}"
+        "//{path} {slash}/ {slash}// /.{slash} /..{slash} /x/..{slash} "
+        "/healthz/..{slash} /healthz/../..{slash} /healthz;{slash}"
     ),
     *words(
-        "/healthz%3b{slash} /healthz%2f..{slash} /healthz%00{slash} /static/..{slash} /static/%2e%2e{slash} /static/..%2f{path}"
+        "/healthz%3b{slash} /healthz%2f..{slash} /healthz%00{slash} /static/..{slash} "
+        "/static/%2e%2e{slash} /static/..%2f{path}"
     ),
     *words(
-        "/static/app.js/..{slash} /v1/models/..{slash} /v1/models/%2e%2e{slash} /v1/models/../..{slash} {slash};a=b {slash};.js"
+        "/static/app.js/..{slash} /v1/models/..{slash} /v1/models/%2e%2e{slash} "
+        "/v1/models/../..{slash} {slash};a=b {slash};.js"
     ),
     *words(
-        "{slash}/. {slash}/.. {slash}%20 {slash}%00 {slash}%0a {slash}%0d%0ahost:%20x {slash}%2f {slash}%3fa=b {slash}%23"
+        "{slash}/. {slash}/.. {slash}%20 {slash}%00 {slash}%0a {slash}%0d%0ahost:%20x "
+        "{slash}%2f {slash}%3fa=b {slash}%23"
     ),
     *words(
-        "{slash}.json {slash}/index.html {slash}~ {slash}\\ \\{path} {slash}#x {slash}?/healthz {slash}?/../healthz {slash}?? {path}"
+        "{slash}.json {slash}/index.html {slash}~ {slash}\\ \\{path} {slash}#x "
+        "{slash}?/healthz {slash}?/../healthz {slash}?? {path}"
     ),
     *words(
-        "http://localhost{slash} http://localhost/healthz#{slash} http://evil.test{slash} http://localhost@evil.test{slash}"
+        "http://localhost{slash} http://localhost/healthz#{slash} "
+        "http://evil.test{slash} http://localhost@evil.test{slash}"
     ),
     *words(
-        "http://evil.test@localhost{slash} https://localhost:1{slash} localhost{slash} @localhost{slash} *"
+        "http://evil.test@localhost{slash} https://localhost:1{slash} "
+        "localhost{slash} @localhost{slash} *"
     ),
     *words(
-        "%2f{path} /%2f{path} /%5c{path} /%252e%252e{slash} {upper} {escaped} {escaped_twice} {wide}"
+        "%2f{path} /%2f{path} /%5c{path} /%252e%252e{slash} {upper} {escaped} "
+        "{escaped_twice} {wide}"
     ),
     *("{slash}" + odd for odd in "\x01\x7f\xa0\xff"),
 )
@@ -160,7 +168,8 @@ NO_FIRST_LINES = (
     b"GET /" + b"a" * 70_000,
 )
 UPGRADE_TO_WEBSOCKET = (
-    b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 AMBIGUOUS = (
@@ -203,7 +212,10 @@ async def test_what_can_be_read_in_two_ways_is_refused_and_nothing_after_it_is_r
         assert reached(gateway) == 1
 
 
-UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+UPGRADE = (
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: "
+    b"AAMAAABkAARAAAAAAAIAAAAA\r\n"
+)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_swaps_stops_and_failures_are_told_apart():
     ) == pytest.approx(7.4)
 
 
-def test_the_home_model_is_the_workloads_or_the_owners_where_the_workload_knows_it():
+def test_the_home_model_is_the_workloads_or_the_owners():
     outcome = run(workload(job(0, "b"), home="a"))
     assert [(swap.model, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 128.4)]
     homes = [
@@ -217,7 +217,7 @@ class Listening(Scheduler):
         return super().handle(fact, now)
 
 
-def test_facts_of_one_instant_come_in_the_order_in_which_they_were_caused_and_time_never_goes_back():
+def test_facts_of_one_instant_come_in_causal_order_and_time_never_goes_back():
     told = Listening(workload(job(0, "a"), job(1, "a"))).told
     assert [type(fact) for at, fact in told if at == 0.0][1:] == [Arrived, Arrived, Started]
     assert [type(fact) for at, fact in told if at == 1.0] == [FirstByte, Finished, Started]
@@ -226,7 +226,7 @@ def test_facts_of_one_instant_come_in_the_order_in_which_they_were_caused_and_ti
         assert instants == sorted(instants)
 
 
-def test_the_same_workload_gives_the_same_decisions_which_need_not_be_kept_and_tells_how_far_a_long_run_is():
+def test_the_same_workload_gives_the_same_decisions_kept_or_not():
     first, second = run(random_workload(Random(7), Mix())), run(random_workload(Random(7), Mix()))
     assert first.decisions == second.decisions
     assert [record.ended for record in first.records] == [record.ended for record in second.records]
@@ -265,7 +265,7 @@ def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy)
         ({("a", "b"): 3.0, ("c", "b"): 5.0}, ("d",), 5.0),
     ],
 )
-def test_a_swap_costs_what_its_dearest_pair_costs_and_an_unknown_one_the_dearest_known_way(
+def test_a_swap_costs_its_dearest_pair_and_an_unknown_one_the_dearest_known(
     costs, replaced, expected
 ):
     assert replace(workload(), swap_costs=costs).swap_s(replaced, "b") == expected

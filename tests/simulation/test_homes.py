@@ -48,7 +48,7 @@ def test_beside_whole_answers_it_waits_longer_because_they_start_over():
 
 
 @pytest.mark.parametrize("drawn", [{"priority": Priority.NORMAL}, {"loads_s": DEAR_LOADS}])
-def test_a_normal_assistant_and_dear_loads_cost_no_more_than_one_and_a_half_loads(
+def test_an_assistant_and_dear_loads_cost_no_more_than_one_and_a_half_loads(
     drawn: dict[str, object],
 ):
     assert over(**drawn).mean_loads <= 1.5
@@ -59,7 +59,7 @@ def waited_s(record: Record, now: float) -> float:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_critical_requests_never_wait_longer_for_streams_than_a_round_trip_and_a_turn(seed: int):
+def test_critical_requests_wait_for_streams_no_longer_than_trip_and_turn(seed: int):
     rng = Random(seed)
     loads_s = (rng.uniform(1.0, 30.0), rng.uniform(1.0, 60.0))
     workload = home(rng.choice(tuple(RETURNS.values())), loads_s, rng.choice((1, 2, 3)), seed=seed)

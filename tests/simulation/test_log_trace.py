@@ -162,7 +162,7 @@ def test_what_no_model_of_the_gpu_worked_on_is_left_out_and_counted():
     )
 
 
-def test_a_swap_costs_the_median_of_its_direction_or_what_is_assumed_and_failed_ones_do_not_count():
+def test_a_swap_costs_the_median_of_its_direction_without_failed_ones():
     seen = (("a", "b", 5), ("a", "b", 7), ("a", "b", 60), ("b", "a", 2), ("", "a", 3))
     swaps = (*(swap(*each) for each in seen), swap("b", "a", 600, failed=True))
     gpu = GpuSettings(home_model="", swap_cost_prior_s=11.0)
@@ -173,7 +173,7 @@ def test_a_swap_costs_the_median_of_its_direction_or_what_is_assumed_and_failed_
     ] == [7, 2, 3, 11.0]
 
 
-def test_memory_is_what_the_owner_says_else_what_the_model_took_last_and_the_home_model_is_there_where_the_log_knows_it():
+def test_memory_is_what_the_owner_says_else_what_the_model_took_last():
     gpu = GpuSettings(home_model="a", vram_gb=24.0, parallel=2)
     swaps = (
         swap("", "a", 3, vram_mib=10_240.0),

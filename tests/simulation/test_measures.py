@@ -13,7 +13,8 @@ from hearth.simulation.workloads import Job, Workload
 from hearth.types import Lane, Sequence, Usage
 
 TRACE = """\
-{"models": {"a": {}, "b": {}}, "swap_s": {"a": {"b": 6}, "b": {"a": 2}}, "gpu": {"vram_gb": 24}, "resident": ["a"]}
+{"models": {"a": {}, "b": {}}, "swap_s": {"a": {"b": 6}, "b": {"a": 2}}, \
+"gpu": {"vram_gb": 24}, "resident": ["a"]}
 {"id": 7, "t": 1.0, "model": "a", "service_s": 1}
 {"id": 8, "t": 1.5, "model": "b", "service_s": 2}
 {"id": 9, "t": 1.5, "model": "a", "service_s": 50, "cancel_after_s": 0.25}
@@ -33,7 +34,7 @@ def run_of(
     return simulate(house, house.settings(settings, policy))
 
 
-def test_of_twenty_waits_the_second_longest_is_the_95th_percentile_and_of_none_it_is_nothing():
+def test_of_twenty_waits_the_second_longest_is_the_95th_percentile():
     job = parse_trace(TRACE, source="t").jobs[0]
     waited = [
         Record(job, Sequence(number), 0.0, started=float(number), ended=99.0)
@@ -79,7 +80,7 @@ def test_the_json_form_names_requests_swaps_summary_lanes_and_estimates():
     assert as_json("fifo", Run())["estimates"] is None
 
 
-def test_the_table_has_a_row_per_policy_a_column_of_waits_for_each_lane_at_work_and_how_far_estimates_were_off():
+def test_the_table_has_a_row_per_policy_and_a_column_per_lane_at_work():
     both = run_of(BOTH_LANES, PolicyName.AFFINITY)
     lanes = by_lane(both)
     assert {lane: (found["mean_wait_s"], found["interrupts"]) for lane, found in lanes.items()} == {

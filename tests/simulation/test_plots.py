@@ -78,10 +78,13 @@ def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers():
     assert len({draw_png({"x": each}) for each in (run, *changed)}) == 4
 
 
-ODD = '{"models": {"$a_b$^{": {}}, "resident": ["$a_b$^{"]}\n{"id": 0, "model": "$a_b$^{", "service_s": 1}'
+ODD = (
+    '{"models": {"$a_b$^{": {}}, "resident": ["$a_b$^{"]}\n{"id": 0, "model": '
+    '"$a_b$^{", "service_s": 1}'
+)
 
 
-def test_a_run_of_any_kind_has_a_picture_that_grows_with_its_policies_and_not_in_width():
+def test_a_run_of_any_kind_has_a_picture_that_grows_with_its_policies():
     odd = {"$x$": run_of(ODD)}  # names that would be bad formulas
     for runs in (drawn(house(internal=0.0)), drawn(house(internal=1.0)), {"fifo": Run()}, odd):
         assert size(draw_png(runs, title="$\\nonsense$"))[0] == WIDTH_IN * DOTS_PER_INCH

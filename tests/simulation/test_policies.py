@@ -68,7 +68,7 @@ def test_one_model_alone_never_waits_under_any_policy() -> None:
 
 
 @for_each(("name", "policy", "wait", "makespan"), COMPARED)
-def test_adaptive_is_never_much_worse_than_affinity_and_far_better_where_it_should_be(
+def test_adaptive_is_never_much_worse_than_affinity_and_often_far_better(
     name, policy, wait, makespan
 ) -> None:
     ours, theirs = shipped(name, ADAPTIVE), shipped(name, policy)
@@ -217,9 +217,7 @@ def offered(workload: Workload) -> float:
     return sum(job.service_s for job in workload.jobs) / max(job.at for job in workload.jobs)
 
 
-def test_the_houses_own_work_comes_within_active_hours_the_bulk_at_night_and_prompts_are_what_packing_is_for() -> (
-    None
-):
+def test_each_kind_of_work_comes_at_its_hours_and_prompts_are_for_packing() -> None:
     jobs = WORKLOADS["house_day"]().jobs
     internal = [job for job in jobs if job.lane is Lane.INTERNAL]
     assert all(6 * 3600 <= job.at <= 22 * 3600 for job in internal)

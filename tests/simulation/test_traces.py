@@ -84,7 +84,7 @@ def test_a_request_is_read_field_by_field(
     assert {name: getattr(job, name) for name in expected} == expected
 
 
-def test_the_header_tells_of_models_swaps_memory_residents_and_hours_and_a_request_may_wait_for_several():
+def test_the_header_tells_of_models_swaps_memory_residents_and_hours():
     header = {**HEADER, "unload_s": {"a": 0.5}, "hours": [{"t": 60, "active": False}]}
     house = parse_trace(text(GOOD, header=header), source="t")
     assert (house.models["a"].vram_gb, house.models["a"].parallel, house.models["b"].vram_gb) == (
@@ -100,7 +100,7 @@ def test_the_header_tells_of_models_swaps_memory_residents_and_hours_and_a_reque
     assert (job.after, job.also_after) == (0, (1,))
 
 
-def test_a_workload_that_ships_and_any_other_survives_being_written_and_read_with_odd_names_on_one_line():
+def test_a_workload_survives_being_written_and_read_with_odd_names():
     drawn = [random_workload(Random(seed), Mix()) for seed in range(40)]
     limited = [
         replace(each, jobs=tuple(replace(job, max_wait_s=9.0, max_tokens=7) for job in each.jobs))
@@ -170,7 +170,7 @@ def test_a_bad_header_is_named(changes, expected):
     assert problems(GOOD, header={})[0].startswith("t.jsonl:1: models: ")
 
 
-def test_every_problem_is_told_at_once_and_requests_that_contradict_each_other_are_named():
+def test_every_problem_is_told_at_once_also_contradicting_requests():
     assert len(problems({**A, "model": "zz"}, {"id": 0, "model": "a"}, A)) == 4
     assert problems(GOOD, GOOD) == (
         "t.jsonl:3: id: 0 is taken by line 2; give each request a number of its own",
@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_named_with_its_line(content: str, problem: str) 
         parse_trace(content, source="t")
 
 
-def test_a_single_resident_model_needs_no_swap_costs_and_a_file_that_is_not_there_or_is_not_text_is_a_clear_error(
+def test_one_resident_needs_no_swap_costs_and_an_unreadable_file_is_an_error(
     tmp_path,
 ):
     assert parse_trace(text(GOOD, header={"models": {"a": {}}, "resident": ["a"]}), source="t").jobs

@@ -28,7 +28,10 @@ BREAKS_AFTER_BYTES = 700
 """The head of an answer and a few pieces of a stream."""
 CRAWL_S = 0.02
 _BUSY_BODY = b'{"error":"server busy, please try again.  maximum pending requests exceeded"}'
-_BUSY_HEAD = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\nConnection: close\r\n"
+_BUSY_HEAD = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; "
+    b"charset=utf-8\r\nConnection: close\r\n"
+)
 BUSY = _BUSY_HEAD + b"Content-Length: %d\r\n\r\n" % len(_BUSY_BODY) + _BUSY_BODY
 GARBAGE = b"\x00\xff\x13\x37 this is no HTTP \r\n\r\n"
 STEPS = 5

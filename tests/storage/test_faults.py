@@ -62,9 +62,7 @@ async def test_what_comes_while_an_attempt_fails_is_tried_itself(tmp_path):
 
 
 @pytest.mark.parametrize("posted", [True, False])
-async def test_a_disk_that_is_well_again_is_noticed_and_written_to_without_being_asked(
-    tmp_path, posted
-):
+async def test_a_disk_that_is_well_again_is_noticed_without_being_asked(tmp_path, posted):
     fuse, reports, path = Fuse(), Reports(), tmp_path / f"{posted}.db"
     async with writing(path, connect=fuse.connect, retry_s=0.01, listener=reports) as writer:
         fuse.arm(1, lasting=True)
@@ -100,9 +98,7 @@ CODES = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_
     ("code", "after"),
     [(sqlite3.SQLITE_FULL, False), *((code, after) for code in CODES for after in (False, True))],
 )
-async def test_a_disk_that_fails_at_any_operation_loses_no_acknowledged_row_and_doubles_none(
-    tmp_path, code, after
-):
+async def test_a_disk_that_fails_at_any_operation_loses_and_doubles_no_row(tmp_path, code, after):
     path, fuse, acknowledged = tmp_path / "hearth.db", Fuse(code, after=after), set[int]()
     async with writing(path, connect=fuse.connect, reserve_mib=1) as writer:
         for first in range(0, 1000, 10):
@@ -130,7 +126,7 @@ async def test_a_disk_that_fails_at_any_operation_loses_no_acknowledged_row_and_
 @pytest.mark.parametrize(
     ("code", "operation", "anew"), [(sqlite3.SQLITE_IOERR_FSYNC, 3, 1), (sqlite3.SQLITE_BUSY, 1, 0)]
 )
-async def test_after_a_failed_sync_the_file_is_opened_anew_and_checked_and_after_a_lock_kept(
+async def test_after_a_failed_sync_the_file_is_reopened_and_after_a_lock_kept(
     tmp_path, code, operation, anew
 ):
     fuse, statements, opened = Fuse(code), list[str](), list[sqlite3.Connection]()
@@ -152,7 +148,7 @@ async def test_after_a_failed_sync_the_file_is_opened_anew_and_checked_and_after
             opened[before - 1].execute("SELECT 1")
 
 
-async def test_a_database_that_was_damaged_since_it_was_opened_is_not_written_to_again(tmp_path):
+async def test_a_database_damaged_since_it_was_opened_is_not_written_again(tmp_path):
     fuse, path = Fuse(sqlite3.SQLITE_IOERR_FSYNC), tmp_path / "hearth.db"
     async with writing(path, connect=fuse.connect) as writer:
         await writer.submit(note(0))
@@ -193,7 +189,7 @@ async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(
     assert notes(path) == acknowledged
 
 
-async def test_on_a_full_disk_the_reserve_is_given_up_once_so_that_pruning_can_run_and_then_it_refuses(
+async def test_on_a_full_disk_the_reserve_is_given_up_once_for_pruning(
     tmp_path,
 ):
     fuse, reports, path = Fuse(sqlite3.SQLITE_FULL), Reports(), tmp_path / "hearth.db"
@@ -223,7 +219,7 @@ async def test_on_a_full_disk_the_reserve_is_given_up_once_so_that_pruning_can_r
         )
 
 
-async def test_on_a_full_disk_the_write_ahead_log_is_folded_away_even_without_a_reserve(tmp_path):
+async def test_on_a_full_disk_the_write_ahead_log_is_folded_without_a_reserve(tmp_path):
     fuse = Fuse(sqlite3.SQLITE_FULL)
     async with writing(tmp_path / "hearth.db", connect=fuse.connect) as writer:
         await writer.submit(note(1, "x" * 100_000))

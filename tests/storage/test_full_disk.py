@@ -19,7 +19,7 @@ CODES_OF_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE
 
 @pytest.mark.parametrize("code", CODES_OF_FULL)
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_start_on_a_full_disk_refuses_what_must_be_durable_until_there_is_room_and_loses_nothing(
+async def test_a_start_on_a_full_disk_refuses_durable_work_until_there_is_room(
     tmp_path, code, is_first
 ):
     """Wherever it is met. What an earlier process has left is settled once there is room."""

@@ -46,9 +46,7 @@ from tests.storage.house import (
 from tests.support.recorder import Recorder
 
 
-async def test_a_row_says_what_the_event_said_with_calendar_instants_and_is_written_once_also_over_a_restart(
-    tmp_path, clock
-):
+async def test_a_row_says_what_the_event_said_and_is_written_once(tmp_path, clock):
     changed = {
         "task_type": "summary",
         "outcome": Outcome.FAILED,
@@ -84,7 +82,7 @@ async def test_a_row_says_what_the_event_said_with_calendar_instants_and_is_writ
     assert second == replace(first, epoch=2)
 
 
-async def test_text_that_no_database_takes_is_escaped_instead_of_lost_and_what_ended_just_before_a_question_is_found(
+async def test_text_that_no_database_takes_is_escaped_instead_of_lost(
     store,
 ):
     store.invocations.emit(ended(1, model="bad\ud800name\0'; DROP TABLE swaps"))
@@ -92,9 +90,7 @@ async def test_text_that_no_database_takes_is_escaped_instead_of_lost_and_what_e
     assert row.model == "bad\\ud800name\0'; DROP TABLE swaps"
 
 
-async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first_whatever_the_clock_said(
-    store, clock
-):
+async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first(store, clock):
     store.invocations.emit(ended(1, at=950.0))
     store.invocations.emit(ended(2, at=960.0, caller="n8n"))
     store.invocations.emit(ended(3, at=970.0, outcome=Outcome.CANCELLED))
@@ -188,7 +184,7 @@ async def test_what_takes_a_while_is_an_admission_before_it_has_ended_and_never_
     assert sorted(admitted) == sorted([*took, ("reader", WALL - 100.0, "embeddings")])
 
 
-async def test_a_request_is_an_admission_whatever_its_caller_calls_it_and_a_start_of_a_job_is_none(
+async def test_a_request_is_an_admission_and_a_start_of_a_job_is_none(
     store,
 ):
     own = (
@@ -206,7 +202,7 @@ async def test_a_request_is_an_admission_whatever_its_caller_calls_it_and_a_star
     } == set(own)
 
 
-async def test_swaps_are_listed_latest_first_with_what_became_of_them_equal_ones_twice(store):
+async def test_swaps_are_listed_latest_first_with_what_became_of_them(store):
     for event in (swapped(at=990.0), swapped(at=990.0), ended(1), swap_failed()):
         store.invocations.emit(event)
     await written(store)
@@ -234,7 +230,7 @@ async def test_swaps_are_listed_latest_first_with_what_became_of_them_equal_ones
         )
 
 
-async def test_the_last_document_of_a_name_is_kept_of_plain_values_and_one_that_cannot_be_read_counts_as_never_learned(
+async def test_the_last_document_of_a_name_is_kept_and_damage_is_never_learned(
     store,
 ):
     store.estimates.save("swaps", {"a": 1.5})
@@ -305,9 +301,7 @@ async def test_what_is_no_amount_of_money_is_refused(store):
                 await refused
 
 
-async def test_a_spend_falls_into_exactly_one_of_adjoining_days_however_long_the_call_ran(
-    store, clock
-):
+async def test_a_spend_falls_into_exactly_one_of_adjoining_days(store, clock):
     clock.wall_s = WALL + DAY_S + 1.0
     await reserve(store, "midnight", at_wall_s=WALL + DAY_S)
     clock.advance(3600.0)
@@ -315,9 +309,7 @@ async def test_a_spend_falls_into_exactly_one_of_adjoining_days_however_long_the
     assert [await booked(store, days_later=days) for days in range(3)] == [0.0, 0.5, 0.0]
 
 
-async def test_a_start_counts_what_dead_processes_left_as_spent_and_keeps_what_they_settled(
-    tmp_path, clock
-):
+async def test_a_start_counts_what_dead_processes_left_as_spent(tmp_path, clock):
     async with opened(tmp_path / "hearth.db", clock) as first:
         await reserve(first, "orphan", 4.0)
         await reserve(first, "paid", 2.0, lane=Lane.INTERNAL)
@@ -384,7 +376,7 @@ async def test_percentiles_are_interpolated_within_a_range(store):
         assert (total["wait_p50_s"], total["wait_p95_s"]) == (p50, p95)
 
 
-async def test_every_request_counts_once_however_much_has_been_added_up_and_when_ids_begin_anew(
+async def test_every_request_counts_once_however_much_was_added_up(
     store,
 ):
     draw, seen = random.Random(1), 0
@@ -425,10 +417,11 @@ async def test_every_request_counts_once_however_much_has_been_added_up_and_when
 SEED = """
 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :rows)
 INSERT INTO invocation_log (
-  epoch, sequence, request_id, caller, lane, model, accepted_wall_s, ended_wall_s, queue_s, swap_s, total_s, attempts, interrupt_count,
-  outcome, reason
+  epoch, sequence, request_id, caller, lane, model, accepted_wall_s, ended_wall_s,
+  queue_s, swap_s, total_s, attempts, interrupt_count, outcome, reason
 )
-SELECT 0, :first + i, 'req_' || hex(zeroblob(16)), :caller, 'external', 'llama3.1:8b', :at, :at, 0.0, 0.0, 1.0, 1, 0, 'completed', :reason
+SELECT 0, :first + i, 'req_' || hex(zeroblob(16)), :caller, 'external', 'llama3.1:8b', :at, :at,
+  0.0, 0.0, 1.0, 1, 0, 'completed', :reason
 FROM n
 """
 
@@ -499,11 +492,14 @@ def test_the_file_shrinks_when_much_is_forgotten(connection):
     assert one(connection, "PRAGMA page_count") <= SLACK_PAGES + 100
 
 
-def test_beyond_its_size_the_oldest_rows_go_first_and_it_ends_when_nothing_is_left(connection):
+def test_beyond_its_size_the_oldest_rows_go_first_until_nothing_is_left(connection):
     seed(connection, rows=3_000, days_old=2, caller="old")
     seed(connection, rows=9_000, days_old=1, first=10_000, caller="new")
     run(connection, max_mib=1.0)
-    used = "SELECT (p.page_count - f.freelist_count) * 4096 FROM pragma_page_count p, pragma_freelist_count f"
+    used = (
+        "SELECT (p.page_count - f.freelist_count) * 4096 FROM pragma_page_count p, "
+        "pragma_freelist_count f"
+    )
     assert one(connection, used) <= 1 << 20
     left = dict(
         connection.execute("SELECT caller, COUNT(*) FROM invocation_log GROUP BY caller").fetchall()
@@ -516,7 +512,10 @@ def test_beyond_its_size_the_oldest_rows_go_first_and_it_ends_when_nothing_is_le
 
 def test_what_files_keep_does_not_push_out_the_log(connection):
     seed(connection, rows=100, days_old=1)
-    file = "INSERT INTO files (caller, purpose, filename, state, bytes, created_wall_s) VALUES ('me', 'batch', '', 'ready', ?, ?)"
+    file = (
+        "INSERT INTO files (caller, purpose, filename, state, bytes, created_wall_s) "
+        "VALUES ('me', 'batch', '', 'ready', ?, ?)"
+    )
     connection.execute(file, (2 << 20, WALL))
     connection.execute(
         "INSERT INTO file_parts (file, place, data) VALUES (1, 0, zeroblob(?))", (2 << 20,)
@@ -525,7 +524,7 @@ def test_what_files_keep_does_not_push_out_the_log(connection):
     assert count(connection) == 100
 
 
-def test_old_swaps_and_closed_reservations_go_and_open_ones_and_what_was_spent_today_stay(
+def test_old_swaps_and_closed_reservations_go_and_open_ones_stay(
     connection,
 ):
     connection.execute(
@@ -542,7 +541,10 @@ def test_old_swaps_and_closed_reservations_go_and_open_ones_and_what_was_spent_t
     for name, state, days_old in names:
         values = (name, state, WALL - days_old * DAY_S)
         connection.execute(
-            "INSERT INTO ledger VALUES (?, 1, 'webui', 'claude', 1.0, NULL, ?, ?, NULL, 'external')",
+            (
+                "INSERT INTO ledger VALUES (?, 1, 'webui', 'claude', 1.0, NULL, ?, ?, NULL, "
+                "'external')"
+            ),
             values,
         )
     run(connection, retention_days=0.01)
@@ -591,9 +593,7 @@ def test_a_clock_that_was_set_back_and_returns_is_not_doubted():
     assert (sink.all, stamps) == ([], [WALL + 3600.0])
 
 
-async def test_a_start_with_a_clock_months_ahead_keeps_results_files_and_rows_and_forgets_by_itself_when_it_is_confirmed(
-    tmp_path, clock
-):
+async def test_a_start_with_a_clock_months_ahead_forgets_only_when_confirmed(tmp_path, clock):
     path = tmp_path / "hearth.db"
     async with opened(path, clock) as store:
         store.invocations.emit(ended(1))

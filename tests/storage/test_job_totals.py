@@ -14,11 +14,14 @@ from tests.jobs.house import Disk
 from tests.support.examples import EXAMPLES
 
 _COUNTED = (
-    "SELECT TOTAL(state = 'queued'), TOTAL(state = 'queued' AND (lane = 'internal' AND priority <= 1)), "
-    "TOTAL(state = 'queued' AND caller = :caller), TOTAL(bytes), TOTAL((caller = :caller) * bytes) FROM jobs"
+    "SELECT TOTAL(state = 'queued'), TOTAL(state = 'queued' AND (lane = "
+    "'internal' AND priority <= 1)), "
+    "TOTAL(state = 'queued' AND caller = :caller), TOTAL(bytes), TOTAL((caller = "
+    ":caller) * bytes) FROM jobs"
 )
 _INSERT = (
-    "INSERT INTO jobs (id, caller, lane, priority, path, model, state, accepted_wall_s, bytes, request) "
+    "INSERT INTO jobs (id, caller, lane, priority, path, model, state, "
+    "accepted_wall_s, bytes, request) "
     "VALUES (?, ?, ?, ?, '/api/generate', 'a', 'queued', 0, ?, x'00')"
 )
 Change = Callable[[sqlite3.Connection], object]

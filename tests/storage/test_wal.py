@@ -156,9 +156,7 @@ def test_a_bit_anywhere_that_costs_a_row_is_noticed_and_no_other(books, tmp_path
     assert (False in is_costly) is (old_commits > 0)
 
 
-def test_without_an_index_what_lies_behind_tells_and_the_last_commit_is_left_in_doubt(
-    books, tmp_path
-):
+def test_without_an_index_what_lies_behind_tells_but_for_the_last_commit(books, tmp_path):
     books.commit(12)
     files = replace(books.files(), index=None)
     whole = files.frames
@@ -182,9 +180,7 @@ def test_a_log_that_was_cut_off_is_known_by_its_index(books, tmp_path, size):
     assert audit(replace(cut, index=None).put(tmp_path)).unreadable == 0
 
 
-def test_a_log_that_was_deleted_is_known_by_its_index_unless_all_of_it_was_in_the_database(
-    books, tmp_path
-):
+def test_a_deleted_log_is_known_by_its_index_unless_all_was_folded_in(books, tmp_path):
     books.commit(5)
     files = books.files()
     found = audit(replace(files, wal=None).put(tmp_path))
@@ -212,9 +208,7 @@ def test_a_commit_that_a_kill_cut_off_anywhere_is_no_damage(books, tmp_path, old
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_commit_of_which_a_power_cut_left_any_part_is_never_called_lost_for_certain(
-    books, tmp_path, seed
-):
+def test_a_commit_cut_by_a_power_loss_is_never_called_lost_for_certain(books, tmp_path, seed):
     """Sectors reach the disk in any order until they are synced; the index is gone, or old."""
     draw = random.Random(seed)
     books.commit(20)
@@ -248,9 +242,7 @@ def test_frames_of_what_was_rolled_back_are_no_damage(books, tmp_path):
         assert recovered(each.put(tmp_path)) == (found.readable, 5)
 
 
-def test_what_an_earlier_start_has_found_is_not_found_again_once_something_was_written(
-    books, tmp_path
-):
+def test_an_earlier_find_is_not_found_again_once_something_was_written(books, tmp_path):
     books.commit(20)
     files = books.files().flipped(HEADER_BYTES + 5 * FRAME_BYTES + 100)
     path = files.put(tmp_path)

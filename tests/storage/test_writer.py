@@ -34,7 +34,7 @@ class Gate:
         assert self.open.wait(30.0)
 
 
-async def test_everything_that_waits_during_one_sync_shares_the_next_and_the_loop_goes_on_meanwhile(
+async def test_everything_that_waits_during_a_sync_shares_the_next(
     tmp_path,
 ):
     commits = list[str]()
@@ -152,7 +152,7 @@ async def test_what_finds_no_room_is_dropped_counted_and_reported_once(tmp_path)
     ]
 
 
-async def test_closing_writes_what_waits_tidies_the_write_ahead_log_away_and_takes_no_more(
+async def test_closing_writes_what_waits_tidies_up_and_takes_no_more(
     tmp_path,
 ):
     async with writing(tmp_path / "hearth.db") as writer:
@@ -212,7 +212,7 @@ async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp
         assert len(steps) == 6
 
 
-async def test_a_reading_connection_can_write_nothing_and_the_write_ahead_log_is_folded_away_as_it_grows(
+async def test_a_reading_connection_can_write_nothing_and_the_log_is_folded(
     tmp_path,
 ):
     path = tmp_path / "hearth.db"
@@ -243,7 +243,7 @@ def awaited() -> Write:
 
 
 @pytest.mark.parametrize("somebody", [[False] * 10, [False, True]])
-async def test_what_nobody_waits_for_is_gathered_until_there_is_no_room_or_somebody_waits(somebody):
+async def test_what_nobody_waits_for_is_gathered_until_it_must_be_written(somebody):
     backlog = Backlog(10, gather_s=GATHER_S)
     taking = asyncio.ensure_future(asyncio.to_thread(backlog.take, 50, None))
     for waits in somebody:
@@ -272,7 +272,7 @@ COMING = st.lists(st.booleans(), max_size=4)
 
 
 @given(st.lists(st.tuples(COMING, st.integers(1, 4), COMING, st.booleans()), max_size=12))
-def test_whatever_comes_before_and_during_attempts_that_fail_or_not_is_tried_in_order_and_heard_of_once(
+def test_whatever_comes_around_failing_attempts_is_tried_in_order_once(
     rounds,
 ):
     backlog, waiting = Backlog(8, gather_s=0.0), list[Write]()

@@ -17,7 +17,7 @@ SIZE_MIB = 64.0
 
 
 class Echo(Taking):
-    """The `Exchange` of one call: its prompt word by word, then a line that says that it is done."""
+    """The `Exchange` of one call: its prompt word by word, then a line that says so."""
 
     def __init__(self, status: int, lines: list[dict[str, object]]) -> None:
         self.status = status

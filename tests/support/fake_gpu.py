@@ -125,7 +125,10 @@ class FakeGpu:
         if self.in_flight[name] > self.models[name].parallel:
             self._broken(
                 at,
-                f"{self.in_flight[name]} generations on {name}, which serves {self.models[name].parallel}",
+                (
+                    f"{self.in_flight[name]} generations on {name}, which serves "
+                    f"{self.models[name].parallel}"
+                ),
             )
 
     def read(self, name: str, at: float) -> None:

@@ -139,10 +139,7 @@ class DecisionChecker:
                         entry.band <= Band.BACKGROUND and entry.item.model != model
                         for entry in state.waiting.all_entries()
                     )
-                    _require(
-                        needs_room,
-                        f"{model} is unloaded though it is pinned and no internal work needs its room",
-                    )
+                    _require(needs_room, f"{model} is unloaded though pinned and in nobody's way")
             case Fail(sequence=sequence):
                 _require(sequence not in self._over, f"item {sequence} ends twice")
                 self._over.add(sequence)
@@ -196,7 +193,7 @@ class DecisionChecker:
                 )
                 _require(
                     not ahead,
-                    f"external item {entry.item.sequence} starts on {entry.model} past internal work for it",
+                    f"external item {entry.item.sequence} starts past internal work for its model",
                 )
                 _require(
                     not self.state.paused,

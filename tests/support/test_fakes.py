@@ -105,9 +105,7 @@ async def test_no_timer_runs_before_its_due_time_and_work_in_a_thread_holds_the_
     assert (len(lateness_s), min(lateness_s)) == (2_000, 0)
 
 
-def test_a_scenario_that_never_ends_fails_and_a_seed_shuffles_what_is_ready_together_and_repeats_itself() -> (
-    None
-):
+def test_an_endless_scenario_fails_and_a_seed_repeats_its_shuffle() -> None:
     async def waits() -> None:
         await asyncio.get_running_loop().create_future()
 

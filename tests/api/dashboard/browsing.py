@@ -215,12 +215,17 @@ class Watched:
             await expect(self.page.locator(".said")).to_contain_text(says)
 
 
-_REPORTING = "globalThis.brokenPolicies = []; addEventListener('securitypolicyviolation', (event) => brokenPolicies.push(event.violatedDirective));"
+_REPORTING = (
+    "globalThis.brokenPolicies = []; addEventListener('securitypolicyviolation', "
+    "(event) => brokenPolicies.push(event.violatedDirective));"
+)
 _CANNED = """(frame, locked) => {
   const { fetch } = globalThis;
   globalThis.fetch = async (path, options) => {
-    if (path !== "/llm/dashboard/stream" || (locked && !options.headers["x-api-key"])) return fetch(path, options);
-    return new Response(new ReadableStream({ start: (stream) => stream.enqueue(new TextEncoder().encode(frame)) }));
+    if (path !== "/llm/dashboard/stream") return fetch(path, options);
+    if (locked && !options.headers["x-api-key"]) return fetch(path, options);
+    const start = (stream) => stream.enqueue(new TextEncoder().encode(frame));
+    return new Response(new ReadableStream({ start }));
   };
 }"""
 """A stream that says one frame and stays open."""
@@ -246,7 +251,8 @@ async def opened(
         await page.add_init_script(f"sessionStorage.setItem('hearth.key', '{key}')")
     if stream:
         await page.add_init_script(
-            f"({_CANNED})({json.dumps(stream)}, {str(bool(house.gateway.config.settings.auth.keys)).lower()})"
+            f"({_CANNED})({json.dumps(stream)}, "
+            f"{str(bool(house.gateway.config.settings.auth.keys)).lower()})"
         )
     watched = Watched(page)
     watched.listen()

@@ -40,7 +40,7 @@ from tests.support.fake_webhooks import serving as serving_webhooks
 from tests.support.patience import until
 
 
-async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_being_loaded_again(
+async def test_the_page_shows_who_runs_and_waits_and_why_and_follows(
     browser,
 ):
     async with house_with("a:1", "b:1", emulator=True) as house:
@@ -68,7 +68,10 @@ async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_bei
         due = datetime.fromtimestamp(due_at, UTC).astimezone()
         house.gateway.worker.announce("digest", due_at)
         await expect(page.get_by_text(f"digest is due at {due:%a %H:%M}")).to_be_visible()
-        shown = f"import('/static/format.js').then(({{ day }}) => [0, 6, 7].map((days) => day({due_at}, {due_at} + days * 86_400)))"
+        shown = (
+            f"import('/static/format.js').then(({{ day }}) => [0, 6, 7].map((days) => "
+            f"day({due_at}, {due_at} + days * 86_400)))"
+        )
         assert await page.evaluate(shown) == [
             f"{due:%H:%M}",
             f"{due:%a %H:%M}",
@@ -77,7 +80,7 @@ async def test_the_page_shows_who_runs_who_waits_and_why_and_follows_without_bei
         assert (watched.complaints, watched.hosts) == ([], {urlsplit(house.url).netloc})
 
 
-async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_or_the_device_and_can_forget_it(
+async def test_the_page_asks_for_a_key_keeps_it_and_can_forget_it(
     browser,
 ):
     async with house_with("a:1", keys=KEYS) as house:
@@ -109,7 +112,7 @@ async def test_where_there_are_keys_the_page_asks_for_one_keeps_it_for_the_tab_o
         await expect(page.get_by_text("friend", exact=True)).to_be_visible()
 
 
-async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_row_has_moved(
+async def test_a_request_is_cancelled_only_after_a_question(
     browser,
 ):
     async with house_with("a:1", "b:1") as house:
@@ -134,7 +137,7 @@ async def test_a_request_is_cancelled_after_a_question_and_only_then_though_its_
         assert watched.complaints == []
 
 
-async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused_and_asks_for_a_model_as_with_any_request(
+async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(
     browser,
 ):
     async with house_with("a:1", "b:1", keys=KEYS) as house:
@@ -209,7 +212,7 @@ async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password
         await context.close()
 
 
-async def test_a_page_that_has_lost_its_gateway_says_so_and_shows_what_is_there_when_it_is_back(
+async def test_a_page_that_lost_its_gateway_says_so_and_recovers(
     browser,
 ):
     async with house_with("a:1", "b:1") as house:
@@ -244,9 +247,7 @@ SELECT :hour - i / 60, format('caller %d', i % 12), format('model %d', i / 12 % 
 """90 days in which 12 callers ask for each of 5 models in every hour."""
 
 
-async def test_refused_requests_are_listed_with_their_reason_and_90_busy_days_as_history(
-    browser, tmp_path
-):
+async def test_refused_requests_are_listed_with_reasons_and_90_days_as_history(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
             connection.execute(BUSY, {"hour": int(time() / 3600)})
@@ -277,9 +278,7 @@ def in_force(house: House, name: str) -> object:
     return orders[name]
 
 
-async def test_pausing_holds_other_programs_back_and_draining_refuses_them_each_said_until_it_is_ended(
-    browser, tmp_path
-):
+async def test_pausing_and_draining_are_shown_until_they_end(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         page, banner = watched.page, watched.page.locator(".order.paused")
@@ -304,9 +303,7 @@ async def test_pausing_holds_other_programs_back_and_draining_refuses_them_each_
         assert watched.complaints == []
 
 
-async def test_a_model_is_loaded_pinned_unpinned_and_unloaded_but_not_while_in_use_and_an_interrupted_stream_says_it_went_on(
-    browser, tmp_path
-):
+async def test_a_model_is_loaded_pinned_and_unloaded_but_not_while_in_use(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         page = watched.page
@@ -342,9 +339,7 @@ async def test_a_model_is_loaded_pinned_unpinned_and_unloaded_but_not_while_in_u
         assert all("409" in each for each in watched.complaints)
 
 
-async def test_jobs_are_shown_and_cancelled_one_by_one_and_one_that_failed_with_its_reason(
-    browser, tmp_path
-):
+async def test_jobs_are_shown_and_cancelled_and_a_failed_one_with_its_reason(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
         page, rows = (
@@ -381,9 +376,7 @@ async def test_jobs_are_shown_and_cancelled_one_by_one_and_one_that_failed_with_
         assert watched.complaints == []
 
 
-async def test_alerts_are_tried_and_the_configuration_is_read_again_and_its_mistakes_are_shown(
-    browser, tmp_path
-):
+async def test_alerts_are_tried_and_mistakes_of_a_reload_are_shown(browser, tmp_path):
     source = tmp_path / "hearth.yaml"
     source.write_text("scheduling:\n  no_such_key: 1\n")
     async with (

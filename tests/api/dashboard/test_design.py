@@ -22,8 +22,9 @@ from tests.api.dashboard.full_state import AT, frame_of, full_state
 MOST_SHIFT = 0.05
 COUNT_SHIFTS = """
 globalThis.shift = 0;
-new PerformanceObserver((list) => { for (const each of list.getEntries()) if (!each.hadRecentInput) shift += each.value; })
-  .observe({ type: 'layout-shift', buffered: true });
+new PerformanceObserver((list) => {
+  for (const each of list.getEntries()) if (!each.hadRecentInput) shift += each.value;
+}).observe({ type: 'layout-shift', buffered: true });
 """
 GROUNDS = {"dark": "#0d0f13", "light": "#f4f5f7"}
 LEAST = {"text": 4.5, "stroke": 3.0}
@@ -108,7 +109,7 @@ async def places(page: Page) -> AsyncIterator[str]:
     yield "page without a gateway"
 
 
-async def test_text_and_lines_stand_out_and_fingers_hit_every_button_wherever_the_page_leads(
+async def test_text_and_lines_stand_out_and_fingers_hit_every_button(
     browser,
 ):
     faults: dict[tuple[str, ...], float] = {}
@@ -137,7 +138,7 @@ async def test_text_and_lines_stand_out_and_fingers_hit_every_button_wherever_th
     assert faults == {}
 
 
-async def test_a_busy_page_keeps_its_height_groups_who_waits_and_alarms_only_where_it_can_be_helped(
+async def test_a_busy_page_keeps_its_height_and_alarms_only_where_it_helps(
     browser,
 ):
     async with house_with("a:1", "b:1") as house:
@@ -190,7 +191,7 @@ async def test_a_busy_page_keeps_its_height_groups_who_waits_and_alarms_only_whe
         await expect(page.get_by_role("dialog")).to_contain_text("Keyboard shortcuts")
 
 
-async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_once_the_model_server_is_gone(
+async def test_the_playground_streams_and_nothing_claims_to_be_ready_without_a_server(
     browser,
 ):
     async with house_with("a:1", "embed:1") as house:
@@ -218,7 +219,7 @@ async def test_the_playground_streams_an_answer_and_nothing_claims_to_be_ready_o
         assert await page.get_by_text("ready").count() == 0
 
 
-async def test_the_page_fits_every_screen_whatever_the_names_and_every_control_has_one(browser):
+async def test_the_page_fits_every_screen_whatever_the_names(browser):
     long = f"{'a-model-with-a-long-name-' * 3}1:70b-instruct-q4_K_M"
     async with house_with("a:1", long) as house:
         ended = await house.ask(long, "w" * 36)
@@ -255,7 +256,7 @@ async def test_the_page_fits_every_screen_whatever_the_names_and_every_control_h
         assert all(names)
 
 
-async def test_a_wall_shows_no_buttons_a_request_its_details_and_a_filter_only_what_matches(
+async def test_a_wall_shows_no_buttons_and_a_filter_only_what_matches(
     browser,
 ):
     async with house_with("a:1", "b:1", previews=True) as house:

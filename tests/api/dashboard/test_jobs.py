@@ -53,7 +53,7 @@ async def test_jobs_are_shown_in_the_order_in_which_they_wait_with_their_numbers
 
 
 @in_virtual_time
-async def test_a_job_that_moves_nothing_in_the_queue_is_shown_at_once_and_one_that_waits_for_the_night_costs_nothing():
+async def test_a_job_outside_the_queue_is_shown_at_once_and_one_at_night_is_free():
     settings = with_jobs().replace(scheduling=FROM_MIDNIGHT_TO_ONE)
     async with JobHouse("a", settings=settings) as house, watching(house.gateway) as page:
         await asyncio.sleep(30.1)
@@ -84,7 +84,7 @@ async def test_a_job_that_moves_nothing_in_the_queue_is_shown_at_once_and_one_th
 
 
 @in_virtual_time
-async def test_a_caller_sees_its_own_jobs_what_is_ahead_of_them_and_what_failed_last_with_its_reason():
+async def test_a_caller_sees_its_own_jobs_and_what_failed_last_with_its_reason():
     async with (
         JobHouse("a", settings=with_jobs(max_in_queue=1)) as house,
         watching(house.gateway) as owner,

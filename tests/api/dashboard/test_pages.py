@@ -39,7 +39,7 @@ def gateway() -> FakeGateway:
     return gateway
 
 
-async def test_a_browser_gets_the_page_without_a_key_at_two_addresses_and_a_program_what_it_always_got():
+async def test_a_browser_gets_the_page_without_a_key_and_a_program_what_it_always_got():
     house = gateway()
     for path in ("/", "/llm/queue/status"):
         page = await house.ask("GET", path, accept=BROWSER)
@@ -85,7 +85,7 @@ async def test_the_page_names_its_files_as_seen_from_it_or_below_the_path_of_a_p
         assert all(each.startswith(f"{root}/static/") for each in named), (path, named)
 
 
-async def test_each_file_has_its_type_its_rules_and_its_bytes_and_is_not_sent_again_to_who_has_it():
+async def test_each_file_has_its_type_rules_and_bytes_and_is_not_sent_twice():
     house = gateway()
     for path, file in FILES.items():
         got = await house.ask("GET", path)
@@ -134,13 +134,16 @@ def test_what_others_wrote_is_here_as_they_published_it_with_licences():
 
 
 @pytest.mark.parametrize("path", sorted(path for path in STATIC.iterdir() if path.is_file()))
-def test_our_own_files_load_nothing_from_elsewhere_write_text_only_as_text_and_name_only_files_that_exist(
+def test_our_files_load_nothing_foreign_and_write_text_only_as_text(
     path,
 ):
     text = path.read_text().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|\bsrc=\"//", text)
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|setAttribute\(|dangerouslySet",
+        (
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new "
+            r"Function|setAttribute\(|dangerouslySet"
+        ),
         text,
     )
     assert not re.search(r"<script>|<style|\son[a-z]+=\"|\sstyle=\"", text)

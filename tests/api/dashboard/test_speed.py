@@ -40,7 +40,8 @@ ReadableStreamDefaultReader.prototype.read = async function () {
   const got = await read.call(this), before = drawn;
   globalThis.chars += typeof got.value === "string" ? got.value.length : 0;
   if (got.value?.endsWith?.("\\n\\n") && !got.value.startsWith(":"))
-    setTimeout(() => { updates += 1; if (drawn === before) late += 1; }); // its own turn comes after the one that reads
+    // Its own turn comes after the one that reads.
+    setTimeout(() => { updates += 1; if (drawn === before) late += 1; });
   return got;
 };
 """
@@ -59,7 +60,7 @@ class Cost(NamedTuple):
         return cls(await page.evaluate("chars"), cpu_s)
 
 
-async def test_an_update_is_drawn_in_the_turn_in_which_it_comes_and_costs_the_same_however_many_wait(
+async def test_an_update_is_drawn_in_its_turn_at_a_cost_that_does_not_grow(
     browser, record_testsuite_property
 ):
     async with house_with("a:1", depth=2 * MANY) as house:

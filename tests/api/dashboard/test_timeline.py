@@ -94,7 +94,7 @@ def test_memory_is_brought_in_line_with_what_is_really_there():
     ]
 
 
-def test_depths_keep_the_most_and_the_last_of_each_step_by_lane_and_an_item_that_is_sent_again_waits_and_ends_once():
+def test_depths_keep_the_most_and_the_last_of_each_step_by_lane():
     internal = queued(2, 3, lane=Lane.INTERNAL), started(11, 3, lane=Lane.INTERNAL)
     first, second = heard(
         queued(0, 1), queued(1, 2), internal[0], started(3, 1), ended(4, 2), internal[1]
@@ -119,7 +119,7 @@ def test_depths_keep_the_most_and_the_last_of_each_step_by_lane_and_an_item_that
     assert (timeline.depths(5)[-1].external_last, len(timeline.ended)) == (0, 1)
 
 
-def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows_without_bound():
+def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows():
     each_s = 10.0
     lives = (
         (queued(n * each_s, n), started(n * each_s + 1, n), ended(n * each_s + 2, n))

@@ -100,9 +100,7 @@ def calls(of: list[Event]) -> list[Any]:
 
 @pytest.mark.parametrize("events", STORIES.values())
 @pytest.mark.parametrize("path", ROUTES)
-def test_every_answer_is_complete_and_strict_readers_find_the_text_and_the_calls_in_its_stream(
-    path, events
-):
+def test_every_answer_is_complete_for_strict_readers_of_its_stream(path, events):
     for event in events:  # the stories are what the vendor's own types read
         assert event["type"] == "ping" or _EVENT.validate_python(event).to_dict() == event
     tail = StreamTail(INFERENCE_ROUTES[path])
@@ -137,7 +135,7 @@ def _plain(path: str, stream: bytes) -> bytes:
     return b"\n\n".join([*numbered, b""])
 
 
-def test_durations_are_counted_from_the_start_of_the_request_and_times_go_on_with_the_clock():
+def test_durations_count_from_the_start_and_times_follow_the_clock():
     lines = [
         json.loads(line)
         for line in streamed(
@@ -206,7 +204,7 @@ def test_a_response_that_was_cut_off_says_so(reason, why):
 
 
 @pytest.mark.parametrize("events", STORIES.values())
-def test_a_message_keeps_claudes_own_events_under_the_name_that_was_asked_for_and_whole_is_what_the_client_makes_of_them(
+def test_a_message_keeps_claudes_own_events_under_the_requested_name(
     events,
 ):
     stream = streamed(MESSAGES, events)
@@ -252,7 +250,7 @@ def test_every_reason_to_stop_has_its_word_in_every_dialect(reason, native, open
         assert f'"finish_reason":"{openai_reason}"'.encode() in streamed(path, events)
 
 
-def test_a_tool_call_that_was_cut_off_is_never_made_up_and_fails_where_the_dialect_has_no_way_to_say_it():
+def test_a_tool_call_that_was_cut_off_is_never_made_up():
     cut, *broken = (
         story(text(0, "So:"), tool(1, "weather", written), reason=reason)
         for written, reason in (
@@ -295,9 +293,7 @@ LABELS = {
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", ROUTES)
-def test_a_stream_without_its_end_is_no_answer_and_one_with_it_is_labelled_and_ends_as_ollamas_do(
-    path, stream
-):
+def test_a_stream_without_its_end_is_no_answer(path, stream):
     to = answer(path, stream=stream)
     out = b"".join([to.feed(event, STARTED_AT) for event in SIMPLE[:-1]])
     with pytest.raises(BackendGone, match="before the answer was complete"):
@@ -390,7 +386,7 @@ def test_no_event_whatever_breaks_an_answer(events):
             )
 
 
-def test_what_a_library_adds_a_block_that_is_unknown_and_one_that_was_never_closed_change_nothing():
+def test_unknown_additions_and_unclosed_blocks_change_nothing():
     extra: list[Event] = [
         {"type": "text", "text": "x", "snapshot": "x"},
         {"type": "error", "error": {"type": "api_error"}},
@@ -424,9 +420,7 @@ def unfenced(pieces: list[str]) -> str:
         ),
     ],
 )
-def test_only_a_fence_around_the_whole_text_goes_and_nothing_is_held_back_longer_than_it_could_be_one(
-    text, bare
-):
+def test_only_a_fence_around_the_whole_text_goes_and_little_is_held_back(text, bare):
     assert unfenced([text]) == unfenced(list(text)) == bare
     one = Unfenced()
     assert [one.feed(piece) for piece in ("```json\n", '{"a":', " 1}", "\n", "``", "` x")] == [
@@ -439,7 +433,7 @@ def test_only_a_fence_around_the_whole_text_goes_and_nothing_is_held_back_longer
     ]
 
 
-def test_bare_json_loses_the_fence_that_claude_puts_around_it_only_where_json_was_asked_for():
+def test_bare_json_loses_claudes_fence_only_where_json_was_asked_for():
     fenced = story(text(0, "``", "`json\n{", '"a": 1', "}\n``", "`"))
     assert whole(CHAT, fenced, format="json")["message"]["content"] == '{"a": 1}'
     assert read_strictly(GENERATE, streamed(GENERATE, fenced, format="json")).text == '{"a": 1}'
@@ -458,9 +452,7 @@ def test_where_a_fenced_text_is_cut_makes_no_difference(pieces, fenced):
 @example(951_782_400, 0)
 @example(1_835_395_199, 256)
 @example(4_107_542_400, 0)
-def test_every_second_has_the_date_of_the_calendar_and_fractions_are_written_as_go_writes_them(
-    second, part
-):
+def test_every_second_has_its_calendar_date_and_fractions_as_go_writes_them(second, part):
     written = (
         (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=second))
         .isoformat()

@@ -208,7 +208,7 @@ def test_what_a_dialect_asks_for_is_carried_and_nothing_else(path, fields, param
 
 
 @pytest.mark.parametrize("path", [CHAT, OAI])
-def test_messages_of_one_role_are_merged_empty_ones_left_out_and_system_ones_gathered(path):
+def test_messages_of_a_role_are_merged_empty_ones_left_out_systems_gathered(path):
     turns = [
         turn("assistant", "Hi!"),
         turn("user", "one"),
@@ -258,9 +258,7 @@ IMAGES: dict[str, Any] = {
         (WEBP, "webp"),
     ],
 )
-def test_images_are_carried_as_what_they_are_whatever_they_claim_to_be_and_others_refused(
-    path, data, kind
-):
+def test_images_are_carried_as_what_they_are_and_others_refused(path, data, kind):
     image, text = accepted(asked(path, **IMAGES[path](data)))["messages"][0]["content"]
     assert image["source"] == {
         "type": "base64",
@@ -365,7 +363,7 @@ HISTORIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("path", HISTORIES)
-def test_calls_and_results_keep_their_ids_and_tools_that_are_offered_no_more_are_defined_but_forbidden(
+def test_calls_keep_their_ids_and_withdrawn_tools_are_defined_but_forbidden(
     path,
 ):
     body = accepted(asked(path, tools=offered(path), **HISTORIES[path]))
@@ -412,7 +410,7 @@ def test_native_results_without_ids_find_their_calls_by_name_or_by_order():
         ] == [(c, c) for c in order]
 
 
-def test_ids_that_claude_refuses_or_that_are_used_twice_are_replaced_in_call_and_result():
+def test_ids_that_claude_refuses_or_that_repeat_are_replaced():
     odd = "functions.a:0/ü" * 20
     messages = [
         message

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _TEXT = """
-the a house gate lamp river stone cloud bread winter garden letter window morning silver quiet north road bell field apple door table
-music paper light rain mountain summer kettle chair ocean forest candle bridge yellow small old young walks opens sings turns holds finds
-brings under over beside between before after slowly gladly never often again
+the a house gate lamp river stone cloud bread winter garden letter window morning silver quiet
+north road bell field apple door table music paper light rain mountain summer kettle chair ocean
+forest candle bridge yellow small old young walks opens sings turns holds finds brings under
+over beside between before after slowly gladly never often again
 """
 WORDS = tuple(_TEXT.split())
 SAYINGS = tuple(f"\u2581{word}" for word in WORDS)

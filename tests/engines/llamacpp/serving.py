@@ -1,8 +1,7 @@
-"""A llama.cpp server with one model in a process of its own: `python -m tests.engines.llamacpp.serving
-MODEL_FILE MODEL_NAME`.
+"""A llama.cpp server with one model in a process of its own.
 
-Prints the address it listens on, then serves until its standard input ends, so it can never outlive
-the tests that started it.
+`python -m tests.engines.llamacpp.serving MODEL_FILE MODEL_NAME` prints the address it listens on,
+then serves until its standard input ends, so it can never outlive the tests that started it.
 """
 
 from __future__ import annotations

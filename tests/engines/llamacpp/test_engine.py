@@ -75,7 +75,7 @@ async def interrupted(bench: Bench, asked: Any, chunks: int = 5) -> str:
     )
 
 
-async def test_a_stream_comes_through_in_pieces_and_says_how_it_ended_and_so_does_an_error(bench):
+async def test_a_stream_comes_through_in_pieces_and_says_how_it_ended(bench):
     stream = await bench.client.chat.completions.create(
         **asking("hello house", max_tokens=20), stream=True
     )
@@ -132,7 +132,8 @@ async def test_nearly_every_interrupted_stream_reproduces_itself(bench, capsys):
     }
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n{reproduced} of {STREAMS} interrupted streams reproduced themselves at temperature 0.8; {counted}"
+            f"\n{reproduced} of {STREAMS} interrupted streams reproduced themselves at "
+            f"temperature 0.8; {counted}"
         )
     assert counted["ItemInterrupted"] == STREAMS
     assert reproduced >= 0.95 * STREAMS
@@ -163,7 +164,9 @@ async def test_a_text_goes_on_as_it_would_have_at_temperature_0(letters, capsys)
     resumed = letters.events.of(ItemResumed)
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n{equal} of {rounds} equal, {[event.how for event in resumed].count('continued')} continued of {len(resumed)}"
+            f"\n{equal} of {rounds} equal, "
+            f"{[event.how for event in resumed].count('continued')} continued of "
+            f"{len(resumed)}"
         )
     assert equal == rounds
     assert {event.how for event in resumed} == {"continued"}
@@ -225,8 +228,11 @@ async def test_no_stream_ends_in_an_error_with_warm_and_cold_caches_mixed(bench,
     ways = [event.how for event in resumed]
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n{errors} errors in {rounds}; {len(bench.events.of(ItemInterrupted))} interrupted, {ways.count('continued')} continued, "
-            f"{ways.count('replayed')} replayed, {sum(event.diverged for event in resumed)} of them continued after a replay that differed"
+            f"\n{errors} errors in {rounds}; {len(bench.events.of(ItemInterrupted))} "
+            f"interrupted, {ways.count('continued')} continued, "
+            f"{ways.count('replayed')} replayed, "
+            f"{sum(event.diverged for event in resumed)} of them continued after a replay "
+            "that differed"
         )
     assert (errors, bench.events.of(ItemDiverged)) == (0, [])
     assert len(ways) > 0.8 * rounds
