@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -17,10 +17,9 @@ from prometheus_client.metrics_core import Metric
 
 from hearth.admission.limits import COUNTED, HOUR_S, RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
-from hearth.clock import Clock
 from hearth.cloud.service import Cloud
 from hearth.config.loading import load_gateway_config
-from hearth.config.reload import ConfigInForce, MakeWatch, Reloader, Vet, attempt
+from hearth.config.reload import ConfigInForce, Reloader, attempt
 from hearth.config.settings import GatewayConfig
 from hearth.engines.port import Engine
 from hearth.errors import ShuttingDown, StorageUnavailable
@@ -28,14 +27,15 @@ from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, Owner
 from hearth.execution.backend_watch import LONG_LIST
 from hearth.execution.runtime import Supervisor
 from hearth.jobs.batches import Batches
-from hearth.jobs.service import Jobs, TaskDoor
+from hearth.jobs.service import Jobs
+from hearth.jobs.tasks import Tasks
 from hearth.observability.fanout import EventFanout
 from hearth.observability.metrics import live_metrics
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
 from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
-from hearth.queue.operator import OperatorCommands, Schedule
+from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import __version__
 
@@ -54,100 +54,68 @@ class BackendIdentity:
     instead_of: str = ""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Gateway:
     """The gateway of one GPU.
 
     Use it as an async context manager, or `start` and `stop` it. Must live on one event loop.
 
     Attributes:
-        name_of, resolve, load_options, list_may_differ, check_capable: see `BackendWatch`.
-        on_reload: has something called with every configuration that comes into force after the
-        present one. request_reload: has the file tried soon.
-
-    Args:
-        history: the log of ended items, where one is kept; counters begin with what it says of the
-        last hour and day. on_stop: what to close at the very end, in this order (adapters, an
-        emulator of our own). watching: makes the watch of the file that the configuration was read
-        from; None to read it again on orders only. vet: what speaks against a new configuration
-        beside the present one, where only asking can tell; called in a thread. notes: what the
-        owner should know from the start on.
+        history: the log of ended items, where one is kept; counters begin with what it has of the
+        last hour and day. notes: what the owner should know from the start on. on_stop: what to
+        close at the very end, in this order (adapters, an emulator of our own). confirm_clock:
+        believes a clock that has jumped. cannot_write: why the store cannot be written now, empty
+        where it can. alerter to cannot_write: there only with a store, or where the settings ask
+        for it. on_reload: has something called with every configuration that comes into force after
+        the present one. request_reload: has the file tried soon. name_of, resolve, load_options,
+        list_may_differ, check_capable: see `BackendWatch`.
     """
 
-    # What is there only with a store, or where the settings ask for it.
+    worker: LLMQueueWorker
+    engine: Engine
+    identity: BackendIdentity
+    events: EventFanout
+    in_force: ConfigInForce
+    reloader: Reloader
+    rate_limiter: RateLimiter
+    records: EventRecords
+    orders: OperatorCommands
+    embeddings: EmbeddingBatcher
+    history: InvocationHistory | None = None
     alerter: GatewayAlerter | None = None
     cloud: Cloud | None = None
     jobs: Jobs | None = None
     batches: Batches | None = None
-    tasks: TaskDoor | None = None
+    tasks: Tasks | None = None
     confirm_clock: Callable[[], None] | None = None
     cannot_write: Callable[[], str] = str
-    """Why the store cannot be written now, empty where it can."""
+    notes: tuple[str, ...] = ()
+    on_stop: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
-    def __init__(
-        self,
-        *,
-        config: GatewayConfig,
-        engine: Engine,
-        identity: BackendIdentity,
-        clock: Clock,
-        events: EventFanout,
-        history: InvocationHistory | None = None,
-        on_stop: tuple[Callable[[], Awaitable[None]], ...] = (),
-        watching: MakeWatch | None = None,
-        vet: Vet | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self.engine, self.clock, self.events, self.history = engine, clock, events, history
-        self.on_stop = list(on_stop)
-        self._identity, self._notes = identity, notes
-        self._started_at: float | None = None
-        self._stopping = self._recalled = False
-        self.rate_limiter = RateLimiter(config.settings.rate_limits)
-        self.worker = LLMQueueWorker(
-            config=config,
-            engine=engine,
-            clock=clock,
-            events=events,
-            extra_status=self.status_beside_queue,
-        )
-        self.worker.runtime.emulated = identity.emulator
+    def __post_init__(self) -> None:
+        self.clock = self.worker.runtime.clock
         self._watch = watch = self.worker.watch
         self.name_of, self.resolve = watch.name_of, watch.resolve
         self.load_options = watch.load_options
         self.list_may_differ, self.check_capable = watch.list_may_differ, watch.check_capable
-        self._in_force = ConfigInForce(config, clock=clock, events=events)
-        self.on_reload = self._in_force.on_reload
-        self.config_in_force, self.config_summary = self._in_force.shown, self._in_force.summary
-        self._reloader = Reloader(in_force=self._in_force, clock=clock, watching=watching, vet=vet)
-        self.request_reload = self._reloader.request
-        self.records = EventRecords()
-        self.records.subscribe_to(events)
-        self.orders = OperatorCommands(
-            worker=self.worker, resolve=self.resolve, clock=clock, events=events
-        )
-        self.embeddings = EmbeddingBatcher(self.worker)
-        events.subscribe(self.embeddings)
-        schedule = Schedule(self.worker)
-        self._shown: dict[str, Callable[[], object]] = {"orders": self.orders.shown}
-        self._supervisor = Supervisor(clock=clock, events=events)
-        self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = [
-            ("queue", self.worker.run),
-            ("backend watch", watch.run),
-            ("timetable", schedule.run),
-            ("configuration", self._reloader.run),
-        ]
-        self._follow_reloads(schedule)
-
-    def _follow_reloads(self, schedule: Schedule) -> None:
-        """In this order: limits and queue know the new settings before anything looks again."""
-        self.on_reload(lambda fresh: self.rate_limiter.update_limits(fresh.settings.rate_limits))
-        self.on_reload(self.worker.reload_config)
-        self.on_reload(lambda _: self._watch.poke())
-        self.on_reload(lambda _: schedule.poke())
+        self.on_reload = self.in_force.on_reload
+        self.config_in_force, self.config_summary = self.in_force.shown, self.in_force.summary
+        self.request_reload = self.reloader.request
+        self._supervisor = Supervisor(clock=self.clock, events=self.events)
+        self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
+        self._started_at: float | None = None
+        self._stopping = self._recalled = False
+        self.show = self.worker.show
+        self.show("stats_24h", lambda: self.records.stats.snapshot(self.clock.monotonic()))
+        self.show("rate_limits", self._rates_shown)
+        self.show("backend", self._backend_status)
+        self.show("config", self.config_summary)
+        self.show("warnings", self.warnings)
+        self.show("orders", self.orders.shown)
 
     @property
     def config(self) -> GatewayConfig:
-        return self._in_force.config
+        return self.in_force.config
 
     def accompany(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
         """Have `run` run from `start` to `stop`, and start it again where it fails; before `start`
@@ -155,17 +123,13 @@ class Gateway:
         """
         self._companions.append((name, run))
 
-    def show(self, key: str, part: Callable[[], object]) -> None:
-        """Have the status carry what `part` says, under `key`."""
-        self._shown[key] = part
-
     async def start(self) -> None:
         """Recall the last hour and day, look at the backend, then queue, watch and schedule until
         `stop`.
         """
         await self.recall()
         self._started_at = self.clock.monotonic()
-        for note in self._notes:
+        for note in self.notes:
             self.events.emit(OwnerWarned(at=self._started_at, text=note))
         await self._watch.look()
         for name, run in self._companions:
@@ -199,10 +163,10 @@ class Gateway:
 
     def announce_start(self, url: str) -> None:
         """Say that callers can come now, at `url`."""
-        server = "the emulator" if self._identity.emulator else self.engine.title
+        server = "the emulator" if self.identity.emulator else self.engine.title
         missing = "" if self._watch.up else "(does not answer yet)"
         backend = " ".join(
-            filter(None, (server, self._watch.version, "at", self._identity.url, missing))
+            filter(None, (server, self._watch.version, "at", self.identity.url, missing))
         )
         keys = bool(self.config.settings.auth.keys)
         self.events.emit(
@@ -224,11 +188,11 @@ class Gateway:
         if self._stopping:
             return
         self._stopping = True
-        self._reloader.end()
+        self.reloader.end()
         if self._started_at is not None:
             await self._drain(grace_s, hurry)
         await self._supervisor.stop()
-        await self._reloader.close()
+        await self.reloader.close()
         for close in self.on_stop:
             await close()
         now = self.clock.monotonic()
@@ -242,12 +206,12 @@ class Gateway:
         """Another server answers from now on, and nothing runs; `notes` are added to what the owner
         should know.
         """
-        self._identity = identity
+        self.identity = identity
         self.worker.runtime.emulated = identity.emulator
         self._watch.forget()
         if self.jobs is not None:
             self.jobs.runner.server_replaced()
-        self._notes += notes
+        self.notes += notes
         for note in notes:
             self.events.emit(OwnerWarned(at=self.clock.monotonic(), text=note))
 
@@ -290,7 +254,7 @@ class Gateway:
         """
         if self._stopping:
             raise ShuttingDown
-        return self._in_force.take(
+        return self.in_force.take(
             attempt(lambda: load_gateway_config(self.config.source)) if config is None else config
         )
 
@@ -298,7 +262,7 @@ class Gateway:
         """The same for the file, without holding the loop up; orders that come together share one
         try. Only between start and stop.
         """
-        return await self._reloader.reload()
+        return await self.reloader.reload()
 
     def health(self) -> dict[str, object]:
         state = self.worker.scheduler.state
@@ -326,24 +290,19 @@ class Gateway:
                 if self._watch.problem
                 else ""
             )
-            return False, f"the model server at {self._identity.url} does not answer{odd}"
+            return False, f"the model server at {self.identity.url} does not answer{odd}"
         return not self.orders.draining, "draining" if self.orders.draining else ""
 
     def metrics(self) -> list[Metric]:
-        now, state, settings = (
-            self.clock.monotonic(),
-            self.worker.scheduler.state,
-            self.config.settings,
-        )
-        gpu, health, parts = self.worker.tracker.get_metrics(now), self.health(), self._parts()
+        now = self.clock.monotonic()
         live = partial(
             live_metrics,
             now=now,
-            state=state,
-            limits=settings.queue,
-            gpu=gpu,
-            health=health,
-            parts=parts,
+            state=self.worker.scheduler.state,
+            limits=self.config.settings.queue,
+            gpu=self.worker.tracker.get_metrics(now),
+            health=self.health(),
+            parts=self.worker.parts(),
         )
         return self.records.metrics.metrics(live)
 
@@ -356,27 +315,18 @@ class Gateway:
 
     def _backend_status(self) -> dict[str, object]:
         return {
-            "mode": self._identity.mode,
-            "url": self._identity.url,
+            "mode": self.identity.mode,
+            "url": self.identity.url,
             "up": self._watch.up,
             "problem": self._watch.problem or None,
             "version": self._watch.version,
-            "emulator": self._identity.emulator,
-            "instead_of": self._identity.instead_of or None,
+            "emulator": self.identity.emulator,
+            "instead_of": self.identity.instead_of or None,
         }
 
-    def status_beside_queue(self) -> dict[str, object]:
-        now = self.clock.monotonic()
-        return {
-            "stats_24h": self.records.stats.snapshot(now),
-            "rate_limits": self._rates_shown(now),
-            "backend": self._backend_status(),
-            "config": self.config_summary(),
-            "warnings": self.warnings(),
-        } | self._parts()
-
-    def _rates_shown(self, now: float) -> dict[str, object]:
+    def _rates_shown(self) -> dict[str, object]:
         """Used and allowed, for each caller of the last hour."""
+        now = self.clock.monotonic()
         callers = sorted(
             {caller for kind in COUNTED for caller in self.rate_limiter.get_all_usage(now, kind)}
         )
@@ -399,7 +349,7 @@ class Gateway:
             for what, name in expected
             if name and self._watch.name_of(name) is None
         ]
-        return [*self._notes, *missing]
+        return [*self.notes, *missing]
 
     @property
     def models_elsewhere(self) -> frozenset[str]:
@@ -410,7 +360,4 @@ class Gateway:
 
     @property
     def model_server(self) -> str:
-        return self._identity.url
-
-    def _parts(self) -> dict[str, object]:
-        return {key: part() for key, part in self._shown.items()}
+        return self.identity.url

@@ -14,7 +14,7 @@ import pytest
 from hearth import events as ev
 from hearth.alerts.alerter import CHECK_EVERY_S, MAX_CALLERS, MAX_KEYS, Debouncer, GatewayAlerter
 from hearth.alerts.rules import Alert
-from hearth.bootstrap.assembly import join_alerts
+from hearth.bootstrap.observers import join_alerts
 from hearth.config.settings import AlertSettings, AlertType, GpuAlertSettings
 from hearth.errors import NotFound
 from hearth.events import (

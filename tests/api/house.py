@@ -126,7 +126,7 @@ class FakeWorker:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     counter: ChangeCounter = field(default_factory=ChangeCounter)
-    doors: AdmissionState = field(default_factory=AdmissionState)
+    admission: AdmissionState = field(default_factory=AdmissionState)
     scheduler: Scheduler = field(default_factory=lambda: Scheduler(SchedulerSettings()))
     runtime: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(emulated=False))
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)

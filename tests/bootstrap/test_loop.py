@@ -14,7 +14,7 @@ import pytest
 from tests.support.patience import WITHIN_S
 
 PROGRAM = (
-    "import asyncio; from hearth.bootstrap.serving import run; from "
+    "import asyncio; from hearth.bootstrap.process import run; from "
     "tests.bootstrap.test_loop import shown; print(run(shown()))"
 )
 

@@ -13,7 +13,7 @@ from typing import Self
 
 import pytest
 
-from hearth.bootstrap.serving import BEAT_S, LAST_STEPS_S, ServiceManager
+from hearth.bootstrap.service_manager import BEAT_S, LAST_STEPS_S, ServiceManager
 from hearth.events import (
     ConfigRejected,
     ConfigReloaded,

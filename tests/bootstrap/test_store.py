@@ -27,9 +27,9 @@ from hearth.config.settings import (
 )
 from hearth.errors import StorageUnavailable
 from hearth.events import InternalFault, ItemEnded, StorageFailed, StorageRecovered
-from hearth.gateway import BackendIdentity, Gateway
+from hearth.gateway import Gateway
 from hearth.observability.fanout import EventFanout
-from hearth.queue.forecaster import SAVE_INTERVAL_S, Recollection
+from hearth.queue.learned import SAVE_INTERVAL_S, LearnedEstimates
 from hearth.scheduling.estimates import Estimates
 from tests.api.house import Got, ask
 from tests.clients.home import (
@@ -46,7 +46,7 @@ from tests.clients.home import (
 )
 from tests.storage.house import WALL, Fuse, StoppedClock, ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
-from tests.support.house import body_of, new_item
+from tests.support.house import body_of, gateway_over, new_item
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -214,10 +214,9 @@ class Wired:
             store = await open_store(
                 self._config, clock=self.clock, events=events, closing=stack, **connect
             )
-            gateway = Gateway(
-                config=self._config,
-                engine=ollama,
-                identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
+            gateway = gateway_over(
+                ollama,
+                self._config,
                 clock=self.clock,
                 events=events,
                 history=store.invocations,
@@ -371,18 +370,18 @@ class Shelf:
         return None if found is None else dict(found)
 
 
-async def recollection_of(
+async def learned_of(
     estimates: Estimates, shelf: Shelf, name: str = "scheduler"
-) -> Recollection:
-    recollection = Recollection(shelf, name, estimates)
-    await recollection.recall()
-    return recollection
+) -> LearnedEstimates:
+    learned = LearnedEstimates(shelf, name, estimates)
+    await learned.recall()
+    return learned
 
 
 @in_virtual_time
 async def test_only_news_are_written_and_known_to_the_next_process_of_the_server():
     old, shelf = Estimates(swap_prior_s=10.0), Shelf()
-    running = asyncio.create_task((await recollection_of(old, shelf)).run())
+    running = asyncio.create_task((await learned_of(old, shelf)).run())
     await sleep_until(SAVE_INTERVAL_S + 1)
     old.learn_swap("a", "b", 4.0)
     assert shelf.writes == 0
@@ -393,9 +392,9 @@ async def test_only_news_are_written_and_known_to_the_next_process_of_the_server
     await asyncio.gather(running, return_exceptions=True)
     assert (shelf.writes, shelf.saved["scheduler"]) == (2, old.export())
     known, emulated, forgotten = (Estimates(swap_prior_s=10.0) for _ in range(3))
-    (await recollection_of(known, shelf)).save()
-    await recollection_of(emulated, shelf, "scheduler.emulator")
-    await recollection_of(forgotten, Shelf(burnt=True))
+    (await learned_of(known, shelf)).save()
+    await learned_of(emulated, shelf, "scheduler.emulator")
+    await learned_of(forgotten, Shelf(burnt=True))
     assert [each.swap_s("a", "b") for each in (known, emulated, forgotten)] == [
         old.swap_s("a", "b"),
         10.0,
@@ -408,10 +407,10 @@ async def test_only_news_are_written_and_known_to_the_next_process_of_the_server
 async def test_what_cannot_be_read_at_the_start_is_read_later_never_overwritten():
     old, new, shelf = Estimates(swap_prior_s=10.0), Estimates(swap_prior_s=10.0), Shelf()
     old.learn_swap("a", "b", 4.0)
-    (await recollection_of(old, shelf)).save()
+    (await learned_of(old, shelf)).save()
     shelf.save("scheduler", old.export())
     shelf.burnt = True
-    running = asyncio.create_task((await recollection_of(new, shelf)).run())
+    running = asyncio.create_task((await learned_of(new, shelf)).run())
     new.learn_swap("b", "a", 7.0)
     await sleep_until(SAVE_INTERVAL_S + 1)
     assert shelf.saved["scheduler"] == old.export()

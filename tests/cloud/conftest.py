@@ -13,5 +13,5 @@ from tests.cloud.house import CloudHome, open_cloud_home
 async def home(tmp_path: Path) -> AsyncIterator[CloudHome]:
     async with open_cloud_home(tmp_path) as opened:
         yield opened
-    assert opened.cloud._budget.open_reservations == 0
+    assert opened.cloud.budget.open_reservations == 0
     assert opened.events.of(InternalFault) == []

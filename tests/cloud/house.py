@@ -93,7 +93,7 @@ class CloudHome(Home):
 
     async def ledger(self) -> list[tuple[str, float, float | None]]:
         """`(state, reserved, settled)` of every row, once all is written."""
-        await self.cloud._budget.flush()
+        await self.cloud.budget.flush()
         return ledger_rows(self.database)
 
     async def billed_equals_ledger(self) -> None:

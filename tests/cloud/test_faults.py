@@ -453,12 +453,12 @@ async def test_what_was_spent_or_set_aside_today_counts_as_spent_in_the_next_pro
     async with open_cloud_home(tmp_path) as home:
         assert (await home.post(BODY))[0] == 200
         await home.ends(1)
-        spent, day = home.spent()["spent_today_usd"], await home.cloud._budget.open_today()
-        await home.cloud._budget.reserve(
+        spent, day = home.spent()["spent_today_usd"], await home.cloud.budget.open_today()
+        await home.cloud.budget.reserve(
             day, caller="rich", lane=CLOUD_KEYS[0].lane, model=HAIKU, amount=nano_usd(0.4)
         )
     async with open_cloud_home(tmp_path) as again:
-        await again.cloud._budget.open_today()
+        await again.cloud.budget.open_today()
         assert again.spent()["spent_today_usd"] == pytest.approx(spent + 0.4)
         assert spent > 0
         assert (await again.post(BODY))[0] == 200

@@ -123,7 +123,7 @@ def judge_rest(world: World) -> None:
         assert life.embeddings.status() == {"held": 0, "calls_under_way": 0}, (
             f"embeddings are held: {life.embeddings.status()}"
         )
-        assert not life.embeddings._seats, "somebody still sits in a call"
+        assert not life.embeddings._calls, "somebody still sits in a call"
         assert not life.embeddings._held, "a kind of calls is remembered for ever"
     mode_is_right(world)
     memory_agrees(world)
@@ -194,7 +194,7 @@ def counters_agree(world: World) -> None:
     """The counts of the last day are those of the events, over all lives; what is a day old leaves
     up to two minutes early.
     """
-    shown = +Counter(cast("dict[str, int]", world.life.gateway.status_beside_queue()["stats_24h"]))
+    shown = +Counter(cast("dict[str, int]", world.life.gateway.worker.parts()["stats_24h"]))
     least, most = (happened(world, world.now - span_s) for span_s in (DAY_S - 120.0, DAY_S))
     assert least <= shown <= most, f"counted {shown}, happened {most}, of which {least} for sure"
 

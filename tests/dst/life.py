@@ -5,14 +5,16 @@ store in memory.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
+from hearth.bootstrap.assembly import assemble, build_parts, build_worker
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import BackendGone
 from hearth.execution.request import Ticket
-from hearth.gateway import BackendIdentity, Gateway
+from hearth.gateway import Gateway
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
@@ -22,6 +24,7 @@ from tests.dst.disk import Trouble, WholeDisk
 from tests.dst.drawing import More
 from tests.dst.outside import SocketlessPoster, no_price
 from tests.dst.watch import Watch
+from tests.support.house import FAKE
 
 if TYPE_CHECKING:
     from tests.dst.world import World
@@ -45,31 +48,43 @@ class Life:
         # the disk was not told
         self.unwritten: dict[str, int] = {}
         self.closed = 0
-        self.gateway = gateway = Gateway(
-            config=GatewayConfig(settings=settings),
-            engine=ollama,
-            identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
-            clock=clock,
-            events=EventFanout((self.watch, tables.invocations)),
-            history=tables.invocations,
-            on_stop=(self._close,),
-        )
-        self.watch.observe(gateway.worker.scheduler)
-        gateway.worker._on_decision = self.watch.decided
+        events = EventFanout((self.watch, tables.invocations))
+        config = GatewayConfig(settings=settings)
+        parts = build_parts(config, ollama, clock=clock, events=events)
         self.purse = CloudBudget(
             ledger=tables.ledger,
             documents=tables.estimates,
             clock=clock,
-            events=gateway.events,
-            config=lambda: gateway.config,
+            events=events,
+            config=lambda: parts.runtime.config,
         )
+        self.cloud = Cloud(parts, backend=world.claude, price_of=no_price, budget=self.purse)
+        worker = build_worker(parts, ollama, on_decision=self.watch.decided)
+        self.jobs = Jobs(store=tables.jobs, worker=worker)
+        self.batches: Batches | None = None
+        if More.BATCHES in world.more:
+            self.batches = Batches(
+                files=tables.files, store=tables.batches, jobs=self.jobs, worker=worker
+            )
+        self.gateway = gateway = assemble(
+            config,
+            worker,
+            engine=ollama,
+            identity=FAKE,
+            events=events,
+            make=partial(
+                Gateway,
+                history=tables.invocations,
+                cloud=self.cloud,
+                jobs=self.jobs,
+                batches=self.batches,
+                on_stop=[self._close],
+            ),
+        )
+        self.watch.observe(gateway.worker.scheduler)
         gateway.accompany("admissions", tables.invocations.run)
-        self.cloud = gateway.cloud = Cloud(
-            gateway.worker, backend=world.claude, price_of=no_price, budget=self.purse
-        )
         gateway.accompany("cloud", self.purse.run)
         gateway.on_reload(self.cloud.reloaded)
-        self.jobs = gateway.jobs = Jobs(store=tables.jobs, worker=gateway.worker)
         gateway.events.subscribe(self.jobs)
         gateway.accompany("jobs", self.jobs.runner.run)
         if hooks is not None:
@@ -87,18 +102,14 @@ class Life:
             gateway.events.subscribe(sender)
             gateway.accompany("webhooks of jobs", sender.run)
         self.embeddings = gateway.embeddings if More.EMBEDDINGS in world.more else None
-        self.batches: Batches | None = None
-        if More.BATCHES in world.more:
-            self.batches = gateway.batches = Batches(
-                files=tables.files, store=tables.batches, jobs=self.jobs, worker=gateway.worker
-            )
+        if self.batches is not None:
             gateway.events.subscribe(self.batches)
             gateway.accompany("batches", self.batches.run)
             gateway.accompany("forgotten files", self.batches.forget)
 
     def _members(self, sequence: int) -> list[Sequence]:
         """Whose inputs a call for several carries."""
-        seats = {} if self.embeddings is None else self.embeddings._seats
+        seats = {} if self.embeddings is None else self.embeddings._calls
         return [member for member, batch in seats.items() if batch.sequence == sequence]
 
     @property

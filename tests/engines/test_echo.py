@@ -13,7 +13,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from tests.api.house import ask
 from tests.support.echo_engine import EchoEngine
-from tests.support.house import settings_with
+from tests.support.house import gateway_over, settings_with
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time
 
@@ -21,9 +21,9 @@ from tests.support.virtual_time import LoopClock, in_virtual_time
 @asynccontextmanager
 async def home(*models: str) -> AsyncIterator[tuple[Gateway, HearthApp]]:
     identity = BackendIdentity(mode="ollama", url="http://echo", emulator=False)
-    gateway = Gateway(
-        config=GatewayConfig(settings=settings_with(gpu={"home_model": "Parrot"})),
-        engine=EchoEngine(*models),
+    gateway = gateway_over(
+        EchoEngine(*models),
+        GatewayConfig(settings=settings_with(gpu={"home_model": "Parrot"})),
         identity=identity,
         clock=LoopClock(),
         events=EventFanout((Recorder(),)),

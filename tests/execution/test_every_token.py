@@ -25,7 +25,7 @@ from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import pieces_of
 from hearth.events import ItemBrokenOff, ItemDiverged, ItemEnded, ItemInterrupted, ItemResumed
 from hearth.execution.request import Submission
-from hearth.gateway import BackendIdentity, Gateway
+from hearth.gateway import Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.types import BackendCall, Lane
 from tests.api.house import drive, http_scope
@@ -34,7 +34,7 @@ from tests.dialects.replay_streams import ROUTES, Answer
 from tests.dialects.test_continuing import offering
 from tests.support.emulated import EmulatedOllama
 from tests.support.examples import EXAMPLES
-from tests.support.house import body_of, new_item, settings_with
+from tests.support.house import body_of, gateway_over, new_item, settings_with
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, run_virtual, sleep_until
 
@@ -99,13 +99,8 @@ async def open_home(settings: Settings, *, thinks: bool = False) -> AsyncIterato
         [model, profile(OTHER)], clock=clock, seed=1, marked=False, max_loaded=1
     )
     async with EmulatedOllama(engine) as ollama:
-        gateway = Gateway(
-            config=GatewayConfig(settings=settings),
-            engine=ollama,
-            identity=BackendIdentity(mode="ollama", url="http://fake", emulator=False),
-            clock=clock,
-            events=EventFanout((events,)),
-            on_stop=(),
+        gateway = gateway_over(
+            ollama, GatewayConfig(settings=settings), clock=clock, events=EventFanout((events,))
         )
         await gateway.start()
         yield Home(gateway, HearthApp(gateway), ollama, events)

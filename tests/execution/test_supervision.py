@@ -23,7 +23,7 @@ from hearth.execution.executor import Executor
 from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, Reply, Submission
 from hearth.execution.runtime import RESTART_AFTER_S, Runtime, Supervisor
-from hearth.queue.worker import Mailbox
+from hearth.queue.mailbox import Mailbox
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import (
     BackendState,
@@ -150,7 +150,7 @@ class Decider(Mailbox):
     """Writes down what it decides upon; while it decides upon 1 it reports 2 and 3."""
 
     def __init__(self) -> None:
-        super().__init__(self.decide)
+        super().__init__()
         self.seen: list[tuple[int, float]] = []
         self.deciding = False
 
@@ -175,7 +175,7 @@ async def test_reports_wait_for_the_loop_and_are_decided_upon_at_once_in_order()
     decider.report(4)
     decider.report(1)
     assert decider.seen == []
-    running = asyncio.create_task(decider.run())
+    running = asyncio.create_task(decider.run(decider.decide))
     await asyncio.sleep(0)
     assert decider.seen == [(4, 0.0), (1, 0.0), (2, 0.0), (3, 7.0)]
     decider.report(5, not_before=2.5)

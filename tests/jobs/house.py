@@ -23,7 +23,8 @@ from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobQueued
 from hearth.job_types import Job
 from hearth.jobs.queue import body_of
-from hearth.jobs.service import Jobs, TaskDoor
+from hearth.jobs.service import Jobs
+from hearth.jobs.tasks import Tasks
 from hearth.storage.jobs import JobTable
 from hearth.storage.opening import shipped_migrations
 from hearth.storage.table import Reader
@@ -164,7 +165,7 @@ class JobHouse(House):
         self.disk = disk or Disk()
         self.table = self.disk.table(LoopClock())
         self.jobs = Jobs(store=self.table, worker=self.gateway.worker)
-        self.door = TaskDoor(self.jobs, self.gateway.worker)
+        self.tasks = Tasks(self.jobs, self.gateway.worker)
         self.gateway.jobs = self.jobs
         self.gateway.events.subscribe(self.jobs)
         self.gateway.accompany("jobs", self.jobs.runner.run)

@@ -1,4 +1,4 @@
-"""`submit_task`: one door for background tasks, after Peregrine's LLM queue optimizer."""
+"""`submit_task`: one way in for background tasks, after Peregrine's LLM queue optimizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import InternalFault, ItemEnded, JobStarted
-from hearth.jobs.service import Submitted
+from hearth.jobs.tasks import Submitted
 from hearth.types import Lane, Priority
 from tests.jobs.house import JobHouse, in_house, with_jobs
 from tests.support.patience import WITHIN_S
@@ -24,14 +24,14 @@ CHAT = {"model": "a:latest", "messages": [{"role": "user", "content": "x"}]}
 async def test_a_listed_type_goes_through_the_durable_queue_with_its_band(
     house,
 ):
-    submitted = await house.door.submit_task("letter", "7", request=LETTER)
-    assert await house.door.submit_task("letter", "7", request=LETTER) == replace(
+    submitted = await house.tasks.submit_task("letter", "7", request=LETTER)
+    assert await house.tasks.submit_task("letter", "7", request=LETTER) == replace(
         submitted, is_new=False
     )
     tasks = [
         submitted,
-        await house.door.submit_task("letter", "8", request=LETTER, priority=Priority.CRITICAL),
-        await house.door.submit_task("research", request=CHAT, endpoint="/v1/chat/completions"),
+        await house.tasks.submit_task("letter", "8", request=LETTER, priority=Priority.CRITICAL),
+        await house.tasks.submit_task("research", request=CHAT, endpoint="/v1/chat/completions"),
     ]
     assert all(task.is_new for task in tasks)
     records = [await house.record(task.task_id) for task in tasks]
@@ -57,7 +57,7 @@ async def test_letters_and_research_are_done_in_batches_each_in_its_order(house)
         kind, model = (("letter", "a"), ("research", "b"))[n % 2]
         names[kind].append(
             (
-                await house.door.submit_task(
+                await house.tasks.submit_task(
                     kind, str(n), request=LETTER | {"model": f"{model}:latest"}
                 )
             ).task_id
@@ -79,7 +79,7 @@ async def test_a_task_that_cannot_be_done_is_refused(house):
         ("discovery", None, BadRequest),
     ):
         with pytest.raises(error):
-            await house.door.submit_task(task_type, request=request)
+            await house.tasks.submit_task(task_type, request=request)
 
 
 class Work:
@@ -97,16 +97,16 @@ class Work:
 
 async def test_any_other_type_runs_at_once_on_a_thread_beside_the_queue():
     house, work = JobHouse("a", settings=with_jobs(task_types=("letter",), max_queued=2)), Work()
-    first = await house.door.submit_task("discovery", "1", run=work)
+    first = await house.tasks.submit_task("discovery", "1", run=work)
     assert first.is_new
     assert work.begun.wait(30)
     assert work.thread.name.startswith("hearth-task")
-    assert await house.door.submit_task("discovery", "1", run=work) == Submitted(
+    assert await house.tasks.submit_task("discovery", "1", run=work) == Submitted(
         task_id=first.task_id, is_new=False
     )
-    assert (await house.door.submit_task("discovery", "2", run=work)).is_new
+    assert (await house.tasks.submit_task("discovery", "2", run=work)).is_new
     with pytest.raises(QueueFull, match=r"jobs\.max_queued"):
-        await house.door.submit_task("scrape", run=work)
+        await house.tasks.submit_task("scrape", run=work)
     assert house.disk.rows("SELECT COUNT(*) FROM jobs") == [(0,)]
     work.let_end.set()
 
@@ -117,24 +117,24 @@ async def test_a_task_that_breaks_is_reported_and_the_next_one_runs():
     def broken() -> None:
         raise RuntimeError("the prompt was: secret")
 
-    await house.door.submit_task("scrape", "1", run=broken)
+    await house.tasks.submit_task("scrape", "1", run=broken)
     fault = await asyncio.wait_for(house.events.first(InternalFault), WITHIN_S)
     assert (fault.where, fault.detail) == ("task scrape", "RuntimeError")
     done = threading.Event()
-    assert (await house.door.submit_task("scrape", "1", run=done.set)).is_new
+    assert (await house.tasks.submit_task("scrape", "1", run=done.set)).is_new
     assert done.wait(30)
 
 
 async def test_after_the_end_no_task_starts_not_even_one_that_was_taken():
     house = JobHouse("a", settings=with_jobs(pool_workers=1))
-    running, work, late = asyncio.ensure_future(house.door.run()), Work(), threading.Event()
-    await house.door.submit_task("scrape", run=work)
-    await house.door.submit_task("scrape", run=late.set)
+    running, work, late = asyncio.ensure_future(house.tasks.run()), Work(), threading.Event()
+    await house.tasks.submit_task("scrape", run=work)
+    await house.tasks.submit_task("scrape", run=late.set)
     assert await asyncio.to_thread(work.begun.wait, 30)
     running.cancel()
     await asyncio.wait([running])
     with pytest.raises(ShuttingDown):
-        await house.door.submit_task("scrape", run=late.set)
+        await house.tasks.submit_task("scrape", run=late.set)
     work.let_end.set()
     await asyncio.to_thread(work.thread.join, 30)
     assert not late.is_set()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hearth import events as ev
-from hearth.bootstrap.assembly import join_latency
+from hearth.bootstrap.observers import join_latency
 from hearth.observability.metric_families import MODELS
 from hearth.observability.requests import (
     KEPT,

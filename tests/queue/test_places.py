@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from hearth.execution.request import ActiveRequest
-from hearth.queue.admission import KEPT_S, KeptPlaces
+from hearth.queue.places import KEPT_S, KeptPlaces
 from tests.support.house import House, in_house, new_item, settings_with
 
 MANY = 400

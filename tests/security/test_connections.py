@@ -21,7 +21,7 @@ from hearth.admission.peers import (
 )
 from hearth.api.protocol import Deadlines, HttpConnection
 from hearth.api.server import HearthServer
-from hearth.bootstrap.serving import raise_descriptor_limit
+from hearth.bootstrap.process import raise_descriptor_limit
 from hearth.config.settings import ServerSettings
 from hearth.events import ConnectionsCrowded, RequestRejected
 from tests.api.house import ADMIN_KEY, KEYS, Caller, FakeGateway

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from hearth.bootstrap.assembly import build_parts, build_worker
 from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, SchedulerSettings, Settings, Window
-from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Loaded
 from hearth.simulation.workloads import Job, Workload
@@ -51,13 +51,10 @@ class LiveHouse:
             *models,
             capacity_mib=None if workload.vram_gb is None else workload.vram_gb * MIB_PER_GB,
         )
-        self._worker = LLMQueueWorker(
-            config=GatewayConfig(settings=whole),
-            engine=self._ollama,
-            clock=LoopClock(),
-            events=Recorder(),
-            on_decision=self._note,
+        parts = build_parts(
+            GatewayConfig(settings=whole), self._ollama, clock=LoopClock(), events=Recorder()
         )
+        self._worker = build_worker(parts, self._ollama, on_decision=self._note)
 
     def _note(self, now: float, actions: list[Action]) -> None:
         self.decisions += [(now, action) for action in actions if not isinstance(action, WakeAt)]

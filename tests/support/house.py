@@ -18,11 +18,15 @@ import inspect
 import json
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from hearth.bootstrap.assembly import assemble, build_parts, build_worker
+from hearth.clock import Clock
 from hearth.config.settings import GatewayConfig, GpuSettings, SchedulingSettings, Settings, Window
+from hearth.engines.port import Engine
 from hearth.errors import HearthError
 from hearth.events import InternalFault, ItemEnded, ItemQueued
 from hearth.execution.request import Submission, Ticket
@@ -150,6 +154,30 @@ def timers() -> list[asyncio.TimerHandle]:
     return [timer for timer in loop._scheduled if not timer.cancelled()]
 
 
+FAKE = BackendIdentity(mode="ollama", url="http://fake", emulator=False)
+
+
+def gateway_over(
+    engine: Engine,
+    config: GatewayConfig,
+    *,
+    clock: Clock,
+    events: EventFanout,
+    identity: BackendIdentity = FAKE,
+    **extras: Any,
+) -> Gateway:
+    """As `bootstrap` puts it together; `extras` are what only some gateways have."""
+    parts = build_parts(config, engine, clock=clock, events=events, emulated=identity.emulator)
+    return assemble(
+        config,
+        build_worker(parts, engine),
+        engine=engine,
+        identity=identity,
+        events=events,
+        make=partial(Gateway, **extras),
+    )
+
+
 class House:
     """The gateway, the world around it, and what it said."""
 
@@ -175,15 +203,15 @@ class House:
         self._resident = tuple(map(canonical_model, resident))
         self._expect_faults = expect_faults
         self._tasks_before: set[asyncio.Task[Any]] = set()
-        self.gateway = Gateway(
-            config=GatewayConfig(settings=settings or settings_with(), source=source),
-            engine=self.ollama,
+        self.gateway = gateway_over(
+            self.ollama,
+            GatewayConfig(settings=settings or settings_with(), source=source),
             identity=BackendIdentity(
                 mode="auto" if emulated else "ollama", url="http://fake", emulator=emulated
             ),
             clock=self.clock,
             events=EventFanout((self.events,)),
-            on_stop=(self._close,),
+            on_stop=[self._close],
         )
 
     @property

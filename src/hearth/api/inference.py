@@ -57,7 +57,7 @@ from hearth.errors import (
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
-from hearth.queue.embedded import PromptCall, complete
+from hearth.queue.in_process import PromptCall, complete
 from hearth.types import (
     EMULATOR_HEADER,
     MIB,
@@ -291,7 +291,7 @@ async def submit(
         )
     else:
         count_call()
-    gateway.worker.doors.check()
+    gateway.worker.admission.check()
     item = QueueItem(
         lane=admission.lane,
         priority=admission.priority,

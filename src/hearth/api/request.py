@@ -277,7 +277,7 @@ class Body:
         check_rate(self._identity, self._lane, gateway.rate_limiter, now, counted)
         check_reading(self._identity, self._lane, gateway.rate_limiter, self._bodies.reading, now)
         if queued:
-            gateway.worker.doors.check()
+            gateway.worker.admission.check()
             if gateway.cloud is None or not gateway.cloud.open_to(self._identity):
                 gateway.worker.check_depth(self._lane, self._identity.caller)
         self._recheck = partial(self.check_ahead, queued=queued, counted=counted)

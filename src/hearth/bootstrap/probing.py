@@ -68,10 +68,10 @@ def hearth_problem(url: str) -> str | None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url.rstrip('/')}/healthz", timeout=PROBE_TIMEOUT_S) as answer:
-            said = json.loads(answer.read(_ANSWER_BYTES))
+            body = json.loads(answer.read(_ANSWER_BYTES))
     except (OSError, ValueError, HTTPException):
         return None
-    if not isinstance(said, dict) or said.get("service") != SERVICE:
+    if not isinstance(body, dict) or body.get("service") != SERVICE:
         return None
     return (
         f"ollama.url: Hearth answers at {url}, not Ollama; set the address of Ollama, usually"

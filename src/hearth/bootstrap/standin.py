@@ -23,7 +23,7 @@ from hearth.engines.ollama.engine import Ollama
 from hearth.events import EmulatorStarted, EmulatorStopped, Event
 from hearth.events.handling import HandlingSink
 from hearth.gateway import BackendIdentity, Gateway
-from hearth.queue.forecaster import Recollection
+from hearth.queue.learned import LearnedEstimates
 from hearth.scheduling.inputs import ServerReplaced, Switched
 
 LEARNED_OF_OLLAMA, LEARNED_OF_EMULATOR = "scheduler", "scheduler.emulator"
@@ -168,7 +168,7 @@ class StandIn:
         gateway: Gateway,
         *,
         engine: Ollama,
-        learned: Recollection | None,
+        learned: LearnedEstimates | None,
         stop_emulator: Callable[[], Awaitable[None]],
     ) -> None:
         self.over = asyncio.Event()
@@ -205,7 +205,7 @@ class StandIn:
         self._worker.post(Switched(what="handing_over", on=True))
         try:
             await self._nothing_runs()
-            if self._worker.doors.back_in_s is not None:  # the gateway ends
+            if self._worker.admission.back_in_s is not None:  # the gateway ends
                 return
             if self._learned is None:
                 self._replace(reason, None)

@@ -32,7 +32,7 @@ from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.execution.runtime import all_ended
 from hearth.ports import CloudBackend, EventSink
 from hearth.queue import status
-from hearth.queue.worker import LLMQueueWorker
+from hearth.queue.parts import QueueParts
 from hearth.scheduling.inputs import TimerFired
 from hearth.types import CloudCall, Outcome, Price, Sequence, Usage, usd
 
@@ -86,30 +86,26 @@ _LAST_STEPS_S = 5.0
 
 
 class Cloud:
-    """Requests of the worker's that Claude answers.
+    """Requests that Claude answers.
 
-    Must live on the worker's event loop, with `budget.run` beside it.
+    Must live on the event loop of the queue, with `budget.run` beside it.
     """
 
     def __init__(
         self,
-        worker: LLMQueueWorker,
+        queue: QueueParts,
         *,
         backend: CloudBackend,
         price_of: Callable[[str], Awaitable[Price | None]],
         budget: CloudBudget,
     ) -> None:
-        self._worker, self._backend, self._price_of, self._budget = (
-            worker,
-            backend,
-            price_of,
-            budget,
-        )
-        self._runtime, self._registry, self._clock = (
-            worker.runtime,
-            worker.registry,
-            worker.runtime.clock,
-        )
+        self._queue = queue
+        self._runtime = queue.runtime
+        self._clock = queue.runtime.clock
+        self._registry = queue.registry
+        self._backend = backend
+        self._price_of = price_of
+        self.budget = budget
         self._calls: dict[Sequence, Call] = {}
         self._health = CloudHealth(self._runtime.events)
         self._stopping = False
@@ -157,7 +153,7 @@ class Cloud:
         name = new.item.model
         if new.item.model is not None:
             try:
-                name = await self._worker.watch.resolve(new.item.model)
+                name = await self._queue.watch.resolve(new.item.model)
             except ModelNotFound:
                 return None if self._is_down() else "not_local"
         if self._runtime.state.down_since is not None:
@@ -166,7 +162,7 @@ class Cloud:
         if limit_s is None:
             return None
         item = replace(new.item, model=name, arrived_at=self._clock.monotonic())
-        wait_s = self._worker.forecaster.wait_s(item, 0, item.arrived_at)
+        wait_s = self._queue.forecaster.wait_s(item, 0, item.arrived_at)
         return "long_wait" if wait_s is not None and wait_s > limit_s else None
 
     async def _accept(self, new: Submission, why: Why) -> Ticket:
@@ -175,7 +171,7 @@ class Cloud:
         # as it would go to Ollama, from which it is translated
         call = new.call_on(item.model or "")
         path = call.path.partition("?")[0]
-        model = claude_model(item.model, cloud, self._worker.watch.canonical)
+        model = claude_model(item.model, cloud, self._queue.watch.canonical)
         price = await self._price(model)
 
         def translate() -> tuple[ClaudeRequest, bytes]:
@@ -189,26 +185,24 @@ class Cloud:
             if len(call.body) > _THREAD_FROM_BYTES
             else translate()
         )
-        day = await self._budget.open_today()
+        day = await self.budget.open_today()
         self._check_open()
         bound = prompt_bound_tokens(request.body, len(body))
         amount = price.bound_nano_usd(bound, request.max_tokens)
-        reservation = await self._budget.reserve(
+        reservation = await self.budget.reserve(
             day, caller=item.caller, lane=item.lane, model=model, amount=amount
         )
         # only now is it taken from the queue, which may answer it where the disk takes nothing
         try:
             self._check_open()
         except HearthError:
-            self._budget.close(reservation, 0)
+            self.budget.close(reservation, 0)
             raise
         new, now = (
             replace(new, item=replace(item, streaming=request.streaming)),
             self._clock.monotonic(),
         )
-        work = self._registry.number(
-            new, self, now, limit_bytes=self._worker.reply_limit_bytes, on_abandon=self._leave
-        )
+        work = self._registry.number(new, self, now, on_abandon=self._leave)
         work.model = model
         accepted = Call(
             work=work,
@@ -230,7 +224,7 @@ class Cloud:
 
     def _check_open(self) -> None:
         """After each wait on the way in, since the owner may have given an order meanwhile."""
-        self._worker.doors.check()
+        self._queue.admission.check()
         if self._stopping:
             raise ShuttingDown(retry_after_s=self._runtime.settings.server.shutdown_grace_s)
         if self._is_down():
@@ -253,7 +247,7 @@ class Cloud:
         running = call.run(self._backend, self._registry, self._clock)
         call.task = asyncio.get_running_loop().create_task(running, name=f"claude {item.sequence}")
         call.task.add_done_callback(lambda task: self._over(call, task))
-        self._worker.post(TimerFired())  # the status shows something new
+        self._runtime.post(TimerFired())  # the status shows something new
         return Ticket(
             sequence=item.sequence,
             request_id=item.request_id,
@@ -266,7 +260,7 @@ class Cloud:
     def _over(self, call: Call, task: asyncio.Task[None]) -> None:
         """The task is over, on whatever way: settle the cost, then tell whoever has not heard."""
         now, work, cost = self._clock.monotonic(), call.work, call.bill_nano_usd
-        self._budget.close(call.reservation, cost)
+        self.budget.close(call.reservation, cost)
         del self._calls[work.item.sequence]
         error = self._error_of(call, task)
         if call.meter.started:
@@ -287,7 +281,7 @@ class Cloud:
             self._health.note(
                 error, now, began_at=now if work.dispatched_at is None else work.dispatched_at
             )
-        self._worker.post(TimerFired())  # the status shows something new
+        self._runtime.post(TimerFired())  # the status shows something new
 
     def _error_of(self, call: Call, task: asyncio.Task[None]) -> HearthError | None:
         if call.work.reply.complete:
@@ -335,17 +329,17 @@ class Cloud:
 
     def status(self) -> dict[str, object]:
         """What runs at Claude and what it has cost today."""
-        totals, settings = self._budget.totals(), self._settings
+        totals, settings = self.budget.totals(), self._settings
         return {
             "state": "off" if not settings.api_key else "down" if self._is_down() else "ready",
             "model": settings.model,
             "running": [self.shown(call.work) for call in self._calls.values()],
             "spent_today_usd": usd(totals.external_spent),
             "reserved_usd": usd(totals.external_reserved),
-            "limit_today_usd": usd(self._budget.limit_nano_usd),
+            "limit_today_usd": usd(self.budget.limit_nano_usd),
             "internal_spent_today_usd": usd(totals.internal_spent),
             "internal_reserved_usd": usd(totals.internal_reserved),
-            "callers": self._budget.by_caller(),
+            "callers": self.budget.by_caller(),
         }
 
     def reloaded(self, _config: GatewayConfig) -> None:
@@ -353,7 +347,7 @@ class Cloud:
         another day.
         """
         self._health.forget()
-        self._budget.look_again()
+        self.budget.look_again()
 
     async def stop(self, grace_s: float, *, hurry: asyncio.Event | None = None) -> None:
         """Take nothing more, give what runs `grace_s` or until `hurry`, cut the rest off, and write
@@ -367,7 +361,7 @@ class Cloud:
         if tasks:
             await asyncio.wait(tasks, timeout=_LAST_STEPS_S)
             await asyncio.sleep(0)  # the last ones are settled by callbacks
-        await self._budget.stop()
+        await self.budget.stop()
 
     @property
     def _settings(self) -> CloudSettings:

@@ -212,7 +212,7 @@ class Submission:
 
     item: QueueItem
     call: Call
-    told: Callable[[Event], None] | None = None
+    on_event: Callable[[Event], None] | None = None
     """Gets the item's events in place of everybody."""
     durable: bool = False
     """It is on the disk until it ends, nobody holds a connection open for it: it waits for as long

@@ -294,7 +294,7 @@ class JobRunner:
 
     def ready(self) -> bool:
         """Whether the gateway and the model server take work now."""
-        return self._worker.watch.up and not self._worker.doors.draining and not self.stopping
+        return self._worker.watch.up and not self._worker.admission.draining and not self.stopping
 
     def is_paused(self, job: Job) -> bool:
         """Whether it waits for the owner to let external work go on."""

@@ -7,6 +7,8 @@ comes later finds it set.
 
 from __future__ import annotations
 
+import asyncio
+
 from hearth.config.choices import MIB_PER_GB
 from hearth.errors import (
     BackendError,
@@ -44,7 +46,7 @@ from hearth.events import (
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
 from hearth.execution.request import ActiveRequest
-from hearth.execution.runtime import Runtime
+from hearth.execution.runtime import Runtime, all_ended, cancel_all
 from hearth.execution.swapper import Swapper
 from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
@@ -100,6 +102,15 @@ class Effects:
         """Models that have sent nothing in time since they were loaded."""
         self._reloaded_at: dict[str, list[float]] = {}
         """When models were unloaded for that, within `RELOADS_WITHIN_S`."""
+
+    async def attempts_ended(self, grace_s: float, hurry: asyncio.Event | None) -> None:
+        """Wait until nothing runs, for `grace_s` at most, or until `hurry`."""
+        await all_ended(self._executor.tasks, grace_s, hurry)
+
+    async def aclose(self) -> None:
+        """Cut off what still runs or loads."""
+        await cancel_all(self._executor.tasks)
+        await self._swapper.aclose()
 
     def record(self, fact: Input, now: float) -> None:
         """Emit what a fact says by itself, whatever is decided upon it."""
@@ -190,7 +201,7 @@ class Effects:
             case Fail(why=why):
                 error = self._error_of(work, why)
                 if isinstance(error, StreamDiverged):
-                    self._registry.tell(
+                    self._registry.emit(
                         work, ItemDiverged(at=now, attempt=work.attempt, **work.identity)
                     )
                 outcomes = {CallerGone: Outcome.CANCELLED, WaitExpired: Outcome.EXPIRED}
@@ -199,14 +210,14 @@ class Effects:
                 self._requeue(work, action, now)
             case Promote(band=band):
                 waited_s = now - work.item.arrived_at
-                self._registry.tell(
+                self._registry.emit(
                     work,
                     ItemPromoted(
                         at=now, band=band.name.lower(), waited_s=waited_s, **work.identity
                     ),
                 )
             case Hold():
-                self._registry.tell(work, ItemHeld(at=now, attempt=work.attempt, **work.identity))
+                self._registry.emit(work, ItemHeld(at=now, attempt=work.attempt, **work.identity))
 
     def _report_silence(self, model: str, now: float) -> None:
         self._silent.discard(model)
@@ -260,7 +271,7 @@ class Effects:
             diverged=work.diverged,
             **work.identity,
         )
-        self._registry.tell(work, resumed)
+        self._registry.emit(work, resumed)
 
     def _requeue(self, work: ActiveRequest, action: Requeue, now: float) -> None:
         ran_s = self._ran_s(work, now)
@@ -269,14 +280,14 @@ class Effects:
             interrupted = ItemInterrupted(
                 at=now, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **work.identity
             )
-            self._registry.tell(work, interrupted)
+            self._registry.emit(work, interrupted)
             if action.protected:
-                self._registry.tell(
+                self._registry.emit(
                     work, ItemProtected(at=now, interrupt_count=count, **work.identity)
                 )
         elif action.broke_off:
             reason = "" if work.error is None else work.error.reason
-            self._registry.tell(
+            self._registry.emit(
                 work,
                 ItemBrokenOff(
                     at=now, attempt=work.attempt, reason=reason, ran_s=ran_s, **work.identity

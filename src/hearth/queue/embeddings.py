@@ -71,7 +71,7 @@ one.
 """
 _JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 
-Why: TypeAlias = Literal["alone", "full", "timer", "idle", "other_model", "apart", "stopping"]
+Cause: TypeAlias = Literal["alone", "full", "timer", "idle", "other_model", "apart", "stopping"]
 """What sent a call to the queue: nothing like it was under way (`idle`: any more), or the call that
 it was in has failed (`apart`).
 """
@@ -89,7 +89,7 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Batch:
+class SharedCall:
     """A call for its members.
 
     Attributes:
@@ -114,7 +114,7 @@ class Batch:
     def works(self) -> list[ActiveRequest]:
         return [work for work, _ in self.members.values()]
 
-    def submission(self, told: Callable[[Event], None]) -> Submission:
+    def submission(self, on_event: Callable[[Event], None]) -> Submission:
         """The call as the queue takes it. A call for one member goes out as its caller sent it."""
         self.asked = tuple(self.members.values())
         items = [work.item for work in self.works]
@@ -129,7 +129,9 @@ class Batch:
             inputs=len(items),
             prompt_preview="",
         )
-        return Submission(item=item, call=self._call_on, told=told, accepted=True, carries=True)
+        return Submission(
+            item=item, call=self._call_on, on_event=on_event, accepted=True, carries=True
+        )
 
     def _call_on(self, model: str) -> BackendCall:
         if len(self.asked) == 1:
@@ -142,7 +144,7 @@ class Batch:
         )
 
     def parts(self, body: bytes, prompt_tokens: int | None) -> list[Part] | None:
-        """The answer to each of `asked` from the one to all of them; None where it cannot be told
+        """The answer to each of `asked` from the one to all of them; None where it is not known
         whose is what.
         """
         if len(self.asked) == 1:
@@ -164,11 +166,11 @@ class EmbeddingBatcher(HandlingSink):
         self._emit = worker.runtime.events.emit
         self._underway = Counter[Key]()
         """Calls in the queue or at the model server."""
-        self._held: dict[Key, Batch] = {}
+        self._held: dict[Key, SharedCall] = {}
         """The one for each kind that still takes members."""
-        self._ready: dict[Key, deque[tuple[Batch, Why]]] = {}
+        self._ready: dict[Key, deque[tuple[SharedCall, Cause]]] = {}
         """Those that wait for others of their kind to end."""
-        self._seats: dict[Sequence, Batch] = {}
+        self._calls: dict[Sequence, SharedCall] = {}
         self._stopping = False
         self._handlers = {DrainStarted: self._stop, GatewayStopping: self._stop}
 
@@ -216,13 +218,13 @@ class EmbeddingBatcher(HandlingSink):
         """An item of its own; only its end is of interest here."""
         self._underway[key] += 1
 
-        def told(event: Event) -> None:
+        def on_event(event: Event) -> None:
             self._emit(event)
             if isinstance(event, ItemEnded):
                 asyncio.get_running_loop().call_soon(self._over, key)
 
         try:
-            ticket = self._worker.submit(replace(new, told=told))
+            ticket = self._worker.submit(replace(new, on_event=on_event))
         except HearthError:
             self._over(key)
             raise
@@ -233,30 +235,28 @@ class EmbeddingBatcher(HandlingSink):
         settings, now = self._settings, self._now()
         batch = self._held.get(key)
         if batch is None:
-            batch = self._held[key] = Batch(key=key, opened_at=now)
+            batch = self._held[key] = SharedCall(key=key, opened_at=now)
             batch.timer = asyncio.get_running_loop().call_later(
                 settings.max_wait_ms / 1000, self._flush, key, "timer"
             )
-        work = self._registry.number(
-            new, self, now, limit_bytes=self._worker.reply_limit_bytes, on_abandon=self._leave
-        )
-        self._seat(work, one, batch)
+        work = self._registry.number(new, self, now, on_abandon=self._leave)
+        self._add_member(work, one, batch)
         ticket = self._worker.accept(work, self._runtime.state.waiting.ahead_of(work.item.band))
         if len(batch.members) >= settings.max_inputs:
             self._flush(key, "full")
         return ticket
 
-    def _seat(self, work: ActiveRequest, one: SingleInput, batch: Batch) -> None:
+    def _add_member(self, work: ActiveRequest, one: SingleInput, batch: SharedCall) -> None:
         batch.members[work.item.sequence] = work, one
-        self._seats[work.item.sequence] = batch
+        self._calls[work.item.sequence] = batch
 
     # On to the queue.
 
-    def _flush_all(self, why: Why, wanted: Callable[[Key], bool] = lambda _: True) -> None:
+    def _flush_all(self, why: Cause, wanted: Callable[[Key], bool] = lambda _: True) -> None:
         for key in filter(wanted, tuple(self._held)):
             self._flush(key, why)
 
-    def _flush(self, key: Key, why: Why) -> None:
+    def _flush(self, key: Key, why: Cause) -> None:
         batch = self._unhold(key)
         if batch is None:
             return
@@ -265,13 +265,13 @@ class EmbeddingBatcher(HandlingSink):
         else:
             self._ready.setdefault(key, deque()).append((batch, why))
 
-    def _unhold(self, key: Key) -> Batch | None:
+    def _unhold(self, key: Key) -> SharedCall | None:
         batch = self._held.pop(key, None)
         if batch is not None and batch.timer is not None:
             batch.timer.cancel()
         return batch
 
-    def _submit(self, batch: Batch, why: Why) -> None:
+    def _submit(self, batch: SharedCall, why: Cause) -> None:
         batch.called_at = now = self._now()
         self._underway[batch.key] += 1
         inputs = len(batch.members)
@@ -284,7 +284,7 @@ class EmbeddingBatcher(HandlingSink):
         batch.sequence, batch.reply = ticket.sequence, ticket.reply
         self._flushed(batch.key, why, inputs=inputs, held_s=now - batch.opened_at)
 
-    def _flushed(self, key: Key, why: Why, *, inputs: int, held_s: float) -> None:
+    def _flushed(self, key: Key, why: Cause, *, inputs: int, held_s: float) -> None:
         self._emit(
             EmbeddingsFlushed(
                 at=self._now(), model=key.model, inputs=inputs, why=why, held_s=held_s
@@ -293,7 +293,7 @@ class EmbeddingBatcher(HandlingSink):
 
     # What became of it.
 
-    def _told(self, batch: Batch, event: Event) -> None:
+    def _told(self, batch: SharedCall, event: Event) -> None:
         """Called within a decision of the worker's: what leads to another submission has to wait
         for its end.
         """
@@ -326,7 +326,7 @@ class EmbeddingBatcher(HandlingSink):
                 )
             )
 
-    def _settle(self, batch: Batch, ended: ItemEnded) -> None:
+    def _settle(self, batch: SharedCall, ended: ItemEnded) -> None:
         try:
             if batch.members and batch.reply is not None:
                 self._hand_out(batch, batch.reply, ended)
@@ -335,14 +335,14 @@ class EmbeddingBatcher(HandlingSink):
             self._dismiss(batch, HearthError())
         self._over(batch.key)
 
-    def _hand_out(self, batch: Batch, answer: Reply, ended: ItemEnded) -> None:
+    def _hand_out(self, batch: SharedCall, answer: Reply, ended: ItemEnded) -> None:
         try:
             head, body = answer.whole()
         except HearthError as error:
             if len(batch.members) > 1 and isinstance(error, _ONE_CAN_CAUSE):
                 self._part(batch, error.reason)
             else:
-                for work, _ in self._rise(batch):
+                for work, _ in self._release(batch):
                     self._end(work, batch, ended, error=error.again())
             return
         parts = batch.parts(body, ended.prompt_tokens)
@@ -351,7 +351,7 @@ class EmbeddingBatcher(HandlingSink):
         elif parts is None:
             self._part(batch, "unknown_answer")
         else:
-            waiting = [work for work, _ in self._rise(batch)]
+            waiting = [work for work, _ in self._release(batch)]
             for (work, _), (own, tokens) in zip(batch.asked, parts, strict=True):
                 if work in waiting:
                     work.reply.start(_head_for(head, own, len(parts)))
@@ -362,13 +362,13 @@ class EmbeddingBatcher(HandlingSink):
     def _end(
         self,
         work: ActiveRequest,
-        batch: Batch,
+        batch: SharedCall,
         ended: ItemEnded,
         *,
         prompt_tokens: int | None = None,
         error: HearthError | None = None,
     ) -> None:
-        """It has ended as the call has; an error is told to its caller."""
+        """It has ended as the call has; its caller gets an error."""
         if self._registry.close(work, ended.outcome, error):
             held_s = batch.called_at - work.item.arrived_at
             own = replace(
@@ -383,22 +383,22 @@ class EmbeddingBatcher(HandlingSink):
             )
             self._emit(own)
 
-    def _dismiss(self, batch: Batch, error: HearthError) -> None:
+    def _dismiss(self, batch: SharedCall, error: HearthError) -> None:
         """Its members end with this error, each with one of its own."""
         outcome = Outcome.CANCELLED if isinstance(error, ShuttingDown) else Outcome.FAILED
-        for work, _ in self._rise(batch):
+        for work, _ in self._release(batch):
             self._registry.end(work, outcome, self._now(), error.again())
 
-    def _rise(self, batch: Batch) -> list[tuple[ActiveRequest, SingleInput]]:
+    def _release(self, batch: SharedCall) -> list[tuple[ActiveRequest, SingleInput]]:
         """Its members, who are in no call any more."""
         members, batch.members = batch.members, {}
         for sequence in members:
-            del self._seats[sequence]
+            del self._calls[sequence]
         return list(members.values())
 
-    def _part(self, batch: Batch, reason: str) -> None:
+    def _part(self, batch: SharedCall, reason: str) -> None:
         """Ask for each input by itself: each is one item."""
-        now, members = self._now(), self._rise(batch)
+        now, members = self._now(), self._release(batch)
         self._emit(
             EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason)
         )
@@ -406,8 +406,8 @@ class EmbeddingBatcher(HandlingSink):
             if work.dispatched_at is not None:  # else it was back in line already
                 work.back_in_line()
                 self._emit(ItemResent(at=now, attempt=work.attempt, reason=reason, **work.identity))
-            single = Batch(key=batch.key, opened_at=now, apart=True)
-            self._seat(work, one, single)
+            single = SharedCall(key=batch.key, opened_at=now, apart=True)
+            self._add_member(work, one, single)
             self._submit(single, "apart")
 
     def _over(self, key: Key) -> None:
@@ -419,7 +419,7 @@ class EmbeddingBatcher(HandlingSink):
         elif key not in self._underway:
             self._flush(key, "idle")
 
-    def _next_ready(self, key: Key) -> tuple[Batch, Why]:
+    def _next_ready(self, key: Key) -> tuple[SharedCall, Cause]:
         ready = self._ready[key]
         following = ready.popleft()
         if not ready:
@@ -428,7 +428,7 @@ class EmbeddingBatcher(HandlingSink):
 
     def _leave(self, sequence: Sequence) -> bool:
         """The caller does not want it any more; the last one to go ends the call."""
-        batch = self._seats.pop(sequence, None)
+        batch = self._calls.pop(sequence, None)
         if batch is None:
             return False
         work, _ = batch.members.pop(sequence)
@@ -439,7 +439,7 @@ class EmbeddingBatcher(HandlingSink):
             self._drop(batch)
         return True
 
-    def _drop(self, batch: Batch) -> None:
+    def _drop(self, batch: SharedCall) -> None:
         """Nobody waits for this call any more, which is in no queue yet."""
         if self._held.get(batch.key) is batch:
             self._unhold(batch.key)
@@ -455,7 +455,7 @@ class EmbeddingBatcher(HandlingSink):
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
         """As `Owner` says; a call that went alone is the worker's to show."""
-        carried_by = self._seats[work.item.sequence].sequence
+        carried_by = self._calls[work.item.sequence].sequence
         carrier = None if carried_by is None else self._worker.get_item(carried_by)
         state = "held" if carrier is None else carrier["state"]
         return self._worker.shown(work) | {"state": state, "carried_by": carried_by}

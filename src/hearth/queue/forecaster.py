@@ -1,5 +1,4 @@
-"""Estimated waits for callers and status at a bounded cost, and what the scheduler has learned,
-kept over restarts.
+"""Estimated waits for callers and status at a bounded cost.
 
 The scheduler is run forward at most a few times a second. Between two runs a newcomer's wait is
 that of the last one of its band and model, less the time since, plus what serving those takes that
@@ -10,15 +9,10 @@ queue.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Several
-from contextlib import suppress
 from dataclasses import dataclass
 
-from hearth.errors import StorageUnavailable
-from hearth.ports import Documents
-from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.forecast import forecast, is_paused, slot_is_free
 from hearth.scheduling.state import State
 from hearth.scheduling.waiting import Entry
@@ -133,66 +127,3 @@ class Forecaster:
             if sequence in entries and entries[sequence].item.lane is lane
         ]
         return max(1.0, min(waits, default=self._pace_s))
-
-
-SAVE_INTERVAL_S = 300.0
-
-
-class Recollection:
-    """Carries the estimates of one scheduler from process to process, in a document of a name: one
-    model server says nothing of another.
-    """
-
-    def __init__(self, documents: Documents, name: str, estimates: Estimates) -> None:
-        self._documents, self._name, self._estimates = documents, name, estimates
-        self._saved = estimates.export()
-        self._is_recalled = False
-
-    async def recall(self) -> None:
-        """Give the scheduler what an earlier process has written, if that can be read; it learns on
-        from it.
-        """
-        with suppress(StorageUnavailable):
-            document = await self._documents.load(self._name)
-            has_learned = self._estimates.export() != self._saved
-            if document is not None:
-                self._estimates.restore(document)
-            if not has_learned:
-                self._saved = self._estimates.export()
-            self._is_recalled = True
-
-    async def turn_to(
-        self, name: str, replaced: Callable[[Mapping[str, object] | None], None]
-    ) -> None:
-        """Another server comes, of which a document of this name may tell: `replaced` is called
-        with it, and forgets the one before.
-        """
-        self.save()
-        self._name = name
-        self._is_recalled = False
-        document = None
-        with suppress(StorageUnavailable):
-            document = await self._documents.load(name)
-            self._is_recalled = True
-        replaced(document)
-        self._saved = self._estimates.export()
-
-    async def run(self) -> None:
-        """Write down what is new every few minutes until cancelled, and once more then."""
-        try:
-            while True:
-                await asyncio.sleep(SAVE_INTERVAL_S)
-                if not self._is_recalled:
-                    await self.recall()
-                self.save()
-        finally:
-            self.save()
-
-    def save(self) -> None:
-        """Keep what is new; nothing until it is known what would be written over."""
-        if not self._is_recalled:
-            return
-        learned = self._estimates.export()
-        if learned != self._saved:
-            self._documents.save(self._name, learned)
-            self._saved = learned

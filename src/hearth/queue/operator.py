@@ -83,7 +83,9 @@ class OperatorCommands:
         clock: Clock,
         events: EventSink,
     ) -> None:
-        self._state, self._post, self._doors = worker.scheduler.state, worker.post, worker.doors
+        self._state = worker.scheduler.state
+        self._post = worker.post
+        self._admission = worker.admission
         self._resolve, self._clock, self._events = resolve, clock, events
         self.paused = False
         self.pinned: str | None = None
@@ -93,7 +95,7 @@ class OperatorCommands:
 
     @property
     def draining(self) -> bool:
-        return self._doors.draining
+        return self._admission.draining
 
     def shown(self) -> dict[str, object]:
         """The orders in force; `since` are instants in seconds since 1970, `loads` and `unloads`
@@ -118,7 +120,7 @@ class OperatorCommands:
         running = len(self._state.entries) - len(self._state.waiting)
         # what was gathered goes in now
         self._events.emit(DrainStarted(at=now, waiting=len(self._state.waiting), running=running))
-        self._doors.draining, self._drained_at = True, now
+        self._admission.draining, self._drained_at = True, now
         self._since_now("draining")
         self._post(inputs.TimerFired())  # so that who looks at the status sees it
 
@@ -135,7 +137,7 @@ class OperatorCommands:
             del self._since_wall_s["paused"]
             self._say("resume", None, inputs.Switched(what="paused", on=False))
         if self.draining:
-            self._doors.draining = False
+            self._admission.draining = False
             del self._since_wall_s["draining"]
             now = self._clock.monotonic()
             self._events.emit(DrainEnded(at=now, drained_s=now - self._drained_at))

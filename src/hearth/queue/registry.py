@@ -14,9 +14,9 @@ from functools import partial
 from hearth.errors import HearthError
 from hearth.events import Event, ItemDispatched, ItemEnded, ItemQueued, ItemResent, ItemStreaming
 from hearth.execution.request import ActiveRequest, FinishedRequest, Owner, Reply, Submission
-from hearth.ports import EventSink
+from hearth.execution.runtime import Runtime
 from hearth.queue import status
-from hearth.types import Outcome, RequestId, Sequence
+from hearth.types import MIB, Outcome, RequestId, Sequence
 
 REMEMBERED = 1000
 """Ended items that can still be asked for."""
@@ -27,8 +27,9 @@ class Registry:
     of each.
     """
 
-    def __init__(self, events: EventSink) -> None:
-        self._emit = events.emit
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._emit = runtime.events.emit
         self._works: dict[Sequence, ActiveRequest] = {}
         self._by_request: dict[RequestId, list[Sequence]] = {}
         self._ended: OrderedDict[Sequence, FinishedRequest] = OrderedDict()
@@ -42,7 +43,6 @@ class Registry:
         owner: Owner,
         now: float,
         *,
-        limit_bytes: int,
         max_wait_s: float = 0.0,
         arrived_at: float | None = None,
         on_abandon: Callable[[Sequence], object] = lambda _: None,
@@ -56,12 +56,13 @@ class Registry:
         """
         self._last += 1
         item = new.item
-        item.sequence, item.arrived_at = (
-            Sequence(self._last),
-            now if arrived_at is None else arrived_at,
-        )
+        item.sequence = Sequence(self._last)
+        item.arrived_at = now if arrived_at is None else arrived_at
         item.expires_at = now + max_wait_s if max_wait_s > 0 and not new.durable else None
-        reply = Reply(limit_bytes=limit_bytes, on_abandon=partial(on_abandon, item.sequence))
+        reply = Reply(
+            limit_bytes=int(self._runtime.settings.server.write_buffer_mib * MIB),
+            on_abandon=partial(on_abandon, item.sequence),
+        )
         return ActiveRequest(new=new, item=item, reply=reply, owner=owner, accepted_at=now)
 
     def add(self, work: ActiveRequest, position: int, at: float) -> None:
@@ -69,13 +70,13 @@ class Registry:
         item = work.item
         self._works[item.sequence] = work
         self._by_request.setdefault(item.request_id, []).append(item.sequence)
-        self.tell(work, ItemQueued(at=at, position=position, counted=item.counted, **work.identity))
+        self.emit(work, ItemQueued(at=at, position=position, counted=item.counted, **work.identity))
 
-    def tell(self, work: ActiveRequest, event: Event) -> None:
-        (work.new.told or self._emit)(event)
+    def emit(self, work: ActiveRequest, event: Event) -> None:
+        (work.new.on_event or self._emit)(event)
 
     def dispatched(self, work: ActiveRequest, at: float) -> None:
-        self.tell(
+        self.emit(
             work,
             ItemDispatched(
                 at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity
@@ -84,7 +85,7 @@ class Registry:
 
     def first_byte(self, work: ActiveRequest, at: float) -> None:
         first_byte_s = _between(work.dispatched_at, at) or 0.0
-        self.tell(
+        self.emit(
             work,
             ItemStreaming(at=at, attempt=work.attempt, first_byte_s=first_byte_s, **work.identity),
         )
@@ -92,7 +93,7 @@ class Registry:
     def resent(self, work: ActiveRequest, at: float) -> None:
         """The attempt failed unseen; there will be another."""
         reason = work.error.reason if work.error is not None else ""
-        self.tell(work, ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
+        self.emit(work, ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
 
     def close(
         self, work: ActiveRequest, outcome: Outcome, error: HearthError | None = None
@@ -155,7 +156,7 @@ class Registry:
             emulated=work.emulated,
             **work.identity,
         )
-        self.tell(work, ended)
+        self.emit(work, ended)
         return True
 
     # What others ask for.

@@ -6,14 +6,13 @@ scheduler, so there is no lock. Futures, sockets and bodies stay out here.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from collections.abc import Sequence as Several
 from functools import partial
+from typing import TypeAlias
 
-from hearth.clock import Clock, ClockSteps
+from hearth.clock import ClockSteps
 from hearth.config.settings import GatewayConfig
-from hearth.engines.port import Engine
 from hearth.errors import (
     BadRequest,
     CallerGone,
@@ -23,83 +22,30 @@ from hearth.errors import (
     ShuttingDown,
 )
 from hearth.events import ModeChanged
-from hearth.execution.backend_watch import BackendWatch
-from hearth.execution.executor import Executor
-from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, Submission, Ticket
-from hearth.execution.runtime import ChangeCounter, Runtime, all_ended, cancel_all
-from hearth.execution.swapper import Swapper
-from hearth.ports import EventSink
+from hearth.execution.runtime import ChangeCounter
 from hearth.queue import status
-from hearth.queue.admission import AdmissionState, KeptPlaces, RecentCallers
+from hearth.queue.admission import RecentCallers
 from hearth.queue.effects import Effects
-from hearth.queue.embedded import PromptCall, complete
-from hearth.queue.forecaster import Forecaster
-from hearth.queue.registry import Registry
+from hearth.queue.in_process import CallTask, PromptCall, complete
+from hearth.queue.parts import QueueParts
+from hearth.queue.places import KeptPlaces
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, WakeAt
-from hearth.scheduling.core import Scheduler
 from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.waiting import Entry
-from hearth.types import MIB, Completion, Lane, Outcome, Priority, QueueItem, Sequence
-
-
-class Mailbox:
-    """First in, first out.
-
-    `decide` takes a fact and the instant before which it must not be said to have happened; must
-    not raise.
-    """
-
-    def __init__(self, decide: Callable[[Input, float], None]) -> None:
-        self._decide = decide
-        self.facts: deque[tuple[Input, float]] = deque()
-        """Those that nobody has decided upon yet."""
-        self._ready = False
-        """`run` runs and no decision is under way; nothing waits then."""
-
-    def post(self, fact: Input, *, not_before: float = 0.0) -> None:
-        """Report a fact. `not_before` is the due instant of a timer that may run early."""
-        self.facts.append((fact, not_before))
-        if self._ready:
-            self._empty()
-
-    async def run(self) -> None:
-        try:
-            self._empty()
-            await asyncio.get_running_loop().create_future()
-        finally:
-            self._ready = False
-
-    def _empty(self) -> None:
-        self._ready = False
-        while self.facts:
-            self._decide(*self.facts.popleft())
-        self._ready = True
-
-
-class _Answer(asyncio.Task[Completion]):
-    """The answer of an embedded call.
-
-    It gives its item up within `cancel`: what is cancelled in the tick of its making is never sent.
-    """
-
-    def __init__(
-        self, answer: Coroutine[object, object, Completion], give_up: Callable[[], object]
-    ) -> None:
-        super().__init__(answer)
-        self._give_up = give_up
-
-    def cancel(self, msg: object = None) -> bool:
-        if not self.done():
-            self._give_up()
-        return super().cancel(msg)
-
+from hearth.types import Completion, Lane, Outcome, Priority, Sequence
 
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""
+
+
+TakeForCloud: TypeAlias = Callable[[Submission], Awaitable[Ticket | None]]
+"""Accepts a request that Claude is to answer instead of the GPU; None for one that it is not."""
+OnDecision: TypeAlias = Callable[[float, list[Action]], None]
+"""Gets the instant and the actions of each decision, after they are carried out."""
 
 
 class LLMQueueWorker:
@@ -109,64 +55,42 @@ class LLMQueueWorker:
     before `run` has started; it waits.
 
     Args:
-        extra_status: what `get_status` shows beside the queue and the GPU. on_decision: called
-        after each decision with the instant and the actions, for tests and recordings.
+        cloud: where calls are offered to Claude first. on_decision: for tests and recordings.
     """
 
     def __init__(
         self,
+        parts: QueueParts,
         *,
-        config: GatewayConfig,
-        engine: Engine,
-        clock: Clock,
-        events: EventSink,
-        extra_status: Callable[[], dict[str, object]] = dict,
-        on_decision: Callable[[float, list[Action]], None] | None = None,
+        effects: Effects,
+        cloud: TakeForCloud | None = None,
+        on_decision: OnDecision | None = None,
     ) -> None:
-        self._canonical = engine.canonical
-        config = config.with_names(engine.canonical)
-        self._mailbox = mailbox = Mailbox(self._take)
-        self.post, self.run = mailbox.post, mailbox.run
-        self.tracker = GpuTracker(
-            config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts
-        )
-        self.scheduler = Scheduler(config.scheduler_settings)
-        state = self.scheduler.state
-        state.cuts_loads = engine.loads_can_be_cut
-        self.runtime = Runtime(
-            config=config,
-            clock=clock,
-            events=events,
-            state=state,
-            tracker=self.tracker,
-            post=mailbox.post,
-        )
-        self.registry = registry = Registry(events)
-        self.cancel, self.cancel_request, self.cancel_caller = (
-            registry.cancel,
-            registry.cancel_request,
-            registry.cancel_caller,
-        )
+        self.runtime = runtime = parts.runtime
+        self.tracker = runtime.tracker
+        self.scheduler = parts.scheduler
+        self.registry = registry = parts.registry
+        self.cancel = registry.cancel
+        self.cancel_caller = registry.cancel_caller
+        self.cancel_request = registry.cancel_request
         self.get_item = registry.get_item
-        self.cloud: Callable[[Submission], Awaitable[Ticket | None]] | None = None
-        """Takes a call that Claude is to answer in place of the GPU; gives None for one that it is
-        not.
-        """
-        self.watch = BackendWatch(self.runtime, engine)
-        self._executor = Executor(self.runtime, engine, self.watch)
-        self._swapper = Swapper(self.runtime, engine, self.watch)
-        self._effects = Effects(self.runtime, registry, self._executor, self._swapper, self.watch)
-        self._prompt = partial(PromptCall, load_options=self.watch.load_options)
-        self._extra_status = extra_status
+        self.watch = parts.watch
+        self.forecaster = parts.forecaster
+        self.admission = parts.admission
+        self._mailbox = parts.mailbox
+        self.post = parts.mailbox.post
+        self._effects = effects
+        self._cloud = cloud
         self._on_decision = on_decision
-        self._answers: set[asyncio.Task[Completion]] = set()
+        self._prompt = partial(PromptCall, load_options=parts.watch.load_options)
+        self._calls: set[CallTask] = set()
+        self._shown: dict[str, Callable[[], object]] = {}
         self._places = KeptPlaces()
         self._recent = RecentCallers()
-        self.doors = AdmissionState()
         self._changes = ChangeCounter()
         self.decisions, self.changes = self._changes.count, self._changes.watch
-        self.forecaster = Forecaster(state)
-        self._clock, self._steps = clock, ClockSteps(clock)
+        self._clock = runtime.clock
+        self._clock_steps = ClockSteps(runtime.clock)
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
         self._mode_read_at = float("-inf")
@@ -181,7 +105,7 @@ class LLMQueueWorker:
             nothing is accepted any more, or at the moment. QueueFull: as many as the configuration
             allows are waiting in its lane, or too many of this caller.
         """
-        self.doors.check(accepted=new.accepted)
+        self.admission.check(accepted=new.accepted)
         if not new.accepted:
             self.check_depth(new.item.lane, new.item.caller)
         state, now = self.scheduler.state, self._clock.monotonic()
@@ -195,12 +119,12 @@ class LLMQueueWorker:
             new,
             self,
             now,
-            limit_bytes=self.reply_limit_bytes,
             max_wait_s=max_wait_s,
             arrived_at=place,
         )
         band = work.item.band
-        arriving = sum(item.band <= band for item in self._arriving())
+        # accepted, and not decided upon: they count as if they waited already
+        arriving = sum(item.band <= band for item in self._mailbox.arriving)
         behind = [] if place is None else state.waiting.behind(work.item)
         ticket = self.accept(
             work,
@@ -210,16 +134,6 @@ class LLMQueueWorker:
         )
         self.post(inputs.Arrived(item=work.item))
         return ticket
-
-    def _arriving(self) -> list[QueueItem]:
-        """Accepted items that no decision has seen yet: they count for depths and positions as if
-        they waited already.
-        """
-        return [fact.item for fact, _ in self._mailbox.facts if isinstance(fact, inputs.Arrived)]
-
-    @property
-    def reply_limit_bytes(self) -> int:
-        return int(self.runtime.settings.server.write_buffer_mib * MIB)
 
     def accept(
         self, work: ActiveRequest, position: int, *, arriving: int = 0, behind: Several[Entry] = ()
@@ -242,7 +156,7 @@ class LLMQueueWorker:
 
     def check_depth(self, lane: Lane, caller: str) -> None:
         """Raises QueueFull where `submit` would for this caller in this lane."""
-        arriving = [item for item in self._arriving() if item.lane is lane]
+        arriving = [item for item in self._mailbox.arriving if item.lane is lane]
         waiting = self.scheduler.state.waiting.count(lane) + len(arriving)
         limits = self.runtime.settings.queue
         if lane is Lane.INTERNAL:
@@ -325,9 +239,9 @@ class LLMQueueWorker:
         asked = self._prompt(
             prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id
         )
-        if allow_cloud and self.cloud is not None:
+        if allow_cloud and self._cloud is not None:
             name = None if model is None else self.watch.name_of(model)
-            ticket = await self.cloud(
+            ticket = await self._cloud(
                 asked.submission(name or model, Lane.EXTERNAL, Priority.NORMAL, caller)
             )
             if ticket is not None:
@@ -361,9 +275,9 @@ class LLMQueueWorker:
         give_up: Callable[[], object],
     ) -> asyncio.Future[Completion]:
         answer = complete(ticket.reply, self._clock.monotonic, model_of, json_mode=asked.json_mode)
-        task = _Answer(answer, give_up)
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
+        task = CallTask(answer, give_up)
+        self._calls.add(task)  # the loop itself holds no task that nobody awaits
+        task.add_done_callback(self._calls.discard)
         return task
 
     def leave(self, sequence: Sequence) -> None:
@@ -408,7 +322,7 @@ class LLMQueueWorker:
 
     def reload_config(self, config: GatewayConfig) -> None:
         """Put another configuration in force; what waits, runs and has been counted stays."""
-        self.runtime.config = config.with_names(self._canonical)
+        self.runtime.config = config.with_names(self.watch.canonical)
         self._mode_read_at = float("-inf")
         self.post(inputs.PolicyChanged(settings=self.watch.scheduler_settings()))
 
@@ -423,13 +337,25 @@ class LLMQueueWorker:
         shown = status.status(
             self.scheduler.state, self.tracker, self.forecaster.starts(now), now, wall_s
         )
-        return shown | self._extra_status()
+        return shown | self.parts()
+
+    def show(self, key: str, part: Callable[[], object]) -> None:
+        """Have the status carry what `part` returns, under `key`."""
+        self._shown[key] = part
+
+    def parts(self) -> dict[str, object]:
+        """What the status shows beside the queue and the GPU."""
+        return {key: part() for key, part in self._shown.items()}
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
         now = self._clock.monotonic()
         return status.item(self.scheduler.state, work, now, self._clock.wall() - now)
 
     # The loop.
+
+    async def run(self) -> None:
+        """Decide upon what is reported, until cancelled."""
+        await self._mailbox.run(self._take)
 
     def _take(self, fact: Input, not_before: float) -> None:
         now = self._last_at = max(self._clock.monotonic(), not_before, self._last_at)
@@ -442,7 +368,7 @@ class LLMQueueWorker:
 
     def _read_calendar(self, now: float) -> None:
         self._mode_read_at = now
-        if step_s := self._steps.take_s():
+        if step_s := self._clock_steps.take_s():
             self._apply(inputs.ClockStepped(ahead_s=step_s), now)
         active = self.runtime.config.is_active_hours(self._clock.wall())
         if active != self.scheduler.state.active:
@@ -471,7 +397,7 @@ class LLMQueueWorker:
         """Refuse new work, fail what waits, let what runs finish for up to `grace_s` or until
         `hurry`, then cut it off; `run` goes on.
         """
-        self.doors.back_in_s = self.runtime.settings.server.shutdown_grace_s
+        self.admission.back_in_s = self.runtime.settings.server.shutdown_grace_s
         self.post(inputs.Switched(what="draining", on=True))
         entries = self.scheduler.state.entries
         found = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
@@ -479,10 +405,9 @@ class LLMQueueWorker:
             [work for entry, work in found if entry is None or entry.place == "waiting"],
             ShuttingDown,
         )
-        await all_ended(self._executor.tasks, grace_s, hurry)
+        await self._effects.attempts_ended(grace_s, hurry)
         self._end_all(self.registry.unanswered(self), ShuttingDown)
-        await cancel_all(self._executor.tasks)
-        await self._swapper.aclose()
+        await self._effects.aclose()
         self._arm(None)
         self._changes.end()
 

@@ -39,6 +39,7 @@ from hearth.types import BackendCall
 from tests.api.house import Caller
 from tests.clients.home import SkippingClock, house_settings, new_emulator
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
+from tests.support.house import gateway_over
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -149,7 +150,7 @@ async def house_with(
     )
     identity = BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator)
     config, clock, events = GatewayConfig(settings=settings), SystemClock(), EventFanout(())
-    gateway = Gateway(config=config, engine=ollama, identity=identity, clock=clock, events=events)
+    gateway = gateway_over(ollama, config, identity=identity, clock=clock, events=events)
     async with gateway, House(gateway, ollama).serving() as house:
         yield house
 

@@ -273,7 +273,7 @@ SHORT = {"model": LLAMA, "prompt": "x", "stream": False, "options": {"num_predic
 
 
 def in_force(house: House, name: str) -> object:
-    orders = house.gateway.status_beside_queue()["orders"]
+    orders = house.gateway.worker.parts()["orders"]
     assert isinstance(orders, dict)
     return orders[name]
 

@@ -152,7 +152,7 @@ class View:
 
     async def build(self, now: float) -> JsonObject:
         """Everything, as of `now` (monotonic)."""
-        state, beside = self._state, self._gateway.status_beside_queue()
+        state, beside = self._state, self._gateway.worker.parts()
         usage = self._gateway.rate_limiter.get_all_usage(now)
         return {
             "house": self._house(now, beside),

@@ -4,8 +4,9 @@ through the same queue as everyone.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 
@@ -62,13 +63,11 @@ class PromptCall:
                 )
         if max_tokens == 0:
             raise BadRequest("max_tokens: at least 1")
-        self.model, self.max_tokens, self.json_mode, self.task_type, self.chain_id = (
-            model,
-            max_tokens,
-            json_mode,
-            task_type,
-            chain_id,
-        )
+        self.model = model
+        self.max_tokens = max_tokens
+        self.json_mode = json_mode
+        self.task_type = task_type
+        self.chain_id = chain_id
         self.prompt_tokens = tokens_of(len(prompt))
         self._prompt_json = encode_large(prompt)
         self._beginning = prompt[:_BEGINNING_CHARS]
@@ -131,3 +130,22 @@ async def complete(
             parsed = json.loads(found.output)
     is_made_up = any(name == EMULATOR_HEADER for name, _ in head.headers)
     return replace(found, parsed=parsed, cost_usd=reply.cost_usd, emulator=is_made_up)
+
+
+class CallTask(asyncio.Task[Completion]):
+    """The answer of a call, as a future.
+
+    `cancel` gives the request up before it returns: one that is cancelled in the tick in which it
+    was made is never sent.
+    """
+
+    def __init__(
+        self, answer: Coroutine[object, object, Completion], give_up: Callable[[], object]
+    ) -> None:
+        super().__init__(answer)
+        self._give_up = give_up
+
+    def cancel(self, msg: object = None) -> bool:
+        if not self.done():
+            self._give_up()
+        return super().cancel(msg)

@@ -1,0 +1,26 @@
+"""What everybody works with who carries requests out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.runtime import Runtime
+from hearth.queue.admission import AdmissionState
+from hearth.queue.forecaster import Forecaster
+from hearth.queue.mailbox import Mailbox
+from hearth.queue.registry import Registry
+from hearth.scheduling.core import Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueParts:
+    """What the queue and Claude share."""
+
+    runtime: Runtime
+    mailbox: Mailbox
+    scheduler: Scheduler
+    registry: Registry
+    watch: BackendWatch
+    forecaster: Forecaster
+    admission: AdmissionState
