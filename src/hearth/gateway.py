@@ -44,8 +44,8 @@ from hearth.types import __version__
 class BackendIdentity:
     """What answers: `mode` as configured, the address, and whether its answers are made up.
 
-    `instead_of`: the address of the Ollama whose place the emulator takes until it comes; empty
-    where nothing is waited for.
+    `instead_of`: the address of the model server whose place the emulator takes until it comes;
+    empty where nothing is waited for.
     """
 
     mode: str

@@ -295,7 +295,7 @@ class QueueItem:
 @value
 class Usage:
     """What one finished generation reported of itself; None where the dialect does not say.
-    `load_s`, `prompt_s`, `decode_s`: Ollama's own timings (native routes only).
+    `load_s`, `prompt_s`, `decode_s`: the model server's own timings (native routes only).
     """
 
     prompt_tokens: int | None = None
@@ -368,9 +368,7 @@ class PostAnswer:
 
 @value
 class LoadOptions:
-    """The options that decide how a model is loaded; changing one of them is a reload (Ollama's
-    scheduler).
-    """
+    """The options that decide how a model is loaded; changing one of them is a reload."""
 
     num_ctx: int | None = None
 
@@ -378,8 +376,8 @@ class LoadOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledModel:
     """A name that the backend lists. Those with one digest are one model (empty: like no other);
-    `remote_host`: it runs there. `capabilities`: what it can do, in Ollama's words; None where the
-    list does not say.
+    `remote_host`: it runs there. `capabilities`: what it can do (`dialects.capabilities`); None
+    where the list does not say.
     """
 
     name: str

@@ -27,7 +27,7 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
     (
         ev.BackendWentDown,
         {},
-        ["backend_down begins, error: The model server does not answer as Ollama does. word"],
+        ["backend_down begins, error: The model server does not answer as it should. word"],
     ),
     (
         ev.BackendCameUp,
@@ -89,7 +89,8 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.ResidencyDrifted,
         {},
         [
-            "residency_drifted, info: Ollama reloaded word, word with another context length.",
+            "residency_drifted, info: The model server reloaded word, word with another context"
+            " length.",
             LOADED,
             LOADED,
         ],

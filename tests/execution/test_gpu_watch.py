@@ -19,6 +19,7 @@ from hearth.clock import SystemClock
 from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings, ModelSettings, Settings
 from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import GpuFault, GpuUnavailable
 from hearth.events import (
     GpuCooledDown,
@@ -397,7 +398,7 @@ def models(*vram_mib: float) -> tuple[ResidentModel, ...]:
     ],
 )
 def test_what_is_in_use_and_not_the_model_servers_is_foreign(said, resident, foreign_mib):
-    assert foreign_memory_mib(said, resident) == foreign_mib
+    assert foreign_memory_mib(said, resident, OllamaTraits.processes) == foreign_mib
 
 
 @pytest.mark.parametrize(

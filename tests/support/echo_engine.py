@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 
 from hearth.dialects.routes import Endpoint
@@ -42,6 +43,8 @@ class EchoEngine:
     title = "Echo"
     addresses = frozenset({Endpoint.GENERATE.value})
     loads_can_be_cut = False
+    loses_slots = False
+    processes = re.compile("^echo$")
 
     def __init__(self, *models: str) -> None:
         self._installed = tuple(InstalledModel(name=name, digest=name) for name in models)
@@ -50,6 +53,9 @@ class EchoEngine:
 
     def canonical(self, name: str) -> str:
         return name.lower()
+
+    def pins_context(self, path: str) -> bool:
+        return path in self.addresses
 
     def how_to_install(self, model: str) -> str:
         return f"name {model} when it is made"

@@ -225,7 +225,7 @@ def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
         advice = (
             "Set num_ctx in the model itself (docs/clients/index.md), or this will happen again."
         )
-        text = f"Ollama reloaded {reloaded} with another context length. {advice}"
+        text = f"The model server reloaded {reloaded} with another context length. {advice}"
     elif came:
         unloaded = f" and unloaded {gone}" if gone else ""
         text = (
@@ -310,7 +310,7 @@ def _fault(event: events.InternalFault) -> tuple[Alert, ...]:
 
 def _unreachable(event: events.BackendWentDown) -> str:
     why = (
-        f"as Ollama does. {shown(event.problem, REASON_CHARS)}"
+        f"as it should. {shown(event.problem, REASON_CHARS)}"
         if event.problem
         else f"({shown(event.reason, REASON_CHARS)})."
     )

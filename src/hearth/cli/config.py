@@ -19,7 +19,7 @@ import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
-from hearth.config.fields import ollama_url
+from hearth.config.fields import server_url
 from hearth.config.loading import changed_meanings, effectless, load_gateway_config
 from hearth.config.rendering import (
     CONFIG_NAME,
@@ -163,7 +163,7 @@ def url_of_ollama(
 ) -> str | None:
     """`--ollama-url`, checked as the setting is."""
     try:
-        return None if value is None else ollama_url(value)
+        return None if value is None else server_url(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 

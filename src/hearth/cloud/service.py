@@ -168,7 +168,7 @@ class Cloud:
     async def _accept(self, new: Submission, why: Why) -> Ticket:
         self._check_open()
         cloud, item = self._settings, new.item
-        # as it would go to Ollama, from which it is translated
+        # as it would go to the model server, from which it is translated
         call = new.call_on(item.model or "")
         path = call.path.partition("?")[0]
         model = claude_model(item.model, cloud, self._queue.watch.canonical)

@@ -223,15 +223,15 @@ _ROUTES = (
     "chat/completions chat completions embeddings embed generate messages models ps responses tags"  # noqa: SIM905
     " version".split()
 )
-_OLLAMA_PATH = re.compile(f"/(v1|api)(/({'|'.join(_ROUTES)}))?$")
+_API_PATH = re.compile(f"/(v1|api)(/({'|'.join(_ROUTES)}))?$")
 
 
-def ollama_url(text: str) -> str:
+def server_url(text: str) -> str:
     """The same, of a model server: without the paths of its APIs, which clients append to it and
     many have to be given with it.
     """
     url = http_url(text)
-    path = _OLLAMA_PATH.search(urlsplit(url).path)
+    path = _API_PATH.search(urlsplit(url).path)
     if path is not None:
         raise ValueError(f"must be the address without {path[0]}: {url.removesuffix(path[0])}")
     return url
@@ -367,7 +367,7 @@ GpuDevice = Annotated[
 TimeZone = Annotated[Text, AfterValidator(_time_zone)]
 Cron = Annotated[Text, AfterValidator(_cron)]
 HttpUrl = Annotated[Text, AfterValidator(http_url)]
-OllamaUrl = Annotated[Text, AfterValidator(ollama_url)]
+ServerUrl = Annotated[Text, AfterValidator(server_url)]
 HttpUrlOrNothing = Annotated[Text, AfterValidator(lambda text: text and http_url(text))]
 WebhookUrl = Annotated[Text, AfterValidator(lambda text: text and _webhook_url(text))]
 BasePath = Annotated[Text, AfterValidator(_base_path)]

@@ -61,7 +61,7 @@ class BackendSettings(Section):
 class OllamaSettings(Section):
     """The Ollama server that Hearth sends requests to."""
 
-    url: Annotated[fields.OllamaUrl, RESTART] = "http://127.0.0.1:11434"
+    url: Annotated[fields.ServerUrl, RESTART] = "http://127.0.0.1:11434"
     """URL of Ollama, without `/v1` or `/api`. `${NAME}` is read from the environment."""
     connect_timeout_s: Annotated[fields.Timeout, RESTART] = 5.0
     """Seconds a connection to Ollama may take."""
@@ -589,6 +589,11 @@ class Settings(Section):
     batches: BatchSettings = BatchSettings()
     alerts: AlertSettings = AlertSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+
+    @property
+    def engine(self) -> OllamaSettings:
+        """Those of the one engine that there is."""
+        return self.ollama
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

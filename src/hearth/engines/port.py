@@ -7,6 +7,7 @@ fake of the tests, and an echo that shows how little an engine needs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Protocol
 
@@ -56,6 +57,21 @@ class Engine(Protocol):
     @property
     def loads_can_be_cut(self) -> bool:
         """A load whose caller leaves is given up, and its memory free a moment later."""
+
+    @property
+    def loses_slots(self) -> bool:
+        """A stream that is cut off may cost a slot for good, so that a probe has to tell before the
+        next call.
+        """
+
+    @property
+    def processes(self) -> re.Pattern[str]:
+        """Found in the names of the processes that hold its models' memory on the card."""
+
+    def pins_context(self, path: str) -> bool:
+        """Calls of this address carry the context that the owner has pinned; those of others have a
+        model loaded anew with its own.
+        """
 
     # Names.
 

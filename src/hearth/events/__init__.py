@@ -146,7 +146,7 @@ class GatewayStopped(Event):
 
 
 class EmulatorStarted(Event, level=WARNING):
-    """The emulator answers in place of Ollama: answers are made up.
+    """The emulator answers in place of a model server: answers are made up.
 
     Fields: `url` of the emulator; `reason`.
     """
@@ -156,7 +156,8 @@ class EmulatorStarted(Event, level=WARNING):
 
 
 class EmulatorStopped(Event):
-    """Ollama answers in place of the emulator, or is waited for: nothing is made up any more.
+    """A model server answers in place of the emulator, or is waited for: nothing is made up any
+    more.
 
     Fields: its `url`; `reason`.
     """
@@ -167,7 +168,7 @@ class EmulatorStopped(Event):
 
 class BackendWentDown(Event, level=WARNING):
     """The model server stopped answering. Fields: `reason`; `problem`: where it answers, but not as
-    Ollama does, the route, the status and what was expected.
+    it should, the route, the status and what was expected.
     """
 
     reason: str
@@ -175,7 +176,7 @@ class BackendWentDown(Event, level=WARNING):
 
 
 class BackendAnswerUnexpected(Event, level=WARNING):
-    """The model server, which is down, gave an answer that is not Ollama's. Fields: `problem`: the
+    """The model server, which is down, gave an answer that was not expected. Fields: `problem`: the
     route, the status and what was expected; each is emitted once.
     """
 
@@ -263,7 +264,7 @@ class WalDamaged(Event, level=WARNING):
 
 
 class OwnerWarned(Event, level=WARNING):
-    """Something the owner should change, found at start: another Hearth schedules the same Ollama,
+    """Something the owner should change, found at start: another Hearth schedules the same models,
     or other users can read the directory of `storage.path`.
     """
 

@@ -291,9 +291,9 @@ class SwapFailed(Event, level=WARNING):
 
 
 class ResidencyDrifted(Event, level=WARNING):
-    """Another program loaded or unloaded a model, or Ollama reloaded one with another context
-    length for a request with another `num_ctx`. Fields: `appeared` and `vanished` models;
-    `reloaded`: model and context before and after.
+    """Another program loaded or unloaded a model, or the model server reloaded one with
+    another context length for a request with another `num_ctx`. Fields: `appeared` and `vanished`
+    models; `reloaded`: model and context before and after.
     """
 
     appeared: tuple[str, ...]
@@ -319,7 +319,7 @@ class ModelOffloaded(Event, level=WARNING):
 
 
 class ModelUnresponsive(Event, level=WARNING):
-    """A loaded model sent nothing for `ollama.first_byte_timeout_s`, so it is unloaded and loaded
+    """A loaded model sent nothing for the time of a first byte, so it is unloaded and loaded
     again. Fields: `model`; `reloads`: how often this happened within ten minutes, this time
     included.
     """

@@ -63,7 +63,7 @@ class BackendWatch:
         self.up = False
         self.version = ""
         self.problem = ""
-        """Where the model server answers, but not as Ollama does: the route, the status and what
+        """Where the model server answers, but not as it should: the route, the status and what
         was expected.
         """
         self._told_problems: set[str] = set()
@@ -110,8 +110,8 @@ class BackendWatch:
     def name_of(self, model: str) -> str | None:
         """The one name of the model that a caller means, whatever its spelling or tag.
 
-        Names with one digest are one model to Ollama: it keeps it in memory once, under the name
-        that was loaded first.
+        Names with one digest are one model: it is kept in memory once, under the name that was
+        loaded first.
 
         Returns:
             None where it is not installed, the canonical form where nothing is known yet.
@@ -142,8 +142,8 @@ class BackendWatch:
                 "not found"
                 if host is None
                 else (
-                    f"runs at {host}, not on this machine, so it is not served; ask Ollama itself"
-                    " for it"
+                    f"runs at {host}, not on this machine, so it is not served; ask"
+                    f" {self._engine.title} itself for it"
                 )
             )
             raise ModelNotFound(f"model '{model}' {why}")
@@ -165,7 +165,7 @@ class BackendWatch:
             return self._answered
 
     async def check_capable(self, needs: Needs) -> None:
-        """Raises NotCapable, in the words of Ollama, for what the model could not do once it was
+        """Raises NotCapable for what the model could not do once it was
         loaded. Where the model server does not say what its models can do, it says no itself.
         """
         known = self._known(needs.model)
@@ -398,8 +398,8 @@ class BackendWatch:
     def _note_reloaded(
         self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]
     ) -> None:
-        """Ollama loads a model anew, unasked, for a request that wants another context: native ones
-        bring a pinned `num_ctx`.
+        """A model is loaded anew, unasked, for a request that wants another context: those of some
+        addresses bring a pinned one (`Engine.pins_context`).
         """
         pairs = [
             (name, old.context_tokens, seen[name].context_tokens)

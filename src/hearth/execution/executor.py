@@ -112,9 +112,9 @@ class Executor:
         """Begin the current attempt: `prompt_s` until the first byte are expected, and at most
         `limit_s` for the whole answer.
         """
-        sequence, ollama = work.item.sequence, self._runtime.settings.ollama
-        work.quiet_s = ollama.first_byte_timeout_s + 2 * prompt_s
-        work.whole_s = ollama.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
+        sequence, limits = work.item.sequence, self._runtime.settings.engine
+        work.quiet_s = limits.first_byte_timeout_s + 2 * prompt_s
+        work.whole_s = limits.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
         task = asyncio.get_running_loop().create_task(self._attempt(work), name=f"item {sequence}")
         self._running[sequence] = task, work
         task.add_done_callback(partial(self._forget, work, work.attempt))
@@ -214,7 +214,7 @@ class Executor:
                 work.status = exchange.status
                 if streaming and exchange.status < 400:
                     # however long it gets
-                    limit.limit_silence(self._runtime.settings.ollama.idle_timeout_s)
+                    limit.limit_silence(self._runtime.settings.engine.idle_timeout_s)
                     await pass_on(work, exchange, call, limit)
                 else:
                     await self._answers.whole(work, exchange, route_of(call.path))
@@ -225,16 +225,13 @@ class Executor:
             raise BackendTimeout from error
         finally:
             if exchange is not None:
-                if streaming and not whole:
+                if streaming and not whole and self._engine.loses_slots:
                     self._suspects.add(work.model or "")
                 exchange.close()
 
     def _is_suspect(self, work: ActiveRequest) -> bool:
-        """A stream was cut off on its model, by which Ollama may lose a slot for good, and nothing
-        runs that a probe would wait for.
-
-        Seen with Ollama 0.33 where tokens come fast: 3 slots in 75 streams, and with one slot
-        nothing answers any more.
+        """A stream was cut off on its model, by which a slot may be lost for good, and nothing runs
+        that a probe would wait for.
         """
         if work.model not in self._suspects:
             return False
@@ -247,10 +244,10 @@ class Executor:
         """
         if work.item.kind != "generate":
             return False
-        model, native = work.model or "", call.path.startswith("/api/")
+        model, pins = work.model or "", self._engine.pins_context(call.path)
         # another context is another load
-        options = self._load_options(model) if native else LoadOptions()
-        timeout_s = min(PROBE_S, self._runtime.settings.ollama.first_byte_timeout_s)
+        options = self._load_options(model) if pins else LoadOptions()
+        timeout_s = min(PROBE_S, self._runtime.settings.engine.first_byte_timeout_s)
         return await self._engine.probe(model, options, timeout_s)
 
     # Going on with what was interrupted.

@@ -37,10 +37,6 @@ SLACK_MIB = 512.0
 """By how much the model server may overstate what its models take before this cannot be the card
 that they are on.
 """
-_MODEL_SERVER = re.compile(r"(?i:ollama)|(?:^|/)llama-server[^/]*$")
-"""Ollama before 0.30 ran models in a process of its own name, since then in one called
-`llama-server` each.
-"""
 COOLER_BY_C = 5.0
 """A card that hovers at the limit is hot once."""
 
@@ -58,7 +54,7 @@ class GpuWatch:
         self._lost_since: float | None = None
         self._hot_since: float | None = None
         self._failures = 0
-        self._shared = _Shared()
+        self._shared = _Shared(self._engine.processes)
         self._posted: GpuSampled | None = None
         self.poke = runtime.card_beat.ring
         runtime.tracker.record_no_reading()
@@ -120,7 +116,7 @@ class GpuWatch:
         elif not self._found and self._failures == 1:
             self._emit(GpuUnreadable(at=now, reason=error.reason, detail=error.message))
         self._runtime.tracker.record_no_reading()
-        self._shared = _Shared()
+        self._shared = _Shared(self._engine.processes)
         if self._found:
             self._report()
 
@@ -156,7 +152,8 @@ class _Shared:
     listed, and its memory not free yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processes: re.Pattern[str]) -> None:
+        self._processes = processes
         self.capacity_mib: float | None = None
         self.foreign_mib: float | None = None
         self._before_mib: float | None = None
@@ -171,7 +168,7 @@ class _Shared:
         self.capacity_mib = (
             None if reading.total_mib is None else reading.total_mib - reading.reserved_mib
         )
-        foreign_mib = foreign_memory_mib(reading, resident)
+        foreign_mib = foreign_memory_mib(reading, resident, self._processes)
         if foreign_mib is None:
             return
         before_mib, known_mib = self._before_mib, self.foreign_mib
@@ -195,9 +192,10 @@ def holds_models(reading: GpuReading, resident: tuple[ResidentModel, ...] | None
 
 
 def foreign_memory_mib(
-    reading: GpuReading, resident: tuple[ResidentModel, ...] | None
+    reading: GpuReading, resident: tuple[ResidentModel, ...] | None, processes: re.Pattern[str]
 ) -> float | None:
-    """Memory of the card that is in use, and not by the model server; None for unknown.
+    """Memory of the card that is in use, and not by the model server's `processes`; None for
+    unknown.
 
     What the model server uses is what its processes hold, where the driver lists and names them,
     else what it says itself: less than it really takes by some hundred MiB per model, which errs on
@@ -206,9 +204,7 @@ def foreign_memory_mib(
     if reading.used_mib is None:
         return None
     own = [
-        process.used_mib
-        for process in reading.processes or ()
-        if _MODEL_SERVER.search(process.name)
+        process.used_mib for process in reading.processes or () if processes.search(process.name)
     ]
     named = [mib for mib in own if mib is not None]
     # else the driver names none of them, or does not say what one holds (containers, WSL)
@@ -221,7 +217,7 @@ def foreign_memory_mib(
     )
 
 
-def unclaimed_mib(reading: GpuReading) -> float | None:
+def unclaimed_mib(reading: GpuReading, processes: re.Pattern[str]) -> float | None:
     """Memory of the card that is in use, and not by a program that is named and is not the model
     server; None for unknown.
 
@@ -233,6 +229,6 @@ def unclaimed_mib(reading: GpuReading) -> float | None:
     others = [
         process.used_mib or 0.0
         for process in reading.processes or ()
-        if not _MODEL_SERVER.search(process.name)
+        if not processes.search(process.name)
     ]
     return max(0.0, reading.used_mib - sum(others))

@@ -1,21 +1,21 @@
 """The machinery of a swap: unload and wait until it is gone, load and verify that it is there.
 Decides nothing.
 
-Ollama must never arbitrate between models: it can wedge for ever when a model that waits to be
-evicted is asked for again (ollama/ollama issue 17408). So a model is told to go only when nothing
-runs on it, the next one is loaded with an empty prompt on a connection that no caller can cancel,
-and neither counts as done until `/api/ps` agrees.
+A model server must never arbitrate between models: it can wedge for ever when a model that waits to
+be evicted is asked for again. So a model is told to go only when nothing runs on it, the next one
+is loaded by a call that no caller can cancel, and neither counts as done until the list of what is
+in memory agrees.
 
-A load is given up once nothing shows that it gets on. Ollama itself says nothing until a load has
-ended: no byte comes on its connection, and `/api/ps` leaves the model out. What can be seen is
-memory that grows: the card's, as far as it is read, and that of the model server's own processes
-where it runs on this machine, into which a model's file is mapped page by page. Neither is seen of
-a server elsewhere, and a load from the page cache is over before it matters. So a load without
-progress has `gpu.swap_timeout_s`, or twice as long as the longest of its model so far, and one with
-progress as long again after each sign of it, up to ten times that in all. Giving it up closes its
-connection, with which Ollama ends the load (6 of 6 within a second on 0.33).
+A load is given up once nothing shows that it gets on. An engine need not say anything until a load
+has ended: no byte comes on its connection, and the list leaves the model out. What can be seen is
+memory that grows: the card's, as far as it is read, and that of the engine's own processes where it
+runs on this machine, into which a model's file is mapped page by page. Neither is seen of a server
+elsewhere, and a load from the page cache is over before it matters. So a load without progress has
+`gpu.swap_timeout_s`, or twice as long as the longest of its model so far, and one with progress as
+long again after each sign of it, up to ten times that in all. Giving it up cancels the engine's
+call, with which the load ends.
 
-A load is cut in the same way. That it has ended shows in memory: what it took is back. `/api/ps`
+A load is cut in the same way. That it has ended shows in memory: what it took is back. The list
 says nothing of a load, so where neither the card nor the model server's processes can be read, all
 that is known is that the model did not come into memory meanwhile. The same holds of a load that
 had taken next to nothing yet.
@@ -44,9 +44,9 @@ from hearth.scheduling.inputs import (
 from hearth.types import ResidentModel
 
 UNLOAD_TIMEOUT_S = 15.0
-"""Ollama waits up to 5 s for VRAM to come back; past three times that the model is stuck."""
+"""The slowest engine waits 5 s for VRAM to come back; past three times that a model is stuck."""
 CUT_TIMEOUT_S = 2.0
-"""Ollama ends a load within a second of its connection's end (6 of 6 on 0.33)."""
+"""A load that is given up is over within a second (6 of 6 measured)."""
 CUT_SLACK_MIB = 512.0
 """By so much memory may have grown since a load began that was cut: a desktop's, a cache's, another
 model's.
@@ -54,7 +54,7 @@ model's.
 CARD_POLL_S = 0.05
 """How often to look for a reading of the card that was asked for; it takes some milliseconds."""
 POLL_S = 0.25
-"""How often Ollama itself looks, so looking more often shows nothing sooner."""
+"""The engine looks no more often itself, so looking more often shows nothing sooner."""
 LOOK_S = 5.0
 """How often a load is looked at for progress; the GPU is not read more often by default."""
 GROWTH_MIB = 256.0
@@ -296,7 +296,9 @@ class Swapper:
         ):
             self._runtime.card_beat.ring()
             await asyncio.sleep(CARD_POLL_S)
-        card_mib = None if tracker.readings_taken == known else unclaimed_mib(tracker.reading)
+        card_mib = None
+        if tracker.readings_taken != known:
+            card_mib = unclaimed_mib(tracker.reading, self._engine.processes)
         return MemoryInUse(card_mib, await self._engine.memory_mib())
 
     async def _gone(self, model: str) -> None:

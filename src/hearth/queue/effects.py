@@ -319,7 +319,7 @@ class Effects:
         self.end(work, Outcome.COMPLETED if work.error is None else Outcome.FAILED, now)
         model, dialect = work.model or "", work.item.dialect
         if self._last_dialect.get(model, dialect) is not dialect:
-            # another dialect may mean another context length, for which Ollama loads a model anew
+            # another dialect may mean another context length, for which a model is loaded anew
             # unasked
             self._watch.look_soon()
         self._last_dialect[model] = dialect

@@ -347,8 +347,7 @@ class Residency:
         """From now on load this model beside no other, if others are in memory now, which it may
         have been taken for.
 
-        Ollama runs models of the same weights as one, under the name of the first
-        (`schedulerModelKey` in its `sched.go`).
+        A model server may run models of the same weights as one, under the name of the first.
         """
         if self.residents:
             self._alone.add(model)

@@ -57,7 +57,7 @@ LATE_LOAD = 2.0
 UNKNOWN_LOAD_S = 60.0  # of a model whose load was never measured
 LATE_LOAD_S = 10.0  # a load that takes longer than this and twice what was expected may hang
 CUT_S = 1.0
-"""Seconds until a load that is cut has left the memory (6 of 6 on Ollama 0.33)."""
+"""Seconds until a load that is cut has left the memory (6 of 6 measured)."""
 GRACE_TRIPS = 2.0
 MOST_DUES = 8
 LEAST_S = 1e-6  # what sums of seconds may be off by

@@ -25,7 +25,7 @@ from hearth.types import Lane, Priority, Usage
 HOUR_S = 3600.0
 ASSISTANT = "assistant"
 CUT_S = 1.0
-"""A load whose connection is closed is gone within a second (6 of 6 on Ollama 0.33)."""
+"""A load whose connection is closed is gone within a second (6 of 6 measured)."""
 TOKENS_PER_S = 20.0
 PROMPT_TOKENS = 300
 FIRST_BYTE_S = 0.3

@@ -1,5 +1,6 @@
 """The control path to Ollama: what is installed, what is in memory, load this, drop that. It
-decides nothing about when to swap.
+decides nothing about when to swap, and leaves that never to Ollama, which can wedge for ever when a
+model that waits to be evicted is asked for again (ollama/ollama issue 17408).
 
 What changes something goes through the official client, by way of `DataPath`: httpx's own
 connections would take three times as much of the loop that everybody waits for. What only reads is

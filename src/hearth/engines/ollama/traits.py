@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
 from hearth.types import canonical_model
 
@@ -13,7 +15,20 @@ class OllamaTraits:
     addresses = frozenset({*INFERENCE_ROUTES, *INFO_ROUTES, *MANAGEMENT_ROUTES})
     loads_can_be_cut = True
     """Closing the connection of a load ends it (6 of 6 within a second on 0.33)."""
+    loses_slots = True
+    """Seen with 0.33 where tokens come fast: 3 slots in 75 streams that were cut off, and with one
+    slot nothing answers any more.
+    """
+    processes = re.compile(r"(?i:ollama)|(?:^|/)llama-server[^/]*$")
+    """Before 0.30 it ran models in a process of its own name, since then in one called
+    `llama-server` each.
+    """
     canonical = staticmethod(canonical_model)
+
+    @staticmethod
+    def pins_context(path: str) -> bool:
+        """The compatible APIs take no `num_ctx`."""
+        return path.startswith("/api/")
 
     @staticmethod
     def how_to_install(model: str) -> str:
