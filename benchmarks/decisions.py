@@ -22,7 +22,6 @@ from benchmarks.findings import Finding
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.actions import Action, Dispatch, Load, Unload
 from hearth.scheduling.core import Scheduler
-from hearth.scheduling.forecast import forecast
 from hearth.scheduling.inputs import Arrived, Finished, Input, Loaded, Unloaded
 from hearth.simulation.engine import simulate
 from hearth.simulation.workloads import Workload
@@ -186,7 +185,7 @@ def _longest_ms(crowd: _TimedCrowd) -> float:
 
 def _forecast_ms(crowd: Crowd) -> float:
     began = process_time()
-    forecast(crowd.state, crowd.now)
+    crowd.forecasts.forecast(crowd.now)
     return (process_time() - began) * 1e3
 
 

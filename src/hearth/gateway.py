@@ -217,10 +217,11 @@ class Gateway:
 
     async def _drain(self, grace_s: float | None, hurry: asyncio.Event | None) -> None:
         grace_s = self.config.settings.server.shutdown_grace_s if grace_s is None else grace_s
-        state, now = self.worker.scheduler.state, self.clock.monotonic()
+        view = self.worker.runtime.view
+        now = self.clock.monotonic()
         self.events.emit(
             GatewayStopping(
-                at=now, grace_s=grace_s, waiting=len(state.waiting), running=len(state.running)
+                at=now, grace_s=grace_s, waiting=view.waiting, running=len(view.running)
             )
         )
         cloud = (
@@ -265,7 +266,7 @@ class Gateway:
         return await self.reloader.reload()
 
     def health(self) -> dict[str, object]:
-        state = self.worker.scheduler.state
+        view = self.worker.runtime.view
         ready, reason = self.ready()
         return {
             "ok": ready,
@@ -276,7 +277,7 @@ class Gateway:
                 self.clock.monotonic() - (self._started_at or self.clock.monotonic()), 3
             ),
             "backend": self._backend_status(),
-            "queue": {"waiting": len(state.waiting), "running": len(state.running)},
+            "queue": {"waiting": view.waiting, "running": len(view.running)},
             "config": self.config_summary(),
         }
 
@@ -297,8 +298,7 @@ class Gateway:
         now = self.clock.monotonic()
         live = partial(
             live_metrics,
-            now=now,
-            state=self.worker.scheduler.state,
+            view=self.worker.runtime.view.metrics(now),
             limits=self.config.settings.queue,
             gpu=self.worker.tracker.get_metrics(now),
             health=self.health(),
@@ -308,7 +308,7 @@ class Gateway:
 
     async def models(self) -> list[dict[str, object]]:
         """Every model that is installed, resident or configured, with what is known of it."""
-        listed = status.models(self.worker.scheduler.state, self._watch)
+        listed = status.models(self.worker.runtime.view, self._watch)
         return (
             await asyncio.to_thread(listed) if len(self._watch.installed) > LONG_LIST else listed()
         )

@@ -144,6 +144,12 @@ def _sane(tokens: int) -> int:
 Sequence = NewType("Sequence", int)
 """Identity and place of an item: assigned once at admission, strictly increasing, never reused."""
 
+DeviceId = NewType("DeviceId", str)
+"""A card, or cards used as one, with the model servers on it."""
+
+ONLY_DEVICE = DeviceId("gpu")
+"""The one that there is."""
+
 RequestId = NewType("RequestId", str)
 """What callers see and cancel by: `req_` and 32 hex digits, or the caller's own `X-Request-Id`
 where it is well formed and no job's.

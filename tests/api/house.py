@@ -43,6 +43,7 @@ from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
+from hearth.scheduling.views import StatusView
 from hearth.types import (
     BackendCall,
     Headers,
@@ -128,8 +129,11 @@ class FakeWorker:
     counter: ChangeCounter = field(default_factory=ChangeCounter)
     admission: AdmissionState = field(default_factory=AdmissionState)
     scheduler: Scheduler = field(default_factory=lambda: Scheduler(SchedulerSettings()))
-    runtime: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(emulated=False))
+    runtime: SimpleNamespace = field(init=False)
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.runtime = SimpleNamespace(emulated=False, view=StatusView(self.scheduler))
 
     def check_depth(self, lane: Lane, caller: str) -> None:
         if self.refusal is not None:

@@ -112,7 +112,7 @@ async def test_a_queue_task_that_ended_or_only_fails_feeds_nothing(ends: bool):
     with heard_as("dead") as heard:
         house, _ = managed(heard, NINE_S, expect_faults=not ends)
         async with house:
-            state = house.worker.scheduler.state
+            state = house.worker.scheduler.gateway
             (queue,) = (task for task in asyncio.all_tasks() if task.get_name() == "queue")
             waiting = state.waiting
             if ends:

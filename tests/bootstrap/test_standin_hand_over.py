@@ -86,7 +86,7 @@ async def becomes(gateway: Gateway, holds: Callable[[], bool]) -> None:
 
 
 def residents(gateway: Gateway) -> set[str]:
-    return set(gateway.worker.scheduler.state.residency.residents)
+    return set(gateway.worker.scheduler.device.residency.residents)
 
 
 async def test_new_work_goes_to_the_ollama_that_came_and_running_work_finishes():
@@ -94,7 +94,7 @@ async def test_new_work_goes_to_the_ollama_that_came_and_running_work_finishes()
     async with tried(untouched(url)) as house:
         status, _, headers = await generate(house, BOTH)
         assert (status, headers["x-hearth-emulator"]) == (200, "1")
-        state = house.gateway.worker.scheduler.state
+        state = house.gateway.worker.scheduler.gateway
         running = asyncio.create_task(
             house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
         )
@@ -139,7 +139,7 @@ async def test_what_waits_for_a_model_that_only_the_emulator_had_is_told_to_ask_
         {"model": EMULATORS, "messages": [{"role": "user", "content": "hi"}]},
     )
     async with tried(untouched(url)) as house:
-        state = house.gateway.worker.scheduler.state
+        state = house.gateway.worker.scheduler.gateway
         running = asyncio.create_task(
             house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
         )
@@ -163,7 +163,7 @@ async def test_what_was_learned_of_the_emulator_and_of_ollama_is_kept_apart(tmp_
     url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
     settings = untouched(url, storage=storage)
     async with tried(settings, store=True) as house:
-        estimates = house.gateway.worker.scheduler.state.estimates
+        estimates = house.gateway.worker.scheduler.device.estimates
         await generate(house, BOTH)
         assert estimates.knows_load(BOTH)
         emulators_s = estimates.swap_s("", BOTH)
@@ -175,7 +175,7 @@ async def test_what_was_learned_of_the_emulator_and_of_ollama_is_kept_apart(tmp_
             assert ours_s < emulators_s / 2
     for comes, expected_s in ((False, emulators_s), (True, ours_s)):
         async with tried(settings, store=True) as house:
-            estimates = house.gateway.worker.scheduler.state.estimates
+            estimates = house.gateway.worker.scheduler.device.estimates
             if comes:
                 async with ollama_at(url):
                     await handed_over(house)
@@ -205,7 +205,7 @@ async def test_of_the_emulators_jobs_the_running_one_completes_and_others_fail(
         await generate(house, BOTH)
         asked = {"model": BOTH, "messages": LONG}
         names = [(await house.post("/llm/jobs", request=asked))[1]["id"] for _ in range(6)]
-        state = house.gateway.worker.scheduler.state
+        state = house.gateway.worker.scheduler.gateway
         await becomes(house.gateway, lambda: bool(state.running))
         async with ollama_at(url):
             await handed_over(house)

@@ -265,12 +265,12 @@ async def test_what_was_learned_survives_a_restart_and_damage_stops_no_start(set
     async with live(settings) as first:
         await first.chat()
         await first.events.first(ItemEnded)
-        learned = first.gateway.worker.scheduler.state.estimates.export()
+        learned = first.gateway.worker.scheduler.device.estimates.export()
     if document is not None:
         with closing(sqlite3.connect(settings.storage.path)) as connection, connection:
             connection.execute("UPDATE estimates SET document = ?", (document,))
     async with live(settings) as second:
-        estimates = second.gateway.worker.scheduler.state.estimates
+        estimates = second.gateway.worker.scheduler.device.estimates
         assert (estimates.export() == learned) == (document is None)
         assert (estimates.swap_s("", LLAMA) == settings.gpu.swap_cost_prior_s) == (
             document is not None

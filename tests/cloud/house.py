@@ -110,7 +110,7 @@ class CloudHome(Home):
             await self.until(
                 lambda status: (
                     status["backend"]["up"] is up
-                    and (self.gateway.worker.scheduler.state.down_since is None) is up
+                    and (self.gateway.worker.scheduler.device.down_since is None) is up
                 )
             )
 

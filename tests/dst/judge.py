@@ -112,8 +112,9 @@ def judge_rest(world: World) -> None:
     for life in world.lives:
         assert not life.watch.broken, "\n".join(life.watch.broken)
     world.ollama.check()
-    life, state = world.life, world.life.gateway.worker.scheduler.state
-    assert not state.entries, f"left in the queue: {state.entries}"
+    life = world.life
+    entries = life.gateway.worker.scheduler.gateway.entries
+    assert not entries, f"left in the queue: {entries}"
     assert not life.watch.live, f"left without an end: {list(life.watch.live)}"
     assert not life.gateway.worker.registry._works, "an item that has ended is kept with its answer"
     assert +world.ollama.gpu.in_flight == {}, f"generations go on: {world.ollama.gpu.in_flight}"
@@ -142,14 +143,14 @@ def mode_is_right(world: World) -> None:
         window.start_minute == window.end_minute
         or window.start_minute <= local.hour * 60 + local.minute < window.end_minute
     )
-    active = world.life.gateway.worker.scheduler.state.active
+    active = world.life.gateway.worker.scheduler.gateway.active
     assert active == inside or local.second < 2, f"active is {active} at {local}"
 
 
 def memory_agrees(world: World) -> None:
     """What the scheduler takes to be in memory is there, and the home model is back."""
     life, gpu = world.life, world.ollama.gpu
-    residents = life.gateway.worker.scheduler.state.residency.residents
+    residents = life.gateway.worker.scheduler.device.residency.residents
     believed = {name for name, resident in residents.items() if resident.phase == "ready"}
     there = {name for name in gpu.models if gpu.place(name) is Place.LOADED}
     assert believed == there, f"believed in memory: {sorted(believed)}, there: {sorted(there)}"

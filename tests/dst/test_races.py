@@ -68,7 +68,7 @@ def shared_house() -> House:
         *(FakeModel(name=name, load_s=1.0) for name in "ab"), resident=("a",), ollama=SharedOllama
     )
     assert isinstance(house.ollama, SharedOllama)
-    house.ollama.believed = lambda: frozenset(house.worker.scheduler.state.residency.residents)
+    house.ollama.believed = lambda: frozenset(house.worker.scheduler.device.residency.residents)
     return house
 
 

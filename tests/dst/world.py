@@ -100,7 +100,7 @@ class World:
 
     def _believed(self) -> frozenset[str]:
         return (
-            frozenset(self.life.gateway.worker.scheduler.state.residency.residents)
+            frozenset(self.life.gateway.worker.scheduler.device.residency.residents)
             if self.lives
             else frozenset()
         )
@@ -234,7 +234,7 @@ class World:
         ask, life = self.new_ask(caller="internal", stream=False, path="/api/generate"), self.life
         ask.model = (
             None
-            if anything and life.gateway.worker.scheduler.state.residency.residents
+            if anything and life.gateway.worker.scheduler.device.residency.residents
             else ask.model
         )
         priority = self.rng.choice((None, *Priority))

@@ -860,9 +860,9 @@ async def test_a_resumed_stream_is_expected_to_take_its_text_as_read():
         listening = asyncio.ensure_future(heard(ticket))
         await house.interrupt(12.5, "m")
         await sleep_until(15.0)
-        entry = house.worker.scheduler.state.entries[ticket.sequence]
+        entry = house.worker.scheduler.gateway.entries[ticket.sequence]
         assert entry.kept_tokens == 12
-        whole_s = house.worker.scheduler.state.estimates.service_s(entry.item, "m:latest")
+        whole_s = house.worker.scheduler.device.estimates.service_s(entry.item, "m:latest")
         assert entry.expected_end_at - entry.dispatched_at < whole_s
         await listening
 
@@ -896,7 +896,7 @@ async def test_a_stream_longer_than_what_is_kept_finishes_first():
     ) as house:
         listening = listening_to(house, ways=REPLAYED)
         await sleep_until(4.0)
-        assert [entry.unresumable for entry in house.worker.scheduler.state.running] == [True]
+        assert [entry.unresumable for entry in house.worker.scheduler.gateway.running] == [True]
         await house.interrupt(4.5, "m")
         assert listening.done()
         said, error = await listening

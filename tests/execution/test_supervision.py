@@ -25,6 +25,7 @@ from hearth.execution.request import ActiveRequest, Reply, Submission
 from hearth.execution.runtime import RESTART_AFTER_S, Runtime, Supervisor
 from hearth.queue.mailbox import Mailbox
 from hearth.scheduling.core import Scheduler
+from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.inputs import (
     BackendState,
     Cancelled,
@@ -35,6 +36,7 @@ from hearth.scheduling.inputs import (
     Stopped,
     TimerFired,
 )
+from hearth.scheduling.views import StatusView
 from hearth.types import BackendCall, Headers, Outcome, Sequence
 from tests.support.fake_ollama import FakeOllama
 from tests.support.house import (
@@ -59,7 +61,7 @@ def faults(events: Recorder) -> Counter[tuple[str, str]]:
 
 @in_house("a", resident=("a",), expect_faults=True)
 async def test_a_decision_that_raises_is_reported_and_the_next_one_works(house: House):
-    state = house.worker.scheduler.state
+    state = house.worker.scheduler.gateway
     waiting, state.waiting = state.waiting, None  # type: ignore[assignment]
     house.worker.post(TimerFired())
     state.waiting = waiting
@@ -87,7 +89,7 @@ def unknown_path(_: str) -> BackendCall:
 async def test_a_defect_in_or_before_an_attempt_fails_that_item_and_frees_its_slot(
     house: House, call: Callable[[str], BackendCall] | None, where: str, detail: str
 ):
-    estimates = house.worker.scheduler.state.estimates
+    estimates = house.worker.scheduler.device.estimates
     if call is None:
         estimates.limit_s = broken  # type: ignore[method-assign, assignment]
     new = new_item("a")
@@ -256,7 +258,8 @@ async def test_an_attempt_stopped_before_or_within_its_own_report_ends_once(
         config=config,
         clock=LoopClock(),
         events=events,
-        state=scheduler.state,
+        view=StatusView(scheduler),
+        forecasts=ForecastView(scheduler),
         tracker=tracker,
         post=post,
     )

@@ -180,7 +180,7 @@ async def test_thousands_who_wait_and_leave_at_once_are_gone_at_once():
         for ticket in tickets:
             house.worker.cancel(ticket.sequence)
         await settle()
-        assert len(house.worker.scheduler.state.entries) == 1
+        assert len(house.worker.scheduler.gateway.entries) == 1
         ended = [event.outcome for event in house.events.of(ItemEnded)]
         assert ended == [Outcome.CANCELLED] * CROWD
         await body_of(running)

@@ -220,7 +220,7 @@ def test_thousands_of_preemptions_and_cancels_leave_nothing_behind(seed: int):
             tasks = len(asyncio.all_tasks())
             for number in range(ROUNDS):
                 await sleep_until(10.0 * (number + 1))
-                assert (len(asyncio.all_tasks()), len(house.worker.scheduler.state.entries)) == (
+                assert (len(asyncio.all_tasks()), len(house.worker.scheduler.gateway.entries)) == (
                     tasks,
                     0,
                 )

@@ -63,7 +63,7 @@ class Life(Home):
     async def at_work(self) -> None:
         """Returns when the model server has work."""
         async with asyncio.timeout(WITHIN_S):
-            await self.events.until(lambda: bool(self.gateway.worker.scheduler.state.running))
+            await self.events.until(lambda: bool(self.gateway.worker.scheduler.gateway.running))
 
 
 Live = Callable[..., AbstractAsyncContextManager[Life]]

@@ -121,8 +121,8 @@ async def test_jobs_of_models_that_fit_into_memory_together_run_beside_each_othe
             await house.accept(
                 replace(each, request=job(each.job_id, each.model, service_s=60.0).request)
             )
-        await house.events.until(lambda: len(house.gateway.worker.scheduler.state.running) == 2)
-        assert {entry.item.model for entry in house.gateway.worker.scheduler.state.running} == {
+        await house.events.until(lambda: len(house.gateway.worker.scheduler.gateway.running) == 2)
+        assert {entry.item.model for entry in house.gateway.worker.scheduler.gateway.running} == {
             "a:latest",
             "b:latest",
         }

@@ -297,7 +297,7 @@ async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
         await asyncio.sleep(6)
         house.internal("b", service_s=20.0)
         await asyncio.sleep(5)
-        waiting = house.worker.scheduler.state.waiting.in_order(Band.INTERRUPTED)
+        waiting = house.worker.scheduler.gateway.waiting.in_order(Band.INTERRUPTED)
         assert [entry.item.sequence for entry in waiting] == [2, 1]
         assert number(
             house.gateway, "hearth_queue_oldest_age_seconds", lane="external", band="interrupted"

@@ -43,7 +43,7 @@ async def test_an_internal_request_interrupts_an_external_one_whatever_the_swap_
         (interrupted,) = house.events.of(ItemInterrupted)  # 1: the external request is cancelled
         # 2: and counted
         assert (interrupted.sequence, interrupted.interrupt_count) == (external.sequence, 1)
-        in_line = house.worker.scheduler.state.waiting.in_order(Band.INTERRUPTED, Band.EXTERNAL)
+        in_line = house.worker.scheduler.gateway.waiting.in_order(Band.INTERRUPTED, Band.EXTERNAL)
         # 4: the first in line
         assert [entry.item.sequence for entry in in_line] == [external.sequence, waiting.sequence]
         await body_of(internal)

@@ -524,7 +524,7 @@ async def test_a_thousand_inputs_are_all_answered_beside_a_queue_with_room(
         for number in range(1000)
     }
     await settle()
-    assert len(house.worker.scheduler.state.entries) == MOST_UNDER_WAY
+    assert len(house.worker.scheduler.gateway.entries) == MOST_UNDER_WAY
     other = house.submit("other", caller="somebody else")
     await check_all(tickets)
     await body_of(other)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from hearth.queue.forecaster import FRESH_S, WORK_PER_S, Forecaster
-from hearth.scheduling.forecast import MAX_WORK, forecast
+from hearth.scheduling.forecast import MAX_WORK
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence
 from tests.scheduling.crowd import Crowd, calls_in
 from tests.scheduling.shell import Shell
@@ -47,7 +47,7 @@ def looks(forecaster: Forecaster, items: list[QueueItem], now: float) -> int:
 
 def test_four_hundred_lines_asked_for_at_once_are_not_looked_at_singly():
     crowd = Crowd(MODELS, policy="adaptive")
-    items, forecaster = newcomers(crowd), Forecaster(crowd.state)
+    items, forecaster = newcomers(crowd), Forecaster(crowd.forecasts)
     most = WORK_PER_S / MAX_WORK + 1
     assert 1 <= looks(forecaster, items, crowd.now) <= most
     assert looks(forecaster, items, crowd.now) == 0, "nothing is left for this second"
@@ -59,7 +59,7 @@ def test_four_hundred_lines_asked_for_at_once_are_not_looked_at_singly():
 
 def test_advice_on_when_to_come_back_costs_no_more_than_estimates_may_cost():
     crowd = Crowd(MODELS, policy="adaptive")
-    forecaster, later = Forecaster(crowd.state), crowd.now + FRESH_S
+    forecaster, later = Forecaster(crowd.forecasts), crowd.now + FRESH_S
     known = forecaster.starts(crowd.now)
     looks(forecaster, newcomers(crowd), later)
     assert calls_in(partial(forecaster.first_start_s, Lane.EXTERNAL, later)) < FORECAST_CALLS
@@ -73,9 +73,9 @@ def test_advice_on_when_to_come_back_costs_no_more_than_estimates_may_cost():
 
 def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
     crowd = Crowd(MODELS, policy="adaptive")
-    items, forecaster = newcomers(crowd), Forecaster(crowd.state)
+    items, forecaster = newcomers(crowd), Forecaster(crowd.forecasts)
     looks(forecaster, items, crowd.now)
-    ahead = crowd.state.waiting.ahead_of(items[-1].band)
+    ahead = crowd.gateway.waiting.ahead_of(items[-1].band)
     pace_s = (forecaster.wait_s(items[-1], 0, crowd.now) or 0.0) / ahead
     assert forecaster.starts(crowd.now) == {}
     assert forecaster.first_start_s(Lane.EXTERNAL, crowd.now) == pytest.approx(max(1.0, pace_s))
@@ -84,23 +84,23 @@ def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
 
 def test_without_more_to_spend_a_newcomer_gets_the_mean_pace():
     crowd = Crowd(MODELS, policy="adaptive")
-    items, forecaster = newcomers(crowd), Forecaster(crowd.state)
+    items, forecaster = newcomers(crowd), Forecaster(crowd.forecasts)
     looks(forecaster, items, crowd.now)
-    ahead = crowd.state.waiting.ahead_of(items[-1].band)
-    looked_at = forecast(crowd.state, crowd.now, items[0]).starts[Sequence(9999)]
+    ahead = crowd.gateway.waiting.ahead_of(items[-1].band)
+    looked_at = crowd.forecasts.forecast(crowd.now, items[0]).starts[Sequence(9999)]
     estimate_s = forecaster.wait_s(items[-1], 0, crowd.now)
-    assert estimate_s == pytest.approx(looked_at * ahead / len(crowd.state.waiting), rel=0.5)
+    assert estimate_s == pytest.approx(looked_at * ahead / len(crowd.gateway.waiting), rel=0.5)
 
 
 def test_between_two_looks_the_estimate_follows_time_and_arrivals():
     crowd = Crowd(3, policy="adaptive")
-    item, forecaster = newcomers(crowd)[0], Forecaster(crowd.state)
+    item, forecaster = newcomers(crowd)[0], Forecaster(crowd.forecasts)
     first_s = forecaster.wait_s(item, 0, crowd.now)
     assert first_s is not None
     assert forecaster.wait_s(item, 0, crowd.now) == first_s, "it was not accepted"
     forecaster.accepted(item)
     later_s = forecaster.wait_s(item, 0, crowd.now + FRESH_S / 2)
-    service_s = crowd.state.estimates.service_s(item, "m0")
+    service_s = crowd.device.estimates.service_s(item, "m0")
     assert later_s == pytest.approx(first_s - FRESH_S / 2 + service_s)
 
 
@@ -108,7 +108,7 @@ def test_a_wait_for_a_load_longer_than_ever_grows_with_the_time_passed():
     """As `cloud.when_wait_over_s` sees it: the load was expected to take 5 s."""
     shell = Shell(settings_of("swap_cost_prior_s=5"))
     shell.arrive("a")
-    (item, *_), forecaster = newcomers(shell), Forecaster(shell.state)
+    (item, *_), forecaster = newcomers(shell), Forecaster(shell.forecasts)
     estimates_s = [
         forecaster.wait_s(replace(item, model="a"), 0, now) for now in (1.0, 10.0, 60.0, 300.0)
     ]

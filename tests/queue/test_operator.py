@@ -153,7 +153,7 @@ async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_r
             await body_of(ticket)
         await orders.unload("b")
         await sleep_until(60.0)
-        assert not house.worker.scheduler.state.residency.residents
+        assert not house.worker.scheduler.device.residency.residents
         await orders.pin("a")
         await refused(orders.load("b"), "a:latest is pinned and leaves no room for b:latest")
         await refused(orders.unload("a"), "pinned: unpin it first")
@@ -180,8 +180,8 @@ async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model(
     await body_of(house.submit("a"))
     assert await orders.wish_unloaded("home", "visitor") == ""  # not in memory
     await sleep_until(house.now + 60.0)
-    assert [*house.worker.scheduler.state.residency.residents] == ["home:latest"], "it came back"
-    assert house.worker.scheduler.state.home_failures == 0
+    assert [*house.worker.scheduler.device.residency.residents] == ["home:latest"], "it came back"
+    assert house.worker.scheduler.device.home_failures == 0
     assert given(house) == []
     assert {
         (event.caller, event.model, event.kept) for event in house.events.of(UnloadRequested)
@@ -198,7 +198,7 @@ async def test_a_claimed_model_stays_and_any_other_goes_when_a_caller_asks(
     assert await orders.wish_unloaded("a", "visitor") == "in use"
     waiting = house.submit("b", caller="other")
     await body_of(running)
-    while "b:latest" not in house.worker.scheduler.state.residency.residents:
+    while "b:latest" not in house.worker.scheduler.device.residency.residents:
         await sleep_until(house.now + 0.1)
     assert await orders.wish_unloaded("b", "visitor") == "being loaded"
     await body_of(waiting)
@@ -213,7 +213,7 @@ async def test_a_claimed_model_stays_and_any_other_goes_when_a_caller_asks(
     orders.unpin()
     assert await orders.wish_unloaded("b", "visitor") == ""
     await sleep_until(house.now + 60.0)
-    assert not house.worker.scheduler.state.residency.residents
+    assert not house.worker.scheduler.device.residency.residents
     assert [order for order, _ in given(house)] == ["pause", "resume", "pin", "unpin"], (
         "a wish is no command of the owner"
     )
@@ -237,7 +237,7 @@ async def test_a_model_held_for_returning_callers_stays_and_another_goes(
         await body_of(house.submit("a", lane=lane, caller="returns"))
         waiting = house.submit("c", caller="other")
         await settle()
-        orders, residents = house.gateway.orders, house.worker.scheduler.state.residency.residents
+        orders, residents = house.gateway.orders, house.worker.scheduler.device.residency.residents
         assert [await orders.wish_unloaded(model, "visitor") for model in ("a", "b")] == [
             "held for callers who return",
             "",

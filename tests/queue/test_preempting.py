@@ -180,7 +180,7 @@ async def test_a_reload_announces_a_new_entry_and_a_removed_one_holds_nothing(
     house.gateway.reload(GatewayConfig(settings=settings_with()))
     await sleep_until(299.5)
     assert await start_of(house, house.submit("a")) == 299.5
-    assert house.worker.scheduler.state.announced == ((500.0, "by hand"),)
+    assert house.worker.scheduler.gateway.announced == ((500.0, "by hand"),)
 
 
 @pytest.mark.parametrize(

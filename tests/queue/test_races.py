@@ -51,7 +51,7 @@ def winners_of(
                 await sleep_until(start)
                 winners.add(await race(house, start))
                 await settle(4)
-                assert len(house.worker.scheduler.state.entries) == 0
+                assert len(house.worker.scheduler.gateway.entries) == 0
             return winners
 
     return run_virtual(scenario, seed=seed)

@@ -71,7 +71,7 @@ async def test_a_caller_is_told_of_the_swap_and_the_line_of_its_own_model(house:
     behind_swap_s, behind_one_s = (
         house.submit(model, max_tokens=40).estimated_wait_s or 0.0 for model in "ba"
     )
-    swap_s = house.worker.scheduler.state.estimates.swap_s("a:latest", "b:latest")
+    swap_s = house.worker.scheduler.device.estimates.swap_s("a:latest", "b:latest")
     assert [behind_swap_s, behind_one_s] == pytest.approx([1.0 + swap_s, 1.0], abs=0.1)
 
 
@@ -279,7 +279,7 @@ async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(
     with pytest.raises(QueueFull, match="the queue is full: 8 external requests are waiting"):
         house.submit("a", caller="modest")
     await sleep_until(5.5)
-    assert house.worker.scheduler.state.waiting.external_of("greedy") == 3
+    assert house.worker.scheduler.gateway.waiting.external_of("greedy") == 3
     assert fill(house, "greedy") == 1
     with pytest.raises(
         QueueFull,

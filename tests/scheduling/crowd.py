@@ -39,14 +39,14 @@ class Crowd(Shell):
         self.arrive(model, lane=lane, priority=priority)
 
     def tell(self, fact: Input) -> list[str]:
-        before = self.state.looked_at
+        before = self.gateway.looked_at
         said = super().tell(fact)
-        self.most = max(self.most, self.state.looked_at - before)
+        self.most = max(self.most, self.gateway.looked_at - before)
         return said
 
     def live(self, steps: int) -> None:
         """Whatever is open comes to a good end, and with each end somebody else arrives."""
-        models, rng = self.state.waiting.models(), Random(2)
+        models, rng = self.gateway.waiting.models(), Random(2)
         for _ in range(steps):
             self.go_on()
             self.arrive_somehow(rng.choice(models), rng)

@@ -33,8 +33,9 @@ from hearth.scheduling.actions import (
     WakeAt,
 )
 from hearth.scheduling.core import Scheduler
+from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.inputs import Fault, Input
-from hearth.scheduling.state import State
+from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage, WorkKind
 from tests.support.invariants import DecisionChecker
 
@@ -82,8 +83,9 @@ class Shell:
         judged: bool = True,
     ) -> None:
         self.settings = settings
-        scheduler = Scheduler(self.settings)
-        self.brain = DecisionChecker(scheduler) if judged else scheduler
+        self.scheduler = Scheduler(self.settings)
+        self.brain = DecisionChecker(self.scheduler) if judged else self.scheduler
+        self.forecasts = ForecastView(self.scheduler)
         self.now = 0.0
         self.timer: float | None = None
         self.running: dict[int, int] = {}
@@ -100,8 +102,12 @@ class Shell:
         self.log.clear()
 
     @property
-    def state(self) -> State:
-        return self.brain.state
+    def device(self) -> DeviceState:
+        return self.scheduler.device
+
+    @property
+    def gateway(self) -> GatewayState:
+        return self.scheduler.gateway
 
     def tell(self, fact: Input) -> list[str]:
         """Report a fact now; what is ordered goes into the books.

@@ -52,7 +52,7 @@ def test_a_shrinking_line_keeps_its_round_below_three_times_its_cost():
     shell.arrive("b")
     while not shell.unloading:
         shell.at(shell.now + 5.0).finish(min(shell.running))
-    left = shell.state.waiting.up_to(Band.EXTERNAL, "c")
+    left = shell.gateway.waiting.up_to(Band.EXTERNAL, "c")
     assert shell.now - began_at > 10 * ROUND_TRIP_S
     assert 0 <= shell.now - began_at - 3 * (5 * (left + 1) + 20) <= 20
 
@@ -92,7 +92,7 @@ def test_announcements_that_are_past_or_told_again_are_forgotten():
                 due_at=shell.now + 15.0 - moment % 2 * (10.0 - 1e-6),
             )
         )
-        assert len(shell.state.announced) <= 2
+        assert len(shell.gateway.announced) <= 2
 
 
 def evicted(newcomer_gb: float, sizes_gb: dict[str, float]) -> list[str]:

@@ -12,9 +12,6 @@ from hearth.scheduling.forecast import (
     HORIZON_ITEMS,
     MAX_DECISIONS,
     MAX_WORK,
-    forecast,
-    is_rough,
-    slot_is_free,
 )
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, QueueItem, RequestId, Sequence, Usage
@@ -35,7 +32,7 @@ AT_ONCE = "preempt_min_remaining_s=0 preempt_restart_bound_s=0"
 def taught(settings: str = "", story: str = "") -> Shell:
     """It has learned: 2 s of output at 10 tokens/s for everybody on a and on b, 5 s for a swap."""
     shell = Shell(settings_of(settings), resident=("a",))
-    shell.state.estimates.restore(LEARNED)
+    shell.device.estimates.restore(LEARNED)
     happen(shell, story)
     return shell
 
@@ -89,27 +86,27 @@ def test_items_are_expected_one_after_another_with_what_is_between_them(
     settings: str, story: str, expected: dict[int, float]
 ):
     shell = taught(settings, story)
-    assert forecast(shell.state, shell.now).starts == pytest.approx(expected)
+    assert shell.forecasts.forecast(shell.now).starts == pytest.approx(expected)
 
 
 def test_an_estimate_is_rough_while_its_model_is_hardly_known():
     shell = Shell(settings_of(""), resident=("a",))
     for _ in range(FEW_RUNS):
-        assert not is_rough(shell.state, "a")
+        assert not shell.forecasts.is_rough("a")
         sequence = shell.arrive("a")
-        assert is_rough(shell.state, "a")
+        assert shell.forecasts.is_rough("a")
         shell.finish(sequence)
     last = shell.arrive("a")
-    assert not is_rough(shell.state, "a")
+    assert not shell.forecasts.is_rough("a")
     shell.finish(last)
-    assert is_rough(shell.state, "b")
+    assert shell.forecasts.is_rough("b")
     shell.arrive("b")
     shell.swap()
     for number in range(FEW_RUNS + 2, 2 * FEW_RUNS + 2):
         shell.finish(number)
         shell.arrive("b")
-    assert not is_rough(shell.state, "b")
-    assert is_rough(shell.state, "a"), "it was there from the start"
+    assert not shell.forecasts.is_rough("b")
+    assert shell.forecasts.is_rough("a"), "it was there from the start"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +129,7 @@ def test_a_slot_is_free_where_work_would_start_at_once(
 ):
     shell = taught(settings, story)
     found = [
-        slot_is_free(shell.state, asked(shell, model, lane))
+        shell.forecasts.starts_at_once(asked(shell, model, lane))
         for lane in (Lane.EXTERNAL, Lane.INTERNAL)
     ]
     assert found == [is_free, for_internal]
@@ -148,7 +145,7 @@ class Looking(Schedule):
     def tell(self, fact: Input) -> list[str]:
         said = super().tell(fact)
         if self.ahead:
-            forecast(self.state, self.now)
+            self.forecasts.forecast(self.now)
         return said
 
     def _note(self, action: Action) -> None:
@@ -162,7 +159,7 @@ def test_looking_ahead_changes_nothing():
         for schedule in both:
             schedule.run()
         told = [
-            (each.every, each.state.estimates.export(), str(vars(each.state.arrivals)))
+            (each.every, each.device.estimates.export(), str(vars(each.gateway.arrivals)))
             for each in both
         ]
         assert told[0] == told[1], f"schedule {number}"
@@ -186,14 +183,14 @@ def test_what_stands_far_behind_is_reckoned_from_the_pace_of_those_before(
     settings: str, story: str, told: range, wait_s: float
 ):
     shell = taught(settings, story.strip("; "))
-    expected = forecast(shell.state, shell.now, asked(shell)).starts
+    expected = shell.forecasts.forecast(shell.now, asked(shell)).starts
     assert len(expected) in told
     assert expected[Sequence(9999)] == pytest.approx(wait_s, rel=0.05)
 
 
 def test_a_forecast_among_a_hundred_models_ends_when_its_work_is_done():
     shell = Crowd(100, policy="adaptive", size_gb=3.0)
-    found = forecast(shell.state, shell.now, asked(shell, "m7"))
+    found = shell.forecasts.forecast(shell.now, asked(shell, "m7"))
     assert found.decisions < MAX_DECISIONS
     assert MAX_WORK <= found.work < MAX_WORK + 12 * 100, "at most the last decision goes beyond"
     assert len(found.starts) > 10
@@ -208,13 +205,13 @@ def test_what_was_foretold_comes_true_when_nobody_else_comes():
         shell = taught()
         for _ in range(rng.randint(1, 12)):
             shell.arrive(rng.choice("ab"))
-        expected = forecast(shell.state, shell.now).starts
+        expected = shell.forecasts.forecast(shell.now).starts
         assert lived(shell) == pytest.approx(expected)
 
 
 def lived(shell: Shell) -> dict[int, float]:
     """Let everything take exactly as long as was learned; when did each waiting item start?"""
-    waiting = {entry.item.sequence for entry in shell.state.waiting.all_entries()}
+    waiting = {entry.item.sequence for entry in shell.gateway.waiting.all_entries()}
     ends = dict.fromkeys(shell.running, 2.0)
     started: dict[int, float] = {}
     while ends or shell.loading or shell.unloading:

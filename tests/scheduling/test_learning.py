@@ -328,13 +328,13 @@ def test_the_memory_of_habits_is_bounded_whatever_happens() -> None:
 def test_callers_are_watched_only_while_a_policy_reads_of_them() -> None:
     shell = Shell(settings_of("policy=affinity"), resident=("a",))
     shell.finish(shell.arrive("a"))
-    assert shell.state.arrivals.habits("a") == []
+    assert shell.gateway.arrivals.habits("a") == []
     running, waiting = shell.arrive("a"), shell.arrive("a")
     shell.tell(inputs.PolicyChanged(settings=settings_of("policy=adaptive")))
     shell.at(3.0).finish(running)
-    assert [habit.waits for habit in shell.state.arrivals.habits("a")] == [True], (
+    assert [habit.waits for habit in shell.gateway.arrivals.habits("a")] == [True], (
         "the caller's other item came before the change"
     )
     shell.cancel(waiting)
     shell.tell(inputs.PolicyChanged(settings=settings_of("policy=fifo")))
-    assert shell.state.arrivals.habits("a") == [], "what is not kept up to date is forgotten"
+    assert shell.gateway.arrivals.habits("a") == [], "what is not kept up to date is forgotten"

@@ -168,8 +168,8 @@ class Schedule(Shell):
             self.tell(inputs.ModelOrdered(model=model, comes=True))
         elif (
             model != self.pinned
-            and not self.state.waits_for(model)
-            and not self.state.runs_on(model)
+            and not self.gateway.waits_for(model)
+            and not self.device.runs_on(model)
         ):
             self.tell(inputs.ModelOrdered(model=model, comes=False))
 
@@ -247,20 +247,23 @@ class Schedule(Shell):
         self.tell(inputs.BackendState(up=True))
         self.pause(paused=False)
         self.pin(None)
-        self.quiesce(bound=40 + 12 * len(self.state.entries))
-        state, left = self.state, self.state.entries.keys()
-        assert all(entry.model is None and self.draining for entry in state.entries.values()), (
-            f"left behind: {state.entries}"
+        self.quiesce(bound=40 + 12 * len(self.gateway.entries))
+        entries = self.gateway.entries
+        residency = self.device.residency
+        assert all(entry.model is None and self.draining for entry in entries.values()), (
+            f"left behind: {entries}"
         )
-        assert (self.running, self.loading, self.unloading, state.residency.swap) == (
+        assert (self.running, self.loading, self.unloading, residency.swap) == (
             {},
             [],
             [],
             None,
         )
         assert self.timer is None, f"a timer is left for {self.timer}"
-        assert not any(resident.running for resident in state.residency.residents.values())
-        assert set(range(1, self.accepted + 1)) - left == self.ended.keys(), "without an ending"
+        assert not any(resident.running for resident in residency.residents.values())
+        assert set(range(1, self.accepted + 1)) - entries.keys() == self.ended.keys(), (
+            "without an ending"
+        )
 
     def settle(self) -> None:
         bound = 40 + 12 * self.accepted
@@ -269,8 +272,8 @@ class Schedule(Shell):
                 undo()
             self.quiesce(bound=bound)
             self.orders_are_obeyed()
-        assert not self.state.entries, f"left behind: {self.state.entries}"
-        assert not self.state.wanted, f"never loaded: {self.state.wanted}"
+        assert not self.gateway.entries, f"left behind: {self.gateway.entries}"
+        assert not self.gateway.wanted, f"never loaded: {self.gateway.wanted}"
         assert len(self.ended) == self.accepted
         assert self.loads <= self.starts + self.accepted + 2 + 2 * self.orders, (
             f"{self.loads} loads for {self.starts} starts"
@@ -280,26 +283,26 @@ class Schedule(Shell):
         """Where nothing more happens, only a pause or the pin keeps anybody waiting, and the pinned
         model is there.
         """
-        for entry in self.state.entries.values():
+        for entry in self.gateway.entries.values():
             assert entry.external, f"{entry.item.sequence} is left behind"
             assert self.paused or self.is_barred(entry), f"{entry.item.sequence} is left behind"
-        assert self.pinned is None or self.pinned in self.state.residency.residents, (
+        assert self.pinned is None or self.pinned in self.device.residency.residents, (
             f"{self.pinned} has not come back"
         )
-        assert not self.state.unwanted
+        assert not self.gateway.unwanted
 
     def is_barred(self, entry: Entry) -> bool:
         """An external item whose line would need the pinned model's room for its head."""
-        residency = self.state.residency
+        residency = self.device.residency
         if self.pinned not in residency.residents or not entry.external:
             return False
         item = min(
-            (e for e in self.state.waiting.entries(entry.item.model) if e.band == entry.band),
+            (e for e in self.gateway.waiting.entries(entry.item.model) if e.band == entry.band),
             key=lambda e: e.key,
         ).item
         return (
             residency.eviction_for(
-                item.model or self.state.home or "", (self.pinned,), item.task_type
+                item.model or self.device.home or "", (self.pinned,), item.task_type
             )
             is None
         )
@@ -310,10 +313,10 @@ class Schedule(Shell):
         self.begun = []
         said = super().tell(fact)
         if not self.is_faulty:
-            waiting = list(self.state.waiting.all_entries())
+            waiting = list(self.gateway.waiting.all_entries())
             self.nothing_is_left_lying(waiting)
             self.bands_come_first(
-                waiting, [self.state.entries[sequence] for sequence in self.begun]
+                waiting, [self.gateway.entries[sequence] for sequence in self.begun]
             )
         return said
 
@@ -335,7 +338,7 @@ class Schedule(Shell):
         """Rules 1 and 2: nothing starts beside a more urgent item that could have had the slot, or
         before one of its own line.
         """
-        residents = self.state.residency.residents
+        residents = self.device.residency.residents
         packs = self.settings.scheduling.packing.mode == "pack"
         absent = min(
             (entry.band for entry in waiting if entry.item.model not in residents), default=99
@@ -371,7 +374,7 @@ class Schedule(Shell):
 
     def nothing_is_left_lying(self, waiting: list[Entry]) -> None:
         """What could start has started; what waits for a round to end has the timer set for it."""
-        residents = self.state.residency.residents
+        residents = self.device.residency.residents
         able = [entry for entry in waiting if not (self.paused and entry.external)]
         absent = min(
             (

@@ -243,10 +243,10 @@ _STEPS: dict[str, Callable[..., object]] = {
         int(number), fault, int(kept) if kept else None
     ),
     "stopped": lambda shell, number: shell.stop(int(number)),
-    "learn": lambda shell, origin, target, seconds: shell.state.estimates.learn_swap(
+    "learn": lambda shell, origin, target, seconds: shell.device.estimates.learn_swap(
         origin.strip("-"), target, float(seconds)
     ),
-    "runs": lambda shell, model, seconds: shell.state.estimates.restore(
+    "runs": lambda shell, model, seconds: shell.device.estimates.restore(
         {"format": 1, "run_s": {model: float(seconds)}}
     ),
 }

@@ -169,9 +169,8 @@ def test_swaps_stops_and_failures_are_told_apart():
     assert ([record.interrupts for record in stopped.records], stopped.busy_s) == ([1, 0], 32.0)
     cut = run(workload(job(0, "a", service_s=300.0, **STREAM), URGENT))
     assert [record.failed for record in cut.records] == [True, False]
-    assert Listening(workload(job(0, "a"), job(1, "b", at=0.5))).state.estimates.swap_s(
-        "a", "b"
-    ) == pytest.approx(7.4)
+    listening = Listening(workload(job(0, "a"), job(1, "b", at=0.5)))
+    assert listening.estimates.swap_s("a", "b") == pytest.approx(7.4)
 
 
 def test_the_home_model_is_the_workloads_or_the_owners():

@@ -13,7 +13,7 @@ from hearth.scheduling.actions import Action, Dispatch, Fail, Load, Stop, Unload
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import resumable
-from hearth.scheduling.state import State
+from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, Sequence
 
@@ -27,15 +27,16 @@ def _require(holds: bool, what: str) -> None:
         raise InvariantBroken(what)
 
 
-def check(state: State) -> None:
+def check(device: DeviceState) -> None:
     """Conservation and exclusion in one state. Raises InvariantBroken."""
-    waiting = {entry.item.sequence for entry in state.waiting.all_entries()}
-    residents = list(state.residency.residents.values())
+    gateway = device.gateway
+    waiting = {entry.item.sequence for entry in gateway.waiting.all_entries()}
+    residents = list(device.residency.residents.values())
     running = [sequence for resident in residents for sequence in resident.running]
     _require(len(running) == len(set(running)), "an item runs on two models")
     _require(not waiting & set(running), "an item waits and runs")
-    _require(waiting <= state.entries.keys(), "a line holds an item that has left")
-    for sequence, entry in state.entries.items():
+    _require(waiting <= gateway.entries.keys(), "a line holds an item that has left")
+    for sequence, entry in gateway.entries.items():
         _require(
             entry.item.sequence == sequence, f"item {sequence} is filed under a foreign number"
         )
@@ -43,7 +44,7 @@ def check(state: State) -> None:
             (entry.place == "waiting") == (sequence in waiting),
             f"item {sequence} is {entry.place} but the lines disagree",
         )
-    for lines in state.waiting.lines:
+    for lines in gateway.waiting.lines:
         for model, line in lines.items():
             keys = [entry.key for entry in line]
             _require(
@@ -68,9 +69,9 @@ def check(state: State) -> None:
                 f"item {entry.item.sequence} runs on a model it did not ask for",
             )
     loading = sum(resident.phase in {"loading", "cutting"} for resident in residents)
-    unloading = state.residency.unloading
+    unloading = device.residency.unloading
     _require(
-        bool(loading or unloading) == (state.residency.swap is not None),
+        bool(loading or unloading) == (device.residency.swap is not None),
         "the swap and the phases of the residents disagree",
     )
     _require(loading <= 1 and not (loading and unloading), "two swaps are under way")
@@ -88,8 +89,12 @@ class DecisionChecker:
         self._over: set[Sequence] = set()
 
     @property
-    def state(self) -> State:
-        return self.scheduler.state
+    def device(self) -> DeviceState:
+        return self.scheduler.device
+
+    @property
+    def gateway(self) -> GatewayState:
+        return self.scheduler.gateway
 
     def handle(self, fact: Input, now: float) -> list[Action]:
         """As `Scheduler.handle`, then judge. Raises InvariantBroken."""
@@ -98,12 +103,12 @@ class DecisionChecker:
         return actions
 
     def judge(self, actions: Iterable[Action], now: float) -> None:
-        check(self.state)
+        check(self.device)
         for action in actions:
             self._judge(action)
         self._judge_starts(
             [
-                self.state.entries[action.sequence]
+                self.gateway.entries[action.sequence]
                 for action in actions
                 if isinstance(action, Dispatch)
             ]
@@ -111,7 +116,8 @@ class DecisionChecker:
         self._never_idle_beside_ready_work(now)
 
     def _judge(self, action: Action) -> None:
-        state = self.state
+        device = self.device
+        gateway = self.gateway
         match action:
             case Dispatch(sequence=sequence, attempt=attempt, model=model):
                 _require(sequence not in self._over, f"item {sequence} runs after its end")
@@ -120,24 +126,24 @@ class DecisionChecker:
                     f"item {sequence}: attempt {attempt} is out of order",
                 )
                 self._attempts[sequence] = attempt
-                resident = state.residency.residents[model]
+                resident = device.residency.residents[model]
                 _require(
-                    len(resident.running) <= state.settings.parallel(model),
+                    len(resident.running) <= gateway.settings.parallel(model),
                     f"{model} runs more than it has slots",
                 )
             case Stop(sequence=sequence):
-                self._judge_stop(action, state.entries[sequence])
+                self._judge_stop(action, gateway.entries[sequence])
             case Load(model=model):
                 self._judge_load(model)
             case Unload(model=model, why=why):
                 _require(
-                    not state.residency.residents[model].running,
+                    not device.residency.residents[model].running,
                     f"{model} is unloaded under running work",
                 )
-                if model == state.pinned and why != "reload":
+                if model == device.pinned and why != "reload":
                     needs_room = any(
                         entry.band <= Band.BACKGROUND and entry.item.model != model
-                        for entry in state.waiting.all_entries()
+                        for entry in gateway.waiting.all_entries()
                     )
                     _require(needs_room, f"{model} is unloaded though pinned and in nobody's way")
             case Fail(sequence=sequence):
@@ -153,21 +159,21 @@ class DecisionChecker:
         if action.how == "abort":
             return
         _require(entry.external, f"internal item {action.sequence} has to yield")
-        priced = self.state.settings.scheduling.preemption == "priced"
-        goes_on = "continued" in entry.item.ways and resumable(self.state, entry)
+        priced = self.gateway.settings.scheduling.preemption == "priced"
+        goes_on = "continued" in entry.item.ways and resumable(self.gateway, entry)
         undone = entry.interrupts + (0 if priced else entry.lost_loads)
-        may_yield = undone < self.state.settings.queue.max_interrupt_count or (priced and goes_on)
+        may_yield = undone < self.gateway.settings.queue.max_interrupt_count or (priced and goes_on)
         _require(may_yield, f"protected item {action.sequence} is preempted")
         if action.how == "cut":
             _require(entry.forwarded, f"item {action.sequence} is cut though it could be put back")
         else:
-            unnoticed = not entry.forwarded or resumable(self.state, entry)
+            unnoticed = not entry.forwarded or resumable(self.gateway, entry)
             _require(
                 unnoticed, f"item {action.sequence} is preempted though its caller has seen bytes"
             )
 
     def _judge_load(self, model: str) -> None:
-        residency = self.state.residency
+        residency = self.device.residency
         others = [resident for name, resident in residency.residents.items() if name != model]
         capacity, need = residency.room_mib, residency.residents[model].reserved_mib
         if capacity == inf:
@@ -185,7 +191,7 @@ class DecisionChecker:
             )
 
     def _judge_starts(self, started: list[Entry]) -> None:
-        waiting = self.state.waiting
+        waiting = self.gateway.waiting
         for entry in started:
             if entry.external:
                 ahead = waiting.up_to(Band.BACKGROUND, entry.model) + waiting.up_to(
@@ -196,45 +202,48 @@ class DecisionChecker:
                     f"external item {entry.item.sequence} starts past internal work for its model",
                 )
                 _require(
-                    not self.state.paused,
+                    not self.gateway.paused,
                     "an external item starts though the owner has paused them",
                 )
 
     def _never_idle_beside_ready_work(self, now: float) -> None:
         """If nothing runs, nothing moves and something waits, then there must be a named reason."""
-        state = self.state
+        device = self.device
+        gateway = self.gateway
         able = {
             entry.item.model
-            for entry in state.waiting.all_entries()
-            if not (state.paused and entry.external)
+            for entry in gateway.waiting.all_entries()
+            if not (gateway.paused and entry.external)
         }
         if (
             not able
-            or state.draining
-            or state.down_since is not None
-            or state.residency.swap is not None
+            or gateway.draining
+            or device.down_since is not None
+            or device.residency.swap is not None
         ):
             return
-        busy = any(resident.running for resident in state.residency.residents.values())
+        busy = any(resident.running for resident in device.residency.residents.values())
         held = (
-            bool(state.not_before)
-            or state.held_until is not None
-            or state.turn is not None
-            or any(due > now for due, _ in state.announced)
+            bool(device.not_before)
+            or device.held_until is not None
+            or device.turn is not None
+            or any(due > now for due, _ in gateway.announced)
         )
-        homeless = state.home is None and able == {None}
-        what = f"the GPU idles at {now} while {len(state.waiting)} items wait"
+        homeless = device.home is None and able == {None}
+        what = f"the GPU idles at {now} while {len(gateway.waiting)} items wait"
         _require(busy or held or homeless or self._only_the_pin_holds(), what)
 
     def _only_the_pin_holds(self) -> bool:
         """Everything that waits is external, and the first of each line could only have its model
         in place of the pinned one.
         """
-        state, pinned = self.state, self.state.pinned
-        if pinned not in state.residency.residents or state.waiting.count(Lane.INTERNAL):
+        device = self.device
+        gateway = self.gateway
+        pinned = device.pinned
+        if pinned not in device.residency.residents or gateway.waiting.count(Lane.INTERNAL):
             return False
-        heads = (*state.waiting.heads(Band.INTERRUPTED), *state.waiting.heads(Band.EXTERNAL))
-        needed = {(entry.item.model or state.home or "", entry.item.task_type) for entry in heads}
+        heads = (*gateway.waiting.heads(Band.INTERRUPTED), *gateway.waiting.heads(Band.EXTERNAL))
+        needed = {(entry.item.model or device.home or "", entry.item.task_type) for entry in heads}
         return all(
-            state.residency.eviction_for(model, (pinned,), task) is None for model, task in needed
+            device.residency.eviction_for(model, (pinned,), task) is None for model, task in needed
         )

@@ -208,15 +208,11 @@ class Inference:
             named = await self._gateway.resolve(envelope.model)
         except ModelNotFound:
             return None
-        state = self._gateway.worker.scheduler.state
-        here = [
-            resident.model
-            for resident in state.residency.latest_first
-            if resident.phase != "unloading"
-        ]
+        view = self._gateway.worker.runtime.view
+        here = [resident.model for resident in view.latest_first if resident.phase != "unloading"]
         if named in here:
             return None
-        home = state.home
+        home = view.home
         able = [
             name
             for name in here

@@ -43,6 +43,8 @@ from hearth.queue.parts import QueueParts
 from hearth.queue.registry import Registry
 from hearth.queue.worker import LLMQueueWorker, OnDecision, TakeForCloud
 from hearth.scheduling.core import Scheduler
+from hearth.scheduling.forecast import ForecastView
+from hearth.scheduling.views import StatusView
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
 
@@ -151,14 +153,15 @@ def build_parts(
 ) -> QueueParts:
     """What a queue over this engine is made of, and Claude beside it works with."""
     config = config.with_names(engine.canonical)
-    mailbox, scheduler = Mailbox(), Scheduler(config.scheduler_settings)
-    state = scheduler.state
-    state.cuts_loads = engine.loads_can_be_cut
+    mailbox = Mailbox()
+    scheduler = Scheduler(config.scheduler_settings, cuts_loads=engine.loads_can_be_cut)
+    forecasts = ForecastView(scheduler)
     runtime = Runtime(
         config=config,
         clock=clock,
         events=events,
-        state=state,
+        view=StatusView(scheduler),
+        forecasts=forecasts,
         tracker=GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts),
         post=mailbox.post,
         emulated=emulated,
@@ -169,7 +172,7 @@ def build_parts(
         scheduler=scheduler,
         registry=Registry(runtime),
         watch=BackendWatch(runtime, engine),
-        forecaster=Forecaster(state),
+        forecaster=Forecaster(forecasts),
         admission=AdmissionState(),
     )
 

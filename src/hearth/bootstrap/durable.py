@@ -88,7 +88,7 @@ async def open_durable(
     """What works on the store beside one queue, which knows from now on what was learned."""
     runtime = worker.runtime
     name = LEARNED_OF_EMULATOR if runtime.emulated else LEARNED_OF_OLLAMA
-    learned = LearnedEstimates(store.estimates, name, runtime.state.estimates)
+    learned = LearnedEstimates(store.estimates, name, worker.scheduler.estimates)
     await learned.recall()
     poster = HttpPoster(is_forbidden)
     closing.push_async_callback(poster.aclose)

@@ -113,11 +113,11 @@ class ServiceManager:
             return False
 
     def _in_a_line(self) -> str:
-        state, (_, reason) = self._gateway.worker.scheduler.state, self._gateway.ready()
+        view = self._gateway.worker.runtime.view
+        _, reason = self._gateway.ready()
         paused = "external requests are paused" if self._gateway.orders.paused else ""
-        running = len(state.entries) - len(state.waiting)
         return "; ".join(
             part
-            for part in (f"{running} running, {len(state.waiting)} waiting", reason, paused)
+            for part in (f"{len(view.running)} running, {view.waiting} waiting", reason, paused)
             if part
         )

@@ -217,9 +217,9 @@ class StandIn:
             self._worker.post(Switched(what="handing_over", on=False))
 
     async def _nothing_runs(self) -> None:
-        state = self._worker.scheduler.state
+        view = self._worker.runtime.view
         async for _ in self._worker.changes():
-            if not state.running and state.residency.swap is None:
+            if not view.running and view.swap is None:
                 return
 
     def _replace(self, reason: str, learned: Mapping[str, object] | None) -> None:

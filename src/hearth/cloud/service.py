@@ -156,7 +156,7 @@ class Cloud:
                 name = await self._queue.watch.resolve(new.item.model)
             except ModelNotFound:
                 return None if self._is_down() else "not_local"
-        if self._runtime.state.down_since is not None:
+        if self._runtime.view.down_since is not None:
             return "backend_down"
         limit_s = self._settings.when_wait_over_s
         if limit_s is None:
@@ -316,7 +316,7 @@ class Cloud:
             self._calls[work.item.sequence],
             work.dispatched_at,
         )
-        return status.item(self._runtime.state, work, now, self._clock.wall() - now) | {
+        return status.item(self._runtime.view, work, now, self._clock.wall() - now) | {
             "model": work.model,
             "state": "running",
             "served_by": SERVED_BY,

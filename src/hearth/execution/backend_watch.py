@@ -81,7 +81,7 @@ class BackendWatch:
         """
         self._runtime = runtime
         self._clock = runtime.clock
-        self._state = runtime.state
+        self._view = runtime.view
         self._post = runtime.post
         self._emit = runtime.events.emit
         self._tracker = runtime.tracker
@@ -246,7 +246,8 @@ class BackendWatch:
         try:
             version = await self._engine.version()
             await self.refresh_installed()
-            begun_before, moving = self._state.residency.swaps_begun, self._state.residency.swap
+            begun_before = self._view.swaps_begun
+            moving = self._view.swap
             listed = await self._engine.resident()
         except BackendError as error:
             if servers != self._servers:
@@ -260,7 +261,7 @@ class BackendWatch:
         if servers != self._servers:
             return
         before, self.resident = self._named(self.resident), listed
-        if moving is None and self._state.residency.swaps_begun == begun_before:
+        if moving is None and self._view.swaps_begun == begun_before:
             seen = self._named(listed)
             self._note_offloaded(before, seen)
             self._reconcile(seen)
@@ -332,7 +333,7 @@ class BackendWatch:
         if not self.up:
             down_s = 0.0 if self._down_since is None else now - self._down_since
             self._emit(BackendCameUp(at=now, version=version, down_s=down_s))
-        if not self.up or self._state.down_since is not None:
+        if not self.up or self._view.down_since is not None:
             self._post(BackendState(up=True))
         self.up, self.version, self.problem = True, version, ""
 
@@ -345,7 +346,7 @@ class BackendWatch:
         """Say which models came to run on the CPU since the last look; of those that we loaded a
         split one is no news (`SwapCompleted`).
         """
-        has_gpu = self._state.residency.capacity_mib not in {None, inf}
+        has_gpu = self._view.capacity_mib not in {None, inf}
         # A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one
         # only where there is a GPU.
         split = (
@@ -356,11 +357,7 @@ class BackendWatch:
         offloaded = frozenset(split)
         for name in sorted(offloaded - self.offloaded):
             model = seen[name]
-            told = (
-                name in self._state.residency.residents
-                and name not in before
-                and model.vram_mib > 0
-            )
+            told = name in self._view.residents and name not in before and model.vram_mib > 0
             if not told:
                 now = self._clock.monotonic()
                 self._emit(
@@ -376,7 +373,7 @@ class BackendWatch:
 
         A model that work runs on is left to that work to find gone.
         """
-        residents = self._state.residency.residents
+        residents = self._view.residents
         appeared = tuple(name for name in seen if name not in residents)
         vanished = tuple(
             name

@@ -77,8 +77,9 @@ class GpuWatch:
         """One reading, reported as facts and events; what the model server has in memory is asked
         right after it.
         """
-        residency = self._runtime.state.residency
-        begun_before, moving = residency.swaps_begun, residency.swap
+        view = self._runtime.view
+        begun_before = view.swaps_begun
+        moving = view.swap
         try:
             reading = await self._reader.read()
         except GpuUnavailable as error:
@@ -89,8 +90,7 @@ class GpuWatch:
             resident: tuple[ResidentModel, ...] | None = await self._engine.resident()
         except BackendError:
             resident = None
-        residency = self._runtime.state.residency
-        if moving is None and residency.swaps_begun == begun_before:
+        if moving is None and view.swaps_begun == begun_before:
             self._shared.learn(reading, resident)
         self._runtime.tracker.record_reading(reading, self._shared.foreign_mib)
         if reading.temperature_c is not None:

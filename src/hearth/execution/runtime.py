@@ -14,8 +14,9 @@ from hearth.config.settings import GatewayConfig, Settings
 from hearth.events import InternalFault
 from hearth.execution.gpu_tracker import GpuTracker
 from hearth.ports import EventSink
+from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.state import State
+from hearth.scheduling.views import StatusView
 
 
 class WakeableSleep:
@@ -38,7 +39,8 @@ class Runtime:
 
     Attributes:
         config: in force; replaced as a whole.
-        state: the scheduler's, for reading.
+        view: the scheduler as it is, for reading.
+        forecasts: what it expects.
         post: reports a fact to the scheduler.
         emulated: the emulator answers, so all answers are made up.
         card_beat: the pause between two readings of the card; ring it for one at once.
@@ -47,7 +49,8 @@ class Runtime:
     config: GatewayConfig
     clock: Clock
     events: EventSink
-    state: State
+    view: StatusView
+    forecasts: ForecastView
     tracker: GpuTracker
     post: Callable[[Input], None]
     emulated: bool = False

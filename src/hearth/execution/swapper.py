@@ -230,7 +230,7 @@ class Swapper:
         """Returns once the load has ended. Raises SwapTimedOut where it shows no progress."""
         loop, growth = asyncio.get_running_loop(), Growth()
         began_at = shown_at = loop.time()
-        longest_s = self._runtime.state.estimates.longest_s_to(model)
+        longest_s = self._runtime.forecasts.longest_load_s(model)
         while not load.done():
             patience_s = max(
                 self._runtime.settings.gpu.swap_timeout_s, LONGER_THAN_EVER * longest_s

@@ -298,7 +298,7 @@ class JobRunner:
 
     def is_paused(self, job: Job) -> bool:
         """Whether it waits for the owner to let external work go on."""
-        return job.lane is Lane.EXTERNAL and self._worker.scheduler.state.paused
+        return job.lane is Lane.EXTERNAL and self._runtime.view.paused
 
     def running(self) -> list[Job]:
         """The jobs in the GPU's queue or on the GPU, the longest there first."""
@@ -501,11 +501,11 @@ class JobRunner:
         """The job to start now, if any, and the next instant at which one may start that may not
         yet.
         """
-        config, state = self._runtime.config, self._worker.scheduler.state
+        config = self._runtime.config
         heads, suspects, due_wall_s = await self._store.startable(
             off_peak=not config.is_active_hours(self._runtime.clock.wall()),
             batches_off_peak=config.settings.batches.window == "offpeak",
-            paused=state.paused,
+            paused=self._runtime.view.paused,
             emulated=self._runtime.emulated,
             running=[job.number for job in self.running()],
             suspects=self._suspects,
@@ -522,10 +522,8 @@ class JobRunner:
         return job, due_wall_s
 
     def _choose(self, heads: list[Job], suspects: list[Job]) -> Job | None:
-        running, residents = (
-            self.running(),
-            self._worker.scheduler.state.residency.residents.values(),
-        )
+        running = self.running()
+        residents = self._runtime.view.residents.values()
         ready = {resident.model for resident in residents if not resident.is_leaving}
         in_memory = ready | {job.model for job in running}
         return next_job(
@@ -540,13 +538,10 @@ class JobRunner:
         """Whether the job's model can be in memory beside those of all jobs on their way, none of
         which is still to come.
         """
-        residency, models = (
-            self._worker.scheduler.state.residency,
-            {run.job.model for run in self._runs.values()},
-        )
-        return (
-            models <= residency.residents.keys()
-            and residency.eviction_for(job.model, models, job.task_type) is not None
+        view = self._runtime.view
+        models = {run.job.model for run in self._runs.values()}
+        return models <= view.residents.keys() and view.fits_beside(
+            job.model, models, job.task_type
         )
 
     def _is_ready(self, job: Job) -> bool:

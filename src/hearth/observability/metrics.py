@@ -38,8 +38,8 @@ from hearth.observability.metric_families import (
     LabelCap,
 )
 from hearth.observability.requests import PHASES, seconds_of
-from hearth.scheduling.state import State
-from hearth.types import MIB, Band, Lane, Outcome
+from hearth.scheduling.views import LANE_OF, MetricsView
+from hearth.types import MIB, Lane, Outcome
 
 NOBODY = "unknown"
 """For a refusal before anybody knew who asks."""
@@ -265,30 +265,26 @@ Reading = tuple[str, tuple[str, ...], float | None]
 """Name of a metric, values of its labels, and the number; None where it is not known."""
 Rows = dict[str, dict[tuple[str, ...], float]]
 """Numbers by metric and by the values of its labels."""
-_LANE_OF: Mapping[Band, Lane] = {
-    band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in Band
-}
 
 
 def live_metrics(
     label_of: LabelOf,
     *,
-    now: float,
-    state: State,
+    view: MetricsView,
     limits: QueueSettings,
     gpu: Mapping[str, object],
     health: Mapping[str, object],
     parts: Mapping[str, object],
 ) -> list[Metric]:
-    """Every metric of this moment, from the scheduler's state and what the status shows of the GPU,
-    of health and of the other parts.
+    """Every metric of this moment, from the scheduler's numbers and what the status shows of the
+    GPU, of health and of the other parts.
 
     `label_of` gives the bounded name of a model. Rows with the same labels are added up.
     """
     rows: Rows = {each.name: {} for each in FAMILIES.values() if each.live}
-    gateway, queue = _gateway(state, health, parts, label_of), _queue(state, limits, now, label_of)
+    gateway, queue = _gateway(view, health, parts, label_of), _queue(view, limits, label_of)
     for name, labels, value in chain(
-        gateway, queue, _residency(state, gpu, label_of), _cloud(parts), _status(gpu, health, parts)
+        gateway, queue, _residency(view, gpu, label_of), _cloud(parts), _status(gpu, health, parts)
     ):
         if value is not None:
             rows[name][labels] = rows[name].get(labels, 0.0) + value
@@ -310,7 +306,7 @@ def metrics_of(rows: Rows) -> list[Metric]:
 
 
 def _gateway(
-    state: State, health: Mapping[str, object], parts: Mapping[str, object], label_of: LabelOf
+    view: MetricsView, health: Mapping[str, object], parts: Mapping[str, object], label_of: LabelOf
 ) -> Iterator[Reading]:
     backend, config = _part(health, "backend"), _part(health, "config")
     yield (
@@ -320,45 +316,35 @@ def _gateway(
     )
     yield "hearth_loop_tasks", (), len(asyncio.all_tasks())
     yield "hearth_ready", (), health.get("status") == "ok"
-    yield "hearth_mode_active", (), state.active
-    yield "hearth_draining", (), state.draining or bool(_part(parts, "orders").get("draining"))
-    yield "hearth_paused", (Lane.EXTERNAL.value,), state.paused
-    if state.pinned_name is not None:
-        yield "hearth_pinned", (label_of(state.pinned_name),), 1.0
+    yield "hearth_mode_active", (), view.active
+    yield "hearth_draining", (), view.draining or bool(_part(parts, "orders").get("draining"))
+    yield "hearth_paused", (Lane.EXTERNAL.value,), view.paused
+    if view.pinned is not None:
+        yield "hearth_pinned", (label_of(view.pinned),), 1.0
     yield "hearth_config_last_reload_successful", (), not config.get("problems")
     yield "hearth_config_restart_pending", (), len(_listed(config, "restart_pending"))
 
 
-def _queue(state: State, limits: QueueSettings, now: float, label_of: LabelOf) -> Iterator[Reading]:
-    waiting = state.waiting
-    for band, lane in _LANE_OF.items():
+def _queue(view: MetricsView, limits: QueueSettings, label_of: LabelOf) -> Iterator[Reading]:
+    for band, lane in LANE_OF.items():
         labels = lane.value, band.name.lower()
-        yield (
-            "hearth_queue_depth",
-            labels,
-            waiting.ahead_of(band) - (waiting.ahead_of(Band(band - 1)) if band else 0),
-        )
-        # The head of a line is its oldest, except where the latest interrupted goes first.
-        entries = waiting.in_order(band) if band is Band.INTERRUPTED else waiting.heads(band)
-        yield (
-            "hearth_queue_oldest_age_seconds",
-            labels,
-            max((now - entry.item.arrived_at for entry in entries), default=0.0),
-        )
+        yield "hearth_queue_depth", labels, view.depth[band]
+        yield "hearth_queue_oldest_age_seconds", labels, view.oldest_age_s[band]
     yield "hearth_queue_limit", (Lane.INTERNAL.value,), limits.max_internal_depth
     yield "hearth_queue_limit", (Lane.EXTERNAL.value,), limits.max_external_depth
-    for model in waiting.models():
-        yield "hearth_queue_model_depth", (label_of(model or ANY_MODEL),), waiting.wants(model)
-    for (model, band), count in state.rounds.items():
+    for wanted, waiting in view.wanted.items():
+        yield "hearth_queue_model_depth", (label_of(wanted or ANY_MODEL),), waiting
+    for (model, band), count in view.rounds.items():
         yield "hearth_packing_rounds_total", (label_of(model), band.name.lower()), count
-    for model, resident in state.residency.residents.items():
-        for lane in Lane:
-            running = sum(entry.item.lane is lane for entry in resident.running.values())
-            yield "hearth_requests_running", (lane.value, label_of(model)), running
+    for resident in view.residents:
+        for lane, running in resident.running.items():
+            yield "hearth_requests_running", (lane.value, label_of(resident.model)), running
 
 
-def _residency(state: State, gpu: Mapping[str, object], label_of: LabelOf) -> Iterator[Reading]:
-    for resident in state.residency.latest_first:
+def _residency(
+    view: MetricsView, gpu: Mapping[str, object], label_of: LabelOf
+) -> Iterator[Reading]:
+    for resident in view.residents:
         model, reserved_mib = label_of(resident.model), resident.reserved_mib
         yield "hearth_model_resident", (model, resident.phase), 1.0
         yield (

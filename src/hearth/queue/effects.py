@@ -65,8 +65,7 @@ from hearth.scheduling.actions import (
     Stop,
     Unload,
 )
-from hearth.scheduling.inputs import Input
-from hearth.scheduling.state import MAX_CUT_FAILURES
+from hearth.scheduling.inputs import MAX_CUT_FAILURES, Input
 from hearth.types import Dialect, Outcome, Sequence
 
 RETRY_AFTER_SWAP_S = 30.0
@@ -89,7 +88,8 @@ class Effects:
     ) -> None:
         self._runtime = runtime
         self._tracker = runtime.tracker
-        self._state = runtime.state
+        self._view = runtime.view
+        self._forecasts = runtime.forecasts
         self._emit = runtime.events.emit
         self._registry = registry
         self._executor = executor
@@ -232,7 +232,7 @@ class Effects:
         if work is None:  # cancelled a moment ago, the news is still in the mailbox: never run it
             self._runtime.post(inputs.Stopped(sequence=action.sequence, attempt=action.attempt))
             return
-        model, estimates = action.model, self._state.estimates
+        model = action.model
         work.begin_attempt(action.attempt, model, now)
         began_at, ended_at = self._last_swap.get(model, (now, now))
         work.swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
@@ -240,9 +240,9 @@ class Effects:
         work.emulated = self._runtime.emulated
         self._registry.dispatched(work, now)
         try:
-            limit_s = estimates.limit_s(work.item, model, self._swapper.context_tokens(model))
+            limit_s = self._forecasts.limit_s(work.item, model, self._swapper.context_tokens(model))
             self._executor.start(
-                work, prompt_s=estimates.prompt_s(work.item, model), limit_s=limit_s
+                work, prompt_s=self._forecasts.prompt_s(work.item, model), limit_s=limit_s
             )
         except Exception as error:  # noqa: BLE001 - supervision point: an attempt that nobody runs would keep its slot for ever
             self._runtime.report_fault("dispatching", error)
@@ -336,7 +336,7 @@ class Effects:
 
     def _load(self, action: Load, now: float) -> None:
         """The time it took to make room counts, waiting for its turn does not."""
-        swap = self._state.residency.swap
+        swap = self._view.swap
         began_at = now - (0.0 if swap is None else swap.cleared_s)
         self._swap = action, began_at
         self._tracker.record_swap_started(
@@ -399,7 +399,7 @@ class Effects:
             )
         )
         # the fact is recorded before it is decided upon
-        failures = 0 if clean else self._state.cut_failures + 1
+        failures = 0 if clean else self._view.cut_failures + 1
         if failures == MAX_CUT_FAILURES:
             self._emit(LoadCuttingStopped(at=now, failures=failures))
 
@@ -413,7 +413,7 @@ class Effects:
     # Refusals.
 
     def _error_of(self, work: ActiveRequest, why: Refusal) -> HearthError:  # noqa: PLR0911 - a closed set, one answer each
-        model = work.item.model or self._state.home or ""
+        model = work.item.model or self._view.home or ""
         match why:
             case "load_failed":
                 # many wait for one load: each caller gets an error of its own
@@ -442,10 +442,9 @@ class Effects:
                 return work.error or BackendError()
 
     def _why_never(self, model: str, task_type: str | None) -> str:
-        residency = self._state.residency
-        task = f" for {task_type}" if task_type in self._state.settings.gpu.task_vram_gb else ""
-        needed_gib = (residency.need_mib(model, task_type) or 0.0) / MIB_PER_GB
-        capacity_gib = (residency.capacity_mib or 0.0) / MIB_PER_GB
+        task = f" for {task_type}" if task_type in self._view.settings.gpu.task_vram_gb else ""
+        needed_gib = (self._view.need_mib(model, task_type) or 0.0) / MIB_PER_GB
+        capacity_gib = (self._view.capacity_mib or 0.0) / MIB_PER_GB
         return (
             f"model '{model}' needs {needed_gib:.1f} GiB of GPU memory{task}, the GPU has"
             f" {capacity_gib:.1f} GiB"

@@ -241,7 +241,7 @@ class EmbeddingBatcher(HandlingSink):
             )
         work = self._registry.number(new, self, now, on_abandon=self._leave)
         self._add_member(work, one, batch)
-        ticket = self._worker.accept(work, self._runtime.state.waiting.ahead_of(work.item.band))
+        ticket = self._worker.accept(work, self._runtime.view.ahead_of(work.item.band))
         if len(batch.members) >= settings.max_inputs:
             self._flush(key, "full")
         return ticket

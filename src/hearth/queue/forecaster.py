@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
-from hearth.scheduling.forecast import forecast, is_paused, slot_is_free
-from hearth.scheduling.state import State
+from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence
 
@@ -34,10 +33,10 @@ class _Reading:
 
 
 class Forecaster:
-    """Reads the scheduler's state; owned by the queue worker."""
+    """Asks the scheduler as seldom as that does; owned by the queue worker."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, view: ForecastView) -> None:
+        self._view = view
         self._readings: dict[tuple[Band, str | None], _Reading] = {}
         self._starts: Mapping[Sequence, float] = {}
         self._starts_at = float("-inf")
@@ -55,22 +54,21 @@ class Forecaster:
         `arriving` others are not decided upon yet; it goes before those `behind` it, and so starts
         when the next of its line was to.
         """
-        if self._state.down_since is not None or is_paused(self._state, item.lane):
+        if not self._view.answers or self._view.is_paused(item.lane):
             return None
-        if not arriving and slot_is_free(self._state, item):
+        if not arriving and self._view.starts_at_once(item):
             return 0.0
         following = next((entry for entry in behind if entry.item.model == item.model), None)
-        if (
-            following is not None
-            and (starts_s := self.starts(now).get(following.item.sequence)) is not None
-        ):
-            return starts_s
+        if following is not None:
+            starts_s = self.starts(now).get(following.item.sequence)
+            if starts_s is not None:
+                return starts_s
         reading = self._readings.get((item.band, item.model))
         if (reading is None or now - reading.at >= FRESH_S) and self._may_look(now):
             return self._look(item, arriving, now)
         age_s = 0.0 if reading is None else now - reading.at
         if reading is None or FRESH_S <= age_s >= reading.wait_s:
-            return self._pace_s * max(1, self._state.waiting.ahead_of(item.band) + arriving)
+            return self._pace_s * max(1, self._view.ahead_of(item.band) + arriving)
         return max(0.0, reading.wait_s - age_s) + reading.pace_s * reading.since
 
     def accepted(self, item: QueueItem) -> None:
@@ -81,12 +79,11 @@ class Forecaster:
 
     def _look(self, item: QueueItem, arriving: int, now: float) -> float:
         """Run the scheduler forward with this item in its line."""
-        state, model = self._state, item.model or self._state.home or ""
-        service_s = state.estimates.service_s(item, model)
-        wait_s = self._run(now, item).get(item.sequence, 0.0) + arriving * service_s
-        pace_s = service_s / state.settings.parallel(model)
-        self._readings[item.band, item.model] = _Reading(at=now, wait_s=wait_s, pace_s=pace_s)
-        self._pace_s = wait_s / max(1, state.waiting.ahead_of(item.band) + arriving)
+        view = self._view
+        wait_s = self._run(now, item).get(item.sequence, 0.0) + arriving * view.service_s(item)
+        reading = _Reading(at=now, wait_s=wait_s, pace_s=view.pace_s(item))
+        self._readings[item.band, item.model] = reading
+        self._pace_s = wait_s / max(1, view.ahead_of(item.band) + arriving)
         return wait_s
 
     def _may_look(self, now: float) -> bool:
@@ -96,7 +93,7 @@ class Forecaster:
         return self._work_left > 0
 
     def _run(self, now: float, newcomer: QueueItem | None = None) -> Mapping[Sequence, float]:
-        found = forecast(self._state, now, newcomer)
+        found = self._view.forecast(now, newcomer)
         self._work_left -= found.work
         return found.starts
 
@@ -111,19 +108,18 @@ class Forecaster:
             return self._starts
         if not self._may_look(now):
             return {sequence: max(0.0, wait_s - age_s) for sequence, wait_s in self._starts.items()}
-        self._starts, self._starts_at = self._run(now), now
+        self._starts = self._run(now)
+        self._starts_at = now
         return self._starts
 
     def first_start_s(self, lane: Lane, now: float) -> float:
         """Expected seconds until the first waiting item of a lane starts, which is when a place in
         the queue comes free.
         """
-        if is_paused(self._state, lane):
+        if self._view.is_paused(lane):
             return PAUSED_RETRY_S
-        entries, starts = self._state.entries, self.starts(now)
+        lane_of = self._view.lane_of
         waits = [
-            wait_s
-            for sequence, wait_s in starts.items()
-            if sequence in entries and entries[sequence].item.lane is lane
+            wait_s for sequence, wait_s in self.starts(now).items() if lane_of(sequence) is lane
         ]
         return max(1.0, min(waits, default=self._pace_s))

@@ -83,7 +83,7 @@ class OperatorCommands:
         clock: Clock,
         events: EventSink,
     ) -> None:
-        self._state = worker.scheduler.state
+        self._view = worker.runtime.view
         self._post = worker.post
         self._admission = worker.admission
         self._resolve, self._clock, self._events = resolve, clock, events
@@ -105,8 +105,8 @@ class OperatorCommands:
             "draining": self.draining,
             "paused": [Lane.EXTERNAL.value] if self.paused else [],
             "pinned": self.pinned,
-            "loads": list(self._state.wanted),
-            "unloads": list(self._state.unwanted),
+            "loads": [model for model, comes in self._view.ordered.items() if comes],
+            "unloads": [model for model, comes in self._view.ordered.items() if not comes],
             "since": dict(self._since_wall_s),
         }
 
@@ -117,9 +117,9 @@ class OperatorCommands:
         if self.draining:
             return
         now = self._clock.monotonic()
-        running = len(self._state.entries) - len(self._state.waiting)
+        running = len(self._view.running)
         # what was gathered goes in now
-        self._events.emit(DrainStarted(at=now, waiting=len(self._state.waiting), running=running))
+        self._events.emit(DrainStarted(at=now, waiting=self._view.waiting, running=running))
         self._admission.draining, self._drained_at = True, now
         self._since_now("draining")
         self._post(inputs.TimerFired())  # so that who looks at the status sees it
@@ -167,11 +167,11 @@ class OperatorCommands:
         """
         name = await self._fitting(model)
         keep = () if self.pinned is None else (self.pinned,)
-        if self._state.residency.eviction_for(name, keep) is None:
+        if not self._view.fits_beside(name, keep):
             raise OrderRefused(
                 f"{self.pinned} is pinned and leaves no room for {name}: unpin it first"
             )
-        if not self._state.is_there(name) and name not in self._state.wanted:
+        if not self._view.is_there(name) and not self._view.ordered.get(name):
             self._say("load", name, inputs.ModelOrdered(model=name, comes=True))
 
     async def unload(self, model: str) -> bool:
@@ -181,11 +181,12 @@ class OperatorCommands:
         """
         name = await self._resolve(model)
         self._check_unused(name)
-        resident, ordered = self._state.residency.residents.get(name), self._state.ordered.get(name)
+        resident = self._view.residents.get(name)
+        ordered = self._view.ordered.get(name)
         stays = resident is not None and resident.phase != "unloading"
         if (stays or ordered) and ordered is not False:
             self._say("unload", name, inputs.ModelOrdered(model=name, comes=False))
-        return resident is not None or name in self._state.ordered
+        return resident is not None or name in self._view.ordered
 
     async def wish_unloaded(self, model: str, caller: str) -> str:
         """Have a model leave, as a caller of the model APIs asks, where nobody else has a claim on
@@ -198,7 +199,7 @@ class OperatorCommands:
             Why the model stays; empty where it goes, or is not in memory.
         """
         name = await self._resolve(model)
-        resident = self._state.residency.residents.get(name)
+        resident = self._view.residents.get(name)
         if resident is None or resident.phase == "unloading":
             return ""
         kept = self._claim_on(name)
@@ -211,38 +212,32 @@ class OperatorCommands:
 
     def _claim_on(self, model: str) -> str:
         """Whose claim on a model goes before a caller's wish; empty for nobody's."""
-        state = self._state
+        view = self._view
+        resident = view.residents.get(model)
         claims = {
             "pinned": model == self.pinned,
-            "home model": model == state.home,
-            "in use": state.runs_on(model),
-            "being loaded": not state.is_there(model),
-            "waited for": state.waiting.wants(model) > 0,
-            "ordered by an admin": state.ordered.get(model, False),
-            "held for callers who return": self._is_held(model),
+            "home model": model == view.home,
+            "in use": resident is not None and bool(resident.running),
+            "being loaded": not view.is_there(model),
+            "waited for": view.wants(model) > 0,
+            "ordered by an admin": view.ordered.get(model, False),
+            "held for callers who return": view.is_kept(model),
         }
         return next((why for why, holds in claims.items() if holds), "")
 
-    def _is_held(self, model: str) -> bool:
-        """Is it this model that a swap waits for, since somebody is likely to return to it?"""
-        state = self._state
-        if state.hold is not None:
-            return state.hold.model == model
-        # A policy says only until when it holds: what it holds is a model that somebody used last.
-        return state.held_until is not None and bool(state.arrivals.habits(model))
-
     async def _fitting(self, model: str) -> str:
         name = await self._resolve(model)
-        if self._state.residency.never_fits(name):
+        if self._view.never_fits(name):
             raise OrderRefused(f"{name} needs more memory than gpu.vram_gb")
         return name
 
     def _check_unused(self, model: str) -> None:
-        resident = self._state.residency.residents.get(model)
+        resident = self._view.residents.get(model)
         running = 0 if resident is None else len(resident.running)
         if running:
             raise OrderRefused(f"{model} is in use: {_counted(running, 'run')} on it")
-        if waiting := self._state.waits_for(model):
+        waiting = self._view.may_start_on(model)
+        if waiting:
             raise OrderRefused(f"{model} is needed: {_counted(waiting, 'wait')} for it")
         if model == self.pinned:
             raise OrderRefused(f"{model} is pinned: unpin it first")

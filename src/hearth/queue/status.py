@@ -9,66 +9,66 @@ from itertools import islice
 
 from hearth.clock import rfc3339_ms
 from hearth.execution.backend_watch import BackendWatch
-from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, FinishedRequest
-from hearth.scheduling.forecast import is_rough
+from hearth.execution.runtime import Runtime
 from hearth.scheduling.residency import Resident
-from hearth.scheduling.state import State
-from hearth.scheduling.waiting import BANDS, Entry
-from hearth.types import Band, Lane, QueueItem, Sequence
+from hearth.scheduling.views import StatusView
+from hearth.scheduling.waiting import Entry
+from hearth.types import Lane, QueueItem, Sequence
 
 NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
 
 
 def status(
-    state: State, tracker: GpuTracker, starts: Mapping[Sequence, float], now: float, wall_s: float
+    runtime: Runtime, starts: Mapping[Sequence, float], now: float, wall_s: float
 ) -> dict[str, object]:
     """What runs, what waits and what the GPU holds; `starts`: seconds until each waiting item
     starts; `wall_s`: add it for 1970.
     """
+    view = runtime.view
     longest_first = sorted(
-        state.running, key=lambda entry: (entry.dispatched_at, entry.item.sequence)
+        view.running, key=lambda entry: (entry.dispatched_at, entry.item.sequence)
     )
     running = [_item(entry, now, wall_s) for entry in longest_first]
     return {
         "current_request": running[0] if running else None,
         "running": running,
-        "internal_queue": _queue(state, Lane.INTERNAL, starts, now, wall_s),
-        "external_queue": _queue(state, Lane.EXTERNAL, starts, now, wall_s),
-        "mode": "active" if state.active else "quiet",
+        "internal_queue": _queue(runtime, Lane.INTERNAL, starts, now, wall_s),
+        "external_queue": _queue(runtime, Lane.EXTERNAL, starts, now, wall_s),
+        "mode": "active" if view.active else "quiet",
         "gpu": {
-            **tracker.get_metrics(now),
-            "residents": [_resident(each, state, now) for each in state.residency.latest_first],
+            **runtime.tracker.get_metrics(now),
+            "residents": [_resident(each, view, now) for each in view.latest_first],
         },
-        "promotions": state.promotions,
-        "draining": state.draining,
-        "hold": _hold(state, now),
-        "turn": _turn(state, now),
+        "promotions": view.promotions,
+        "draining": view.draining,
+        "hold": _hold(view, now),
+        "turn": _turn(view, now),
     }
 
 
-def _hold(state: State, now: float) -> dict[str, object] | None:
+def _hold(view: StatusView, now: float) -> dict[str, object] | None:
     """The model that external requests wait for, since an internal caller is likely to come back to
     it.
     """
-    hold = state.hold
+    hold = view.hold
     if hold is None or hold.until <= now:
         return None
     return {"model": hold.model, "caller": hold.caller, "ends_in_s": round(hold.until - now, 1)}
 
 
-def _turn(state: State, now: float) -> dict[str, object] | None:
+def _turn(view: StatusView, now: float) -> dict[str, object] | None:
     """The turn of external requests; `ends_in_s` is null while its model is being loaded."""
-    turn = state.turn
+    turn = view.turn
     if turn is None:
         return None
     ends_in_s = None if turn.until is None else round(max(0.0, turn.until - now), 1)
     return {"model": turn.model, "turn_s": turn.length_s, "ends_in_s": ends_in_s}
 
 
-def item(state: State, work: ActiveRequest, now: float, wall_s: float) -> dict[str, object]:
-    entry = state.entries.get(work.item.sequence)
+def item(view: StatusView, work: ActiveRequest, now: float, wall_s: float) -> dict[str, object]:
+    entry = view.entry(work.item.sequence)
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
     resumed = (
@@ -82,23 +82,20 @@ def ended(of: FinishedRequest) -> dict[str, object]:
     return _identity(of.item) | {"model": of.model} | known
 
 
-def models(state: State, watch: BackendWatch) -> Callable[[], list[dict[str, object]]]:
+def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[dict[str, object]]]:
     """What makes the list of all models that are installed, resident or configured, with what is
     known of them at this moment.
 
     It reads nothing that changes: for a long list, a thread makes it.
     """
-    settings, home, offloaded, installed = (
-        state.settings,
-        state.home,
-        watch.offloaded,
-        watch.installed,
-    )
+    settings = view.settings
+    home = view.home
+    offloaded = watch.offloaded
+    installed = watch.installed
     residents = {
-        name: (resident.phase, len(resident.running))
-        for name, resident in state.residency.residents.items()
+        name: (resident.phase, len(resident.running)) for name, resident in view.residents.items()
     }
-    waiting = {name: state.waiting.wants(name) for name in state.waiting.models()}
+    waiting = view.wanted_models
     in_memory = {
         model.name: (round(model.vram_mib, 1), round(model.size_mib, 1)) for model in watch.resident
     }
@@ -129,25 +126,19 @@ def models(state: State, watch: BackendWatch) -> Callable[[], list[dict[str, obj
 
 
 def _queue(
-    state: State, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float
+    runtime: Runtime, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float
 ) -> dict[str, object]:
-    rough = is_rough(state)
-    waiting = state.waiting.in_order(
-        *(band for band in BANDS if (band <= Band.BACKGROUND) == (lane is Lane.INTERNAL))
-    )
-    return {
-        "pending": state.waiting.count(lane),
-        "next_items": [
-            _item(entry, now, wall_s)
-            | {
-                "estimated_start_s": None
-                if (wait_s := starts.get(entry.item.sequence)) is None
-                else round(wait_s, 1),
-                "estimate_is_rough": rough and wait_s is not None,
-            }
-            for entry in islice(waiting, NEXT_ITEMS)
-        ],
-    }
+    view = runtime.view
+    is_rough = runtime.forecasts.is_rough()
+    next_items = []
+    for entry in islice(view.in_line(lane), NEXT_ITEMS):
+        wait_s = starts.get(entry.item.sequence)
+        estimate = {
+            "estimated_start_s": None if wait_s is None else round(wait_s, 1),
+            "estimate_is_rough": is_rough and wait_s is not None,
+        }
+        next_items.append(_item(entry, now, wall_s) | estimate)
+    return {"pending": view.pending(lane), "next_items": next_items}
 
 
 def _identity(of: QueueItem) -> dict[str, object]:
@@ -169,10 +160,8 @@ def _identity(of: QueueItem) -> dict[str, object]:
 
 
 def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
-    arrived_at, started_at = (
-        entry.item.arrived_at,
-        None if entry.place == "waiting" else entry.dispatched_at,
-    )
+    arrived_at = entry.item.arrived_at
+    started_at = None if entry.place == "waiting" else entry.dispatched_at
     return _identity(entry.item) | {
         "model": entry.model or entry.item.model,
         "state": entry.place,
@@ -187,12 +176,12 @@ def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
     }
 
 
-def _resident(resident: Resident, state: State, now: float) -> dict[str, object]:
+def _resident(resident: Resident, view: StatusView, now: float) -> dict[str, object]:
     return {
         "model": resident.model,
         "phase": resident.phase,
         "running": len(resident.running),
-        "waiting": state.waiting.wants(resident.model),
+        "waiting": view.wants(resident.model),
         "parallel": resident.parallel,
         "reserved_mib": resident.reserved_mib,
         "resident_s": round(now - resident.loaded_at, 3) if resident.phase == "ready" else None,

@@ -32,9 +32,7 @@ from hearth.queue.parts import QueueParts
 from hearth.queue.places import KeptPlaces
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, WakeAt
-from hearth.scheduling.forecast import is_rough
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.waiting import Entry
 from hearth.types import Completion, Lane, Outcome, Priority, Sequence
 
@@ -108,8 +106,9 @@ class LLMQueueWorker:
         self.admission.check(accepted=new.accepted)
         if not new.accepted:
             self.check_depth(new.item.lane, new.item.caller)
-        state, now = self.scheduler.state, self._clock.monotonic()
-        if new.item.model is None and state.home is None and not state.residency.residents:
+        view = self.runtime.view
+        now = self._clock.monotonic()
+        if new.item.model is None and view.home is None and not view.residents:
             raise BadRequest(
                 "name a model: none is loaded, and gpu.home_model is not set or not installed"
             )
@@ -125,10 +124,10 @@ class LLMQueueWorker:
         band = work.item.band
         # accepted, and not decided upon: they count as if they waited already
         arriving = sum(item.band <= band for item in self._mailbox.arriving)
-        behind = [] if place is None else state.waiting.behind(work.item)
+        behind = [] if place is None else view.behind(work.item)
         ticket = self.accept(
             work,
-            state.waiting.ahead_of(band) - len(behind) + arriving,
+            view.ahead_of(band) - len(behind) + arriving,
             arriving=arriving,
             behind=behind,
         )
@@ -150,21 +149,21 @@ class LLMQueueWorker:
             request_id=item.request_id,
             position=position,
             estimated_wait_s=wait_s,
-            is_rough=bool(wait_s) and is_rough(self.scheduler.state, item.model),
+            is_rough=bool(wait_s) and self.runtime.forecasts.is_rough(item.model),
             reply=work.reply,
         )
 
     def check_depth(self, lane: Lane, caller: str) -> None:
         """Raises QueueFull where `submit` would for this caller in this lane."""
         arriving = [item for item in self._mailbox.arriving if item.lane is lane]
-        waiting = self.scheduler.state.waiting.count(lane) + len(arriving)
+        waiting = self.runtime.view.pending(lane) + len(arriving)
         limits = self.runtime.settings.queue
         if lane is Lane.INTERNAL:
             self._refuse_full(lane, waiting, limits.max_internal_depth)
             return
         self._recent.note(caller, self._clock.monotonic())
         self._refuse_full(lane, waiting, limits.max_external_depth)
-        own = self.scheduler.state.waiting.external_of(caller) + sum(
+        own = self.runtime.view.external_of(caller) + sum(
             item.caller == caller for item in arriving
         )
         share = max(1, limits.max_external_depth // 2)
@@ -306,8 +305,7 @@ class LLMQueueWorker:
 
         Returns how many that is.
         """
-        state = self.scheduler.state
-        yielding = sum(interruptible(state, entry) for entry in state.running)
+        yielding = self.runtime.view.interruptible
         self.post(inputs.PreemptRequested())
         return yielding
 
@@ -334,9 +332,7 @@ class LLMQueueWorker:
         """
         now = self._clock.monotonic()
         wall_s = self._clock.wall() - now
-        shown = status.status(
-            self.scheduler.state, self.tracker, self.forecaster.starts(now), now, wall_s
-        )
+        shown = status.status(self.runtime, self.forecaster.starts(now), now, wall_s)
         return shown | self.parts()
 
     def show(self, key: str, part: Callable[[], object]) -> None:
@@ -349,7 +345,7 @@ class LLMQueueWorker:
 
     def shown(self, work: ActiveRequest) -> dict[str, object]:
         now = self._clock.monotonic()
-        return status.item(self.scheduler.state, work, now, self._clock.wall() - now)
+        return status.item(self.runtime.view, work, now, self._clock.wall() - now)
 
     # The loop.
 
@@ -371,7 +367,7 @@ class LLMQueueWorker:
         if step_s := self._clock_steps.take_s():
             self._apply(inputs.ClockStepped(ahead_s=step_s), now)
         active = self.runtime.config.is_active_hours(self._clock.wall())
-        if active != self.scheduler.state.active:
+        if active != self.runtime.view.active:
             self.runtime.events.emit(ModeChanged(at=now, active=active))
             self._apply(inputs.Switched(what="active", on=active), now)
 
@@ -399,8 +395,8 @@ class LLMQueueWorker:
         """
         self.admission.back_in_s = self.runtime.settings.server.shutdown_grace_s
         self.post(inputs.Switched(what="draining", on=True))
-        entries = self.scheduler.state.entries
-        found = ((entries.get(work.item.sequence), work) for work in self.registry.unanswered(self))
+        entry_of = self.runtime.view.entry
+        found = ((entry_of(work.item.sequence), work) for work in self.registry.unanswered(self))
         self._end_all(
             [work for entry, work in found if entry is None or entry.place == "waiting"],
             ShuttingDown,

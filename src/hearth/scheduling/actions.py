@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from hearth.types import Band, Sequence, value
+from hearth.types import Band, DeviceId, Sequence, value
 
 SwapReason: TypeAlias = Literal["waiting", "overdue", "turn", "expected", "owner", "home", "reload"]
 """Why a model is being loaded: the next item of a band needs it; an item has waited past
@@ -34,8 +34,9 @@ than it may.
 
 @value
 class Dispatch:
-    """Run the item on `model` now, as its attempt of that number, from 1."""
+    """Run the item on `model` of the device now, as its attempt of that number, from 1."""
 
+    device: DeviceId
     sequence: Sequence
     attempt: int
     model: str
@@ -45,6 +46,7 @@ class Dispatch:
 class Load:
     """Make `model` resident; everything in `replaces` has been unloaded for it."""
 
+    device: DeviceId
     model: str
     replaces: tuple[str, ...]
     why: SwapReason
@@ -54,6 +56,7 @@ class Load:
 class Unload:
     """Make `model` go; nothing runs on it."""
 
+    device: DeviceId
     model: str
     why: SwapReason
 
@@ -64,6 +67,7 @@ class Cut:
     left.
     """
 
+    device: DeviceId
     model: str
 
 

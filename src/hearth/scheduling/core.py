@@ -26,10 +26,10 @@ from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.residency import Residency
-from hearth.scheduling.state import Deadlines, State
+from hearth.scheduling.state import Deadlines, DeviceState, GatewayState
 from hearth.scheduling.transitions import take_in
 from hearth.scheduling.waiting import Entry
-from hearth.types import Band, Lane
+from hearth.types import ONLY_DEVICE, Band, Lane
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -38,15 +38,36 @@ if TYPE_CHECKING:
 class Scheduler:
     """Decides; see the module docstring.
 
-    `state` is for reading (status, invariants), never for changing from outside.
+    `device` and its `gateway` are for this package and for tests; the shells read them through
+    `scheduling.views` and `scheduling.forecast`.
     """
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, *, cuts_loads: bool = True) -> None:
         estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
         arrivals = Arrivals(learns=POLICIES[settings.scheduling.policy].learns)
-        self.state = State(settings, estimates, Residency(settings, estimates), arrivals)
+        self.gateway = GatewayState(settings, arrivals)
+        self.device = DeviceState(
+            ONLY_DEVICE,
+            self.gateway,
+            estimates,
+            Residency(settings, estimates),
+            cuts_loads=cuts_loads,
+        )
         self._armed_at: float | None = None
         self._stranded_check_at: float | None = None
+
+    @classmethod
+    def on(cls, device: DeviceState) -> Scheduler:
+        """One that goes on from this state."""
+        scheduler = cls(device.gateway.settings)
+        scheduler.gateway = device.gateway
+        scheduler.device = device
+        return scheduler
+
+    @property
+    def estimates(self) -> Estimates:
+        """What was learned, for those who carry it over a restart."""
+        return self.device.estimates
 
     def handle(self, fact: Input, now: float) -> list[Action]:
         """Take one decision.
@@ -55,25 +76,27 @@ class Scheduler:
             What to do, in the order in which it was decided. At most one `WakeAt`, at the end,
             where the timer changes.
         """
-        state, kind = self.state, type(fact)
-        actions = take_in(state, fact, now)
+        gateway = self.gateway
+        device = self.device
+        kind = type(fact)
+        actions = take_in(device, fact, now)
         if actions is None:
             return []
-        state.next_wake_at = None
+        gateway.next_wake_at = None
         if kind is TimerFired:
             self._armed_at = None
-        if kind is not Arrived or state.down_since is None:
+        if kind is not Arrived or device.down_since is None:
             self._stranded_check_at = None
-        if state.expiries:
+        if gateway.expiries:
             actions += self._expired(now)
-        if state.down_since is not None:
-            actions += self._stranded(state.down_since, now)
-        if state.rising:
-            actions += self._raised(now)
-        if state.starts_nothing:
-            state.idle_since = None
+        if device.down_since is not None:
+            actions += self._stranded(device.down_since, now)
+        if gateway.aging:
+            actions += self._promoted(now)
+        if device.starts_nothing:
+            device.idle_since = None
         else:
-            actions += self._homeless() if not state.residency.residents else []
+            actions += self._homeless() if not device.residency.residents else []
             actions += self._placed(now)
         return self._armed(actions, now)
 
@@ -81,12 +104,13 @@ class Scheduler:
         """What starts, stops and is swapped; where everything is at rest, what may be loaded
         meanwhile.
         """
-        state, placement = self.state, Placement(self.state, now)
-        if state.at_rest:
-            restore(state, placement, now)
-            preload(state, placement, now)
+        device = self.device
+        placement = Placement(device, now)
+        if self.gateway.at_rest:
+            restore(device, placement, now)
+            preload(device, placement, now)
         else:
-            state.idle_since = None
+            device.idle_since = None
         return placement.run()
 
     def _due(
@@ -97,30 +121,32 @@ class Scheduler:
         """
         while heap:
             at, sequence = heap[0]
-            entry = self.state.entries.get(sequence)
-            still = entry is not None and applies(entry, at)
-            if still and at > now:
-                self.state.wake_at(at)
+            entry = self.gateway.entries.get(sequence)
+            if entry is None or not applies(entry, at):
+                heappop(heap)
+            elif at > now:
+                self.gateway.wake_at(at)
                 return
-            heappop(heap)
-            if still and entry is not None:
+            else:
+                heappop(heap)
                 yield entry
 
-    def _raised(self, now: float) -> list[Action]:
+    def _promoted(self, now: float) -> list[Action]:
         """Internal items that have waited long enough for the next band, in the order in which
         their time came.
         """
-        state, actions = self.state, list[Action]()
-        for entry in self._due(
-            state.rising,
-            lambda entry, at: entry.place == "waiting" and state.rises_at(entry) == at,
-            now,
-        ):
-            state.waiting.remove(entry)
+        gateway = self.gateway
+        actions = list[Action]()
+
+        def applies(entry: Entry, at: float) -> bool:
+            return entry.place == "waiting" and gateway.promoted_at(entry) == at
+
+        for entry in self._due(gateway.aging, applies, now):
+            gateway.waiting.remove(entry)
             entry.band = Band(entry.band - 1)
-            state.waiting.add(entry)
-            state.expect_rise(entry)
-            state.promotions += 1
+            gateway.waiting.add(entry)
+            gateway.expect_promotion(entry)
+            gateway.promotions += 1
             actions.append(Promote(sequence=entry.item.sequence, band=entry.band))
         return actions
 
@@ -128,9 +154,10 @@ class Scheduler:
         """Items that have waited for their first start as long as they may; what was started once
         is not given up for its age.
         """
-        state, actions = self.state, list[Action]()
-        for entry in self._due(state.expiries, lambda entry, _: not entry.attempts, now):
-            actions += state.give_up([entry], "expired")
+        gateway = self.gateway
+        actions = list[Action]()
+        for entry in self._due(gateway.expiries, lambda entry, _: not entry.attempts, now):
+            actions += gateway.give_up([entry], "expired")
         return actions
 
     def _stranded(self, down_since: float, now: float) -> list[Action]:
@@ -139,18 +166,19 @@ class Scheduler:
         One pass over the queue; the next is due when the first of those that stay runs out of
         patience (an arrival has more).
         """
-        state, actions, due_at = self.state, list[Action](), self._stranded_check_at
-        if due_at is None or due_at <= now:
-            wait_s, waiting = state.settings.wait_when_down_s, state.waiting.all_entries()
+        gateway = self.gateway
+        actions = list[Action]()
+        if self._stranded_check_at is None or self._stranded_check_at <= now:
+            wait_s = gateway.settings.wait_when_down_s
+            waiting = gateway.waiting.all_entries()
             until = {entry: max(down_since, entry.item.arrived_at) + wait_s for entry in waiting}
-            actions = state.give_up(
-                [entry for entry, at in until.items() if at <= now], "backend_down"
-            )
+            stranded = [entry for entry, at in until.items() if at <= now]
+            actions = gateway.give_up(stranded, "backend_down")
             self._stranded_check_at = min((at for at in until.values() if at > now), default=None)
-        if not len(state.waiting):
+        if not len(gateway.waiting):
             self._stranded_check_at = None
         if self._stranded_check_at is not None:
-            state.wake_at(self._stranded_check_at)
+            gateway.wake_at(self._stranded_check_at)
         return actions
 
     def _homeless(self) -> list[Action]:
@@ -158,19 +186,22 @@ class Scheduler:
 
         What is paused brings none, and waits on.
         """
-        state, paused = self.state, self.state.paused
+        gateway = self.gateway
+        device = self.device
+        paused = gateway.paused
         entries = [
-            entry for entry in state.waiting.entries(None) if not (paused and entry.external)
+            entry for entry in gateway.waiting.entries(None) if not (paused and entry.external)
         ]
-        able = state.waiting.count(Lane.INTERNAL) if paused else len(state.waiting)
-        if state.wanted or len(entries) < able:
+        able = gateway.waiting.count(Lane.INTERNAL) if paused else len(gateway.waiting)
+        if gateway.wanted or len(entries) < able:
             return []
-        why: Refusal = "no_model" if state.home is None else "never_fits"
-        return state.give_up([entry for entry in entries if state.home_for(entry) is None], why)
+        why: Refusal = "no_model" if device.home is None else "never_fits"
+        homeless = [entry for entry in entries if device.home_for(entry) is None]
+        return gateway.give_up(homeless, why)
 
     def _armed(self, actions: list[Action], now: float) -> list[Action]:
         """The actions, with the timer set to what was asked for during this decision."""
-        at = self.state.next_wake_at
+        at = self.gateway.next_wake_at
         if at is not None and at < now:
             at = now
         if at != self._armed_at:

@@ -19,10 +19,10 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.placement import budget_tokens
-from hearth.scheduling.residency import Residency, Resident, Swap
-from hearth.scheduling.state import State
-from hearth.scheduling.waiting import Entry
-from hearth.types import Lane, QueueItem, Sequence, Usage
+from hearth.scheduling.residency import Resident, Swap
+from hearth.scheduling.state import DeviceState, GatewayState
+from hearth.scheduling.waiting import Entry, WaitingRoom
+from hearth.types import Band, Lane, QueueItem, Sequence, Usage
 
 # so many waiting items are run forward (2 to 5 ms); what stands behind them is reckoned from their
 # mean pace
@@ -49,22 +49,97 @@ class Forecast:
     work: int = 0  # candidates compared, `DECISION_WORK` for each decision included
 
 
-def forecast(state: State, now: float, newcomer: QueueItem | None = None) -> Forecast:
-    """Run the scheduler forward from `now`; `newcomer`: an item that the state has not seen yet."""
-    if state.starts_nothing:
-        return Forecast()
-    shadow = _Shadow(state, state.waiting.first(HORIZON_ITEMS), now)
-    ahead = 0 if newcomer is None else state.waiting.ahead_of(newcomer.band)
-    if newcomer is not None and ahead < HORIZON_ITEMS:
-        shadow.report(inputs.Arrived(item=newcomer), now)
-    found = shadow.run()
-    if newcomer is not None:
-        starts = found.starts
-        starts.setdefault(
-            newcomer.sequence,
-            max(starts.values(), default=0.0) * max(1.0, ahead / max(1, len(starts))),
+class ForecastView:
+    """What may be asked of a scheduler about time to come. Reads its state, never changes it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._device = scheduler.device
+        self._gateway = scheduler.gateway
+
+    def forecast(self, now: float, newcomer: QueueItem | None = None) -> Forecast:
+        """Run the scheduler forward from `now`; `newcomer`: an item that it has not seen yet."""
+        if self._device.starts_nothing:
+            return Forecast()
+        waiting = self._gateway.waiting
+        shadow = _Shadow(self._device, waiting.first(HORIZON_ITEMS), now)
+        if newcomer is None:
+            return shadow.run()
+        ahead = waiting.ahead_of(newcomer.band)
+        if ahead < HORIZON_ITEMS:
+            shadow.report(inputs.Arrived(item=newcomer), now)
+        found = shadow.run()
+        # beyond what was run forward, at the pace of that
+        longest_s = max(found.starts.values(), default=0.0)
+        times = max(1.0, ahead / max(1, len(found.starts)))
+        found.starts.setdefault(newcomer.sequence, longest_s * times)
+        return found
+
+    @property
+    def answers(self) -> bool:
+        """Does the model server answer?"""
+        return self._device.down_since is None
+
+    def is_paused(self, lane: Lane) -> bool:
+        """Does the work of this lane wait until the owner says otherwise?"""
+        return self._gateway.paused and lane is Lane.EXTERNAL
+
+    def is_rough(self, newcomer: str | None = None) -> bool:
+        """Do estimated waits rest on guesses: on a model that was hardly ever run, or on a load
+        that was never measured?
+
+        Such estimates are about twice as far off as others. `newcomer` is the model of an item that
+        the scheduler has not seen yet.
+        """
+        residents = self._device.residency.residents
+        estimates = self._device.estimates
+        waited_for = self._gateway.waiting.models()
+        busy = [resident.model for resident in residents.values() if resident.running]
+        if not all(model is None or estimates.knows_runs(model) for model in (*waited_for, *busy)):
+            return True
+        return not all(
+            model is None or model in residents or estimates.knows_load(model)
+            for model in (*waited_for, newcomer)
         )
-    return found
+
+    def starts_at_once(self, item: QueueItem) -> bool:
+        """Would this item be started now, with nobody before it?"""
+        gateway = self._gateway
+        if len(gateway.waiting) or item.model is None or self._device.starts_nothing:
+            return False
+        if item.lane is Lane.EXTERNAL and any(gateway.near_tasks(item.arrived_at)):
+            return False
+        resident = self._device.residency.ready(item.model)
+        if resident is None or self.is_paused(item.lane):
+            return False
+        in_rounds = budget_tokens(gateway.settings.scheduling.packing) is not None
+        return resident.free_slots > 0 and not (resident.running and in_rounds)
+
+    def service_s(self, item: QueueItem) -> float:
+        """Expected seconds from the start of an item to its end."""
+        return self._device.estimates.service_s(item, item.model or self._device.home or "")
+
+    def pace_s(self, item: QueueItem) -> float:
+        """After how many seconds the next of several such items is expected to end."""
+        parallel = self._gateway.settings.parallel(item.model or self._device.home or "")
+        return self.service_s(item) / parallel
+
+    def ahead_of(self, band: Band) -> int:
+        return self._gateway.waiting.ahead_of(band)
+
+    def lane_of(self, sequence: Sequence) -> Lane | None:
+        entry = self._gateway.entries.get(sequence)
+        return None if entry is None else entry.item.lane
+
+    def prompt_s(self, item: QueueItem, model: str) -> float:
+        return self._device.estimates.prompt_s(item, model)
+
+    def limit_s(self, item: QueueItem, model: str, context_tokens: int) -> float:
+        """See `Estimates.limit_s`."""
+        return self._device.estimates.limit_s(item, model, context_tokens)
+
+    def longest_load_s(self, model: str) -> float:
+        """Seconds of the longest of the last swaps to a model, 0 where none was measured."""
+        return self._device.estimates.longest_s_to(model)
 
 
 def remaining_s(began_at: float, expected_s: float, now: float) -> float:
@@ -85,22 +160,42 @@ def _load_s(estimates: Estimates, swap: Swap, model: str) -> float:
     return max(swap_s - swap.cleared_s, swap_s / 2)
 
 
-_AS_THEY_ARE = (
-    "active",
-    "announced",
-    "cleared_for",
-    "cut_failures",
-    "cuts_loads",
-    "external_run_s",
-    "external_running",
-    "external_runs_since",
-    "hold",
-    "installed",
-    "interruptions",
-    "paused",
-    "pinned_name",
-    "turn_ended",
-)
+def _copied_gateway(gateway: GatewayState) -> GatewayState:
+    """The same without its items: the forecast puts copies of the first of them into it."""
+    arrivals = copy(gateway.arrivals)
+    arrivals.learns = False  # nothing, from what is made up
+    return replace(
+        gateway,
+        arrivals=arrivals,
+        waiting=WaitingRoom(),
+        entries={},
+        expiries=[],
+        aging=[],
+        ordered=dict(gateway.ordered),
+        looked_at=0,
+    )
+
+
+def _copied_device(device: DeviceState, gateway: GatewayState) -> DeviceState:
+    """The same memory and what was learned of it; an idle time or a hold of the policy begins anew
+    in the forecast.
+    """
+    estimates = device.estimates.unlearning()
+    return replace(
+        device,
+        gateway=gateway,
+        estimates=estimates,
+        residency=device.residency.copied(estimates),
+        failures={},
+        not_before=dict(device.not_before),
+        rounds=dict(device.rounds),
+        turn=None if device.turn is None else replace(device.turn),
+        held_until=None,
+        idle_since=None,
+        idle_with=None,
+        home_failures=0,
+        preloaded_at=None,
+    )
 
 
 class _Shadow:
@@ -108,60 +203,50 @@ class _Shadow:
     expected.
     """
 
-    def __init__(self, state: State, waiting: list[Entry], now: float) -> None:
-        self._brain = Scheduler(state.settings)
+    def __init__(self, device: DeviceState, waiting: list[Entry], now: float) -> None:
         self._began_at = now
         self._order = count()
         self._decisions = 0
         self._due: list[tuple[float, int, Input]] = []
         self._starts: dict[Sequence, float] = {}
         self._open = {entry.item.sequence for entry in waiting}
-        mine = self._brain.state
-        for name in _AS_THEY_ARE:
-            setattr(mine, name, getattr(state, name))
-        mine.turn = None if state.turn is None else replace(state.turn)
-        mine.ordered, mine.not_before, mine.rounds = (
-            dict(state.ordered),
-            dict(state.not_before),
-            dict(state.rounds),
-        )
-        mine.estimates, mine.arrivals = state.estimates.unlearning(), copy(state.arrivals)
-        mine.arrivals.learns = False  # nothing, from what is made up
-        mine.residency = state.residency.copied(mine.estimates)
-        mine.residency.residents = {
-            model: self._copied(resident) for model, resident in state.residency.residents.items()
-        }
+        self._gateway = _copied_gateway(device.gateway)
+        self._device = _copied_device(device, self._gateway)
+        self._brain = Scheduler.on(self._device)
+        for resident in self._device.residency.residents.values():
+            self._expect_ends(resident)
         for entry in waiting:
-            twin = mine.entries[entry.item.sequence] = replace(entry)
-            mine.waiting.add(twin)
-            mine.expect_rise(twin)
-        if state.residency.swap is not None:
-            self._expect_swap(mine.residency, state.residency.swap)
+            twin = replace(entry)
+            self._gateway.entries[entry.item.sequence] = twin
+            self._gateway.waiting.add(twin)
+            self._gateway.expect_promotion(twin)
+        self._expect_swap()
         self.report(inputs.TimerFired(), now)
 
-    def _copied(self, resident: Resident) -> Resident:
-        now, running = (
-            self._began_at,
-            {sequence: replace(entry) for sequence, entry in resident.running.items()},
-        )
-        for entry in running.values():
-            self._brain.state.entries[entry.item.sequence] = entry
+    def _expect_ends(self, resident: Resident) -> None:
+        """What runs is under way in the copy, too, and ends when that can be expected."""
+        now = self._began_at
+        for sequence, entry in resident.running.items():
+            self._gateway.entries[sequence] = entry
             if entry.place == "stopping":
-                self._at(now, inputs.Stopped(sequence=entry.item.sequence, attempt=entry.attempts))
+                self._at(now, inputs.Stopped(sequence=sequence, attempt=entry.attempts))
             else:
                 expected_s = entry.expected_end_at - entry.dispatched_at
                 self._at_end(entry, now + remaining_s(entry.dispatched_at, expected_s, now))
-        return replace(resident, running=running)
 
-    def _expect_swap(self, residency: Residency, swap: Swap) -> None:
-        residency.swap, now, model = replace(swap), self._began_at, residency.loading
+    def _expect_swap(self) -> None:
+        residency = self._device.residency
+        now = self._began_at
+        if residency.swap is None:
+            return
         for leaving in residency.unloading:
             self._at(now, inputs.Unloaded(model=leaving))
         if residency.cutting is not None:
             self._at(now, inputs.LoadCut(model=residency.cutting))
-        if model is not None:
-            load_s = _load_s(self._brain.state.estimates, swap, model)
-            self._at(now + remaining_s(swap.started_at, load_s, now), inputs.Loaded(model=model))
+        if residency.loading is not None:
+            load_s = _load_s(self._device.estimates, residency.swap, residency.loading)
+            loaded_at = now + remaining_s(residency.swap.started_at, load_s, now)
+            self._at(loaded_at, inputs.Loaded(model=residency.loading))
 
     def report(self, fact: Input, at: float) -> None:
         """Have the copy take a decision, and expect what it orders to come true in due time."""
@@ -182,19 +267,19 @@ class _Shadow:
 
     @property
     def _work(self) -> int:
-        return DECISION_WORK * self._decisions + self._brain.state.looked_at
+        return DECISION_WORK * self._decisions + self._gateway.looked_at
 
     def _expect(self, action: Action, now: float) -> None:
-        state = self._brain.state
         match action:
             case Dispatch(sequence=sequence):
                 self._starts.setdefault(sequence, now - self._began_at)
                 self._open.discard(sequence)
-                self._at_end(state.entries[sequence], state.entries[sequence].expected_end_at)
+                entry = self._gateway.entries[sequence]
+                self._at_end(entry, entry.expected_end_at)
             case Stop(sequence=sequence, attempt=attempt):
                 self._at(now, inputs.Stopped(sequence=sequence, attempt=attempt))
-            case Load(model=model) if state.residency.swap is not None:
-                load_s = _load_s(state.estimates, state.residency.swap, model)
+            case Load(model=model) if self._device.residency.swap is not None:
+                load_s = _load_s(self._device.estimates, self._device.residency.swap, model)
                 self._at(now + load_s, inputs.Loaded(model=model))
             case Unload(model=model):
                 self._at(now, inputs.Unloaded(model=model))
@@ -212,45 +297,3 @@ class _Shadow:
 
     def _at(self, at: float, fact: Input) -> None:
         heapq.heappush(self._due, (at, next(self._order), fact))
-
-
-def is_rough(state: State, newcomer: str | None = None) -> bool:
-    """Do estimated waits rest on guesses: on a model that was hardly ever run, or on a load that
-    was never measured?
-
-    Such estimates are about twice as far off as others. `newcomer` is the model of an item that the
-    state has not seen yet.
-    """
-    residents, estimates = state.residency.residents, state.estimates
-    waited_for = state.waiting.models()
-    busy = [resident.model for resident in residents.values() if resident.running]
-    if not all(model is None or estimates.knows_runs(model) for model in (*waited_for, *busy)):
-        return True
-    return not all(
-        model is None or model in residents or estimates.knows_load(model)
-        for model in (*waited_for, newcomer)
-    )
-
-
-def is_paused(state: State, lane: Lane) -> bool:
-    """Does the work of this lane wait until the owner says otherwise?"""
-    return state.paused and lane is Lane.EXTERNAL
-
-
-def slot_is_free(state: State, item: QueueItem) -> bool:
-    """Would this item be started at once, with nobody before it?"""
-    if (
-        len(state.waiting)
-        or item.model is None
-        or state.starts_nothing
-        or is_paused(state, item.lane)
-    ):
-        return False
-    if item.lane is Lane.EXTERNAL and any(state.near_tasks(item.arrived_at)):
-        return False
-    resident = state.residency.ready(item.model)
-    if resident is None or (
-        resident.running and budget_tokens(state.settings.scheduling.packing) is not None
-    ):
-        return False
-    return resident.free_slots > 0

@@ -10,10 +10,11 @@ model finds it loaded, once in an idle time, where that comes before the home mo
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
-from hearth.scheduling.state import State
+from hearth.scheduling.state import DeviceState
 from hearth.types import Band, QueueItem
 
 MAX_RESTORES = 5  # then it is left alone until something else was loaded or the settings changed
@@ -27,132 +28,140 @@ MIN_STEPS = 3
 SURE = 0.8
 
 
-def idle_ended(state: State, item: QueueItem, now: float) -> None:
+class _Visit(NamedTuple):
+    """What ended an idle time, and the swap it has to wait for."""
+
+    gap_s: float  # how long that had lasted
+    weight: float
+    before_s: float  # the swap, from what was in memory then
+    after_s: float  # the swap, from the home model once that is loaded
+
+    def waited_s(self, delay_s: float, load_s: float) -> float:
+        """What it waits, weighted, if the home model is loaded in `load_s` after `delay_s`."""
+        if self.gap_s <= delay_s:
+            return self.weight * self.before_s
+        # it comes while the home model is being loaded, or later
+        rest_s = max(0.0, delay_s + load_s - self.gap_s)
+        return self.weight * (self.after_s + rest_s)
+
+
+def idle_ended(device: DeviceState, item: QueueItem, now: float) -> None:
     """Learn from the item that ends an idle time, where that began with the home model out of
     memory.
     """
-    models, may_start = state.idle_with, not state.paused or item.band <= Band.BACKGROUND
-    if (
-        state.idle_since is None
-        or models is None
-        or state.comes_back in {None, *models}
-        or not may_start
-    ):
+    models = device.idle_with
+    if device.idle_since is None or models is None or device.comes_back in {None, *models}:
         return
-    state.estimates.learn_idle_end(
-        models, (now - state.idle_since, WEIGHTS.get(item.band, 1.0), item.model or "")
-    )
+    if device.gateway.paused and item.band > Band.BACKGROUND:  # it has to wait whatever is loaded
+        return
+    weight = WEIGHTS.get(item.band, 1.0)
+    device.estimates.learn_idle_end(models, (now - device.idle_since, weight, item.model or ""))
 
 
-def restore(state: State, placement: Placement, now: float) -> None:
+def restore(device: DeviceState, placement: Placement, now: float) -> None:
     """With everything at rest, start restoring the model to come back to if its time has come; else
     ask to be woken when it has.
     """
-    if state.idle_since is None:
-        state.idle_since, state.idle_with = now, tuple(sorted(state.residency.residents))
-    home = state.comes_back
-    if home is None or not _may_load(state, home) or state.home_failures >= MAX_RESTORES:
+    if device.idle_since is None:
+        device.idle_since = now
+        device.idle_with = tuple(sorted(device.residency.residents))
+    home = device.comes_back
+    if home is None or not _may_load(device, home) or device.home_failures >= MAX_RESTORES:
         return
-    setting_s = state.settings.gpu.restore_home_delay_s
-    due_at = state.idle_since + (
-        setting_s * 2**state.home_failures if state.home_failures else delay_s(state, home)
-    )
+    if device.home_failures:
+        wait_s = device.gateway.settings.gpu.restore_home_delay_s * 2**device.home_failures
+    else:
+        wait_s = delay_s(device, home)
+    due_at = device.idle_since + wait_s
     if now < due_at:
-        state.wake_at(due_at)
+        device.gateway.wake_at(due_at)
     else:
         placement.make_room(home, "home")
 
 
-def _may_load(state: State, model: str) -> bool:
+def _may_load(device: DeviceState, model: str) -> bool:
     """Is it out of memory, and neither an order of the owner nor a swap before it?"""
-    residency = state.residency
+    residency = device.residency
     return not (
-        state.wanted
+        device.gateway.wanted
         or model in residency.residents
         or residency.swap is not None
         or residency.never_fits(model)
     )
 
 
-def delay_s(state: State, home: str) -> float:
+def delay_s(device: DeviceState, home: str) -> float:
     """How long nothing runs before the home model is loaded, given what was in memory when that
     began.
 
     The shortest delay up to the setting at which those who ended such idle times would have waited
-    least, weighted by their bands. Who came during the delay waited for a swap from what was in
-    memory; who came later, for the rest of the load and for a swap from there.
+    least, weighted by their bands.
     """
-    setting_s, there = state.settings.gpu.restore_home_delay_s, state.idle_with
-    ends = () if there is None or home in there else state.estimates.idle_ends(there)
-    if there is None or len(ends) < MIN_ENDS:
+    setting_s = device.gateway.settings.gpu.restore_home_delay_s
+    there = device.idle_with
+    if there is None or home in there:
         return setting_s
-    swap_s, evicted = state.estimates.swap_s, state.residency.eviction_for(home, ()) or ()
+    ends = device.estimates.idle_ends(there)
+    if len(ends) < MIN_ENDS:
+        return setting_s
+    swap_s = device.estimates.swap_s
+    evicted = device.residency.eviction_for(home, ()) or ()
     origin = there[0] if there else ""
     load_s = swap_s(evicted[0] if evicted else origin, home)
-    waits: list[tuple[float, float, float, float]] = []
+    visits = []
     for gap_s, weight, model in ends:
+        # who takes any model takes what is there: it waits for no swap before the load, and after
+        # it for one only where what it took has gone
         target = model or origin or home
-        stayed_s = 0.0 if target in there else swap_s(origin, target)
-        gone_s = (
-            0.0
-            if target == home or (target in there and target not in evicted)
-            else swap_s(home, target)
-        )
-        waits.append((gap_s, weight, stayed_s, gone_s))
-
-    def waited_s(at_s: float) -> float:
-        return sum(
-            weight * (stayed_s if gap_s <= at_s else gone_s + max(0.0, at_s + load_s - gap_s))
-            for gap_s, weight, stayed_s, gone_s in waits
-        )
-
+        before_s = 0.0 if target in there else swap_s(origin, target)
+        stays = target == home or (target in there and target not in evicted)
+        after_s = 0.0 if stays else swap_s(home, target)
+        visits.append(_Visit(gap_s, weight, before_s, after_s))
+    # The sum falls only where one more of them comes before the load: so the best delay is at once,
+    # or just after one of the gaps.
+    delays = sorted(min(setting_s, visit.gap_s * LATE + LATE_S) for visit in visits)
     return min(
-        (0.0, *sorted(min(setting_s, gap_s * LATE + LATE_S) for gap_s, *_ in waits)), key=waited_s
+        (0.0, *delays), key=lambda delay: sum(visit.waited_s(delay, load_s) for visit in visits)
     )
 
 
-def preload(state: State, placement: Placement, now: float) -> None:
+def preload(device: DeviceState, placement: Placement, now: float) -> None:
     """Begin loading what is likely to be asked for next, or ask to be woken when that is due."""
-    idle_since = state.idle_since
-    if (
-        state.paused
-        or state.pinned is not None
-        or idle_since is None
-        or state.preloaded_at == idle_since
-    ):
+    gateway = device.gateway
+    idle_since = device.idle_since
+    if idle_since is None or device.preloaded_at == idle_since:
         return
-    target = _expected(state, now) if POLICIES[state.settings.scheduling.policy].preloads else None
-    if target is None or not _may_load(state, target):
+    if gateway.paused or device.pinned is not None:
+        return
+    if not POLICIES[gateway.settings.scheduling.policy].preloads:
+        return
+    target = _expected(device, now)
+    if target is None or not _may_load(device, target):
         return
     if now < idle_since + SETTLE_S:
-        state.wake_at(idle_since + SETTLE_S)
+        gateway.wake_at(idle_since + SETTLE_S)
         return
     placement.make_room(target, "expected")
-    if target in state.residency.residents:
-        state.preloaded_at = idle_since
+    if target in device.residency.residents:
+        device.preloaded_at = idle_since
 
 
-def _expected(state: State, now: float) -> str | None:
+def _expected(device: DeviceState, now: float) -> str | None:
     """The model that the last caller asks for next, if that is sure enough and soon enough.
 
     The caller was back late enough for a load to help, will be back before the home model is due,
     and is not late already.
     """
-    steps = state.arrivals.next_steps()
-    if (
-        len(steps) < MIN_STEPS
-        or {model for model, _ in steps} <= state.residency.residents.keys()
-        or any(state.near_tasks(now))
-    ):
+    steps = device.gateway.arrivals.next_steps()
+    if len(steps) < MIN_STEPS or any(device.gateway.near_tasks(now)):
+        return None
+    if {model for model, _ in steps} <= device.residency.residents.keys():
         return None
     model, count = Counter(model for model, _ in steps).most_common(1)[0]
-    gaps_s = [gap_s for asked_for, gap_s in steps if asked_for == model]
-    quiet_s = now - (state.idle_since or now)
-    if (
-        count < SURE * len(steps)
-        or not state.has(model)
-        or min(gaps_s) <= SETTLE_S
-        or quiet_s >= max(gaps_s)
-    ):
+    if count < SURE * len(steps) or not device.has(model):
         return None
-    return model if state.home is None or max(gaps_s) < delay_s(state, state.home) else None
+    gaps_s = [gap_s for asked_for, gap_s in steps if asked_for == model]
+    quiet_s = now - (device.idle_since or now)
+    if min(gaps_s) <= SETTLE_S or quiet_s >= max(gaps_s):
+        return None
+    return model if device.home is None or max(gaps_s) < delay_s(device, device.home) else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from hearth.types import QueueItem, Sequence, Usage, value
+from hearth.types import ONLY_DEVICE, DeviceId, QueueItem, Sequence, Usage, value
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -23,6 +23,10 @@ once if nothing was forwarded; the process of the model has ended, after which i
 where the stream goes on; no first byte came, after which it is loaded again, too; or resending
 cannot help.
 """
+
+
+MAX_CUT_FAILURES = 2
+"""After so many loads in a row that were cut and not gone in time, none is cut any more."""
 
 
 class Input:
@@ -37,6 +41,13 @@ class OfAttempt(Input):
 
     sequence: Sequence
     attempt: int
+
+
+@value
+class OfDevice(Input):
+    """A fact about one device: its models, its card, its model server."""
+
+    device: DeviceId = ONLY_DEVICE
 
 
 @value
@@ -101,7 +112,7 @@ class Cancelled(Input):
 
 
 @value
-class Loaded(Input):
+class Loaded(OfDevice):
     """The model is verified resident: by our load, or found so."""
 
     model: str
@@ -110,7 +121,7 @@ class Loaded(Input):
 
 
 @value
-class LoadFailed(Input):
+class LoadFailed(OfDevice):
     """Our load ended without the model being resident."""
 
     model: str
@@ -119,21 +130,21 @@ class LoadFailed(Input):
 
 
 @value
-class Unloaded(Input):
+class Unloaded(OfDevice):
     """The model is verified gone: by our unload, or found so."""
 
     model: str
 
 
 @value
-class UnloadFailed(Input):
+class UnloadFailed(OfDevice):
     """The model we asked to go is still listed after the time that takes."""
 
     model: str
 
 
 @value
-class LoadCut(Input):
+class LoadCut(OfDevice):
     """The load that was to be cut is over and nothing of it is left; not `clean`: it was not gone
     in time, or came into memory.
     """
@@ -143,7 +154,7 @@ class LoadCut(Input):
 
 
 @value
-class Drifted(Input):
+class Drifted(OfDevice):
     """Somebody else has changed what is in memory: one fact, since a decision between its parts
     would see memory that never was.
     """
@@ -153,7 +164,7 @@ class Drifted(Input):
 
 
 @value
-class GpuSampled(Input):
+class GpuSampled(OfDevice):
     """What the GPU says of its memory: all that there is for models, None where unknown, and what
     other programs hold of it.
     """
@@ -163,7 +174,7 @@ class GpuSampled(Input):
 
 
 @value
-class BackendState(Input):
+class BackendState(OfDevice):
     """The backend answers (`up`), or does not."""
 
     up: bool
@@ -201,7 +212,7 @@ class Switched(Input):
 
 
 @value
-class ServerReplaced(Input):
+class ServerReplaced(OfDevice):
     """Another model server answers from now on, while nothing runs and no swap is under way."""
 
     learned: Mapping[str, Any] | None  # what is known of it, as `Estimates.export` writes it
@@ -233,7 +244,7 @@ class ModelOrdered(Input):
 
 
 @value
-class ModelsListed(Input):
+class ModelsListed(OfDevice):
     """What the model server has on its disk, in lower case: nothing is unloaded for any other
     model.
     """

@@ -30,7 +30,7 @@ items start in the order of the line.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ from hearth.scheduling.actions import (
 from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Evictions, Resident
-from hearth.scheduling.state import ModelHold, State
+from hearth.scheduling.state import DeviceState, ModelHold
 from hearth.scheduling.waiting import BANDS, EXTERNAL_BANDS, Entry
 from hearth.types import Band
 
@@ -67,64 +67,76 @@ Lines = Mapping[str | None, list[Entry]]
 
 
 class Placement:
-    """One pass; made for one decision and thrown away."""
+    """One pass; made for one decision and thrown away.
+
+    The bands are served one after the other, and each leaves behind what less urgent ones have to
+    respect: `_claimed`, `_evicting` and `_room_wanted` only grow in a pass. `_candidates` and
+    `_evictions` are caches of what was reckoned from them, and are None once it no longer holds.
+    """
 
     __slots__ = (
         "_actions",
         "_candidates",
         "_claimed",
+        "_device",
         "_evicting",
         "_evictions",
+        "_gateway",
         "_hold_now",
         "_least_mib",
         "_now",
         "_policy",
         "_residents",
         "_room_wanted",
-        "_state",
         "_unsettled",
     )
 
-    def __init__(self, state: State, now: float) -> None:
-        state.held_until = None
-        self._state = state
-        self._residents = state.residency.residents
+    def __init__(self, device: DeviceState, now: float) -> None:
+        device.held_until = None
+        self._device = device
+        self._gateway = device.gateway
+        self._residents = device.residency.residents
         self._now = now
-        self._policy = POLICIES[state.settings.scheduling.policy]
+        self._policy = POLICIES[device.gateway.settings.scheduling.policy]
+        # models that may not be unloaded any more in this pass: more urgent work uses them
         self._claimed: set[str] = set()
+        # models that have to go for more urgent work, and so are given nothing more to do
         self._evicting: set[str] = set()
+        # the one swap there may be is somebody's: nothing else is brought in, now or later
         self._room_wanted = False
         self._actions: list[Action] = []
+        # loaded for somebody whom they have not served (rule 4), as of the beginning
         self._unsettled: list[Resident] = []
-        # of the band that is being served; None once what they rest on has changed
+        # the heads of the band that is being served
         self._candidates: Candidates | None = None
-        # while these are claimed; None once that or a resident has changed
+        # what would have to go for a model, while these are claimed
         self._evictions: Evictions | None = None
         self._hold_now: ModelHold | None = None
         self._least_mib: float | None = None  # see `_may_come`
 
     def run(self) -> list[Action]:
         """Start, stop and swap what this decision calls for."""
-        state = self._state
-        if state.cleared_for is not None and not state.waits_for(state.cleared_for[0]):
-            state.cleared_for = None
+        device = self._device
+        gateway = self._gateway
+        if device.cleared_for is not None and not gateway.waits_for(device.cleared_for[0]):
+            device.cleared_for = None
         self._unsettled = [
             resident for resident in self._residents.values() if not resident.settled
         ]
-        pinned = state.pinned
-        if state.priced:
+        pinned = device.pinned
+        if gateway.priced:
             self._take_turn()
-        elif state.turn is not None:
-            self._actions.append(NoteTurn(model=state.turn.model, turn_s=None))
-            state.turn = None
-        for band, lines in zip(BANDS, state.waiting.lines, strict=True):
+        elif device.turn is not None:
+            self._actions.append(NoteTurn(model=device.turn.model, turn_s=None))
+            device.turn = None
+        for band, lines in zip(BANDS, gateway.waiting.lines, strict=True):
             if band is _INTERRUPTED and pinned is not None:
                 self._claim(pinned)
-            if lines and not (state.paused and band in EXTERNAL_BANDS):
+            if lines and not (gateway.paused and band in EXTERNAL_BANDS):
                 self._serve_band(band, lines)
-        state.hold = self._hold_now
+        device.hold = self._hold_now
         self._unload_suspects()
-        if state.ordered:
+        if gateway.ordered:
             self._obey()
         return self._actions
 
@@ -132,118 +144,133 @@ class Placement:
         """In a turn of external work, its model goes before everything else (rules 2 and 3 of
         `sharing`).
         """
-        state, before = self._state, self._state.turn
-        turn = sharing.take_turns(state, self._now)
-        if turn is not before:
-            ended = [] if before is None else [NoteTurn(model=before.model, turn_s=None)]
-            begun = [] if turn is None else [NoteTurn(model=turn.model, turn_s=turn.length_s)]
-            self._actions += [*ended, *begun]
+        device = self._device
+        before = device.turn
+        turn = sharing.take_turns(device, self._now)
+        if before is not None and turn is not before:
+            self._actions.append(NoteTurn(model=before.model, turn_s=None))
         if turn is None:
             return
-        if state.pinned is not None:
-            self._claim(state.pinned)
-        waiting = next(
-            (entry for entry in state.waiting.entries(turn.model) if entry.external), None
-        )
+        if turn is not before:
+            self._actions.append(NoteTurn(model=turn.model, turn_s=turn.length_s))
+        if device.pinned is not None:
+            self._claim(device.pinned)
         if turn.model in self._residents:
             self._claim(turn.model)
-        elif waiting is not None:
-            self.make_room(turn.model, "turn", waiting)
+            return
+        waiting = self._gateway.waiting.entries(turn.model)
+        waiter = next((entry for entry in waiting if entry.external), None)
+        if waiter is not None:
+            self.make_room(turn.model, "turn", waiter)
 
     def make_room(self, model: str, why: SwapReason, waiter: Entry | None = None) -> None:
         """Bring a model in, or get closer to it: nothing happens while another swap is under way or
         its turn has not come.
         """
-        residency, task_type = (
-            self._state.residency,
-            None if waiter is None else waiter.item.task_type,
-        )
+        residency = self._device.residency
+        task_type = None if waiter is None else waiter.item.task_type
         evict = None if self._room_wanted else self._found_evictions.find(model, task_type)
         if evict is None or self._left_alone(model):
             return
+        # From here on the next swap is this one's, however far it gets now: nobody less urgent may
+        # begin another, or start anything on what has to go.
         self._room_wanted = True
         self._evicting.update(evict)
         self._candidates = None
         running = [entry for name in evict for entry in self._residents[name].running.values()]
         if running:
             if waiter is not None:
-                self._actions += yield_memory(self._state, waiter, running, self._now)
+                self._actions += yield_memory(self._device, waiter, running, self._now)
         elif residency.swap is None and evict:
             self._unload(model, evict, why)
         elif residency.swap is None:
-            self._state.cleared_for = None
-            replaced = residency.begin_load(model, self._now, why, task_type)
-            self._actions.append(Load(model=model, replaces=replaced, why=why))
+            self._load(model, why, task_type)
         elif waiter is not None and not waiter.external and residency.loading in evict:
             self._cut(residency.loading or "")
+
+    def _load(self, model: str, why: SwapReason, task_type: str | None) -> None:
+        device = self._device
+        device.cleared_for = None
+        replaced = device.residency.begin_load(model, self._now, why, task_type)
+        self._actions.append(Load(device=device.id, model=model, replaces=replaced, why=why))
 
     def _cut(self, model: str) -> None:
         """End the load under way, which only external work has asked for; never twice in a row for
         the same request.
         """
-        state, swap = self._state, self._state.residency.swap
-        waiting = [*state.waiting.entries(model), *state.waiting.entries(None)]
-        if not state.can_cut or swap is None or swap.why == "owner":
+        device = self._device
+        swap = device.residency.swap
+        if not device.can_cut or swap is None or swap.why == "owner":
             return
+        waiting = [*self._gateway.waiting.entries(model), *self._gateway.waiting.entries(None)]
         if any(entry.load_cut or not entry.external for entry in waiting):
             return
         for entry in waiting:
             entry.load_cut = True
-        state.residency.begin_cut(model, self._now)
-        self._actions.append(Cut(model=model))
+        device.residency.begin_cut(model, self._now)
+        self._actions.append(Cut(device=device.id, model=model))
 
     def _unload(self, target: str, evict: tuple[str, ...], why: SwapReason) -> None:
         """Begin a swap to the target: everything goes that is in its way."""
+        device = self._device
         if any(self._left_alone(name) for name in evict):
             return
         is_waited_for = why in {"waiting", "overdue", "turn"}
-        self._state.cleared_for = (target, why) if is_waited_for else None
-        for resident in self._unsettled if is_waited_for else ():
+        device.cleared_for = (target, why) if is_waited_for else None
+        if is_waited_for:
+            self._note_lost_loads(evict)
+        device.residency.begin_unload(evict, self._now, why)
+        self._actions += [Unload(device=device.id, model=name, why=why) for name in evict]
+
+    def _note_lost_loads(self, evict: tuple[str, ...]) -> None:
+        """Whoever still waits for what was loaded for them and goes again, has lost a load."""
+        for resident in self._unsettled:
             if resident.model in evict and not resident.settled:
-                for entry in self._state.waiting.entries(resident.model):
+                for entry in self._gateway.waiting.entries(resident.model):
                     entry.lost_loads += 1
-        self._state.residency.begin_unload(evict, self._now, why)
-        self._actions += [Unload(model=name, why=why) for name in evict]
 
     def _unload_suspects(self) -> None:
+        if self._device.residency.swap is not None:
+            return
         suspects = [
             each.model for each in self._residents.values() if each.suspect and not each.running
         ]
-        if not suspects or self._state.residency.swap is not None:
-            return
-        if idle := tuple(model for model in suspects if not self._left_alone(model)):
+        idle = tuple(model for model in suspects if not self._left_alone(model))
+        if idle:
             self._unload(idle[0], idle, "reload")
 
     def _obey(self) -> None:
         """Do what the owner has ordered, as far as nothing that waits is in its way."""
-        state = self._state
-        for model in state.unwanted:
-            if model not in self._residents or state.waits_for(model) or state.runs_on(model):
-                state.settle(model)
+        device = self._device
+        gateway = self._gateway
+        for model in gateway.unwanted:
+            if model not in self._residents or gateway.waits_for(model) or device.runs_on(model):
+                gateway.settle(model)
         idle = tuple(
             model
-            for model in state.unwanted
-            if state.is_there(model) and not self._left_alone(model)
+            for model in gateway.unwanted
+            if device.is_there(model) and not self._left_alone(model)
         )
-        if idle and state.residency.swap is None and state.cleared_for is None:
+        if idle and device.residency.swap is None and device.cleared_for is None:
             self._unload(idle[0], idle, "owner")
             for model in idle:
-                state.settle(model)
-        for model in state.wanted:
-            beside = state.cleared_for is None and state.residency.eviction_for(model, ()) == ()
-            if model not in self._residents and (beside or state.at_rest):
+                gateway.settle(model)
+        for model in gateway.wanted:
+            beside = device.cleared_for is None and device.residency.eviction_for(model, ()) == ()
+            if model not in self._residents and (beside or gateway.at_rest):
                 self.make_room(model, "owner")
 
     def _claim(self, model: str) -> None:
         """Nothing less urgent may have this model unloaded."""
         if model not in self._claimed:
             self._claimed.add(model)
-            self._candidates = self._evictions = None
+            self._candidates = None
+            self._evictions = None
 
     @property
     def _found_evictions(self) -> Evictions:
         if self._evictions is None:
-            self._evictions = Evictions(self._state.residency, self._claimed)
+            self._evictions = Evictions(self._device.residency, self._claimed)
         return self._evictions
 
     def _may_come(self, keep: Collection[str]) -> bool:
@@ -251,10 +278,9 @@ class Placement:
         if self._room_wanted:
             return False
         if self._least_mib is None:
-            self._least_mib = self._state.residency.least_mib(
-                chain.from_iterable(self._state.waiting.lines)
-            )
-        return self._state.residency.could_come(self._least_mib, keep)
+            waited_for = chain.from_iterable(self._gateway.waiting.lines)
+            self._least_mib = self._device.residency.least_mib(waited_for)
+        return self._device.residency.could_come(self._least_mib, keep)
 
     def _is_saturated(self) -> bool:
         """Is every slot taken, so that no external item can be served, evict a resident, or come
@@ -266,35 +292,47 @@ class Placement:
         return bool(self._residents) and not self._may_come(self._residents.keys())
 
     def _serve_band(self, band: Band, lines: Lines) -> None:
-        """Serve line by line, until each is empty or has to wait.
-
-        Once no swap can begin, only what is in memory is looked at.
-        """
-        for resident in self._unsettled:
-            if not resident.settled and resident.phase == "ready":
-                best = self._state.waiting.best_band(resident.model)
-                if best is not None and (
-                    best <= band or (best in EXTERNAL_BANDS and self._insists(resident.model))
-                ):
-                    self._claim(resident.model)
-        models, self._candidates = list(lines), None
+        """Serve line by line, until each is empty or has to wait."""
+        self._claim_unsettled(band)
+        models = list(lines)  # of the lines that are still to be served
+        self._candidates = None
         while models := self._servable(band, models):
+            if self._candidates is None:
+                self._candidates = self._heads(band, [lines[model] for model in models])
+                models = [each.entry.item.model for each in self._candidates]
+                if not models:
+                    return
             candidates = self._candidates
-            if candidates is None:
-                candidates = self._candidates = self._heads(
-                    band, [lines[model] for model in models]
-                )
-                models = [each.entry.item.model for each in candidates]
-            chosen, why = self._choose(band, candidates) if models else (None, "waiting")
+            choice = self._choose(band, candidates)
             if self._candidates is not candidates:
-                continue  # what was to go is held: choose again without it
-            if chosen is None:
-                break
+                # To choose has claimed what the chosen one would have evicted: the policy holds it,
+                # or an internal caller is about to return to it. Choose again, now that it cannot
+                # go; each time round claims another model, so this ends.
+                continue
+            if choice is None:
+                return
+            chosen, why = choice
             model = chosen.entry.item.model
+            # A line is done with when its head has to wait, or when nobody is left in it. To serve
+            # may have changed what the candidates rest on; those that still hold are not reckoned
+            # anew, which would make a decision cost the square of the number of models.
             if not self._serve(band, chosen.entry, why) or model not in lines:
                 models.remove(model)
                 if self._candidates is not None:
                     self._candidates.remove(chosen)
+
+    def _claim_unsettled(self, band: Band) -> None:
+        """What was just loaded stays for its own waiters, against bands that are not more urgent
+        than theirs; for external ones that have lost it too often, against any (rule 4).
+        """
+        for resident in self._unsettled:
+            if resident.settled or resident.phase != "ready":
+                continue
+            best = self._gateway.waiting.best_band(resident.model)
+            if best is None:
+                continue
+            if best <= band or (best in EXTERNAL_BANDS and self._insists(resident.model)):
+                self._claim(resident.model)
 
     def _servable(self, band: Band, models: list[str | None]) -> list[str | None]:
         """The models of those lines of a band that may be served now: where no swap can begin, of
@@ -308,16 +346,15 @@ class Placement:
 
     def _heads(self, band: Band, lines: list[list[Entry]]) -> Candidates:
         """The first of each line that may start."""
-        evictions, found = self._found_evictions, Candidates([], [])
-        heads = (
-            self._not_held(lines)
-            if self._state.announced and band in EXTERNAL_BANDS
-            else [line[0] for line in lines]
-        )
+        evictions = self._found_evictions
+        found = Candidates([], [])
+        heads: Iterable[Entry] = [line[0] for line in lines]
+        if self._gateway.announced and band in EXTERNAL_BANDS:
+            heads = self._not_held(lines)
         for entry in heads:
             resident = self._stays(entry.item.model)
             candidate = Candidate(
-                entry, self._state, band, self._now, resident=resident, evictions=evictions
+                entry, self._device, band, self._now, resident=resident, evictions=evictions
             )
             (found.served if resident else found.others).append(candidate)
         return found
@@ -326,9 +363,10 @@ class Placement:
         """The first of each line that is not held back for an announced task: what is short passes
         what may be long.
         """
-        state, now = self._state, self._now
+        device = self._device
+        now = self._now
         for line in lines:
-            entry = next((entry for entry in line[:PASSED] if not state.is_held(entry, now)), None)
+            entry = next((entry for entry in line[:PASSED] if not device.is_held(entry, now)), None)
             if entry is not None:
                 yield entry
 
@@ -336,95 +374,98 @@ class Placement:
         """Does the first item that waits for what was just loaded, an external one, start whoever
         else wants the memory?
         """
-        entry = self._state.waiting.entries(model)[0]
+        entry = self._gateway.waiting.entries(model)[0]
         return (
-            protected(self._state, entry)
-            and not self._state.paused
-            and not self._state.is_held(entry, self._now)
+            protected(self._gateway, entry)
+            and not self._gateway.paused
+            and not self._device.is_held(entry, self._now)
         )
 
-    def _choose(self, band: Band, candidates: Candidates) -> tuple[Candidate | None, SwapReason]:
-        """The head to serve next; None: the policy holds what is in memory, and nothing that
-        remains of the band is served.
+    def _choose(self, band: Band, candidates: Candidates) -> tuple[Candidate, SwapReason] | None:
+        """The head to serve next, and why a swap for it would be due; None: what is in memory is
+        held, and nothing that remains of the band is served.
+
+        What was loaded, or cleared, for somebody is theirs before the policy is asked.
         """
-        self._state.looked_at += len(candidates)
-        if self._unsettled:
-            unsettled = {
-                resident.model
-                for resident in self._unsettled
-                if not resident.settled and self._is_usable(resident)
-            }
-            served_first = first(
-                each for each in candidates.served if each.entry.item.model in unsettled
-            )
-            if served_first is not None:
-                return served_first, "waiting"
-        if self._state.cleared_for is not None:
-            model, why = self._state.cleared_for
+        self._gateway.looked_at += len(candidates)
+        settling = self._settling(candidates) if self._unsettled else None
+        if settling is not None:
+            return settling, "waiting"
+        if self._device.cleared_for is not None:
+            model, why = self._device.cleared_for
             expected = next((each for each in candidates if each.entry.item.model == model), None)
             if expected is not None:
                 return expected, why
         overdue = self._overdue(candidates)
-        choice = overdue or self._policy.choose(candidates, self._state, self._now)
-        if isinstance(choice, Candidate):
-            if not self._held_for_internal(band, choice):
-                return choice, "waiting" if overdue is None else "overdue"
-        else:
+        choice = overdue or self._policy.choose(candidates, self._device, self._now)
+        if not isinstance(choice, Candidate):
             self._hold(band, choice)
-        return None, "waiting"
+            return None
+        if self._held_for_internal(band, choice):
+            return None
+        return choice, "waiting" if overdue is None else "overdue"
+
+    def _settling(self, candidates: Candidates) -> Candidate | None:
+        """The first who waits for what was just loaded and has served nobody yet."""
+        unsettled = {
+            resident.model
+            for resident in self._unsettled
+            if not resident.settled and self._is_usable(resident)
+        }
+        return first(each for each in candidates.served if each.entry.item.model in unsettled)
 
     def _held_for_internal(self, band: Band, choice: Candidate) -> bool:
         """Does an external request's swap wait for an internal caller who is about to return? Then
         nothing external evicts that model.
         """
-        state, model = self._state, choice.entry.item.model
-        if band not in EXTERNAL_BANDS or choice.resident or model is None or not state.priced:
+        device = self._device
+        model = choice.entry.item.model
+        if band not in EXTERNAL_BANDS or choice.resident or model is None:
             return False
-        if state.turn is not None or state.residency.swap is not None:
+        if not self._gateway.priced or device.turn is not None or device.residency.swap is not None:
             return False
-        hold, before = sharing.hold_for(state, model, choice.swap.evicts, self._now), state.hold
+        hold = sharing.hold_for(device, model, choice.swap.evicts, self._now)
         if hold is None:
             return False
         if self._hold_now is None:
-            self._hold_now = hold
-            state.held_until = hold.until
-            if before is None or (before.model, before.caller) != (hold.model, hold.caller):
-                self._actions.append(
-                    NoteHold(model=hold.model, caller=hold.caller, hold_s=hold.until - self._now)
-                )
-        state.wake_at(hold.until)
+            self._note_hold(hold)
+        self._gateway.wake_at(hold.until)
         self._claim(hold.model)
         return True
+
+    def _note_hold(self, hold: ModelHold) -> None:
+        """Of several holds the first is shown; it is news where the last decision had another."""
+        before = self._device.hold
+        self._hold_now = hold
+        self._device.held_until = hold.until
+        if before is None or (before.model, before.caller) != (hold.model, hold.caller):
+            hold_s = hold.until - self._now
+            self._actions.append(NoteHold(model=hold.model, caller=hold.caller, hold_s=hold_s))
 
     def _overdue(self, candidates: Candidates) -> Candidate | None:
         """The longest waiting item that needs a swap, if it has waited too long by the owner's word
         and by the policy's.
         """
-        forces, limit_s = self._policy.forces, self._state.settings.scheduling.max_swap_wait_s
+        forces = self._policy.forces
         if forces is None:
             return None
-        needy = (each for each in candidates.others if each.entry.item.model is not None)
-        oldest = min(
-            needy,
-            key=lambda each: (each.entry.item.arrived_at, each.entry.item.sequence),
-            default=None,
-        )
+        needy = [each for each in candidates.others if each.entry.item.model is not None]
+        oldest = min(needy, key=_arrival, default=None)
+        limit_s = self._gateway.settings.scheduling.max_swap_wait_s
         if oldest is None or self._now - oldest.entry.item.arrived_at < limit_s:
             return None
-        return oldest if forces(oldest, candidates, self._state, self._now) else None
+        return oldest if forces(oldest, candidates, self._device, self._now) else None
 
     def _hold(self, band: Band, until: float) -> None:
-        """What is held is not for less urgent work to swap away; while internal work waits, nobody
-        else uses it or loads beside it.
-
-        A load beside it would still be under way when the hold ends.
-        """
-        self._state.held_until = until
-        self._state.wake_at(until)
+        """What is held is not for less urgent work to swap away."""
+        self._device.held_until = until
+        self._gateway.wake_at(until)
         if band in EXTERNAL_BANDS:
             for model in self._residents:
                 self._claim(model)
         else:
+            # While internal work waits, nobody else uses what is held or loads beside it: that
+            # would still be under way when the hold ends.
             self._evicting.update(self._residents)
             self._room_wanted = True
 
@@ -454,47 +495,42 @@ class Placement:
             if resident.free_slots > 0:
                 return self._admit(entry, resident)
             self._claim(model)
-            self._actions += yield_slots(self._state, entry, [resident], band, self._now)
+            self._actions += yield_slots(self._device, entry, [resident], band, self._now)
         elif resident.phase == "loading":
             self._claim(model)
         return False
 
     def _has_grace(self, entry: Entry) -> bool:
         """Does this internal request let external work go on before it evicts its model?"""
-        if entry.external or not self._state.priced:
+        if entry.external or not self._gateway.priced:
             return False
         evict = self._found_evictions.find(entry.item.model or "", entry.item.task_type)
-        until = sharing.grace_until(self._state, entry, evict or (), self._now)
+        until = sharing.grace_until(self._device, entry, evict or (), self._now)
         if until <= self._now:
             return False
-        self._state.wake_at(until)
+        self._gateway.wake_at(until)
         return True
 
     def _serve_anywhere(self, band: Band, entry: Entry) -> bool:
-        home, residents = self._state.home_for(entry), self._residents.values()
+        """The same for the head of those that any model may serve."""
+        device = self._device
+        home = device.home_for(entry)
+        residents = self._residents.values()
         ready = [
             each
             for each in residents
             if self._is_usable(each) and (not each.embeds or home in {None, each.model})
         ]
         free = [resident for resident in ready if resident.free_slots > 0]
+        only_embed = all(each.embeds for each in residents)
         if free:
-            open_now = [
-                resident
-                for resident in free
-                if not is_reading(self._state, resident, band, self._now)
-            ]
-            chosen = max(
-                open_now, key=lambda resident: (resident.last_used_at, resident.model), default=None
-            )
+            now = self._now
+            open_now = [each for each in free if not is_reading(device, each, band, now)]
+            chosen = max(open_now, key=lambda each: (each.last_used_at, each.model), default=None)
             return chosen is not None and self._admit(entry, chosen)
         if ready:
-            self._actions += yield_slots(self._state, entry, ready, band, self._now)
-        elif (
-            home is not None
-            and home not in self._residents
-            and all(resident.embeds for resident in residents)
-        ):
+            self._actions += yield_slots(device, entry, ready, band, self._now)
+        elif home is not None and home not in self._residents and only_embed:
             self.make_room(home, "waiting", entry)
         return False
 
@@ -502,43 +538,48 @@ class Placement:
         """Start the next round of a line; False while the prompts of the last one are being
         read.
         """
-        chosen = next_round(self._state, head, resident, self._now)
-        self._candidates = self._evictions = None
-        self._actions += [_start(self._state, entry, resident, self._now) for entry in chosen]
+        chosen = next_round(self._device, head, resident, self._now)
+        self._candidates = None
+        self._evictions = None
+        self._actions += [_start(self._device, entry, resident, self._now) for entry in chosen]
         if not chosen:
             self._claim(resident.model)
         return bool(chosen)
 
     def _left_alone(self, model: str) -> bool:
-        until = self._state.not_before.get(model)
+        until = self._device.not_before.get(model)
         if until is None or until <= self._now:
-            self._state.not_before.pop(model, None)
+            self._device.not_before.pop(model, None)
             return False
-        self._state.wake_at(until)
+        self._gateway.wake_at(until)
         return True
 
 
-def _start(state: State, entry: Entry, resident: Resident, now: float) -> Dispatch:
+def _arrival(candidate: Candidate) -> tuple[float, int]:
+    return candidate.entry.item.arrived_at, candidate.entry.item.sequence
+
+
+def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) -> Dispatch:
     """Give a waiting entry a slot."""
-    item, model = entry.item, resident.model
-    state.waiting.remove(entry)
+    gateway = device.gateway
+    item = entry.item
+    model = resident.model
+    gateway.waiting.remove(entry)
     entry.place = "running"
     entry.attempts += 1
     entry.load_cut = False
     entry.model = model
     entry.dispatched_at = now
-    entry.expected_end_at = now + state.estimates.service_s(item, model, entry.kept_tokens)
+    entry.expected_end_at = now + device.estimates.service_s(item, model, entry.kept_tokens)
     resident.running[item.sequence] = entry
     if entry.external:
-        if not state.external_running:
-            state.external_runs_since = now
-        state.external_running += 1
-    if item.model is not None or state.waiting.best_band(model) is None:
+        gateway.external_began(now)
+    if item.model is not None or gateway.waiting.best_band(model) is None:
         resident.settled = True
     if item.kind == "embed":
         resident.embeds = True
-    state.residency.used(resident, now)
-    return Dispatch(sequence=item.sequence, attempt=entry.attempts, model=model)
+    device.residency.used(resident, now)
+    return Dispatch(device=device.id, sequence=item.sequence, attempt=entry.attempts, model=model)
 
 
 def budget_tokens(settings: PackingSettings) -> int | None:
@@ -552,10 +593,11 @@ def chosen(costs: Sequence[float], *, slots: int, budget: float, packs: bool) ->
     """Indices of what fits into a round, ascending: the cheapest if it packs, else from the front;
     one alone always goes.
     """
-    order = (
-        sorted(range(len(costs)), key=lambda index: costs[index]) if packs else range(len(costs))
-    )
-    found, used = list[int](), 0.0
+    order = list(range(len(costs)))
+    if packs:
+        order.sort(key=lambda index: costs[index])
+    found = list[int]()
+    used = 0.0
     for index in order[:slots]:
         if used + costs[index] > budget and (packs or found):
             break
@@ -564,47 +606,42 @@ def chosen(costs: Sequence[float], *, slots: int, budget: float, packs: bool) ->
     return sorted(found) or [0]
 
 
-def next_round(state: State, head: Entry, resident: Resident, now: float) -> list[Entry]:
+def next_round(device: DeviceState, head: Entry, resident: Resident, now: float) -> list[Entry]:
     """What to start now of the line that `head` is first of, and may start, on a resident with a
     free slot; nothing during a round.
     """
-    if resident.parallel == 1:
-        return [head]
-    settings = state.settings.scheduling.packing
-    budget = budget_tokens(settings)
+    settings = device.gateway.settings.scheduling.packing
+    budget = None if resident.parallel == 1 else budget_tokens(settings)
     if budget is None:
         return [head]
-    if is_reading(state, resident, head.band, now):
+    if is_reading(device, resident, head.band, now):
         return []
     place = (resident.model, head.band)
-    number = state.rounds[place] = state.rounds.get(place, 0) + 1
-    slots, every = resident.free_slots, settings.force_fifo_every
+    number = device.rounds.get(place, 0) + 1
+    device.rounds[place] = number
+    slots = resident.free_slots
+    every = settings.force_fifo_every
     packs = settings.mode == "pack" and slots > 1 and not (every > 0 and number % every == 0)
-    line = state.waiting.from_entry(head, settings.lookahead if packs else slots)
-    window = [entry for entry in line if entry is head or not state.is_held(entry, now)]
-    costs = [state.estimates.prompt_tokens(entry.item, resident.model) for entry in window]
+    line = device.gateway.waiting.from_entry(head, settings.lookahead if packs else slots)
+    window = [entry for entry in line if entry is head or not device.is_held(entry, now)]
+    costs = [device.estimates.prompt_tokens(entry.item, resident.model) for entry in window]
     return [window[index] for index in chosen(costs, slots=slots, budget=budget, packs=packs)]
 
 
-def is_reading(state: State, resident: Resident, band: Band, now: float) -> bool:
+def is_reading(device: DeviceState, resident: Resident, band: Band, now: float) -> bool:
     """Are prompts of this band or a more urgent one still being read? Asks to be woken when they
     ought to be done.
     """
-    if resident.parallel == 1 or budget_tokens(state.settings.scheduling.packing) is None:
+    gateway = device.gateway
+    if resident.parallel == 1 or budget_tokens(gateway.settings.scheduling.packing) is None:
         return False
-    unread = [
-        entry
+    read_at = [
+        entry.dispatched_at + device.estimates.prompt_s(entry.item, resident.model)
         for entry in resident.running.values()
         if entry.first_byte_at is None and entry.band <= band
     ]
-    until = max(
-        (
-            entry.dispatched_at + state.estimates.prompt_s(entry.item, resident.model)
-            for entry in unread
-        ),
-        default=now,
-    )
+    until = max(read_at, default=now)
     if until <= now:
         return False
-    state.wake_at(until)
+    gateway.wake_at(until)
     return True

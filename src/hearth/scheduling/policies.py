@@ -53,7 +53,7 @@ from typing import NamedTuple
 from hearth.config.choices import PolicyName
 from hearth.scheduling.estimates import Habit
 from hearth.scheduling.residency import Evictions
-from hearth.scheduling.state import State
+from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry, Key
 from hearth.types import Band
 
@@ -119,9 +119,9 @@ class Candidate:
 
     __slots__ = (
         "_band",
+        "_device",
         "_evictions",
         "_now",
-        "_state",
         "_swap",
         "_work",
         "entry",
@@ -132,7 +132,7 @@ class Candidate:
     def __init__(
         self,
         entry: Entry,
-        state: State,
+        device: DeviceState,
         band: Band,
         now: float,
         *,
@@ -141,48 +141,44 @@ class Candidate:
     ) -> None:
         self.entry = entry
         self.resident = resident  # its model is in memory, or on its way in, and stays
-        self.model = entry.item.model or state.home or ""  # what it runs on
-        self._state, self._band, self._now, self._evictions = state, band, now, evictions
+        self.model = entry.item.model or device.home or ""  # what it runs on
+        self._device = device
+        self._band = band
+        self._now = now
+        self._evictions = evictions
         self._work: Work | None = None
         self._swap: SwapCost | None = NO_SWAP if resident else None
 
     @property
     def work(self) -> Work:
         if self._work is None:
-            state, model = self._state, self.model
-            waiting = state.waiting.up_to(self._band, self.entry.item.model)
-            self._work = Work(
-                waiting,
-                ceil(waiting / state.settings.parallel(model)) * state.estimates.run_s(model),
-            )
+            gateway = self._device.gateway
+            waiting = gateway.waiting.up_to(self._band, self.entry.item.model)
+            turns = ceil(waiting / gateway.settings.parallel(self.model))
+            self._work = Work(waiting, turns * self._device.estimates.run_s(self.model))
         return self._work
 
     @property
     def swap(self) -> SwapCost:
         if self._swap is None:
-            model, expected_s = self.model, self._state.estimates.swap_s
+            model = self.model
+            expected_s = self._device.estimates.swap_s
             evicts = self._evictions.find(model, self.entry.item.task_type) or ()
-            swap_s = (
-                max([expected_s(origin, model) for origin in evicts])
-                if evicts
-                else expected_s("", model)
-            )
-            self._swap = SwapCost(
-                evicts, swap_s, swap_s + sum([expected_s(model, origin) for origin in evicts])
-            )
+            swap_s = max([expected_s(origin, model) for origin in evicts or ("",)])
+            back_s = sum([expected_s(model, origin) for origin in evicts])
+            self._swap = SwapCost(evicts, swap_s, swap_s + back_s)
         return self._swap
 
     def in_memory_s(self) -> float:
         """How long the youngest of what it evicts has been in memory."""
-        residents = self._state.residency.residents
-        return min(
-            [self._now - residents[name].loaded_at for name in self.swap.evicts], default=0.0
-        )
+        residents = self._device.residency.residents
+        times_s = [self._now - residents[name].loaded_at for name in self.swap.evicts]
+        return min(times_s, default=0.0)
 
     def may_evict(self, least: float = 0.0) -> bool:
         """Has all that it evicts earned its place, at least `least` times what the swap costs?"""
         return all(
-            earned(self._state, name, self.model, self._now, least) for name in self.swap.evicts
+            earned(self._device, name, self.model, self._now, least) for name in self.swap.evicts
         )
 
 
@@ -204,16 +200,16 @@ class Candidates:
         (self.served if candidate.resident else self.others).remove(candidate)
 
 
-def earned(state: State, resident: str, target: str, now: float, least: float = 0.0) -> bool:
+def earned(device: DeviceState, resident: str, target: str, now: float, least: float = 0.0) -> bool:
     """Has a model been in memory for `residency_factor`, and at least `least`, times what its
     coming cost or its going costs?
 
     That bounds the time spent on swaps that are forced on a model with work: to `1 / (1 +
     residency_factor)` at any load.
     """
-    swap_s = max(state.estimates.swap_s("", resident), state.estimates.swap_s(resident, target))
-    factor = max(least, state.settings.scheduling.residency_factor)
-    return now - state.residency.residents[resident].loaded_at >= factor * swap_s
+    swap_s = max(device.estimates.swap_s("", resident), device.estimates.swap_s(resident, target))
+    factor = max(least, device.gateway.settings.scheduling.residency_factor)
+    return now - device.residency.residents[resident].loaded_at >= factor * swap_s
 
 
 def first(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -225,44 +221,46 @@ def _key(candidate: Candidate) -> Key:
     return candidate.entry.key
 
 
-def fifo(candidates: Candidates, _state: State, _now: float) -> Candidate:
+def fifo(candidates: Candidates, _device: DeviceState, _now: float) -> Candidate:
     """The item that is first in the band."""
     return min(candidates, key=_key)
 
 
-def affinity(candidates: Candidates, _state: State, _now: float) -> Candidate:
+def affinity(candidates: Candidates, _device: DeviceState, _now: float) -> Candidate:
     """The first item that needs no swap; where all need one, the first item of the band."""
     return min(candidates.served or candidates.others, key=_key)
 
 
-def all_earned(oldest: Candidate, _candidates: Candidates, state: State, now: float) -> bool:
+def all_earned(oldest: Candidate, _candidates: Candidates, device: DeviceState, now: float) -> bool:
     """What `affinity` is forced by: all that is in memory has earned its place, whether or not it
     has to go.
     """
-    residents = state.residency.residents.values()
+    residents = device.residency.residents.values()
     return all(
-        earned(state, each.model, oldest.model, now) for each in residents if each.phase == "ready"
+        earned(device, each.model, oldest.model, now) for each in residents if each.phase == "ready"
     )
 
 
-def cost_aware(candidates: Candidates, state: State, now: float) -> Candidate | float:
+def cost_aware(candidates: Candidates, device: DeviceState, now: float) -> Candidate | float:
     """See the module docstring."""
-    served, swap_at = candidates.served, inf
+    served = candidates.served
+    swap_at = inf
     for other in sorted(candidates.others, key=_key):
-        at = _swaps_at(other, state, now)
+        at = _swaps_at(other, device, now)
         if at <= now and (not served or not other.swap.evicts or other.may_evict()):
             return other
         swap_at = min(swap_at, at)
     return first(served) or swap_at
 
 
-def _swaps_at(candidate: Candidate, state: State, now: float) -> float:
+def _swaps_at(candidate: Candidate, device: DeviceState, now: float) -> float:
     """The instant at which the checks let this swap happen, if nothing changes; now or earlier: at
     once.
 
     Check 1 comes first by being an upper bound of all that follows.
     """
-    rules, arrived_at = state.settings.scheduling.cost_aware, candidate.entry.item.arrived_at
+    rules = device.gateway.settings.scheduling.cost_aware
+    arrived_at = candidate.entry.item.arrived_at
     stale_at = arrived_at + rules.max_wait_s
     if not candidate.swap.evicts:
         return now
@@ -274,83 +272,93 @@ def _swaps_at(candidate: Candidate, state: State, now: float) -> float:
     return min(stale_at, arrived_at + rules.coalesce_window_s)
 
 
-def time_slice(candidates: Candidates, state: State, _now: float) -> Candidate:
+def time_slice(candidates: Candidates, device: DeviceState, _now: float) -> Candidate:
     """See the module docstring."""
     others = candidates.others
-    own, following = first(candidates.served), first(others)
+    own = first(candidates.served)
+    following = first(others)
     if following is None or own is None:
         return min(candidates, key=_key)
     if not following.swap.evicts:
         return following
-    factor = state.settings.scheduling.time_slice.min_slice_factor
+    factor = device.gateway.settings.scheduling.time_slice.min_slice_factor
     if following.in_memory_s() < factor * following.swap.swap_s or not following.may_evict():
         return own
     round_s = factor * (following.swap.swap_s + sum(other.swap.swap_s for other in others))
-    share = own.work.work_s / max(
-        own.work.work_s + sum(other.work.work_s for other in others), 1e-9
-    )
+    all_work_s = own.work.work_s + sum(other.work.work_s for other in others)
+    share = own.work.work_s / max(all_work_s, 1e-9)
     return following if following.in_memory_s() >= share * round_s else own
 
 
-def is_late(oldest: Candidate, candidates: Candidates, state: State, now: float) -> bool:
+def is_late(oldest: Candidate, candidates: Candidates, device: DeviceState, now: float) -> bool:
     """Rule 1 of the module docstring: is this item, which has waited `max_swap_wait_s`, late?"""
-    waited_s, served = now - oldest.entry.item.arrived_at, candidates.served
-    if not served:
-        return _is_past_patience(
-            waited_s if oldest.may_evict() else waited_s / 2, candidates, state
-        )
+    waited_s = now - oldest.entry.item.arrived_at
+    if not candidates.served:  # 1a
+        has_earned = oldest.may_evict()
+        return _is_past_patience(waited_s if has_earned else waited_s / 2, candidates, device)
     if not oldest.may_evict(MOST_TRIPS):
-        return False
-    if oldest.may_evict(LEAVING_FACTOR) and _is_past_patience(waited_s, candidates, state):
-        return True
+        return False  # neither 1c nor 1b, which asks for more
+    if oldest.may_evict(LEAVING_FACTOR) and _is_past_patience(waited_s, candidates, device):
+        return True  # 1b
     if waited_s < MOST_TRIPS * oldest.swap.trip_s:
         return False
-    loaded = [state.residency.residents.get(each.entry.item.model or "") for each in served]
-    return not any(
-        each is None or own.work.waiting < each.waiting_at_load
-        for own, each in zip(served, loaded, strict=True)
-    )
+    return not any(_became_shorter(own, device) for own in candidates.served)  # 1c
 
 
-def _is_past_patience(waited_s: float, candidates: Candidates, state: State) -> bool:
+def _became_shorter(own: Candidate, device: DeviceState) -> bool:
+    """Has the line of a loaded model lost more than it gained since the load? A model whose line
+    does not, is asked for as fast as it can serve: it would never run dry by itself.
+    """
+    loaded = device.residency.residents.get(own.entry.item.model or "")
+    return loaded is None or own.work.waiting < loaded.waiting_at_load
+
+
+def _is_past_patience(waited_s: float, candidates: Candidates, device: DeviceState) -> bool:
     """Is this at least `max_swap_wait_s`, and `PATIENCE` times what serving all candidates takes?
     Reckons no further than needed.
     """
-    if waited_s < state.settings.scheduling.max_swap_wait_s:
+    if waited_s < device.gateway.settings.scheduling.max_swap_wait_s:
         return False
     backlog_s = 0.0
     for each in candidates:
-        backlog_s += each.work.work_s + state.estimates.swap_s("", each.model)
+        backlog_s += each.work.work_s + device.estimates.swap_s("", each.model)
         if PATIENCE * backlog_s > waited_s:
             return False
     return True
 
 
-def adaptive(candidates: Candidates, state: State, now: float) -> Candidate | float:
+def adaptive(candidates: Candidates, device: DeviceState, now: float) -> Candidate | float:
     """Rules 2 and 3 of the module docstring."""
-    others, own = candidates.others, first(candidates.served)
+    own = first(candidates.served)
     if own is not None:
-        loaded = state.residency.residents.get(own.entry.item.model or "")
-        # it has not even earned its own coming
-        is_young = loaded is not None and not earned(state, loaded.model, loaded.model, now)
-        best = (
-            None
-            if is_young or not _any_left(state, now)
-            else max(others, key=_gain_among(candidates, now), default=None)
-        )
-        return own if best is None or not _leaves(own, best) else best
-    best = max(others, key=_gain_among(candidates, now))
+        return _served_on(own, candidates, device, now)
+    best = max(candidates.others, key=_gain_among(candidates, now))
     evicts = best.swap.evicts
-    swaps_at_once = evicts and state.residency.swap is None and not any(map(state.runs_on, evicts))
-    until = held_until(best, candidates, state, now) if swaps_at_once else None
+    if not evicts or device.residency.swap is not None or any(map(device.runs_on, evicts)):
+        return best  # nothing is unloaded yet, so there is nothing to hold
+    until = held_until(best, candidates, device, now)
     return best if until is None or until <= now else until
 
 
-def _any_left(state: State, now: float) -> bool:
+def _served_on(
+    own: Candidate, candidates: Candidates, device: DeviceState, now: float
+) -> Candidate:
+    """Rule 2: the loaded model's first request, or the one that the model is left for."""
+    loaded = device.residency.residents.get(own.entry.item.model or "")
+    if loaded is not None and not earned(device, loaded.model, loaded.model, now):
+        return own  # it has not even earned its own coming
+    if not candidates.others or not _any_left(device, now):
+        return own
+    best = max(candidates.others, key=_gain_among(candidates, now))
+    return best if _leaves(own, best) else own
+
+
+def _any_left(device: DeviceState, now: float) -> bool:
     """May anything in memory have been there long enough to be left while it has work? If not, no
     candidate need be reckoned.
     """
-    residents, swap_s = state.residency.residents.values(), state.estimates.swap_s
+    residents = device.residency.residents.values()
+    swap_s = device.estimates.swap_s
     return any(
         now - each.loaded_at >= LEAVING_FACTOR * swap_s("", each.model) for each in residents
     )
@@ -390,50 +398,64 @@ def _leaves(own: Candidate, other: Candidate) -> bool:
     """
     if not other.swap.evicts or not other.may_evict(LEAVING_FACTOR):
         return False
-    ours, theirs, trip_s = own.work, other.work, other.swap.trip_s
-    lost_s = ours.waiting * (trip_s + theirs.work_s) + LEAVING_COST * trip_s * (
-        ours.waiting + theirs.waiting
-    )
+    ours = own.work
+    theirs = other.work
+    trip_s = other.swap.trip_s
+    all_waiting = ours.waiting + theirs.waiting
+    lost_s = ours.waiting * (trip_s + theirs.work_s) + LEAVING_COST * trip_s * all_waiting
     return theirs.waiting * ours.work_s > lost_s
 
 
-def held_until(best: Candidate, candidates: Candidates, state: State, now: float) -> float | None:
+def held_until(
+    best: Candidate, candidates: Candidates, device: DeviceState, now: float
+) -> float | None:
     """Until when what the best one evicts should be held while all of these wait; None where it
     should not.
     """
     oldest_s = now - min(candidate.entry.item.arrived_at for candidate in candidates)
     if oldest_s > OLDEST_TRIPS * best.swap.trip_s:
         return None
+    gateway = device.gateway
     waiting = sum(candidate.work.waiting for candidate in candidates)
-    # Of those who used last what it evicts. Nothing internal waits for an external caller, and
-    # external work waits for an internal one by rule 1 of `sharing`.
-    used_last = [habit for name in best.swap.evicts for habit in state.arrivals.habits(name)]
-    habits = [
-        habit for habit in used_last if not state.priced or habit.is_external is best.entry.external
-    ]
-    found = (_comes_back_by(habit, now, best.swap.trip_s, waiting) for habit in habits)
-    return max((until for until in found if until is not None), default=None)
+    used_last = [habit for name in best.swap.evicts for habit in gateway.arrivals.habits(name)]
+    if gateway.priced:
+        # Nothing internal waits for an external caller, and external work waits for an internal one
+        # by rule 1 of `sharing`, which knows its habits by themselves.
+        external = best.entry.external
+        used_last = [habit for habit in used_last if habit.is_external is external]
+    returns = [_returns_by(habit, now, best.swap.trip_s, waiting) for habit in used_last]
+    return max([until for until in returns if until is not None], default=None)
 
 
-def _comes_back_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
+def _returns_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
+    """By when its caller is back, if it is worth waiting for that while so many others wait."""
     if not habit.gaps:
+        # nobody knows; but a caller that has other requests open is busy with those
         return None if habit.waits else habit.since + min(UNKNOWN_HOLD_S, UNKNOWN_SHARE * trip_s)
     quiet_s = now - habit.since
     longest_s = HOLD_SHARE * trip_s
     if len(habit.gaps) < MIN_GAPS:
         longest_s = min(longest_s, UNKNOWN_HOLD_S)
-    still_possible = sorted(gap for gap in habit.gaps if gap * LATE + LATE_S > quiet_s)
-    count, passed_s = len(still_possible) + DOUBT, 0.0
-    most, best = 0.0, None
-    for back, gap_s in enumerate(still_possible, start=1):
-        hold_s = max(0.0, gap_s - quiet_s)
+    # Each gap that was seen, and is not over yet, is as likely as any other. To hold until the n-th
+    # shortest of them wins a part of the trip in the n cases in which the caller is back by then;
+    # it costs everybody who waits the time until the return in each of these, and the whole hold in
+    # the others.
+    gaps_s = sorted(gap_s for gap_s in habit.gaps if gap_s * LATE + LATE_S > quiet_s)
+    cases = len(gaps_s) + DOUBT
+    until_returns_s = 0.0
+    most_won_s = 0.0
+    best_s: float | None = None
+    for returned, gap_s in enumerate(gaps_s, start=1):
         if gap_s > longest_s:
             break
-        passed_s += hold_s
-        won_s = back * WORTH * trip_s - waiting * (passed_s + hold_s * (count - back))
-        if back >= LIKELY * count and won_s > most:
-            most, best = won_s, gap_s
-    return None if best is None else habit.since + best * LATE + LATE_S
+        hold_s = max(0.0, gap_s - quiet_s)
+        until_returns_s += hold_s
+        lost_s = waiting * (until_returns_s + hold_s * (cases - returned))
+        won_s = returned * WORTH * trip_s - lost_s
+        if returned >= LIKELY * cases and won_s > most_won_s:
+            most_won_s = won_s
+            best_s = gap_s
+    return None if best_s is None else habit.since + best_s * LATE + LATE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,11 +464,11 @@ class Policy:
 
     # of the candidates of a band at an instant, the one to serve next; or the instant until which
     # no swap is started, which only makes sense where all of them need one
-    choose: Callable[[Candidates, State, float], Candidate | float]
+    choose: Callable[[Candidates, DeviceState, float], Candidate | float]
     learns: bool  # it reads what was learned of callers (`arrivals`)
     # may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of
     # `placement`)? None: never
-    forces: Callable[[Candidate, Candidates, State, float], bool] | None = None
+    forces: Callable[[Candidate, Candidates, DeviceState, float], bool] | None = None
     # a model that is likely to be asked for next is loaded while nothing else is to be done
     preloads: bool = False
 

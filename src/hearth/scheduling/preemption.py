@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from hearth.scheduling.actions import Action, Hold, Stop
 from hearth.scheduling.residency import Resident
-from hearth.scheduling.state import State
+from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band
 
@@ -31,137 +31,149 @@ WEIGHTS: Mapping[Band, float] = MappingProxyType(
 """How many seconds of others a second of an internal item is worth, by the band it waits in."""
 
 
-def interruptible(state: State, entry: Entry) -> bool:
+def interruptible(gateway: GatewayState, entry: Entry) -> bool:
     """May this running entry be stopped and put back without its caller noticing?"""
-    return _may_yield(state, entry) and (not entry.forwarded or resumable(state, entry))
+    return _may_yield(gateway, entry) and (not entry.forwarded or resumable(gateway, entry))
 
 
-def resumable(state: State, entry: Entry) -> bool:
+def resumable(gateway: GatewayState, entry: Entry) -> bool:
     """Could a stream of this entry go on after an interruption?"""
-    finishing = state.settings.scheduling.started_streams == "finish"
+    finishing = gateway.settings.scheduling.started_streams == "finish"
     return not finishing and bool(entry.item.ways) and not entry.unresumable
 
 
-def protected(state: State, entry: Entry) -> bool:
+def protected(gateway: GatewayState, entry: Entry) -> bool:
     """Interrupted, or kept from starting on what was loaded for it, so often that it finishes
     now.
     """
-    most = state.settings.queue.max_interrupt_count
-    if not state.priced:
+    most = gateway.settings.queue.max_interrupt_count
+    if not gateway.priced:
         return entry.interrupts + entry.lost_loads >= most
-    return entry.interrupts >= most and not continues(state, entry)
+    return entry.interrupts >= most and not continues(gateway, entry)
 
 
-def continues(state: State, entry: Entry) -> bool:
+def continues(gateway: GatewayState, entry: Entry) -> bool:
     """Does its stream go on where it was interrupted, so that an interruption loses next to
     nothing?
     """
-    return "continued" in entry.item.ways and resumable(state, entry)
+    return "continued" in entry.item.ways and resumable(gateway, entry)
 
 
 def yield_slots(
-    state: State, waiter: Entry, residents: Iterable[Resident], band: Band, now: float
+    device: DeviceState, waiter: Entry, residents: Iterable[Resident], band: Band, now: float
 ) -> list[Action]:
     """Free a slot for each internal waiter of this model (None: any) up to `band`, counting those
     that are about to be free anyway.
-
-    A slot that is about to be free on a model with waiters of its own is theirs before it is
-    anybody's who would take any model.
     """
-    if waiter.external or not state.active:
+    gateway = device.gateway
+    if waiter.external or not gateway.active:
         return []
-    wanted, victims, rest = (
-        state.waiting.up_to(band, waiter.item.model),
-        list[Entry](),
-        list[Entry](),
-    )
+    missing = gateway.waiting.up_to(band, waiter.item.model)
+    victims = list[Entry]()
+    others = list[Entry]()
     for resident in residents:
-        staying = [entry for entry in resident.running.values() if not _leaving(state, entry, now)]
-        spoken_for = state.waiting.up_to(band, resident.model) if waiter.item.model is None else 0
-        wanted -= max(0, len(resident.running) - len(staying) - spoken_for)
+        staying = [
+            entry for entry in resident.running.values() if not _leaving(gateway, entry, now)
+        ]
+        soon_free = len(resident.running) - len(staying)
+        if waiter.item.model is None:
+            # Those who wait for this very model take its slots before anybody who would take any
+            # model: counted for both, one of the two would wait without a slot being freed for it.
+            soon_free -= gateway.waiting.up_to(band, resident.model)
+        missing -= max(0, soon_free)
         for entry in staying:
-            (victims if _yields_to(state, entry, waiter, now) else rest).append(entry)
+            (victims if _yields_to(device, entry, waiter, now) else others).append(entry)
+    # the last to start has done the least
     victims.sort(key=lambda entry: (entry.dispatched_at, entry.item.sequence), reverse=True)
-    stopped = [_stop(state, entry) for entry in victims[: max(0, wanted)]]
-    return [*stopped, *(_holds(state, rest) if wanted > len(victims) else ())]
+    actions = [_stop(gateway, entry) for entry in victims[: max(0, missing)]]
+    if missing > len(victims):
+        actions += _holds(gateway, others)
+    return actions
 
 
-def yield_memory(state: State, waiter: Entry, running: list[Entry], now: float) -> list[Action]:
+def yield_memory(
+    device: DeviceState, waiter: Entry, running: list[Entry], now: float
+) -> list[Action]:
     """Stop everything that keeps models from being evicted for an internal waiter; nothing, if one
     of them has to finish anyway.
     """
-    if waiter.external or not state.active:
+    gateway = device.gateway
+    if waiter.external or not gateway.active:
         return []
-    staying = [entry for entry in running if not _leaving(state, entry, now)]
-    yielding = [entry for entry in staying if _yields_to(state, entry, waiter, now)]
+    staying = [entry for entry in running if not _leaving(gateway, entry, now)]
+    yielding = [entry for entry in staying if _yields_to(device, entry, waiter, now)]
     if len(yielding) == len(staying):
-        return [_stop(state, entry) for entry in staying]
-    return _holds(state, [entry for entry in staying if entry not in yielding])
+        return [_stop(gateway, entry) for entry in staying]
+    return _holds(gateway, [entry for entry in staying if entry not in yielding])
 
 
-def _holds(state: State, staying: Iterable[Entry]) -> list[Action]:
+def _holds(gateway: GatewayState, staying: Iterable[Entry]) -> list[Action]:
     """Of what keeps more urgent work waiting, the streams that would have to yield if they could go
     on; each once.
     """
     held = [
         entry
         for entry in staying
-        if not entry.held and _may_yield(state, entry) and not interruptible(state, entry)
+        if not entry.held and _may_yield(gateway, entry) and not interruptible(gateway, entry)
     ]
     for entry in held:
         entry.held = True
     return [Hold(sequence=entry.item.sequence) for entry in held]
 
 
-def _may_yield(state: State, entry: Entry) -> bool:
-    return entry.external and entry.place == "running" and not protected(state, entry)
+def _may_yield(gateway: GatewayState, entry: Entry) -> bool:
+    return entry.external and entry.place == "running" and not protected(gateway, entry)
 
 
-def _yields_to(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
+def _yields_to(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> bool:
     """Does this running entry have to go for this waiter now? Asks to be woken when it will."""
-    if not _may_yield(state, entry):
+    gateway = device.gateway
+    if not _may_yield(gateway, entry):
         return False
-    scheduling = state.settings.scheduling
-    if interruptible(state, entry):
-        bound_s = 0.0 if _pays(state, entry, waiter, now) else scheduling.preempt_restart_bound_s
+    scheduling = gateway.settings.scheduling
+    if interruptible(gateway, entry):
+        at_once = _pays(device, entry, waiter, now)
+        bound_s = scheduling.preempt_restart_bound_s
     else:
-        at_once = (
-            scheduling.unreplayable_streams == "error" and scheduling.started_streams != "finish"
-        )
-        bound_s = 0.0 if at_once else scheduling.preempt_finish_bound_s
-    until = waiter.item.arrived_at + bound_s
+        finishes = scheduling.started_streams == "finish"
+        at_once = scheduling.unreplayable_streams == "error" and not finishes
+        bound_s = scheduling.preempt_finish_bound_s
+    until = waiter.item.arrived_at + (0.0 if at_once else bound_s)
     if now < until:
-        state.wake_at(until)
+        gateway.wake_at(until)
     return now >= until
 
 
-def _pays(state: State, entry: Entry, waiter: Entry, now: float) -> bool:
+def _pays(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> bool:
     """Is what stopping this entry loses no more than what the waiter is spared? A stream that is
     continued loses next to nothing.
 
     Lost is what was done so far and, where nobody else brings the model back, the swap back to it.
     """
-    if not state.priced or continues(state, entry):
+    gateway = device.gateway
+    if not gateway.priced or continues(gateway, entry):
         return True
-    lost_s, model, wanted = now - entry.dispatched_at, entry.model or "", waiter.item.model
-    if wanted not in {None, model} and not state.waiting.wants(model):
-        lost_s += state.estimates.swap_s(wanted or "", model)
+    lost_s = now - entry.dispatched_at
+    model = entry.model or ""
+    wanted = waiter.item.model
+    if wanted not in {None, model} and not gateway.waiting.wants(model):
+        lost_s += device.estimates.swap_s(wanted or "", model)
     return lost_s <= WEIGHTS[waiter.band] * (entry.expected_end_at - now)
 
 
-def _leaving(state: State, entry: Entry, now: float) -> bool:
+def _leaving(gateway: GatewayState, entry: Entry, now: float) -> bool:
     """It is stopping, or will end by itself very soon."""
     if entry.place == "stopping":
         return True
     remaining_s = entry.expected_end_at - now
-    if 0 < remaining_s <= state.settings.scheduling.preempt_min_remaining_s:
-        state.wake_at(entry.expected_end_at)
+    if 0 < remaining_s <= gateway.settings.scheduling.preempt_min_remaining_s:
+        gateway.wake_at(entry.expected_end_at)
         return True
     return False
 
 
-def _stop(state: State, entry: Entry) -> Action:
-    entry.cut = not interruptible(state, entry)
+def _stop(gateway: GatewayState, entry: Entry) -> Action:
+    entry.cut = not interruptible(gateway, entry)
     entry.place = "stopping"
     return Stop(
         sequence=entry.item.sequence, attempt=entry.attempts, how="cut" if entry.cut else "preempt"

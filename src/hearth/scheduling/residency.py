@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from math import exp, inf
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +20,7 @@ from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.waiting import Entry
+from hearth.types import Sequence
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -55,11 +56,15 @@ class Resident:
     # it was asked for embeddings or seems to be made for them, and has written nothing since: it
     # may be unable to answer a prompt for any model
     embeds: bool = False
-    running: dict[int, Entry] = field(default_factory=dict)
+    running: dict[Sequence, Entry] = field(default_factory=dict)
 
     @property
     def free_slots(self) -> int:
         return self.parallel - len(self.running)
+
+    def copied(self) -> Resident:
+        running = {sequence: replace(entry) for sequence, entry in self.running.items()}
+        return replace(self, running=running)
 
     @property
     def is_leaving(self) -> bool:
@@ -108,9 +113,12 @@ class Residency:
         self._foreign_mib = 0.0
 
     def copied(self, estimates: Estimates) -> Residency:
-        """The same memory for a forecast, whose residents its owner copies."""
+        """The same memory for a forecast, down to what runs."""
         twin = copy(self)
-        twin.__dict__.update(_estimates=estimates, _uses=dict(self._uses))
+        twin._estimates = estimates  # noqa: SLF001 - of its own class
+        twin._uses = dict(self._uses)  # noqa: SLF001 - of its own class
+        twin.swap = None if self.swap is None else replace(self.swap)
+        twin.residents = {model: each.copied() for model, each in self.residents.items()}
         return twin
 
     def configure(self, settings: SchedulerSettings) -> None:

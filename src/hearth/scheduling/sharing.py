@@ -39,7 +39,7 @@ from typing import NamedTuple
 from hearth.scheduling.estimates import Habit
 from hearth.scheduling.preemption import WEIGHTS
 from hearth.scheduling.residency import Evictions
-from hearth.scheduling.state import ModelHold, State, Turn
+from hearth.scheduling.state import DeviceState, GatewayState, ModelHold, Turn
 from hearth.scheduling.waiting import EXTERNAL_BANDS, Entry
 from hearth.types import Band
 
@@ -87,22 +87,24 @@ class Trip(NamedTuple):
         return (self.whole_s + self.turn_s) * (1 - share) / share
 
 
-def trip_between(state: State, internal: str, other: str) -> Trip:
-    swap_s = state.estimates.swap_s
+def trip_between(device: DeviceState, internal: str, other: str) -> Trip:
+    swap_s = device.estimates.swap_s
     return Trip(swap_s(other, internal), swap_s(internal, other))
 
 
 # Rule 1.
 
 
-def hold_for(state: State, model: str, evicts: Iterable[str], now: float) -> ModelHold | None:
+def hold_for(
+    device: DeviceState, model: str, evicts: Iterable[str], now: float
+) -> ModelHold | None:
     """Whom what an external request for `model` would evict is kept for; None where it may go."""
-    waiting = _waiting_for_room(state)
+    waiting = _waiting_for_room(device)
     holds = []
     for name in evicts:
-        trip = trip_between(state, name, model)
-        for habit in state.arrivals.internal_habits(name):
-            until = habit.since + hold_s(habit, now - habit.since, trip, waiting, state.can_cut)
+        trip = trip_between(device, name, model)
+        for habit in device.gateway.arrivals.internal_habits(name):
+            until = habit.since + hold_s(habit, now - habit.since, trip, waiting, device.can_cut)
             if until > now:
                 holds.append(ModelHold(model=name, caller=habit.caller, until=until))
     return max(holds, key=lambda hold: hold.until, default=None)
@@ -148,63 +150,75 @@ def _loss(
     return others * (min(rest_s, loaded_at_s) + trip.back_s) + weight * (trip.back_s + blocked_s)
 
 
-def _waiting_for_room(state: State) -> int:
+def _waiting_for_room(device: DeviceState) -> int:
     """n of rule 1, at least 1."""
-    residents, lines = state.residency.residents, _external_lines(state)
+    residents = device.residency.residents
     waiting = [
-        len(line) for each in lines for model, line in each.items() if model not in residents
+        len(line)
+        for lines in _external_lines(device.gateway)
+        for model, line in lines.items()
+        if model not in residents
     ]
     return max(1, sum(waiting))
 
 
-def _external_lines(state: State) -> list[dict[str | None, list[Entry]]]:
-    return [state.waiting.lines[band] for band in EXTERNAL_BANDS]
+def _external_lines(gateway: GatewayState) -> list[dict[str | None, list[Entry]]]:
+    return [gateway.waiting.lines[band] for band in EXTERNAL_BANDS]
 
 
 # Rules 2 and 3.
 
 
-def take_turns(state: State, now: float) -> Turn | None:
+def take_turns(device: DeviceState, now: float) -> Turn | None:
     """The turn that is under way at this instant, after the last has ended and the next begun."""
-    turn = state.turn
-    if turn is not None and _is_over(state, turn, now):
-        state.turn_ended = state.since(now)
+    gateway = device.gateway
+    turn = device.turn
+    if turn is not None and _is_over(device, turn, now):
+        device.turn_ended = gateway.since(now)
         turn = None
-    may_begin = not state.paused and not any(state.near_tasks(now)) and _is_shared(state)
+    may_begin = not gateway.paused and not any(gateway.near_tasks(now)) and _is_shared(device)
     if turn is None and may_begin:
-        turn = _next_turn(state, now)
-    state.turn = turn
+        turn = _next_turn(device, now)
+    device.turn = turn
     return turn
 
 
-def _is_shared(state: State) -> bool:
+def _is_shared(device: DeviceState) -> bool:
     """Does internal work want the memory, or may it soon?"""
-    if state.waiting.ahead_of(Band.BACKGROUND) > 0:
+    if device.gateway.waiting.ahead_of(Band.BACKGROUND) > 0:
         return True
-    residents = state.residency.residents
+    residents = device.residency.residents
     return any(
-        state.arrivals.internal_habits(name) or _has_internal_work(state, name)
+        device.gateway.arrivals.internal_habits(name) or _has_internal_work(device, name)
         for name in residents
     )
 
 
-def _next_turn(state: State, now: float) -> Turn | None:
+def _next_turn(device: DeviceState, now: float) -> Turn | None:
     """The turn that begins now, of those the one that was due first.
 
     Asks to be woken when one is due.
     """
-    if _is_serving_loads(state):
+    if _is_serving_loads(device):
         return None
-    for due in sorted(_dues(state, now), key=_LEFT_S):
-        later_s = _later_s(state, due)
+    gateway = device.gateway
+    for due in sorted(_dues(device, now), key=_LEFT_S):
+        later_s = _later_s(device, due)
         if due.left_s + later_s > LEAST_S:
-            # While external work runs, only the bound comes nearer.
-            state.wake_at(now + later_s + (due.latest_s if state.external_running else due.left_s))
-        elif (
-            _is_kept_by_work(state, due) or hold_for(state, due.model, due.evicts, now) is not None
-        ):
+            # While external work runs, the clock that `left_s` goes by stands still: only the bound
+            # comes nearer.
+            left_s = due.latest_s if gateway.external_running else due.left_s
+            gateway.wake_at(now + later_s + left_s)
+        elif _is_kept(device, due, now):
             return Turn(model=due.model, length_s=due.length_s)
     return None
+
+
+def _is_kept(device: DeviceState, due: _Due, now: float) -> bool:
+    """Would it have to wait without a turn? What nothing internal claims is swapped anyway."""
+    return _is_kept_by_work(device, due) or (
+        hold_for(device, due.model, due.evicts, now) is not None
+    )
 
 
 class _Due(NamedTuple):
@@ -218,32 +232,33 @@ class _Due(NamedTuple):
     period_s: float
 
 
-def _dues(state: State, now: float) -> Iterator[_Due]:
+def _dues(device: DeviceState, now: float) -> Iterator[_Due]:
     """Of the requests that have waited longest: with a hundred models, all would be too many."""
-    share = state.settings.scheduling.others_share
-    unserved_s = state.unserved_s(now)
-    for head, evicts in islice(_in_need(state, now), MOST_DUES):
+    gateway = device.gateway
+    share = gateway.settings.scheduling.others_share
+    unserved_s = gateway.unserved_s(now)
+    for head, evicts in islice(_in_need(device, now), MOST_DUES):
         model = head.item.model or ""
         trip = max(
-            [trip_between(state, name, model) for name in evicts], key=lambda trip: trip.whole_s
+            [trip_between(device, name, model) for name in evicts], key=lambda trip: trip.whole_s
         )
-        since = max(head.waits_since, state.turn_ended)
+        since = max(head.waits_since, device.turn_ended)
         period_s = trip.period_s(share)
         latest_s = since.at + MOST_PERIODS * period_s - now
         left_s = min(since.unserved_s + period_s - unserved_s, latest_s)
         yield _Due(left_s, latest_s, model, evicts, trip.turn_s, period_s)
 
 
-def _in_need(state: State, now: float) -> Iterator[tuple[Entry, tuple[str, ...]]]:
+def _in_need(device: DeviceState, now: float) -> Iterator[tuple[Entry, tuple[str, ...]]]:
     """External requests that need a swap and what is in its way, the longest waiting first."""
-    residency = state.residency
+    residency = device.residency
     if residency.swap is not None:
         # No swap for anybody else can begin. A load that may hang has no claim to the memory.
-        rivals = _rivals(state)
-        if rivals and now < _late_at(state):
+        rivals = _rivals(device)
+        if rivals and now < _late_at(device):
             lines = [
                 each[residency.loading]
-                for each in _external_lines(state)
+                for each in _external_lines(device.gateway)
                 if residency.loading in each
             ]
             yield from ((line[0], rivals) for line in lines)
@@ -251,120 +266,117 @@ def _in_need(state: State, now: float) -> Iterator[tuple[Entry, tuple[str, ...]]
     residents = residency.residents
     lines = [
         line
-        for each in _external_lines(state)
+        for each in _external_lines(device.gateway)
         for model, line in each.items()
         if model not in residents
     ]
-    evictions = _evictions(state)
+    evictions = _evictions(device)
     for head in sorted([line[0] for line in lines], key=_WAITS_SINCE):
-        evicts = (
-            evictions.find(head.item.model, head.item.task_type)
-            if head.item.model is not None
-            else None
-        )
+        if head.item.model is None:
+            continue
+        evicts = evictions.find(head.item.model, head.item.task_type)
         if evicts:
             yield head, evicts
 
 
-def _rivals(state: State) -> tuple[str, ...]:
+def _rivals(device: DeviceState) -> tuple[str, ...]:
     """The models for which internal work would have the load under way cut, as far as that is cheap
     to know.
     """
-    residency = state.residency
+    residency = device.residency
     waiting = [
         name
-        for lines in state.waiting.lines[: Band.INTERRUPTED]
+        for lines in device.gateway.waiting.lines[: Band.INTERRUPTED]
         for name in lines
         if name is not None
     ]
     return tuple([name for name in waiting if name not in residency.residents][:MOST_DUES])
 
 
-def _later_s(state: State, due: _Due) -> float:
+def _later_s(device: DeviceState, due: _Due) -> float:
     """How much later, or earlier, than it is due a turn begins."""
-    if any(_runs_internal(state, name) for name in due.evicts):
+    if any(_runs_internal(device, name) for name in due.evicts):
         # What runs is waited for, and with several slots that may go on for ever: then it is
         # drained.
         return due.period_s
-    if _is_kept_by_work(state, due):
+    if _is_kept_by_work(device, due):
         return 0.0
-    return -min([_median_gap_s(state, name) for name in due.evicts])
+    return -min([_median_gap_s(device, name) for name in due.evicts])
 
 
-def _evictions(state: State) -> Evictions:
-    return Evictions(state.residency, () if state.pinned is None else (state.pinned,))
+def _evictions(device: DeviceState) -> Evictions:
+    return Evictions(device.residency, () if device.pinned is None else (device.pinned,))
 
 
-def _is_serving_loads(state: State) -> bool:
+def _is_serving_loads(device: DeviceState) -> bool:
     """Was something loaded for internal work that has not served it yet?"""
-    unsettled = [each.model for each in state.residency.residents.values() if not each.settled]
-    return any(state.waiting.up_to(Band.BACKGROUND, name) for name in unsettled)
+    unsettled = [each.model for each in device.residency.residents.values() if not each.settled]
+    return any(device.gateway.waiting.up_to(Band.BACKGROUND, name) for name in unsettled)
 
 
-def _is_kept_by_work(state: State, due: _Due) -> bool:
+def _is_kept_by_work(device: DeviceState, due: _Due) -> bool:
     """Does internal work use what has to go, or would it cut the load that is under way?"""
-    return any(_has_internal_work(state, name) for name in due.evicts)
+    return any(_has_internal_work(device, name) for name in due.evicts)
 
 
-def _has_internal_work(state: State, model: str) -> bool:
-    return state.waiting.up_to(Band.BACKGROUND, model) > 0 or _runs_internal(state, model)
+def _has_internal_work(device: DeviceState, model: str) -> bool:
+    return device.gateway.waiting.up_to(Band.BACKGROUND, model) > 0 or _runs_internal(device, model)
 
 
-def _runs_internal(state: State, model: str) -> bool:
-    resident = state.residency.residents.get(model)
+def _runs_internal(device: DeviceState, model: str) -> bool:
+    resident = device.residency.residents.get(model)
     return resident is not None and any(not entry.external for entry in resident.running.values())
 
 
-def _median_gap_s(state: State, model: str) -> float:
+def _median_gap_s(device: DeviceState, model: str) -> float:
     """After how long the last internal caller of a model usually returns; 0 where nobody knows."""
-    gaps = next((habit.gaps for habit in state.arrivals.internal_habits(model)), ())
+    gaps = next((habit.gaps for habit in device.gateway.arrivals.internal_habits(model)), ())
     return median(gaps) if len(gaps) >= MIN_GAPS else 0.0
 
 
-def _is_over(state: State, turn: Turn, now: float) -> bool:
+def _is_over(device: DeviceState, turn: Turn, now: float) -> bool:
     """Asks to be woken when the turn is over."""
-    if state.paused:
+    gateway = device.gateway
+    if gateway.paused:
         return True
-    resident = state.residency.residents.get(turn.model)
-    is_waited_for = any(turn.model in lines for lines in _external_lines(state))
+    resident = device.residency.residents.get(turn.model)
+    is_waited_for = any(turn.model in lines for lines in _external_lines(gateway))
     if resident is None:
-        return not is_waited_for or _evictions(state).find(turn.model) is None
+        return not is_waited_for or _evictions(device).find(turn.model) is None
     if resident.phase != "ready":
-        late_at = _late_at(state)
+        late_at = _late_at(device)
         if now < late_at < inf:
-            state.wake_at(late_at)
+            gateway.wake_at(late_at)
         return not is_waited_for or now >= late_at
     if turn.until is None:
         turn.until = now + turn.length_s
     # Not beyond an announced internal task, for which external work is held back anyway.
-    turn.until = until = min([turn.until, *[at for at, _ in state.announced if at > now]])
+    turn.until = min([turn.until, *[at for at, _ in gateway.announced if at > now]])
+    until = turn.until
     if not is_waited_for and not resident.running:
-        until = min(until, _linger_until(state, turn.model, now))
+        until = min(until, _linger_until(gateway, turn.model, now))
     if now < until:
-        state.wake_at(until)
+        gateway.wake_at(until)
     return now >= until
 
 
-def _late_at(state: State) -> float:
+def _late_at(device: DeviceState) -> float:
     """When the load under way has taken so long that it may never end; never where it could not be
     cut anyway.
     """
-    residency = state.residency
-    if residency.swap is None or residency.loading is None or not state.can_cut:
+    residency = device.residency
+    if residency.swap is None or residency.loading is None or not device.can_cut:
         return inf
-    is_known = state.estimates.knows_load(residency.loading)
-    expected_s = (
-        state.estimates.swap_s(residency.swap.origin, residency.loading)
-        if is_known
-        else UNKNOWN_LOAD_S
-    )
+    expected_s = UNKNOWN_LOAD_S
+    if device.estimates.knows_load(residency.loading):
+        expected_s = device.estimates.swap_s(residency.swap.origin, residency.loading)
     return residency.swap.started_at + LATE_LOAD * expected_s + LATE_LOAD_S
 
 
-def _linger_until(state: State, model: str, now: float) -> float:
+def _linger_until(gateway: GatewayState, model: str, now: float) -> float:
     """Until when a turn without work waits for a caller who usually returns within seconds."""
     until = now
-    for habit in state.arrivals.habits(model):
+    for habit in gateway.arrivals.habits(model):
         if habit.is_external and len(habit.gaps) >= MIN_GAPS:
             gap_s = median(habit.gaps)
             if gap_s <= MAX_LINGER_S:
@@ -375,15 +387,15 @@ def _linger_until(state: State, model: str, now: float) -> float:
 # Rule 6.
 
 
-def grace_until(state: State, entry: Entry, evicts: Iterable[str], now: float) -> float:
+def grace_until(device: DeviceState, entry: Entry, evicts: Iterable[str], now: float) -> float:
     """Until when an internal request lets external work go on before it evicts these models."""
-    if entry.band not in MAX_GRACE_S or any(state.near_tasks(now)):
+    if entry.band not in MAX_GRACE_S or any(device.gateway.near_tasks(now)):
         return -inf
-    used = [name for name in evicts if _has_external_work(state, name)]
+    used = [name for name in evicts if _has_external_work(device, name)]
     if not used:
         return -inf
     trip = max(
-        [trip_between(state, entry.item.model or "", name) for name in used],
+        [trip_between(device, entry.item.model or "", name) for name in used],
         key=lambda trip: trip.whole_s,
     )
     grace_s = GRACE_TRIPS * trip.whole_s
@@ -392,8 +404,10 @@ def grace_until(state: State, entry: Entry, evicts: Iterable[str], now: float) -
     return entry.item.arrived_at + min(grace_s, MAX_GRACE_S[entry.band])
 
 
-def _has_external_work(state: State, model: str) -> bool:
-    running = state.residency.residents[model].running.values()
+def _has_external_work(device: DeviceState, model: str) -> bool:
+    running = device.residency.residents[model].running.values()
     if any(entry.external for entry in running):
         return True
-    return not state.paused and any(model in lines for lines in _external_lines(state))
+    return not device.gateway.paused and any(
+        model in lines for lines in _external_lines(device.gateway)
+    )

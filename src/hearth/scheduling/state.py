@@ -1,5 +1,9 @@
-"""Everything the scheduler remembers, in one object that only its own package changes, the owner's
-orders among it.
+"""Everything the scheduler remembers, in objects that only its own package changes: what the
+gateway has once (`GatewayState`, the owner's orders among it), and what a device has
+(`DeviceState`).
+
+An item waits in the gateway and is bound to a device when it starts. There is one device today, so
+the scheduler holds one `DeviceState`; nothing in `GatewayState` knows of it.
 """
 
 from __future__ import annotations
@@ -12,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
 from hearth.scheduling.estimates import Arrivals, Estimates
+from hearth.scheduling.inputs import MAX_CUT_FAILURES
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.waiting import BANDS, NEVER, Entry, Since, WaitingRoom
-from hearth.types import Band, Lane, Sequence, value
+from hearth.types import Band, DeviceId, Lane, Sequence, value
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
-MAX_CUT_FAILURES = 2
 # a heap of (instant, item); what no longer applies is dropped when it comes up
 Deadlines = list[tuple[float, Sequence]]
 
@@ -45,24 +49,21 @@ class Turn:
 
 
 @dataclass(slots=True, eq=False)
-class State:
-    """The scheduler's memory."""
+class GatewayState:
+    """What there is once, however many devices serve: who waits, what was ordered, the mode."""
 
     settings: SchedulerSettings
-    estimates: Estimates
-    residency: Residency
     arrivals: Arrivals
     waiting: WaitingRoom = field(default_factory=WaitingRoom)
     # every accepted item that has not left, by sequence
     entries: dict[Sequence, Entry] = field(default_factory=dict)
     # when those that may not wait for ever are given up
     expiries: Deadlines = field(default_factory=list)
-    rising: Deadlines = field(default_factory=list)  # when those that may rise by their age do
+    aging: Deadlines = field(default_factory=list)  # when those that may rise by their age do
     promotions: int = 0
     active: bool = True  # within active hours, when internal work may interrupt
     draining: bool = False
     handing_over: bool = False  # to another model server, as soon as nothing runs
-    down_since: float | None = None  # the backend has not answered since then; None while it does
     paused: bool = False  # by the owner: external work waits, whatever is free
     # the model that the owner wants to come back to, installed or not
     pinned_name: str | None = None
@@ -72,56 +73,18 @@ class State:
     # (instant, task type) of announced internal tasks, the soonest first
     announced: tuple[tuple[float, str], ...] = ()
     interruptions: int = 0  # numbers the interruptions, so that the latest goes first
-    # consecutive load or unload failures by model
-    failures: dict[str, int] = field(default_factory=dict)
-    # models that are left alone until an instant, after a failure
-    not_before: dict[str, float] = field(default_factory=dict)
-    idle_since: float | None = None  # since when nothing waits or runs; None while something does
-    # what was in memory then, by name; None where the owner has loaded something since, to which no
-    # habit applies
-    idle_with: tuple[str, ...] | None = None
-    home_failures: int = 0  # restores of the home model that failed in a row
-    # `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once
-    # in each
-    preloaded_at: float | None = None
-    # the model for whose waiters memory is being cleared, and why; None once it is loaded, or
-    # nobody waits for it
-    cleared_for: tuple[str, SwapReason] | None = None
-    # the policy holds the resident model until then, in the hope of more work for it; None while it
-    # does not
-    held_until: float | None = None
-    hold: ModelHold | None = None  # what external work waits for, as of the last decision
-    turn: Turn | None = None  # the turn of external work that is under way
-    turn_ended: Since = NEVER
     external_running: int = 0
     external_run_s: float = 0.0  # in which external work ran, up to when the last of it ended
     external_runs_since: float = 0.0  # where some runs
-    cuts_loads: bool = True  # the model server can end a load that is under way
-    cut_failures: int = 0  # loads in a row that were not gone in time after they were cut
-    # what the model server has listed, in lower case; None before its first list
-    installed: frozenset[str] | None = None
-    replaced_at: float = -inf  # when the model server before this one was left
-    # rounds of admission so far, by model and band
-    rounds: dict[tuple[str, Band], int] = field(default_factory=dict)
     # the first instant that this decision has asked to be woken at
     next_wake_at: float | None = None
     # candidates that were compared in all choices so far, which is what decisions cost
     looked_at: int = 0
 
     @property
-    def starts_nothing(self) -> bool:
-        """Whatever is free: no model server answers, or what runs is to be the last here."""
-        return self.down_since is not None or self.draining or self.handing_over
-
-    @property
     def priced(self) -> bool:
         """Internal work weighs what a swap costs; else it interrupts whatever is in its way."""
         return self.settings.scheduling.preemption == "priced"
-
-    @property
-    def can_cut(self) -> bool:
-        """A load can be ended before its model is there, which leaves the memory free."""
-        return self.cuts_loads and self.priced and self.cut_failures < MAX_CUT_FAILURES
 
     def unserved_s(self, now: float) -> float:
         """A clock that stands still while external work runs: what an external request waits for
@@ -132,6 +95,16 @@ class State:
 
     def since(self, now: float) -> Since:
         return Since(now, self.unserved_s(now))
+
+    def external_began(self, now: float) -> None:
+        if not self.external_running:
+            self.external_runs_since = now
+        self.external_running += 1
+
+    def external_ended(self, now: float) -> None:
+        self.external_running -= 1
+        if not self.external_running:
+            self.external_run_s += now - self.external_runs_since
 
     @property
     def running(self) -> list[Entry]:
@@ -160,57 +133,13 @@ class State:
         self.ordered.pop(model, None)
 
     @property
-    def home(self) -> str | None:
-        """The home model, None where there is none or it is not installed."""
-        home = self.settings.gpu.home_model
-        return home if home and self.has(home) else None
-
-    @property
-    def pinned(self) -> str | None:
-        """The model that no external item's swap may evict, None where there is none or it is not
-        installed.
-        """
-        return (
-            self.pinned_name
-            if self.pinned_name is not None and self.has(self.pinned_name)
-            else None
-        )
-
-    @property
-    def comes_back(self) -> str | None:
-        """The model that is loaded when there is nothing else to do: the pinned one, else the home
-        model.
-        """
-        return self.pinned or self.home
-
-    @property
     def at_rest(self) -> bool:
         """Nothing runs, and nothing waits that may start."""
         return len(self.entries) == (self.waiting.count(Lane.EXTERNAL) if self.paused else 0)
 
-    def has(self, model: str) -> bool:
-        """Whether the model server may have this model: it lists it, or has listed nothing yet."""
-        return self.installed is None or model.lower() in self.installed
-
-    def home_for(self, entry: Entry) -> str | None:
-        """The home model, None where there is none or it could never be loaded for this item."""
-        home = self.home
-        return (
-            None if home is None or self.residency.never_fits(home, entry.item.task_type) else home
-        )
-
-    def is_there(self, model: str) -> bool:
-        """Is this model in memory, and not on its way out?"""
-        resident = self.residency.residents.get(model)
-        return resident is not None and resident.phase == "ready"
-
     def waits_for(self, model: str) -> int:
         """How many wait for exactly this model that may start."""
         return self.waiting.up_to(Band.BACKGROUND if self.paused else BANDS[-1], model)
-
-    def runs_on(self, model: str) -> bool:
-        resident = self.residency.residents.get(model)
-        return resident is not None and bool(resident.running)
 
     def near_tasks(self, now: float) -> Iterable[tuple[float, str]]:
         """The announced internal tasks so near that external work which could still run then is
@@ -219,28 +148,6 @@ class State:
         window_s = self.settings.scheduling.schedule_drain_minutes * 60
         return (each for each in self.announced if each[0] - window_s <= now < each[0])
 
-    def held_for(self, entry: Entry, now: float) -> tuple[float, str] | None:
-        """The announced task for which this waiting item is held back: an external one that could
-        still run when that is due.
-        """
-        near = list(self.near_tasks(now)) if self.announced and entry.external else []
-        if not near:
-            return None
-        model = entry.item.model or self.home or ""
-        needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens)
-        if entry.item.model is not None and self.residency.ready(model) is None:
-            needed_s += self.estimates.longest_swap_s(
-                next(iter(self.residency.residents), ""), model
-            )
-        return next((task for task in near if now + needed_s > task[0]), None)
-
-    def is_held(self, entry: Entry, now: float) -> bool:
-        """Is it held back for an announced task? Asks to be woken when that is due."""
-        task = self.held_for(entry, now)
-        if task is not None:
-            self.wake_at(task[0])
-        return task is not None
-
     def wake_at(self, at: float) -> None:
         """Something may change at this instant without any other input."""
         if self.next_wake_at is None or at < self.next_wake_at:
@@ -248,38 +155,30 @@ class State:
 
     def enqueue(self, entry: Entry) -> None:
         """Let an entry wait (again)."""
-        entry.model, entry.forwarded, entry.first_byte_at = None, False, None
+        entry.model = None
+        entry.forwarded = False
+        entry.first_byte_at = None
         self.waiting.add(entry)
         if not entry.external:
-            self.expect_rise(entry)
+            self.expect_promotion(entry)
 
-    def expect_rise(self, entry: Entry) -> None:
+    def expect_promotion(self, entry: Entry) -> None:
         """Note when waiting raises an entry."""
-        at = self.rises_at(entry)
+        at = self.promoted_at(entry)
         if at is not None:
-            heappush(self.rising, (at, entry.item.sequence))
+            heappush(self.aging, (at, entry.item.sequence))
 
-    def rises_at(self, entry: Entry) -> float | None:
+    def promoted_at(self, entry: Entry) -> float | None:
         """When an entry rises from the band that it is in, by its age; None for never.
 
         After Macaw's scheduling page, which promotes a batch request to realtime. Age never crosses
         the lanes: external work is in order of arrival anyway, and cannot be interrupted for ever.
         """
-        item, aging = entry.item, self.settings.scheduling.aging
+        item = entry.item
+        aging = self.settings.scheduling.aging
         if entry.external or entry.band <= aging.ceiling or aging.promote_after_s <= 0:
             return None
         return item.arrived_at + (item.band - entry.band + 1) * aging.promote_after_s
-
-    def release(self, entry: Entry, now: float) -> None:
-        """The entry's attempt is over: free its slot."""
-        resident = self.residency.residents.get(entry.model or "")
-        if resident is not None:
-            resident.running.pop(entry.item.sequence, None)
-            resident.last_used_at = now
-        if entry.external:
-            self.external_running -= 1
-            if not self.external_running:
-                self.external_run_s += now - self.external_runs_since
 
     def give_up(self, entries: list[Entry], why: Refusal) -> list[Action]:
         """These wait no more and are done with; their callers are told why."""
@@ -293,3 +192,130 @@ class State:
         del self.entries[entry.item.sequence]
         if self.arrivals.learns:
             self.arrivals.left(entry.item.caller)
+
+
+@dataclass(slots=True, eq=False)
+class DeviceState:
+    """What one device has: its memory, and what was learned, tried and decided there.
+
+    `gateway` is what it shares with all others, so that whoever decides for a device is given this
+    one object.
+    """
+
+    id: DeviceId
+    gateway: GatewayState
+    estimates: Estimates
+    residency: Residency
+    # its model server has not answered since then; None while it does
+    down_since: float | None = None
+    # consecutive load or unload failures by model
+    failures: dict[str, int] = field(default_factory=dict)
+    # models that are left alone until an instant, after a failure
+    not_before: dict[str, float] = field(default_factory=dict)
+    idle_since: float | None = None  # since when nothing waits or runs; None while something does
+    # what was in memory then, by name; None where the owner has loaded something since, to which no
+    # habit applies
+    idle_with: tuple[str, ...] | None = None
+    home_failures: int = 0  # restores of the home model that failed in a row
+    # `idle_since` of the idle time in which a model was loaded beforehand, so that it happens once
+    # in each
+    preloaded_at: float | None = None
+    # the model for whose waiters memory is being cleared, and why; None once it is loaded, or
+    # nobody waits for it
+    cleared_for: tuple[str, SwapReason] | None = None
+    # the policy holds the resident model until then, in the hope of more work for it; None while it
+    # does not
+    held_until: float | None = None
+    hold: ModelHold | None = None  # what external work waits for, as of the last decision
+    turn: Turn | None = None  # the turn of external work that is under way
+    turn_ended: Since = NEVER
+    cuts_loads: bool = True  # the model server can end a load that is under way
+    cut_failures: int = 0  # loads in a row that were not gone in time after they were cut
+    # what the model server has listed, in lower case; None before its first list
+    installed: frozenset[str] | None = None
+    replaced_at: float = -inf  # when the model server before this one was left
+    # rounds of admission so far, by model and band
+    rounds: dict[tuple[str, Band], int] = field(default_factory=dict)
+
+    @property
+    def starts_nothing(self) -> bool:
+        """Whatever is free: no model server answers, or what runs is to be the last here."""
+        gateway = self.gateway
+        return self.down_since is not None or gateway.draining or gateway.handing_over
+
+    @property
+    def can_cut(self) -> bool:
+        """A load can be ended before its model is there, which leaves the memory free."""
+        return self.cuts_loads and self.gateway.priced and self.cut_failures < MAX_CUT_FAILURES
+
+    def has(self, model: str) -> bool:
+        """Whether the model server may have this model: it lists it, or has listed nothing yet."""
+        return self.installed is None or model.lower() in self.installed
+
+    @property
+    def home(self) -> str | None:
+        """The home model, None where there is none or it is not installed."""
+        home = self.gateway.settings.gpu.home_model
+        return home if home and self.has(home) else None
+
+    @property
+    def pinned(self) -> str | None:
+        """The model that no external item's swap may evict, None where there is none or it is not
+        installed.
+        """
+        name = self.gateway.pinned_name
+        return name if name is not None and self.has(name) else None
+
+    @property
+    def comes_back(self) -> str | None:
+        """The model that is loaded when there is nothing else to do: the pinned one, else the home
+        model.
+        """
+        return self.pinned or self.home
+
+    def home_for(self, entry: Entry) -> str | None:
+        """The home model, None where there is none or it could never be loaded for this item."""
+        home = self.home
+        if home is None or self.residency.never_fits(home, entry.item.task_type):
+            return None
+        return home
+
+    def is_there(self, model: str) -> bool:
+        """Is this model in memory, and not on its way out?"""
+        resident = self.residency.residents.get(model)
+        return resident is not None and resident.phase == "ready"
+
+    def runs_on(self, model: str) -> bool:
+        resident = self.residency.residents.get(model)
+        return resident is not None and bool(resident.running)
+
+    def held_for(self, entry: Entry, now: float) -> tuple[float, str] | None:
+        """The announced task for which this waiting item is held back: an external one that could
+        still run when that is due.
+        """
+        gateway = self.gateway
+        near = list(gateway.near_tasks(now)) if gateway.announced and entry.external else []
+        if not near:
+            return None
+        model = entry.item.model or self.home or ""
+        needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens)
+        if entry.item.model is not None and self.residency.ready(model) is None:
+            origin = next(iter(self.residency.residents), "")
+            needed_s += self.estimates.longest_swap_s(origin, model)
+        return next((task for task in near if now + needed_s > task[0]), None)
+
+    def is_held(self, entry: Entry, now: float) -> bool:
+        """Is it held back for an announced task? Asks to be woken when that is due."""
+        task = self.held_for(entry, now)
+        if task is not None:
+            self.gateway.wake_at(task[0])
+        return task is not None
+
+    def release(self, entry: Entry, now: float) -> None:
+        """The entry's attempt is over: free its slot."""
+        resident = self.residency.residents.get(entry.model or "")
+        if resident is not None:
+            resident.running.pop(entry.item.sequence, None)
+            resident.last_used_at = now
+        if entry.external:
+            self.gateway.external_ended(now)

@@ -106,6 +106,9 @@ class WaitingRoom:
             counts[: Band.INTERRUPTED] if lane is Lane.INTERNAL else counts[Band.INTERRUPTED :]
         )
 
+    def depth(self, band: Band) -> int:
+        return self._counts[band]
+
     def external_of(self, caller: str) -> int:
         """How many external entries of a caller wait."""
         return self._external_of[caller]

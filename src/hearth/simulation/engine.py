@@ -114,9 +114,7 @@ def simulate(
         KeyError: a model has to be loaded whose swap cost the workload does not tell.
     """
     if handle is None:
-        scheduler = Scheduler(settings)
-        scheduler.state.cuts_loads = workload.cut_s is not None
-        handle = scheduler.handle
+        handle = Scheduler(settings, cuts_loads=workload.cut_s is not None).handle
     engine = _Engine(handle, workload, keep_decisions=keep_decisions, on_progress=on_progress)
     engine.run()
     return engine.outcome

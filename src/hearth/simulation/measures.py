@@ -21,7 +21,7 @@ from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.scheduling.actions import Action, Dispatch
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import PRIOR_RUN_S
-from hearth.scheduling.forecast import forecast
+from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.inputs import Arrived, Input
 from hearth.simulation import workloads
 from hearth.simulation.engine import Record, Run, simulate
@@ -210,15 +210,14 @@ class Estimating:
 
     def __init__(self, scheduler: Scheduler, *, every: int) -> None:
         self._scheduler = scheduler
+        self._view = ForecastView(scheduler)
         self._every = every
         self._open: dict[Sequence, tuple[float, float]] = {}
         self._pairs_s: list[tuple[float, float]] = []
 
     def handle(self, fact: Input, now: float) -> list[Action]:
         if isinstance(fact, Arrived) and fact.item.sequence % self._every == 0:
-            estimated_s = forecast(self._scheduler.state, now, fact.item).starts.get(
-                fact.item.sequence
-            )
+            estimated_s = self._view.forecast(now, fact.item).starts.get(fact.item.sequence)
             if estimated_s is not None:
                 self._open[fact.item.sequence] = (now, estimated_s)
         actions = self._scheduler.handle(fact, now)
@@ -352,7 +351,7 @@ def _run(workload: Workload, base: SchedulerSettings, *, knows_swaps: bool = Fal
     settings = workload.settings(base, PolicyName.ADAPTIVE)
     scheduler = Scheduler(settings)
     for model in workload.models if knows_swaps else ():
-        scheduler.state.estimates.learn_swap("", model, workload.swap_s((), model))
+        scheduler.estimates.learn_swap("", model, workload.swap_s((), model))
     return simulate(workload, settings, scheduler.handle, keep_decisions=False)
 
 
@@ -487,10 +486,12 @@ def _restart(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
             poisson(kinds, workloads.HEAVY, seed=402),
         )
         settings = before.settings(base, PolicyName.ADAPTIVE)
-        old, later, restarted = Scheduler(settings), Scheduler(settings), Scheduler(settings)
+        old, restarted = Scheduler(settings), Scheduler(settings)
         simulate(before, settings, old.handle, keep_decisions=False)
-        restarted.state.estimates.restore(old.state.estimates.export())
-        later.state.estimates, later.state.arrivals = old.state.estimates, old.state.arrivals
+        restarted.estimates.restore(old.estimates.export())
+        later = Scheduler(settings)
+        later.device.estimates = old.estimates
+        later.gateway.arrivals = old.gateway.arrivals
         found_s = [
             summary(simulate(hour, settings, each.handle, keep_decisions=False)).mean_wait_s
             for each in (restarted, later)

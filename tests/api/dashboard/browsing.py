@@ -74,7 +74,7 @@ class House:
         """Let a second pass for the emulated Ollama; whether nothing runs on it any more."""
         assert self.model_time is not None
         self.model_time.skip(1.0)
-        return not self.gateway.worker.scheduler.state.running
+        return not self.gateway.worker.scheduler.gateway.running
 
     async def serve(self) -> None:
         """At the port that it had before, where it had one."""

@@ -83,7 +83,7 @@ async def full_state(house: House, key: str = "") -> dict[str, Any]:
     async for _ in house.gateway.worker.changes():
         if (
             len(house.gateway.records.timeline.ended) == 1
-            and len(house.gateway.worker.scheduler.state.running) == 1
+            and len(house.gateway.worker.scheduler.gateway.running) == 1
         ):
             break
     frames = DashboardFeed(house.gateway).frames(guest())

@@ -17,9 +17,7 @@ from hearth.gateway import Gateway
 from hearth.job_types import Job
 from hearth.jobs.service import Jobs
 from hearth.observability.requests import DEPTH_STEP_S
-from hearth.scheduling.forecast import HORIZON_ITEMS, is_rough
-from hearth.scheduling.residency import Resident
-from hearth.scheduling.state import State
+from hearth.scheduling.forecast import HORIZON_ITEMS
 from hearth.scheduling.waiting import Entry
 from hearth.types import Lane, QueueItem, Sequence
 
@@ -49,92 +47,6 @@ def _of_note(models: list[JsonObject]) -> list[JsonObject]:
     return [*used, *islice(quiet, max(0, MODELS_SHOWN - len(used)))]
 
 
-def reason_of(state: State, entry: Entry, now: float) -> JsonObject:
-    """Why a waiting item has not been started, the first reason that holds; the page puts it into
-    words.
-
-    `kind`, and what belongs to it: `model`, `cost_s` (estimated), `since` and `until` (monotonic),
-    `task`, `busy` of `parallel` slots.
-    """
-    if state.down_since is not None:
-        return {"kind": "backend_down", "since": state.down_since}
-    if state.draining:
-        return {"kind": "stopping"}
-    if state.handing_over:
-        return {"kind": "handing_over"}
-    if entry.item.lane is Lane.EXTERNAL and state.paused:
-        return {"kind": "paused"}
-    # it could still run when an announced internal task is due
-    if (held := state.held_for(entry, now)) is not None:
-        return {"kind": "announced", "task": held[1], "until": held[0]}
-    return (
-        _of_any_model(state)
-        if entry.item.model is None
-        else _of_model(state, entry, entry.item.model, now)
-    )
-
-
-def _of_any_model(state: State) -> JsonObject:
-    ready = [
-        resident for resident in state.residency.residents.values() if resident.phase == "ready"
-    ]
-    if not ready:
-        return {
-            "kind": "swap",
-            "model": state.home,
-            "cost_s": state.estimates.swap_s("", state.home or ""),
-        }
-    return _of_resident(state, max(ready, key=lambda each: each.free_slots > 0))
-
-
-def _of_model(state: State, entry: Entry, model: str, now: float) -> JsonObject:
-    residents = state.residency.residents
-    if model in residents:
-        return _of_resident(state, residents[model])
-    pinned = state.pinned_name if entry.item.lane is Lane.EXTERNAL else None
-    if (
-        pinned in residents
-        and state.residency.eviction_for(model, (pinned,), entry.item.task_type) is None
-    ):
-        return {"kind": "pinned", "model": pinned}
-    retry_at = state.not_before.get(model)
-    if retry_at is not None and retry_at > now:
-        return {"kind": "left_alone", "model": model, "until": retry_at}
-    cost_s = state.estimates.swap_s(next(iter(residents), ""), model)
-    if state.turn is not None and entry.item.lane is Lane.INTERNAL:
-        return {"kind": "others_turn", "model": state.turn.model, "until": state.turn.until}
-    if state.hold is not None and entry.item.lane is Lane.EXTERNAL:
-        return {
-            "kind": "held",
-            "model": state.hold.model,
-            "caller": state.hold.caller,
-            "until": state.hold.until,
-        }
-    return {"kind": "swap", "model": model, "cost_s": cost_s, "until": state.held_until}
-
-
-def _of_resident(state: State, resident: Resident) -> JsonObject:
-    model, swap = resident.model, state.residency.swap
-    if resident.phase == "loading":
-        origin, since = ("", None) if swap is None else (swap.origin, swap.started_at)
-        return {
-            "kind": "load",
-            "model": model,
-            "since": since,
-            "cost_s": state.estimates.swap_s(origin, model),
-        }
-    if resident.is_leaving:
-        return {"kind": "swap", "model": model, "cost_s": state.estimates.swap_s("", model)}
-    if resident.free_slots > 0:
-        return {"kind": "turn"}
-    return {
-        "kind": "slot",
-        "model": model,
-        "busy": len(resident.running),
-        "parallel": state.settings.parallel(model),
-    }
-
-
 class View:
     """Builds the value; `shift_s` turns monotonic instants into seconds since 1970, for as long as
     this view is used.
@@ -142,7 +54,7 @@ class View:
 
     def __init__(self, gateway: Gateway, shift_s: float) -> None:
         self._gateway = gateway
-        self._state = gateway.worker.scheduler.state
+        self._view = gateway.worker.runtime.view
         self._shift_s = shift_s
         self._starts: dict[Sequence, float] = {}
         uptime_s = gateway.health()["uptime_s"]
@@ -152,7 +64,8 @@ class View:
 
     async def build(self, now: float) -> JsonObject:
         """Everything, as of `now` (monotonic)."""
-        state, beside = self._state, self._gateway.worker.parts()
+        view = self._view
+        beside = self._gateway.worker.parts()
         usage = self._gateway.rate_limiter.get_all_usage(now)
         return {
             "house": self._house(now, beside),
@@ -161,14 +74,14 @@ class View:
                 each.model: {
                     "phase": each.phase,
                     "running": len(each.running),
-                    "waiting": state.waiting.wants(each.model),
+                    "waiting": view.wants(each.model),
                     "parallel": each.parallel,
                     "reserved_mib": None if each.reserved_mib is None else round(each.reserved_mib),
                     "since": self._wall(each.loaded_at) if each.phase == "ready" else None,
                 }
-                for each in state.residency.latest_first
+                for each in view.latest_first
             },
-            "running": {str(entry.item.sequence): self._running(entry) for entry in state.running},
+            "running": {str(entry.item.sequence): self._running(entry) for entry in view.running},
             "waiting": self._waiting(now),
             "models": {
                 str(model["name"]): model for model in _of_note(await self._gateway.models())
@@ -197,23 +110,21 @@ class View:
         return None if at is None else round(at + self._shift_s, 2)
 
     def _house(self, now: float, beside: Mapping[str, object]) -> JsonObject:
-        state, health, config, cloud = (
-            self._state,
-            self._gateway.health(),
-            beside["config"],
-            beside.get("cloud"),
-        )
+        view = self._view
+        health = self._gateway.health()
+        config = beside["config"]
+        cloud = beside.get("cloud")
         return {
             **{key: health[key] for key in ("version", "status", "reason")},
             **{key: beside.get(key) for key in ("backend", "alerts", "warnings", "storage")},
             "started": self._started,
-            "mode": "active" if state.active else "quiet",
+            "mode": "active" if view.active else "quiet",
             "hours": self._hours(),
-            "draining": state.draining,
-            "promotions": state.promotions,
-            "policy": state.settings.scheduling.policy.value,
+            "draining": view.draining,
+            "promotions": view.promotions,
+            "policy": view.settings.scheduling.policy.value,
             "announced": {
-                task: self._wall(at) for at, task in reversed(state.announced) if at > now
+                task: self._wall(at) for at, task in reversed(view.announced) if at > now
             },
             "config": {key: value for key, value in config.items() if key != "last_attempt"}
             if isinstance(config, Mapping)
@@ -237,10 +148,8 @@ class View:
         }
 
     def _gpu(self, now: float) -> JsonObject:
-        limits, capacity_mib = (
-            self._gateway.config.settings.gpu.alerts,
-            self._state.residency.capacity_mib,
-        )
+        limits = self._gateway.config.settings.gpu.alerts
+        capacity_mib = self._view.capacity_mib
         metrics = self._gateway.worker.tracker.get_metrics(now)
         return {key: value for key, value in metrics.items() if key not in _NOT_SHOWN} | {
             "capacity_mib": None
@@ -256,19 +165,20 @@ class View:
         }
 
     def _swap(self) -> JsonObject | None:
-        residency = self._state.residency
-        swap, target = residency.swap, residency.loading
+        view = self._view
+        swap = view.swap
+        target = view.loading
         if swap is None:
             return None
-        if residency.cutting is not None:
+        if view.cutting is not None:
             return {
-                "cutting": residency.cutting,
+                "cutting": view.cutting,
                 "since": self._wall(swap.started_at),
                 "why": swap.why,
             }
         if target is None:
             return {
-                "unloading": sorted(residency.unloading),
+                "unloading": sorted(view.unloading),
                 "since": self._wall(swap.started_at),
                 "why": swap.why,
             }
@@ -276,7 +186,7 @@ class View:
             "from": list(swap.replaced),
             "to": target,
             "since": self._wall(swap.started_at - swap.cleared_s),
-            "cost_s": round(self._state.estimates.swap_s(swap.origin, target), 1),
+            "cost_s": round(view.expected_swap_s(swap.origin, target), 1),
             "why": swap.why,
         }
 
@@ -303,12 +213,13 @@ class View:
         }
 
     def _waiting(self, now: float) -> JsonObject:
-        waiting, entries = self._state.waiting, self._in_expected_order(now)[:WAITING_SHOWN]
-        rough = is_rough(self._state) or None
+        view = self._view
+        entries = self._in_expected_order(now)[:WAITING_SHOWN]
+        rough = self._gateway.worker.runtime.forecasts.is_rough() or None
         return {
-            "internal": waiting.count(Lane.INTERNAL),
-            "external": waiting.count(Lane.EXTERNAL),
-            "models": {model or "*": waiting.wants(model) for model in waiting.models()},
+            "internal": view.pending(Lane.INTERNAL),
+            "external": view.pending(Lane.EXTERNAL),
+            "models": {model or "*": number for model, number in view.wanted_models.items()},
             "order": [entry.item.sequence for entry in entries],
             "rows": {
                 str(entry.item.sequence): self._row(entry, now) | {"rough": rough}
@@ -328,21 +239,17 @@ class View:
             else now + wait_s
             for each, wait_s in self._gateway.worker.forecaster.starts(now).items()
         }
-        found = [
-            self._state.entries[sequence]
-            for sequence in self._starts
-            if sequence in self._state.entries
-        ]
-        waiting = [entry for entry in found if entry.place == "waiting"]
-        if len(waiting) < min(WAITING_SHOWN, len(self._state.waiting)):
-            waiting = self._state.waiting.first(HORIZON_ITEMS)
+        found = map(self._view.entry, self._starts)
+        waiting = [entry for entry in found if entry is not None and entry.place == "waiting"]
+        if len(waiting) < min(WAITING_SHOWN, self._view.waiting):
+            waiting = self._view.first(HORIZON_ITEMS)
         return sorted(
             waiting,
             key=lambda entry: (self._starts.get(entry.item.sequence, inf), entry.band, entry.key),
         )
 
     def _row(self, entry: Entry, now: float) -> JsonObject:
-        why = reason_of(self._state, entry, now)
+        why = self._view.reason_of(entry, now)
         for key, value in why.items():
             if isinstance(value, float):
                 why[key] = round(value, 1) if key == "cost_s" else self._wall(value)
@@ -354,7 +261,7 @@ class View:
 
     def _timeline(self, now: float) -> JsonObject:
         timeline = self._gateway.records.timeline
-        residents = self._state.residency.latest_first
+        residents = self._view.latest_first
         timeline.settle(
             {each.model: each.loaded_at for each in residents if each.phase != "loading"}, now
         )

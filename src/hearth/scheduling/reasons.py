@@ -1,0 +1,78 @@
+"""Why a waiting item has not been started, for people: the first reason that holds.
+
+A reason is its `kind`, and what belongs to it: `model`, `cost_s` (estimated), `since` and `until`
+(monotonic), `task`, `busy` of `parallel` slots.
+"""
+
+from __future__ import annotations
+
+from hearth.scheduling.residency import Resident
+from hearth.scheduling.state import DeviceState
+from hearth.scheduling.waiting import Entry
+
+Reason = dict[str, object]
+
+
+def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa: PLR0911 - a closed set, one answer each
+    gateway = device.gateway
+    if device.down_since is not None:
+        return {"kind": "backend_down", "since": device.down_since}
+    if gateway.draining:
+        return {"kind": "stopping"}
+    if gateway.handing_over:
+        return {"kind": "handing_over"}
+    if entry.external and gateway.paused:
+        return {"kind": "paused"}
+    # it could still run when an announced internal task is due
+    held = device.held_for(entry, now)
+    if held is not None:
+        return {"kind": "announced", "task": held[1], "until": held[0]}
+    if entry.item.model is None:
+        return _of_any_model(device)
+    return _of_model(device, entry, entry.item.model, now)
+
+
+def _of_any_model(device: DeviceState) -> Reason:
+    residents = device.residency.residents.values()
+    ready = [resident for resident in residents if resident.phase == "ready"]
+    if not ready:
+        cost_s = device.estimates.swap_s("", device.home or "")
+        return {"kind": "swap", "model": device.home, "cost_s": cost_s}
+    return _of_resident(device, max(ready, key=lambda each: each.free_slots > 0))
+
+
+def _of_model(device: DeviceState, entry: Entry, model: str, now: float) -> Reason:
+    residents = device.residency.residents
+    if model in residents:
+        return _of_resident(device, residents[model])
+    pinned = device.gateway.pinned_name if entry.external else None
+    if pinned in residents:
+        evicts = device.residency.eviction_for(model, (pinned,), entry.item.task_type)
+        if evicts is None:
+            return {"kind": "pinned", "model": pinned}
+    retry_at = device.not_before.get(model)
+    if retry_at is not None and retry_at > now:
+        return {"kind": "left_alone", "model": model, "until": retry_at}
+    turn = device.turn
+    if turn is not None and not entry.external:
+        return {"kind": "others_turn", "model": turn.model, "until": turn.until}
+    hold = device.hold
+    if hold is not None and entry.external:
+        return {"kind": "held", "model": hold.model, "caller": hold.caller, "until": hold.until}
+    cost_s = device.estimates.swap_s(next(iter(residents), ""), model)
+    return {"kind": "swap", "model": model, "cost_s": cost_s, "until": device.held_until}
+
+
+def _of_resident(device: DeviceState, resident: Resident) -> Reason:
+    model = resident.model
+    swap = device.residency.swap
+    if resident.phase == "loading":
+        origin, since = ("", None) if swap is None else (swap.origin, swap.started_at)
+        cost_s = device.estimates.swap_s(origin, model)
+        return {"kind": "load", "model": model, "since": since, "cost_s": cost_s}
+    if resident.is_leaving:
+        return {"kind": "swap", "model": model, "cost_s": device.estimates.swap_s("", model)}
+    if resident.free_slots > 0:
+        return {"kind": "turn"}
+    parallel = device.gateway.settings.parallel(model)
+    return {"kind": "slot", "model": model, "busy": len(resident.running), "parallel": parallel}

@@ -1,0 +1,265 @@
+"""What the rest of Hearth reads of the scheduler: its state is its own.
+
+`StatusView` says at any instant what runs, what waits and what is in memory; `MetricsView` has the
+numbers of one instant; `ForecastView` (`scheduling.forecast`) tells of time to come. The entries,
+residents and swaps that a view hands out are for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from hearth.scheduling.core import Scheduler
+from hearth.scheduling.preemption import interruptible
+from hearth.scheduling.reasons import Reason, reason_of
+from hearth.scheduling.residency import Resident, Swap
+from hearth.scheduling.state import ModelHold, Turn
+from hearth.scheduling.waiting import BANDS, Entry
+from hearth.types import Band, Lane, QueueItem, Sequence, value
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulerSettings
+
+LANE_OF: Mapping[Band, Lane] = {
+    band: Lane.INTERNAL if band <= Band.BACKGROUND else Lane.EXTERNAL for band in BANDS
+}
+
+
+class StatusView:
+    """The scheduler as it is at the moment of asking."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._device = scheduler.device
+        self._gateway = scheduler.gateway
+
+    @property
+    def settings(self) -> SchedulerSettings:
+        return self._gateway.settings
+
+    # Who waits, and who runs.
+
+    @property
+    def waiting(self) -> int:
+        return len(self._gateway.waiting)
+
+    @property
+    def running(self) -> list[Entry]:
+        """Entries with an attempt under way, stopping ones included."""
+        return self._gateway.running
+
+    def entry(self, sequence: Sequence) -> Entry | None:
+        return self._gateway.entries.get(sequence)
+
+    def pending(self, lane: Lane) -> int:
+        return self._gateway.waiting.count(lane)
+
+    def external_of(self, caller: str) -> int:
+        """How many external items of a caller wait."""
+        return self._gateway.waiting.external_of(caller)
+
+    def ahead_of(self, band: Band) -> int:
+        """How many wait before a newcomer to this band."""
+        return self._gateway.waiting.ahead_of(band)
+
+    def behind(self, item: QueueItem) -> list[Entry]:
+        """The waiting entries that an item goes before which takes an earlier one's place."""
+        return self._gateway.waiting.behind(item)
+
+    def wants(self, model: str | None) -> int:
+        """How many wait for exactly this model."""
+        return self._gateway.waiting.wants(model)
+
+    def may_start_on(self, model: str) -> int:
+        """Of these, how many are not kept from starting by the owner's pause."""
+        return self._gateway.waits_for(model)
+
+    @property
+    def wanted_models(self) -> Mapping[str | None, int]:
+        waiting = self._gateway.waiting
+        return {model: waiting.wants(model) for model in waiting.models()}
+
+    def in_line(self, lane: Lane) -> Iterator[Entry]:
+        """The waiting entries of a lane in order."""
+        return self._gateway.waiting.in_order(*[band for band in BANDS if LANE_OF[band] is lane])
+
+    def first(self, limit: int) -> list[Entry]:
+        return self._gateway.waiting.first(limit)
+
+    def reason_of(self, entry: Entry, now: float) -> Reason:
+        return reason_of(self._device, entry, now)
+
+    @property
+    def interruptible(self) -> int:
+        """How many of what runs could be stopped without their callers noticing."""
+        return sum(interruptible(self._gateway, entry) for entry in self._gateway.running)
+
+    def metrics(self, now: float) -> MetricsView:
+        waiting = self._gateway.waiting
+        lines = {
+            # the head of a line is its oldest, except where the latest interrupted goes first
+            band: waiting.in_order(band) if band is Band.INTERRUPTED else waiting.heads(band)
+            for band in BANDS
+        }
+        return MetricsView(
+            active=self._gateway.active,
+            draining=self._gateway.draining,
+            paused=self._gateway.paused,
+            pinned=self._gateway.pinned_name,
+            depth={band: waiting.depth(band) for band in BANDS},
+            oldest_age_s={
+                band: max((now - entry.item.arrived_at for entry in entries), default=0.0)
+                for band, entries in lines.items()
+            },
+            wanted=self.wanted_models,
+            rounds=dict(self._device.rounds),
+            residents=tuple(map(_resident, self.latest_first)),
+        )
+
+    # What was ordered.
+
+    @property
+    def active(self) -> bool:
+        return self._gateway.active
+
+    @property
+    def paused(self) -> bool:
+        return self._gateway.paused
+
+    @property
+    def draining(self) -> bool:
+        return self._gateway.draining
+
+    @property
+    def promotions(self) -> int:
+        return self._gateway.promotions
+
+    @property
+    def announced(self) -> tuple[tuple[float, str], ...]:
+        """(instant, task type) of announced internal tasks, the soonest first."""
+        return self._gateway.announced
+
+    @property
+    def ordered(self) -> Mapping[str, bool]:
+        """The owner's orders that are not done yet: is the model to come into memory, or to go?"""
+        return self._gateway.ordered
+
+    # What is in memory.
+
+    @property
+    def down_since(self) -> float | None:
+        return self._device.down_since
+
+    @property
+    def home(self) -> str | None:
+        """The home model, None where there is none or it is not installed."""
+        return self._device.home
+
+    @property
+    def residents(self) -> Mapping[str, Resident]:
+        return self._device.residency.residents
+
+    @property
+    def latest_first(self) -> list[Resident]:
+        return self._device.residency.latest_first
+
+    def is_there(self, model: str) -> bool:
+        """Is this model in memory, and not on its way out?"""
+        return self._device.is_there(model)
+
+    def is_kept(self, model: str) -> bool:
+        """Is it this model that a swap waits for, since somebody is likely to return to it?"""
+        hold = self._device.hold
+        if hold is not None:
+            return hold.model == model
+        # A policy says only until when it holds: what it holds is a model that somebody used last.
+        is_held = self._device.held_until is not None
+        return is_held and bool(self._gateway.arrivals.habits(model))
+
+    @property
+    def swap(self) -> Swap | None:
+        return self._device.residency.swap
+
+    @property
+    def swaps_begun(self) -> int:
+        return self._device.residency.swaps_begun
+
+    @property
+    def loading(self) -> str | None:
+        return self._device.residency.loading
+
+    @property
+    def cutting(self) -> str | None:
+        return self._device.residency.cutting
+
+    @property
+    def unloading(self) -> list[str]:
+        return self._device.residency.unloading
+
+    @property
+    def cut_failures(self) -> int:
+        """Loads in a row that were not gone in time after they were cut."""
+        return self._device.cut_failures
+
+    @property
+    def hold(self) -> ModelHold | None:
+        """The model that external work waits for, since an internal caller is likely to return."""
+        return self._device.hold
+
+    @property
+    def turn(self) -> Turn | None:
+        return self._device.turn
+
+    @property
+    def capacity_mib(self) -> float | None:
+        return self._device.residency.capacity_mib
+
+    def need_mib(self, model: str, task_type: str | None) -> float | None:
+        return self._device.residency.need_mib(model, task_type)
+
+    def never_fits(self, model: str) -> bool:
+        return self._device.residency.never_fits(model)
+
+    def fits_beside(self, model: str, keep: Iterable[str], task_type: str | None = None) -> bool:
+        """Can it be loaded while these stay, whatever else has to go?"""
+        return self._device.residency.eviction_for(model, keep, task_type) is not None
+
+    def expected_swap_s(self, origin: str, model: str) -> float:
+        return self._device.estimates.swap_s(origin, model)
+
+
+@value
+class ResidentView:
+    """A model in memory, or on its way in or out."""
+
+    model: str
+    phase: str
+    parallel: int
+    reserved_mib: float | None
+    running: Mapping[Lane, int]
+
+
+@value
+class MetricsView:
+    """The numbers of one instant."""
+
+    active: bool
+    draining: bool
+    paused: bool
+    pinned: str | None
+    depth: Mapping[Band, int]
+    oldest_age_s: Mapping[Band, float]
+    wanted: Mapping[str | None, int]  # how many wait for each model, None: for any
+    rounds: Mapping[tuple[str, Band], int]
+    residents: tuple[ResidentView, ...]
+
+
+def _resident(resident: Resident) -> ResidentView:
+    lanes = [entry.item.lane for entry in resident.running.values()]
+    return ResidentView(
+        model=resident.model,
+        phase=resident.phase,
+        parallel=resident.parallel,
+        reserved_mib=resident.reserved_mib,
+        running={lane: lanes.count(lane) for lane in Lane},
+    )
