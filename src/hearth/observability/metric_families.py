@@ -9,7 +9,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from hearth.events import (
+    AlertFailed,
+    AlertSent,
+    BackendCameUp,
+    BackendWentDown,
+    BatchEnded,
+    BudgetExhausted,
+    EmbeddingsFlushed,
+    EmbeddingsParted,
+    Event,
+    InternalFault,
+    ItemBrokenOff,
+    ItemHeld,
+    ItemInterrupted,
+    ItemPromoted,
+    ItemProtected,
+    ItemQueued,
+    ItemResent,
+    ItemResumed,
+    JobEnded,
+    JobQueued,
+    LoadCut,
+    ModelUnresponsive,
+    RequestRejected,
+    TurnBegan,
+)
 from hearth.types import MIB
 
 OTHER = "other"
@@ -26,7 +53,8 @@ class Family:
     """One metric; `kind`: counter, gauge or histogram; `labels`: their names, in the order of the
     values in its rows. `live`: read at each scrape, not counted from events. `at`: for one without
     labels, the part of the status and the key in it where its number stands, before it is
-    multiplied by `factor`.
+    multiplied by `factor`. `on`: it grows with each event of this kind, whose fields give the
+    labels, by the field `by`, else by 1.
     """
 
     name: str
@@ -36,6 +64,8 @@ class Family:
     live: bool = False
     at: str = ""
     factor: float = 1.0
+    on: type[Event] | None = None
+    by: str = ""
 
 
 class LabelCap:
@@ -57,23 +87,14 @@ class LabelCap:
         return value
 
 
-def _family(
-    name: str,
-    text: str,
-    *labels: str,
-    kind: str,
-    live: bool = False,
-    at: str = "",
-    factor: float = 1.0,
-) -> Family:
-    return Family(name, text, kind, labels, live=live, at=at, factor=factor)
+def _family(kind: str, name: str, text: str, *labels: str, **more: Any) -> Family:  # noqa: ANN401 - the other fields of a family
+    return Family(name, text, kind, labels, **more)
 
 
-_counter, _live_counter = (
-    partial(_family, kind="counter"),
-    partial(_family, kind="counter", live=True),
-)
-_gauge, _histogram = partial(_family, kind="gauge", live=True), partial(_family, kind="histogram")
+_counter = partial(_family, "counter")
+_live_counter = partial(_family, "counter", live=True)
+_gauge = partial(_family, "gauge", live=True)
+_histogram = partial(_family, "histogram")
 _ALL = (
     # The gateway.
     _gauge(
@@ -107,7 +128,9 @@ _ALL = (
         "Connections refused because one peer, or all together, had too many.",
         at="connections.refused",
     ),
-    _counter("hearth_internal_faults_total", "Defects of Hearth that were caught."),
+    _counter(
+        "hearth_internal_faults_total", "Defects of Hearth that were caught.", on=InternalFault
+    ),
     # The queue.
     _gauge("hearth_queue_depth", "Waiting requests.", "lane", "band"),
     _gauge(
@@ -120,7 +143,11 @@ _ALL = (
     _gauge("hearth_queue_model_depth", "Waiting requests, by the model they need.", "model"),
     _gauge("hearth_requests_running", "Requests running at the model server.", "lane", "model"),
     _counter(
-        "hearth_requests_accepted_total", "Requests that entered the queue.", "lane", "caller"
+        "hearth_requests_accepted_total",
+        "Requests that entered the queue.",
+        "lane",
+        "caller",
+        on=ItemQueued,
     ),
     _counter("hearth_requests_total", "Requests that have ended.", "lane", "model", "outcome"),
     _counter(
@@ -141,6 +168,7 @@ _ALL = (
         "Requests that were refused before they entered the queue.",
         "caller",
         "reason",
+        on=RequestRejected,
     ),
     _gauge("hearth_requests_under_way", "Open requests, by phase; total is all of them.", "phase"),
     _gauge(
@@ -153,7 +181,12 @@ _ALL = (
         "Requests that nothing works on and that never ended: a defect of Hearth.",
         at="latency.lost",
     ),
-    _counter("hearth_promotions_total", "Requests that rose to a band by waiting.", "band"),
+    _counter(
+        "hearth_promotions_total",
+        "Requests that rose to a band by waiting.",
+        "band",
+        on=ItemPromoted,
+    ),
     _live_counter(
         "hearth_packing_rounds_total",
         "Rounds in which waiting requests were started together.",
@@ -198,20 +231,38 @@ _ALL = (
         "hearth_embedding_calls_total",
         "Requests to the model server for single inputs, by what sent them.",
         "why",
+        on=EmbeddingsFlushed,
     ),
     _counter(
         "hearth_embedding_parted_total",
         "Combined requests that failed and were repeated for each input.",
         "reason",
+        on=EmbeddingsParted,
     ),
     # Interruptions.
-    _counter("hearth_preemptions_total", "Interruptions by more urgent requests.", "model"),
-    _counter("hearth_preempted_seconds_total", "Run time of interrupted attempts.", "model"),
-    _counter("hearth_protected_total", "Requests that have reached queue.max_interrupt_count."),
+    _counter(
+        "hearth_preemptions_total",
+        "Interruptions by more urgent requests.",
+        "model",
+        on=ItemInterrupted,
+    ),
+    _counter(
+        "hearth_preempted_seconds_total",
+        "Run time of interrupted attempts.",
+        "model",
+        on=ItemInterrupted,
+        by="ran_s",
+    ),
+    _counter(
+        "hearth_protected_total",
+        "Requests that have reached queue.max_interrupt_count.",
+        on=ItemProtected,
+    ),
     _counter(
         "hearth_held_streams_total",
         "Streams that could not be resumed, so that a more urgent request waited for them.",
         "model",
+        on=ItemHeld,
     ),
     _counter(
         "hearth_replays_total", "Replays of interrupted streams: verified or diverged.", "result"
@@ -220,22 +271,32 @@ _ALL = (
         "hearth_resumed_streams_total",
         "Interrupted streams: continued, replayed, or failed if neither was possible.",
         "how",
+        on=ItemResumed,
     ),
     _counter(
         "hearth_resumed_tokens_total",
         "Tokens already sent that were read again (continued) or generated again (replayed).",
         "how",
+        on=ItemResumed,
+        by="again_tokens",
     ),
-    _counter("hearth_replay_catch_up_seconds_total", "Time spent on text that was already sent."),
+    _counter(
+        "hearth_replay_catch_up_seconds_total",
+        "Time spent on text that was already sent.",
+        on=ItemResumed,
+        by="catch_up_s",
+    ),
     _counter(
         "hearth_broken_streams_total",
         "Streams in which the model server died, and that were put back to go on.",
         "reason",
+        on=ItemBrokenOff,
     ),
     _counter(
         "hearth_resends_total",
         "Attempts that failed before the caller got a byte, and were repeated.",
         "reason",
+        on=ItemResent,
     ),
     # Swaps and what is in memory.
     _counter(
@@ -255,11 +316,13 @@ _ALL = (
         "hearth_loads_cut_total",
         "Loads that were ended because an internal request needed another model.",
         "to_model",
+        on=LoadCut,
     ),
     _counter(
         "hearth_turns_total",
         "Turns of external requests on a GPU that internal callers keep busy.",
         "model",
+        on=TurnBegan,
     ),
     _counter(
         "hearth_unload_failures_total", "Models that could not be unloaded.", "model", "reason"
@@ -268,6 +331,7 @@ _ALL = (
         "hearth_unresponsive_reloads_total",
         "Times a model was unloaded and loaded again because it sent nothing.",
         "model",
+        on=ModelUnresponsive,
     ),
     _gauge("hearth_swap_in_progress", "1 during a swap."),
     _gauge(
@@ -295,10 +359,16 @@ _ALL = (
     # The model server and the card.
     _gauge("hearth_backend_up", "1 while the model server answers.", at="backend.up"),
     _gauge("hearth_backend_emulated", "1 if the emulator answers.", at="backend.emulator"),
-    _counter("hearth_backend_outages_total", "Times the model server stopped answering."),
+    _counter(
+        "hearth_backend_outages_total",
+        "Times the model server stopped answering.",
+        on=BackendWentDown,
+    ),
     _counter(
         "hearth_backend_down_seconds_total",
         "Time the model server was down, counted when it answers again.",
+        on=BackendCameUp,
+        by="down_s",
     ),
     _gauge(
         "hearth_gpu_up", "1 while the GPU can be read, 0 while it cannot; absent if it is not read."
@@ -345,6 +415,7 @@ _ALL = (
         "hearth_budget_refusals_total",
         "Requests that were not sent to Claude because they exceeded a budget.",
         "caller",
+        on=BudgetExhausted,
     ),
     # Durable jobs.
     _gauge("hearth_jobs_waiting", "Durable jobs waiting in the store.", at="jobs.waiting"),
@@ -353,22 +424,29 @@ _ALL = (
         "Durable jobs in the queue or at the model server.",
         at="jobs.running",
     ),
-    _counter("hearth_jobs_accepted_total", "Durable jobs that were stored.", "caller"),
-    _counter("hearth_jobs_total", "Durable jobs that have ended.", "state"),
+    _counter(
+        "hearth_jobs_accepted_total", "Durable jobs that were stored.", "caller", on=JobQueued
+    ),
+    _counter("hearth_jobs_total", "Durable jobs that have ended.", "state", on=JobEnded),
     _gauge("hearth_batches_open", "Open batches.", at="batches.open"),
     _gauge(
         "hearth_batch_requests_left",
         "Requests of open batches that have not ended.",
         at="batches.requests_left",
     ),
-    _counter("hearth_batches_total", "Batches that have ended.", "state"),
+    _counter("hearth_batches_total", "Batches that have ended.", "state", on=BatchEnded),
     _counter(
         "hearth_webhooks_total", "Webhooks at the end of jobs: delivered or failed.", "result"
     ),
     # What the owner is told and has decided; what is kept.
-    _counter("hearth_alerts_sent_total", "Delivered alerts.", "target"),
+    _counter("hearth_alerts_sent_total", "Delivered alerts.", "target", on=AlertSent, by="alerts"),
     _counter(
-        "hearth_alerts_failed_total", "Alerts that could not be delivered.", "target", "reason"
+        "hearth_alerts_failed_total",
+        "Alerts that could not be delivered.",
+        "target",
+        "reason",
+        on=AlertFailed,
+        by="alerts",
     ),
     _live_counter(
         "hearth_alerts_suppressed_total",

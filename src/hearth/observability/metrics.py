@@ -8,8 +8,9 @@ not say (no card, no store, no Claude) is absent and not zero.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from prometheus_client import (
@@ -35,6 +36,7 @@ from hearth.observability.metric_families import (
     MODELS,
     OTHER,
     REASONS,
+    Family,
     LabelCap,
 )
 from hearth.observability.requests import PHASES, seconds_of
@@ -81,14 +83,12 @@ class Metrics(HandlingSink):
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._model_cap, self._caller_cap, self._reason_cap = (
-            LabelCap(MODELS),
-            LabelCap(CALLERS),
-            LabelCap(REASONS),
-        )
+        self._model_cap = LabelCap(MODELS)
+        self._caller_cap = LabelCap(CALLERS)
+        self._reason_cap = LabelCap(REASONS)
         self._directions: set[tuple[str, str]] = set()
-        counted = [each for each in FAMILIES.values() if each.kind == "counter" and not each.live]
-        self._counts: Rows = {each.name: {} if each.labels else {(): 0.0} for each in counted}
+        counters = [each for each in FAMILIES.values() if each.kind == "counter" and not each.live]
+        self._counts: Rows = {each.name: {} if each.labels else {(): 0.0} for each in counters}
         for name, values in _KNOWN.items():
             self._counts[name] = {(value,): 0.0 for value in values}
         self._phase_rows: dict[tuple[str, str], list[Histogram]] = {}
@@ -96,49 +96,42 @@ class Metrics(HandlingSink):
         self._phases = [self._histogram(f"hearth_{phase}_seconds") for phase in PHASES]
         self._lag = self._histogram("hearth_loop_lag_seconds", LAG_BOUNDS_S)
         self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
-        self._disk_low = Gauge(
-            "hearth_disk_low", FAMILIES["hearth_disk_low"].help, registry=self._registry
-        )
-        add, model, caller, reason = self._add, self._model, self._caller, self._reason
-        self._handlers: dict[type[ev.Event], Callable[[Any], None]] = {
-            ev.ItemQueued: lambda it: add("hearth_requests_accepted_total", it.lane, caller(it)),
-            ev.ItemEnded: self._on_ended,
-            ev.RequestRejected: lambda it: add(
-                "hearth_requests_rejected_total", caller(it), reason(it)
-            ),
-            ev.ItemPromoted: lambda it: add("hearth_promotions_total", it.band),
-            ev.ItemInterrupted: self._on_interrupted,
-            ev.ItemHeld: lambda it: add("hearth_held_streams_total", model(it)),
-            ev.ItemProtected: lambda _: add("hearth_protected_total"),
-            ev.ItemResumed: self._on_resumed,
-            ev.ItemDiverged: self._on_diverged,
-            ev.ItemResent: lambda it: add("hearth_resends_total", reason(it)),
-            ev.ItemBrokenOff: lambda it: add("hearth_broken_streams_total", reason(it)),
-            ev.SwapCompleted: self._on_swap,
-            ev.SwapFailed: self._on_swap_failed,
-            ev.LoadCut: lambda it: add("hearth_loads_cut_total", self._model_cap.of(it.to_model)),
-            ev.TurnBegan: lambda it: add("hearth_turns_total", self._model_cap.of(it.model)),
-            ev.BackendWentDown: lambda _: add("hearth_backend_outages_total"),
-            ev.BackendCameUp: lambda it: add("hearth_backend_down_seconds_total", amount=it.down_s),
-            ev.BudgetExhausted: lambda it: add("hearth_budget_refusals_total", caller(it)),
-            ev.JobQueued: lambda it: add("hearth_jobs_accepted_total", caller(it)),
-            ev.JobEnded: lambda it: add("hearth_jobs_total", it.state),
-            ev.BatchEnded: lambda it: add("hearth_batches_total", it.state),
-            ev.WebhookDelivered: lambda _: add("hearth_webhooks_total", "delivered"),
-            ev.WebhookFailed: lambda _: add("hearth_webhooks_total", "failed"),
-            ev.AlertSent: lambda it: add("hearth_alerts_sent_total", it.target, amount=it.alerts),
-            ev.AlertFailed: lambda it: add(
-                "hearth_alerts_failed_total", it.target, reason(it), amount=it.alerts
-            ),
-            ev.ModelUnresponsive: lambda it: add("hearth_unresponsive_reloads_total", model(it)),
-            ev.ConfigReloaded: lambda _: add("hearth_config_reloads_total", "accepted"),
-            ev.ConfigRejected: lambda _: add("hearth_config_reloads_total", "rejected"),
-            ev.DiskRanLow: lambda _: self._disk_low.set(1),
-            ev.DiskSpaceReturned: lambda _: self._disk_low.set(0),
-            ev.EmbeddingsFlushed: self._on_embeddings,
-            ev.EmbeddingsParted: lambda it: add("hearth_embedding_parted_total", reason(it)),
-            ev.InternalFault: lambda _: add("hearth_internal_faults_total"),
+        disk_low = FAMILIES["hearth_disk_low"]
+        self._disk_low = Gauge(disk_low.name, disk_low.help, registry=self._registry)
+        self._labels: dict[str, Callable[[Any], str]] = {
+            "model": self._model,
+            "to_model": lambda event: self._model_cap.of(event.to_model),
+            "caller": self._caller,
+            "reason": self._reason,
         }
+        calls: dict[type[ev.Event], list[Callable[[Any], None]]] = {
+            ev.ItemEnded: [self._on_ended],
+            ev.ItemResumed: [self._on_resumed],
+            ev.ItemDiverged: [self._on_diverged],
+            ev.SwapCompleted: [self._on_swap],
+            ev.SwapFailed: [self._on_swap_failed],
+            ev.EmbeddingsFlushed: [self._on_embeddings],
+            ev.WebhookDelivered: [lambda _: self._add("hearth_webhooks_total", "delivered")],
+            ev.WebhookFailed: [lambda _: self._add("hearth_webhooks_total", "failed")],
+            ev.ConfigReloaded: [lambda _: self._add("hearth_config_reloads_total", "accepted")],
+            ev.ConfigRejected: [lambda _: self._add("hearth_config_reloads_total", "rejected")],
+            ev.DiskRanLow: [lambda _: self._disk_low.set(1)],
+            ev.DiskSpaceReturned: [lambda _: self._disk_low.set(0)],
+        }
+        for family in counters:
+            if family.on is not None:
+                calls.setdefault(family.on, []).append(self._counting(family))
+        self._handlers = {kind: _all_of(each) for kind, each in calls.items()}
+
+    def _counting(self, family: Family) -> Callable[[Any], None]:
+        """What counts an event of the kind that the family is about."""
+        readers = [self._labels.get(label, attrgetter(label)) for label in family.labels]
+        amount_of = attrgetter(family.by) if family.by else lambda _: 1.0
+
+        def count(event: ev.Event) -> None:
+            self._add(family.name, *(read(event) for read in readers), amount=amount_of(event))
+
+        return count
 
     def _histogram(self, name: str, bounds: tuple[float, ...] = PHASE_BOUNDS_S) -> Histogram:
         return Histogram(
@@ -170,11 +163,13 @@ class Metrics(HandlingSink):
         """The rows of a completed request begin at 0 with the first one that has ended in another
         way.
         """
-        add, completed, outcome = self._add, Outcome.COMPLETED, event.outcome
-        lane, model, caller = event.lane, self._model(event), self._caller(event)
-        add("hearth_requests_total", lane, model, completed, amount=outcome is completed)
-        add("hearth_caller_requests_total", lane, caller, completed, amount=outcome is completed)
-        if outcome is not completed:
+        add, lane, outcome = self._add, event.lane, event.outcome
+        model = self._model(event)
+        caller = self._caller(event)
+        completed = outcome is Outcome.COMPLETED
+        add("hearth_requests_total", lane, model, Outcome.COMPLETED, amount=completed)
+        add("hearth_caller_requests_total", lane, caller, Outcome.COMPLETED, amount=completed)
+        if not completed:
             add("hearth_requests_total", lane, model, outcome)
             add("hearth_caller_requests_total", lane, caller, outcome)
             add("hearth_request_failures_total", lane, self._reason(event))
@@ -184,25 +179,17 @@ class Metrics(HandlingSink):
         add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
         phases = self._phase_rows.get((lane, model))
         if phases is None:
-            phases = self._phase_rows[lane, model] = [
-                phase.labels(lane, model) for phase in self._phases
-            ]
+            phases = [phase.labels(lane, model) for phase in self._phases]
+            self._phase_rows[lane, model] = phases
         for histogram, seconds in zip(phases, seconds_of(event), strict=True):
             if seconds is not None:
                 histogram.observe(seconds)
-
-    def _on_interrupted(self, event: ev.ItemInterrupted) -> None:
-        self._add("hearth_preemptions_total", self._model(event))
-        self._add("hearth_preempted_seconds_total", self._model(event), amount=event.ran_s)
 
     def _on_resumed(self, event: ev.ItemResumed) -> None:
         if event.how == "replayed":
             self._add("hearth_replays_total", "verified")
         if event.diverged:
             self._add("hearth_replays_total", "diverged")
-        self._add("hearth_resumed_streams_total", event.how)
-        self._add("hearth_resumed_tokens_total", event.how, amount=event.again_tokens)
-        self._add("hearth_replay_catch_up_seconds_total", amount=event.catch_up_s)
 
     def _on_diverged(self, _: ev.ItemDiverged) -> None:
         self._add("hearth_replays_total", "diverged")
@@ -228,7 +215,6 @@ class Metrics(HandlingSink):
         )
 
     def _on_embeddings(self, event: ev.EmbeddingsFlushed) -> None:
-        self._add("hearth_embedding_calls_total", event.why)
         self._inputs.labels(self._model(event)).observe(event.inputs)
 
     def metrics(self, live: Callable[[LabelOf], list[Metric]] = lambda _: []) -> list[Metric]:
@@ -236,6 +222,18 @@ class Metrics(HandlingSink):
         that do not change afterwards.
         """
         return [*metrics_of(self._counts), *self._registry.collect(), *live(self._model_cap.of)]
+
+
+def _all_of(calls: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+    """One handler for all of them."""
+    if len(calls) == 1:
+        return calls[0]
+
+    def handle(event: ev.Event) -> None:
+        for call in calls:
+            call(event)
+
+    return handle
 
 
 class _Collected(Collector):
