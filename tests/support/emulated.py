@@ -150,9 +150,7 @@ class EmulatedOllama(OllamaTraits):
     async def _answer(self, call: _Call, handler: Handler) -> None:
         try:
             await handler(call)
-        except BadRequest as error:
-            await call.refuse(OllamaError(400, error.message, at_bind=True))
-        except OllamaError as error:
+        except (BadRequest, OllamaError) as error:
             await call.refuse(error)
         call.news.put_nowait(None)
 

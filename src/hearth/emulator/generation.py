@@ -73,6 +73,7 @@ from hearth.emulator.text import (
     vector_of,
 )
 from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s, with_rows
+from hearth.errors import BadRequest
 
 _PIECES_BEFORE_DEATH = 3
 
@@ -270,7 +271,7 @@ async def chat_completions(call: Call) -> None:
     body = call.read()
     messages = body.objects("messages")
     if not messages:
-        raise OllamaError(400, "[] is too short - 'messages'", at_bind=True)
+        raise BadRequest("[] is too short - 'messages'")
     wanted = body.object("response_format")
     ask = replace(
         _openai_ask(body, limit="max_tokens"),
@@ -290,7 +291,7 @@ async def completions(call: Call) -> None:
     prompt, stop = body.string("prompt") + body.string("suffix"), body.get("stop")
     for one in stop if isinstance(stop, list) else ():
         if not isinstance(one, str):
-            raise OllamaError(400, f"invalid type for 'stop' field: {go_type(one)}", at_bind=True)
+            raise BadRequest(f"invalid type for 'stop' field: {go_type(one)}")
     ask = replace(
         _openai_ask(body, limit="max_tokens"), messages=[Message(role="user", content=prompt)]
     )
@@ -301,10 +302,8 @@ async def transcriptions(call: Call) -> None:
     """No emulated model hears anything."""
     if call.body.startswith(b"--"):
         raise OllamaError(400, "this model does not support audio")
-    raise OllamaError(
-        400,
-        "failed to parse multipart form: request Content-Type isn't multipart/form-data",
-        at_bind=True,
+    raise BadRequest(
+        "failed to parse multipart form: request Content-Type isn't multipart/form-data"
     )
 
 
@@ -316,7 +315,7 @@ async def responses(call: Call) -> None:
     elif isinstance(given, list):
         turns += [response_item(Body(one)) for one in given]
     else:
-        raise OllamaError(400, "input must be a string or array", at_bind=True)
+        raise BadRequest("input must be a string or array")
     wanted = body.object("text").object("format")
     tools = [one.fields for one in body.objects("tools")]
     ask = replace(
@@ -426,7 +425,7 @@ def _messages_ask(body: Body) -> Ask:
     }
     for text, applies in refusals.items():
         if applies:
-            raise OllamaError(400, text, at_bind=True)
+            raise BadRequest(text)
     options: JsonObject = {
         "num_predict": limit_tokens,
         "temperature": body.number("temperature"),
@@ -490,7 +489,7 @@ async def openai_embeddings(call: Call) -> None:
     body = call.read()
     ask, given = Ask(model=body.string("model"), stream=False), body.get("input")
     if given is None or given == []:
-        raise OllamaError(400, "invalid input", at_bind=True)
+        raise BadRequest("invalid input")
     packed = body.string("encoding_format").lower() == "base64"
     texts = [""] if given == "" else _inputs(given)
     found = await _embed(call, ask, texts, dimensions=body.integer("dimensions"))

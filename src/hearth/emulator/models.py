@@ -26,16 +26,15 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}\Z")
 
 
 class OllamaError(HearthError):
-    """The emulated Ollama refuses; `at_bind` before it has looked for the model: `/v1` routes frame
-    such an error differently.
+    """The emulated Ollama refuses, once it has looked for the model; what it refuses before is a
+    BadRequest, which `/v1` routes frame differently.
     """
 
     reason = "emulated"
 
-    def __init__(self, status: int, message: str, *, at_bind: bool = False) -> None:
+    def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-        self.at_bind = at_bind
 
 
 class EmulatedModel(BaseModel):

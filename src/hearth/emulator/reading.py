@@ -13,8 +13,8 @@ import re
 from base64 import b64decode
 
 from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode, encode
-from hearth.emulator.models import OllamaError
 from hearth.emulator.prompts import Message
+from hearth.errors import BadRequest
 
 EFFORTS = ("high", "medium", "low", "max")
 _EFFORTS_TEXT = ", ".join(f'"{effort}"' for effort in EFFORTS)
@@ -26,7 +26,7 @@ _TEXTS = ("text", "input_text", "output_text")
 
 
 def strings(body: Body, name: str) -> list[str]:
-    """An array of strings. Raises GoJsonError."""
+    """An array of strings. Raises BadRequest."""
     found = [one for one in body.array(name) if isinstance(one, str)]
     if len(found) != len(body.array(name)):
         raise GoJsonError(f"every entry of {name} must be of type string")
@@ -34,7 +34,7 @@ def strings(body: Body, name: str) -> list[str]:
 
 
 def integers(body: Body, name: str) -> list[int]:
-    """An array of integers. Raises GoJsonError."""
+    """An array of integers. Raises BadRequest."""
     found = [one for one in body.array(name) if isinstance(one, int) and not isinstance(one, bool)]
     if len(found) != len(body.array(name)):
         raise GoJsonError(f"every entry of {name} must be of type integer")
@@ -44,7 +44,7 @@ def integers(body: Body, name: str) -> list[int]:
 def images(body: Body) -> list[bytes]:
     """The native `images`, which are base64.
 
-    Raises GoJsonError, and OllamaError 400 for other text.
+    Raises BadRequest.
     """
     return [_unpacked(one) for one in strings(body, "images")]
 
@@ -56,35 +56,29 @@ def _unpacked(text: str) -> bytes:
         legal = _BASE64.match(text)
         end = len(legal[0]) if legal else 0
         place = end if end < len(text) and text[end] != "=" else end // 4 * 4
-        raise OllamaError(
-            400, f"illegal base64 data at input byte {place}", at_bind=True
-        ) from error
+        raise BadRequest(f"illegal base64 data at input byte {place}") from error
 
 
 def think_of(body: Body) -> JsonValue:
-    """The native `think`: a boolean, an effort or None. Raises OllamaError 400."""
+    """The native `think`: a boolean, an effort or None. Raises BadRequest."""
     given = body.get("think")
     allowed = f"{_EFFORTS_TEXT}, true, or false)"
     if given is None or isinstance(given, bool) or given in EFFORTS:
         return given
     if isinstance(given, str):
-        raise OllamaError(
-            400, f"invalid think value: {encode(given).decode()} (must be {allowed}", at_bind=True
-        )
-    raise OllamaError(400, f"think must be a boolean or string ({allowed}", at_bind=True)
+        raise BadRequest(f"invalid think value: {encode(given).decode()} (must be {allowed}")
+    raise BadRequest(f"think must be a boolean or string ({allowed}")
 
 
 def effort_of(body: Body) -> str | None:
     """How much a chat completion is to think; None for the model's default.
 
-    Raises OllamaError 400.
+    Raises BadRequest.
     """
     effort = body.string("reasoning_effort") or body.object("reasoning").string("effort")
     if effort and effort not in (*EFFORTS, "none"):
-        raise OllamaError(
-            400,
-            f"invalid reasoning value: '{effort}' (must be {_EFFORTS_TEXT}, or \"none\")",
-            at_bind=True,
+        raise BadRequest(
+            f"invalid reasoning value: '{effort}' (must be {_EFFORTS_TEXT}, or \"none\")"
         )
     return effort or None
 
@@ -93,7 +87,7 @@ def effort_of(body: Body) -> str | None:
 
 
 def native_message(body: Body) -> Message:
-    """Raises GoJsonError, OllamaError 400."""
+    """Raises BadRequest."""
     images(body)
     for name in ("tool_name", "tool_call_id"):
         body.string(name)
@@ -108,7 +102,7 @@ def native_message(body: Body) -> Message:
 
 
 def openai_message(body: Body) -> Message:
-    """Raises GoJsonError, OllamaError 400."""
+    """Raises BadRequest."""
     for name in ("name", "tool_call_id"):
         body.string(name)
     calls, content = body.objects("tool_calls"), body.get("content")
@@ -121,9 +115,7 @@ def openai_message(body: Body) -> Message:
         _check_packed_arguments(function.string("arguments"))
     if not isinstance(content, str | list):
         if body.get("tool_calls") is None:
-            raise OllamaError(
-                400, f"invalid message content type: {go_type(content)}", at_bind=True
-            )
+            raise BadRequest(f"invalid message content type: {go_type(content)}")
         content = None
     return _message(body, openai_text(content, "text"), body.string("reasoning"), calls)
 
@@ -135,15 +127,15 @@ def _message(body: Body, content: str, thinking: str, calls: list[Body]) -> Mess
 
 def _check_arguments(arguments: JsonValue) -> None:
     if arguments is not None and not isinstance(arguments, dict):
-        raise OllamaError(400, _ARGUMENTS_TEXT, at_bind=True)
+        raise BadRequest(_ARGUMENTS_TEXT)
 
 
 def _check_packed_arguments(text: str) -> None:
     """Arguments of OpenAI's are JSON inside of a string."""
     try:
         _check_arguments(decode(text.encode()))
-    except (GoJsonError, OllamaError) as error:
-        raise OllamaError(400, "invalid tool call arguments", at_bind=True) from error
+    except BadRequest as error:
+        raise BadRequest("invalid tool call arguments") from error
 
 
 def go_type(value: JsonValue) -> str:
@@ -158,7 +150,7 @@ def go_type(value: JsonValue) -> str:
 
 
 def response_item(body: Body) -> Message:
-    """One entry of the `input` of `/v1/responses`. Raises GoJsonError, OllamaError 400."""
+    """One entry of the `input` of `/v1/responses`. Raises BadRequest."""
     kind = body.get("type")
     if kind == "function_call_output":
         return Message(role="tool", content=str(body.get("output")))
@@ -167,45 +159,43 @@ def response_item(body: Body) -> Message:
         return Message(role="assistant", content="", tool_calls=encode(body.fields).decode())
     content = body.get("content")
     if content is not None and not isinstance(content, str | list):
-        raise OllamaError(400, f"invalid message content type: {go_type(content)}", at_bind=True)
+        raise BadRequest(f"invalid message content type: {go_type(content)}")
     return Message(role=str(body.get("role") or "user"), content=openai_text(content, *_TEXTS))
 
 
 def openai_text(content: str | list[JsonValue] | None, *text_kinds: str) -> str:
-    """The text of a message, or of its parts of these kinds; raises OllamaError 400 for parts that
+    """The text of a message, or of its parts of these kinds; raises BadRequest for parts that
     OpenAI's layer does not read.
     """
     for one in content if isinstance(content, list) else ():
         if not isinstance(one, dict):
-            raise OllamaError(400, "invalid message format", at_bind=True)
+            raise BadRequest("invalid message format")
         part = Body(one)
         kind, image = part.get("type"), part.get("image_url")
         if kind in text_kinds and isinstance(part.get("text"), str):
             continue
         if kind not in ("image_url", "input_image"):
-            raise OllamaError(400, "invalid message format", at_bind=True)
+            raise BadRequest("invalid message format")
         _check_image_url(image.get("url") if isinstance(image, dict) else image)
     return plain_text(content)
 
 
 def _check_image_url(url: JsonValue) -> None:
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise OllamaError(
-            400,
-            "image URLs are not currently supported, please use base64 encoded data instead",
-            at_bind=True,
+        raise BadRequest(
+            "image URLs are not currently supported, please use base64 encoded data instead"
         )
     prefix = _IMAGE.match(url)
     if prefix is None:
-        raise OllamaError(400, "invalid image input", at_bind=True)
+        raise BadRequest("invalid image input")
     try:
         b64decode(url[prefix.end() :], validate=True)
     except (ValueError, binascii.Error) as error:
-        raise OllamaError(400, "invalid message format", at_bind=True) from error
+        raise BadRequest("invalid message format") from error
 
 
 def anthropic_message(body: Body) -> Message:
-    """Raises GoJsonError, OllamaError 400."""
+    """Raises BadRequest."""
     content = body.get("content")
     blocks = [] if content is None or isinstance(content, str) else body.objects("content")
     for block in blocks:
@@ -219,13 +209,11 @@ def _check_block(block: Body) -> None:
         block.string(name)
     _check_arguments(block.get("input"))
     if block.get("type") == "image" and not block.map("source"):
-        raise OllamaError(400, "invalid image source", at_bind=True)
+        raise BadRequest("invalid image source")
     if block.get("type") == "tool_use":
         for name in ("id", "name"):
             if not block.string(name):
-                raise OllamaError(
-                    400, f"tool_use block missing required '{name}' field", at_bind=True
-                )
+                raise BadRequest(f"tool_use block missing required '{name}' field")
 
 
 def plain_text(content: JsonValue) -> str:
@@ -253,7 +241,7 @@ def system_message(text: str) -> list[Message]:
 
 
 def tools_of(body: Body) -> list[JsonObject]:
-    """The tools of `/api/chat` and `/v1/chat/completions`. Raises GoJsonError."""
+    """The tools of `/api/chat` and `/v1/chat/completions`. Raises BadRequest."""
     tools = body.objects("tools")
     for tool in tools:
         tool.string("type")
@@ -265,16 +253,14 @@ def tools_of(body: Body) -> list[JsonObject]:
 
 
 def anthropic_tools(body: Body) -> list[JsonObject]:
-    """The tools of `/v1/messages` in Ollama's form. Raises GoJsonError, OllamaError 400."""
+    """The tools of `/v1/messages` in Ollama's form. Raises BadRequest."""
     tools = body.objects("tools")
     for tool in tools:
         try:
             _check_parameters(tool.object("input_schema"))
         except GoJsonError as error:
             name = encode(tool.string("name")).decode()
-            raise OllamaError(
-                400, f"invalid input_schema for tool {name}: {error.message}", at_bind=True
-            ) from error
+            raise BadRequest(f"invalid input_schema for tool {name}: {error.message}") from error
     return [as_function(tool.fields, "input_schema") for tool in tools]
 
 

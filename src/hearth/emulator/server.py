@@ -147,9 +147,7 @@ class Emulator(EmulatedServer):
             call = request[_CALL]
             try:
                 await handler(call)
-            except BadRequest as error:
-                await call.refuse(OllamaError(400, error.message, at_bind=True))
-            except OllamaError as error:
+            except (BadRequest, OllamaError) as error:
                 await call.refuse(error)
             return await call.finish()
 

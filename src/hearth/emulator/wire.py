@@ -18,6 +18,7 @@ from hearth.dialects.routes import dialect_of
 from hearth.dialects.writers import rfc3339
 from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import OllamaError
+from hearth.errors import BadRequest
 
 JSON_UTF8 = "application/json; charset=utf-8"
 JSON = "application/json"
@@ -67,11 +68,9 @@ class Call:
         return self._response is not None
 
     def read(self) -> Body:
-        """The fields of the body; raises `OllamaError` 400 where there is none, GoJsonError where
-        it is no JSON object.
-        """
+        """The fields of the body; raises BadRequest where there is none, or no JSON object."""
         if not self.body.strip():
-            raise OllamaError(400, "missing request body" if self.native else "EOF", at_bind=True)
+            raise BadRequest("missing request body" if self.native else "EOF")
         return Body(decode(self.body))
 
     def prepare(self, content_type: str, *, status: int = 200) -> None:
@@ -108,10 +107,10 @@ class Call:
         """As `json`, for a value that is JSON already."""
         await self.whole(body + (b"" if self.native else b"\n"), JSON_UTF8 if self.native else JSON)
 
-    async def refuse(self, error: OllamaError) -> None:
+    async def refuse(self, error: BadRequest | OllamaError) -> None:
         """The error as the whole answer, in the caller's dialect."""
         body = encode(error_object(self.dialect, error, self.engine.hex_id("req_", 24)))
-        native = self.native or error.at_bind
+        native = self.native or isinstance(error, BadRequest)
         await self.whole(
             body if native else body + b"\n", JSON_UTF8 if native else JSON, status=error.status
         )
