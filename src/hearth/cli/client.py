@@ -77,6 +77,11 @@ def count(of: Json, name: str) -> int:
     return int(number(of, name) or 0)
 
 
+def plural(found: int, one: str) -> str:
+    """`1 swap`, `2 swaps`."""
+    return f"{found} {one}{'' if found == 1 else 's'}"
+
+
 def without_controls(text: str) -> str:
     """`text` with line breaks and tabs, and a mark in place of every other control character."""
     return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)

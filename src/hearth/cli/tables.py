@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-from hearth.cli.client import Json
+from hearth.cli.client import Json, text
 
 _GAP = 2
 
@@ -70,19 +70,26 @@ def _width(column: Column) -> int:
     return max(column.min_width or 0, *map(cell_len, ("", *unbroken)))
 
 
-class Field(NamedTuple):
-    """A column: its heading, what stands in it for a row of the answer, and its look
-    (`rich.table.Column`).
-    """
-
-    heading: str
-    cell: Callable[[Json], Text | str]
-    look: Mapping[str, Any]
-
-
 WORDS: dict[str, Any] = {"header_style": "dim"}
 FOLDED = WORDS | {"overflow": "fold"}
 NUMBER = WORDS | {"justify": "right", "no_wrap": True}
+
+
+class Field(NamedTuple):
+    """A column: its heading, what stands in it for a row of the answer (the text under a name, or
+    `empty`), and its look (`rich.table.Column`).
+    """
+
+    heading: str
+    cell: str | Callable[[Json], Text | str]
+    look: Mapping[str, Any] = FOLDED
+    empty: str = "-"
+
+    def of(self, row: Json) -> Text | str:
+        """What stands in the column for this row."""
+        if isinstance(self.cell, str):
+            return text(row, self.cell) or self.empty
+        return self.cell(row)
 
 
 def table_of(fields: Sequence[Field], rows: Iterable[Json]) -> Table:
@@ -95,10 +102,8 @@ def table_of(fields: Sequence[Field], rows: Iterable[Json]) -> Table:
     )
     for row in rows:
         note = row.get("note")
-        cells = (
-            [note, *[""] * (len(fields) - 1)]
-            if isinstance(note, Text)
-            else [each.cell(row) for each in fields]
-        )
-        table.add_row(*cells)
+        if isinstance(note, Text):
+            table.add_row(note)
+        else:
+            table.add_row(*(each.of(row) for each in fields))
     return table

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.admin import commands_in_force
-from hearth.cli.client import Json, View, count, number, part, parts, printable, text, texts
+from hearth.cli.client import Json, View, count, number, part, parts, plural, printable, text, texts
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Field, Fitting, table_of
 
 _PIPE_WIDTH = 120
@@ -65,24 +65,25 @@ def _waited_or_ran(item: Json) -> str:
     return duration(number(item, "waited_s") if ran_s is None else ran_s)
 
 
+def _runs_or_waits(item: Json) -> Text:
+    lane = text(item, "waits_in")
+    if not lane:
+        return Text("runs", "green")
+    return Text(f"waits ({lane})", style="cyan" if lane == "internal" else "yellow")
+
+
+def _task(item: Json) -> str:
+    return text(item, "task_type") or text(item, "priority")
+
+
 _STATUS = (
-    Field(
-        "",
-        lambda item: (
-            Text("runs", "green") if "waits_in" not in item else _waits(text(item, "waits_in"))
-        ),
-        WORDS,
-    ),
-    Field("#", lambda item: text(item, "sequence"), NUMBER),
-    Field("caller", lambda item: text(item, "caller"), WORDS),
-    Field("model", lambda item: text(item, "model") or "any", WORDS),
-    Field("task", lambda item: text(item, "task_type") or text(item, "priority"), WORDS),
+    Field("", _runs_or_waits, WORDS),
+    Field("#", "sequence", NUMBER),
+    Field("caller", "caller", WORDS, ""),
+    Field("model", "model", WORDS, "any"),
+    Field("task", _task, WORDS),
     Field("for", _waited_or_ran, NUMBER),
 )
-
-
-def _waits(lane: str) -> Text:
-    return Text(f"waits ({lane})", style="cyan" if lane == "internal" else "yellow")
 
 
 def _status_view(answer: Json) -> RenderableType:
@@ -106,57 +107,47 @@ def _emulator_notice(answer: Json) -> list[RenderableType]:
     if backend.get("emulator") is not True:
         return []
     missing = text(backend, "instead_of")
-    return [
-        emulator_box(
-            f"start Ollama at {missing}: Hearth then uses it"
-            if missing
-            else "the emulator was asked for"
-        )
-    ]
+    if not missing:
+        return [emulator_box("the emulator was asked for")]
+    return [emulator_box(f"start Ollama at {missing}: Hearth then uses it")]
 
 
 def _facts(answer: Json) -> Table:
     """The GPU, the backend, the owner's orders, the day and the configuration, a line each."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in _named_facts(answer):
+        table.add_row(name if isinstance(name, Text) else Text(name, style="bold"), value)
+    return table
+
+
+def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     gpu, config, day = part(answer, "gpu"), part(answer, "config"), part(answer, "stats_24h")
-    rows: list[tuple[str, Text | str]] = [("GPU", _residents(gpu)), ("", _swaps(gpu))]
-    if slow := texts(gpu, "offloaded_models"):
-        rows.append(
-            (
-                "",
-                Text(
-                    f"slow: {', '.join(slow)} does not fit and runs partly on the CPU",
-                    style="yellow",
-                ),
-            )
-        )
+    yield "GPU", _residents(gpu)
+    yield "", _swaps(gpu)
+    if slow := ", ".join(texts(gpu, "offloaded_models")):
+        yield "", Text(f"slow: {slow} does not fit and runs partly on the CPU", style="yellow")
     if card := _card(gpu):
-        rows.append(("device", card))
-    if part(answer, "backend"):
-        rows.append(("backend", _backend(part(answer, "backend"))))
-    rows.append(("mode", text(answer, "mode") or "unknown"))
-    rows += [("sharing", line) for line in _sharing(answer)]
-    rows += [
-        ("command", Text(line, style="yellow"))
-        for line in commands_in_force(part(answer, "orders"))
-    ]
+        yield "device", card
+    if backend := part(answer, "backend"):
+        yield "backend", _backend(backend)
+    yield "mode", text(answer, "mode") or "unknown"
+    for line in _sharing(answer):
+        yield "sharing", line
+    for line in commands_in_force(part(answer, "orders")):
+        yield "command", Text(line, style="yellow")
     completed = (
         f"{count(day, 'internal_completed')} internal and {count(day, 'external_completed')}"
         " external completed"
     )
-    rows.append(("24 hours", f"{completed}, {count(day, 'external_interrupted')} interrupted"))
-    hour = (row for row in parts(part(answer, "latency"), "last_hour") if row.get("model") is None)
-    rows += [("last hour", _latency(row)) for row in hour]
-    refused = [
-        Text(f"refused, the old one is in force: {problem}", style="red")
-        for problem in texts(config, "problems")
-    ]
-    rows += [("config", problem) for problem in refused]
-    if pending := texts(config, "restart_pending"):
-        rows.append(("config", Text(f"waits for a restart: {', '.join(pending)}", style="yellow")))
-    table = Table.grid(padding=(0, 2))
-    for name, value in rows:
-        table.add_row(Text(name, style="bold red" if value in refused else "bold"), value)
-    return table
+    yield "24 hours", f"{completed}, {count(day, 'external_interrupted')} interrupted"
+    for row in parts(part(answer, "latency"), "last_hour"):
+        if row.get("model") is None:
+            yield "last hour", _latency(row)
+    for problem in texts(config, "problems"):
+        refused = f"refused, the old one is in force: {problem}"
+        yield Text("config", style="bold red"), Text(refused, style="red")
+    if pending := ", ".join(texts(config, "restart_pending")):
+        yield "config", Text(f"waits for a restart: {pending}", style="yellow")
 
 
 def _sharing(answer: Json) -> Iterator[str]:
@@ -183,11 +174,8 @@ def loading_model(gpu: Json) -> str:
 def _residents(gpu: Json) -> Text:
     if loading := loading_model(gpu):
         return Text(f"loading {loading}", style="yellow")
-    names = [
-        name
-        for name in dict.fromkeys((text(gpu, "loaded_model"), *texts(gpu, "resident_models")))
-        if name
-    ]
+    names = dict.fromkeys((text(gpu, "loaded_model"), *texts(gpu, "resident_models")))
+    names.pop("", None)
     if not names:
         return Text("no model loaded", style="dim")
     home = text(gpu, "home_model")
@@ -196,13 +184,10 @@ def _residents(gpu: Json) -> Text:
 
 
 def _swaps(gpu: Json) -> str:
-    swaps, last_ms = count(gpu, "swaps_this_hour"), number(gpu, "last_swap_ms")
+    swaps, last_ms = plural(count(gpu, "swaps_this_hour"), "swap"), number(gpu, "last_swap_ms")
     last = "" if last_ms is None else f", the last took {duration(last_ms / 1000)}"
     share = number(gpu, "swap_overhead_pct_1h") or 0.0
-    return (
-        f"{swaps} swap{'' if swaps == 1 else 's'} this hour{last}; {share:.0f} % of the busy time"
-        " spent on swaps"
-    )
+    return f"{swaps} this hour{last}; {share:.0f} % of the busy time spent on swaps"
 
 
 def _card(gpu: Json) -> Text | None:
@@ -216,20 +201,24 @@ def _card(gpu: Json) -> Text | None:
         return Text("unknown", style="dim")
     if readings != "ok":
         return None
-    used, whole, foreign = (
-        number(gpu, name) for name in ("memory_used_mib", "memory_total_mib", "foreign_mib")
-    )
-    memory = "memory unknown"
-    if used is not None and whole is not None:
-        others = f" ({foreign / _MIB_PER_GIB:.1f} by other programs)" if foreign else ""
-        memory = f"{used / _MIB_PER_GIB:.1f} of {whole / _MIB_PER_GIB:.1f} GiB used{others}"
-    measured = (("temperature_c", "°C"), ("power_w", "W"), ("utilisation_pct", "% busy"))
-    words = [
-        f"{value:.0f} {unit}" for name, unit in measured if (value := number(gpu, name)) is not None
-    ]
-    line = Text(", ".join((device, memory, *words)))
-    slowed = ", ".join(texts(gpu, "throttle_reasons")).replace("_", " ")
-    return line.append(f", throttled: {slowed}", style="yellow") if slowed else line
+    words = [device, _memory(gpu)]
+    for name, unit in (("temperature_c", "°C"), ("power_w", "W"), ("utilisation_pct", "% busy")):
+        value = number(gpu, name)
+        if value is not None:
+            words.append(f"{value:.0f} {unit}")
+    line = Text(", ".join(words))
+    if slowed := ", ".join(texts(gpu, "throttle_reasons")).replace("_", " "):
+        line.append(f", throttled: {slowed}", style="yellow")
+    return line
+
+
+def _memory(gpu: Json) -> str:
+    used, whole = number(gpu, "memory_used_mib"), number(gpu, "memory_total_mib")
+    if used is None or whole is None:
+        return "memory unknown"
+    foreign = number(gpu, "foreign_mib")
+    others = f" ({foreign / _MIB_PER_GIB:.1f} by other programs)" if foreign else ""
+    return f"{used / _MIB_PER_GIB:.1f} of {whole / _MIB_PER_GIB:.1f} GiB used{others}"
 
 
 def _backend(backend: Json) -> Text:
@@ -248,19 +237,15 @@ def _latency(row: Json) -> str:
     exceed.
     """
     phases = {"waits {}": "queue_wait_s", "first byte {}": "first_byte_s", "{} in total": "total_s"}
-    figures = (
-        (words, number(part(row, field), "p50"), number(part(row, field), "p95"))
-        for words, field in phases.items()
-    )
-    said = [
-        f"{words.format(duration(median))} (95 %: {duration(most)})"
-        for words, median, most in figures
-        if median is not None
-    ]
-    requests = count(row, "requests")
-    return (
-        f"{text(row, 'lane')}: {requests} request{'' if requests == 1 else 's'}; {', '.join(said)}"
-    )
+    figures: list[str] = []
+    for words, field in phases.items():
+        seconds = part(row, field)
+        median = number(seconds, "p50")
+        if median is not None:
+            most = duration(number(seconds, "p95"))
+            figures.append(f"{words.format(duration(median))} (95 %: {most})")
+    requests = plural(count(row, "requests"), "request")
+    return f"{text(row, 'lane')}: {requests}; {', '.join(figures)}"
 
 
 def _phase_of_model(model: Json) -> str:
@@ -273,10 +258,14 @@ def _phase_of_model(model: Json) -> str:
 
 def _state_of_model(model: Json) -> Text:
     state = _phase_of_model(model)
-    return Text(
-        state,
-        style={"in memory": "green", "loading": "yellow", "unloading": "yellow"}.get(state, "dim"),
-    )
+    styles = {"in memory": "green", "loading": "yellow", "unloading": "yellow"}
+    return Text(state, style=styles.get(state, "dim"))
+
+
+def _slots_of_model(model: Json) -> str:
+    if model.get("resident") is not True:
+        return "-"
+    return f"{count(model, 'running')} of {count(model, 'parallel')}"
 
 
 def _gib(model: Json, field: str) -> str:
@@ -285,20 +274,10 @@ def _gib(model: Json, field: str) -> str:
 
 
 _MODELS = (
-    Field("model", lambda model: text(model, "name") or "-", FOLDED),
-    Field(
-        "", lambda model: Text("home" if model.get("home") is True else "", style="cyan"), FOLDED
-    ),
+    Field("model", "name"),
+    Field("", lambda model: Text("home" if model.get("home") is True else "", style="cyan")),
     Field("state", _state_of_model, FOLDED | {"min_width": 14}),
-    Field(
-        "running",
-        lambda it: (
-            f"{count(it, 'running')} of {count(it, 'parallel')}"
-            if it.get("resident") is True
-            else "-"
-        ),
-        NUMBER,
-    ),
+    Field("running", _slots_of_model, NUMBER),
     Field("waiting", lambda model: str(count(model, "waiting") or "-"), NUMBER),
     Field("on the GPU", lambda model: _gib(model, "vram_mib"), NUMBER),
     Field("size", lambda model: _gib(model, "size_mib"), NUMBER),
@@ -310,29 +289,25 @@ def _moment(field: str) -> Callable[[Json], str]:
 
     def cell(row: Json) -> str:
         wall_s = number(row, field)
+        if wall_s is None:
+            return "-"
         try:
-            return (
-                "-"
-                if wall_s is None
-                else f"{datetime.fromtimestamp(wall_s, tz=UTC).astimezone():%m-%d %H:%M:%S}"
-            )
+            moment = datetime.fromtimestamp(wall_s, tz=UTC).astimezone()
         except (OverflowError, ValueError, OSError):
             return "-"
+        return f"{moment:%m-%d %H:%M:%S}"
 
     return cell
 
 
 def _outcome(row: Json) -> Text:
-    outcome, reason, interruptions = (
-        text(row, "outcome") or "-",
-        text(row, "reason"),
-        count(row, "interrupt_count"),
-    )
+    outcome, reason = text(row, "outcome") or "-", text(row, "reason")
     shown = Text(outcome, style={"completed": "green", "cancelled": "dim"}.get(outcome, "red"))
-    shown.append(f" ({reason})" if reason and reason != outcome else "")
-    return (
-        shown.append(f" +{interruptions} interrupted", style="yellow") if interruptions else shown
-    )
+    if reason and reason != outcome:
+        shown.append(f" ({reason})")
+    if interruptions := count(row, "interrupt_count"):
+        shown.append(f" +{interruptions} interrupted", style="yellow")
+    return shown
 
 
 def _phase(field: str) -> Callable[[Json], str]:
@@ -350,22 +325,23 @@ def _whole(row: Json, field: str, unknown: str) -> str:
     return unknown if found is None else f"{found:.0f}"
 
 
+def _tokens(row: Json) -> str:
+    return f"{_whole(row, 'prompt_tokens', '?')}+{_whole(row, 'output_tokens', '?')}"
+
+
+_UNBROKEN = FOLDED | {"no_wrap": True}
 _LOG = (
-    Field("ended", _moment("ended_wall_s"), FOLDED | {"no_wrap": True}),
-    Field("caller", lambda row: text(row, "caller") or "-", FOLDED),
-    Field("model", lambda row: text(row, "model") or "-", FOLDED),
-    Field("task", lambda row: text(row, "task_type") or "-", FOLDED),
-    Field("outcome", _outcome, FOLDED),
+    Field("ended", _moment("ended_wall_s"), _UNBROKEN),
+    Field("caller", "caller"),
+    Field("model", "model"),
+    Field("task", "task_type"),
+    Field("outcome", _outcome),
     Field("queue", _phase("queue_s"), NUMBER),
     Field("swap", _phase("swap_s"), NUMBER),
     Field("first byte", _phase("first_byte_s"), NUMBER),
     Field("backend", _phase("backend_s"), NUMBER),
     Field("total", _phase("total_s"), NUMBER),
-    Field(
-        "tokens",
-        lambda row: "+".join(_whole(row, name, "?") for name in ("prompt_tokens", "output_tokens")),
-        NUMBER,
-    ),
+    Field("tokens", _tokens, NUMBER),
 )
 
 
@@ -376,28 +352,27 @@ def _state_of_job(job: Json) -> Text:
 
 
 _JOBS = (
-    Field("job", lambda job: text(job, "id"), FOLDED | {"no_wrap": True}),
-    Field("state", _state_of_job, FOLDED),
-    Field("caller", lambda job: text(job, "caller"), FOLDED),
-    Field("model", lambda job: text(job, "model") or "-", FOLDED),
-    Field("task", lambda job: text(job, "task_type") or "-", FOLDED),
-    Field("accepted", _moment("accepted_wall_s"), FOLDED | {"no_wrap": True}),
-    Field("position", lambda job: text(job, "position") or "-", NUMBER),
+    Field("job", "id", _UNBROKEN),
+    Field("state", _state_of_job),
+    Field("caller", "caller", empty=""),
+    Field("model", "model"),
+    Field("task", "task_type"),
+    Field("accepted", _moment("accepted_wall_s"), _UNBROKEN),
+    Field("position", "position", NUMBER),
     Field("starts in", lambda job: duration(number(job, "estimated_start_s")), NUMBER),
 )
 _JOB = (
     *_JOBS,
-    Field("ended", _moment("ended_wall_s"), {}),
-    Field("not before", _moment("not_before_wall_s"), {}),
-    Field("attempts", lambda job: text(job, "attempts"), {}),
+    Field("ended", _moment("ended_wall_s")),
+    Field("not before", _moment("not_before_wall_s")),
+    Field("attempts", "attempts"),
     Field(
         "server",
         lambda job: "the emulator: the answer is made up" if job.get("emulator") is True else "",
-        {},
     ),
-    Field("priority", lambda job: f"{text(job, 'priority')}, lane {text(job, 'lane')}", {}),
-    Field("webhook", lambda job: text(job, "webhook"), {}),
-    Field("error", lambda job: text(job, "error"), {}),
+    Field("priority", lambda job: f"{text(job, 'priority')}, lane {text(job, 'lane')}"),
+    Field("webhook", "webhook"),
+    Field("error", "error"),
 )
 
 
@@ -405,22 +380,25 @@ def _job_view(job: Json) -> RenderableType:
     """One job, a line for each of its fields that says something."""
     table = Table.grid(padding=(0, 2))
     for each in _JOB:
-        if str(value := each.cell(job)) not in ("", "-", "none"):
+        value = each.of(job)
+        if str(value) not in ("", "-", "none"):
             table.add_row(Text(each.heading, style="bold"), value)
     return table
 
 
 _RIGHTS = {"admin": "admin", "allow_cloud": "Claude", "local_only": "local only"}
+
+
+def _rights(key: Json) -> str:
+    return ", ".join(word for right, word in _RIGHTS.items() if key.get(right) is True) or "-"
+
+
 _KEYS = (
-    Field("key of", lambda key: text(key, "name"), FOLDED),
-    Field("lane", lambda key: text(key, "lane"), FOLDED),
-    Field(
-        "rights",
-        lambda key: ", ".join(_RIGHTS[right] for right in _RIGHTS if key.get(right) is True) or "-",
-        FOLDED,
-    ),
-    Field("models", lambda key: ", ".join(texts(key, "models")) or "all", FOLDED),
-    Field("sha256", lambda key: f"{text(key, 'sha256')[:8]}...", FOLDED),
+    Field("key of", "name"),
+    Field("lane", "lane"),
+    Field("rights", _rights),
+    Field("models", lambda key: ", ".join(texts(key, "models")) or "all"),
+    Field("sha256", lambda key: f"{text(key, 'sha256')[:8]}..."),
 )
 
 
@@ -483,19 +461,16 @@ def _state_of_item(item: Json) -> Text:
 
 
 def _runs_or_starts(item: Json) -> str:
-    if (running_s := number(item, "running_s")) is not None:
+    running_s = number(item, "running_s")
+    if running_s is not None:
         return duration(running_s)
-    return ("~" if item.get("estimate_is_rough") is True else "") + duration(
-        number(item, "estimated_start_s")
-    )
+    about = "~" if item.get("estimate_is_rough") is True else ""
+    return about + duration(number(item, "estimated_start_s"))
 
 
 _TOP = (
     Field("", _state_of_item, WORDS),
-    Field("#", lambda item: text(item, "sequence"), NUMBER),
-    Field("caller", lambda item: text(item, "caller"), WORDS),
-    Field("model", lambda item: text(item, "model") or "any", WORDS),
-    Field("task", lambda item: text(item, "task_type") or text(item, "priority"), WORDS),
+    *_STATUS[1:5],
     Field("prompt", lambda item: _whole(item, "prompt_tokens", "-"), NUMBER),
     Field("waited", lambda item: duration(number(item, "waited_s")), NUMBER),
     Field("runs / starts in", _runs_or_starts, NUMBER),
@@ -511,40 +486,27 @@ def watch(looks: Iterable[Json | str], console: Console) -> None:
         for found in looks:
             problem = found if isinstance(found, str) else ""
             answer = answer if isinstance(found, str) else found
-            live.update(
-                top_view(
-                    answer, rows=max(_FEWEST_ROWS, console.height - _OTHER_LINES), problem=problem
-                ),
-                refresh=True,
-            )
+            rows = max(_FEWEST_ROWS, console.height - _OTHER_LINES)
+            live.update(top_view(answer, rows=rows, problem=problem), refresh=True)
 
 
 def top_view(answer: Json, *, rows: int, problem: str = "") -> RenderableType:
     """The screen for an answer of `/llm/queue/status`, with at most `rows` requests."""
-    screen: list[RenderableType] = (
-        [Text(f"{printable(problem)}; trying again", style="bold red")] if problem else []
-    )
-    screen += [
-        *_emulator_notice(answer),
-        _counts(answer),
-        Text(),
-        _requests(answer, rows),
-        Text(),
-        _facts(answer),
-    ]
+    screen: list[RenderableType] = []
+    if problem:
+        screen.append(Text(f"{printable(problem)}; trying again", style="bold red"))
+    screen += _emulator_notice(answer)
+    screen += [_counts(answer), Text(), _requests(answer, rows), Text(), _facts(answer)]
     below = {
-        "slots     ": _slots(answer),
-        "callers   ": _callers(answer),
-        "Claude    ": _money(answer),
-        "alerts    ": _alerts(answer),
+        "slots": _slots(answer),
+        "callers": _callers(answer),
+        "Claude": _money(answer),
+        "alerts": _alerts(answer),
     }
-    screen += [
-        Text(name, style="bold red" if name.startswith("alerts") else "bold").append(
-            words, style="not bold"
-        )
-        for name, words in below.items()
-        if words
-    ]
+    for name, words in below.items():
+        if words:
+            style = "bold red" if name == "alerts" else "bold"
+            screen.append(Text(f"{name:<10}", style=style).append(words, style="not bold"))
     return Group(*screen)
 
 
@@ -580,25 +542,21 @@ def _requests(answer: Json, rows: int) -> RenderableType:
 
 
 def _slots(answer: Json) -> str:
-    residents = parts(part(answer, "gpu"), "residents")
-    counted = (
-        (each, count(each, "running"), count(each, "parallel"), count(each, "waiting"))
-        for each in residents
-    )
     return "; ".join(
-        f"{text(each, 'model')} {running} of {slots} busy, {waiting} wait"
-        for each, running, slots, waiting in counted
+        f"{text(each, 'model')} {count(each, 'running')} of {count(each, 'parallel')} busy,"
+        f" {count(each, 'waiting')} wait"
+        for each in parts(part(answer, "gpu"), "residents")
     )
 
 
 def _callers(answer: Json) -> str:
-    limits = part(answer, "rate_limits")
-    shown = [name for name, used in limits.items() if isinstance(used, dict)][:_CALLERS_SHOWN]
-    used = ((name, part(limits, name)) for name in shown)
-    return "; ".join(
-        f"{printable(name)} {text(each, 'minute')} a minute, {text(each, 'hour')} an hour"
-        for name, each in used
-    )
+    limits = part(answer, "rate_limits").items()
+    shown = [
+        f"{printable(name)} {text(used, 'minute')} a minute, {text(used, 'hour')} an hour"
+        for name, used in limits
+        if isinstance(used, dict)
+    ]
+    return "; ".join(shown[:_CALLERS_SHOWN])
 
 
 def _money(answer: Json) -> str:
