@@ -18,6 +18,7 @@ from hearth.cli.client import (
     gateway_options,
     json_option,
     parts,
+    plural,
     printable,
     text,
     texts,
@@ -101,27 +102,21 @@ def _cancelled(client: GatewayClient, request: str) -> dict[str, object]:
     """
     digits = request.removeprefix("#")
     is_number = digits.isascii() and digits.isdecimal()
+    item = f"queue/item/{digits}" if is_number else f"requests/{quote(request, safe='')}"
     try:
-        return client.ask(
-            "POST",
-            f"/llm/queue/item/{digits}/cancel"
-            if is_number
-            else f"/llm/requests/{quote(request, safe='')}/cancel",
-        )
+        return client.ask("POST", f"/llm/{item}/cancel")
     except CommandFailed as refused:
         return {"request_id": request, "cancelled": False, "error": refused.message}
 
 
 def _all_cancelled(caller: str, answer: Json) -> str:
     counts = {
-        ("request", "requests"): len(texts(answer, "requests")),
-        ("job", "jobs"): count(answer, "jobs"),
-        ("batch", "batches"): count(answer, "batches"),
+        "request": len(texts(answer, "requests")),
+        "job": count(answer, "jobs"),
+        "batch": count(answer, "batches"),
     }
-    words = [
-        f"{found} {one if found == 1 else many}" for (one, many), found in counts.items() if found
-    ]
-    listed = " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+    words = [plural(found, what) for what, found in counts.items() if found]
+    listed = " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
     return f"{printable(caller)}: {f'{listed} cancelled' if listed else 'nothing to cancel'}"
 
 
@@ -149,17 +144,12 @@ def _command(name: str, help_text: str) -> click.Command:
     @AS_ANSWERED
     def send(*, as_json: bool, client: GatewayClient, **body: str) -> None:
         answer = client.ask("POST", f"/llm/admin/{name}", body)
-        click.echo(
-            json.dumps(answer, indent=2)
-            if as_json
-            else "\n".join(commands_in_force(answer)) or "no admin commands in force"
-        )
+        words = "\n".join(commands_in_force(answer)) or "no admin commands in force"
+        click.echo(json.dumps(answer, indent=2) if as_json else words)
 
-    return (
-        click.argument("model", shell_complete=complete_models)(send)
-        if name in _ABOUT_A_MODEL
-        else send
-    )
+    if name not in _ABOUT_A_MODEL:
+        return send
+    return click.argument("model", shell_complete=complete_models)(send)
 
 
 for command_name, command_help in _COMMANDS.items():
@@ -173,12 +163,10 @@ def preempt(client: GatewayClient, *, as_json: bool) -> None:
     """Interrupt the running external requests that can continue later."""
     answer = client.ask("POST", "/llm/admin/preempt")
     found = count(answer, "preempted")
-    said = (
-        f"{found} request{'' if found == 1 else 's'} interrupted"
-        if found
-        else "no running request can be interrupted"
-    )
-    click.echo(json.dumps(answer) if as_json else said)
+    words = "no running request can be interrupted"
+    if found:
+        words = f"{plural(found, 'request')} interrupted"
+    click.echo(json.dumps(answer) if as_json else words)
 
 
 @admin.command
@@ -187,12 +175,10 @@ def preempt(client: GatewayClient, *, as_json: bool) -> None:
 def reload(client: GatewayClient, *, as_json: bool) -> None:
     """Read the configuration file again; ends with 1 and every problem if it is unusable."""
     answer = client.ask("POST", "/llm/admin/reload")
-    pending = ", ".join(texts(answer, "restart_pending"))
-    click.echo(
-        json.dumps(answer, indent=2)
-        if as_json
-        else f"reloaded{f'; waits for a restart: {pending}' if pending else ''}"
-    )
+    words = "reloaded"
+    if pending := ", ".join(texts(answer, "restart_pending")):
+        words += f"; waits for a restart: {pending}"
+    click.echo(json.dumps(answer, indent=2) if as_json else words)
 
 
 admin.add_command(
@@ -234,10 +220,8 @@ def test_alerts(context: click.Context, *, as_json: bool, client: GatewayClient)
 
 def _delivery(target: Json) -> str:
     """`discord (discord.com): delivered`, or why it was not."""
-    said = text(target, "answer")
-    what = (
-        "delivered"
-        if target.get("delivered") is True
-        else f"not delivered: {said}{_ADVICE.get(said, '')}"
-    )
+    answer = text(target, "answer")
+    what = f"not delivered: {answer}{_ADVICE.get(answer, '')}"
+    if target.get("delivered") is True:
+        what = "delivered"
     return f"{text(target, 'target')} ({text(target, 'host')}): {what}"

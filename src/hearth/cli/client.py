@@ -78,8 +78,9 @@ def count(of: Json, name: str) -> int:
 
 
 def plural(found: int, one: str) -> str:
-    """`1 swap`, `2 swaps`."""
-    return f"{found} {one}{'' if found == 1 else 's'}"
+    """`1 swap`, `2 swaps`, `2 batches`."""
+    ending = "es" if one.endswith("ch") else "s"
+    return f"{found} {one}{'' if found == 1 else ending}"
 
 
 def without_controls(text: str) -> str:

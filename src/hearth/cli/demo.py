@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.bootstrap import running_gateway
-from hearth.cli.client import printable, program
+from hearth.cli.client import plural, printable, program
 from hearth.cli.emulate import until_stopped
 from hearth.cli.views import console_for, duration
 from hearth.clock import SystemClock
@@ -447,9 +447,7 @@ class Narrator:
             + sum(each.ran_s for each in self.interruptions)
         )
         share = 100.0 * swap_s / busy_s if busy_s else 0.0
-        swaps = (
-            f"{len(self.swaps)} swap{'' if len(self.swaps) == 1 else 's'} took {duration(swap_s)}"
-        )
+        swaps = f"{plural(len(self.swaps), 'swap')} took {duration(swap_s)}"
         self._console.print(
             Text(),
             table,

@@ -24,7 +24,7 @@ import click
 
 from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.cli import CommandFailed, ExitCode, GatewayUnreachable
-from hearth.cli.client import GatewayClient, json_option, part, parts, printable, text, texts
+from hearth.cli.client import GatewayClient, Json, json_option, part, parts, printable, text, texts
 from hearth.cli.config import find_config, version_and_models
 from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
@@ -170,59 +170,47 @@ def check_ollama_settings(
             "ok", subject, "cannot be read: Ollama runs as another user, or in a container", advice
         )
         return
-    slots, models = (
-        _whole(environ, "OLLAMA_NUM_PARALLEL", 1),
-        _whole(environ, "OLLAMA_MAX_LOADED_MODELS", 0),
-    )
-    wanted = max(
-        (settings.gpu.parallel, *(each.parallel or 0 for each in settings.models.values()))
-    )
+    models = _whole(environ, "OLLAMA_MAX_LOADED_MODELS", 0)
+    slots = _whole(environ, "OLLAMA_NUM_PARALLEL", 1)
+    parallel = (settings.gpu.parallel, *(each.parallel or 0 for each in settings.models.values()))
+    sharing = dict(_sharing_problems(slots, max(parallel), models))
+    problems = sharing | dict(_host_problem(environ.get("OLLAMA_HOST", "")))
+    for says, advice in problems.items():
+        yield Finding("warn", subject, says, advice)
+    if not sharing:
+        says = f"OLLAMA_NUM_PARALLEL {slots}, OLLAMA_MAX_LOADED_MODELS {models or 'automatic'}"
+        yield Finding("ok", subject, says)
+
+
+Problems = Iterator[tuple[str, str]]
+"""What is wrong, and what to do."""
+
+
+def _sharing_problems(slots: int, wanted: int, models: int) -> Problems:
+    sends = f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted}"
     if slots < wanted:
-        says = (
-            f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted} requests at once to one"
-            " model"
-        )
-        yield Finding(
-            "warn",
-            subject,
-            says,
+        yield (
+            f"{sends} requests at once to one model",
             f"set OLLAMA_NUM_PARALLEL={wanted} for Ollama, or lower gpu.parallel",
         )
     elif slots > wanted:
-        says = (
-            f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted} at once: the memory of the"
-            " other slots is unused"
-        )
-        yield Finding(
-            "warn",
-            subject,
-            says,
+        yield (
+            f"{sends} at once: the memory of the other slots is unused",
             f"set gpu.parallel: {slots}, or OLLAMA_NUM_PARALLEL={wanted} for Ollama",
         )
     if models == 1:
-        says = "OLLAMA_MAX_LOADED_MODELS is 1: a small model never stays beside a large one"
-        yield Finding(
-            "warn",
-            subject,
-            says,
+        yield (
+            "OLLAMA_MAX_LOADED_MODELS is 1: a small model never stays beside a large one",
             "remove it, or set it to the number of models that should stay in memory together",
         )
-    host = environ.get("OLLAMA_HOST", "")
-    if host and exposure_problem(
-        urlsplit(f"//{host.rpartition('//')[2]}").hostname or "0.0.0.0", has_keys=False
-    ):
-        says = f"OLLAMA_HOST is {host}: programs on other machines can bypass Hearth"
-        yield Finding(
-            "warn",
-            subject,
-            says,
+
+
+def _host_problem(host: str) -> Problems:
+    name = urlsplit(f"//{host.rpartition('//')[2]}").hostname or "0.0.0.0"
+    if host and exposure_problem(name, has_keys=False):
+        yield (
+            f"OLLAMA_HOST is {host}: programs on other machines can bypass Hearth",
             "set OLLAMA_HOST=127.0.0.1:11434 for Ollama, and give them Hearth's address",
-        )
-    if slots == wanted and models != 1:
-        yield Finding(
-            "ok",
-            subject,
-            f"OLLAMA_NUM_PARALLEL {slots}, OLLAMA_MAX_LOADED_MODELS {models or 'automatic'}",
         )
 
 
@@ -443,55 +431,38 @@ def _of_dashboard(url: str) -> Finding:
 
 def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
     """What a running gateway reports of itself."""
-    if part(status, "backend").get("emulator") is True:
-        remedy = (
-            "start Ollama; Hearth then uses it"
-            if part(status, "backend").get("instead_of")
-            else "start Hearth without it"
-        )
-        yield Finding("FAIL", "gateway", "the emulator answers: texts are made up", remedy)
-    elif part(status, "backend").get("up") is False:
-        problem = text(part(status, "backend"), "problem")
-        says = (
-            f"its model server does not answer as Ollama does: {problem}"
-            if problem
-            else "it cannot reach its model server"
-        )
-        yield Finding("FAIL", "gateway", says, "see the line about Ollama")
-    if part(status, "storage").get("clock_in_doubt") is True:
-        yield Finding(
-            "warn",
-            "clock",
-            "it jumped ahead, so no old data is deleted",
-            "hearth admin confirm-clock",
-        )
-    if frames := part(status, "storage").get("wal_frames_unreadable"):
-        kept = text(part(status, "storage"), "damaged_copy") or "nothing"
-        yield Finding(
-            "warn",
-            "store",
-            f"{frames} frames could not be read at the start; {kept} is kept",
-            "see docs/storage.md",
-        )
+    yield from _of_backend(part(status, "backend"))
+    yield from _of_store(part(status, "storage"))
     config = part(status, "config")
     for problem in texts(config, "problems"):
-        yield Finding(
-            "FAIL",
-            "gateway",
-            f"the configuration was refused, the old one is in force: {problem}",
-            "hearth config check",
-        )
-    if pending := texts(config, "restart_pending"):
-        yield Finding(
-            "warn",
-            "gateway",
-            f"settings wait for a restart: {', '.join(pending)}",
-            "restart Hearth",
-        )
+        says = f"the configuration was refused, the old one is in force: {problem}"
+        yield Finding("FAIL", "gateway", says, "hearth config check")
+    if pending := ", ".join(texts(config, "restart_pending")):
+        says = f"settings wait for a restart: {pending}"
+        yield Finding("warn", "gateway", says, "restart Hearth")
     for alert in parts(part(status, "alerts"), "active"):
-        yield Finding(
-            "warn",
-            "gateway",
-            f"alert {text(alert, 'type')} {text(alert, 'subject')}".rstrip(),
-            "see docs/alerts.md",
-        )
+        says = f"alert {text(alert, 'type')} {text(alert, 'subject')}".rstrip()
+        yield Finding("warn", "gateway", says, "see docs/alerts.md")
+
+
+def _of_backend(backend: Json) -> Iterator[Finding]:
+    if backend.get("emulator") is True:
+        remedy = "start Hearth without it"
+        if backend.get("instead_of"):
+            remedy = "start Ollama; Hearth then uses it"
+        yield Finding("FAIL", "gateway", "the emulator answers: texts are made up", remedy)
+    elif backend.get("up") is False:
+        says = "it cannot reach its model server"
+        if problem := text(backend, "problem"):
+            says = f"its model server does not answer as Ollama does: {problem}"
+        yield Finding("FAIL", "gateway", says, "see the line about Ollama")
+
+
+def _of_store(storage: Json) -> Iterator[Finding]:
+    if storage.get("clock_in_doubt") is True:
+        says = "it jumped ahead, so no old data is deleted"
+        yield Finding("warn", "clock", says, "hearth admin confirm-clock")
+    if frames := storage.get("wal_frames_unreadable"):
+        kept = text(storage, "damaged_copy") or "nothing"
+        says = f"{frames} frames could not be read at the start; {kept} is kept"
+        yield Finding("warn", "store", says, "see docs/storage.md")
