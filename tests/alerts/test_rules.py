@@ -250,7 +250,7 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
 
 
 def alerts_of(event: Event) -> tuple[Alert, ...]:
-    return RULES[type(event)](event) if type(event) in RULES else ()
+    return tuple(RULES[type(event)](event)) if type(event) in RULES else ()
 
 
 def described(alert: Alert) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class _Record:
     does.
     """
 
-    sent_at: float = float("-inf")
+    sent_at: float = -inf
     suppressed: int = 0
     standing: Alert | None = None
     notified: bool = False
@@ -94,13 +95,14 @@ class Debouncer:
         not be.
         """
         if alert.resolved:
-            ended = self._records.get(alert.key)
-            if ended is None:
-                return None
-            was_notified, ended.standing, ended.notified = ended.notified, None, False
+            ended = self._records.get(alert.key, _Record())
+            was_notified = ended.notified
+            ended.standing = None
+            ended.notified = False
             return alert if was_notified else None
         record = self._record(alert.key)
-        record.standing = alert if alert.lasting else record.standing
+        if alert.lasting:
+            record.standing = alert
         if not self._has_target(alert.type):
             return None
         if alert.at < record.sent_at + self.window_s:
@@ -113,15 +115,13 @@ class Debouncer:
         """Conditions whose return was left out, and whose window has ended while they still go
         on.
         """
-        due = [
-            (record, alert)
-            for record, alert in self._unknown()
-            if now >= record.sent_at + self.window_s
-        ]
-        for record, _ in due:
-            # it is the message now and no longer one of those left out
-            record.suppressed = max(0, record.suppressed - 1)
-        return [self._send(record, alert, now) for record, alert in due]
+        due: list[Alert] = []
+        for record, alert in self._unknown():
+            if now >= record.sent_at + self.window_s:
+                # it is the message now and no longer one of those left out
+                record.suppressed = max(0, record.suppressed - 1)
+                due.append(self._send(record, alert, now))
+        return due
 
     def next_due_at(self) -> float | None:
         """When `due` has something next."""
@@ -129,18 +129,19 @@ class Debouncer:
 
     def _unknown(self) -> list[tuple[_Record, Alert]]:
         """Conditions that go on, and of which the owner could know but does not."""
-        known = [
-            (record, record.standing) for record in self._records.values() if not record.notified
-        ]
         return [
-            (record, standing)
-            for record, standing in known
-            if standing is not None and self._has_target(standing.type)
+            (record, record.standing)
+            for record in self._records.values()
+            if record.standing is not None
+            and not record.notified
+            and self._has_target(record.standing.type)
         ]
 
     def _send(self, record: _Record, alert: Alert, at: float) -> Alert:
         sent = replace(alert, suppressed=alert.suppressed + record.suppressed)
-        record.sent_at, record.suppressed, record.notified = at, 0, record.notified or alert.lasting
+        record.sent_at = at
+        record.suppressed = 0
+        record.notified |= alert.lasting
         return sent
 
     def _record(self, key: AlertKey) -> _Record:
@@ -213,29 +214,17 @@ class GatewayAlerter(HandlingSink):
             f"{shown(caller)} was refused by its rate limit at least {rejections} times within"
             f" {minutes:.0f} minutes."
         )
-        return self.send_alert(
-            Alert(type=AlertType.RATE_LIMITED, subject=caller, at=self._at(at), text=text)
-        )
+        return self._alert(AlertType.RATE_LIMITED, text, at, subject=caller)
 
     def alert_queue_depth(self, depth: int, *, at: float | None = None) -> bool:
         """So many external items wait, which is too many."""
         text = f"{depth} external requests wait; the limit is {self._settings.queue_depth_warning}."
-        return self.send_alert(
-            Alert(type=AlertType.QUEUE_DEPTH, at=self._at(at), lasting=True, text=text)
-        )
+        return self._alert(AlertType.QUEUE_DEPTH, text, at, lasting=True)
 
     def alert_queue_full(self, caller: str, *, at: float | None = None) -> bool:
         """A caller was refused because the queue is full."""
         text = f"A request of {shown(caller)} was refused because the queue is full."
-        return self.send_alert(
-            Alert(
-                type=AlertType.QUEUE_FULL,
-                subject=caller,
-                at=self._at(at),
-                severity=Severity.ERROR,
-                text=text,
-            )
-        )
+        return self._alert(AlertType.QUEUE_FULL, text, at, subject=caller, severity=Severity.ERROR)
 
     def alert_starvation(
         self,
@@ -260,6 +249,9 @@ class GatewayAlerter(HandlingSink):
         self._wake.set()
         return sent is not None and self._deliver(sent)
 
+    def _alert(self, kind: AlertType, text: str, at: float | None, **more: Any) -> bool:  # noqa: ANN401 - the other fields of an alert
+        return self.send_alert(Alert(type=kind, text=text, at=self._at(at), **more))
+
     async def run(self) -> None:
         """Send what waits, and conditions whose window has ended, and look whether swapping is back
         within its limits.
@@ -270,21 +262,24 @@ class GatewayAlerter(HandlingSink):
             now = self._clock.monotonic()
             for alert in self._debouncer.due(now):
                 self._deliver(alert)
-            if standing := self._standing_breaches():
-                passed = {breach.kind for breach in self._breaches(now)}
-                for kind in (each for each in standing if each not in passed):
-                    self.send_alert(
-                        Alert(type=kind, at=now, resolved=True, text="It is back within its limit.")
-                    )
+            self._end_breaches(now)
             # Without an event there is something to look at when a window ends, and while a limit
             # of the GPU's hour is passed.
             due_at = self._debouncer.next_due_at()
-            pauses_s = [max(0.0, due_at - now)] if due_at is not None else []
-            pauses_s += [CHECK_EVERY_S] if self._standing_breaches() else []
+            pause_s = inf if due_at is None else max(0.0, due_at - now)
+            if self._standing_breaches():
+                pause_s = min(pause_s, CHECK_EVERY_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(pauses_s, default=None)):
+                async with asyncio.timeout(None if pause_s == inf else pause_s):
                     await self._wake.wait()
             self._wake.clear()
+
+    def _end_breaches(self, now: float) -> None:
+        standing = self._standing_breaches()
+        passed = {breach.kind for breach in self._breaches(now)} if standing else set()
+        for kind in standing:
+            if kind not in passed:
+                self._alert(kind, "It is back within its limit.", now, resolved=True)
 
     async def test(self) -> list[dict[str, object]]:
         """Send a message to every target now: `target`, `host`, `delivered` and `answer` of each.
@@ -375,14 +370,8 @@ class GatewayAlerter(HandlingSink):
             and depth <= limit // 2
             and (AlertType.QUEUE_DEPTH, "") in self._debouncer.standing
         ):
-            self.send_alert(
-                Alert(
-                    type=AlertType.QUEUE_DEPTH,
-                    at=event.at,
-                    resolved=True,
-                    text=f"{depth} external requests wait.",
-                )
-            )
+            words = f"{depth} external requests wait."
+            self._alert(AlertType.QUEUE_DEPTH, words, event.at, resolved=True)
 
     def _on_swap(self, event: ev.SwapCompleted) -> None:
         self._send_all(RULES[ev.SwapCompleted], event)

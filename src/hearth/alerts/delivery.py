@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -122,7 +123,7 @@ class Target:
         """Taken from the outbox, and not delivered yet."""
         self._attempts = 0
         self._posted_at: deque[float] = deque(maxlen=POSTS_PER_MINUTE)
-        self._silent_until = self._retry_at = float("-inf")
+        self._silent_until = self._retry_at = -inf
         self._failures = 0
         self._gone = self._closing = False
         self._last = ""
@@ -151,7 +152,7 @@ class Target:
         """
         if url != self._url:
             self._posted_at.clear()
-            self._silent_until = self._retry_at = float("-inf")
+            self._silent_until = self._retry_at = -inf
             self._failures = 0
         if not url:
             self._message = None
@@ -181,7 +182,7 @@ class Target:
         target wants any; then forget it.
         """
         self._closing = True
-        self._retry_at = float("-inf")
+        self._retry_at = -inf
         self._wake.set()
         self.start()
         task, self._task = self._task, None
@@ -204,15 +205,11 @@ class Target:
     def status(self) -> dict[str, object]:
         """How it does; `last`: the name of the last answer."""
         wait_s = max(self._retry_at, self._free_at()) - self._clock.monotonic()
-        state = (
-            "stopped"
-            if self._gone
-            else "failing"
-            if self._failures
-            else "waiting"
-            if wait_s > 0
-            else "ready"
-        )
+        state = "waiting" if wait_s > 0 else "ready"
+        if self._gone:
+            state = "stopped"
+        elif self._failures:
+            state = "failing"
         return {
             "name": self.name,
             "host": self.host,
@@ -243,21 +240,19 @@ class Target:
         due_at = self._retry_at if self._message else self._outbox.due_at()
         if due_at is None or self._gone or not self.configured:
             return None
-        gathered_at = float("-inf") if self._closing else due_at
+        gathered_at = -inf if self._closing else due_at
         return max(gathered_at, self._retry_at, self._free_at()) - self._clock.monotonic()
 
     def _free_at(self) -> float:
         """The first instant at which the pace allows the next post."""
         is_full = len(self._posted_at) == POSTS_PER_MINUTE
-        return max(self._silent_until, self._posted_at[0] + 60.0 if is_full else float("-inf"))
+        return max(self._silent_until, self._posted_at[0] + 60.0 if is_full else -inf)
 
     async def _send_next(self) -> None:
         async with self._one_at_a_time:
             if self._message is None and self.configured:
-                self._message, self._attempts = (
-                    self._outbox.take(self._clock.wall(), everything=self._closing),
-                    0,
-                )
+                self._message = self._outbox.take(self._clock.wall(), everything=self._closing)
+                self._attempts = 0
             message = self._message
             if message is None:  # the address was taken away while a test was posted
                 return
@@ -266,12 +261,8 @@ class Target:
         if outcome == "delivered":
             self._message = None
             self.sent += 1
-            self._events.emit(
-                AlertSent(
-                    suppressed=sum(each.suppressed for each in message.alerts),
-                    **self._about(message),
-                )
-            )
+            suppressed = sum(each.suppressed for each in message.alerts)
+            self._events.emit(AlertSent(suppressed=suppressed, **self._about(message)))
         elif outcome in {"gone", "refused"}:
             self._give_up(answer.name, stopped=outcome == "gone")
         elif self._attempts >= MAX_ATTEMPTS:
@@ -282,31 +273,27 @@ class Target:
         url = self._url
         self._posted_at.append(self._clock.monotonic())
         try:
-            answer = await self._poster.post(
-                await asyncio.to_thread(self._compose, url, message), POST_TIMEOUT_S
-            )
+            post = await asyncio.to_thread(self._compose, url, message)
+            answer = await self._poster.post(post, POST_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - a message that cannot be made must not end the task that sends all others
-            self._events.emit(
-                InternalFault(
-                    at=self._clock.monotonic(), where=OWN_TASK, detail=type(error).__name__
-                )
-            )
+            now, detail = self._clock.monotonic(), type(error).__name__
+            self._events.emit(InternalFault(at=now, where=OWN_TASK, detail=detail))
             return "refused", PostAnswer(failure="broken")
         outcome, wait_s = outcome_of(answer, self._clock.wall())
         # what the old address says holds for that one; a message that it has not taken goes to the
         # new one
         if url != self._url:
             return "delivered" if outcome == "delivered" else "retry", answer
-        self._last, now = answer.name, self._clock.monotonic()
+        now = self._clock.monotonic()
+        self._last = answer.name
         self._gone = outcome == "gone"
-        if wait_s > 0:
-            self._silent_until = max(self._silent_until, now + wait_s)
-        self._failures = self._failures + 1 if outcome == "retry" else 0
-        self._retry_at = (
-            now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures - 1, 10))
-            if self._failures
-            else float("-inf")
-        )
+        self._silent_until = max(self._silent_until, now + wait_s)
+        if outcome == "retry":
+            self._retry_at = now + min(MAX_BACKOFF_S, 2.0 ** min(self._failures, 10))
+            self._failures += 1
+        else:
+            self._retry_at = -inf
+            self._failures = 0
         self._wake.set()
         return outcome, answer
 
@@ -323,12 +310,10 @@ class Target:
         self._events.emit(AlertFailed(reason=reason, stopped=stopped, **self._about(message)))
 
     def _about(self, message: Message) -> dict[str, Any]:
-        types = tuple(dict.fromkeys(each.type.value for each in message.alerts))
-        now, count = self._clock.monotonic(), len(message.alerts)
         return {
-            "at": now,
+            "at": self._clock.monotonic(),
             "target": self.name,
-            "types": types,
-            "alerts": count,
+            "types": tuple(dict.fromkeys(each.type.value for each in message.alerts)),
+            "alerts": len(message.alerts),
             "attempts": self._attempts,
         }

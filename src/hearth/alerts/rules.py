@@ -4,9 +4,10 @@ that need several events. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 from hearth import events
@@ -90,11 +91,8 @@ def starvation(at: float, caller: str, interrupt_count: int, model: str | None) 
 
 
 def budget(at: float, spent_usd: float, limit_usd: float) -> Alert:
-    return Alert(
-        type=AlertType.BUDGET,
-        at=at,
-        text=f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models has been spent today.",
-    )
+    text = f"{_usd(spent_usd)} of {_usd(limit_usd)} for cloud models has been spent today."
+    return Alert(type=AlertType.BUDGET, at=at, text=text)
 
 
 LASTING_BREACHES = (AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_OVERHEAD)
@@ -116,108 +114,112 @@ def breached(breach: Breach, at: float) -> Alert:
     return Alert(type=breach.kind, at=at, lasting=breach.kind in LASTING_BREACHES, text=text)
 
 
-Rule = Callable[[Any], tuple[Alert, ...]]
+Rule = Callable[[Any], Iterable[Alert]]
 Text = str | Callable[[Any], str]
 """A sentence with an event's fields in braces (`{down}`: `down_s` as people say it), or what makes
 one of the event.
 """
 
 
-def _said(text: Text, event: Any) -> str:  # noqa: ANN401 - of the kind that the text is for
-    if not isinstance(text, str):
-        return text(event)
-    values = {each.name: getattr(event, each.name) for each in fields(event)}
-    durations = {
-        name.removesuffix("_s"): _duration(value)
-        for name, value in values.items()
-        if name.endswith("_s")
-    }
-    return text.format(
-        **durations,
-        **{
-            name: shown(value) if isinstance(value, str) else value
-            for name, value in values.items()
-        },
-    )
+@dataclass(frozen=True, slots=True)
+class _OneAlert:
+    """A rule for an event that is always one alert; `about`: the field that says whom it is about.
+    The rest as in `Alert`.
+    """
 
+    kind: AlertType
+    text: Text
+    about: str = ""
+    severity: Severity = Severity.WARNING
+    lasting: bool = False
+    resolved: bool = False
 
-def _begins(kind: AlertType, text: Text, severity: Severity = Severity.ERROR) -> Rule:
-    """A condition that goes on until another rule ends it."""
-    return lambda event: (
-        Alert(type=kind, at=event.at, severity=severity, lasting=True, text=_said(text, event)),
-    )
-
-
-def _ends(kind: AlertType, text: Text) -> Rule:
-    return lambda event: (Alert(type=kind, at=event.at, resolved=True, text=_said(text, event)),)
-
-
-def _happens(
-    kind: AlertType, text: Text, subject: str = "", severity: Severity = Severity.WARNING
-) -> Rule:
-    """Something without an end; `subject` names the field that says whom it is about."""
-
-    def rule(event: Any) -> tuple[Alert, ...]:  # noqa: ANN401 - of the kind that the text is for
-        about = str(getattr(event, subject)) if subject else ""
-        return (
-            Alert(
-                type=kind, subject=about, at=event.at, severity=severity, text=_said(text, event)
-            ),
+    def __call__(self, event: Any) -> tuple[Alert, ...]:  # noqa: ANN401 - of the kind that the text is for
+        alert = Alert(
+            type=self.kind,
+            subject=str(getattr(event, self.about)) if self.about else "",
+            at=event.at,
+            severity=self.severity,
+            lasting=self.lasting,
+            resolved=self.resolved,
+            text=_filled(self.text, event) if isinstance(self.text, str) else self.text(event),
         )
+        return (alert,)
 
-    return rule
+
+def _filled(text: str, event: Any) -> str:  # noqa: ANN401 - of the kind that the text is for
+    words: dict[str, object] = {}
+    for each in fields(event):
+        value = getattr(event, each.name)
+        words[each.name] = shown(value) if isinstance(value, str) else value
+        if each.name.endswith("_s"):
+            words[each.name.removesuffix("_s")] = _duration(value)
+    return text.format(**words)
+
+
+_begins = partial(_OneAlert, severity=Severity.ERROR, lasting=True)
+"""A condition that goes on until another rule ends it."""
+_ends = partial(_OneAlert, resolved=True)
 
 
 def _is_loaded(model: str, at: float) -> Alert:
-    return Alert(
-        type=AlertType.SWAP_FAILED,
-        subject=model,
-        at=at,
-        resolved=True,
-        text=f"{shown(model)} is loaded.",
-    )
+    text = f"{shown(model)} is loaded."
+    return Alert(type=AlertType.SWAP_FAILED, subject=model, at=at, resolved=True, text=text)
 
 
 def _offload(model: str, at: float, *, offloaded: bool) -> Alert:
-    text = (
-        f"{shown(model)} does not fit on the GPU. Part of it runs on the CPU, which is many times"
-        " slower."
-    )
-    fits = f"{shown(model)} runs entirely on the GPU again."
-    kind = AlertType.MODEL_OFFLOADED
+    text = f"{shown(model)} runs entirely on the GPU again."
+    if offloaded:
+        text = (
+            f"{shown(model)} does not fit on the GPU. Part of it runs on the CPU, which is many"
+            " times slower."
+        )
     return Alert(
-        type=kind,
+        type=AlertType.MODEL_OFFLOADED,
         subject=model,
         at=at,
         lasting=offloaded,
         resolved=not offloaded,
-        text=text if offloaded else fits,
+        text=text,
     )
 
 
-def _swap_failed(event: events.SwapFailed) -> tuple[Alert, ...]:
+def _loaded(event: events.SwapCompleted) -> Iterator[Alert]:
+    yield _is_loaded(event.to_model, event.at)
+    yield _offload(event.to_model, event.at, offloaded=event.offloaded)
+
+
+def _offloaded(event: events.ModelOffloaded) -> Iterator[Alert]:
+    yield _offload(event.model, event.at, offloaded=True)
+
+
+def _protected(event: events.ItemProtected) -> Iterator[Alert]:
+    yield starvation(event.at, event.caller, event.interrupt_count, event.model)
+
+
+def _nearly_spent(event: events.BudgetThresholdReached) -> Iterator[Alert]:
+    yield budget(event.at, event.spent_usd, event.limit_usd)
+
+
+def _swap_failed(event: events.SwapFailed) -> Iterator[Alert]:
     subject = event.to_model or ", ".join(event.from_models)
+    text = f"{shown(subject)} could not be unloaded ({shown(event.reason)})."
     if event.to_model:
         text = (
             f"{shown(subject)} did not load ({shown(event.reason)}, after"
             f" {_duration(event.swap_s)}); the log has the details."
         )
-    else:
-        text = f"{shown(subject)} could not be unloaded ({shown(event.reason)})."
-    kind, lasting = AlertType.SWAP_FAILED, bool(event.to_model)
-    return (
-        Alert(
-            type=kind,
-            subject=subject,
-            at=event.at,
-            severity=Severity.ERROR,
-            lasting=lasting,
-            text=text,
-        ),
+    yield Alert(
+        type=AlertType.SWAP_FAILED,
+        subject=subject,
+        at=event.at,
+        severity=Severity.ERROR,
+        lasting=bool(event.to_model),
+        text=text,
     )
 
 
-def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
+def _drifted(event: events.ResidencyDrifted) -> Iterator[Alert]:
     reloaded, gone, came = (
         shown(", ".join(names)) for names in (event.reloaded, event.vanished, event.appeared)
     )
@@ -234,31 +236,32 @@ def _drifted(event: events.ResidencyDrifted) -> tuple[Alert, ...]:
         )
     else:  # perhaps with a model server that was back before it was missed
         text = f"Another program unloaded {gone}, or the model server was restarted."
-    drift = Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
-    return drift, *(_is_loaded(model, event.at) for model in event.appeared)
+    yield Alert(type=AlertType.RESIDENCY_DRIFTED, at=event.at, severity=Severity.INFO, text=text)
+    for model in event.appeared:
+        yield _is_loaded(model, event.at)
 
 
-def _unresponsive(event: events.ModelUnresponsive) -> tuple[Alert, ...]:
-    if event.reloads <= TOLERATED_RELOADS:
-        return ()
-    text = (
-        f"{shown(event.model)} was reloaded {event.reloads} times within 10 minutes because it sent"
-        " nothing."
-    )
-    advice = (
-        "Look into the model server's log. If its first token takes long, raise"
-        " ollama.first_byte_timeout_s."
-    )
-    kind = AlertType.MODEL_UNRESPONSIVE
-    return (
-        Alert(
-            type=kind,
-            subject=event.model,
-            at=event.at,
-            severity=Severity.ERROR,
-            text=f"{text} {advice}",
-        ),
-    )
+_reloaded_often = _OneAlert(
+    AlertType.MODEL_UNRESPONSIVE,
+    "{model} was reloaded {reloads} times within 10 minutes because it sent nothing. Look into the"
+    " model server's log. If its first token takes long, raise ollama.first_byte_timeout_s.",
+    "model",
+    Severity.ERROR,
+)
+_caught = _OneAlert(
+    AlertType.INTERNAL_FAULT,
+    "A defect was caught in {where} ({detail}); Hearth continues. Please report it.",
+    "where",
+    Severity.ERROR,
+)
+
+
+def _unresponsive(event: events.ModelUnresponsive) -> Iterable[Alert]:
+    return _reloaded_often(event) if event.reloads > TOLERATED_RELOADS else ()
+
+
+def _fault(event: events.InternalFault) -> Iterable[Alert]:
+    return () if event.where == OWN_TASK else _caught(event)
 
 
 def _exhausted(event: events.BudgetExhausted) -> str:
@@ -287,24 +290,6 @@ def _crowded(event: events.ConnectionsCrowded) -> str:
     return (
         f"{shown(event.peer)} has {event.open} open connections, and {event.refused} more were"
         f" refused: {bound} has reached its limit."
-    )
-
-
-def _fault(event: events.InternalFault) -> tuple[Alert, ...]:
-    if event.where == OWN_TASK:
-        return ()
-    text = (
-        f"A defect was caught in {shown(event.where)} ({shown(event.detail)}); Hearth continues."
-        " Please report it."
-    )
-    return (
-        Alert(
-            type=AlertType.INTERNAL_FAULT,
-            subject=event.where,
-            at=event.at,
-            severity=Severity.ERROR,
-            text=text,
-        ),
     )
 
 
@@ -368,14 +353,11 @@ RULES: Mapping[type[events.Event], Rule] = {
     events.BackendCameUp: _ends(
         AlertType.BACKEND_DOWN, "The model server answers again after {down}."
     ),
-    events.ItemProtected: lambda it: (starvation(it.at, it.caller, it.interrupt_count, it.model),),
-    events.ItemDiverged: _happens(AlertType.REPLAY_DIVERGED, _diverged, "caller"),
-    events.SwapCompleted: lambda it: (
-        _is_loaded(it.to_model, it.at),
-        _offload(it.to_model, it.at, offloaded=it.offloaded),
-    ),
+    events.ItemProtected: _protected,
+    events.ItemDiverged: _OneAlert(AlertType.REPLAY_DIVERGED, _diverged, "caller"),
+    events.SwapCompleted: _loaded,
     events.SwapFailed: _swap_failed,
-    events.ModelOffloaded: lambda it: (_offload(it.model, it.at, offloaded=True),),
+    events.ModelOffloaded: _offloaded,
     events.ResidencyDrifted: _drifted,
     events.ModelUnresponsive: _unresponsive,
     events.GpuLost: _begins(
@@ -387,13 +369,13 @@ RULES: Mapping[type[events.Event], Rule] = {
     events.GpuOverheated: _begins(
         AlertType.GPU_HOT,
         "The GPU is at {temperature_c:.0f} °C; the limit is {limit_c:.0f} °C.",
-        Severity.WARNING,
+        severity=Severity.WARNING,
     ),
     events.GpuCooledDown: _ends(
         AlertType.GPU_HOT, "The GPU has cooled to {temperature_c:.0f} °C after {hot}."
     ),
-    events.BudgetThresholdReached: lambda it: (budget(it.at, it.spent_usd, it.limit_usd),),
-    events.BudgetExhausted: _happens(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
+    events.BudgetThresholdReached: _nearly_spent,
+    events.BudgetExhausted: _OneAlert(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
     events.CloudWentDown: _begins(
         AlertType.CLOUD_DOWN,
         "Claude refuses requests ({reason}); Hearth tries again in {retry}, or after a reload.",
@@ -403,31 +385,31 @@ RULES: Mapping[type[events.Event], Rule] = {
     events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, "A valid configuration is in force."),
     events.StorageFailed: _begins(AlertType.STORAGE_FAILED, _not_writable),
     events.StorageRecovered: _ends(AlertType.STORAGE_FAILED, _writable),
-    events.WalDamaged: _happens(AlertType.WAL_DAMAGED, _wal_damaged, severity=Severity.ERROR),
-    events.ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, Severity.WARNING),
+    events.WalDamaged: _OneAlert(AlertType.WAL_DAMAGED, _wal_damaged, severity=Severity.ERROR),
+    events.ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, severity=Severity.WARNING),
     events.ClockConfirmed: _ends(
         AlertType.CLOCK_DOUBTED, "The clock is trusted again; old entries are deleted."
     ),
     events.DiskRanLow: _begins(
         AlertType.DISK_LOW,
         "The disk of the log has {free_mib:.0f} MiB left; {limit_mib:.0f} MiB is the limit set.",
-        Severity.WARNING,
+        severity=Severity.WARNING,
     ),
     events.DiskSpaceReturned: _ends(
         AlertType.DISK_LOW, "The disk of the log has {free_mib:.0f} MiB again."
     ),
-    events.LoopLagged: _happens(
+    events.LoopLagged: _OneAlert(
         AlertType.LOOP_LAG,
         "Hearth was blocked for {lag_s:.1f} s: the machine is overloaded, or there is a defect. All"
         " requests waited.",
     ),
-    events.KeysTried: _happens(
+    events.KeysTried: _OneAlert(
         AlertType.WRONG_KEYS,
         "{wrong} requests with a wrong key came from {peer}: a program with an old key, or someone"
         " who guesses. Valid keys are still accepted.",
         "peer",
     ),
-    events.ConnectionsCrowded: _happens(AlertType.CONNECTIONS, _crowded, "peer"),
+    events.ConnectionsCrowded: _OneAlert(AlertType.CONNECTIONS, _crowded, "peer"),
     events.InternalFault: _fault,
 }
 
