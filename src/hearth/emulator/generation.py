@@ -48,10 +48,10 @@ from hearth.emulator.reading import (
     anthropic_message,
     anthropic_tools,
     as_function,
+    check_integers,
     effort_of,
     go_type,
     images,
-    integers,
     native_message,
     openai_message,
     plain_text,
@@ -124,6 +124,11 @@ class Session:
         else:
             await call.send(writer.end(done, wall_s()))
 
+    def rendered(self) -> JsonObject:
+        """The prompt that the model would read (`_debug_render_only`)."""
+        text, _ = fitted(self.model, self.ask, self.options)
+        return {"_debug_info": {"rendered_template": text}}
+
     async def _speak(self, say: Say | None = None) -> Generation:
         """The reply, part by part to `say` if there is one.
 
@@ -141,10 +146,9 @@ class Session:
                 for piece in pieces
             ]
         reason = None if engine.faults.strikes("no-done") else plan.reason
-        dies = (
-            say is not None and not self.call.native and engine.faults.strikes("empty-error-chunk")
-        )
-        dies_after = _PIECES_BEFORE_DEATH if dies else math.inf
+        dies_after = math.inf
+        if say is not None and not self.call.native and engine.faults.strikes("empty-error-chunk"):
+            dies_after = _PIECES_BEFORE_DEATH
         stops = () if ask.logprobs else self.options.stop
         due = list(held_back(pieces, stops, plan.reason))
         prompt_s, output_s = await engine.speak(
@@ -173,22 +177,20 @@ class Session:
             room_tokens = max(1, options.num_ctx - prompt_tokens)
             limit_tokens = min(limit_tokens or room_tokens, room_tokens)
         before, said = begun(text)
-        warm = self.runner.reads(before)
+        may_think = self.model.can("thinking") and ask.think not in (False, "none")
+        tool = drift = None
+        if self.runner.reads(before):
+            drift = engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED)
+        if ask.tools:
+            tool = chosen_tool(ask.messages, ask.tools, call_id=engine.hex_id("call_", 8))
         return Wish(
             seed=seed,
             limit_tokens=limit_tokens,
             stop=options.stop,
             schema=ask.schema,
-            thinks=not said
-            and ask.prompt is None
-            and self.model.can("thinking")
-            and ask.think not in (False, "none"),
-            tool=chosen_tool(ask.messages, ask.tools, call_id=engine.hex_id("call_", 8))
-            if ask.tools
-            else None,
-            drift=engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED)
-            if warm
-            else None,
+            thinks=may_think and not said and ask.prompt is None,
+            tool=tool,
+            drift=drift,
         )
 
 
@@ -198,15 +200,12 @@ class Session:
 async def generate(call: Call) -> None:
     """A missing model is looked up before anything else is refused."""
     body = call.read()
-    prompt, system, suffix, _ = (
-        body.string(name) for name in ("prompt", "system", "suffix", "template")
-    )
+    prompt, suffix, raw = body.string("prompt"), body.string("suffix"), body.flag("raw")
+    system = system_message(body.string("system"))
+    body.string("template")
     images(body)
-    integers(body, "context")
-    turns = (
-        [*system_message(system), Message(role="user", content=prompt + suffix)] if prompt else []
-    )
-    raw = body.flag("raw")
+    check_integers(body, "context")
+    turns = [*system, Message(role="user", content=prompt + suffix)] if prompt else []
     ask = replace(
         _native_ask(body), messages=turns, prompt=prompt if raw else None, context=not raw
     )
@@ -253,13 +252,10 @@ async def _answer_native(call: Call, installed: Installed, ask: Ask, *, task: st
         if empty:
             await call.json(writer.line(wall_s()) | {"done": True, "done_reason": "load"})
         elif ask.render_only:
-            said: JsonObject = {"message": {"role": "", "content": ""}} if task == "chat" else {}
-            text, _ = fitted(session.model, ask, session.options)
-            await call.json(
-                writer.line(wall_s())
-                | said
-                | {"done": False, "_debug_info": {"rendered_template": text}}
-            )
+            answer = writer.line(wall_s())
+            if task == "chat":
+                answer["message"] = {"role": "", "content": ""}
+            await call.json(answer | {"done": False} | session.rendered())
         else:
             await session.tell(writer)
 
@@ -360,11 +356,9 @@ def _openai_ask(body: Body, *, limit: str) -> Ask:
 def _schema(wanted: Body, described: JsonValue) -> JsonValue:
     if wanted.get("type") == "json_object":
         return "json"
-    return (
-        described.get("schema")
-        if wanted.get("type") == "json_schema" and isinstance(described, dict)
-        else None
-    )
+    if wanted.get("type") == "json_schema" and isinstance(described, dict):
+        return described.get("schema")
+    return None
 
 
 async def _answer_openai(
@@ -393,8 +387,7 @@ async def _answer_openai(
                     "message": {"role": "", "content": ""},
                     "finish_reason": None,
                 }
-                text, _ = fitted(session.model, ask, session.options)
-                answer |= {"choices": [choice], "_debug_info": {"rendered_template": text}}
+                answer |= {"choices": [choice]} | session.rendered()
             await call.json(answer)
 
 

@@ -98,82 +98,26 @@ class EmulatedModel(BaseModel):
 # do not fit and are split with the CPU, which costs about a factor of seven (ollama/ollama#17099).
 # The 14B figures lie between the two (community reports of 48 to 65 tokens/s). Load times assume a
 # warm page cache at 4 to 9 GB/s and grow with the part that runs on the CPU.
-_COLUMNS = (
-    "name size_gib vram_gib prompt_tokens_per_s decode_tokens_per_s load_s unload_s context_tokens"
-    " family parameter_size quantization capabilities embedding_length"
-)
-_DEFAULTS = (
-    (
-        "qwen2.5:32b-instruct-q6_K",
-        25.0,
-        22.5,
-        200.0,
-        6.0,
-        11.0,
-        1.2,
-        32768,
-        "qwen2",
-        "32.8B",
-        "Q6_K",
-        ("completion", "tools"),
-        5120,
-    ),
-    (
-        "qwen2.5-coder:14b",
-        8.4,
-        10.5,
-        2000.0,
-        60.0,
-        3.2,
-        1.0,
-        32768,
-        "qwen2",
-        "14.8B",
-        "Q4_K_M",
-        ("completion", "tools", "insert"),
-        5120,
-    ),
-    (
-        "llama3.1:8b",
-        4.6,
-        6.2,
-        3865.0,
-        112.0,
-        2.0,
-        0.8,
-        131072,
-        "llama",
-        "8.0B",
-        "Q4_K_M",
-        ("completion", "tools"),
-        4096,
-    ),
-    (
-        "nomic-embed-text",
-        0.26,
-        0.6,
-        8000.0,
-        1.0,
-        1.2,
-        0.5,
-        2048,
-        "nomic-bert",
-        "137M",
-        "F16",
-        ("embedding",),
-        768,
-    ),
-)
+_DEFAULTS = """
+- {name: "qwen2.5:32b-instruct-q6_K", family: qwen2, parameter_size: 32.8B, quantization: Q6_K,
+   size_gib: 25.0, vram_gib: 22.5, prompt_tokens_per_s: 200.0, decode_tokens_per_s: 6.0,
+   load_s: 11.0, unload_s: 1.2, embedding_length: 5120, capabilities: [completion, tools]}
+- {name: "qwen2.5-coder:14b", family: qwen2, parameter_size: 14.8B,
+   size_gib: 8.4, vram_gib: 10.5, prompt_tokens_per_s: 2000.0, decode_tokens_per_s: 60.0,
+   load_s: 3.2, unload_s: 1.0, embedding_length: 5120, capabilities: [completion, tools, insert]}
+- {name: "llama3.1:8b", context_tokens: 131072, capabilities: [completion, tools]}
+- {name: nomic-embed-text, family: nomic-bert, parameter_size: 137M, quantization: F16,
+   size_gib: 0.26, vram_gib: 0.6, prompt_tokens_per_s: 8000.0, decode_tokens_per_s: 1.0,
+   load_s: 1.2, unload_s: 0.5, embedding_length: 768, context_tokens: 2048,
+   capabilities: [embedding]}
+"""
 
 
 def default_profiles() -> tuple[EmulatedModel, ...]:
     """The models of a typical home with one 24 GB card (RTX 3090 class), single stream, 8k
     context.
     """
-    return tuple(
-        EmulatedModel.model_validate(dict(zip(_COLUMNS.split(), row, strict=True)))
-        for row in _DEFAULTS
-    )
+    return load_profiles(_DEFAULTS)
 
 
 def load_profiles(text: str, *, source: str = "models") -> tuple[EmulatedModel, ...]:

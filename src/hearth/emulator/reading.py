@@ -33,12 +33,16 @@ def strings(body: Body, name: str) -> list[str]:
     return found
 
 
-def integers(body: Body, name: str) -> list[int]:
+def check_integers(body: Body, name: str) -> None:
     """An array of integers. Raises BadRequest."""
-    found = [one for one in body.array(name) if isinstance(one, int) and not isinstance(one, bool)]
-    if len(found) != len(body.array(name)):
-        raise GoJsonError(f"every entry of {name} must be of type integer")
-    return found
+    for one in body.array(name):
+        if not isinstance(one, int) or isinstance(one, bool):
+            raise GoJsonError(f"every entry of {name} must be of type integer")
+
+
+def _check_strings(body: Body, *names: str) -> None:
+    for name in names:
+        body.string(name)
 
 
 def images(body: Body) -> list[bytes]:
@@ -89,8 +93,7 @@ def effort_of(body: Body) -> str | None:
 def native_message(body: Body) -> Message:
     """Raises BadRequest."""
     images(body)
-    for name in ("tool_name", "tool_call_id"):
-        body.string(name)
+    _check_strings(body, "tool_name", "tool_call_id")
     calls = body.objects("tool_calls")
     for call in calls:
         call.string("id")
@@ -103,12 +106,10 @@ def native_message(body: Body) -> Message:
 
 def openai_message(body: Body) -> Message:
     """Raises BadRequest."""
-    for name in ("name", "tool_call_id"):
-        body.string(name)
+    _check_strings(body, "name", "tool_call_id")
     calls, content = body.objects("tool_calls"), body.get("content")
     for call in calls:
-        call.string("id")
-        call.string("type")
+        _check_strings(call, "id", "type")
         call.integer("index")
         function = call.object("function")
         function.string("name")
@@ -205,8 +206,7 @@ def anthropic_message(body: Body) -> Message:
 
 
 def _check_block(block: Body) -> None:
-    for name in ("type", "text", "id", "name", "tool_use_id", "thinking", "signature"):
-        block.string(name)
+    _check_strings(block, "type", "text", "id", "name", "tool_use_id", "thinking", "signature")
     _check_arguments(block.get("input"))
     if block.get("type") == "image" and not block.map("source"):
         raise BadRequest("invalid image source")
@@ -246,8 +246,7 @@ def tools_of(body: Body) -> list[JsonObject]:
     for tool in tools:
         tool.string("type")
         function = tool.object("function")
-        function.string("name")
-        function.string("description")
+        _check_strings(function, "name", "description")
         _check_parameters(function.object("parameters"))
     return [tool.fields for tool in tools]
 

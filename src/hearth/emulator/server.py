@@ -209,9 +209,8 @@ def served(host: str, origin: str) -> bool:
     """Whether a server bound to loopback answers: for a local name or a private address, and to no
     foreign page but local ones and apps.
     """
-    if foreign_page(origin, host) and not (
-        _LOCAL_ORIGIN.match(origin) or origin.startswith(_APP_SCHEMES)
-    ):
+    own = _LOCAL_ORIGIN.match(origin) or origin.startswith(_APP_SCHEMES)
+    if foreign_page(origin, host) and not own:
         return False
     name = (urlsplit(f"//{host}").hostname or "").lower()
     if name in {"", "localhost"} or name.endswith((".localhost", ".local", ".internal")):
@@ -230,9 +229,8 @@ def foreign_page(origin: str, host: str) -> bool:
 
 def _decoded(request: web.Request, body: bytes) -> bytes:
     """Ollama takes zstd on `/v1`, and reads every other coding as if it were none."""
-    if request.headers.get(
-        hdrs.CONTENT_ENCODING, ""
-    ).lower() != "zstd" or not request.path.startswith("/v1/"):
+    coding = request.headers.get(hdrs.CONTENT_ENCODING, "").lower()
+    if coding != "zstd" or not request.path.startswith("/v1/"):
         return body
     try:
         return zstd.ZstdDecompressor().decompress(body, max_length=_MAX_DECODED_BYTES)

@@ -36,20 +36,7 @@ _THOUGHT = re.compile(re.escape(THOUGHT).replace(r"\{\}", ".*?"), re.DOTALL)
 _CHOICES = 4
 """Words that can follow a text; which of them does, the seed decides."""
 _MAX_DEPTH = 12
-_SAMPLES = [
-    "amber",
-    "birch",
-    "cedar",
-    "delta",
-    "ember",
-    "fjord",
-    "grove",
-    "haven",
-    "ivory",
-    "juniper",
-    "lumen",
-    "meadow",
-]
+_SAMPLES = "amber birch cedar delta ember fjord grove haven ivory juniper lumen meadow".split()  # noqa: SIM905
 _FORMATS = {
     "date": "2026-01-15",
     "date-time": "2026-01-15T08:30:00Z",
@@ -85,38 +72,35 @@ def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> Generation:
     string ends it before the string.
     """
     if wish.tool is not None:
-        spent = len(
-            pieces_of(encode({"name": wish.tool.name, "arguments": wish.tool.arguments}).decode())
-        )
+        call: JsonObject = {"name": wish.tool.name, "arguments": wish.tool.arguments}
+        spent = len(_json_pieces(call))
         return Generation(said=(wish.tool,), reason="stop", output_tokens=spent)
     base, said = begun(prompt)
     source = draws(f"{model.name}\x00{wish.seed}\x00{base}")
     if wish.schema is not None:
-        return _bounded(
-            [Text(text=text) for text in pieces_of(encode(sample(wish.schema, source)).decode())],
-            wish,
-        )
+        return _bounded(_texts(_json_pieces(sample(wish.schema, source))), wish)
     thoughts: list[str] = []
+    before = base
     if wish.thinks:
-        thoughts = _Speaker(model, f"{base}{next(source)}", "", Wish(seed=0)).say(
-            8 + next(source) % 16
-        )
-    before = base + (THOUGHT.format("".join(thoughts)) if thoughts else "")
+        thinker = _Speaker(model, f"{base}{next(source)}", "", Wish(seed=0))
+        thoughts = thinker.say(8 + next(source) % 16)
+        before += THOUGHT.format("".join(thoughts))
     spoken = _THOUGHT.sub("", said)
     speaker = _Speaker(model, before + said[: len(said) - len(spoken)], spoken, wish)
-    natural_tokens = (
-        40 + next(source) % 161 if model.ends else (wish.limit_tokens or 10 * 4096) + 2**20
-    ) - speaker.spoken
-    texts = speaker.say(
-        natural_tokens if wish.limit_tokens is None else min(natural_tokens, wish.limit_tokens + 1)
-    )
-    return _bounded(
-        [
-            *(Text(text=text, thinking=True) for text in thoughts),
-            *(Text(text=text) for text in texts),
-        ],
-        wish,
-    )
+    tokens = 40 + next(source) % 161 if model.ends else (wish.limit_tokens or 10 * 4096) + 2**20
+    tokens -= speaker.spoken
+    if wish.limit_tokens is not None:
+        tokens = min(tokens, wish.limit_tokens + 1)
+    pieces = _texts(thoughts, thinking=True) + _texts(speaker.say(tokens))
+    return _bounded(pieces, wish)
+
+
+def _texts(pieces: Sequence[str], *, thinking: bool = False) -> list[Text]:
+    return [Text(text=text, thinking=thinking) for text in pieces]
+
+
+def _json_pieces(value: JsonValue) -> list[str]:
+    return pieces_of(encode(value).decode())
 
 
 def begun(prompt: str) -> tuple[str, str]:
