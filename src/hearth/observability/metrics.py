@@ -15,7 +15,6 @@ from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
-    Gauge,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
@@ -87,8 +86,8 @@ class Metrics(HandlingSink):
         self._caller_cap = LabelCap(CALLERS)
         self._reason_cap = LabelCap(REASONS)
         self._directions: set[tuple[str, str]] = set()
-        counters = [each for each in FAMILIES.values() if each.kind == "counter" and not each.live]
-        self._counts: Rows = {each.name: {} if each.labels else {(): 0.0} for each in counters}
+        counted = [each for each in FAMILIES.values() if each.kind != "histogram" and not each.live]
+        self._counts: Rows = {each.name: {} if each.labels else {(): 0.0} for each in counted}
         for name, values in _KNOWN.items():
             self._counts[name] = {(value,): 0.0 for value in values}
         self._phase_rows: dict[tuple[str, str], list[Histogram]] = {}
@@ -96,8 +95,6 @@ class Metrics(HandlingSink):
         self._phases = [self._histogram(f"hearth_{phase}_seconds") for phase in PHASES]
         self._lag = self._histogram("hearth_loop_lag_seconds", LAG_BOUNDS_S)
         self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
-        disk_low = FAMILIES["hearth_disk_low"]
-        self._disk_low = Gauge(disk_low.name, disk_low.help, registry=self._registry)
         self._labels: dict[str, Callable[[Any], str]] = {
             "model": self._model,
             "to_model": lambda event: self._model_cap.of(event.to_model),
@@ -115,10 +112,10 @@ class Metrics(HandlingSink):
             ev.WebhookFailed: [lambda _: self._add("hearth_webhooks_total", "failed")],
             ev.ConfigReloaded: [lambda _: self._add("hearth_config_reloads_total", "accepted")],
             ev.ConfigRejected: [lambda _: self._add("hearth_config_reloads_total", "rejected")],
-            ev.DiskRanLow: [lambda _: self._disk_low.set(1)],
-            ev.DiskSpaceReturned: [lambda _: self._disk_low.set(0)],
+            ev.DiskRanLow: [self._on_disk],
+            ev.DiskSpaceReturned: [self._on_disk],
         }
-        for family in counters:
+        for family in counted:
             if family.on is not None:
                 calls.setdefault(family.on, []).append(self._counting(family))
         self._handlers = {kind: _all_of(each) for kind, each in calls.items()}
@@ -213,6 +210,9 @@ class Metrics(HandlingSink):
             self._model_cap.of(event.to_model or "+".join(event.from_models)),
             self._reason(event),
         )
+
+    def _on_disk(self, event: ev.DiskRanLow | ev.DiskSpaceReturned) -> None:
+        self._counts["hearth_disk_low"][()] = float(isinstance(event, ev.DiskRanLow))
 
     def _on_embeddings(self, event: ev.EmbeddingsFlushed) -> None:
         self._inputs.labels(self._model(event)).observe(event.inputs)

@@ -11,11 +11,12 @@ thread only.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
+from operator import itemgetter
 from typing import Literal, TypeAlias, get_args
 
 from hearth.clock import Clock
@@ -107,6 +108,7 @@ class Origin:
 
 
 _UNKNOWN = Origin()
+_ITEM_FIELDS = ItemEvent.__dataclass_fields__.keys() - {"at"}
 
 
 @dataclass(slots=True, eq=False)
@@ -167,7 +169,7 @@ class RequestTracker(HandlingSink):
         self._swaps: deque[SwapCompleted | SwapFailed | LoadCut] = deque(maxlen=SWAPS_KEPT)
         self._loading: SwapStarted | None = None
         self._lanes = {lane: _Window() for lane in Lane}
-        self._models: dict[tuple[Lane, str], _Window] = {}
+        self._models: defaultdict[tuple[Lane, str], _Window] = defaultdict(_Window)
         self._model_cap = LabelCap(MODELS)
         self.lost = 0
         self.on_trace: Callable[[Request, ItemEnded, list[SwapEvent]], None] | None = None
@@ -247,21 +249,14 @@ class RequestTracker(HandlingSink):
         if request is not None:
             self._forget(request, event.at)
             if self.on_trace is not None:
-                self.on_trace(
-                    request,
-                    event,
-                    [*self._swaps, *([] if self._loading is None else [self._loading])],
-                )
+                loading = [] if self._loading is None else [self._loading]
+                self.on_trace(request, event, [*self._swaps, *loading])
         self._keep(event, event.at)
 
     def _keep(self, item: ItemEnded | Invocation, at: float) -> None:
-        model = self._model_cap.of(item.model or ANY_MODEL)
-        of_model = self._models.get((item.lane, model)) or self._models.setdefault(
-            (item.lane, model), _Window()
-        )
         seconds = seconds_of(item)
         self._lanes[item.lane].add(at, seconds)
-        of_model.add(at, seconds)
+        self._models[item.lane, self._model_cap.of(item.model or ANY_MODEL)].add(at, seconds)
 
     def _on_swap_started(self, event: SwapStarted) -> None:
         self._loading = event
@@ -287,14 +282,9 @@ class RequestTracker(HandlingSink):
                 request.seen_at = now
             elif now - request.seen_at >= TTL_S:
                 self._forget(request, now)
-                about = {
-                    name: getattr(request.queued, name)
-                    for name in ItemEvent.__dataclass_fields__
-                    if name != "at"
-                }
-                lost.append(
-                    ItemLost(at=now, phase=request.phase, silent_s=now - request.seen_at, **about)
-                )
+                about = {name: getattr(request.queued, name) for name in _ITEM_FIELDS}
+                about |= {"at": now, "phase": request.phase, "silent_s": now - request.seen_at}
+                lost.append(ItemLost(**about))
         self.lost += len(lost)
         return lost
 
@@ -330,33 +320,24 @@ class RequestTracker(HandlingSink):
         the last hour by lane and model. A row of `last_hour` without a model is the lane as a
         whole. Phases are None where nothing was measured.
         """
-        found: dict[Phase, tuple[int, float, Sequence | None]] = dict.fromkeys(
-            PHASES, (0, now, None)
-        )
+        found: dict[Phase, list[tuple[float, Sequence]]] = {phase: [] for phase in PHASES}
         for sequence, phase, since in self.under_way():
-            count, oldest_at, oldest = found[phase]
-            found[phase] = (
-                count + 1,
-                *(
-                    (since, sequence)
-                    if oldest is None or since < oldest_at
-                    else (oldest_at, oldest)
-                ),
-            )
-        under_way = {
-            phase: {"requests": count, "oldest_s": round(now - oldest_at, 3), "oldest": oldest}
-            for phase, (count, oldest_at, oldest) in found.items()
-        }
+            found[phase].append((since, sequence))
+        under_way: dict[Phase, object] = {}
+        for phase, requests in found.items():
+            since, oldest = min(requests, default=(now, None))
+            under_way[phase] = {
+                "requests": len(requests),
+                "oldest_s": round(now - since, 3),
+                "oldest": oldest,
+            }
         windows = {(lane, ""): window for lane, window in self._lanes.items()} | self._models
         rows = [
             {"lane": lane.value, "model": model or None} | windows[lane, model].shown(now)
             for lane, model in sorted(windows)
         ]
-        return {
-            "under_way": under_way,
-            "lost": self.lost,
-            "last_hour": [row for row in rows if row["requests"]],
-        }
+        last_hour = [row for row in rows if row["requests"]]
+        return {"under_way": under_way, "lost": self.lost, "last_hour": last_hour}
 
 
 def _percentiles(taken: Iterable[float | None]) -> dict[str, float] | None:
@@ -422,13 +403,13 @@ class Timeline(HandlingSink):
         self._waiting: Counter[Lane] = Counter()
         self._at_work: Counter[str] = Counter()
         self._handlers = {
-            ItemInterrupted: lambda event: self._marks.append((next(self._numbers), event)),
-            ItemEnded: lambda event: self.ended.append((next(self._numbers), event)),
-            RequestRejected: lambda event: self.refused.append((next(self._numbers), event)),
+            ItemInterrupted: self._on_interrupted,
+            ItemEnded: self._on_ended,
+            RequestRejected: self._on_rejected,
             SwapStarted: self._on_swap_started,
             SwapCompleted: self._on_swap_completed,
-            SwapFailed: lambda event: self._end_swap(event, "failed"),
-            LoadCut: lambda event: self._end_swap(event, "failed"),
+            SwapFailed: self._on_swap_failed,
+            LoadCut: self._on_swap_failed,
             ResidencyDrifted: self._on_drift,
         }
 
@@ -469,28 +450,25 @@ class Timeline(HandlingSink):
         def at_of(ended_wall_s: float) -> float:
             return now - max(0.0, wall_s - ended_wall_s)
 
-        known, began = tuple(items), list[tuple[float, float, str, SpanKind]]()
-        for swap in (swap for swap in swaps if swap.to_model):  # not a model that did not leave
-            at = at_of(swap.ended_wall_s)
-            began.append((at - swap.swap_s, at, swap.to_model, "failed" if swap.failed else "swap"))
+        known = tuple(items)
+        began: list[tuple[float, float, str, SpanKind]] = []
+        for swap in swaps:
+            if swap.to_model:  # not a model that did not leave
+                at = at_of(swap.ended_wall_s)
+                kind: SpanKind = "failed" if swap.failed else "swap"
+                began.append((at - swap.swap_s, at, swap.to_model, kind))
         for item in known:
             if item.model is not None and item.backend_s:
                 at = at_of(item.ended_wall_s)
                 began.append((at - item.backend_s, at, item.model, "busy"))
-        for began_at, ended_at, model, kind in sorted(began, key=lambda each: each[0]):
+        for began_at, ended_at, model, kind in sorted(began, key=itemgetter(0)):
             last = self._last_busy.get(model) if kind == "busy" else None
-            until = max(ended_at, (last and last.ended_at) or ended_at)
             self._begin(model, kind, began_at)
-            self._end(model, kind, until)
+            self._end(model, kind, max(ended_at, (last and last.ended_at) or ended_at))
+        shared = ItemEnded.__dataclass_fields__.keys() & Invocation.__dataclass_fields__.keys()
         for item in reversed(known[:ENDED_KEPT]):
-            fields = {
-                name: getattr(item, name)
-                for name in ItemEnded.__dataclass_fields__
-                if name in Invocation.__dataclass_fields__
-            }
-            self.ended.append(
-                (next(self._numbers), ItemEnded(at=at_of(item.ended_wall_s), **fields))
-            )
+            fields = {name: getattr(item, name) for name in shared}
+            self._on_ended(ItemEnded(at=at_of(item.ended_wall_s), **fields))
 
     def waits(self, lane: Lane, change: int, at: float) -> None:
         """One more item waits in a lane (1), or one less (-1)."""
@@ -498,13 +476,11 @@ class Timeline(HandlingSink):
         step = int(at // DEPTH_STEP_S)
         if not self._depths or self._depths[-1].step != step:
             self._depths.append(Depth(step))
-        last, internal, external = (
-            self._depths[-1],
-            self._waiting[Lane.INTERNAL],
-            self._waiting[Lane.EXTERNAL],
-        )
-        last.internal, last.internal_last = max(last.internal, internal), internal
-        last.external, last.external_last = max(last.external, external), external
+        last = self._depths[-1]
+        last.internal_last = self._waiting[Lane.INTERNAL]
+        last.external_last = self._waiting[Lane.EXTERNAL]
+        last.internal = max(last.internal, last.internal_last)
+        last.external = max(last.external, last.external_last)
 
     def works(self, model: str, change: int, at: float) -> None:
         """One more item runs on a model (1), or one less (-1)."""
@@ -516,6 +492,15 @@ class Timeline(HandlingSink):
             del self._at_work[model]
             self._end(model, "busy", at)
 
+    def _on_interrupted(self, event: ItemInterrupted) -> None:
+        self._marks.append((next(self._numbers), event))
+
+    def _on_ended(self, event: ItemEnded) -> None:
+        self.ended.append((next(self._numbers), event))
+
+    def _on_rejected(self, event: RequestRejected) -> None:
+        self.refused.append((next(self._numbers), event))
+
     def _on_swap_started(self, event: SwapStarted) -> None:
         for model in event.from_models:
             self._end(model, "resident", event.at)
@@ -525,15 +510,16 @@ class Timeline(HandlingSink):
         self._end_swap(event, "swap")
         self._begin(event.to_model, "resident", event.at)
 
+    def _on_swap_failed(self, event: SwapFailed | LoadCut) -> None:
+        self._end_swap(event, "failed")
+
     def _end_swap(self, event: SwapCompleted | SwapFailed | LoadCut, kind: SpanKind) -> None:
         """A swap began when room was being made, which is known only now."""
         span = self._open.pop((event.to_model, "swap"), None)
         if span is not None:
-            span.kind, span.began_at, span.ended_at = (
-                kind,
-                min(span.began_at, event.at - event.swap_s),
-                event.at,
-            )
+            span.kind = kind
+            span.began_at = min(span.began_at, event.at - event.swap_s)
+            span.ended_at = event.at
 
     def _on_drift(self, event: ResidencyDrifted) -> None:
         for model in event.appeared:
