@@ -102,17 +102,14 @@ class Document:
                 self.value = self._document()
             finally:
                 self._loader.dispose()
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
+        except yaml.YAMLError as error:
             self.problems = []
-            self._stop(
-                (),
-                1 if mark is None else mark.line + 1,
-                f"is not YAML: {error.problem}; {_syntax_advice(error)}",
-            )
-        except yaml.YAMLError:
-            self.problems = []
-            self._stop((), 1, "cannot be read as YAML; save it as plain UTF-8 text")
+            what = "cannot be read as YAML; save it as plain UTF-8 text"
+            mark = None
+            if isinstance(error, yaml.MarkedYAMLError):
+                what = f"is not YAML: {error.problem}; {_syntax_advice(error)}"
+                mark = error.problem_mark or error.context_mark
+            self._stop((), 1 if mark is None else mark.line + 1, what)
 
     def _document(self) -> object:
         self._loader.get_event()
@@ -131,9 +128,11 @@ class Document:
 
     def _stop(self, path: KeyPath, line: int, text: str) -> NoReturn:
         """Report what makes the rest unreadable."""
-        raise config_error(
-            self._source, [*self.problems, Problem(path, text, line)], self.lines
-        ) from None
+        self._report(path, text, line)
+        raise config_error(self._source, self.problems, self.lines) from None
+
+    def _report(self, path: KeyPath, text: str, line: int) -> None:
+        self.problems.append(Problem(path, text, line))
 
     def _value(self, path: KeyPath) -> object:
         event = self._loader.get_event()
@@ -146,7 +145,9 @@ class Document:
             return self._mapping(path)
         if isinstance(event, yaml.SequenceStartEvent):
             return self._sequence(path)
-        return self._scalar(event, path) if isinstance(event, yaml.ScalarEvent) else None
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event, path)
+        return None
 
     def _check_node(self, event: yaml.Event, path: KeyPath) -> None:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
@@ -154,15 +155,10 @@ class Document:
                 "anchors and aliases (& and *) are not supported; write the value out, or put"
                 " quotes around it"
             )
-            self.problems.append(Problem(path, text, _line(event)))
+            self._report(path, text, _line(event))
         elif getattr(event, "tag", None) is not None:
-            self.problems.append(
-                Problem(
-                    path,
-                    "tags (!) are not supported; remove it, or put quotes around the value",
-                    _line(event),
-                )
-            )
+            text = "tags (!) are not supported; remove it, or put quotes around the value"
+            self._report(path, text, _line(event))
 
     def _sequence(self, path: KeyPath) -> list[object]:
         items: list[object] = []
@@ -181,9 +177,8 @@ class Document:
             key, line = self._key(path)
             here = (*path, key)
             if key in seen:
-                self.problems.append(
-                    Problem(here, f"is already given in line {seen[key]}; remove one of them", line)
-                )
+                text = f"is already given in line {seen[key]}; remove one of them"
+                self._report(here, text, line)
             seen.setdefault(key, line)
             self.lines.setdefault(here, line)
             value = self._value(here)
@@ -201,15 +196,13 @@ class Document:
         self._check_node(event, here)
         tag = self._tag(event)
         if tag == "merge":
-            self.problems.append(
-                Problem(here, "merge keys are not supported; write the keys out", line)
-            )
+            self._report(here, "merge keys are not supported; write the keys out", line)
         elif tag not in {"str", "value"}:
             text = (
                 f"YAML does not read this key as text but as {_KINDS.get(tag, tag)}; put quotes"
                 " around it"
             )
-            self.problems.append(Problem(here, text, line))
+            self._report(here, text, line)
         return event.value, line
 
     def _tag(self, event: yaml.ScalarEvent) -> str:
@@ -230,7 +223,7 @@ class Document:
             if _DECIMAL.fullmatch(text):
                 return float(text)
         if tag in {"int", "float", "timestamp"}:
-            self.problems.append(Problem(path, _number_advice(tag, text, path), _line(event)))
+            self._report(path, _number_advice(tag, text, path), _line(event))
             return None
         return text
 
@@ -340,8 +333,10 @@ def _text(error: ErrorDetails, path: KeyPath, *, advise: bool) -> str:
 
 
 def _got(value: object, path: KeyPath) -> str:
-    if isinstance(value, dict | list):
-        return ", not a mapping" if isinstance(value, dict) else ", not a list"
+    if isinstance(value, dict):
+        return ", not a mapping"
+    if isinstance(value, list):
+        return ", not a list"
     if may_hold_a_secret(path):
         return ""
     return f", not {shown(value)}" if isinstance(value, str) else f", not {str(value).lower()}"
@@ -351,16 +346,12 @@ def _unknown_key(path: KeyPath) -> str:
     section: object = Settings
     for step in path[:-1]:
         section = within(section, str(step))
-    known = (
-        [*section.model_fields]
-        if isinstance(section, type) and issubclass(section, Section)
-        else []
-    )
+    known: list[str] = []
+    if isinstance(section, type) and issubclass(section, Section):
+        known += section.model_fields
     if section is KeySettings:
         known.append("key")
     close = difflib.get_close_matches(str(path[-1])[:100], known, n=1)
-    return (
-        f"unknown key; did you mean {close[0]}?"
-        if close
-        else f"unknown key; known here: {', '.join(known)}"
-    )
+    if close:
+        return f"unknown key; did you mean {close[0]}?"
+    return f"unknown key; known here: {', '.join(known)}"
