@@ -157,7 +157,11 @@ class RootGroup(click.Group):
         for name, (target, text) in _COMMANDS.items()
     ],
     epilog=_EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(__version__, prog_name="hearth", message="%(prog)s %(version)s")
 def main() -> None:

@@ -16,8 +16,9 @@ import ollama
 
 from hearth.cli import CommandFailed, ExitCode
 from hearth.cli.client import GatewayClient, printable
-from hearth.cli.config import load_found, url_of_ollama
+from hearth.cli.config import OLLAMA_URL, load_found
 from hearth.cli.doctor import address_of
+from hearth.cli.options import CONFIG
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.types import SERVICE
 
@@ -35,18 +36,8 @@ _ERRORS = (ollama.ResponseError, httpx.HTTPError, ConnectionError)
 
 @click.command
 @click.argument("models", nargs=-1, metavar="[MODEL...]")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="Configuration file; default: the one that `serve` would use.",
-)
-@click.option(
-    "--ollama-url",
-    metavar="URL",
-    callback=url_of_ollama,
-    help="Where Ollama listens, instead of ollama.url.",
-)
+@CONFIG
+@OLLAMA_URL
 @click.pass_context
 def bench(
     context: click.Context, models: tuple[str, ...], file: Path | None, ollama_url: str | None

@@ -279,9 +279,6 @@ class GatewayClient:
         return GatewayUnreachable(f"no gateway at {self.address.geturl()}: {what}.\n{advice}")
 
 
-TEXT_FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
-
-
 def read_text(path: Path) -> str:
     """The text in a file, `-` for stdin. Raises UsageError, also where it is empty."""
     if str(path) == "-" and sys.stdin.isatty():
@@ -323,7 +320,6 @@ def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_checked_url,
         default=_DEFAULT_URL,
         envvar="HEARTH_URL",
-        show_default=True,
         show_envvar=True,
         help="Where the gateway listens.",
     )

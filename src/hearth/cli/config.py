@@ -19,6 +19,7 @@ import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
+from hearth.cli.options import FILE, PATH
 from hearth.config.fields import server_url
 from hearth.config.loading import changed_meanings, effectless, load_gateway_config
 from hearth.config.rendering import (
@@ -43,7 +44,7 @@ from hearth.storage.opening import database_path
 from hearth.types import MIB
 
 OLLAMA_TIMEOUT_S = 2.0
-_FILE = click.argument("file", type=click.Path(path_type=Path), required=False)
+_FILE = click.argument("file", type=PATH, required=False)
 
 
 def find_config(
@@ -158,7 +159,7 @@ async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]
         await engine.aclose()
 
 
-def url_of_ollama(
+def _url_of_ollama(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
     """`--ollama-url`, checked as the setting is."""
@@ -166,6 +167,14 @@ def url_of_ollama(
         return None if value is None else server_url(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+OLLAMA_URL = click.option(
+    "--ollama-url",
+    metavar="URL",
+    callback=_url_of_ollama,
+    help="Where Ollama listens, instead of ollama.url.",
+)
 
 
 @config.command
@@ -200,7 +209,6 @@ def example(*, service: bool) -> None:
 @click.option(
     "--against",
     default="running",
-    show_default=True,
     metavar="running|file|PATH",
     help=(
         "What to compare with: the running gateway, the file that `serve` would use, or any other"
@@ -279,10 +287,10 @@ def _value(value: Plain) -> str:
     return "(unset)" if value is None else printable(json.dumps(value, ensure_ascii=False))
 
 
-_COPY = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+_COPY = click.argument("file", type=FILE)
 _CONFIG = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The gateway's configuration file, which names the store.",
 )
 

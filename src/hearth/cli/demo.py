@@ -21,6 +21,7 @@ from rich.text import Text
 from hearth.bootstrap import running_gateway
 from hearth.cli.client import plural, printable, program
 from hearth.cli.emulate import until_stopped
+from hearth.cli.options import PORT, POSITIVE
 from hearth.cli.views import console_for, duration
 from hearth.clock import SystemClock
 from hearth.config.settings import (
@@ -126,19 +127,18 @@ CALLERS = tuple(dict.fromkeys(caller for _, caller, _, _ in ROUND))
 @click.command
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     help="End after this many seconds; without it, at Ctrl-C.",
 )
 @click.option(
     "--speed",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     default=_USUAL_SPEED,
-    show_default=True,
     help="Times faster than real.",
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=PORT,
     help="Port of the gateway. [default: 8411, or a free one]",
 )
 def demo(seconds: float | None, speed: float, port: int | None) -> None:

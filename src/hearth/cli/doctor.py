@@ -26,6 +26,7 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.cli import CommandFailed, ExitCode, GatewayUnreachable
 from hearth.cli.client import GatewayClient, Json, json_option, part, parts, printable, text, texts
 from hearth.cli.config import find_config, version_and_models
+from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
@@ -52,7 +53,7 @@ class Finding(NamedTuple):
 
 
 @click.command
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=PATH, required=False)
 @click.option("--key", envvar="HEARTH_KEY", show_envvar=True, help="API key of a running gateway.")
 @json_option("Print the findings as a JSON list.")
 @click.pass_context

@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from hearth.cli.client import printable
+from hearth.cli.options import FILE, PORT, POSITIVE
 from hearth.cli.tables import Fitting
 from hearth.cli.views import console_for, duration
 from hearth.clock import SystemClock
@@ -58,25 +59,23 @@ def _quirks(
 
 
 @click.command(epilog=_QUIRKS_HELP)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=PORT,
     default=11434,
-    show_default=True,
     help="Port; 0 takes a free one.",
 )
 @click.option(
     "--models",
     "models_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="YAML or JSON list of models (docs/emulator.md).",
 )
 @click.option(
     "--speed",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     default=1.0,
-    show_default=True,
     help="Times faster than real.",
 )
 @click.option("--seed", type=int, help="Make ids and texts repeatable.")
@@ -84,14 +83,12 @@ def _quirks(
     "--parallel",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="Requests a model serves at once.",
 )
 @click.option(
     "--max-queue",
     type=click.IntRange(0),
     default=512,
-    show_default=True,
     help="Requests that may wait for a load; one more gets 503.",
 )
 @click.option(
@@ -99,7 +96,6 @@ def _quirks(
     "vram_gib",
     type=click.FloatRange(0),
     default=24.0,
-    show_default=True,
     help="GPU memory in GiB; 0 is no GPU.",
 )
 @click.option(

@@ -14,6 +14,7 @@ import click
 
 from hearth.cli import CommandFailed
 from hearth.cli.config import user_directory
+from hearth.cli.options import PATH
 from hearth.config.loading import load_gateway_config
 from hearth.config.rendering import CONFIG_NAME, SCHEMA_NAME, config_for_a_service, schema_text
 from hearth.config.settings import Settings
@@ -40,7 +41,7 @@ _HIDDEN = ("/home", "/root", "/run/user")
 @click.option(
     "--config",
     "file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Configuration file, in /etc/hearth or ~/.config/hearth by default. Created if missing.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and write nothing.")

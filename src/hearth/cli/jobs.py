@@ -14,7 +14,6 @@ import click
 from hearth.cli import CommandFailed, ExitCode
 from hearth.cli.client import (
     AS_ANSWERED,
-    TEXT_FILE,
     GatewayClient,
     Json,
     complete_callers,
@@ -27,6 +26,7 @@ from hearth.cli.client import (
     read_text,
     text,
 )
+from hearth.cli.options import LIMIT, TEXT_FILE
 from hearth.clock import SystemClock
 from hearth.job_types import JobState
 from hearth.types import Priority
@@ -59,13 +59,7 @@ def jobs() -> None:
     help="Only jobs of this caller; other callers require an admin key.",
 )
 @click.option("--task-type", help="Only jobs of this type.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1000),
-    default=50,
-    show_default=True,
-    help="At most this many, the latest.",
-)
+@LIMIT
 @AS_ANSWERED
 def list_jobs(
     client: GatewayClient, *, as_json: bool, unended: bool, **wanted: str | int | None

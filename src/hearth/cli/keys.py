@@ -19,17 +19,12 @@ import yaml
 from hearth.cli import CommandFailed, Unusable
 from hearth.cli.client import draw
 from hearth.cli.config import find_config, load_found
+from hearth.cli.options import CONFIG
 from hearth.clock import new_api_key
 from hearth.config.loading import load_gateway_config, parse_bytes
 from hearth.types import Lane
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_CONFIG = click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="Configuration file; default: the one that `serve` would use.",
-)
 
 
 @click.group
@@ -57,7 +52,7 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
 
 
 @key.command("list")
-@_CONFIG
+@CONFIG
 def list_keys(file: Path | None) -> None:
     """List the keys: names, rights, and the first characters of their digests."""
     draw(
@@ -73,7 +68,6 @@ def list_keys(file: Path | None) -> None:
     "--lane",
     type=click.Choice([lane.value for lane in Lane]),
     default=Lane.EXTERNAL.value,
-    show_default=True,
     help="Lane of its requests.",
 )
 @click.option(
@@ -92,7 +86,7 @@ def list_keys(file: Path | None) -> None:
     ),
 )
 @click.option("--write", "writes", is_flag=True, help="Add the lines to the configuration file.")
-@_CONFIG
+@CONFIG
 def new_key(
     name: str, lane: str, file: Path | None, *, is_admin: bool, is_assistant: bool, writes: bool
 ) -> None:
@@ -118,7 +112,7 @@ def new_key(
 
 @key.command
 @click.argument("name", shell_complete=_names)
-@_CONFIG
+@CONFIG
 def revoke(name: str, file: Path | None) -> None:
     """Remove the key of the caller NAME from the configuration file."""
     edited = edit_keys(file, removed=name)

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from hearth.cli import CommandFailed
 from hearth.cli.client import (
-    TEXT_FILE,
     GatewayClient,
     Json,
     complete_models,
@@ -37,6 +36,7 @@ from hearth.cli.client import (
     text,
     without_controls,
 )
+from hearth.cli.options import TEXT_FILE
 from hearth.cli.views import console_for, duration, loading_model
 from hearth.clock import SystemClock, new_id
 from hearth.types import Priority

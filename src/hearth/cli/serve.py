@@ -14,8 +14,9 @@ from rich.text import Text
 from hearth import bootstrap
 from hearth.cli import CommandFailed
 from hearth.cli.client import printable, program
-from hearth.cli.config import find_config, url_of_ollama
+from hearth.cli.config import OLLAMA_URL, find_config
 from hearth.cli.keys import edit_keys, key_entry
+from hearth.cli.options import PATH, PORT
 from hearth.cli.views import console_for, emulator_box
 from hearth.clock import new_api_key
 from hearth.config.loading import load_gateway_config
@@ -29,7 +30,7 @@ from hearth.types import Lane
 @click.option(
     "--config",
     "file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Configuration file; `hearth --help` lists the default places.",
 )
 @click.option(
@@ -37,21 +38,16 @@ from hearth.types import Lane
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=PORT,
     help="Port to listen on, instead of server.port; 0 takes a free one.",
 )
-@click.option(
-    "--ollama-url",
-    metavar="URL",
-    callback=url_of_ollama,
-    help="Where Ollama listens, instead of ollama.url.",
-)
+@OLLAMA_URL
 @click.option(
     "--emulator", is_flag=True, help="Answer from the built-in emulator, even if an Ollama runs."
 )
 @click.option(
     "--first-key",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="If no key is configured: create an admin key and write it to this file.",
 )
 @click.pass_context

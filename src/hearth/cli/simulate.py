@@ -22,6 +22,7 @@ from rich.progress import Progress
 
 from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient, gateway_options
+from hearth.cli.options import FILE, TEXT_FILE
 from hearth.cli.tables import Fitting
 from hearth.cli.views import console_for
 from hearth.clock import Clock, SystemClock
@@ -51,8 +52,6 @@ SILENT_S = 1.0
 """What is over by then shows no bar."""
 ESTIMATES = 50
 """Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
-_FILE = click.Path(path_type=Path, dir_okay=False)
-_OUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _POLICIES = [policy.value for policy in PolicyName]
 _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
 
@@ -63,7 +62,7 @@ Runs = dict[str | None, list[tuple[str, Run, EstimateError]]]
 
 @click.command
 @click.option(
-    "--trace", "trace_file", type=_FILE, help="Requests, one JSON line each (docs/scheduling.md)."
+    "--trace", "trace_file", type=FILE, help="Requests, one JSON line each (docs/scheduling.md)."
 )
 @click.option(
     "--workload",
@@ -91,7 +90,6 @@ Runs = dict[str | None, list[tuple[str, Run, EstimateError]]]
 @click.option(
     "--since",
     default="7d",
-    show_default=True,
     help="With --from-log: what ended since then, as for `hearth log`.",
 )
 @gateway_options
@@ -105,21 +103,21 @@ Runs = dict[str | None, list[tuple[str, Run, EstimateError]]]
 @click.option(
     "--config",
     "config_file",
-    type=_FILE,
+    type=FILE,
     help="Configuration to take the scheduling and GPU settings from. Default: built-in.",
 )
-@click.option("--json", "json_file", type=_OUT, help="Write the runs here; - is stdout.")
+@click.option("--json", "json_file", type=TEXT_FILE, help="Write the runs here; - is stdout.")
 @click.option(
     "--plot",
     "plot_file",
-    type=_FILE,
+    type=FILE,
     help=(
         "Draw the GPU's day and the waits into this PNG; of several workloads, the mean waits."
         " Needs matplotlib."
     ),
 )
 @click.option(
-    "--save", "save_file", type=_OUT, help="Write what is simulated as a trace; - is stdout."
+    "--save", "save_file", type=TEXT_FILE, help="Write what is simulated as a trace; - is stdout."
 )
 def simulate(
     policies: Sequence[str],

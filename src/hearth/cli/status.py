@@ -25,6 +25,7 @@ from hearth.cli.client import (
     draw,
     gateway_options,
 )
+from hearth.cli.options import LIMIT
 from hearth.types import Outcome, __version__
 
 _STREAM = "/llm/queue/stream"
@@ -85,13 +86,7 @@ def models(client: GatewayClient, *, as_json: bool) -> None:
     metavar="WHEN",
     help="Only requests that ended since then: 90s, 15m, 1h or 2d ago, or ISO 8601 with an offset.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1000),
-    default=50,
-    show_default=True,
-    help="At most this many, the latest.",
-)
+@LIMIT
 @AS_ANSWERED
 def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> None:
     """List finished requests, the latest first."""
@@ -106,7 +101,6 @@ def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> 
     "every_s",
     type=click.FloatRange(min=0.2),
     default=1.0,
-    show_default=True,
     help="Seconds between two updates.",
 )
 def top(client: GatewayClient, every_s: float) -> None:

@@ -165,37 +165,38 @@ class _Variables:
 
     def _replaced(self, path: KeyPath, text: str) -> str:
         if path == _CLOUD_KEY and text and _SECRET_REFERENCE.fullmatch(text) is None:
-            problem = "must be ${NAME}, to keep the key out of this file"
-            self._problems.append(Problem(path, problem))
+            self._report(path, "must be ${NAME}, to keep the key out of this file")
             return ""
         if "${" not in text:
             return text
         if tuple(step for step in path if isinstance(step, str)) not in _REPLACED_IN:
             problem = f"`${{...}}` is replaced only in {_REPLACED_TEXT}; write the value itself"
-            self._problems.append(Problem(path, problem))
+            self._report(path, problem)
             return text
         if "${" in _REFERENCE.sub("", text):
             problem = "contains `${` without a variable name; write `${NAME}` or `${NAME:-DEFAULT}`"
-            self._problems.append(Problem(path, problem))
+            self._report(path, problem)
         return _REFERENCE.sub(lambda match: self._value_of(path, match[1], match[2]), text)
+
+    def _report(self, path: KeyPath, text: str) -> None:
+        self._problems.append(Problem(path, text))
 
     def _value_of(self, path: KeyPath, name: str, default: str | None) -> str:
         value = self._environ.get(name) or default
         if value is None:
             remedy = "set it, or write the value itself"
-            problem = f"the environment variable {name} is not set; {remedy}"
-            self._problems.append(Problem(path, problem))
+            self._report(path, f"the environment variable {name} is not set; {remedy}")
         return value or ""
 
     def _hashed(self, path: KeyPath, entry: dict[str, object]) -> dict[str, object]:
         """An entry of `auth.keys` with a digest in place of a key."""
         if "key" in entry and "sha256" in entry:
-            self._problems.append(Problem((*path, "key"), "give either sha256 or key, not both"))
+            self._report((*path, "key"), "give either sha256 or key, not both")
         elif "key" not in entry and "sha256" not in entry:
             text = (
                 "is missing: give sha256, or key: ${NAME} (`hearth admin key new NAME` prints one)"
             )
-            self._problems.append(Problem((*path, "sha256"), text))
+            self._report((*path, "sha256"), text)
         if "key" not in entry:
             return entry
         rest = {name: value for name, value in entry.items() if name != "key"}
@@ -205,7 +206,7 @@ class _Variables:
         match = _SECRET_REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
         if match is None:
             text = "must be ${NAME}, to keep the key out of this file; or give its sha256 instead"
-            self._problems.append(Problem(path, text))
+            self._report(path, text)
             return _UNKNOWN_DIGEST
         name, is_optional = match.groups()
         key = self._environ.get(name, "")
@@ -216,7 +217,7 @@ class _Variables:
             # let everybody on this machine in.
             return f"{path[2]:064x}"
         if problem := _key_problem(key):
-            self._problems.append(Problem(path, f"the environment variable {name} {problem}"))
+            self._report(path, f"the environment variable {name} {problem}")
         return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -273,20 +274,8 @@ def _cross_problems(document: object) -> Iterator[Problem]:
     if isinstance(hosts, list) and "*" in hosts and not keys:
         text = "`*` needs auth.keys: without them, a web page could reach Hearth under its own name"
         yield Problem(("server", "allowed_hosts"), text)
-    for field, remedy in (
-        ("name", "every key needs a name of its own"),
-        ("sha256", "every caller needs a key of its own"),
-    ):
-        first: dict[str, int] = {}
-        for index, entry in enumerate(keys):
-            value = _at(entry, field)
-            if not isinstance(value, str):
-                continue
-            earlier = first.setdefault(value.lower() if field == "sha256" else value, index)
-            if earlier != index:
-                yield Problem(
-                    ("auth", "keys", index, field), f"is the same as auth.keys[{earlier}]; {remedy}"
-                )
+    yield from _repeated(keys, "name", "every key needs a name of its own")
+    yield from _repeated(keys, "sha256", "every caller needs a key of its own")
     for index, entry in enumerate(keys):
         # its caller would pass for the owner of what is shared
         if _at(entry, "name") == SEVERAL_CALLERS:
@@ -298,6 +287,17 @@ def _cross_problems(document: object) -> Iterator[Problem]:
     # a budget that forgets at each start is none
     if _at(document, *_CLOUD_KEY) and _at(document, "storage", "enabled") is False:
         yield Problem(_CLOUD_KEY, "needs the store: remove `storage.enabled: false` or this key")
+
+
+def _repeated(keys: list[object], field: str, remedy: str) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, entry in enumerate(keys):
+        value = _at(entry, field)
+        if isinstance(value, str):
+            earlier = first.setdefault(value.lower() if field == "sha256" else value, index)
+            if earlier != index:
+                text = f"is the same as auth.keys[{earlier}]; {remedy}"
+                yield Problem(("auth", "keys", index, field), text)
 
 
 def _at(value: object, *path: str) -> object:
