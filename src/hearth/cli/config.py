@@ -102,22 +102,14 @@ def check(file: Path | None) -> None:
         "callers with own limits": settings.rate_limits.callers,
         "announcements": settings.scheduling.announcements,
     }
-    click.echo(
-        f"{why}: ok ({', '.join(f'{name}: {len(entries)}' for name, entries in counted.items())})"
-    )
+    counts = ", ".join(f"{name}: {len(entries)}" for name, entries in counted.items())
+    click.echo(f"{why}: ok ({counts})")
+    warnings = [*loaded.notes, *changed_meanings(settings), *effectless(settings)]
+    warnings += _home_model(settings)
     storage = settings.storage
-    directory = (
-        directory_warnings(storage.path, database_path(storage.path, os.environ))
-        if storage.enabled
-        else ()
-    )
-    for warning in (
-        *loaded.notes,
-        *changed_meanings(settings),
-        *effectless(settings),
-        *_home_model(settings),
-        *directory,
-    ):
+    if storage.enabled:
+        warnings += directory_warnings(storage.path, database_path(storage.path, os.environ))
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
 
 
@@ -129,11 +121,9 @@ def _home_model(settings: Settings) -> Iterable[str]:
     try:
         _, installed = asyncio.run(version_and_models(url, OLLAMA_TIMEOUT_S))
     except BackendError as error:
-        why = (
-            f"{url}: {error.message.rstrip('.')}"
-            if isinstance(error, BackendProtocolError)
-            else f"Ollama does not answer at {url}"
-        )
+        why = f"Ollama does not answer at {url}"
+        if isinstance(error, BackendProtocolError):
+            why = f"{url}: {error.message.rstrip('.')}"
         yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
         return
     if OllamaTraits.canonical(home).lower() not in {name.lower() for name in installed}:
@@ -226,11 +216,11 @@ def diff(
     Ends with 0 without differences, 1 with differences, 2 on an error.
     """
     new_name, new_values, new_secrets, _ = _of_file(file)
-    old_name, old_values, old_secrets, pending = (
-        _running(client)
-        if against == "running"
-        else _of_file(None if against == "file" else Path(against))
-    )
+    if against == "running":
+        old = _running(client)
+    else:
+        old = _of_file(None if against == "file" else Path(against))
+    old_name, old_values, old_secrets, pending = old
     changes = compare(old_values, new_values, old_secrets=old_secrets, new_secrets=new_secrets)
     cold = sum(not each.hot for each in changes)
     lines = [

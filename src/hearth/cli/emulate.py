@@ -151,13 +151,10 @@ async def run_emulator(
         try:
             url = await emulator.start(host, port)
         except OSError as error:
+            why = f"cannot listen on {host}:{port}: {error.strerror or error}"
             if error.errno == errno.EADDRINUSE:
-                raise AddressUnavailable(
-                    f"{host}:{port} is taken (by a real Ollama?); choose another with --port"
-                ) from error
-            raise AddressUnavailable(
-                f"cannot listen on {host}:{port}: {error.strerror or error}"
-            ) from error
+                why = f"{host}:{port} is taken (by a real Ollama?); choose another with --port"
+            raise AddressUnavailable(why) from error
         console.print(
             f"An emulated Ollama listens on {url}, {speed:g} times as fast as real. Ctrl-C stops"
             " it.\n"
@@ -190,16 +187,15 @@ def models_table(profiles: Sequence[EmulatedModel], *, speed: float) -> Renderab
     for name in ("GPU memory", "load", "prompt", "answer", "context"):
         table.add_column(name, justify="right")
     for profile in profiles:
+        answer = "-"
+        if "completion" in profile.capabilities:
+            answer = f"{profile.decode_tokens_per_s * speed:,.0f} tokens/s"
         table.add_row(
             printable(profile.name),
             f"{profile.vram_gib:g} GiB",
             duration(profile.load_s / speed),
             f"{profile.prompt_tokens_per_s * speed:,.0f} tokens/s",
-            (
-                f"{profile.decode_tokens_per_s * speed:,.0f} tokens/s"
-                if "completion" in profile.capabilities
-                else "-"
-            ),
+            answer,
             f"{profile.context_tokens:,} tokens",
         )
     return Fitting(table, expendable=("context", "GPU memory", "load"))

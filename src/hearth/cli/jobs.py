@@ -65,9 +65,9 @@ def list_jobs(
     client: GatewayClient, *, as_json: bool, unended: bool, **wanted: str | int | None
 ) -> None:
     """List jobs, the latest first."""
-    asked = {name: value for name, value in wanted.items() if value is not None} | (
-        {"unended": "true"} if unended else {}
-    )
+    asked = {name: value for name, value in wanted.items() if value is not None}
+    if unended:
+        asked["unended"] = "true"
     draw("jobs", client.fetch(f"{_JOBS}?{urlencode(asked)}"), as_json=as_json)
 
 
@@ -128,16 +128,14 @@ def cancel(
     as_json: bool,
 ) -> None:
     """Cancel jobs; ends with 1 if one had ended before."""
+    query = {"forget": "true"} if forget else {}
     done = True
     for job_id in job_ids:
-        answer = client.ask("DELETE", _path(job_id, **({"forget": "true"} if forget else {})))
+        answer = client.ask("DELETE", _path(job_id, **query))
         gone = forget and answer.get("forgotten") is True
         done &= gone or answer.get("cancelled") is True
-        click.echo(
-            json.dumps(answer)
-            if as_json
-            else f"{job_id}: {text(answer, 'state')}{', forgotten' if gone else ''}"
-        )
+        words = f"{job_id}: {text(answer, 'state')}{', forgotten' if gone else ''}"
+        click.echo(json.dumps(answer) if as_json else words)
     if not done:
         context.exit(ExitCode.FAILED)
 
@@ -169,9 +167,8 @@ def _await(
     for job_id, job in ended(client, job_ids, timeout_s):
         state, reason = text(job, "state"), text(job, "reason")
         completed &= state == JobState.COMPLETED
-        click.echo(
-            json.dumps(job) if as_json else f"{job_id}: {state}{f' ({reason})' if reason else ''}"
-        )
+        words = f"{job_id}: {state}{f' ({reason})' if reason else ''}"
+        click.echo(json.dumps(job) if as_json else words)
     return ExitCode.OK if completed else ExitCode.FAILED
 
 
@@ -188,15 +185,12 @@ def ended(
     clock = SystemClock()
     until = None if timeout_s is None else clock.monotonic() + timeout_s
     for job_id in job_ids:
-        while text(job := client.fetch(_path(job_id)), "state") in (
-            JobState.QUEUED,
-            JobState.RUNNING,
-        ):
+        job = client.fetch(_path(job_id))
+        while (state := text(job, "state")) in (JobState.QUEUED, JobState.RUNNING):
             if until is not None and clock.monotonic() >= until:
-                raise CommandFailed(
-                    f"{job_id} has not ended after {timeout_s:g} s: it is {text(job, 'state')}"
-                )
+                raise CommandFailed(f"{job_id} has not ended after {timeout_s:g} s: it is {state}")
             pause(_EVERY_S)
+            job = client.fetch(_path(job_id))
         yield job_id, job
 
 
@@ -253,19 +247,13 @@ def submit(
         "window": "offpeak" if off_peak else None,
     }
     extra = {name: value for name, value in named.items() if value is not None}
-    bodies: list[dict[str, object]] = (
-        [{"request": {"model": model, "prompt": content}}] if model else _bodies(content)
-    )
+    bodies = _bodies(content, model)
     digest = hashlib.sha256(content.encode()).hexdigest()
     accepted: list[str] = []
     for number, body in enumerate(bodies, start=1):
+        headers = {"Idempotency-Key": f"{digest}-{number}"} if once else {}
         try:
-            answer = client.ask(
-                "POST",
-                _JOBS,
-                {**body, **extra},
-                headers={"Idempotency-Key": f"{digest}-{number}"} if once else None,
-            )
+            answer = client.ask("POST", _JOBS, {**body, **extra}, headers=headers)
         except CommandFailed as refused:
             raise CommandFailed(
                 f"job {number} of {len(bodies)} was refused, {number - 1} were accepted:"
@@ -278,16 +266,16 @@ def submit(
 
 
 def _accepted(answer: Json) -> str:
-    position = text(answer, "position")
-    known = "" if answer.get("new") is True else " (known already)"
-    return (
-        f"{text(answer, 'id')}:"
-        f" {text(answer, 'state')}{f', position {position}' if position else ''}{known}"
-    )
+    words = f"{text(answer, 'id')}: {text(answer, 'state')}"
+    if position := text(answer, "position"):
+        words += f", position {position}"
+    return words if answer.get("new") is True else f"{words} (known already)"
 
 
-def _bodies(content: str) -> list[dict[str, object]]:
-    """The jobs in a text. Raises UsageError."""
+def _bodies(content: str, model: str | None) -> list[dict[str, object]]:
+    """The jobs in a text, which is a prompt where a model is named. Raises UsageError."""
+    if model:
+        return [{"request": {"model": model, "prompt": content}}]
     found: list[object] = []
     try:
         whole = json.loads(content)

@@ -43,11 +43,8 @@ def _checked_name(_context: click.Context, _parameter: click.Parameter, value: s
 def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names in the file, for the shell."""
     with suppress(Exception):  # a shell that completes shows no error
-        return [
-            each.name
-            for each in load_found(context.params.get("file")).settings.auth.keys
-            if each.name.startswith(incomplete)
-        ]
+        keys = load_found(context.params.get("file")).settings.auth.keys
+        return [each.name for each in keys if each.name.startswith(incomplete)]
     return []
 
 
@@ -55,11 +52,8 @@ def _names(context: click.Context, _parameter: click.Parameter, incomplete: str)
 @CONFIG
 def list_keys(file: Path | None) -> None:
     """List the keys: names, rights, and the first characters of their digests."""
-    draw(
-        "keys",
-        {"keys": [each.model_dump(mode="json") for each in load_found(file).settings.auth.keys]},
-        as_json=False,
-    )
+    keys = load_found(file).settings.auth.keys
+    draw("keys", {"keys": [each.model_dump(mode="json") for each in keys]}, as_json=False)
 
 
 @key.command("new")
@@ -94,13 +88,8 @@ def new_key(
     file.
     """
     secret = new_api_key()
-    entry = key_entry(
-        name,
-        secret,
-        Lane.INTERNAL if is_assistant else Lane(lane),
-        is_admin=is_admin,
-        is_assistant=is_assistant,
-    )
+    of_lane = Lane.INTERNAL if is_assistant else Lane(lane)
+    entry = key_entry(name, secret, of_lane, is_admin=is_admin, is_assistant=is_assistant)
     edited = edit_keys(file, added=name, entry=entry) if writes else None
     click.echo(f"The key of {name}; it is shown only now and stored nowhere:\n\n    {secret}\n")
     if edited is not None:
@@ -179,12 +168,8 @@ def _not_by_line() -> Unusable:
 def _write(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".new")
     try:
-        with os.fdopen(
-            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
-            "w",
-            encoding="utf-8",
-            newline="",
-        ) as out:
+        private = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(private, "w", encoding="utf-8", newline="") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())
@@ -211,17 +196,13 @@ def with_key(text: str, entry: list[str]) -> str:
     if auth_key is None:
         return f"{text.rstrip()}\n\nauth:\n  keys:\n" + "\n".join(_item(entry, "    ")) + "\n"
     parent = keys_key or auth_key
-    indent = " " * (
-        node.start_mark.column if node is not None and filled else parent.start_mark.column + 2
-    )
-    new = (
-        _item(entry, indent)
-        if keys_key is not None
-        else [f"{indent}keys:", *_item(entry, indent + "  ")]
-    )
-    return _inserted(
-        text, _last_line(node) if node is not None and filled else parent.start_mark.line, new
-    )
+    column, line = parent.start_mark.column + 2, parent.start_mark.line
+    if node is not None and filled:
+        column, line = node.start_mark.column, _last_line(node)
+    indent = " " * column
+    if keys_key is not None:
+        return _inserted(text, line, _item(entry, indent))
+    return _inserted(text, line, [f"{indent}keys:", *_item(entry, f"{indent}  ")])
 
 
 def without_key(text: str, name: str) -> str:

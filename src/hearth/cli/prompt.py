@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from email.message import Message
 from pathlib import Path
 
@@ -91,9 +91,12 @@ def submit(
         "prompt": prompt,
         "stream": True,
     }
-    body |= {"system": system} if system is not None else {}
-    body |= {"options": {"num_predict": max_tokens}} if max_tokens is not None else {}
-    body |= {"format": "json"} if json_mode else {}
+    if system is not None:
+        body["system"] = system
+    if max_tokens is not None:
+        body["options"] = {"num_predict": max_tokens}
+    if json_mode:
+        body["format"] = "json"
     request_id = new_id("req_")
     named = {"X-Task-Type": task_type, "X-Priority": priority}
     headers = {name: value for name, value in named.items() if value is not None}
@@ -202,8 +205,11 @@ def _answer(client: GatewayClient, body: Json) -> str:
 
     Raises CommandFailed, GatewayUnreachable.
     """
-    answer, thinks, clock = "", False, SystemClock()
-    asked_at, began_at, last = clock.monotonic(), 0.0, {}
+    answer, thinks = "", False
+    clock = SystemClock()
+    asked_at = clock.monotonic()
+    began_at = 0.0
+    last: Json = {}
     try:
         with streamed(client, "/api/chat", body, new_id("req_")) as (_, lines):
             for last in lines:
@@ -245,18 +251,11 @@ def streamed(
         GatewayUnreachable.
     """
     shows_progress = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    progress = (
-        waiting_line(client, request_id, console_for(sys.stderr))
-        if shows_progress
-        else nullcontext(lambda: None)
-    )
-    with (
-        progress as end_progress,
-        client.send(path, body, {"X-Request-Id": request_id, **(headers or {})}) as (
-            answered,
-            lines,
-        ),
-    ):
+    progress: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)
+    if shows_progress:
+        progress = waiting_line(client, request_id, console_for(sys.stderr))
+    sent = {"X-Request-Id": request_id, **(headers or {})}
+    with progress as end_progress, client.send(path, body, sent) as (answered, lines):
         yield answered, _checked(lines, end_progress)
 
 
@@ -270,11 +269,8 @@ def _checked(
             raise CommandFailed(
                 f"the answer ended with an error: {without_controls(str(line['error']))}"
             )
-        if any(
-            _piece(each, name)
-            for each in (line, part(line, "message"))
-            for name in ("response", "content", "thinking")
-        ):
+        said = {**line, **part(line, "message")}
+        if any(_piece(said, name) for name in ("response", "content", "thinking")):
             began()
         done = line.get("done") is True
         yield line
@@ -291,10 +287,9 @@ def _piece(line: Json, name: str) -> str:
 def _echo(piece: str, *, dim: bool = False) -> None:
     """Print a piece of an answer; a terminal gets no control characters."""
     shown = without_controls(piece) if sys.stdout.isatty() else piece
-    click.echo(
-        click.style(shown, dim=True) if shown and dim and not os.environ.get("NO_COLOR") else shown,
-        nl=False,
-    )
+    if shown and dim and not os.environ.get("NO_COLOR"):
+        shown = click.style(shown, dim=True)
+    click.echo(shown, nl=False)
 
 
 @contextmanager
@@ -346,11 +341,9 @@ def waiting_words(answer: Json, request_id: str) -> str:
             if item.get("request_id") == request_id:
                 place = f"{index} ahead" if index else "next in line"
                 start_s = number(item, "estimated_start_s")
-                about = "very roughly" if item.get("estimate_is_rough") is True else "about"
-                return (
-                    place
-                    + (f", starts in {about} {duration(start_s)}" if start_s is not None else "")
-                    + loading
-                )
+                if start_s is not None:
+                    about = "very roughly" if item.get("estimate_is_rough") is True else "about"
+                    place += f", starts in {about} {duration(start_s)}"
+                return place + loading
         ahead += count(queue, "pending")
-    return "waiting" + (f", {ahead} in the queue" if ahead else "") + loading
+    return (f"waiting, {ahead} in the queue" if ahead else "waiting") + loading

@@ -94,17 +94,15 @@ def _make_first_key(config: GatewayConfig, key_file: Path) -> None:
     secret = new_api_key()
     try:
         key_file.unlink(missing_ok=True)
-        with os.fdopen(
-            os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
-        ) as out:
+        private = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(private, "w", encoding="ascii") as out:
             out.write(secret + "\n")
     except OSError as error:
         raise CommandFailed(
             f"--first-key: {error.filename} cannot be written: {error.strerror}"
         ) from error
-    edit_keys(
-        config.source, added="first", entry=key_entry("first", secret, Lane.EXTERNAL, is_admin=True)
-    )
+    entry = key_entry("first", secret, Lane.EXTERNAL, is_admin=True)
+    edit_keys(config.source, added="first", entry=entry)
     click.echo(f"the first API key is in {key_file}", err=True)
 
 
@@ -142,6 +140,9 @@ class StartBanner:
 
     def _table(self, started: GatewayStarted) -> Table:
         settings, url = self._settings, started.url.rstrip("/")
+        keys = "none: callers on this machine only"
+        if started.authentication:
+            keys = "required from every caller"
         rows = {
             f"Hearth {started.version}": f"dashboard: {url}/",
             "backend": printable(started.backend),
@@ -150,11 +151,7 @@ class StartBanner:
                 f" {printable(settings.gpu.home_model) or 'none'}"
             ),
             "config": printable(self._config_source),
-            "keys": (
-                "required from every caller"
-                if started.authentication
-                else "none: callers on this machine only"
-            ),
+            "keys": keys,
             "Ollama clients": f"OLLAMA_HOST={url}",
             "OpenAI clients": f"OPENAI_BASE_URL={url}/v1",
             "Anthropic clients": f"ANTHROPIC_BASE_URL={url}",

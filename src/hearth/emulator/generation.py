@@ -387,7 +387,8 @@ async def _answer_openai(
                     "message": {"role": "", "content": ""},
                     "finish_reason": None,
                 }
-                answer |= {"choices": [choice]} | session.rendered()
+                answer["choices"] = [choice]
+                answer |= session.rendered()
             await call.json(answer)
 
 
