@@ -15,9 +15,9 @@ from statistics import fmean
 from benchmarks.findings import Finding
 from hearth.config.settings import SchedulerSettings
 from hearth.scheduling.sharing import Trip
-from hearth.simulation.homes import ASSISTANT, HOMES, HOUR_S, figures, mean_figures
+from hearth.simulation.homes import ASSISTANT, HOMES, figures, mean_figures
 from hearth.simulation.workloads import Workload
-from hearth.types import Lane
+from hearth.types import HOUR_S, Lane
 
 SUBJECT = "an assistant's wait"
 WORK = "work of others"

@@ -15,7 +15,7 @@ from typing import Self
 
 from prometheus_client.metrics_core import Metric
 
-from hearth.admission.limits import COUNTED, HOUR_S, RateLimiter
+from hearth.admission.limits import COUNTED, RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.cloud.service import Cloud
 from hearth.config.loading import load_gateway_config
@@ -37,7 +37,7 @@ from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import __version__
+from hearth.types import BATCH_JOB_PREFIX, HOUR_S, JOB_PREFIX, RequestId, Sequence, __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +264,41 @@ class Gateway:
         try. Only between start and stop.
         """
         return await self.reloader.reload()
+
+    async def cancel_item(self, sequence: Sequence) -> bool:
+        """Cancel the one item with this number, and the job that it runs; whether it is cancelled
+        now or was before.
+
+        Raises StorageUnavailable: the item is cancelled, and the job not yet; ask again.
+        """
+        job_id = None if self.jobs is None else self.jobs.runner.job_at(sequence)
+        cancelled = self.worker.cancel(sequence)
+        if cancelled and self.jobs is not None and job_id is not None:
+            await self.jobs.cancel_by_id(job_id, caller=None)
+        return cancelled
+
+    async def cancel_request(self, request_id: RequestId, *, caller: str | None) -> bool | None:
+        """Cancel the items and the job that go by this id, with a `caller` only its own; None where
+        there are none, else as `cancel_item`.
+        """
+        found = [self.worker.cancel_request(request_id, caller=caller)]
+        if self.jobs is not None and request_id.startswith((JOB_PREFIX, BATCH_JOB_PREFIX)):
+            found.append(await self.jobs.cancel_by_id(request_id, caller=caller))
+        known = [cancelled for cancelled in found if cancelled is not None]
+        return any(known) if known else None
+
+    async def cancel_caller(self, caller: str) -> tuple[tuple[RequestId, ...], int, int]:
+        """Cancel all that a caller has waiting or running; its requests before this first waits.
+        Raises StorageUnavailable: jobs are left.
+
+        Returns what was cancelled now: requests by their ids, in no order, how many jobs, those of
+        batches among them, and how many batches.
+        """
+        requests = tuple(self.worker.cancel_caller(caller))
+        # before jobs: they bring new ones
+        batches = 0 if self.batches is None else await self.batches.cancel_caller(caller)
+        jobs = 0 if self.jobs is None else await self.jobs.cancel_caller(caller)
+        return requests, jobs, batches
 
     def health(self) -> dict[str, object]:
         view = self.worker.runtime.view

@@ -176,6 +176,7 @@ T = TypeVar("T")
 
 MIB = 1024 * 1024
 """Bytes; what settings and reports call MiB."""
+HOUR_S = 3600.0
 DAY_S = 86_400.0
 
 

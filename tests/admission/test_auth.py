@@ -1,4 +1,4 @@
-"""Who is asking, a request's place in line, its models, its rate and the room for its body."""
+"""Who is asking."""
 
 from __future__ import annotations
 
@@ -9,30 +9,17 @@ from typing import Any
 import pytest
 
 from hearth.admission.auth import (
-    Admission,
-    BodyRoom,
     Identity,
     Keyring,
-    admission_of,
-    admit,
-    check_model,
     digest_of,
 )
 from hearth.admission.http_checks import RequestHeaders
-from hearth.admission.limits import RateLimiter
 from hearth.config.settings import (
     AuthSettings,
-    CallerLimits,
-    GatewayConfig,
     KeySettings,
-    RateLimitSettings,
-    Settings,
 )
 from hearth.errors import (
     BadRequest,
-    Forbidden,
-    NoRoomForBodies,
-    RateLimited,
     Unauthenticated,
     WrongKey,
 )
@@ -186,133 +173,3 @@ def test_without_keys_this_machine_is_local_and_admin_but_manages_no_models(peer
             False,
         )
         assert not identity.may_manage_models
-
-
-CONFIG = GatewayConfig(
-    settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND})
-)
-LONGEST = "aZ0_.:-" + "x" * 57
-
-
-def identity(**changes: Any) -> Identity:
-    base = {
-        "caller": "c",
-        "lane": Lane.EXTERNAL,
-        "max_priority": Priority.CRITICAL,
-        "models": (),
-        "admin": False,
-        "authenticated": True,
-    }
-    return Identity(**{**base, **changes})
-
-
-EXTERNAL, INTERNAL, LOCAL = identity(), identity(lane=Lane.INTERNAL), identity(authenticated=False)
-LOW = identity(lane=Lane.INTERNAL, max_priority=Priority.BACKGROUND)
-ASSISTANT = identity(lane=Lane.INTERNAL, priority=Priority.CRITICAL)
-
-
-@pytest.mark.parametrize(
-    ("who", "task_type", "hint", "lane", "priority"),
-    [
-        (INTERNAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
-        (ASSISTANT, "", "", Lane.INTERNAL, Priority.CRITICAL),
-        (ASSISTANT, "", "background", Lane.INTERNAL, Priority.BACKGROUND),
-        (ASSISTANT, "digest", "", Lane.INTERNAL, Priority.BACKGROUND),
-        (INTERNAL, "digest", "", Lane.INTERNAL, Priority.BACKGROUND),
-        (INTERNAL, LONGEST, "", Lane.INTERNAL, Priority.NORMAL),
-        (INTERNAL, "", "", Lane.INTERNAL, Priority.NORMAL),
-        (LOW, "reply", "", Lane.INTERNAL, Priority.BACKGROUND),  # the ceiling of the key
-        (LOW, "", "", Lane.INTERNAL, Priority.BACKGROUND),
-        # its task type is only recorded
-        (EXTERNAL, "reply", "critical", Lane.EXTERNAL, Priority.NORMAL),
-        (LOCAL, "", "", Lane.EXTERNAL, Priority.NORMAL),
-        (LOCAL, "reply", "", Lane.INTERNAL, Priority.CRITICAL),
-        (INTERNAL, "", "background", Lane.INTERNAL, Priority.BACKGROUND),  # a hint only lowers
-        (INTERNAL, "reply", "Normal", Lane.INTERNAL, Priority.NORMAL),
-        (INTERNAL, "", "critical", Lane.INTERNAL, Priority.NORMAL),
-        (INTERNAL, "", "9", Lane.INTERNAL, Priority.NORMAL),
-    ],
-)
-def test_the_key_decides_the_lane_and_the_task_type_the_priority(
-    who, task_type, hint, lane, priority
-):
-    expected = Admission(lane=lane, priority=priority, task_type=task_type or None)
-    headers = RequestHeaders.of(
-        [(b"x-task-type", task_type.encode()), (b"x-priority", hint.encode())]
-    )
-    assert admission_of(who, headers, CONFIG) == expected
-    other = RequestHeaders.of(
-        [(b"x-task-type", b"other" if task_type else b""), (b"x-priority", hint.encode())]
-    )
-    # that of a body goes before the header
-    assert admission_of(who, other, CONFIG, task_type=task_type) == expected
-
-
-@pytest.mark.parametrize(
-    "task_type", ["x" * 65, "two words", "new\nline", "\x1b[31m", "ünlaut", "reply\n"]
-)
-def test_a_task_type_that_could_disturb_a_log_is_refused(task_type):
-    with pytest.raises(BadRequest):
-        admission_of(INTERNAL, RequestHeaders.of([]), CONFIG, task_type=task_type)
-
-
-def test_a_key_with_models_may_use_those_and_what_their_wildcards_match():
-    few = ("llama3.1:8b", "qwen*")
-    for models, model in (((), "anything"), ((), None), (few, "llama3.1:8b"), (few, "qwen2.5:32b")):
-        check_model(identity(models=models), model)
-    for model, text in (
-        ("llama3.1:70b", r"llama3\.1:70b"),
-        ("QWEN2.5:32b", "QWEN"),
-        (None, "name one"),
-    ):
-        with pytest.raises(Forbidden, match=text):
-            check_model(identity(models=few), model)
-
-
-def place(lane: Lane) -> Admission:
-    return Admission(lane=lane, priority=Priority.NORMAL, task_type=None)
-
-
-@pytest.mark.parametrize(
-    ("who", "lane", "per_minute", "admitted"),
-    [
-        (EXTERNAL, Lane.EXTERNAL, 2, 2),
-        (EXTERNAL, Lane.EXTERNAL, None, 120),
-        # without keys nobody is limited until the owner says so
-        (LOCAL, Lane.EXTERNAL, None, 5000),
-        (LOCAL, Lane.EXTERNAL, 0, 0),
-        (INTERNAL, Lane.INTERNAL, 2, 5000),
-    ],
-)
-def test_an_external_caller_has_a_rate_and_a_forbidden_model_costs_nothing(
-    who, lane, per_minute, admitted
-):
-    limits = RateLimiter(RateLimitSettings(default=CallerLimits(requests_per_minute=per_minute)))
-    with pytest.raises(Forbidden):
-        admit(identity(models=("a",)), "b", place(Lane.EXTERNAL), limits, 100.0)
-    for _ in range(admitted):
-        admit(who, "m", place(lane), limits, 100.0)
-    if admitted < 5000:
-        with pytest.raises(RateLimited) as refused:
-            admit(who, "m", place(lane), limits, 110.0)
-        assert refused.value.retry_after_s == (pytest.approx(50.0) if admitted else 3600.0)
-        assert (
-            f"may make {admitted} requests in any minute (rate_limits.default.requests_per_minute)"
-            in refused.value.message
-        )
-
-
-def test_a_caller_may_hold_half_of_the_free_room_the_house_has_the_last_quarter():
-    room = BodyRoom()
-
-    def fill(lane: Lane, caller: str, most: int) -> None:
-        room.take(lane, caller, most, 256)
-        with pytest.raises(NoRoomForBodies):
-            room.take(lane, caller, 1, 256)
-
-    fill(Lane.EXTERNAL, "greedy", 96)
-    fill(Lane.EXTERNAL, "second", 48)
-    fill(Lane.INTERNAL, "house", 112)
-    room.take(Lane.EXTERNAL, "greedy", -96, 1)  # a smaller limit refuses nothing that is given back
-    room.take(Lane.INTERNAL, "house", -112, 256)
-    fill(Lane.EXTERNAL, "greedy", 72)

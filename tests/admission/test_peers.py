@@ -20,9 +20,9 @@ from hearth.admission.peers import (
     Connections,
     Place,
     WrongKeys,
-    is_loopback,
     peer_of,
 )
+from hearth.config.addresses import is_loopback
 from hearth.events import ConnectionsCrowded
 from tests.api.house import Clock
 from tests.support.recorder import Recorder

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import pytest
 
-from hearth.admission.limits import HOUR_S, MINUTE_S, CallerUsage, RateLimiter
+from hearth.admission.limits import MINUTE_S, CallerUsage, RateLimiter
 from hearth.config.settings import CallerLimits, RateLimitSettings
+from hearth.types import HOUR_S
 from tests.support.examples import EXAMPLES
 
 # dyadic, so that instants in these tests are exact and the window edges are hit exactly

@@ -38,7 +38,7 @@ from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
-from hearth.queue.admission import AdmissionState
+from hearth.queue.admission import QueueAdmission
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling.core import Scheduler
@@ -112,6 +112,17 @@ async def never(new: Submission, reply: Reply) -> None:
     await asyncio.Event().wait()
 
 
+class FakeAdmission(QueueAdmission):
+    """Has room for whatever its worker does not refuse."""
+
+    def __init__(self, worker: FakeWorker) -> None:
+        self._worker = worker
+
+    def check_depth(self, _lane: Lane, _caller: str) -> None:
+        if self._worker.refusal is not None:
+            raise self._worker.refusal
+
+
 @dataclass
 class FakeWorker:
     """Takes work, serves it as scripted, and ends it when it is cancelled."""
@@ -127,20 +138,16 @@ class FakeWorker:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     counter: ChangeCounter = field(default_factory=ChangeCounter)
-    admission: AdmissionState = field(default_factory=AdmissionState)
     scheduler: Scheduler = field(default_factory=lambda: Scheduler(SchedulerSettings()))
     runtime: SimpleNamespace = field(init=False)
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.runtime = SimpleNamespace(emulated=False, view=StatusView(self.scheduler))
-
-    def check_depth(self, lane: Lane, caller: str) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+        self.admission = FakeAdmission(self)
 
     def submit(self, new: Submission) -> Ticket:
-        self.check_depth(new.item.lane, new.item.caller)
+        self.admission.check_depth(new.item.lane, new.item.caller)
         self.submitted.append(new.item)
         self.calls.append(new.call_on(new.item.model or RESIDENT))
         reply = Reply(limit_bytes=1 << 20)
@@ -379,6 +386,10 @@ class FakeGateway:
 
     async def models(self) -> list[dict[str, object]]:
         return self.shown_models
+
+    cancel_item = Gateway.cancel_item
+    cancel_request = Gateway.cancel_request
+    cancel_caller = Gateway.cancel_caller
 
     def metrics(self) -> list[Metric]:
         return [

@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from hearth.admission.budget import REMEMBERED_DAYS, Budget, Caps, Day, Totals
 from hearth.cloud.budget import CloudBudget
+from hearth.cloud.reservations import REMEMBERED_DAYS, Budget, Caps, Day, Totals
 from hearth.config.active_hours import day_of
 from hearth.config.settings import (
     AlertType,

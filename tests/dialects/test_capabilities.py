@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hearth.dialects.capabilities import needs_of, refusal
-from hearth.dialects.gojson import Body
+from hearth.dialects.gojson import folded
 from hearth.dialects.routes import INFERENCE_ROUTES
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -78,7 +78,7 @@ BLOCK = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
     ],
 )
 def test_a_body_is_read_for_what_its_model_must_be_able_to_do(path, asked, wanted):
-    needs = needs_of(INFERENCE_ROUTES[path], Body(asked), "m")
+    needs = needs_of(INFERENCE_ROUTES[path], folded(asked), "m")
     assert set(needs.capabilities) == {"completion", *wanted.split()}
 
 
@@ -96,7 +96,7 @@ def test_a_body_is_read_for_what_its_model_must_be_able_to_do(path, asked, wante
     ],
 )
 def test_an_embedding_of_nothing_only_loads_the_model(path, asked, wanted):
-    assert needs_of(INFERENCE_ROUTES[path], Body(asked), "m").capabilities == wanted
+    assert needs_of(INFERENCE_ROUTES[path], folded(asked), "m").capabilities == wanted
 
 
 EVERYTHING: dict[str, Any] = {
@@ -121,7 +121,7 @@ VISION = "Multimodal data provided, but model does not support multimodal reques
 )
 def test_of_several_things_that_a_model_cannot_do_ollama_names_the_first(has, name, text):
     refused = refusal(
-        needs_of(INFERENCE_ROUTES["/api/chat"], Body(EVERYTHING), "called"),
+        needs_of(INFERENCE_ROUTES["/api/chat"], folded(EVERYTHING), "called"),
         frozenset(has.split()),
         name,
         "0.33.0",
@@ -151,6 +151,6 @@ def test_of_several_things_that_a_model_cannot_do_ollama_names_the_first(has, na
     ],
 )
 def test_only_embedders_embed_since_ollama_runs_models_by_llama_server(path, has, version, refused):
-    needs = needs_of(INFERENCE_ROUTES[path], Body({"input": "a", "prompt": "a"}), "m")
+    needs = needs_of(INFERENCE_ROUTES[path], {"input": "a", "prompt": "a"}, "m")
     answer = refusal(needs, frozenset(has.split()), "m:latest", version)
     assert (None if answer is None else answer.status) == refused

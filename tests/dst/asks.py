@@ -9,13 +9,16 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hearth.admission.admit import Adds, Admission
 from hearth.admission.auth import Identity
 from hearth.admission.http_checks import RequestHeaders
-from hearth.api.inference import JSON_BODY, submit
+from hearth.api.app import rules_of
+from hearth.api.inference import JSON_BODY
 from hearth.api.request import Request
+from hearth.api.submitting import submit
 from hearth.dialects.request import read_request, seeded
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError
@@ -152,14 +155,14 @@ class Ask:
                 continue_diverged=True,
             )
         call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
+        request = self._request(task_type)
+        adds: Adds = "embedding" if self.embeds else "call"
         return await submit(
             gateway,
-            self._request(task_type),
-            caller,
-            envelope,
-            model=self.model,
-            call=call,
-            ways=ways,
+            request,
+            Admission(rules_of(gateway), caller, request.headers, adds),
+            replace(envelope, model=self.model or "", ways=ways),
+            call,
         )
 
     def body(self) -> dict[str, object]:

@@ -12,7 +12,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from hearth.api.status import cancel_caller, cancel_request
 from hearth.config.settings import GatewayConfig
 from hearth.errors import HearthError, OrderRefused, StorageUnavailable
 from hearth.job_types import Batch as NewBatch
@@ -49,7 +48,7 @@ class Owner:
         if chance < 0.7:
             caller = ask.caller if chance < 0.5 else "a stranger"
             ask.given_up = ask.given_up or caller == ask.caller
-            await cancel_request(world.life.gateway, RequestId(ask.request_id), caller=caller)
+            await world.life.gateway.cancel_request(RequestId(ask.request_id), caller=caller)
         elif world.more:
             await self.cancel_everything(ask.caller)
         else:
@@ -67,7 +66,7 @@ class Owner:
         waiting = [
             item for item in life.watch.live.values() if item.queued.caller == caller and item.waits
         ]
-        await world.overnight.insist(lambda: cancel_caller(life.gateway, caller))
+        await world.overnight.insist(lambda: life.gateway.cancel_caller(caller))
         if not life.killed:
             going = {
                 f"item {item.queued.sequence}"

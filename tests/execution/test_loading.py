@@ -15,7 +15,6 @@ import pytest
 
 from hearth.config.settings import GatewayConfig, ModelSettings
 from hearth.dialects.capabilities import needs_of
-from hearth.dialects.gojson import Body
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError, ModelNotFound, NotCapable, SwapFailed, SwapTimedOut
 from hearth.events import (
@@ -507,8 +506,8 @@ async def test_a_model_that_runs_elsewhere_is_refused_and_nothing_is_unloaded(
 
 
 ABLE = FakeModel(name="b", capabilities=frozenset({"completion"}))
-OFFERING = needs_of(INFERENCE_ROUTES["/api/chat"], Body({"tools": [{"type": "function"}]}), "B")
-ANY = needs_of(INFERENCE_ROUTES["/api/chat"], Body({}), "a")
+OFFERING = needs_of(INFERENCE_ROUTES["/api/chat"], {"tools": [{"type": "function"}]}, "B")
+ANY = needs_of(INFERENCE_ROUTES["/api/chat"], {}, "a")
 
 
 class Older(FakeOllama):

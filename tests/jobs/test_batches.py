@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from hearth.api.status import cancel_caller
 from hearth.config.settings import BatchSettings, GatewayConfig, JobSettings, Window
 from hearth.errors import (
     BadRequest,
@@ -178,13 +177,13 @@ async def test_a_batch_counts_where_all_of_its_caller_is_cancelled(
 ):
     await house.started(jsonl(*lines(5)), "batch_1")
     assert (await house.batch("batch_1")).status == "validating"
-    assert await cancel_caller(house.gateway, "test") == ((), 0, 1)
-    assert await cancel_caller(house.gateway, "test") == ((), 0, 0)
+    assert await house.gateway.cancel_caller("test") == ((), 0, 1)
+    assert await house.gateway.cancel_caller("test") == ((), 0, 0)
     await house.started(jsonl(*lines(5, service_s=5.0)), "batch_2")
     theirs = await house.uploaded(jsonl(*lines(1)), caller="them")
     await house.started(jsonl(*lines(1)), "batch_3", caller="them", input_file_id=theirs)
     await sleep_until(3.0)
-    assert await cancel_caller(house.gateway, "test") == ((), 5, 1)
+    assert await house.gateway.cancel_caller("test") == ((), 5, 1)
     assert await house.outcome("batch_1") == ([], {})
     assert set((await house.outcome("batch_2"))[1].values()) == {"batch_cancelled"}
     assert (await house.ended_batch("batch_3")).status == "completed"
@@ -206,7 +205,7 @@ async def test_a_cancelled_batchs_code_is_right_while_another_is_written(
     await asyncio.sleep(GATHER_S + 0.5)
     house.disk.latency_s = 0.0
     assert (await house.batch("batch_1")).completed == 0
-    assert await cancel_caller(house.gateway, "test") == ((), 5, 1)
+    assert await house.gateway.cancel_caller("test") == ((), 5, 1)
     assert set((await house.outcome("batch_2"))[1].values()) == {"batch_cancelled"}
 
 

@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 
-from hearth.api.status import cancel_caller, cancel_item, cancel_request
 from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobStarted
 from hearth.job_types import JobEnd, JobState
@@ -40,8 +39,8 @@ async def test_all_jobs_and_requests_of_a_caller_are_cancelled_and_nobody_elses(
         await house.accept(job(f"job_{number}", caller=caller, service_s=5.0))
     mine = house.submit("a", caller="me", request_id="req_mine")
     await sleep_until(1.0)
-    assert await cancel_caller(house.gateway, "me") == ((RequestId("req_mine"),), 3, 0)
-    assert await cancel_caller(house.gateway, "me") == jobs_cancelled(0)
+    assert await house.gateway.cancel_caller("me") == ((RequestId("req_mine"),), 3, 0)
+    assert await house.gateway.cancel_caller("me") == jobs_cancelled(0)
     assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
     assert house.ollama.calls[0].ended_at == 1.0
     await house.ended("job_1")
@@ -89,11 +88,11 @@ async def test_a_cancelled_job_frees_the_gpu_and_is_on_the_disk_when_answered(ho
 
     async def cancel() -> object:
         if how == "caller":
-            return (await cancel_caller(house.gateway, "me"))[1] == 1
+            return (await house.gateway.cancel_caller("me"))[1] == 1
         if how == "id":
-            return await cancel_request(house.gateway, RequestId("job_1"), caller="me")
-        return await cancel_item(
-            house.gateway, Sequence(house.jobs.runner.sequence_of("job_1") or 0)
+            return await house.gateway.cancel_request(RequestId("job_1"), caller="me")
+        return await house.gateway.cancel_item(
+            Sequence(house.jobs.runner.sequence_of("job_1") or 0)
         )
 
     await house.accept(job("job_1", caller="me", service_s=50.0))
@@ -105,13 +104,13 @@ async def test_a_cancelled_job_frees_the_gpu_and_is_on_the_disk_when_answered(ho
     await settle()
     if how != "caller":
         assert house.ollama.calls[0].ended_at == 2.0
-        assert await cancel_request(house.gateway, RequestId("req_1"), caller="me") is True
+        assert await house.gateway.cancel_request(RequestId("req_1"), caller="me") is True
     assert (await house.end_of(mine)).outcome is Outcome.CANCELLED
     house.disk.broken, house.disk.latency_s = False, 0.5
     assert await cancel() is True
     assert house.disk.rows("SELECT state FROM jobs") == [("cancelled",)]
-    assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is True
-    assert await cancel_item(house.gateway, Sequence(1)) is True
+    assert await house.gateway.cancel_request(RequestId("job_1"), caller="me") is True
+    assert await house.gateway.cancel_item(Sequence(1)) is True
     assert ends(house) == {"job_1": "cancelled"}
 
 
@@ -125,10 +124,10 @@ async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(house,
     await house.accept(job("job_1", caller="me"))
     await sleep_until(2.0)
     assert (await house.record("job_1")).position == 0
-    assert await cancel_request(house.gateway, RequestId("job_1"), caller="them") is None
-    assert await cancel_request(house.gateway, RequestId("job_9"), caller=None) is None
+    assert await house.gateway.cancel_request(RequestId("job_1"), caller="them") is None
+    assert await house.gateway.cancel_request(RequestId("job_9"), caller=None) is None
     assert [
-        await cancel_request(house.gateway, RequestId("job_1"), caller=caller)
+        await house.gateway.cancel_request(RequestId("job_1"), caller=caller)
         for caller in ("me", None)
     ] == [True, True]
     await sleep_until(30.0)
@@ -142,8 +141,8 @@ async def test_an_ended_job_cannot_be_cancelled_and_its_item_ends_a_job_too(
 ):
     await house.accept(job("job_1", caller="me"))
     await house.ended("job_1")
-    assert await cancel_request(house.gateway, RequestId("job_1"), caller="me") is False
-    assert await cancel_item(house.gateway, Sequence(1)) is False
+    assert await house.gateway.cancel_request(RequestId("job_1"), caller="me") is False
+    assert await house.gateway.cancel_item(Sequence(1)) is False
     await house.accept(job("job_2", service_s=5.0))
     await settle()
     house.worker.cancel_request("job_2", caller=None)
@@ -169,7 +168,7 @@ async def test_a_cancel_reported_as_failed_is_told_of_once(house, by: str):
             records = [await house.record(name) for name in ("job_1", "job_1", "job_2", "job_2")]
             assert sum(await asyncio.gather(*map(house.jobs.cancel, records))) == count
         elif by == "caller":
-            assert await cancel_caller(house.gateway, "me") == jobs_cancelled(count)
+            assert await house.gateway.cancel_caller("me") == jobs_cancelled(count)
     await house.ended("job_1", "job_2")
     await settle()
     assert house.jobs.status() == {"waiting": 0, "running": 0}

@@ -8,7 +8,6 @@ import asyncio
 
 import pytest
 
-from hearth.api.status import cancel_caller
 from hearth.errors import CallerGone
 from hearth.events import ItemEnded
 from hearth.types import Outcome, RequestId, Sequence
@@ -80,7 +79,7 @@ async def test_an_in_process_call_and_its_future_end_together(house: House, at_s
         for future in futures:
             assert future.cancel()
     else:
-        assert len((await cancel_caller(house.gateway, "script"))[0]) == 2
+        assert len((await house.gateway.cancel_caller("script"))[0]) == 2
     failed = await asyncio.gather(*futures, return_exceptions=True)
     assert {type(error) for error in failed} == {
         asyncio.CancelledError if by == "future" else CallerGone

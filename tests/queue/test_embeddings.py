@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from hearth.api.status import cancel_caller, cancel_item
 from hearth.config.settings import AgingSettings
 from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
 from hearth.events import (
@@ -397,19 +396,19 @@ async def test_one_request_of_a_shared_call_can_be_cancelled_or_all_of_it(
     assert (end.queue_s, end.backend_s, end.total_s) == pytest.approx(
         (SERVICE_S, 0.5 * SERVICE_S, 1.5 * SERVICE_S)
     )
-    assert (await cancel_caller(house.gateway, "one"))[0] == ("req_c",)
-    assert [await cancel_item(house.gateway, tickets["d"].sequence) for _ in range(2)] == [
+    assert (await house.gateway.cancel_caller("one"))[0] == ("req_c",)
+    assert [await house.gateway.cancel_item(tickets["d"].sequence) for _ in range(2)] == [
         True,
         True,
     ]
     assert not tickets["e"].reply.ended
     shared = (house.worker.get_item(tickets["e"].sequence) or {})["carried_by"]
-    assert await cancel_item(house.gateway, Sequence(int(str(shared))))
+    assert await house.gateway.cancel_item(Sequence(int(str(shared))))
     for text in "bcde":
         with pytest.raises(CallerGone):
             await tickets[text].reply.head()
-    assert await cancel_item(house.gateway, tickets["a"].sequence) is False
-    assert await cancel_item(house.gateway, Sequence(99)) is False
+    assert await house.gateway.cancel_item(tickets["a"].sequence) is False
+    assert await house.gateway.cancel_item(Sequence(99)) is False
 
 
 @in_embedding_house()

@@ -138,7 +138,7 @@ async def test_nothing_is_accepted_after_a_stop_and_the_advice_is_the_grace():
     house = House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 7.0}))
     async with house:
         pass
-    for ask in (lambda: house.submit("a"), house.worker.admission.check):
+    for ask in (lambda: house.submit("a"), house.worker.admission.check_open):
         with pytest.raises(ShuttingDown) as refused:
             ask()
         assert refused.value.retry_after_s == 7.0

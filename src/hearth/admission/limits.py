@@ -1,5 +1,5 @@
-"""How often each caller may ask, and how long the reading of its requests may take: exact sliding
-windows over the monotonic clock.
+"""How often each caller may ask, how long the reading of its requests may take, in exact sliding
+windows over the monotonic clock, and how many bytes of them may be held.
 
 Pure bookkeeping: time is an argument. A window is half-open, (now - w, now]: at exactly `t + w` the
 place of what was admitted at `t` is free. Fixed windows would let through twice the limit around a
@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hearth.types import Counted
+from hearth.errors import NoRoomForBodies
+from hearth.types import HOUR_S, Counted, Lane
 
 if TYPE_CHECKING:
     from hearth.config.settings import RateLimitSettings
 
 
 MINUTE_S = 60.0
-HOUR_S = 3600.0
 COUNTED: tuple[Counted, ...] = ("requests", "embeddings")
 _NO_STAMPS = array("d")
 
@@ -243,3 +243,36 @@ class ReadingTime:
         if not spent:
             self._spent.pop(caller, None)
             self._sums_us.pop(caller, None)
+
+
+NO_ROOM_RETRY_S = 5.0
+"""Bodies are held until their requests end, and nobody knows when that is."""
+
+
+class BodyRoom:
+    """The bytes of request bodies that are held until their requests have ended. External callers
+    together may hold three quarters, each as much as it leaves free for the others: of 256 MiB, a
+    single caller has 96, and the next one half of what is left.
+    """
+
+    def __init__(self) -> None:
+        self._by_lane = dict.fromkeys(Lane, 0)
+        self._by_caller: dict[str, int] = {}
+
+    def take(self, lane: Lane, caller: str, more_bytes: int, limit_bytes: int) -> None:
+        """Hold more bytes, or less where `more_bytes` is negative.
+
+        Raises NoRoomForBodies; then nothing is counted.
+        """
+        own_bytes = self._by_caller.get(caller, 0) + more_bytes
+        free_bytes = limit_bytes - sum(self._by_lane.values()) - more_bytes
+        if lane is Lane.EXTERNAL:
+            external_free_bytes = limit_bytes * 3 // 4 - self._by_lane[lane] - more_bytes
+            free_bytes = min(free_bytes, external_free_bytes - own_bytes)
+        if free_bytes < 0 < more_bytes:
+            raise NoRoomForBodies(retry_after_s=NO_ROOM_RETRY_S)
+        self._by_lane[lane] += more_bytes
+        if lane is Lane.EXTERNAL:
+            self._by_caller[caller] = own_bytes
+            if not own_bytes:
+                del self._by_caller[caller]

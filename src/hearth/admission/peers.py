@@ -7,15 +7,15 @@ from __future__ import annotations
 import resource
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv6Address, IPv6Network
 from typing import Literal, Self
 
 from hearth.clock import Clock
+from hearth.config.addresses import is_loopback, parsed_address
 from hearth.events import ConnectionsCrowded
 from hearth.ports import EventSink
 
 THIS_MACHINE = "this machine"
-_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 WINDOW_S = 60.0
 """Of wrong keys; and a peer is reported once in so long."""
 PER_WINDOW = 10
@@ -33,32 +33,18 @@ Place = Literal["admitted", "rejecting", "closed"]
 """Where a connection is; one that is rejected gets an answer that says so."""
 
 
-def is_loopback(address: str) -> bool:
-    """Whether an address is one of this machine's own; False for what is no address."""
-    return address in _LOOPBACK or ((parsed := _parsed(address)) is not None and parsed.is_loopback)
-
-
 def peer_of(address: str | None) -> str:
     """Whom to count for an address: `this machine` (also without an address: a Unix socket),
     `192.168.1.9`, or `fd00:1:2:3::/64`.
     """
     if address is None or is_loopback(address):
         return THIS_MACHINE
-    parsed = _parsed(address)
+    parsed = parsed_address(address)
     return (
         str(IPv6Network((int(parsed), 64), strict=False))
         if isinstance(parsed, IPv6Address)
         else str(parsed or "unknown")
     )
-
-
-def _parsed(address: str) -> IPv4Address | IPv6Address | None:
-    """An IPv4 address that is spelled as an IPv6 one is an IPv4 address."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return None
-    return (parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None) or parsed
 
 
 @dataclass(slots=True)

@@ -1,8 +1,9 @@
 """The ASGI application: what every request has to pass before its handler sees it, and what becomes
 of errors.
 
-The order is fixed: Host, framing, origin, key, address, method, media type. A caller is known
-before it learns whether a path exists.
+The order is fixed: Host, framing, origin, key, address, method, media type, and what
+`admission/admit.py` refuses before the body is read. A caller is known before it learns whether a
+path exists.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from functools import partial
 
+from hearth.admission.admit import Admission, AdmissionRules
 from hearth.admission.auth import NOBODY, Identity, Keyring
 from hearth.admission.http_checks import (
     HostRules,
@@ -19,12 +21,11 @@ from hearth.admission.http_checks import (
     check_upgrade,
     cors_headers,
 )
+from hearth.api.body import Bodies, Body
 from hearth.api.files import FILES_PATH
 from hearth.api.jobs import BATCHES_PATH
 from hearth.api.request import (
     PATH_SHOWN,
-    Bodies,
-    Body,
     ErrorResponder,
     Receive,
     Request,
@@ -62,6 +63,7 @@ class HearthApp:
         self._new_id = partial(new_id, "req_")
         self._errors = ErrorResponder(gateway.events, gateway.clock)
         self._bodies = Bodies(gateway)
+        self._admission = rules_of(gateway)
         self.routes = Routes(gateway)
         self._use(gateway.config)
 
@@ -139,8 +141,26 @@ class HearthApp:
             form=address.form,
             zstd=address.zstd,
         )
-        with Body(self._bodies, request, identity) as body:
+        adds = address.adds if request.method == "POST" else "other"
+        admission = Admission(self._admission, identity, request.headers, adds)
+        with Body(self._bodies, request, admission) as body:
+            admission.check_ahead()
             await handler(request, identity, body)
+
+
+def rules_of(gateway: Gateway) -> AdmissionRules:
+    """What the requests to a gateway are admitted by."""
+
+    def claude_serves(identity: Identity) -> bool:
+        return gateway.cloud is not None and gateway.cloud.open_to(identity)
+
+    return AdmissionRules(
+        limiter=gateway.rate_limiter,
+        queue=gateway.worker.admission,
+        clock=gateway.clock,
+        config=lambda: gateway.config,
+        claude_serves=claude_serves,
+    )
 
 
 def _place_of(fault: Exception) -> str:

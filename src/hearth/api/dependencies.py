@@ -16,7 +16,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from hearth.admission.auth import Identity
-from hearth.api.request import Body, Message, Request
+from hearth.api.body import Body
+from hearth.api.request import Message, Request
 from hearth.dialects.gojson import GoJsonError, decode
 from hearth.errors import BadRequest
 
@@ -88,18 +89,12 @@ async def answer_large(
     model: type[BaseModel],
     endpoint: LargeEndpoint,
     request: Request,
-    caller: Identity,
+    _: Identity,
     body: Body,
-    *,
-    queued: bool,
 ) -> None:
-    """Have a page answer whose body may be long: it is not read while its caller is over a limit,
-    and read as a `model`.
-    """
-    if caller.authenticated:  # else the body may name a task type, which makes it internal
-        body.check_ahead(queued=queued)
+    """Have a page answer whose body may be long, and is read as a `model`."""
     response = await endpoint(
-        await body.parsed(partial(_validated, model), await body.read()), request, caller, body
+        await body.parsed(partial(_validated, model), await body.read()), request, body
     )
     response.headers["x-request-id"] = request.request_id
     await request.answer.head(response.status_code, tuple(response.raw_headers))

@@ -18,9 +18,10 @@ from pydantic import BaseModel, Field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from hearth.admission.auth import Identity, admission_of, count
+from hearth.admission.auth import Identity
+from hearth.api.body import Body
 from hearth.api.dependencies import Caller
-from hearth.api.request import Body, Request, until_disconnected
+from hearth.api.request import Request, until_disconnected
 from hearth.clock import new_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound, UnsupportedMedia
 from hearth.gateway import Gateway
@@ -269,8 +270,7 @@ class FilePages:
             and int(declared[:20]) > self._limit_bytes() + _FORM_BYTES
         ):
             raise BodyTooLarge(_TOO_LONG)
-        admission = admission_of(caller, request.headers, self._gateway.config)
-        count(caller, admission.lane, self._gateway.rate_limiter, self._gateway.clock.monotonic())
+        admitted = body.admission.admit()
         body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
         number = await batches.files.begin(caller.caller)
         try:
@@ -279,7 +279,7 @@ class FilePages:
                 request,
                 form,
                 batches,
-                limits_of(self._gateway.config.settings, admission.lane),
+                limits_of(self._gateway.config.settings, admitted.lane),
             )
             life_s = life_s_of(form, self._gateway.config.settings.batches.keep_files_days * DAY_S)
             file = await batches.files.seal(

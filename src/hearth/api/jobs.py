@@ -18,7 +18,9 @@ from fastapi import Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field
 
-from hearth.admission.auth import Admission, Identity, admission_of, admit, count
+from hearth.admission.admit import Admitted
+from hearth.admission.auth import Identity
+from hearth.api.body import Body
 from hearth.api.dependencies import (
     Caller,
     CurrentBody,
@@ -27,6 +29,7 @@ from hearth.api.dependencies import (
     replayed_header,
 )
 from hearth.api.files import batches_of, listing
+from hearth.api.request import Request
 from hearth.clock import new_id
 from hearth.config.settings import Settings
 from hearth.dialects.request import Envelope
@@ -96,7 +99,7 @@ class JobPages:
         self._gateway = gateway
 
     async def accept(
-        self, asked: JobBody, request: CurrentRequest, caller: Caller, body: CurrentBody
+        self, asked: JobBody, request: CurrentRequest, body: CurrentBody
     ) -> JSONResponse:
         """Take a job: 202 once it is on the disk.
 
@@ -104,45 +107,8 @@ class JobPages:
             BadRequest, Forbidden, RateLimited, ModelNotFound, NotCapable: as for a request that
             waits for its answer. KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
-        jobs, settings = self._jobs(), self._gateway.config.settings
-        path, content, envelope, digest = await body.run(
-            partial(_request_of, asked, large=body.is_large)
-        )
-        del asked.request  # `content` is a copy of it
-        body.hold(len(content))
-        key = idempotency_key_of(request)
-        webhook = (
-            None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
-        )
-        admission = admission_of(
-            caller, request.headers, self._gateway.config, task_type=asked.task_type
-        )
-        admit(
-            caller,
-            envelope.model,
-            admission,
-            self._gateway.rate_limiter,
-            self._gateway.clock.monotonic(),
-        )
-        model = await self._gateway.resolve(envelope.model)
-        if envelope.needs is not None:
-            await self._gateway.check_capable(envelope.needs)
-        new = Job(
-            job_id=new_id(JOB_PREFIX),
-            caller=caller.caller,
-            lane=admission.lane,
-            priority=_priority(asked, admission, caller, settings),
-            task_type=admission.task_type,
-            job_key=asked.job_key,
-            path=path,
-            model=model,
-            request=content,
-            not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
-            off_peak=asked.window == "offpeak",
-            webhook_url=webhook,
-            idempotency_key=key,
-            digest=digest,
-        )
+        jobs = self._jobs()
+        new = await self._new(asked, request, body)
         kept = await jobs.accept(new)
         is_new = kept.job_id == new.job_id
         shown = {
@@ -155,6 +121,40 @@ class JobPages:
         location = {"location": f"{base_path}{JOBS_PATH}/{kept.job_id}"}
         return JSONResponse(
             shown, status_code=202, headers=location | replayed_header(is_new=is_new)
+        )
+
+    async def _new(self, asked: JobBody, request: Request, body: Body) -> Job:
+        """The job that a caller asks for, who may have it."""
+        settings = self._gateway.config.settings
+        caller = body.admission.identity
+        path, content, envelope, digest = await body.run(
+            partial(_request_of, asked, large=body.is_large)
+        )
+        del asked.request  # `content` is a copy of it
+        body.hold(len(content))
+        key = idempotency_key_of(request)
+        webhook = (
+            None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
+        )
+        admitted = body.admission.admit(envelope.model, task_type=asked.task_type)
+        model = await self._gateway.resolve(envelope.model)
+        if envelope.needs is not None:
+            await self._gateway.check_capable(envelope.needs)
+        return Job(
+            job_id=new_id(JOB_PREFIX),
+            caller=caller.caller,
+            lane=admitted.lane,
+            priority=_priority(asked, admitted, caller, settings),
+            task_type=admitted.task_type,
+            job_key=asked.job_key,
+            path=path,
+            model=model,
+            request=content,
+            not_before_wall_s=None if asked.not_before is None else asked.not_before.timestamp(),
+            off_peak=asked.window == "offpeak",
+            webhook_url=webhook,
+            idempotency_key=key,
+            digest=digest,
         )
 
     async def job(self, job_id: str, caller: Caller) -> Response:
@@ -241,13 +241,11 @@ def _request_of(asked: JobBody, *, large: bool) -> tuple[str, bytes, Envelope, s
     return path, content, envelope, digest
 
 
-def _priority(
-    asked: JobBody, admission: Admission, caller: Identity, settings: Settings
-) -> Priority:
+def _priority(asked: JobBody, admitted: Admitted, caller: Identity, settings: Settings) -> Priority:
     """What is asked for, else what `priority_map` says of the task type, else `jobs.priority`;
     never above the caller's own ceiling.
     """
-    listed = settings.priority_map.get(admission.task_type or "", settings.jobs.priority)
+    listed = settings.priority_map.get(admitted.task_type or "", settings.jobs.priority)
     wanted = listed if asked.priority is None else Priority[asked.priority.upper()]
     return max(wanted, caller.max_priority)
 
@@ -327,7 +325,7 @@ class BatchPages:
         self._gateway = gateway
 
     async def create(
-        self, asked: BatchBody, request: CurrentRequest, caller: Caller
+        self, asked: BatchBody, request: CurrentRequest, body: CurrentBody
     ) -> JSONResponse:
         """Take a batch: answered once it is on the disk.
 
@@ -335,37 +333,33 @@ class BatchPages:
             BadRequest, RateLimited: a batch counts once. NotFound: the caller has no such file.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
-        batches = batches_of(self._gateway)
+        batches, settings = batches_of(self._gateway), self._gateway.config.settings
         if asked.endpoint not in ENDPOINTS:
             raise BadRequest(f"endpoint: must be one of {', '.join(ENDPOINTS)}")
-        admission = admission_of(caller, request.headers, self._gateway.config)
-        new = self._new(asked, caller, admission, idempotency_key_of(request))
-        count(caller, admission.lane, self._gateway.rate_limiter, self._gateway.clock.monotonic())
-        batch = await batches.create(new)
-        return JSONResponse(
-            batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id)
-        )
-
-    def _new(
-        self, asked: BatchBody, caller: Identity, admission: Admission, key: str | None
-    ) -> Batch:
-        settings, expiry = self._gateway.config.settings, asked.output_expires_after
-        return Batch(
+        key = idempotency_key_of(request)
+        window_s = window_s_of(asked.completion_window)
+        caller = body.admission.identity
+        life_s = settings.batches.keep_files_days * DAY_S
+        if asked.output_expires_after is not None:
+            life_s = asked.output_expires_after.seconds
+        new = Batch(
             batch_id=new_id("batch_"),
             caller=caller.caller,
-            lane=admission.lane,
+            lane=body.admission.admit().lane,
             priority=max(settings.jobs.priority, caller.max_priority),
             models=caller.models,
             endpoint=asked.endpoint,
             input_file_id=asked.input_file_id,
             window_text=asked.completion_window,
-            window_s=window_s_of(asked.completion_window),
-            output_life_s=settings.batches.keep_files_days * DAY_S
-            if expiry is None
-            else expiry.seconds,
+            window_s=window_s,
+            output_life_s=life_s,
             metadata=asked.metadata,
             idempotency_key=key,
             digest=digest_of(asked.model_dump(mode="json")),
+        )
+        batch = await batches.create(new)
+        return JSONResponse(
+            batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id)
         )
 
     async def batch(self, batch_id: str, caller: Caller) -> dict[str, object]:

@@ -1,5 +1,4 @@
-"""One HTTP request as the handlers see it, its body, which is read only when everything else is
-settled, and what a refused one is told.
+"""One HTTP request as the handlers see it, and what a refused one is answered.
 
 `scope["path"]` is the only path there is; no URL is ever rebuilt from headers.
 """
@@ -10,47 +9,31 @@ import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from contextlib import suppress
-from functools import partial
-from io import BytesIO
-from typing import Any, Self, TypeVar
+from typing import Any
 
 from hearth.admission.auth import (
-    BodyRoom,
     Identity,
-    check_rate,
-    check_reading,
-    count,
-    is_limited,
-    lane_of,
 )
 from hearth.admission.http_checks import RequestHeaders
-from hearth.admission.limits import ReadingTime
 from hearth.admission.peers import WrongKeys, peer_of
 from hearth.clock import Clock
 from hearth.dialects.errors import ErrorReply, render_error
-from hearth.dialects.gojson import LARGE_BYTES, check_structure
 from hearth.dialects.routes import dialect_of
 from hearth.errors import (
-    BadRequest,
-    BodyTooLarge,
-    CallerGone,
     HearthError,
     NotCapable,
-    RateLimited,
     TooManyWrongKeys,
     UpgradeRefused,
     WrongKey,
 )
 from hearth.events import KeysTried, RequestRejected
-from hearth.gateway import Gateway
 from hearth.ports import EventSink
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, MIB, Counted, Headers, Lane, RequestId, value
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Headers, RequestId, value
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    pass
 else:
-    from backports import zstd
+    pass
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -63,25 +46,11 @@ DISCONNECTED = "hearth.disconnected"
 To wait for that by `receive` would take a task of each request.
 """
 
-T = TypeVar("T")
-
 _REQUEST_ID = re.compile(
     rf"(?!(?:{JOB_PREFIX}|{BATCH_JOB_PREFIX})[0-9a-f]{{32}}\Z)[A-Za-z0-9_-]{{1,64}}".encode()
 )
 """Not the id of a job: by that, the log tells what was counted when the job was taken from what is
 to be counted itself.
-"""
-_SMALL_BYTES = 16 * 1024
-"""However it is made up, such a body is parsed in a few milliseconds."""
-_LONG_BYTES = 64 * 1024
-"""Such a body is parsed in a thread, however it is made up."""
-_FEW_VALUES = 5_000
-"""What the event loop can parse at once: some 5 ms."""
-_MAX_DECODED_MIB = 20
-"""Ollama's own limit of a body that came with `Content-Encoding: zstd`."""
-_WINDOW_LOG_MAX = 25
-"""A window of 32 MiB: no encoder needs more for so much, and the header of a body says how much
-memory is to be taken for it.
 """
 
 
@@ -217,206 +186,6 @@ def _length_of(base_path: str, path: str) -> int:
         return 0
     found = re.match(re.escape(base_path).replace("/", "/+") + "(?![^/])", path)
     return 0 if found is None else found.end()
-
-
-class Bodies:
-    """The bodies of all requests: how much is held of them, and whose turn it is to be parsed where
-    they are large, in each lane.
-    """
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
-        self.room = BodyRoom()
-        self.reading = ReadingTime()
-        self.turns = {lane: asyncio.Lock() for lane in Lane}
-
-
-class Body:
-    """The body of one request, as a context that ends when nobody holds the body any more."""
-
-    __slots__ = (
-        "_bodies",
-        "_cpu_s",
-        "_held_bytes",
-        "_identity",
-        "_lane",
-        "_recheck",
-        "_request",
-        "is_large",
-        "is_long",
-    )
-
-    def __init__(self, bodies: Bodies, request: Request, identity: Identity) -> None:
-        self._bodies = bodies
-        self._request = request
-        self._identity = identity
-        self._lane = lane_of(identity, request.headers.text(b"x-task-type"))
-        self._held_bytes = 0
-        self._cpu_s = 0.0
-        """What its reading took and is not counted yet."""
-        self._recheck: Callable[[], None] = lambda: None
-        self.is_long = False
-        """What is made of it takes so long that it is made in a thread; known once it is parsed."""
-        self.is_large = False
-        """It is written and hashed in pieces; known then, too."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.hold(0)
-
-    def check_ahead(self, *, queued: bool = True, counted: Counted = "requests") -> None:
-        """What refuses a request whatever its body says; for a long body once more before it is
-        parsed.
-
-        Raises RateLimited, and for what is `queued` ShuttingDown, Draining, QueueFull.
-        """
-        gateway = self._bodies.gateway
-        now = gateway.clock.monotonic()
-        check_rate(self._identity, self._lane, gateway.rate_limiter, now, counted)
-        check_reading(self._identity, self._lane, gateway.rate_limiter, self._bodies.reading, now)
-        if queued:
-            gateway.worker.admission.check()
-            if gateway.cloud is None or not gateway.cloud.open_to(self._identity):
-                gateway.worker.check_depth(self._lane, self._identity.caller)
-        self._recheck = partial(self.check_ahead, queued=queued, counted=counted)
-
-    async def read(self, *, limit_bytes: int = 0) -> bytes:
-        """The whole body, decoded; at most `limit_bytes`, 0 for `server.max_body_mib`.
-
-        Raises HearthError.
-        """
-        max_bytes = int(self._bodies.gateway.config.settings.server.max_body_mib * MIB)
-        try:
-            body = await self._received(limit_bytes or max_bytes)
-        except BodyTooLarge:
-            text = (
-                f"The request body is larger than {limit_bytes // 1024} KiB, which is the limit"
-                " here."
-                if limit_bytes
-                else None
-            )
-            raise BodyTooLarge(text) from None
-        self.hold(len(body))
-        if self._request.headers.text(b"content-encoding").lower() == "zstd":
-            body = await self._decoded(body, min(max_bytes, _MAX_DECODED_MIB * MIB))
-            self.hold(len(body))
-        return body
-
-    async def _received(self, limit_bytes: int) -> bytes:
-        """The declared length may refuse a body before it is read, but is never believed to be
-        true.
-        """
-        declared = self._request.headers.values.get(b"content-length", b"")
-        body = BytesIO()  # whose value is no copy, as joined parts would be
-        size, more = int(declared[:20]) if declared.isdigit() else 0, True
-        while more and size <= limit_bytes:
-            if size > self._held_bytes:
-                self.hold(size)
-            message = await self._request.receive()
-            if message["type"] == "http.disconnect":
-                raise CallerGone
-            body.write(message.get("body", b""))
-            size, more = body.tell(), message.get("more_body", False)
-        if size > limit_bytes:
-            raise BodyTooLarge
-        return body.getvalue()
-
-    async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:
-        """What `read` makes of the body: in a thread where it is long.
-
-        Raises what `read` does, BadRequest for JSON of too many values.
-        """
-        self.is_large = len(body) > LARGE_BYTES
-        self.is_long = len(body) > _SMALL_BYTES and (
-            len(body) > _LONG_BYTES or check_structure(body) > _FEW_VALUES
-        )
-        return await self.run(
-            partial(_checked, read, body) if self.is_long else partial(read, body)
-        )
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """What `work` makes of a parsed body; in a thread, one at a time, where that takes long."""
-        if self.is_long:
-            async with self._bodies.turns[self._lane]:
-                self._recheck()  # many may have come while it was read and had to wait
-                return await self._in_thread(work)
-        try:
-            return self._timed(work)
-        finally:
-            self._count_reading()
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        """What is refused there counts against the rate limit: nothing else keeps its sender from
-        sending the next one.
-        """
-        gateway = self._bodies.gateway
-        try:
-            return await asyncio.to_thread(self._timed, work)
-        except HearthError:
-            with suppress(RateLimited):
-                count(self._identity, self._lane, gateway.rate_limiter, gateway.clock.monotonic())
-            raise
-        finally:
-            self._count_reading()
-
-    def _timed(self, work: Callable[[], T]) -> T:
-        """What `work` makes of a body; what it takes counts, whatever comes of it."""
-        cpu = self._bodies.gateway.clock.thread_cpu
-        began_at = cpu()
-        try:
-            return work()
-        finally:
-            self._cpu_s += cpu() - began_at
-
-    def _count_reading(self) -> None:
-        gateway = self._bodies.gateway
-        cpu_s, self._cpu_s = self._cpu_s, 0.0
-        if is_limited(self._identity, self._lane, gateway.rate_limiter):
-            self._bodies.reading.add(self._identity.caller, cpu_s, gateway.clock.monotonic())
-
-    def hold(self, size_bytes: int) -> None:
-        """So many bytes are held from now on. Raises NoRoomForBodies."""
-        if size_bytes != self._held_bytes:
-            server = self._bodies.gateway.config.settings.server
-            # a caller's share is three eighths
-            limit_bytes = int(max(server.max_bodies_mib, 3 * server.max_body_mib) * MIB)
-            self._bodies.room.take(
-                self._lane, self._identity.caller, size_bytes - self._held_bytes, limit_bytes
-            )
-            self._held_bytes = size_bytes
-
-    async def _decoded(self, body: bytes, limit_bytes: int) -> bytes:
-        """A piece at a time: a few bytes may stand for gigabytes."""
-        decompressor = zstd.ZstdDecompressor(
-            options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX}
-        )
-        decoded = BytesIO()
-        try:
-            while not decompressor.eof:
-                piece = await asyncio.to_thread(
-                    self._timed, partial(decompressor.decompress, body, MIB)
-                )
-                body = b""
-                self.hold(self._held_bytes + len(piece))
-                decoded.write(piece)
-                if decoded.tell() > limit_bytes:
-                    raise BodyTooLarge(
-                        f"the body is longer than {limit_bytes // MIB} MiB after decompression"
-                    )
-                if not piece and decompressor.needs_input:
-                    raise BadRequest("the zstd body is truncated")
-        except zstd.ZstdError as error:
-            raise BadRequest("the body is not valid zstd") from error
-        finally:
-            self._count_reading()
-        return decoded.getvalue()
-
-
-def _checked(read: Callable[[bytes], T], body: bytes) -> T:
-    check_structure(body)
-    return read(body)
 
 
 # Requests that get no further: an error in the dialect of the path, and the event that says so.

@@ -20,20 +20,18 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.routing import BaseRoute, compile_path
 
+from hearth.admission.admit import Adds
 from hearth.admission.auth import Identity
 from hearth.api.admin import AdminPages
+from hearth.api.body import Body
+from hearth.api.completions import CompletionBody, CompletionPages
 from hearth.api.dashboard import page
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
 from hearth.api.files import FILES_PATH, FilePages
-from hearth.api.inference import (
-    CompletionBody,
-    CompletionPages,
-    Inference,
-    Passthrough,
-    refuse_unserved,
-)
+from hearth.api.inference import Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
-from hearth.api.request import Body, Request
+from hearth.api.passthrough import Passthrough, refuse_unserved
+from hearth.api.request import Request
 from hearth.api.status import StatusPages
 from hearth.dialects.routes import (
     COUNT_TOKENS_PATH,
@@ -75,6 +73,8 @@ class Address:
     """Pages of `server.allowed_origins` may use it."""
     forwards: bool = False
     """The model server is asked, which no link of another site may cause."""
+    adds: Adds = "other"
+    """What a POST adds to the work."""
     handlers: dict[str, Handler] = field(default_factory=dict)
 
 
@@ -106,86 +106,41 @@ class Routes:
 
     def _add_pages(self, gateway: Gateway) -> None:
         """Hearth's own, in the order in which `/openapi.json` lists them."""
-        status, admin, jobs = self.status, AdminPages(gateway), JobPages(gateway)
-        files, batches, completions = (
-            FilePages(gateway),
-            BatchPages(gateway),
-            CompletionPages(gateway),
-        )
-        pages: dict[str, dict[str, PageHandler]] = {
-            "/healthz": {"GET": status.alive},
-            "/readyz": {"GET": status.ready},
-            "/metrics": {"GET": status.metrics},
-            "/llm/queue/status": {"GET": status.status},
-            "/llm/queue/stream": {"GET": status.stream},
-            "/llm/queue/item/{sequence}": {"GET": status.item},
-            "/llm/queue/item/{sequence}/cancel": {"POST": status.cancel_item},
-            "/llm/dashboard/stream": {"GET": status.dashboard},
-            "/llm/log": {"GET": status.log},
-            "/llm/swaps": {"GET": status.swaps},
-            "/llm/history": {"GET": status.history},
-            "/llm/models": {"GET": status.models},
-            "/llm/health": {"GET": status.health},
-            "/llm/requests/cancel": {"POST": status.cancel_caller},
-            "/llm/requests/{request_id}/cancel": {"POST": status.cancel},
-            "/llm/completions": {"POST": completions.complete},
-            "/llm/admin/preempt": {"POST": admin.preempt},
-            "/llm/admin/announce": {"POST": admin.announce},
-            "/llm/admin/alert/test": {"POST": admin.test_alerts},
-            "/llm/admin/config": {"GET": admin.configuration},
-            "/llm/admin/reload": {"POST": admin.reload},
-            JOBS_PATH: {"POST": jobs.accept, "GET": jobs.listed},
-            f"{JOBS_PATH}/{{job_id}}": {"GET": jobs.job, "DELETE": jobs.cancel},
-            "/llm/admin/orders": {"GET": admin.shown},
-            "/llm/admin/drain": {"POST": admin.drain},
-            "/llm/admin/pause": {"POST": admin.pause},
-            "/llm/admin/resume": {"POST": admin.resume},
-            "/llm/admin/pin": {"POST": admin.pin},
-            "/llm/admin/unpin": {"POST": admin.unpin},
-            "/llm/admin/load": {"POST": admin.load},
-            "/llm/admin/confirm-clock": {"POST": admin.confirm_clock},
-            "/llm/admin/unload": {"POST": admin.unload},
-            FILES_PATH: {"GET": files.listed},
-            f"{FILES_PATH}/{{file_id}}": {"GET": files.file, "DELETE": files.delete},
-            "/llm/admin/stored": {"GET": admin.stored},
-            "/llm/admin/files": {"GET": admin.files},
-            "/llm/admin/files/{file_id}": {"DELETE": admin.delete},
-            BATCHES_PATH: {"POST": batches.create, "GET": batches.listed},
-            f"{BATCHES_PATH}/{{batch_id}}": {"GET": batches.batch},
-            f"{BATCHES_PATH}/{{batch_id}}/cancel": {"POST": batches.cancel},
+        pages = {
+            **_status_pages(self.status),
+            "/llm/completions": {"POST": CompletionPages(gateway).complete},
+            **_admin_pages(AdminPages(gateway)),
+            **_durable_pages(JobPages(gateway), FilePages(gateway), BatchPages(gateway)),
         }
         for path, endpoints in pages.items():
             for method, endpoint in endpoints.items():
                 self._add_page(method, path, endpoint)
 
     def _add_page(self, method: str, path: str, endpoint: PageHandler) -> None:
-        bodies: dict[str, type[BaseModel]] = {
-            "/llm/completions": CompletionBody,
-            JOBS_PATH: JobBody,
-        }
-        body = bodies.get(path) if method == "POST" else None
         # it takes FastAPI a millisecond
         route = cache(lambda: SmallBodyRoute(path, endpoint, methods=[method]))
         self._pages.append(route)
-        access: Access = (
-            "public"
-            if path == "/healthz"
-            else "admin"
-            if path.startswith(_ADMIN_PREFIX)
-            else "caller"
-        )
-        large = (
-            None
-            if body is None
-            else partial(answer_large, body, endpoint, queued=body is CompletionBody)
-        )
-        self._add(path, (method,), large or _handler_of(route), Address(access=access))
+        access: Access = "caller"
+        if path == "/healthz":
+            access = "public"
+        elif path.startswith(_ADMIN_PREFIX):
+            access = "admin"
+        handler = _handler_of(route)
+        adds: Adds = "other"
+        if path in _LARGE_BODIES:
+            body, adds = _LARGE_BODIES[path]
+            if method == "POST":
+                handler = partial(answer_large, body, endpoint)
+        self._add(path, (method,), handler, Address(access=access, adds=adds))
 
     def _add_plain_ones(self, gateway: Gateway) -> None:
         inference, passthrough, files = Inference(gateway), Passthrough(gateway), FilePages(gateway)
         served = gateway.engine.addresses
         for path in filter(served.__contains__, INFERENCE_ROUTES):
-            rules = Address(shared=True, zstd=path.startswith("/v1/"))
+            route = INFERENCE_ROUTES[path]
+            adds: Adds = "embedding" if route.kind == "embed" else "call"
+            zstd = path.startswith("/v1/")
+            rules = Address(shared=True, zstd=zstd, adds=adds)
             self._add(path, ("POST",), inference.handle, rules)
         self._add(
             COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True)
@@ -239,7 +194,7 @@ class Routes:
         permanent = request.method == "GET" and "//" not in asked
         to = self._base_path + target + mark + query
         redirect = partial(_redirect, status=301 if permanent else 307, to=to)
-        return replace(found, handlers={request.method: redirect})
+        return replace(found, handlers={request.method: redirect}, adds="other")
 
     @cached_property
     def openapi(self) -> dict[str, Any]:
@@ -258,6 +213,69 @@ class Routes:
     async def _send_page(self, request: Request, caller: Identity, body: Body) -> None:
         del caller, body
         await page.send_page(request, self._base_path)
+
+
+Pages: TypeAlias = "dict[str, dict[str, PageHandler]]"
+"""The pages at each path, by method."""
+_LARGE_BODIES: Mapping[str, tuple[type[BaseModel], Adds]] = {
+    "/llm/completions": (CompletionBody, "prompt"),
+    JOBS_PATH: (JobBody, "job"),
+}
+"""What the pages take whose bodies may be long, and what they add."""
+
+
+def _status_pages(status: StatusPages) -> Pages:
+    return {
+        "/healthz": {"GET": status.alive},
+        "/readyz": {"GET": status.ready},
+        "/metrics": {"GET": status.metrics},
+        "/llm/queue/status": {"GET": status.status},
+        "/llm/queue/stream": {"GET": status.stream},
+        "/llm/queue/item/{sequence}": {"GET": status.item},
+        "/llm/queue/item/{sequence}/cancel": {"POST": status.cancel_item},
+        "/llm/dashboard/stream": {"GET": status.dashboard},
+        "/llm/log": {"GET": status.log},
+        "/llm/swaps": {"GET": status.swaps},
+        "/llm/history": {"GET": status.history},
+        "/llm/models": {"GET": status.models},
+        "/llm/health": {"GET": status.health},
+        "/llm/requests/cancel": {"POST": status.cancel_caller},
+        "/llm/requests/{request_id}/cancel": {"POST": status.cancel},
+    }
+
+
+def _admin_pages(admin: AdminPages) -> Pages:
+    return {
+        "/llm/admin/preempt": {"POST": admin.preempt},
+        "/llm/admin/announce": {"POST": admin.announce},
+        "/llm/admin/alert/test": {"POST": admin.test_alerts},
+        "/llm/admin/config": {"GET": admin.configuration},
+        "/llm/admin/reload": {"POST": admin.reload},
+        "/llm/admin/orders": {"GET": admin.shown},
+        "/llm/admin/drain": {"POST": admin.drain},
+        "/llm/admin/pause": {"POST": admin.pause},
+        "/llm/admin/resume": {"POST": admin.resume},
+        "/llm/admin/pin": {"POST": admin.pin},
+        "/llm/admin/unpin": {"POST": admin.unpin},
+        "/llm/admin/load": {"POST": admin.load},
+        "/llm/admin/confirm-clock": {"POST": admin.confirm_clock},
+        "/llm/admin/unload": {"POST": admin.unload},
+        "/llm/admin/stored": {"GET": admin.stored},
+        "/llm/admin/files": {"GET": admin.files},
+        "/llm/admin/files/{file_id}": {"DELETE": admin.delete},
+    }
+
+
+def _durable_pages(jobs: JobPages, files: FilePages, batches: BatchPages) -> Pages:
+    return {
+        JOBS_PATH: {"POST": jobs.accept, "GET": jobs.listed},
+        f"{JOBS_PATH}/{{job_id}}": {"GET": jobs.job, "DELETE": jobs.cancel},
+        FILES_PATH: {"GET": files.listed},
+        f"{FILES_PATH}/{{file_id}}": {"GET": files.file, "DELETE": files.delete},
+        BATCHES_PATH: {"POST": batches.create, "GET": batches.listed},
+        f"{BATCHES_PATH}/{{batch_id}}": {"GET": batches.batch},
+        f"{BATCHES_PATH}/{{batch_id}}/cancel": {"POST": batches.cancel},
+    }
 
 
 def _handler_of(route: Callable[[], APIRoute]) -> Handler:

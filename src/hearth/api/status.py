@@ -29,58 +29,11 @@ from hearth.gateway import Gateway
 from hearth.observability.metrics import render
 from hearth.ports import InvocationHistory
 from hearth.types import (
-    BATCH_JOB_PREFIX,
-    JOB_PREFIX,
     SERVICE,
     Outcome,
     RequestId,
     Sequence,
 )
-
-
-async def cancel_item(gateway: Gateway, sequence: Sequence) -> bool:
-    """Cancel the one item with this number, and the job that it runs; whether it is cancelled now
-    or was before.
-
-    Raises StorageUnavailable: the item is cancelled, and the job not yet; ask again.
-    """
-    jobs = gateway.jobs
-    job_id = None if jobs is None else jobs.runner.job_at(sequence)
-    cancelled = gateway.worker.cancel(sequence)
-    if cancelled and jobs is not None and job_id is not None:
-        await jobs.cancel_by_id(job_id, caller=None)
-    return cancelled
-
-
-async def cancel_request(
-    gateway: Gateway, request_id: RequestId, *, caller: str | None
-) -> bool | None:
-    """Cancel the items and the job that go by this id, with a `caller` only its own; None where
-    there are none, else as `cancel_item`.
-    """
-    said = [gateway.worker.cancel_request(request_id, caller=caller)]
-    if gateway.jobs is not None and request_id.startswith((JOB_PREFIX, BATCH_JOB_PREFIX)):
-        said.append(await gateway.jobs.cancel_by_id(request_id, caller=caller))
-    known = [cancelled for cancelled in said if cancelled is not None]
-    return any(known) if known else None
-
-
-async def cancel_caller(gateway: Gateway, caller: str) -> tuple[tuple[RequestId, ...], int, int]:
-    """Cancel all that a caller has waiting or running; its requests before this first waits. Raises
-    StorageUnavailable: jobs are left.
-
-    Returns what was cancelled now: requests by their ids, in no order, how many jobs, those of
-    batches among them, and how many batches.
-    """
-    requests = tuple(gateway.worker.cancel_caller(caller))
-    # before jobs: they bring new ones
-    batches = 0 if gateway.batches is None else await gateway.batches.cancel_caller(caller)
-    return (
-        requests,
-        0 if gateway.jobs is None else await gateway.jobs.cancel_caller(caller),
-        batches,
-    )
-
 
 MAX_ROWS = 1000
 MAX_SKIPPED = 10_000_000
@@ -197,7 +150,7 @@ class StatusPages:
         return {
             "sequence": sequence,
             "request_id": found["request_id"],
-            "cancelled": await cancel_item(self._gateway, Sequence(sequence)),
+            "cancelled": await self._gateway.cancel_item(Sequence(sequence)),
         }
 
     def _found(self, sequence: int, caller: Identity) -> dict[str, object]:
@@ -259,7 +212,7 @@ class StatusPages:
             StorageUnavailable: it is a job's, and the disk did not take its end.
         """
         owner = None if caller.admin else caller.caller
-        cancelled = await cancel_request(self._gateway, RequestId(request_id), caller=owner)
+        cancelled = await self._gateway.cancel_request(RequestId(request_id), caller=owner)
         if cancelled is None:
             raise NotFound("there is no such request")
         return {"request_id": request_id, "cancelled": cancelled}
@@ -274,7 +227,7 @@ class StatusPages:
         whose = caller.caller if query.caller is None else query.caller
         if whose != caller.caller and not caller.admin:
             raise Forbidden("this key can only cancel its own requests; others need an admin key")
-        requests, jobs, batches = await cancel_caller(self._gateway, whose)
+        requests, jobs, batches = await self._gateway.cancel_caller(whose)
         gone = {"requests": requests, "jobs": jobs, "batches": batches}
         return {"caller": whose, "cancelled": len(requests) + jobs + batches, **gone}
 

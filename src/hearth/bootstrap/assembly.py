@@ -33,7 +33,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.observability.records import EventRecords
 from hearth.ports import EventSink
-from hearth.queue.admission import AdmissionState
+from hearth.queue.admission import QueueAdmission
 from hearth.queue.effects import Effects
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.forecaster import Forecaster
@@ -166,14 +166,15 @@ def build_parts(
         post=mailbox.post,
         emulated=emulated,
     )
+    forecaster = Forecaster(forecasts)
     return QueueParts(
         runtime=runtime,
         mailbox=mailbox,
         scheduler=scheduler,
         registry=Registry(runtime),
         watch=BackendWatch(runtime, engine),
-        forecaster=Forecaster(forecasts),
-        admission=AdmissionState(),
+        forecaster=forecaster,
+        admission=QueueAdmission(runtime, mailbox, forecaster),
     )
 
 

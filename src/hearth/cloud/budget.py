@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from hearth.admission.budget import Budget, Caps, Day, Totals
 from hearth.clock import Clock, new_id
+from hearth.cloud.reservations import Budget, Caps, Day, Totals
 from hearth.config.settings import AlertType, GatewayConfig, Settings
 from hearth.errors import BudgetExceeded, StorageUnavailable
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached

@@ -224,7 +224,7 @@ class Cloud:
 
     def _check_open(self) -> None:
         """After each wait on the way in, since the owner may have given an order meanwhile."""
-        self._queue.admission.check()
+        self._queue.admission.check_open()
         if self._stopping:
             raise ShuttingDown(retry_after_s=self._runtime.settings.server.shutdown_grace_s)
         if self._is_down():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Literal, TypeAlias
 
-from hearth.dialects.gojson import Body, JsonValue, lookup
+from hearth.dialects.gojson import JsonObject, JsonValue, lookup
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import NotCapable
 from hearth.types import value
@@ -36,22 +36,22 @@ class Needs:
     capabilities: tuple[Capability, ...]
 
 
-def needs_of(route: Route, asked: Body, model: str) -> Needs:
-    """What a body that `check_request` has accepted needs.
+def needs_of(route: Route, fields: JsonObject, model: str) -> Needs:
+    """What a body that `read_request` accepts needs; `fields` are `folded`.
 
     An embedding of nothing only loads the model.
     """
     if route.kind == "embed":
-        given = asked.get("prompt" if route.path is Endpoint.EMBEDDINGS else "input")
+        given = fields.get("prompt" if route.path is Endpoint.EMBEDDINGS else "input")
         return Needs(route=route, model=model, capabilities=("embedding",) if given else ())
-    if route.path is Endpoint.OPENAI_RESPONSES and not isinstance(asked.get("input"), str | list):
+    if route.path is Endpoint.OPENAI_RESPONSES and not isinstance(fields.get("input"), str | list):
         return Needs(route=route, model=model, capabilities=())  # refused for itself
     wanted: dict[Capability, bool] = {
-        "thinking": _thinks(route, asked),
+        "thinking": _thinks(route, fields),
         "completion": True,
-        "tools": _offers_tools(route, asked),
-        "insert": route.path is Endpoint.GENERATE and bool(asked.get("suffix")),
-        "vision": _shows_images(route, asked),
+        "tools": _offers_tools(route, fields),
+        "insert": route.path is Endpoint.GENERATE and bool(fields.get("suffix")),
+        "vision": _shows_images(route, fields),
     }
     return Needs(
         route=route,
@@ -108,21 +108,21 @@ def _splits_embedders(version: str) -> bool:
     return found >= _SPLIT_SINCE or found == (0, 0)
 
 
-def _thinks(route: Route, asked: Body) -> bool:
+def _thinks(route: Route, fields: JsonObject) -> bool:
     """Whether it asks for thoughts; `/v1/messages` may, of any model."""
     if route.dialect == "ollama":
-        wish = asked.get("think")
+        wish = fields.get("think")
     elif route.path is Endpoint.OPENAI_CHAT:
-        wish = asked.get("reasoning_effort") or _field(asked.get("reasoning"), "effort")
+        wish = fields.get("reasoning_effort") or _field(fields.get("reasoning"), "effort")
     elif route.path is Endpoint.OPENAI_RESPONSES:
-        wish = _field(asked.get("reasoning"), "effort")
+        wish = _field(fields.get("reasoning"), "effort")
     else:
         wish = None
     return wish is True or (isinstance(wish, str) and wish in EFFORTS)
 
 
-def _offers_tools(route: Route, asked: Body) -> bool:
-    tools = asked.get("tools")
+def _offers_tools(route: Route, fields: JsonObject) -> bool:
+    tools = fields.get("tools")
     if route.path in _TEXT_COMPLETION or not isinstance(tools, list):
         return False
     if route.path is Endpoint.OPENAI_RESPONSES:  # others than functions are not passed on
@@ -130,10 +130,10 @@ def _offers_tools(route: Route, asked: Body) -> bool:
     return bool(tools)
 
 
-def _shows_images(route: Route, asked: Body) -> bool:
+def _shows_images(route: Route, fields: JsonObject) -> bool:
     if route.path is Endpoint.GENERATE:
-        return bool(asked.get("images"))
-    turns = asked.get("input" if route.path is Endpoint.OPENAI_RESPONSES else "messages")
+        return bool(fields.get("images"))
+    turns = fields.get("input" if route.path is Endpoint.OPENAI_RESPONSES else "messages")
     if not isinstance(turns, list):
         return False
     if route.dialect == "ollama":

@@ -135,7 +135,9 @@ class Envelope:
         answer. body: the caller's own bytes object, or the changed body. rewritten: what was
         changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an
         untouched body. background: a chat client asks for it on its own account, after it has shown
-        an answer. needs: what the model must be able to do; None where that is not known.
+        an answer. needs: what the model must be able to do; None where that is not known. ways: how
+        a stream of it that is interrupted can go on. digest: stands for address and body as they
+        were sent; empty where nobody asks for it.
     """
 
     dialect: Dialect
@@ -148,6 +150,8 @@ class Envelope:
     rewritten: tuple[str, ...] = ()
     background: bool = False
     needs: Needs | None = None
+    ways: tuple[Way, ...] = ()
+    digest: bytes = b""
 
 
 def read_request(
@@ -169,17 +173,15 @@ def read_request(
     if route.dialect == "ollama" and not body.strip():
         raise BadRequest("missing request body")
     document, exact = decode_document(body)
-    asked = Body(document)
-    fields = asked.fields
+    asked = _asked(route, document)
+    fields, called = asked.fields, asked.model
     exact = exact and not (isinstance(document, dict) and len(fields) < len(document))
-    called, kind = check_request(route, asked), _kind(route, fields)
+    kind = _kind(route, fields)
     rewritten: list[str] = []
     if model is not None:
         fields, called = {**fields, "model": model}, model
     if route.dialect == "ollama":
-        fields, rewritten = _with_own_options(
-            fields, asked.map("options"), load_options(called).num_ctx
-        )
+        fields, rewritten = _with_own_options(fields, asked.options, load_options(called).num_ctx)
         rewritten += [] if exact else ["duplicate keys"]
     elif route.dialect == "anthropic" and strip_attribution and exact:
         kept = without_attribution(fields)
@@ -189,15 +191,67 @@ def read_request(
         dialect=route.dialect,
         kind=kind,
         model=called,
-        streaming=kind == "generate" and asked.flag("stream", default=route.dialect == "ollama"),
+        streaming=kind == "generate" and asked.stream,
         prompt_tokens=prompt_tokens(fields),
-        max_tokens=_max_tokens(route, asked),
+        max_tokens=asked.max_tokens,
         body=_written(fields, body) if rewritten else body,
         rewritten=tuple(rewritten),
         background=_TASK_MARK in body and is_background_task(route, fields),
-        needs=needs_of(route, asked, called),
+        needs=needs_of(route, asked.fields, called),
     )
     return envelope, fields
+
+
+@value
+class _Asked:
+    """The fields of a body that decide what becomes of it, each of its type. `fields`: all, under
+    the names by which Go knows them. `max_tokens`: as in `Envelope`.
+    """
+
+    fields: JsonObject
+    model: str
+    stream: bool
+    options: JsonObject
+    max_tokens: int | None
+
+
+def _asked(route: Route, document: JsonValue) -> _Asked:
+    """Read a body in one pass, once everything that the route demands is there.
+
+    Raises BadRequest, ModelNotFound: with the text that Ollama answers for this body on this route.
+    """
+    body = Body(document)
+    is_native, generates = route.dialect == "ollama", route.kind == "generate"
+    model = body.string("model")
+    stream = generates and body.flag("stream", default=is_native)
+    if not model and route.dialect == "anthropic":
+        raise BadRequest(MODEL_REQUIRED)
+    if route.path in _PROMPTED:
+        body.string("prompt")
+    limit = body.integer(route.limit_field) if route.limit_field else None
+    if route.path in _GIVEN_INPUT:
+        _check_input(route, body.get("input"))
+    elif route.path not in _PROMPTED:
+        _check_messages(route, messages_of(body), limit)
+    options = body.map("options") if is_native else {}
+    if is_native and generates:
+        wanted = options.get("num_predict")
+        limit = int(wanted) if _is_number(wanted) and wanted >= 0 else None
+    elif limit is not None and limit <= 0:
+        limit = None  # Ollama reads 0 as no limit
+    _check_model(route, model)
+    return _Asked(fields=body.fields, model=model, stream=stream, options=options, max_tokens=limit)
+
+
+def _check_model(route: Route, model: str) -> None:
+    if not model:
+        raise (
+            ModelNotFound("model '' not found")
+            if route.path in _LOOKED_UP_FIRST
+            else BadRequest(MODEL_REQUIRED)
+        )
+    if not is_model_name(model):
+        raise BadRequest(INVALID_NAME)
 
 
 def _written(fields: JsonObject, body: bytes) -> bytes:
@@ -218,16 +272,6 @@ def _kind(route: Route, fields: JsonObject) -> WorkKind:
     if content is None or fields.get(content):
         return route.kind
     return "unload" if stay_ns == 0 else "load"
-
-
-def _max_tokens(route: Route, body: Body) -> int | None:
-    if route.kind == "embed":
-        return None
-    if route.dialect == "ollama":
-        limit = body.map("options").get("num_predict")
-        return int(limit) if _is_number(limit) and limit >= 0 else None
-    given = body.integer(route.limit_field)
-    return given if given is not None and given > 0 else None  # Ollama reads 0 as no limit
 
 
 def _with_own_options(
@@ -293,7 +337,10 @@ def seeded(
     Args:
         fields: those that `read_request` has read.
     """
-    holder = Body(fields).map("options") if route.dialect == "ollama" else fields
+    holder = fields
+    if route.dialect == "ollama":
+        options = fields.get("options")
+        holder = options if isinstance(options, dict) else {}
     onward = (
         ("continued",)
         if not only_replay
@@ -327,6 +374,8 @@ def seeded(
 
 
 def _is_read_quickly(body: bytes) -> bool:
+    if len(body) <= _CONTINUED_VALUES:
+        return True  # no value is shorter than a byte
     if len(body) > _CONTINUED_BYTES:
         return False
     try:
@@ -484,33 +533,6 @@ def _duration_ns(text: str) -> int:
 def is_model_name(name: str) -> bool:
     """Whether Ollama can parse `name` as `[host/][namespace/]model[:tag]` (types/model/name.go)."""
     return len(name) <= MAX_NAME_CHARS and _MODEL_NAME.fullmatch(name) is not None
-
-
-def check_request(route: Route, body: Body) -> str:
-    """The model a body names, once everything the route demands is there. Raises BadRequest,
-    ModelNotFound: with the text Ollama answers for this body on this route.
-    """
-    model = body.string("model")
-    if route.kind == "generate":
-        body.flag("stream")
-    if not model and route.dialect == "anthropic":
-        raise BadRequest(MODEL_REQUIRED)
-    if route.path in _PROMPTED:
-        body.string("prompt")
-    limit = body.integer(route.limit_field) if route.limit_field else None
-    if route.path in _GIVEN_INPUT:
-        _check_input(route, body.get("input"))
-    elif route.path not in _PROMPTED:
-        _check_messages(route, messages_of(body), limit)
-    if not model:
-        raise (
-            ModelNotFound("model '' not found")
-            if route.path in _LOOKED_UP_FIRST
-            else BadRequest(MODEL_REQUIRED)
-        )
-    if not is_model_name(model):
-        raise BadRequest(INVALID_NAME)
-    return model
 
 
 def _check_messages(route: Route, messages: list[Body], limit: int | None) -> None:

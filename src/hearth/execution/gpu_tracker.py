@@ -11,9 +11,8 @@ from collections import deque
 
 from hearth.alerts.rules import Breach
 from hearth.config.settings import AlertType, GpuAlertSettings
-from hearth.types import GpuReading
+from hearth.types import HOUR_S, GpuReading
 
-HOUR_S = 3600.0
 BUSY_ENOUGH_S = 600.0
 """Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a
 quiet hour is all of it.

@@ -1,33 +1,17 @@
-"""What may come into the queue: whether it takes new work, and whose share of its places is used
-up.
-"""
+"""What may come into the queue: whether it is open, and whose share of its places is used up."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from hearth.errors import Draining, ShuttingDown
+from hearth.errors import Draining, HearthError, QueueFull, ShuttingDown
+from hearth.execution.runtime import Runtime
+from hearth.queue.forecaster import Forecaster
+from hearth.queue.mailbox import Mailbox
+from hearth.types import Lane
 
 DRAIN_RETRY_S = 30.0
 """Nobody can tell when a drain ends."""
-
-
-class AdmissionState:
-    """Whether new work may come in."""
-
-    draining = False
-    """The owner wants no new work."""
-    back_in_s: float | None = None
-    """The gateway ends, and may be back after so many seconds; None while it goes on."""
-
-    def check(self, *, accepted: bool = False) -> None:
-        """Raises ShuttingDown or, for what was not `accepted` before, Draining."""
-        if self.back_in_s is not None:
-            raise ShuttingDown(retry_after_s=self.back_in_s)
-        if self.draining and not accepted:
-            raise Draining(retry_after_s=DRAIN_RETRY_S)
-
-
 RECENTLY_S = 600.0
 """A caller who has asked within so long is likely to ask again."""
 
@@ -47,3 +31,56 @@ class RecentCallers:
     def others(self, caller: str) -> bool:
         """Whether anybody else has asked lately, as of the last note."""
         return len(self._asked) > (caller in self._asked)
+
+
+class QueueAdmission:
+    """Whether new work may come into the queue now: the one place where 503 for it is decided."""
+
+    draining = False
+    """The owner wants no new work."""
+    back_in_s: float | None = None
+    """The gateway ends, and may be back after so many seconds; None while it goes on."""
+
+    def __init__(self, runtime: Runtime, mailbox: Mailbox, forecaster: Forecaster) -> None:
+        self._runtime = runtime
+        self._mailbox = mailbox
+        self._forecaster = forecaster
+        self._recent = RecentCallers()
+
+    def check_open(self, *, accepted: bool = False) -> None:
+        """Raises ShuttingDown or, for what was not `accepted` before, Draining."""
+        if self.back_in_s is not None:
+            raise ShuttingDown(retry_after_s=self.back_in_s)
+        if self.draining and not accepted:
+            raise Draining(retry_after_s=DRAIN_RETRY_S)
+
+    def check_depth(self, lane: Lane, caller: str) -> None:
+        """Raises QueueFull where nothing more of this caller may wait in this lane."""
+        arriving = [item for item in self._mailbox.arriving if item.lane is lane]
+        view = self._runtime.view
+        waiting = view.pending(lane) + len(arriving)
+        limits = self._runtime.settings.queue
+        if lane is Lane.INTERNAL:
+            self._refuse_full(lane, waiting, limits.max_internal_depth)
+            return
+        self._recent.note(caller, self._runtime.clock.monotonic())
+        self._refuse_full(lane, waiting, limits.max_external_depth)
+        own = view.external_of(caller) + sum(item.caller == caller for item in arriving)
+        share = max(1, limits.max_external_depth // 2)
+        # A lone caller may fill the lane; its second half is kept for whoever else may come.
+        if own >= share and (waiting > own or self._recent.others(caller)):
+            raise self._full(
+                lane,
+                f"{own} requests of {caller} are waiting, which is half of"
+                " queue.max_external_depth; the rest is for other callers",
+            )
+
+    def _refuse_full(self, lane: Lane, waiting: int, allowed: int) -> None:
+        if waiting >= allowed:
+            raise self._full(
+                lane, f"the queue is full: {waiting} {lane.value} requests are waiting"
+            )
+
+    def _full(self, lane: Lane, text: str) -> HearthError:
+        now = self._runtime.clock.monotonic()
+        return QueueFull(text, retry_after_s=self._forecaster.first_start_s(lane, now))

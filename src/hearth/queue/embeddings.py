@@ -207,7 +207,7 @@ class EmbeddingBatcher(HandlingSink):
             return self._alone(key, new)
         batch = self._held.get(key)
         if batch is None:
-            self._worker.check_depth(item.lane, item.caller)
+            self._worker.admission.check_depth(item.lane, item.caller)
         if batch is not None and any(work.item.caller == item.caller for work in batch.works):
             item.counted = None
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.runtime import Runtime
-from hearth.queue.admission import AdmissionState
+from hearth.queue.admission import QueueAdmission
 from hearth.queue.forecaster import Forecaster
 from hearth.queue.mailbox import Mailbox
 from hearth.queue.registry import Registry
@@ -23,4 +23,4 @@ class QueueParts:
     registry: Registry
     watch: BackendWatch
     forecaster: Forecaster
-    admission: AdmissionState
+    admission: QueueAdmission

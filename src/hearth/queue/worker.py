@@ -18,14 +18,12 @@ from hearth.errors import (
     CallerGone,
     HearthError,
     ModelNotFound,
-    QueueFull,
     ShuttingDown,
 )
 from hearth.events import ModeChanged
 from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter
 from hearth.queue import status
-from hearth.queue.admission import RecentCallers
 from hearth.queue.effects import Effects
 from hearth.queue.in_process import CallTask, PromptCall, complete
 from hearth.queue.parts import QueueParts
@@ -84,7 +82,6 @@ class LLMQueueWorker:
         self._calls: set[CallTask] = set()
         self._shown: dict[str, Callable[[], object]] = {}
         self._places = KeptPlaces()
-        self._recent = RecentCallers()
         self._changes = ChangeCounter()
         self.decisions, self.changes = self._changes.count, self._changes.watch
         self._clock = runtime.clock
@@ -103,9 +100,9 @@ class LLMQueueWorker:
             nothing is accepted any more, or at the moment. QueueFull: as many as the configuration
             allows are waiting in its lane, or too many of this caller.
         """
-        self.admission.check(accepted=new.accepted)
+        self.admission.check_open(accepted=new.accepted)
         if not new.accepted:
-            self.check_depth(new.item.lane, new.item.caller)
+            self.admission.check_depth(new.item.lane, new.item.caller)
         view = self.runtime.view
         now = self._clock.monotonic()
         if new.item.model is None and view.home is None and not view.residents:
@@ -152,35 +149,6 @@ class LLMQueueWorker:
             is_rough=bool(wait_s) and self.runtime.forecasts.is_rough(item.model),
             reply=work.reply,
         )
-
-    def check_depth(self, lane: Lane, caller: str) -> None:
-        """Raises QueueFull where `submit` would for this caller in this lane."""
-        arriving = [item for item in self._mailbox.arriving if item.lane is lane]
-        waiting = self.runtime.view.pending(lane) + len(arriving)
-        limits = self.runtime.settings.queue
-        if lane is Lane.INTERNAL:
-            self._refuse_full(lane, waiting, limits.max_internal_depth)
-            return
-        self._recent.note(caller, self._clock.monotonic())
-        self._refuse_full(lane, waiting, limits.max_external_depth)
-        own = self.runtime.view.external_of(caller) + sum(
-            item.caller == caller for item in arriving
-        )
-        share = max(1, limits.max_external_depth // 2)
-        if own >= share and (waiting > own or self._recent.others(caller)):
-            text = (
-                f"{own} requests of {caller} are waiting, which is half of"
-                " queue.max_external_depth; the rest is for other callers"
-            )
-            raise QueueFull(text, retry_after_s=self._first_start_s(lane))
-
-    def _refuse_full(self, lane: Lane, waiting: int, allowed: int) -> None:
-        if waiting >= allowed:
-            text = f"the queue is full: {waiting} {lane.value} requests are waiting"
-            raise QueueFull(text, retry_after_s=self._first_start_s(lane))
-
-    def _first_start_s(self, lane: Lane) -> float:
-        return self.forecaster.first_start_s(lane, self._clock.monotonic())
 
     async def enqueue_internal(
         self,

@@ -20,9 +20,8 @@ from statistics import fmean
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.simulation.engine import Record, Run, simulate
 from hearth.simulation.workloads import Job, Workload
-from hearth.types import Lane, Priority, Usage
+from hearth.types import HOUR_S, Lane, Priority, Usage
 
-HOUR_S = 3600.0
 ASSISTANT = "assistant"
 CUT_S = 1.0
 """A load whose connection is closed is gone within a second (6 of 6 measured)."""

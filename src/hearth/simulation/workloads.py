@@ -16,7 +16,7 @@ from random import Random
 from typing import TypedDict, Unpack
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
-from hearth.types import Lane, Priority, Usage
+from hearth.types import HOUR_S, Lane, Priority, Usage
 
 NOTHING_REPORTED = Usage()
 
@@ -443,7 +443,6 @@ def two_of_three(*, load: float = 0.3, seed: int = 41) -> Workload:
 
 # A day of a home.
 
-HOUR_S = 3600.0
 ACTIVE = (6 * HOUR_S, 22 * HOUR_S)
 ASSISTANT, CODER, SMALL = "assistant", "coder", "small"
 HABITS = (

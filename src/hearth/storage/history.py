@@ -19,7 +19,6 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from hearth.admission.limits import HOUR_S
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
 from hearth.events import ItemEnded, ItemQueued, LoadCut, SwapCompleted, SwapFailed
@@ -31,6 +30,7 @@ from hearth.storage.writer import Upkeep
 from hearth.types import (
     BATCH_JOB_PREFIX,
     DAY_S,
+    HOUR_S,
     JOB_PREFIX,
     MIB,
     Counted,

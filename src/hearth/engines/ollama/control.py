@@ -21,7 +21,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from hearth.admission.peers import is_loopback
+from hearth.config.addresses import is_loopback
 from hearth.engines import process_memory
 from hearth.engines.ollama.data_path import Answer, DataPath
 from hearth.errors import (

@@ -1,0 +1,139 @@
+"""The way of an admitted request into the queue, or to Claude."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from hearth.admission.admit import Admission, Admitted
+from hearth.api.request import Request
+from hearth.dialects.request import Envelope
+from hearth.errors import CallerError, ModelNotFound
+from hearth.execution.request import Call, Submission, Ticket
+from hearth.gateway import Gateway
+from hearth.observability.requests import Origin
+from hearth.types import QueueItem, preview_of
+
+_PREVIEWED_BYTES = 256 * 1024
+
+
+async def submit(
+    gateway: Gateway,
+    request: Request,
+    admission: Admission,
+    envelope: Envelope,
+    call: Call,
+    *,
+    task_type: str | None = None,
+    prompt: str | None = None,
+    allow_cloud: bool = True,
+) -> Ticket:
+    """Take work into the queue, or have Claude answer, as far as `allow_cloud` and the caller's own
+    rights go.
+
+    `task_type` and `prompt` come from bodies that have such fields. Raises HearthError: see
+    `Admission.admit`, `LLMQueueWorker.submit` and `Cloud.take`.
+    """
+    admitted = admission.admit(envelope.model or None, task_type=task_type)
+    item = _item_of(request, admission, admitted, envelope)
+    if gateway.config.settings.server.prompt_previews:
+        item.prompt_preview = _preview(envelope.body, prompt)
+    new = Submission(item=item, call=call, digest=envelope.digest, needs=envelope.needs)
+    ticket, cloud = None, gateway.cloud
+    if cloud is not None and allow_cloud and cloud.open_to(admission.identity):
+        ticket = await cloud.take(new)
+    ticket = ticket or await _queued(gateway, new, admission.count)
+    _note_origin(gateway, request, ticket)
+    return ticket
+
+
+def _item_of(
+    request: Request, admission: Admission, admitted: Admitted, envelope: Envelope
+) -> QueueItem:
+    return QueueItem(
+        lane=admitted.lane,
+        priority=admitted.priority,
+        caller=admission.identity.caller,
+        model=envelope.model or None,
+        task_type=admitted.task_type,
+        kind=envelope.kind,
+        dialect=envelope.dialect,
+        streaming=envelope.streaming,
+        ways=envelope.ways,
+        prompt_tokens=envelope.prompt_tokens,
+        max_tokens=envelope.max_tokens,
+        counted="embeddings" if envelope.kind == "embed" else "requests",
+        request_id=request.request_id,
+    )
+
+
+async def _queued(gateway: Gateway, new: Submission, count_embedding: Callable[[], None]) -> Ticket:
+    """Raises ModelNotFound and NotCapable, in the words of Ollama; RateLimited for an embedding;
+    QueueFull, ShuttingDown.
+    """
+    if new.item.kind != "embed":
+        await _settle_model(gateway, new)
+        return gateway.worker.submit(new)
+    try:
+        await _settle_model(gateway, new)
+    except CallerError:
+        count_embedding()
+        raise
+    joined = gateway.embeddings.take(new, count_embedding)
+    if joined is not None:
+        return joined
+    count_embedding()
+    return gateway.worker.submit(new)
+
+
+async def _settle_model(gateway: Gateway, new: Submission) -> None:
+    """Give the item the installed name of its model, which can do what is asked of it."""
+    item = new.item
+    if item.model is not None:
+        try:
+            item.model = await gateway.resolve(item.model)
+        except ModelNotFound as error:
+            if item.kind == "embed":
+                raise ModelNotFound(
+                    f'model "{item.model}" not found, try pulling it first'
+                ) from error
+            raise
+    if new.needs is not None:
+        await gateway.check_capable(new.needs)
+
+
+def _preview(body: bytes, prompt: str | None) -> str:
+    """How the prompt begins: the caller's own words of the last turn; nothing of a body that is
+    long to read once more.
+    """
+    if prompt is not None:
+        return preview_of(prompt)
+    if len(body) > _PREVIEWED_BYTES:
+        return ""
+    try:
+        document = json.loads(body)
+        turns = document.get("messages") or document.get("input") or document.get("prompt") or ""
+        last = turns[-1] if isinstance(turns, list) and turns else turns
+        text = last.get("content", "") if isinstance(last, dict) else last
+        return preview_of(
+            text if isinstance(text, str) else " ".join(str(part.get("text", "")) for part in text)
+        )
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ""
+
+
+def _note_origin(gateway: Gateway, request: Request, ticket: Ticket) -> None:
+    """Where the request came from and who answers it, which its trace says; only where traces go
+    anywhere.
+    """
+    requests = gateway.records.requests
+    if requests.on_trace is None:
+        return
+    text, provider = request.headers.text, "anthropic" if ticket.served_by else "ollama"
+    origin = Origin(
+        route=request.path,
+        provider=provider,
+        traceparent=text(b"traceparent"),
+        tracestate=text(b"tracestate"),
+    )
+    requests.note(ticket.sequence, origin)
