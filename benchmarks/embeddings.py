@@ -38,7 +38,7 @@ from hearth.emulator import Emulator
 from hearth.emulator.generation import embed
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.server import Endpoint
-from hearth.emulator.wire import Call, Handler
+from hearth.emulator.wire import EmulatedCall, Handler
 
 MODEL = "bench-embed"
 PROFILE = EmulatedModel(
@@ -243,7 +243,7 @@ class CostlyEmulator(Emulator):
         return super()._endpoint(_costly_embed if handler is embed else handler)
 
 
-async def _costly_embed(call: Call) -> None:
+async def _costly_embed(call: EmulatedCall) -> None:
     await asyncio.sleep(CALL_S)
     await embed(call)
 

@@ -13,7 +13,7 @@ import pytest
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.writers import Text
 from hearth.emulator.models import OllamaError, default_profiles
-from hearth.emulator.prompts import Ask, Message, count_tokens, fitted, pieces_of, read_options
+from hearth.emulator.prompts import Ask, ChatMessage, count_tokens, fitted, pieces_of, read_options
 from hearth.emulator.text import (
     Wish,
     chosen_tool,
@@ -105,16 +105,16 @@ def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it() -> None:
         "type": "function",
         "function": {"name": "turn_on_lamp", "parameters": {"type": "object", "properties": {}}},
     }
-    asked = Message(role="user", content="please turn_on_lamp")
+    asked = ChatMessage(role="user", content="please turn_on_lamp")
     assert chosen_tool([asked], [tool]) is not None
-    assert chosen_tool([asked, Message(role="tool", content="done")], [tool]) is None
-    assert chosen_tool([Message(role="user", content="good night")], [tool]) is None
+    assert chosen_tool([asked, ChatMessage(role="tool", content="done")], [tool]) is None
+    assert chosen_tool([ChatMessage(role="user", content="good night")], [tool]) is None
 
 
 def test_the_oldest_messages_are_dropped_and_the_system_message_stays() -> None:
     turns = [
-        Message(role="system", content="be kind"),
-        *(Message(role="user", content=f"number {n} " * 20) for n in range(9)),
+        ChatMessage(role="system", content="be kind"),
+        *(ChatMessage(role="user", content=f"number {n} " * 20) for n in range(9)),
     ]
     ask = Ask(model="m", stream=False, messages=turns, options={"num_ctx": 150})
     options = read_options(MODEL, ask, default_num_ctx=4096)

@@ -387,7 +387,7 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next_one(tmp_path: P
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = tmp_path / "log"
     with file.open("w", encoding="utf-8") as stream:
-        target = logs.Target(stream)
+        target = logs.LogTarget(stream)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
             target.write("first\n")

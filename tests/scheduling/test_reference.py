@@ -24,7 +24,7 @@ from hearth.config.settings import (
 from hearth.scheduling.actions import Dispatch
 from hearth.scheduling.waiting import BANDS, Entry, WaitingRoom
 from hearth.simulation.engine import simulate
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Band, Lane, Priority, QueueItem, RequestId, Sequence
 from tests.support.examples import EXAMPLES
 from tests.support.workloads import Mix, random_workload
@@ -38,7 +38,7 @@ Event = tuple[float, str, int, Any]
 class Item:
     """A job that has arrived. `rank` is minus the number of its interruption."""
 
-    job: Job
+    job: WorkloadJob
     number: int
     arrived: float
     rank: int = 0
@@ -86,7 +86,7 @@ class Reference:
             self.decide()
         return self.starts
 
-    def arrive(self, job: Job) -> None:
+    def arrive(self, job: WorkloadJob) -> None:
         self.numbers += 1
         item = Item(job=job, number=self.numbers, arrived=self.now)
         self.waiting.append(item)

@@ -14,7 +14,7 @@ from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, SchedulerSettings, Settings, Window
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Loaded
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.workloads import Workload, WorkloadJob
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.house import ALL_DAY, heard, new_item
 from tests.support.recorder import Recorder
@@ -76,7 +76,7 @@ class LiveHouse:
             await deciding
         self._ollama.check()
 
-    async def _live(self, job: Job, ends: dict[int, asyncio.Future[None]]) -> None:
+    async def _live(self, job: WorkloadJob, ends: dict[int, asyncio.Future[None]]) -> None:
         loop = asyncio.get_running_loop()
         if job.after is not None:
             for other in (job.after, *job.also_after):

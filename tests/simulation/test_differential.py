@@ -18,7 +18,7 @@ from hearth.scheduling.actions import Load
 from hearth.scheduling.home import MIN_ENDS
 from hearth.simulation.engine import simulate
 from hearth.simulation.homes import LOADS, RETURNS, home
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Priority, Usage
 from tests.scheduling.shell import words
 from tests.simulation.live import LiveHouse
@@ -92,7 +92,7 @@ def drawn_home(seed: int) -> tuple[Workload, SchedulerSettings]:
     )
 
 
-def _as_the_fake_serves(job: Job, max_wait_s: float) -> Job:
+def _as_the_fake_serves(job: WorkloadJob, max_wait_s: float) -> WorkloadJob:
     service_s = min(job.service_s, LONGEST_S)
     first_byte_s = min(job.first_byte_s, service_s)
     usage = Usage(

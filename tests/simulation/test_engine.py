@@ -14,8 +14,8 @@ from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, Sched
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Started
-from hearth.simulation.engine import PROGRESS_JOBS, Run, simulate
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.engine import PROGRESS_JOBS, SimulationRun, simulate
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Lane
 from tests.support.invariants import DecisionChecker
 from tests.support.workloads import Mix, random_workload
@@ -25,13 +25,14 @@ CUT_AT = 1.0 + SchedulerSettings().scheduling.preempt_finish_bound_s
 
 def job(
     number: int, model: str | None, at: float = 0.0, service_s: float = 1.0, **more: Any
-) -> Job:
+) -> WorkloadJob:
     return replace(
-        Job(id=number, model=model, at=at, service_s=service_s, first_byte_s=service_s), **more
+        WorkloadJob(id=number, model=model, at=at, service_s=service_s, first_byte_s=service_s),
+        **more,
     )
 
 
-def workload(*jobs: Job, **more: Any) -> Workload:
+def workload(*jobs: WorkloadJob, **more: Any) -> Workload:
     models = {name: ModelSettings(vram_gb=13.0) for name in "ab"}
     costs = {("a", "b"): 7.4, ("b", "a"): 2.0, ("", "a"): 2.5, ("", "b"): 7.0}
     return Workload(
@@ -40,7 +41,7 @@ def workload(*jobs: Job, **more: Any) -> Workload:
     )
 
 
-def run(house: Workload, policy: PolicyName = PolicyName.AFFINITY) -> Run:
+def run(house: Workload, policy: PolicyName = PolicyName.AFFINITY) -> SimulationRun:
     settings = house.settings(SchedulerSettings(), policy)
     return simulate(house, settings, DecisionChecker(Scheduler(settings)).handle)
 
@@ -151,7 +152,7 @@ STREAM = {"streaming": True, "first_byte_s": 0.5}
     ],
 )
 def test_what_happens_takes_as_long_as_the_workload_says(
-    what: str, jobs: list[Job], more: dict[str, Any], told: list[tuple[float, ...]]
+    what: str, jobs: list[WorkloadJob], more: dict[str, Any], told: list[tuple[float, ...]]
 ):
     records = run(workload(*jobs, **more)).records
     assert [(record.arrived, record.started, record.ended) for record in records] == [

@@ -6,10 +6,10 @@ import pytest
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
-from hearth.simulation.engine import Record, Run, simulate
+from hearth.simulation.engine import Record, SimulationRun, simulate
 from hearth.simulation.measures import Estimating, as_json, by_lane, comparison, summary, swap_pct
 from hearth.simulation.traces import parse_trace
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Lane, Sequence, Usage
 
 TRACE = """\
@@ -29,7 +29,7 @@ BOUND = SchedulerSettings(scheduling=SchedulingSettings(preempt_restart_bound_s=
 
 def run_of(
     trace: str, policy: PolicyName = PolicyName.FIFO, settings: SchedulerSettings = BOUND
-) -> Run:
+) -> SimulationRun:
     house = parse_trace(trace, source="t")
     return simulate(house, house.settings(settings, policy))
 
@@ -40,7 +40,7 @@ def test_of_twenty_waits_the_second_longest_is_the_95th_percentile():
         Record(job, Sequence(number), 0.0, started=float(number), ended=99.0)
         for number in range(20, 0, -1)
     ]
-    numbers, none = summary(Run(records=waited)), summary(Run())
+    numbers, none = summary(SimulationRun(records=waited)), summary(SimulationRun())
     assert (numbers.mean_wait_s, numbers.p95_wait_s, numbers.max_wait_s) == (10.5, 19.0, 20.0)
     assert (none.makespan_s, none.busy_pct, none.p95_wait_s) == (0.0, 0.0, 0.0)
 
@@ -77,7 +77,7 @@ def test_the_json_form_names_requests_swaps_summary_lanes_and_estimates():
         "lanes": {"external": {"requests": 3, "answered": 2, "interrupts": 0, **waits}},
         "estimates": estimates,
     }
-    assert as_json("fifo", Run())["estimates"] is None
+    assert as_json("fifo", SimulationRun())["estimates"] is None
 
 
 def test_the_table_has_a_row_per_policy_and_a_column_per_lane_at_work():
@@ -90,7 +90,11 @@ def test_the_table_has_a_row_per_policy_and_a_column_per_lane_at_work():
     some = {"sampled": 9, "median_error_s": 1.5, "median_error_pct": 20.4}
     none = {"sampled": 0, "median_error_s": None, "median_error_pct": None}
     table = comparison(
-        [("fifo", run_of(TRACE), some), ("affinity", both, none), ("adaptive", Run(), None)]
+        [
+            ("fifo", run_of(TRACE), some),
+            ("affinity", both, none),
+            ("adaptive", SimulationRun(), None),
+        ]
     )
     columns = [
         [str(column.header).split("\n")[0], *map(str, column.cells)] for column in table.columns
@@ -112,7 +116,9 @@ estimate is right from the start.
 
 def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
     jobs = tuple(
-        Job(id=number, model="a", at=0.001 * number, service_s=each, first_byte_s=each, usage=usage)
+        WorkloadJob(
+            id=number, model="a", at=0.001 * number, service_s=each, first_byte_s=each, usage=usage
+        )
         for number, each in enumerate(service_s)
     )
     return Workload(

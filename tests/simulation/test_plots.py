@@ -13,14 +13,14 @@ import matplotlib.image
 import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
-from hearth.simulation.engine import Run, Span, simulate
+from hearth.simulation.engine import GpuSpan, SimulationRun, simulate
 from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_means_png, draw_png, merged
 from hearth.simulation.workloads import Workload
 from tests.simulation.test_measures import run_of
 from tests.support.workloads import Mix, random_workload
 
 
-def drawn(house: Workload, *policies: PolicyName) -> dict[str, Run]:
+def drawn(house: Workload, *policies: PolicyName) -> dict[str, SimulationRun]:
     return {
         policy.value: simulate(house, house.settings(SchedulerSettings(), policy))
         for policy in policies or [PolicyName.FIFO]
@@ -68,7 +68,7 @@ def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers():
     )
     changed = (
         replace(run, records=[replace(each, model="b") for each in run.records]),
-        replace(run, stops=[Span(model="a", start=0.0, end=1.0)]),
+        replace(run, stops=[GpuSpan(model="a", start=0.0, end=1.0)]),
         replace(
             run,
             swaps=[replace(each, start=each.start - 0.5, end=each.end - 0.5) for each in run.swaps],
@@ -86,7 +86,12 @@ ODD = (
 
 def test_a_run_of_any_kind_has_a_picture_that_grows_with_its_policies():
     odd = {"$x$": run_of(ODD)}  # names that would be bad formulas
-    for runs in (drawn(house(internal=0.0)), drawn(house(internal=1.0)), {"fifo": Run()}, odd):
+    for runs in (
+        drawn(house(internal=0.0)),
+        drawn(house(internal=1.0)),
+        {"fifo": SimulationRun()},
+        odd,
+    ):
         assert size(draw_png(runs, title="$\\nonsense$"))[0] == WIDTH_IN * DOTS_PER_INCH
     one, two = (
         size(draw_png(drawn(house(), *policies)))

@@ -207,7 +207,7 @@ def test_a_round_or_a_burst_begins_when_the_last_one_has_ended(
 
 @pytest.mark.parametrize("load", [mixes.MEDIUM, mixes.HEAVY, mixes.OVERLOAD])
 @pytest.mark.parametrize("kinds", [*mixes.MIXES.values()])
-def test_a_mix_has_the_load_that_it_says(kinds: tuple[mixes.Kind, ...], load: float) -> None:
+def test_a_mix_has_the_load_that_it_says(kinds: tuple[mixes.ModelKind, ...], load: float) -> None:
     assert offered(mixes.poisson(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.1)
     assert offered(mixes.diurnal(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.2)
     assert offered(mixes.in_bursts(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.2)

@@ -19,7 +19,7 @@ from hearth.emulator import generation
 from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import Installed, OllamaError
 from hearth.emulator.prompts import Ask, read_options
-from hearth.emulator.wire import Call, Handler
+from hearth.emulator.wire import EmulatedCall, Handler
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BackendError, BadRequest, ModelNotFound
 from hearth.types import (
@@ -49,7 +49,7 @@ class _Asked:
         self.path = path
 
 
-class _Call(Call):
+class _Call(EmulatedCall):
     """One whose answer goes into a queue: the status first, then chunks, None at the end."""
 
     def __init__(self, call: BackendCall, engine: EmulatedServer) -> None:

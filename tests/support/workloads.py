@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from hearth.config.settings import ModelSettings
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Lane, Priority
 
 
@@ -41,7 +41,7 @@ def random_workload(rng: Random, mix: Mix) -> Workload:
         for name in names
     }
     costs = {("", name): rng.uniform(1.0, 8.0) for name in names}
-    jobs: list[Job] = []
+    jobs: list[WorkloadJob] = []
     at = 0.0
     for index in range(mix.jobs):
         at += rng.expovariate(1 / mix.mean_gap_s)
@@ -62,10 +62,10 @@ def _parallel(rng: Random, mix: Mix) -> int:
     return rng.randint(2, 3) if rng.random() < mix.parallel else 1
 
 
-def _random_job(rng: Random, mix: Mix, names: list[str], index: int, at: float) -> Job:
+def _random_job(rng: Random, mix: Mix, names: list[str], index: int, at: float) -> WorkloadJob:
     service_s = rng.expovariate(1 / mix.mean_service_s)
     streaming = rng.random() < mix.streaming
-    return Job(
+    return WorkloadJob(
         id=index,
         model=None if rng.random() < mix.no_model else rng.choice(names),
         at=at,
@@ -89,7 +89,7 @@ def household(*, directly: bool, pause_s: float, load_s: float, seed: int) -> Wo
     Directly, nobody is internal. The assistant has shorter answers and a pause of 4 s; nobody is
     streamed to.
     """
-    rng, jobs = Random(seed), list[Job]()
+    rng, jobs = Random(seed), list[WorkloadJob]()
     callers = [
         (f"{model}-{number}", model, 60, 1.2, pause_s)
         for model in ("chat", "coder")
@@ -99,7 +99,7 @@ def household(*, directly: bool, pause_s: float, load_s: float, seed: int) -> Wo
         lane = Lane.INTERNAL if caller == "assistant" and not directly else Lane.EXTERNAL
         for turn in range(count):
             service_s = 0.05 + rng.expovariate(1 / mean_s)
-            job = Job(
+            job = WorkloadJob(
                 id=len(jobs),
                 model=model,
                 lane=lane,

@@ -48,7 +48,7 @@ def peer_of(address: str | None) -> str:
 
 
 @dataclass(slots=True)
-class _Record:
+class _PeerRecord:
     """What one peer did: `unreported` of it since the last report; when its last wrong keys were
     answered as such.
     """
@@ -65,11 +65,11 @@ class _Record:
         return count
 
 
-def _record_of(peer: str, records: dict[str, _Record]) -> _Record:
+def _record_of(peer: str, records: dict[str, _PeerRecord]) -> _PeerRecord:
     """That of a peer, made the youngest; the one that was quiet for longest is forgotten when there
     are too many.
     """
-    records[peer] = record = records.pop(peer, None) or _Record()
+    records[peer] = record = records.pop(peer, None) or _PeerRecord()
     if len(records) > MAX_PEERS:
         del records[next(iter(records))]
     return record
@@ -81,7 +81,7 @@ class WrongKeys:
     """
 
     def __init__(self) -> None:
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, _PeerRecord] = {}
 
     def note(self, peer: str, now: float) -> tuple[float, int] | None:
         """One more wrong key.
@@ -144,7 +144,7 @@ class Connections:
         self.limits = limits or ConnectionLimits.sharing(max_connections())
         self._open = Counter[str]()
         self._refused = self._rejecting = 0
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, _PeerRecord] = {}
 
     def enter(self, peer: str) -> Place:
         """A new connection.

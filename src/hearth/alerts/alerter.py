@@ -59,7 +59,7 @@ NO_TARGET = (
 
 
 @dataclass(slots=True)
-class _Record:
+class _AlertRecord:
     """What is known of one key.
 
     `standing`: the last alert of a condition that goes on; `notified`: the owner knows that it
@@ -83,7 +83,7 @@ class Debouncer:
         self.window_s = window_s
         self.suppressed = 0
         self._has_target = has_target
-        self._records: dict[AlertKey, _Record] = {}
+        self._records: dict[AlertKey, _AlertRecord] = {}
 
     @property
     def standing(self) -> list[AlertKey]:
@@ -95,7 +95,7 @@ class Debouncer:
         not be.
         """
         if alert.resolved:
-            ended = self._records.get(alert.key, _Record())
+            ended = self._records.get(alert.key, _AlertRecord())
             was_notified = ended.notified
             ended.standing = None
             ended.notified = False
@@ -127,7 +127,7 @@ class Debouncer:
         """When `due` has something next."""
         return min((record.sent_at + self.window_s for record, _ in self._unknown()), default=None)
 
-    def _unknown(self) -> list[tuple[_Record, Alert]]:
+    def _unknown(self) -> list[tuple[_AlertRecord, Alert]]:
         """Conditions that go on, and of which the owner could know but does not."""
         return [
             (record, record.standing)
@@ -137,16 +137,16 @@ class Debouncer:
             and self._has_target(record.standing.type)
         ]
 
-    def _send(self, record: _Record, alert: Alert, at: float) -> Alert:
+    def _send(self, record: _AlertRecord, alert: Alert, at: float) -> Alert:
         sent = replace(alert, suppressed=alert.suppressed + record.suppressed)
         record.sent_at = at
         record.suppressed = 0
         record.notified |= alert.lasting
         return sent
 
-    def _record(self, key: AlertKey) -> _Record:
+    def _record(self, key: AlertKey) -> _AlertRecord:
         """The record of a key, made the youngest."""
-        record = self._records.pop(key, None) or _Record()
+        record = self._records.pop(key, None) or _AlertRecord()
         if len(self._records) >= MAX_KEYS:
             quiet = (known for known, each in self._records.items() if each.standing is None)
             del self._records[next(quiet, next(iter(self._records)))]

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from hearth.admission.peers import THIS_MACHINE, Connections, Place, peer_of
 from hearth.api.request import DISCONNECTED, App, Message, Send
-from hearth.api.turns import Turns
+from hearth.api.turns import TurnLimiter
 
 HEAD_LIMIT_BYTES = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
@@ -66,7 +66,7 @@ class ConnectionConfig(uvicorn.Config):
     deadlines: Deadlines
     connections: Connections
     refuse: App
-    leaving: Turns
+    leaving: TurnLimiter
 
 
 class CoalescingTransport:

@@ -17,7 +17,7 @@ from hearth.admission.auth import NOBODY
 from hearth.admission.peers import Connections
 from hearth.api.protocol import ConnectionConfig, Deadlines, HttpConnection, unchunked
 from hearth.api.request import ErrorResponder, Receive, Scope, Send, request_of
-from hearth.api.turns import Turns
+from hearth.api.turns import TurnLimiter
 from hearth.clock import SystemClock, new_id
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable, TooManyConnections
@@ -104,7 +104,7 @@ class HearthServer:
             self._connections,
             self._refuse,
         )
-        config.leaving = Turns(LEAVING_AT_ONCE)
+        config.leaving = TurnLimiter(LEAVING_AT_ONCE)
         return config
 
     def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Turns:
+class TurnLimiter:
     """Makes calls in their order: at once, or where more than `most` come in one turn of the loop,
     in the next ones.
     """

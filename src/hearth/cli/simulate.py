@@ -31,7 +31,7 @@ from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
-from hearth.simulation.engine import Run
+from hearth.simulation.engine import SimulationRun
 from hearth.simulation.engine import simulate as run_workload
 from hearth.simulation.homes import HOMES
 from hearth.simulation.measures import (
@@ -56,7 +56,7 @@ _POLICIES = [policy.value for policy in PolicyName]
 _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
 
 
-Runs = dict[str | None, list[tuple[str, Run, EstimateError]]]
+Runs = dict[str | None, list[tuple[str, SimulationRun, EstimateError]]]
 """By workload, which is None where it has no name: what each policy made of it."""
 
 

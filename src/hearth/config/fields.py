@@ -135,7 +135,7 @@ class _Items:
         return _none_is(tuple, handler(source))
 
 
-class _Table:
+class _ReadOnlyTable:
     """Read-only once it is checked."""
 
     @classmethod
@@ -157,7 +157,7 @@ V = TypeVar("V")
 EMPTY: dict[Any, Any] = {}
 """The default of a `Table`; each gets a read-only one of its own."""
 Items = Annotated[tuple[V, ...], _Items]
-Table = Annotated[Mapping[K, V], _Table]
+Table = Annotated[Mapping[K, V], _ReadOnlyTable]
 
 
 def _matching(pattern: str, refusal: str) -> AfterValidator:

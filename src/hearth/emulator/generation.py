@@ -35,7 +35,7 @@ from hearth.emulator.models import EmulatedModel, Installed, OllamaError
 from hearth.emulator.prompts import (
     GREEDY_SEED,
     Ask,
-    Message,
+    ChatMessage,
     Options,
     check_capabilities,
     check_format,
@@ -72,7 +72,7 @@ from hearth.emulator.text import (
     shortest,
     vector_of,
 )
-from hearth.emulator.wire import EVENTS, NDJSON, Call, keep_alive_s, with_rows
+from hearth.emulator.wire import EVENTS, NDJSON, EmulatedCall, keep_alive_s, with_rows
 from hearth.errors import BadRequest
 
 _PIECES_BEFORE_DEATH = 3
@@ -83,7 +83,9 @@ _PIECES_BEFORE_DEATH = 3
 
 
 @asynccontextmanager
-async def open_session(call: Call, installed: Installed, ask: Ask) -> AsyncIterator[Session]:
+async def open_session(
+    call: EmulatedCall, installed: Installed, ask: Ask
+) -> AsyncIterator[Session]:
     """Hold a loaded runner for the block; raises `OllamaError` for bad options or a full queue."""
     engine = call.engine
     options = read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
@@ -95,7 +97,7 @@ async def open_session(call: Call, installed: Installed, ask: Ask) -> AsyncItera
 class Session:
     """A request that holds its runner, since `held_at`."""
 
-    call: Call
+    call: EmulatedCall
     model: EmulatedModel
     ask: Ask
     options: Options
@@ -197,7 +199,7 @@ class Session:
 # Ollama's own routes.
 
 
-async def generate(call: Call) -> None:
+async def generate(call: EmulatedCall) -> None:
     """A missing model is looked up before anything else is refused."""
     body = call.read()
     prompt, suffix, raw = body.string("prompt"), body.string("suffix"), body.flag("raw")
@@ -205,7 +207,7 @@ async def generate(call: Call) -> None:
     body.string("template")
     images(body)
     check_integers(body, "context")
-    turns = [*system, Message(role="user", content=prompt + suffix)] if prompt else []
+    turns = [*system, ChatMessage(role="user", content=prompt + suffix)] if prompt else []
     ask = replace(
         _native_ask(body), messages=turns, prompt=prompt if raw else None, context=not raw
     )
@@ -216,7 +218,7 @@ async def generate(call: Call) -> None:
     await _answer_native(call, installed, ask, task="generate")
 
 
-async def chat(call: Call) -> None:
+async def chat(call: EmulatedCall) -> None:
     body = call.read()
     turns = [native_message(one) for one in body.objects("messages")]
     ask = replace(_native_ask(body), messages=turns, tools=tools_of(body))
@@ -240,7 +242,7 @@ def _native_ask(body: Body) -> Ask:
     )
 
 
-async def _answer_native(call: Call, installed: Installed, ask: Ask, *, task: str) -> None:
+async def _answer_native(call: EmulatedCall, installed: Installed, ask: Ask, *, task: str) -> None:
     writer, wall_s = NativeWriter(ask.model, chat=task == "chat"), call.engine.clock.wall
     empty = not (ask.messages if ask.prompt is None else ask.prompt)
     if empty and ask.keep_alive_s == 0:
@@ -263,7 +265,7 @@ async def _answer_native(call: Call, installed: Installed, ask: Ask, *, task: st
 # OpenAI's routes.
 
 
-async def chat_completions(call: Call) -> None:
+async def chat_completions(call: EmulatedCall) -> None:
     body = call.read()
     messages = body.objects("messages")
     if not messages:
@@ -282,19 +284,19 @@ async def chat_completions(call: Call) -> None:
     await _answer_openai(call, _required(call, ask), ask, body, task="chat")
 
 
-async def completions(call: Call) -> None:
+async def completions(call: EmulatedCall) -> None:
     body = call.read()
     prompt, stop = body.string("prompt") + body.string("suffix"), body.get("stop")
     for one in stop if isinstance(stop, list) else ():
         if not isinstance(one, str):
             raise BadRequest(f"invalid type for 'stop' field: {go_type(one)}")
     ask = replace(
-        _openai_ask(body, limit="max_tokens"), messages=[Message(role="user", content=prompt)]
+        _openai_ask(body, limit="max_tokens"), messages=[ChatMessage(role="user", content=prompt)]
     )
     await _answer_openai(call, call.engine.catalogue.require(ask.model), ask, body, task="generate")
 
 
-async def transcriptions(call: Call) -> None:
+async def transcriptions(call: EmulatedCall) -> None:
     """No emulated model hears anything."""
     if call.body.startswith(b"--"):
         raise OllamaError(400, "this model does not support audio")
@@ -303,11 +305,11 @@ async def transcriptions(call: Call) -> None:
     )
 
 
-async def responses(call: Call) -> None:
+async def responses(call: EmulatedCall) -> None:
     body = call.read()
     turns, given = system_message(body.string("instructions")), body.get("input")
     if isinstance(given, str):
-        turns.append(Message(role="user", content=given))
+        turns.append(ChatMessage(role="user", content=given))
     elif isinstance(given, list):
         turns += [response_item(Body(one)) for one in given]
     else:
@@ -362,7 +364,7 @@ def _schema(wanted: Body, described: JsonValue) -> JsonValue:
 
 
 async def _answer_openai(
-    call: Call, installed: Installed, ask: Ask, body: Body, *, task: str
+    call: EmulatedCall, installed: Installed, ask: Ask, body: Body, *, task: str
 ) -> None:
     check_capabilities(installed, ask, task=task)
     kind, number = "chatcmpl" if task == "chat" else "cmpl", call.engine.rng.randrange(999)
@@ -395,7 +397,7 @@ async def _answer_openai(
 # Anthropic's route.
 
 
-async def messages(call: Call) -> None:
+async def messages(call: EmulatedCall) -> None:
     ask = _messages_ask(call.read())
     if ask.stream:
         call.headers["Cache-Control"] = "no-cache"
@@ -441,7 +443,7 @@ def _check_logprobs(ask: Ask) -> None:
         raise OllamaError(400, "top_logprobs must be between 0 and 20")
 
 
-def _required(call: Call, ask: Ask) -> Installed:
+def _required(call: EmulatedCall, ask: Ask) -> Installed:
     if not ask.model:
         raise OllamaError(400, "model is required")
     return call.engine.catalogue.require(ask.model)
@@ -451,7 +453,7 @@ def _required(call: Call, ask: Ask) -> Installed:
 # and in a batch.
 
 
-async def embed(call: Call) -> None:
+async def embed(call: EmulatedCall) -> None:
     """`/api/embed`."""
     body = call.read()
     texts = _inputs(body.get("input"))
@@ -467,7 +469,7 @@ async def embed(call: Call) -> None:
     await call.written(with_rows({"model": ask.model}, "embeddings", rows, timings))
 
 
-async def legacy_embeddings(call: Call) -> None:
+async def legacy_embeddings(call: EmulatedCall) -> None:
     """`/api/embeddings`: one prompt, values in double precision."""
     body = call.read()
     prompt, ask = body.string("prompt"), _embedding_ask(body)
@@ -478,7 +480,7 @@ async def legacy_embeddings(call: Call) -> None:
     await call.json({"embedding": [*vectors[0]] if vectors else []})
 
 
-async def openai_embeddings(call: Call) -> None:
+async def openai_embeddings(call: EmulatedCall) -> None:
     """`/v1/embeddings`."""
     body = call.read()
     ask, given = Ask(model=body.string("model"), stream=False), body.get("input")
@@ -540,7 +542,7 @@ class _Embedded:
 
 
 async def _embed(
-    call: Call,
+    call: EmulatedCall,
     ask: Ask,
     texts: Sequence[str],
     *,

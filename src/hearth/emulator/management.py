@@ -12,23 +12,23 @@ from hashlib import sha256
 from hearth.dialects.errors import error_object
 from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
 from hearth.emulator.models import GIB, EmulatedModel, Installed, ModelName, OllamaError, valid_name
-from hearth.emulator.wire import JSON, NDJSON, Call, timestamp
+from hearth.emulator.wire import JSON, NDJSON, EmulatedCall, timestamp
 
 
-async def root(call: Call) -> None:
+async def root(call: EmulatedCall) -> None:
     await call.whole(b"Ollama is running", "text/plain; charset=utf-8")
 
 
-async def version(call: Call) -> None:
+async def version(call: EmulatedCall) -> None:
     await call.json({"version": "0.33.0"})
 
 
-async def status(call: Call) -> None:
+async def status(call: EmulatedCall) -> None:
     """Cloud features are off."""
     await call.json({"cloud": {"disabled": True, "source": "env"}})
 
 
-async def tags(call: Call) -> None:
+async def tags(call: EmulatedCall) -> None:
     """Installed models, newest first."""
     models: list[JsonValue] = [
         {
@@ -49,7 +49,7 @@ async def tags(call: Call) -> None:
     await call.json({"models": models})
 
 
-async def ps(call: Call) -> None:
+async def ps(call: EmulatedCall) -> None:
     """Models in memory, latest expiry first; their size is that of weights and about 8 % of buffers
     at least.
     """
@@ -69,7 +69,7 @@ async def ps(call: Call) -> None:
     await call.json({"models": models})
 
 
-async def v1_models(call: Call) -> None:
+async def v1_models(call: EmulatedCall) -> None:
     """Installed models in OpenAI's list."""
     await call.json(
         {
@@ -81,7 +81,7 @@ async def v1_models(call: Call) -> None:
     )
 
 
-async def v1_model(call: Call) -> None:
+async def v1_model(call: EmulatedCall) -> None:
     """One installed model in OpenAI's shape; raises `OllamaError` 404 with the completed name."""
     await call.json(
         _v1_model(
@@ -99,7 +99,7 @@ def _v1_model(shown: str, installed: Installed) -> JsonObject:
     }
 
 
-async def show(call: Call) -> None:
+async def show(call: EmulatedCall) -> None:
     """The facts of one model; raises `OllamaError` 404 with the completed name for a missing
     one.
     """
@@ -136,7 +136,7 @@ def _named(body: Body) -> str:
     return body.string("model") or body.string("name")
 
 
-async def create(call: Call) -> None:
+async def create(call: EmulatedCall) -> None:
     """A new model from an installed one; building from files is not emulated and is refused with
     400.
     """
@@ -170,7 +170,7 @@ async def create(call: Call) -> None:
     )
 
 
-async def pull(call: Call) -> None:
+async def pull(call: EmulatedCall) -> None:
     """Progress of a download that is already there; an unknown model ends in the error of a machine
     without a network.
     """
@@ -192,7 +192,7 @@ async def pull(call: Call) -> None:
     await _tell(call, steps, streaming=body.flag("stream", default=True), error=error)
 
 
-async def push(call: Call) -> None:
+async def push(call: EmulatedCall) -> None:
     """Progress of an upload that goes nowhere; raises `OllamaError` 404 for a missing model."""
     body = call.read()
     if not _named(body):
@@ -216,7 +216,7 @@ def _transfer(verb: str, model: EmulatedModel) -> JsonObject:
 
 
 async def _tell(
-    call: Call,
+    call: EmulatedCall,
     steps: Sequence[str | JsonObject],
     *,
     streaming: bool,
@@ -241,7 +241,7 @@ async def _tell(
         await call.break_off(error)
 
 
-async def copy(call: Call) -> None:
+async def copy(call: EmulatedCall) -> None:
     """A second name for the same weights; raises `OllamaError` 404."""
     body = call.read()
     source, destination = body.string("source"), body.string("destination")
@@ -252,20 +252,20 @@ async def copy(call: Call) -> None:
     await call.whole()
 
 
-async def delete(call: Call) -> None:
+async def delete(call: EmulatedCall) -> None:
     """Forget a name. A running copy stays loaded. Raises `OllamaError` 404."""
     call.engine.catalogue.remove(_named(call.read()))
     await call.whole()
 
 
-async def find_blob(call: Call) -> None:
+async def find_blob(call: EmulatedCall) -> None:
     """200 when the digest in the path is known; raises `OllamaError` 404."""
     if call.tail not in call.engine.catalogue.blobs:
         raise OllamaError(404, f'blob "{call.tail}" not found')
     await call.whole()
 
 
-async def put_blob(call: Call) -> None:
+async def put_blob(call: EmulatedCall) -> None:
     """201 for a new blob, 200 for a known one; raises `OllamaError` 400 when the body has another
     digest. Only the digest is kept.
     """

@@ -58,7 +58,7 @@ _TOO_LONG_TEXT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class ChatMessage:
     """One turn of a conversation, whatever the dialect."""
 
     role: str
@@ -73,7 +73,7 @@ class Ask:
 
     model: str  # as the caller wrote it
     stream: bool
-    messages: Sequence[Message] = ()
+    messages: Sequence[ChatMessage] = ()
     prompt: str | None = None  # a finished prompt (raw generate); None renders `messages`
     options: JsonObject = field(default_factory=dict)  # in Ollama's names
     tools: Sequence[JsonObject] = ()
@@ -137,7 +137,7 @@ def fitted(model: EmulatedModel, ask: Ask, options: Options) -> tuple[str, int]:
     return text, options.num_keep + (options.num_ctx - options.num_keep) // 2 + 1
 
 
-def _rendered(messages: Sequence[Message], tools: Sequence[JsonObject]) -> str:
+def _rendered(messages: Sequence[ChatMessage], tools: Sequence[JsonObject]) -> str:
     """The conversation, ready for the assistant's turn, or in the middle of it where that is the
     last message.
     """

@@ -34,7 +34,7 @@ QuirkName = Literal[
 """What a quirk is called on the command line."""
 
 
-class Kind(NamedTuple):
+class QuirkKind(NamedTuple):
     """One line for `--help`, how a value is read (raises ValueError or KeyError), what it is for
     people, and what a bare name means.
     """
@@ -121,62 +121,62 @@ def _number(allowed: Callable[[float], bool]) -> Callable[[str], Setting]:
 _EVERY = _number(lambda value: value >= 1 and value.is_integer())
 _PROBABILITY = _number(lambda value: 0 < value <= 1)
 _SHARE = "a probability above 0 and up to 1"
-KINDS: Final[Mapping[QuirkName, Kind]] = MappingProxyType(
+KINDS: Final[Mapping[QuirkName, QuirkKind]] = MappingProxyType(
     {
-        "eviction-wedge": Kind(
+        "eviction-wedge": QuirkKind(
             "keep_alive revives a model that is to be unloaded (always on; `off` ends it)",
             {"on": 1.0, "off": 0.0}.__getitem__,
             "on or off",
             "on",
         ),
-        "slot-leak": Kind(
+        "slot-leak": QuirkKind(
             "a disconnect in mid-stream costs a slot until the model is unloaded",
             _PROBABILITY,
             _SHARE,
             "1",
         ),
-        "dead-runner": Kind(
+        "dead-runner": QuirkKind(
             "a model's process dies after 3 requests and stays listed",
             _EVERY,
             "a number of requests",
             "3",
         ),
-        "no-done": Kind(
+        "no-done": QuirkKind(
             "answers end cleanly without their last line or event",
             _EVERY,
             "which answers: every n-th",
             "1",
         ),
-        "empty-error-chunk": Kind(
+        "empty-error-chunk": QuirkKind(
             "a /v1 stream breaks off and does not say so", _EVERY, "which streams: every n-th", "1"
         ),
-        "endless-load": Kind(
+        "endless-load": QuirkKind(
             "a load never ends",
             lambda text: _EVERY(text) if text.isdigit() else text,
             "the number of the load or the name of a model (every load if not given)",
         ),
-        "busy-503": Kind(
+        "busy-503": QuirkKind(
             "every second request is refused as if too many waited",
             _EVERY,
             "which requests: every n-th",
             "2",
         ),
-        "cpu-offload": Kind(
+        "cpu-offload": QuirkKind(
             "a model too large for the GPU runs 7 times slower",
             _number(lambda value: 1 <= value < math.inf),
             "how many times slower",
             "7",
         ),
-        "ignores-disconnect": Kind(
+        "ignores-disconnect": QuirkKind(
             "a disconnect is noticed only when the prompt has been read", {"": 1.0}.__getitem__
         ),
-        "stuck-unload": Kind(
+        "stuck-unload": QuirkKind(
             "an unloaded model stays listed",
             _number(lambda value: value >= 0),
             "seconds (forever if not given)",
             "inf",
         ),
-        "cache-drift": Kind(
+        "cache-drift": QuirkKind(
             "a seeded request that finds its prompt cached may get another answer",
             _PROBABILITY,
             f"{_SHARE}, a third of it at temperature 0",

@@ -13,7 +13,7 @@ import re
 from base64 import b64decode
 
 from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode, encode
-from hearth.emulator.prompts import Message
+from hearth.emulator.prompts import ChatMessage
 from hearth.errors import BadRequest
 
 EFFORTS = ("high", "medium", "low", "max")
@@ -90,7 +90,7 @@ def effort_of(body: Body) -> str | None:
 # Messages.
 
 
-def native_message(body: Body) -> Message:
+def native_message(body: Body) -> ChatMessage:
     """Raises BadRequest."""
     images(body)
     _check_strings(body, "tool_name", "tool_call_id")
@@ -104,7 +104,7 @@ def native_message(body: Body) -> Message:
     return _message(body, body.string("content"), body.string("thinking"), calls)
 
 
-def openai_message(body: Body) -> Message:
+def openai_message(body: Body) -> ChatMessage:
     """Raises BadRequest."""
     _check_strings(body, "name", "tool_call_id")
     calls, content = body.objects("tool_calls"), body.get("content")
@@ -121,9 +121,11 @@ def openai_message(body: Body) -> Message:
     return _message(body, openai_text(content, "text"), body.string("reasoning"), calls)
 
 
-def _message(body: Body, content: str, thinking: str, calls: list[Body]) -> Message:
+def _message(body: Body, content: str, thinking: str, calls: list[Body]) -> ChatMessage:
     called = encode([call.fields for call in calls]).decode() if calls else ""
-    return Message(role=body.string("role"), content=content, tool_calls=called, thinking=thinking)
+    return ChatMessage(
+        role=body.string("role"), content=content, tool_calls=called, thinking=thinking
+    )
 
 
 def _check_arguments(arguments: JsonValue) -> None:
@@ -150,18 +152,18 @@ def go_type(value: JsonValue) -> str:
     return "[]interface {}" if isinstance(value, list) else "map[string]interface {}"
 
 
-def response_item(body: Body) -> Message:
+def response_item(body: Body) -> ChatMessage:
     """One entry of the `input` of `/v1/responses`. Raises BadRequest."""
     kind = body.get("type")
     if kind == "function_call_output":
-        return Message(role="tool", content=str(body.get("output")))
+        return ChatMessage(role="tool", content=str(body.get("output")))
     if kind == "function_call":
         _check_packed_arguments(body.string("arguments"))
-        return Message(role="assistant", content="", tool_calls=encode(body.fields).decode())
+        return ChatMessage(role="assistant", content="", tool_calls=encode(body.fields).decode())
     content = body.get("content")
     if content is not None and not isinstance(content, str | list):
         raise BadRequest(f"invalid message content type: {go_type(content)}")
-    return Message(role=str(body.get("role") or "user"), content=openai_text(content, *_TEXTS))
+    return ChatMessage(role=str(body.get("role") or "user"), content=openai_text(content, *_TEXTS))
 
 
 def openai_text(content: str | list[JsonValue] | None, *text_kinds: str) -> str:
@@ -195,14 +197,16 @@ def _check_image_url(url: JsonValue) -> None:
         raise BadRequest("invalid message format") from error
 
 
-def anthropic_message(body: Body) -> Message:
+def anthropic_message(body: Body) -> ChatMessage:
     """Raises BadRequest."""
     content = body.get("content")
     blocks = [] if content is None or isinstance(content, str) else body.objects("content")
     for block in blocks:
         _check_block(block)
     is_result = any(block.get("type") == "tool_result" for block in blocks)
-    return Message(role="tool" if is_result else body.string("role"), content=plain_text(content))
+    return ChatMessage(
+        role="tool" if is_result else body.string("role"), content=plain_text(content)
+    )
 
 
 def _check_block(block: Body) -> None:
@@ -233,8 +237,8 @@ def plain_text(content: JsonValue) -> str:
     return "[img]"
 
 
-def system_message(text: str) -> list[Message]:
-    return [Message(role="system", content=text)] if text else []
+def system_message(text: str) -> list[ChatMessage]:
+    return [ChatMessage(role="system", content=text)] if text else []
 
 
 # Tools.

@@ -21,7 +21,7 @@ from multidict import CIMultiDict
 from hearth.emulator import generation, management
 from hearth.emulator.engine import EmulatedServer, LoggedRequest
 from hearth.emulator.models import OllamaError
-from hearth.emulator.wire import Call, Handler, write_headers_like_go
+from hearth.emulator.wire import EmulatedCall, Handler, write_headers_like_go
 from hearth.errors import BadRequest
 from hearth.types import MIB
 
@@ -32,7 +32,7 @@ else:
 
 _MAX_BODY_BYTES = 2**40
 _MAX_DECODED_BYTES = 20 * MIB
-_CALL = web.RequestKey("call", Call)
+_CALL = web.RequestKey("call", EmulatedCall)
 _SLASHES = re.compile("//+")
 _ALLOWED_HEADERS = (
     "Authorization,Content-Type,User-Agent,Accept,X-Requested-With,Openai-Beta,X-Stainless-Arch,X-Stainless-Async,"
@@ -128,7 +128,7 @@ class Emulator(EmulatedServer):
         received_at = self.clock.monotonic()
         body = _decoded(request, await request.read())
         self._requests.append(LoggedRequest(request.method, request.path_qs, body))
-        call = request[_CALL] = Call(request, self, received_at, body)
+        call = request[_CALL] = EmulatedCall(request, self, received_at, body)
         host, origin = request.headers.get(hdrs.HOST, ""), request.headers.get(hdrs.ORIGIN, "")
         foreign = foreign_page(origin, host)
         if not served(host, origin):
@@ -154,7 +154,7 @@ class Emulator(EmulatedServer):
         return answer
 
 
-def _preflight(request: web.Request, call: Call) -> web.Response:
+def _preflight(request: web.Request, call: EmulatedCall) -> web.Response:
     missing = request.match_info.http_exception
     allow = _allow(missing) if isinstance(missing, web.HTTPMethodNotAllowed) else {}
     return web.Response(
@@ -166,7 +166,7 @@ def _allow(error: web.HTTPMethodNotAllowed) -> dict[str, str]:
     return {hdrs.ALLOW: ", ".join(sorted(error.allowed_methods))}
 
 
-def _not_served(missing: web.HTTPException, call: Call) -> web.Response:
+def _not_served(missing: web.HTTPException, call: EmulatedCall) -> web.Response:
     """The answer to a path or method without a route."""
     headers = CIMultiDict([*call.headers.items(), (hdrs.CONTENT_TYPE, "text/plain")])
     if isinstance(missing, web.HTTPMethodNotAllowed):

@@ -19,7 +19,7 @@ from math import sqrt
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.writers import Generation, Text, ToolCall
 from hearth.emulator.models import EmulatedModel
-from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, Message, pieces_of
+from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, ChatMessage, pieces_of
 
 _TEXT = (
     "the of and to a in is it you that he was for on are with as his they at be this from have or"
@@ -357,7 +357,7 @@ def _token(text: str, logprob: float) -> JsonObject:
 
 
 def chosen_tool(
-    messages: Sequence[Message], tools: Sequence[JsonObject], *, call_id: str = ""
+    messages: Sequence[ChatMessage], tools: Sequence[JsonObject], *, call_id: str = ""
 ) -> ToolCall | None:
     """The tool that the last user message asks for: it names the tool, or a long word of the tool's
     name; None otherwise.

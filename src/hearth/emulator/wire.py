@@ -34,7 +34,7 @@ def keep_alive_s(body: Body) -> float | None:
     return math.inf if asked_ns == MAX_INT else None if asked_ns is None else asked_ns / 1e9
 
 
-class Call:
+class EmulatedCall:
     """One request and its answer: either `whole` once, or `prepare` and then `send` any number of
     times.
 
@@ -156,7 +156,7 @@ def with_rows(before: JsonObject, name: str, rows: Sequence[bytes], after: JsonO
     return b"{" + b",".join(filter(None, parts)) + b"}"
 
 
-Handler = Callable[[Call], Awaitable[None]]
+Handler = Callable[[EmulatedCall], Awaitable[None]]
 
 
 async def write_headers_like_go(_request: web.Request, response: web.StreamResponse) -> None:

@@ -296,7 +296,7 @@ class LogSink:
         return self.emit if self._output.level <= loudest else None
 
 
-class Target:
+class LogTarget:
     """Where text goes: the stream's own descriptor where it has one, past its buffer, else the
     stream, which is left open. A thread stuck in a buffered stream would hold the lock that the
     interpreter needs at exit (it aborts then); and the stream's own descriptor number may be closed
@@ -346,7 +346,7 @@ class LogOutput:
     """
 
     def __init__(
-        self, target: Target, render: Callable[[LogLine], str], *, capacity: int, level: int
+        self, target: LogTarget, render: Callable[[LogLine], str], *, capacity: int, level: int
     ) -> None:
         self.level = level
         self.dropped = 0
@@ -450,7 +450,7 @@ def configure_logging(
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     render = partial(to_text, colour=colour) if is_text else to_json
     return LogOutput(
-        Target(stream), render, capacity=queued_lines, level=logging.getLevelName(level.upper())
+        LogTarget(stream), render, capacity=queued_lines, level=logging.getLevelName(level.upper())
     )
 
 

@@ -112,7 +112,7 @@ _ITEM_FIELDS = ItemEvent.__dataclass_fields__.keys() - {"at"}
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class TrackedRequest:
     """One that has not ended; `seen_at`: its last sign of life; `steps`: what happened to it,
     oldest first.
     """
@@ -132,7 +132,7 @@ class Request:
         return self.phase in ("first_byte", "backend")
 
 
-class _Window:
+class _LatencyWindow:
     """The last requests of a lane, or of one model in it, oldest first."""
 
     def __init__(self) -> None:
@@ -165,14 +165,14 @@ class RequestTracker(HandlingSink):
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._requests: dict[Sequence, Request] = {}
+        self._requests: dict[Sequence, TrackedRequest] = {}
         self._swaps: deque[SwapCompleted | SwapFailed | LoadCut] = deque(maxlen=SWAPS_KEPT)
         self._loading: SwapStarted | None = None
-        self._lanes = {lane: _Window() for lane in Lane}
-        self._models: defaultdict[tuple[Lane, str], _Window] = defaultdict(_Window)
+        self._lanes = {lane: _LatencyWindow() for lane in Lane}
+        self._models: defaultdict[tuple[Lane, str], _LatencyWindow] = defaultdict(_LatencyWindow)
         self._model_cap = LabelCap(MODELS)
         self.lost = 0
-        self.on_trace: Callable[[Request, ItemEnded, list[SwapEvent]], None] | None = None
+        self.on_trace: Callable[[TrackedRequest, ItemEnded, list[SwapEvent]], None] | None = None
         self._handlers = {
             ItemQueued: self._on_queued,
             ItemDispatched: self._on_dispatched,
@@ -199,7 +199,7 @@ class RequestTracker(HandlingSink):
             request.origin = origin
 
     def _on_queued(self, event: ItemQueued) -> None:
-        self._requests[event.sequence] = Request(event, "queue_wait", event.at, event.at)
+        self._requests[event.sequence] = TrackedRequest(event, "queue_wait", event.at, event.at)
         self._timeline.waits(event.lane, 1, event.at)
 
     def _on_dispatched(self, event: ItemDispatched) -> None:
@@ -230,14 +230,14 @@ class RequestTracker(HandlingSink):
         if request is not None and len(request.steps) < 2 * STEPS_KEPT:
             request.steps.append(event)
 
-    def _move(self, request: Request, phase: Phase, at: float) -> None:
+    def _move(self, request: TrackedRequest, phase: Phase, at: float) -> None:
         ran = request.is_running
         request.phase, request.since, request.seen_at = phase, at, at
         if ran != request.is_running:
             self._timeline.waits(request.queued.lane, 1 if ran else -1, at)
             self._timeline.works(request.model, -1 if ran else 1, at)
 
-    def _forget(self, request: Request, at: float) -> None:
+    def _forget(self, request: TrackedRequest, at: float) -> None:
         del self._requests[request.queued.sequence]
         if request.is_running:
             self._timeline.works(request.model, -1, at)

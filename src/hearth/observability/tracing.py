@@ -28,7 +28,7 @@ from hearth import events as ev
 from hearth.clock import Clock
 from hearth.config.settings import TelemetrySettings
 from hearth.dialects.routes import Endpoint
-from hearth.observability.requests import Origin, Request, SwapEvent
+from hearth.observability.requests import Origin, SwapEvent, TrackedRequest
 from hearth.ports import EventSink
 from hearth.types import Outcome, __version__
 
@@ -92,7 +92,7 @@ class OtlpTraces(SpanExporter):
         self._sent = self._lost = self._lost_in_a_row = 0
         self._failing = False
 
-    def deliver(self, request: Request, ended: ev.ItemEnded, swaps: list[SwapEvent]) -> None:
+    def deliver(self, request: TrackedRequest, ended: ev.ItemEnded, swaps: list[SwapEvent]) -> None:
         """Put the trace of a request in the queue for the collector; never blocks."""
         _Trace(self._tracer, request, swaps, self._clock.wall() - self._clock.monotonic()).write(
             ended
@@ -186,7 +186,7 @@ class _Trace:
     """
 
     def __init__(
-        self, tracer: Tracer, request: Request, swaps: list[SwapEvent], wall_less_at_s: float
+        self, tracer: Tracer, request: TrackedRequest, swaps: list[SwapEvent], wall_less_at_s: float
     ) -> None:
         self._tracer = tracer
         self._request = request

@@ -25,7 +25,7 @@ PAUSED_RETRY_S = 30.0
 
 
 @dataclass(slots=True)
-class _Reading:
+class _WaitReading:
     at: float
     wait_s: float
     pace_s: float
@@ -37,7 +37,7 @@ class Forecaster:
 
     def __init__(self, view: ForecastView) -> None:
         self._view = view
-        self._readings: dict[tuple[Band, str | None], _Reading] = {}
+        self._readings: dict[tuple[Band, str | None], _WaitReading] = {}
         self._starts: Mapping[Sequence, float] = {}
         self._starts_at = float("-inf")
         # expected seconds for each item ahead, as of the last newcomer that was looked at
@@ -81,7 +81,7 @@ class Forecaster:
         """Run the scheduler forward with this item in its line."""
         view = self._view
         wait_s = self._run(now, item).get(item.sequence, 0.0) + arriving * view.service_s(item)
-        reading = _Reading(at=now, wait_s=wait_s, pace_s=view.pace_s(item))
+        reading = _WaitReading(at=now, wait_s=wait_s, pace_s=view.pace_s(item))
         self._readings[item.band, item.model] = reading
         self._pace_s = wait_s / max(1, view.ahead_of(item.band) + arriving)
         return wait_s

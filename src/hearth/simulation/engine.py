@@ -28,7 +28,7 @@ from hearth.scheduling.inputs import (
     TimerFired,
     Unloaded,
 )
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import QueueItem, RequestId, Sequence
 
 
@@ -36,7 +36,7 @@ from hearth.types import QueueItem, RequestId, Sequence
 class Record:
     """What became of one job."""
 
-    job: Job
+    job: WorkloadJob
     sequence: Sequence
     arrived: float
     started: float | None = None  # of its last attempt, as `model` and `attempt`
@@ -69,7 +69,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class GpuSpan:
     """A model was loaded for what was unloaded (`origin`, joined by `+`), or an attempt on it was
     stopped, which answered nobody.
     """
@@ -81,10 +81,10 @@ class Span:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class SimulationRun:
     records: list[Record] = field(default_factory=list)  # of each job that arrived, in that order
-    swaps: list[Span] = field(default_factory=list)
-    stops: list[Span] = field(default_factory=list)
+    swaps: list[GpuSpan] = field(default_factory=list)
+    stops: list[GpuSpan] = field(default_factory=list)
     # every action but the timer's, where they were to be kept
     decisions: list[tuple[float, Action]] = field(default_factory=list)
     busy_s: float = 0.0  # in which anything ran
@@ -102,12 +102,12 @@ def simulate(
     *,
     keep_decisions: bool = True,
     on_progress: Callable[[int], None] | None = None,
-) -> Run:
+) -> SimulationRun:
     """Run a workload to its end under settings that fit it (`Workload.settings`); `handle` stands
     in for a new scheduler's.
 
     Args:
-        keep_decisions: fill `Run.decisions` (two for each request).
+        keep_decisions: fill `SimulationRun.decisions` (two for each request).
         on_progress: told how many jobs have arrived, every `PROGRESS_JOBS` of them.
 
     Raises:
@@ -115,12 +115,12 @@ def simulate(
     """
     if handle is None:
         handle = Scheduler(settings, cuts_loads=workload.cut_s is not None).handle
-    engine = _Engine(handle, workload, keep_decisions=keep_decisions, on_progress=on_progress)
+    engine = _Simulator(handle, workload, keep_decisions=keep_decisions, on_progress=on_progress)
     engine.run()
     return engine.outcome
 
 
-class _Engine:
+class _Simulator:
     """One simulation; made for one run and thrown away."""
 
     def __init__(
@@ -131,7 +131,7 @@ class _Engine:
         keep_decisions: bool,
         on_progress: Callable[[int], None] | None,
     ) -> None:
-        self.outcome = Run()
+        self.outcome = SimulationRun()
         self._handle = handle
         self._workload = workload
         self._keep_decisions = keep_decisions
@@ -141,7 +141,7 @@ class _Engine:
         self._due: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._timer: int | None = None
         self._open: dict[int, int] = {}  # by job, how many of those it waits for have not ended
-        self._followers: dict[int, list[Job]] = {}
+        self._followers: dict[int, list[WorkloadJob]] = {}
         self._running = 0
         self._loads = 0  # begun or cut so far
         self._busy_since = 0.0
@@ -187,7 +187,7 @@ class _Engine:
             case Load(model=model, replaces=replaces):
                 loaded_at = now + workload.swap_s(replaces, model)
                 self.outcome.swaps.append(
-                    Span(model=model, start=now, end=loaded_at, origin="+".join(replaces))
+                    GpuSpan(model=model, start=now, end=loaded_at, origin="+".join(replaces))
                 )
                 self._loads += 1
                 self._plan(loaded_at, self._loaded, model, self._loads)
@@ -221,7 +221,7 @@ class _Engine:
         """Sequence numbers count the arrivals from 1."""
         return self.outcome.records[sequence - 1]
 
-    def _arrive(self, job: Job) -> None:
+    def _arrive(self, job: WorkloadJob) -> None:
         records = self.outcome.records
         record = Record(job, Sequence(len(records) + 1), self._now)
         records.append(record)
@@ -275,7 +275,7 @@ class _Engine:
         if record.ends_at is not None and record.ends_at > self._now:
             record.interrupts += interrupted
             self.outcome.stops.append(
-                Span(model=record.model or "", start=record.started or 0.0, end=self._now)
+                GpuSpan(model=record.model or "", start=record.started or 0.0, end=self._now)
             )
             kept_tokens = self._keep(record) if interrupted and record.job.continues else 0
             self._vacate(record)

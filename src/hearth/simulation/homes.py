@@ -18,8 +18,8 @@ from random import Random
 from statistics import fmean
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
-from hearth.simulation.engine import Record, Run, simulate
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.engine import Record, SimulationRun, simulate
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import HOUR_S, Lane, Priority, Usage
 
 ASSISTANT = "assistant"
@@ -94,7 +94,7 @@ class _Drawing:
     """Draws the requests of one home; made for one and thrown away."""
 
     def __init__(self, rng: Random, length_s: float, *, whole: bool) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[WorkloadJob] = []
         self._rng = rng
         self._length_s = length_s
         self._whole = whole
@@ -133,7 +133,7 @@ class _Drawing:
             spent_s += gap_s + job.service_s
             turn += 1
 
-    def _job(self, caller: str, model: str, service_s: float) -> Job:
+    def _job(self, caller: str, model: str, service_s: float) -> WorkloadJob:
         prompt_s = min(FIRST_BYTE_S, service_s / 2)
         decode_s = service_s - prompt_s
         output_tokens = max(1, round(decode_s * TOKENS_PER_S))
@@ -143,7 +143,7 @@ class _Drawing:
             prompt_s=prompt_s,
             decode_s=decode_s,
         )
-        return Job(
+        return WorkloadJob(
             id=len(self.jobs),
             model=model,
             caller=caller,
@@ -153,7 +153,7 @@ class _Drawing:
             usage=usage,
         )
 
-    def _append(self, job: Job, turn: int, gap_s: float) -> None:
+    def _append(self, job: WorkloadJob, turn: int, gap_s: float) -> None:
         first_at = 0.0 if turn else self._rng.uniform(0.0, 10.0)
         after = job.id - 1 if turn else None
         self.jobs.append(replace(job, at=first_at, after=after, think_s=gap_s if turn else 0.0))
@@ -230,7 +230,7 @@ def mean_figures(found: Iterable[HomeFigures]) -> HomeFigures:
     )
 
 
-def _run(workload: Workload, base: SchedulerSettings, policy: PolicyName) -> Run:
+def _run(workload: Workload, base: SchedulerSettings, policy: PolicyName) -> SimulationRun:
     return simulate(workload, workload.settings(base, policy), keep_decisions=False)
 
 
@@ -238,5 +238,5 @@ def _waited_s(record: Record, now: float) -> float:
     return (now if record.started is None else record.started) - record.arrived
 
 
-def _worked_s(run: Run, now: float) -> float:
+def _worked_s(run: SimulationRun, now: float) -> float:
     return sum(record.worked_s(now) for record in run.records if record.job.lane is Lane.EXTERNAL)

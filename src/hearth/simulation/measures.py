@@ -24,9 +24,16 @@ from hearth.scheduling.estimates import PRIOR_RUN_S
 from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.inputs import Arrived, Input
 from hearth.simulation import workloads
-from hearth.simulation.engine import Record, Run, simulate
+from hearth.simulation.engine import Record, SimulationRun, simulate
 from hearth.simulation.homes import DEAR_LOADS, figures, homes, mean_figures
-from hearth.simulation.workloads import LONG, NEAR_CAPACITY, WORKLOADS, Job, Workload, poisson
+from hearth.simulation.workloads import (
+    LONG,
+    NEAR_CAPACITY,
+    WORKLOADS,
+    Workload,
+    WorkloadJob,
+    poisson,
+)
 from hearth.types import Lane, Priority, Sequence
 
 EstimateError = Mapping[str, float | None]
@@ -70,11 +77,11 @@ def _spread(waited_s: list[float]) -> dict[str, float]:
     }
 
 
-def _ended_at(run: Run) -> float:
+def _ended_at(run: SimulationRun) -> float:
     return max((record.ended for record in run.records if record.ended is not None), default=0.0)
 
 
-def summary(run: Run) -> Summary:
+def summary(run: SimulationRun) -> Summary:
     makespan_s = _ended_at(run) - min((record.arrived for record in run.records), default=0.0)
     return Summary(
         makespan_s=makespan_s,
@@ -85,14 +92,14 @@ def summary(run: Run) -> Summary:
     )
 
 
-def swap_pct(run: Run) -> float:
+def swap_pct(run: SimulationRun) -> float:
     """The share of the makespan in which a model was being loaded."""
     makespan_s, ended_at = summary(run).makespan_s, _ended_at(run)
     loading_s = sum(max(0.0, min(swap.end, ended_at) - swap.start) for swap in run.swaps)
     return 100 * loading_s / makespan_s if makespan_s > 0 else 0.0
 
 
-def by_lane(run: Run) -> dict[Lane, dict[str, float]]:
+def by_lane(run: SimulationRun) -> dict[Lane, dict[str, float]]:
     """How each lane fared that had any work: `requests`, `answered`, `interrupts`, and the waits of
     what was answered.
     """
@@ -110,7 +117,9 @@ def by_lane(run: Run) -> dict[Lane, dict[str, float]]:
     return found
 
 
-def as_json(policy: str, run: Run, estimates: EstimateError | None = None) -> dict[str, object]:
+def as_json(
+    policy: str, run: SimulationRun, estimates: EstimateError | None = None
+) -> dict[str, object]:
     """One policy's run as plain values: requests by id, swaps in order, the summary, and the same
     by lane.
     """
@@ -137,7 +146,7 @@ def as_json(policy: str, run: Run, estimates: EstimateError | None = None) -> di
 
 
 def comparison(
-    runs: Iterable[tuple[str, Run, EstimateError | None]], *, title: str | None = None
+    runs: Iterable[tuple[str, SimulationRun, EstimateError | None]], *, title: str | None = None
 ) -> Table:
     """One row for each (policy, run, estimates), in the order given; a column of waits for each
     lane that had any work.
@@ -265,7 +274,7 @@ def exhaustive_waits_s(workload: Workload) -> list[float]:
     and one slot.
     """
     coming = deque(sorted(workload.jobs, key=lambda job: job.at))
-    lines: dict[str, deque[Job]] = {name: deque() for name in workload.models}
+    lines: dict[str, deque[WorkloadJob]] = {name: deque() for name in workload.models}
     runs_s: dict[str, list[float]] = {name: [] for name in workload.models}
     now, loaded, waited_s = 0.0, workload.resident[0], list[float]()
     while coming or any(lines.values()):
@@ -293,7 +302,7 @@ def grouped_waits_s(workload: Workload) -> list[float]:
     needs.
     """
     coming = deque(sorted(workload.jobs, key=lambda job: job.at))
-    lines: dict[str, deque[Job]] = {name: deque() for name in workload.models}
+    lines: dict[str, deque[WorkloadJob]] = {name: deque() for name in workload.models}
     now, loaded, waited_s = 0.0, workload.resident[0], list[float]()
     while coming or any(lines.values()):
         while coming and coming[0].at <= now:
@@ -314,7 +323,7 @@ def grouped_waits_s(workload: Workload) -> list[float]:
 
 def _best(
     workload: Workload,
-    lines: Mapping[str, deque[Job]],
+    lines: Mapping[str, deque[WorkloadJob]],
     runs_s: Mapping[str, list[float]],
     loaded: str,
 ) -> tuple[str, float]:
@@ -347,7 +356,9 @@ def scoreboard(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         yield from one(base)
 
 
-def _run(workload: Workload, base: SchedulerSettings, *, knows_swaps: bool = False) -> Run:
+def _run(
+    workload: Workload, base: SchedulerSettings, *, knows_swaps: bool = False
+) -> SimulationRun:
     settings = workload.settings(base, PolicyName.ADAPTIVE)
     scheduler = Scheduler(settings)
     for model in workload.models if knows_swaps else ():

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from hearth.simulation.engine import Run
+from hearth.simulation.engine import SimulationRun
 from hearth.simulation.measures import summary, swap_pct, waits_s
 from hearth.types import Lane
 
@@ -45,7 +45,7 @@ WAIT_TICKS_S = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600,
 Span = tuple[float, float]  # (start, length) in seconds
 
 
-def draw_png(runs: Mapping[str, Run], *, title: str | None = None) -> bytes:
+def draw_png(runs: Mapping[str, SimulationRun], *, title: str | None = None) -> bytes:
     """The picture as PNG: a strip per policy in the order given, under them the waits of each lane
     that had any work.
     """
@@ -142,7 +142,13 @@ def _png(figure: Figure) -> bytes:
 
 
 def _strip(
-    axes: Axes, policy: str, run: Run, models: Sequence[str], *, end_s: float, unit_s: float
+    axes: Axes,
+    policy: str,
+    run: SimulationRun,
+    models: Sequence[str],
+    *,
+    end_s: float,
+    unit_s: float,
 ) -> None:
     """One policy: a row per model with what it served, what was thrown away, and when it was being
     loaded.
@@ -176,7 +182,7 @@ def _strip(
     axes.set_title(_numbers(run), loc="right", fontsize=9, color="#444444")
 
 
-def _numbers(run: Run) -> str:
+def _numbers(run: SimulationRun) -> str:
     whole = summary(run)
     return (
         f"done after {whole.makespan_s:,.1f} s · answering {whole.busy_pct:.0f} %, loading"
@@ -185,7 +191,7 @@ def _numbers(run: Run) -> str:
     )
 
 
-def _waits(axes: Axes, lane: Lane, runs: Mapping[str, Run]) -> None:
+def _waits(axes: Axes, lane: Lane, runs: Mapping[str, SimulationRun]) -> None:
     """Which share of a lane's answers had begun after how long; what has waited least stands
     furthest to the left.
     """

@@ -26,7 +26,7 @@ from hearth.cloud.calls import asks_for_claude
 from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
-from hearth.simulation.workloads import Job, Workload
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Lane, Outcome, Priority, Usage
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
@@ -45,19 +45,19 @@ class _Model(_Strict):
     tps: Rate | None = None
 
 
-class _Hours(_Strict):
+class _ModeChange(_Strict):
     t: Seconds
     active: bool
 
 
-class _Header(_Strict):
+class _TraceHeader(_Strict):
     models: Annotated[dict[str, _Model], pydantic.Field(min_length=1)]
     swap_s: dict[str, dict[str, Seconds]] = {}
     unload_s: dict[str, Seconds] = {}
     gpu: dict[Literal["vram_gb"], Seconds | None] = {}
     resident: list[str] = []
     home: str = ""
-    hours: list[_Hours] = []
+    hours: list[_ModeChange] = []
     cut_s: Seconds | None = None
     until_s: Rate | None = None
 
@@ -69,7 +69,7 @@ class _Reports(_Strict):
     decode_s: Seconds | None = None
 
 
-class _Request(_Strict):
+class _TraceRequest(_Strict):
     id: int
     model: str | None
     t: Seconds = 0.0
@@ -136,11 +136,11 @@ class _TraceReader:
             raise ConfigError(
                 [f"{self._source}:1: is empty; the first line must be the header with `models`"]
             )
-        header = self._parse(_Header, *lines[0])
+        header = self._parse(_TraceHeader, *lines[0])
         requests = [
             (number, request)
             for number, line in lines[1:]
-            if (request := self._parse(_Request, number, line)) is not None
+            if (request := self._parse(_TraceRequest, number, line)) is not None
         ]
         jobs = []
         if header is not None:
@@ -185,7 +185,9 @@ class _TraceReader:
     def _complain(self, line: int, text: str) -> None:
         self._problems.append(f"{self._source}:{line}: {text}")
 
-    def _checked_model(self, header: _Header, line: int, request: _Request) -> _Model | None:
+    def _checked_model(
+        self, header: _TraceHeader, line: int, request: _TraceRequest
+    ) -> _Model | None:
         """What the header says of the request's model, its references having been checked."""
         model, taken = header.models.get(request.model or ""), self._lines_by_id.get(request.id)
         if request.model is not None and model is None:
@@ -215,7 +217,7 @@ class _TraceReader:
         return model
 
     def _timing(
-        self, line: int, request: _Request, model: _Model | None
+        self, line: int, request: _TraceRequest, model: _Model | None
     ) -> tuple[float, float, Usage] | None:
         """Whole service time, time to the first byte, and what the answer reports."""
         service_s, first_byte_s, output_tokens = (
@@ -255,7 +257,7 @@ class _TraceReader:
         )
         return prompt_s + decode_s, prompt_s if request.stream else prompt_s + decode_s, usage
 
-    def _check_header(self, line: int, header: _Header, jobs: list[Job]) -> None:
+    def _check_header(self, line: int, header: _TraceHeader, jobs: list[WorkloadJob]) -> None:
         for name in (*header.resident, *header.unload_s, *((header.home,) if header.home else ())):
             if name not in header.models:
                 self._complain(
@@ -288,8 +290,10 @@ _AS_IT_IS = {
 }
 
 
-def _job(request: _Request, service_s: float, first_byte_s: float, usage: Usage) -> Job:
-    return Job(
+def _job(
+    request: _TraceRequest, service_s: float, first_byte_s: float, usage: Usage
+) -> WorkloadJob:
+    return WorkloadJob(
         **request.model_dump(include=_AS_IT_IS),
         at=request.t,
         also_after=tuple(request.also_after),
@@ -329,7 +333,7 @@ def trace_text(workload: Workload) -> str:
     return "".join(json.dumps(line) + "\n" for line in (header, *map(_request_line, workload.jobs)))
 
 
-def _request_line(job: Job) -> dict[str, object]:
+def _request_line(job: WorkloadJob) -> dict[str, object]:
     return {
         "id": job.id,
         "t": job.at,
@@ -396,7 +400,7 @@ class LoggedItem(pydantic.BaseModel):
         return not is_claudes and (self.backend_s is not None or self.outcome in UNANSWERED)
 
 
-class _LoggedSwap(pydantic.BaseModel):
+class _SwapRow(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="ignore", hide_input_in_errors=True)
 
     from_models: list[str] = []
@@ -419,7 +423,7 @@ def workload_from_log(
         (row for row in rows if row.used_the_gpu),
         key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence),
     )
-    done = [swap for swap in _read(_LoggedSwap, swaps)[0] if not swap.failed]
+    done = [swap for swap in _read(_SwapRow, swaps)[0] if not swap.failed]
     began_wall_s = usable[0].accepted_wall_s if usable else 0.0
     usual_s = _usual_service_s(usable)
     jobs = tuple(
@@ -472,7 +476,7 @@ def _logged_job(
     at: float,
     usual_s: Mapping[str | None, float],
     config: GatewayConfig,
-) -> Job:
+) -> WorkloadJob:
     service_s = row.backend_s or 0.0
     if row.outcome in UNANSWERED:
         service_s = max(service_s, usual_s.get(row.model, usual_s.get(None, UNKNOWN_SERVICE_S)))
@@ -480,7 +484,7 @@ def _logged_job(
     usage = Usage(prompt_tokens=row.prompt_tokens, output_tokens=row.output_tokens)
     if row.output_tokens is not None and first_byte_s < service_s:
         usage = replace(usage, prompt_s=first_byte_s, decode_s=service_s - first_byte_s)
-    return Job(
+    return WorkloadJob(
         id=number,
         model=row.model,
         at=at,
@@ -496,7 +500,7 @@ def _logged_job(
     )
 
 
-def _model(name: str, swaps: Sequence[_LoggedSwap], scheduler: SchedulerSettings) -> ModelSettings:
+def _model(name: str, swaps: Sequence[_SwapRow], scheduler: SchedulerSettings) -> ModelSettings:
     """As the owner configured it; what it needs in memory is else what it took when it was loaded
     last.
     """
@@ -511,7 +515,7 @@ def _model(name: str, swaps: Sequence[_LoggedSwap], scheduler: SchedulerSettings
 
 
 def _logged_costs(
-    swaps: Iterable[_LoggedSwap], names: Iterable[str], prior_s: float
+    swaps: Iterable[_SwapRow], names: Iterable[str], prior_s: float
 ) -> dict[tuple[str, str], float]:
     """Medians by direction; a model that was never seen to be loaded costs what is assumed before
     anything is measured.

@@ -22,7 +22,7 @@ NOTHING_REPORTED = Usage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class WorkloadJob:
     """One request."""
 
     id: int
@@ -55,7 +55,7 @@ class Job:
 class Workload:
     """Everything that is asked, and the truth about the models."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[WorkloadJob, ...]
     models: Mapping[str, ModelSettings]  # sizes and slots as the owner would configure them
     # seconds of a swap by (origin, target); the origin "" is a GPU from which nothing had to go
     swap_costs: Mapping[tuple[str, str], float]
@@ -101,7 +101,7 @@ class Workload:
         )
 
 
-class _Fields(TypedDict, total=False):
+class _JobFields(TypedDict, total=False):
     """What may be said of a job beside its model and its time."""
 
     at: float
@@ -112,13 +112,19 @@ class _Fields(TypedDict, total=False):
     lane: Lane
 
 
-def _job(number: int, model: str, service_s: float, **fields: Unpack[_Fields]) -> Job:
+def _job(number: int, model: str, service_s: float, **fields: Unpack[_JobFields]) -> WorkloadJob:
     """One whose answer comes in one piece."""
-    return Job(id=number, model=model, service_s=service_s, first_byte_s=service_s, **fields)
+    return WorkloadJob(
+        id=number, model=model, service_s=service_s, first_byte_s=service_s, **fields
+    )
 
 
 def _workload(
-    jobs: Iterable[Job], load_s: Mapping[str, float], *, vram_gb: float = 16.0, parallel: int = 1
+    jobs: Iterable[WorkloadJob],
+    load_s: Mapping[str, float],
+    *,
+    vram_gb: float = 16.0,
+    parallel: int = 1,
 ) -> Workload:
     """On a card of 24 GB with the first model in memory; loading a model costs the same whatever
     has to go for it.
@@ -145,7 +151,7 @@ SERVICE_S = 0.3
 SLOTS = 64
 
 
-def _profile(jobs: Iterable[Job]) -> Workload:
+def _profile(jobs: Iterable[WorkloadJob]) -> Workload:
     costs = {("a", "b"): TO_B_S, ("b", "a"): TO_A_S, ("", "a"): TO_A_S, ("", "b"): TO_B_S}
     return replace(_workload(jobs, {"a": TO_A_S, "b": TO_B_S}, parallel=SLOTS), swap_costs=costs)
 
@@ -199,7 +205,7 @@ LOADS = {"light": 0.3, "medium": MEDIUM, "heavy": HEAVY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ModelKind:
     """One model of a mix: its part of all requests (`share`, need not add up to 1), and the mean of
     its exponential service times.
     """
@@ -210,41 +216,43 @@ class Kind:
     service_s: float
 
 
-Kinds = Sequence[Kind]
+Kinds = Sequence[ModelKind]
 
 TWO = (
-    Kind(name="large", share=1, load_s=18.0, service_s=4.0),
-    Kind(name="small", share=2, load_s=5.0, service_s=1.5),
+    ModelKind(name="large", share=1, load_s=18.0, service_s=4.0),
+    ModelKind(name="small", share=2, load_s=5.0, service_s=1.5),
 )
 EQUAL = (
-    Kind(name="left", share=1, load_s=10.0, service_s=2.0),
-    Kind(name="right", share=1, load_s=10.0, service_s=2.0),
+    ModelKind(name="left", share=1, load_s=10.0, service_s=2.0),
+    ModelKind(name="right", share=1, load_s=10.0, service_s=2.0),
 )
 THREE = (
-    Kind(name="writer", share=2, load_s=20.0, service_s=5.0),
-    Kind(name="coder", share=2, load_s=8.0, service_s=3.0),
-    Kind(name="helper", share=5, load_s=2.0, service_s=1.0),
+    ModelKind(name="writer", share=2, load_s=20.0, service_s=5.0),
+    ModelKind(name="coder", share=2, load_s=8.0, service_s=3.0),
+    ModelKind(name="helper", share=5, load_s=2.0, service_s=1.0),
 )
 FOUR = (
-    Kind(name="huge", share=1, load_s=45.0, service_s=8.0),
-    Kind(name="writer", share=2, load_s=20.0, service_s=4.0),
-    Kind(name="coder", share=3, load_s=8.0, service_s=3.0),
-    Kind(name="helper", share=6, load_s=2.0, service_s=1.0),
+    ModelKind(name="huge", share=1, load_s=45.0, service_s=8.0),
+    ModelKind(name="writer", share=2, load_s=20.0, service_s=4.0),
+    ModelKind(name="coder", share=3, load_s=8.0, service_s=3.0),
+    ModelKind(name="helper", share=6, load_s=2.0, service_s=1.0),
 )
 
 
-def _mixed_job(rng: Random, kind: Kind, number: int, **fields: Unpack[_Fields]) -> Job:
+def _mixed_job(
+    rng: Random, kind: ModelKind, number: int, **fields: Unpack[_JobFields]
+) -> WorkloadJob:
     service_s = rng.expovariate(1 / kind.service_s)
     if "caller" not in fields:
         fields["caller"] = f"caller-{rng.randrange(6)}"
     return _job(number, kind.name, service_s, **fields)
 
 
-def _mixed(kinds: Kinds, jobs: Iterable[Job]) -> Workload:
+def _mixed(kinds: Kinds, jobs: Iterable[WorkloadJob]) -> Workload:
     return _workload(jobs, {kind.name: kind.load_s for kind in kinds})
 
 
-def _pick(rng: Random, kinds: Kinds) -> Kind:
+def _pick(rng: Random, kinds: Kinds) -> ModelKind:
     return rng.choices(kinds, weights=[kind.share for kind in kinds])[0]
 
 
@@ -263,7 +271,7 @@ def poisson(
     """Independent callers: exponential gaps at a constant rate, or at that times `pace` of the
     instant.
     """
-    rng, drawn, at = _seeded(seed), list[Job](), 0.0
+    rng, drawn, at = _seeded(seed), list[WorkloadJob](), 0.0
     rate = load / _mean_service_s(kinds)
     for number in range(jobs):
         at += rng.expovariate(rate * pace(at))
@@ -286,7 +294,7 @@ def in_bursts(
     """Bursts of one model each, half a second between the requests of one; the bursts are
     independent.
     """
-    rng, drawn, at = _seeded(seed), list[Job](), 0.0
+    rng, drawn, at = _seeded(seed), list[WorkloadJob](), 0.0
     mean_gap_s = size * _mean_service_s(kinds) / load
     while len(drawn) < jobs:
         at += rng.expovariate(1 / mean_gap_s)
@@ -301,7 +309,7 @@ def agents(*, turns: int = 100, think_s: float = 2.0, load: float = 0.3, seed: i
     """Two agents that take their turns with one model each, ten turns a task, beside independent
     callers of a third model.
     """
-    rng, drawn = _seeded(seed), list[Job]()
+    rng, drawn = _seeded(seed), list[WorkloadJob]()
     for name, kind in (("coding", THREE[1]), ("research", THREE[0])):
         for turn in range(turns):
             pause_s = (
@@ -341,7 +349,7 @@ def prompts(*, count: int = 400, mean_gap_s: float = 0.35, seed: int = 6) -> Wor
 
     A unit is 4 ms of prompt evaluation.
     """
-    rng, drawn, at = _seeded(seed), list[Job](), 0.0
+    rng, drawn, at = _seeded(seed), list[WorkloadJob](), 0.0
     for index in range(count):
         at += rng.expovariate(1 / mean_gap_s)
         units = 512 if index % 4 == 0 else 1
@@ -365,7 +373,7 @@ def many_models(models: int, load: float, *, seed: int) -> Workload:
     """Independent callers of four to eight models, some dear to load and rarely asked for."""
     rng = _seeded(seed)
     kinds = [
-        Kind(
+        ModelKind(
             name=f"model-{number}",
             share=rng.choice((1, 1, 2, 3, 5)),
             load_s=rng.choice((2.0, 4.0, 8.0, 15.0, 25.0, 45.0)),
@@ -420,7 +428,7 @@ def rare_in_overload(*, load: float = 1.4, seed: int = 31) -> Workload:
     """One model with more work than fits, and every ten minutes a request for another one that
     takes 45 s to load.
     """
-    rng, jobs, at = _seeded(seed), list[Job](), 0.0
+    rng, jobs, at = _seeded(seed), list[WorkloadJob](), 0.0
     while len(jobs) < REQUESTS:
         at += rng.expovariate(load / 2.0)
         service_s = rng.expovariate(1 / 2.0)
@@ -433,9 +441,9 @@ def rare_in_overload(*, load: float = 1.4, seed: int = 31) -> Workload:
 def two_of_three(*, load: float = 0.3, seed: int = 41) -> Workload:
     """Three models of which two fit; the popular one is dear to load, the other two cheap."""
     kinds = (
-        Kind(name="popular", share=4, load_s=30.0, service_s=3.0),
-        Kind(name="second", share=2, load_s=5.0, service_s=3.0),
-        Kind(name="third", share=2, load_s=5.0, service_s=3.0),
+        ModelKind(name="popular", share=4, load_s=30.0, service_s=3.0),
+        ModelKind(name="second", share=2, load_s=5.0, service_s=3.0),
+        ModelKind(name="third", share=2, load_s=5.0, service_s=3.0),
     )
     models = {kind.name: ModelSettings(vram_gb=12.0, parallel=1) for kind in kinds}
     return replace(heavy_tailed(poisson, kinds, load, seed=seed), models=models)
@@ -461,7 +469,7 @@ streaming)
 
 def house_day(*, seed: int = 7) -> Workload:
     """About 1,350 requests; internal work comes in active hours, from 6 to 22."""
-    rng, drawn, jobs = _seeded(seed), list[tuple[float, int]](), list[Job]()
+    rng, drawn, jobs = _seeded(seed), list[tuple[float, int]](), list[WorkloadJob]()
     for number, (_, _, per_hour, from_hour, to_hour, *_) in enumerate(HABITS):
         at = from_hour * HOUR_S
         while (at := at + rng.expovariate(per_hour / HOUR_S)) < to_hour * HOUR_S:

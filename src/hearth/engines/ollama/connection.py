@@ -89,7 +89,7 @@ class Connection(ResponseHandler):
             body.feed_eof()
 
 
-class Request(ClientRequest):
+class UpstreamRequest(ClientRequest):
     """A request that remembers what it was sent on.
 
     Attributes:
@@ -116,7 +116,7 @@ def open_session(*, connect_timeout_s: float, kept_for_s: float) -> aiohttp.Clie
     connector._factory = partial(Connection, connector._loop)  # type: ignore[assignment]  # noqa: SLF001
     return aiohttp.ClientSession(
         connector=connector,
-        request_class=Request,
+        request_class=UpstreamRequest,
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),

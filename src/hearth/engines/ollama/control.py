@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from hearth.config.addresses import is_loopback
 from hearth.engines import process_memory
-from hearth.engines.ollama.data_path import Answer, DataPath
+from hearth.engines.ollama.data_path import DataPath, OllamaAnswer
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -91,7 +91,7 @@ class _Transport:
         await self._backend.aclose()
 
 
-async def _whole(backend: DataPath, call: BackendCall) -> tuple[Answer, bytes]:
+async def _whole(backend: DataPath, call: BackendCall) -> tuple[OllamaAnswer, bytes]:
     answer = await backend.open(call)
     parts: list[bytes] = []
     try:
@@ -236,14 +236,14 @@ class Control:
         answer, said = await self._ask(path)
         return _read(path, answer, said, understood)
 
-    async def _ask(self, path: str, asked: Body | None = None) -> tuple[Answer, bytes]:
+    async def _ask(self, path: str, asked: Body | None = None) -> tuple[OllamaAnswer, bytes]:
         body = b"" if asked is None else json.dumps(asked).encode()
         headers = () if asked is None else ((b"content-type", b"application/json"),)
         return await self._owned(
             self._fetch(BackendCall(method=_method(path), path=path, headers=headers, body=body))
         )
 
-    async def _fetch(self, call: BackendCall) -> tuple[Answer, bytes]:
+    async def _fetch(self, call: BackendCall) -> tuple[OllamaAnswer, bytes]:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await _whole(self._backend, call)
@@ -340,7 +340,7 @@ def _method(path: str) -> str:
     return "POST" if path == SHOW else "GET"
 
 
-def _read(path: str, answer: Answer, said: bytes, understood: Callable[[Body], T]) -> T:
+def _read(path: str, answer: OllamaAnswer, said: bytes, understood: Callable[[Body], T]) -> T:
     """What `understood` makes of the JSON object there; it raises _Odd for what is not Ollama's."""
     try:
         return understood(_json_object(answer.status, said))

@@ -19,7 +19,12 @@ from typing import TypeAlias, cast
 import aiohttp
 from yarl import URL
 
-from hearth.engines.ollama.connection import Connection, Request, UsedConnection, open_session
+from hearth.engines.ollama.connection import (
+    Connection,
+    UpstreamRequest,
+    UsedConnection,
+    open_session,
+)
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -105,7 +110,7 @@ class DataPath:
         self._limits = {"max_body_bytes": max_body_bytes, "max_line_bytes": max_line_bytes}
         self._times = {"connect_timeout_s": connect_timeout_s, "kept_for_s": kept_for_s}
         self._session: aiohttp.ClientSession | None = None
-        self._answers: set[Answer] = set()
+        self._answers: set[OllamaAnswer] = set()
         self._is_closed = False
 
     def turn_to(self, base_url: str) -> None:
@@ -119,7 +124,7 @@ class DataPath:
         self._address = f"{url.host}:{url.port}"
         self._head = lru_cache(HEADS)(self._written)
 
-    async def open(self, call: BackendCall) -> Answer:
+    async def open(self, call: BackendCall) -> OllamaAnswer:
         """As the port says. Of the headers, hop-by-hop fields, Origin and everything that could be
         a caller's key stay here.
 
@@ -151,14 +156,14 @@ class DataPath:
         if self._session is not None:
             await self._session.close()
 
-    def _answer(self, *, wants_new: bool = False) -> Answer:
-        answer = Answer(
+    def _answer(self, *, wants_new: bool = False) -> OllamaAnswer:
+        answer = OllamaAnswer(
             self._address, wants_new=wants_new, on_closed=self._answers.discard, **self._limits
         )
         self._answers.add(answer)
         return answer
 
-    async def _ask(self, answer: Answer, call: BackendCall) -> None:
+    async def _ask(self, answer: OllamaAnswer, call: BackendCall) -> None:
         """Send the call and wait for the answer's head; one that fails or is not waited for ends
         its connection.
         """
@@ -231,7 +236,7 @@ def _without(
     return [field for field in fields if field[0] not in names]
 
 
-class Answer:
+class OllamaAnswer:
     """The `Exchange` of one call. Not to be shared between tasks, except that any task may `close`
     it.
 
@@ -246,7 +251,7 @@ class Answer:
         address: str,
         *,
         wants_new: bool,
-        on_closed: Callable[[Answer], None],
+        on_closed: Callable[[OllamaAnswer], None],
         max_body_bytes: int,
         max_line_bytes: int,
     ) -> None:
@@ -257,7 +262,7 @@ class Answer:
         self._on_closed = on_closed
         self._max_body_bytes = max_body_bytes
         self._max_line_bytes = max_line_bytes
-        self._request: Request | None = None
+        self._request: UpstreamRequest | None = None
         self._response: aiohttp.ClientResponse | None = None
         self._body = aiohttp.EMPTY_PAYLOAD
         self._is_chunked = False
@@ -330,7 +335,7 @@ class Answer:
         """As aiohttp's middleware: sees what the request is sent on, and keeps aiohttp from sending
         it twice.
         """
-        self._request = cast("Request", request)
+        self._request = cast("UpstreamRequest", request)
         self._request.wants_new = self._wants_new
         while True:
             try:
