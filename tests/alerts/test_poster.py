@@ -28,8 +28,8 @@ from hearth.jobs.webhooks import is_forbidden
 from hearth.observability.logs import line_of, to_json, to_text
 from hearth.types import Post, PostAnswer
 from tests.alerts.harness import message
-from tests.clients.home import HELLO, LLAMA, house_settings, open_home
 from tests.support.fake_webhooks import OK, REPLIES, MemoryPoster, Reply, Webhooks, serving
+from tests.support.home import HELLO, LLAMA, house_settings, open_home
 from tests.support.recorder import Recorder
 
 LONG_S = 30.0

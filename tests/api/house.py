@@ -229,7 +229,7 @@ class FakeWorker:
 
 
 @dataclass
-class FakeExchange(Taking):
+class ScriptedExchange(Taking):
     """A scripted backend answer; a chunk of None is a wait for ever."""
 
     status: int
@@ -254,10 +254,10 @@ class FakeExchange(Taking):
 class FakeEngine(OllamaTraits):
     """Answers the unqueued routes."""
 
-    answer: FakeExchange | None = None
+    answer: ScriptedExchange | None = None
     calls: list[BackendCall] = field(default_factory=list)
 
-    async def open(self, call: BackendCall) -> FakeExchange:
+    async def open(self, call: BackendCall) -> ScriptedExchange:
         self.calls.append(call)
         if self.answer is None:
             raise BackendUnreachable

@@ -18,8 +18,8 @@ from tests.api.house import (
     IN_EVERY_DIALECT,
     KEYS,
     LOW_KEY,
-    FakeExchange,
     FakeGateway,
+    ScriptedExchange,
     ask,
     drive,
     http_scope,
@@ -156,7 +156,7 @@ def test_the_table_has_every_address_and_method_of_the_program_and_no_other(app)
 
 
 async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_method(keyed):
-    keyed.engine.answer = FakeExchange(200, (), (b"{}",))
+    keyed.engine.answer = ScriptedExchange(200, (), (b"{}",))
     for key, (path, (who, methods)) in itertools.product(
         (None, LOW_KEY, ADMIN_KEY), ADDRESSES.items()
     ):
@@ -245,7 +245,7 @@ async def test_a_redirect_leads_to_no_other_host_and_opens_nothing(keyed):
 
 
 async def test_every_address_is_also_there_below_the_path_of_a_proxy(keyed):
-    keyed.engine.answer = FakeExchange(200, (), (b"{}",))
+    keyed.engine.answer = ScriptedExchange(200, (), (b"{}",))
     below = FakeGateway(keys=KEYS, server=ServerSettings(base_path="/home/hearth"))
     below.engine.answer = keyed.engine.answer
     for path, (_, methods) in ADDRESSES.items():
@@ -403,6 +403,6 @@ async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_te
     assert all(
         "RuntimeError at" in fault.detail and "secret" not in fault.detail for fault in faults
     )
-    gateway.engine.answer = FakeExchange(200, (), (b"a", RuntimeError("secret")))
+    gateway.engine.answer = ScriptedExchange(200, (), (b"a", RuntimeError("secret")))
     got = await gateway.ask("GET", "/api/tags")  # after the head, the answer stays unfinished
     assert (got.status, got.body, got.complete) == (200, b"a", False)

@@ -27,8 +27,8 @@ from tests.api.house import (
     KEYS,
     LOW_KEY,
     NDJSON,
-    FakeExchange,
     FakeGateway,
+    ScriptedExchange,
     begins_and_breaks,
     scripted,
 )
@@ -421,7 +421,7 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
         *(("GET", path) for path in paths),
     ):
         gateway = FakeGateway()
-        gateway.engine.answer = FakeExchange(200, PLAIN, (b"Ollama is", b" running"))
+        gateway.engine.answer = ScriptedExchange(200, PLAIN, (b"Ollama is", b" running"))
         got = await gateway.ask(
             method, path, accept="application/json", user_agent="x", cookie="a=b"
         )
@@ -458,7 +458,7 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
 async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
     gateway, said = FakeGateway(), json.dumps(listed).encode()
     gateway.models_elsewhere = frozenset({"a:cloud"})
-    gateway.engine.answer = FakeExchange(
+    gateway.engine.answer = ScriptedExchange(
         200, ((b"content-length", b"%d" % len(said)),), (said[:20], said[20:])
     )
     got = await gateway.ask("GET", path)
@@ -484,7 +484,9 @@ async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
 )
 async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(method, path, media):
     gateway = FakeGateway(keys=KEYS)
-    gateway.engine.answer = FakeExchange(404, (), (b'{"error":"model \'x:latest\' not found"}',))
+    gateway.engine.answer = ScriptedExchange(
+        404, (), (b'{"error":"model \'x:latest\' not found"}',)
+    )
     got = await gateway.ask(
         method, path, b"\x00\xff", key=ADMIN_KEY, content_type=f"application/{media}"
     )
@@ -500,7 +502,7 @@ async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(metho
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_json(gateway, status):
-    gateway.engine.answer = FakeExchange(
+    gateway.engine.answer = ScriptedExchange(
         status, ((b"content-type", b"text/html"),), (b"<html>Bad Gateway</html>",)
     )
     for path in ("/api/tags", "/v1/models"):
@@ -522,7 +524,7 @@ async def test_a_backend_that_is_down_is_503_and_a_broken_answer_stays_unfinishe
             "5",
             True,
         )
-    gateway.engine.answer = FakeExchange(200, (), (b"half", BackendGone()))
+    gateway.engine.answer = ScriptedExchange(200, (), (b"half", BackendGone()))
     got = await gateway.ask("GET", "/api/tags")
     assert (got.chunks, got.complete, gateway.engine.answer.closed.is_set()) == (
         (b"half",),

@@ -23,7 +23,7 @@ from hearth.execution.request import Reply, ReplyHead, Submission
 from tests.api.house import (
     NDJSON,
     Caller,
-    FakeExchange,
+    ScriptedExchange,
     answer_to,
     begins_and_breaks,
     hello,
@@ -229,7 +229,7 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
     caller.leave()
     await answer_to(url, CHAT.replace(b"\r\n\r\n", LAST_ONE, 1))
     assert (len(gateway.worker.submitted), gateway.events.all) == (1, [])
-    gateway.engine.answer = FakeExchange(200, (), (b"begin", None))
+    gateway.engine.answer = ScriptedExchange(200, (), (b"begin", None))
     caller = await Caller.to(url)
     await caller.send(b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await caller.reader.readuntil(b"begin")

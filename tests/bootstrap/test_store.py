@@ -32,7 +32,9 @@ from hearth.observability.fanout import EventFanout
 from hearth.queue.learned import SAVE_INTERVAL_S, LearnedEstimates
 from hearth.scheduling.estimates import Estimates
 from tests.api.house import Got, ask
-from tests.clients.home import (
+from tests.storage.house import WALL, Fuse, StoppedClock, ended
+from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.home import (
     ADMIN_KEY,
     EMBEDDER,
     FRIEND_KEY,
@@ -44,8 +46,6 @@ from tests.clients.home import (
     house_settings,
     open_home,
 )
-from tests.storage.house import WALL, Fuse, StoppedClock, ended
-from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.house import body_of, gateway_over, new_item
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time, sleep_until

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from hearth.config.settings import Settings
-from tests.clients.home import Home, StartHome, house_settings, open_home
+from tests.support.home import Home, StartHome, house_settings, open_home
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from hearth.config.settings import QueueSettings
 from hearth.errors import ShuttingDown
 from hearth.events import ItemBrokenOff, ItemResumed
-from tests.clients.home import (
+from tests.support.home import (
     HELLO,
     LLAMA,
     LONG_TOKENS,

@@ -10,7 +10,7 @@ import aiohttp
 from hearth.bootstrap import build_gateway
 from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.types import Completion, Priority
-from tests.clients.home import (
+from tests.support.home import (
     CODER,
     EMBEDDER,
     LLAMA,

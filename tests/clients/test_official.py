@@ -18,7 +18,7 @@ import pytest
 from hearth.config.settings import CallerLimits, RateLimitSettings
 from hearth.events import ItemEnded, ItemQueued, SwapCompleted
 from hearth.types import Lane
-from tests.clients.home import (
+from tests.support.home import (
     BOOK_SCHEMA,
     CODER,
     EMBEDDER,

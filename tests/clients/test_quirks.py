@@ -17,7 +17,7 @@ from hearth.config.settings import ClientSettings, KeySettings, ModelSettings, S
 from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
-from tests.clients.home import (
+from tests.support.home import (
     CODER,
     EMBEDDER,
     LLAMA,

@@ -29,8 +29,8 @@ from hearth.config.settings import (
 )
 from hearth.events import ItemEnded
 from hearth.types import Lane, nano_usd
-from tests.clients.home import HELLO, Home, house_settings, open_home
 from tests.support.fake_claude import KEY, FakeClaude
+from tests.support.home import HELLO, Home, house_settings, open_home
 from tests.support.patience import WITHIN_S
 from tests.support.reading import read_to_its_end
 

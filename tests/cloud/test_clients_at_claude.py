@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from hearth.types import Outcome
-from tests.clients.home import HELLO, LLAMA
 from tests.cloud.house import BODY, BOSS, ELSEWHERE, HAIKU, POOR, RICH, STAY, CloudHome
 from tests.support.fake_claude import KEY, PROMPT_TOKENS, WORDS
+from tests.support.home import HELLO, LLAMA
 
 TEXT = "".join(WORDS)
 COUNTS = (PROMPT_TOKENS, len(WORDS))

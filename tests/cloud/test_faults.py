@@ -18,7 +18,6 @@ from hearth.config.settings import GatewayConfig
 from hearth.errors import ShuttingDown
 from hearth.events import BudgetExhausted, CloudCameUp, CloudWentDown, ItemResent
 from hearth.types import BackendCall, Outcome, nano_usd, usd
-from tests.clients.home import HELLO, LLAMA, LONG_TOKENS, SLOW, house_settings
 from tests.cloud.house import (
     BODY,
     BOSS,
@@ -33,6 +32,7 @@ from tests.cloud.house import (
     open_cloud_home,
 )
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
+from tests.support.home import HELLO, LLAMA, LONG_TOKENS, SLOW, house_settings
 from tests.support.house import new_item
 from tests.support.patience import WITHIN_S, until
 from tests.support.skipping import skip

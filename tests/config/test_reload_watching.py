@@ -23,9 +23,9 @@ from hearth.config.reload import FileWatch, observe
 from hearth.config.settings import BackendMode
 from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, ItemEnded, ItemQueued
-from tests.clients.home import HELLO, LLAMA, LONG, SLOW, new_emulator
 from tests.config.keeping import depth, keeping
 from tests.support.examples import EXAMPLES
+from tests.support.home import HELLO, LLAMA, LONG, SLOW, new_emulator
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 

@@ -33,9 +33,9 @@ from hearth.types import (
     Post,
     PostAnswer,
     Price,
-    Rates,
     canonical_model,
 )
+from tests.support.fake_claude import PROMPT_TOKENS, RATES, Script, events_of
 from tests.support.fake_exchange import CallRecord
 from tests.support.fake_gpu import FakeModel, Occupant, Place
 from tests.support.fake_ollama import FakeOllama, LoadFault, Service, service_asked_for
@@ -44,14 +44,6 @@ from tests.support.fake_ollama import FakeOllama, LoadFault, Service, service_as
 
 HAIKU = "claude-fake-1"
 PRICES = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
-RATES = Rates.in_usd(
-    input_usd=1.0,
-    output_usd=5.0,
-    cache_read_usd=0.1,
-    cache_write_usd=1.25,
-    cache_write_hour_usd=2.0,
-)
-PROMPT_TOKENS = 40
 CONNECT_S = 0.25
 CloudFault = Literal["refuse", "busy", "cut", "stall"]  # the last two after two words
 CLOUD_FAULTS: tuple[CloudFault, ...] = ("refuse", "busy", "cut", "stall")
@@ -75,7 +67,7 @@ async def no_price(model: str) -> Price | None:
     return None
 
 
-class FakeClaude:
+class VirtualClaude:
     """The `CloudBackend` port in loop time: it streams, bills and fails as scripted.
 
     `told`: who asks and what to say, by the body.
@@ -109,7 +101,7 @@ class CloudAnswer:
     """The `CloudExchange` of one call."""
 
     def __init__(
-        self, claude: FakeClaude, bill: Bill, words: tuple[str, ...], fault: CloudFault | None
+        self, claude: VirtualClaude, bill: Bill, words: tuple[str, ...], fault: CloudFault | None
     ) -> None:
         self._claude, self._bill, self._words, self._fault, self._closed = (
             claude,
@@ -120,39 +112,18 @@ class CloudAnswer:
         )
 
     async def events(self) -> AsyncIterator[Mapping[str, object]]:
-        usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": 0}
-        message = {
-            "id": "msg_fake",
-            "type": "message",
-            "role": "assistant",
-            "model": HAIKU,
-            "content": [],
-            "usage": usage,
-        }
-        yield {"type": "message_start", "message": message}
-        yield {
-            "type": "content_block_start",
-            "index": 0,
-            "content_block": {"type": "text", "text": ""},
-        }
-        for count, word in enumerate(self._words):
-            if count == 2 and self._fault == "cut":
+        breaks_off = self._fault in {"cut", "stall"}
+        script = Script(words=self._words, pings=0, cut_after=2 if breaks_off else None)
+        for output, event in events_of(script, HAIKU):
+            if event is None:
+                if self._fault == "stall":
+                    await asyncio.sleep(1e6)
                 raise BackendGone
-            await asyncio.sleep(1e6 if count == 2 and self._fault == "stall" else 0.25)
-            self._bill.output = count + 1
-            yield {
-                "type": "content_block_delta",
-                "index": 0,
-                "delta": {"type": "text_delta", "text": word},
-            }
-        yield {"type": "content_block_stop", "index": 0}
-        yield {
-            "type": "message_delta",
-            "delta": {"stop_reason": "end_turn"},
-            "usage": {"output_tokens": self._bill.output},
-        }
-        self._bill.whole = True
-        yield {"type": "message_stop"}
+            if event["type"] == "content_block_delta":
+                await asyncio.sleep(0.25)
+            self._bill.output = output
+            self._bill.whole = event["type"] == "message_stop"
+            yield event
 
     async def aclose(self) -> None:
         self._claude.open_calls -= not self._closed

@@ -21,7 +21,7 @@ from tests.dst.deeds import Overnight, Owner
 from tests.dst.disk import Blow, Trouble, WholeDisk
 from tests.dst.drawing import CALLERS, MODELS, Drawn, More, houses, more_of
 from tests.dst.life import Life
-from tests.dst.outside import CLOUD_FAULTS, HAIKU, FakeClaude, Hooks, SharedOllama
+from tests.dst.outside import CLOUD_FAULTS, HAIKU, Hooks, SharedOllama, VirtualClaude
 from tests.support.fake_ollama import (
     CallFault,
     FakeModel,
@@ -72,7 +72,7 @@ class World:
         if isinstance(self.ollama, SharedOllama):
             self.ollama.believed = self._believed
         self.hooks = Hooks(rng) if More.WEBHOOKS in self.more else None
-        self.claude = FakeClaude(self._claude_says)
+        self.claude = VirtualClaude(self._claude_says)
         self.trouble = Trouble()
         self.disk = WholeDisk(trouble=self.trouble if More.DISK in self.more else None)
         self.clock = LoopClock(wall_at_start=wall_at_start)

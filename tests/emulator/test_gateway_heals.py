@@ -22,7 +22,6 @@ from hearth.config.settings import GpuSettings, ModelSettings, OllamaSettings
 from hearth.emulator import Emulator
 from hearth.errors import BackendGone
 from hearth.events import ItemResent, ResidencyDrifted, SwapCompleted, SwapFailed
-from tests.clients.home import Home, house_settings, open_home
 from tests.emulator.callers import (
     SLOW,
     STREAMS,
@@ -32,6 +31,7 @@ from tests.emulator.callers import (
     loaded_names,
     model,
 )
+from tests.support.home import Home, house_settings, open_home
 from tests.support.patience import WITHIN_S, until
 
 SHORT_S = 1.0

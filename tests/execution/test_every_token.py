@@ -65,7 +65,7 @@ def profile(name: str, *more: str) -> EmulatedModel:
 
 
 @dataclass
-class Home:
+class EmulatedHouse:
     """The running parts."""
 
     gateway: Gateway
@@ -92,7 +92,7 @@ class Home:
 
 
 @asynccontextmanager
-async def open_home(settings: Settings, *, thinks: bool = False) -> AsyncIterator[Home]:
+async def open_home(settings: Settings, *, thinks: bool = False) -> AsyncIterator[EmulatedHouse]:
     clock, events = LoopClock(), Recorder()
     model = profile(MODEL, "thinking") if thinks else profile(MODEL)
     engine = EmulatedServer(
@@ -103,7 +103,7 @@ async def open_home(settings: Settings, *, thinks: bool = False) -> AsyncIterato
             ollama, GatewayConfig(settings=settings), clock=clock, events=EventFanout((events,))
         )
         await gateway.start()
-        yield Home(gateway, HearthApp(gateway), ollama, events)
+        yield EmulatedHouse(gateway, HearthApp(gateway), ollama, events)
         await gateway.stop(0.0)
 
 
@@ -258,7 +258,7 @@ def usage_of(path: str, data: bytes) -> tuple[int, ...]:
     )
 
 
-async def read(home: Home, path: str, body: dict[str, Any], agent: bytes) -> Read:
+async def read(home: EmulatedHouse, path: str, body: dict[str, Any], agent: bytes) -> Read:
     data = await home.ask(path, body, agent)
     ended = next(
         event for event in reversed(home.events.of(ItemEnded)) if event.lane is Lane.EXTERNAL
@@ -279,7 +279,11 @@ def frames(path: str, data: bytes) -> list[bytes]:
 
 
 async def broken_into(
-    home: Home, path: str, body: dict[str, Any], agent: bytes, breaks: list[tuple[float, Break]]
+    home: EmulatedHouse,
+    path: str,
+    body: dict[str, Any],
+    agent: bytes,
+    breaks: list[tuple[float, Break]],
 ) -> Read:
     """The same with this happening to it so long after its start."""
     began_at = asyncio.get_running_loop().time()

@@ -57,7 +57,7 @@ _Lines = list[dict[str, Any]]
 
 
 @dataclass
-class Home:
+class Premises:
     """A directory with a configuration and a store, and the model server that it names; no process
     outlives it.
     """
@@ -128,7 +128,7 @@ class Home:
 
 
 @asynccontextmanager
-async def home(directory: Path) -> AsyncIterator[Home]:
+async def home(directory: Path) -> AsyncIterator[Premises]:
     models = (
         model(QUICK),
         model(SLOW, decode_tokens_per_s=WORDS_PER_S),
@@ -142,7 +142,7 @@ async def home(directory: Path) -> AsyncIterator[Home]:
         session = await stack.enter_async_context(
             aiohttp.ClientSession(connector=connector, trust_env=False)
         )
-        yield Home(directory, emulator, session, config, stack)
+        yield Premises(directory, emulator, session, config, stack)
 
 
 async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_been(

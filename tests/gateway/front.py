@@ -12,9 +12,9 @@ from typing import Any
 from hearth.clock import SystemClock
 from hearth.config.settings import Settings
 from hearth.emulator import Emulator
-from tests.clients.home import ADMIN_KEY, KEYS, NARROW, Home, house_settings, open_home
 from tests.emulator.captures import Answer, read_capture, send, take_apart
 from tests.emulator.conftest import toys
+from tests.support.home import ADMIN_KEY, KEYS, NARROW, Home, house_settings, open_home
 
 Front = Home
 ADDED_HEADERS = frozenset(

@@ -25,7 +25,7 @@ from hearth.config import settings as settings_module
 from hearth.config.fields import Section
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.events import ItemQueued
-from tests.clients.home import EMBEDDER, HELLO, LLAMA, house_settings, open_home
+from tests.support.home import EMBEDDER, HELLO, LLAMA, house_settings, open_home
 
 SOURCE = Path(hearth.__file__).parent
 WAYS_IN = (*INFERENCE_ROUTES, "/llm/completions")

@@ -18,7 +18,7 @@ import pytest
 from hearth.api.app import HearthApp
 from hearth.config.settings import Settings, StorageSettings
 from tests.api.house import Got, ask
-from tests.clients.home import FRIEND_KEY, KEYS, Home, house_settings, open_home
+from tests.support.home import FRIEND_KEY, KEYS, Home, house_settings, open_home
 from tests.support.patience import WITHIN_S
 
 T = TypeVar("T")

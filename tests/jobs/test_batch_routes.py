@@ -14,7 +14,9 @@ from hearth.api.jobs import window_s_of
 from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
 from hearth.types import MIB
 from tests.api.house import Got
-from tests.clients.home import (
+from tests.jobs.batch_house import requests_of
+from tests.jobs.served import Life
+from tests.support.home import (
     ADMIN_KEY,
     EMBEDDER,
     FRIEND_KEY,
@@ -24,8 +26,6 @@ from tests.clients.home import (
     LONG_TOKENS,
     SLOW,
 )
-from tests.jobs.batch_house import requests_of
-from tests.jobs.served import Life
 
 ENDS = ("completed", "failed", "expired", "cancelled")
 EMBED = {"model": EMBEDDER, "input": "the canary text"}

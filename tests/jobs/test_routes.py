@@ -24,7 +24,9 @@ from hearth.events import ItemDispatched, SwapCompleted
 from hearth.jobs.queue import body_of, endpoint_of
 from hearth.types import Lane, Priority
 from tests.api.house import Got
-from tests.clients.home import (
+from tests.gateway.test_traps import body_for
+from tests.jobs.served import Life
+from tests.support.home import (
     ADMIN_KEY,
     CODER,
     FRIEND_KEY,
@@ -35,8 +37,6 @@ from tests.clients.home import (
     NARROW,
     SLOW,
 )
-from tests.gateway.test_traps import body_for
-from tests.jobs.served import Life
 
 HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}
 LONG = {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}}

@@ -15,7 +15,7 @@ import pytest
 
 from hearth.config.settings import QueueSettings, RateLimitSettings
 from hearth.events import EmbeddingsParted
-from tests.clients.home import (
+from tests.support.home import (
     ADMIN_KEY,
     EMBEDDER,
     FRIEND_KEY,

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import KeySettings, ServerSettings, Settings, StorageSettings
-from tests.api.house import KEYS, Caller, FakeExchange, FakeGateway
+from tests.api.house import KEYS, Caller, FakeGateway, ScriptedExchange
 from tests.api.test_app import ADDRESSES
-from tests.clients.home import Home, house_settings, open_home
+from tests.support.home import Home, house_settings, open_home
 from tests.support.patience import WITHIN_S
 
 
@@ -105,7 +105,7 @@ async def open_door(
     `backend.calls`.
     """
     gateway = FakeGateway(keys=keys, server=server)
-    gateway.engine.answer = FakeExchange(200, (), (b"{}",))
+    gateway.engine.answer = ScriptedExchange(200, (), (b"{}",))
     served = HearthServer(
         gateway.app(), lambda: gateway.config.settings.server, deadlines=deadlines
     )

@@ -21,7 +21,6 @@ from hearth.events import InternalFault
 from hearth.execution.request import ReplyHead
 from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, Caller, hello, never
 from tests.api.test_app import CHAT
-from tests.clients.home import LLAMA
 from tests.security.house import (
     described_routes,
     fort_settings,
@@ -31,6 +30,7 @@ from tests.security.house import (
     request,
     tell,
 )
+from tests.support.home import LLAMA
 from tests.support.house import House, body_of, settings_with
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time, sleep_until

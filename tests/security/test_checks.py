@@ -21,9 +21,9 @@ from tests.api.house import (
     IN_EVERY_DIALECT,
     KEYS,
     LOW_KEY,
-    FakeExchange,
     FakeGateway,
     Got,
+    ScriptedExchange,
 )
 from tests.api.test_app import ADDRESSES, ADMIN, CHAT, JSON, STREAMS
 from tests.security.house import method_of, open_door, request, tell
@@ -52,7 +52,7 @@ async def ask(gateway: FakeGateway, method: str, path: str, **headers: str) -> G
     """What a gateway whose model server always answers says; every caller has a minute's wrong keys
     of its own.
     """
-    gateway.engine.answer = FakeExchange(200, (), (b"{}",))
+    gateway.engine.answer = ScriptedExchange(200, (), (b"{}",))
     gateway.clock.now += WINDOW_S
     body = CHAT if method == "POST" else b""
     return await gateway.ask(

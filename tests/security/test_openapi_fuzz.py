@@ -18,7 +18,6 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.events import InternalFault
 from tests.api.house import ADMIN_KEY
 from tests.api.test_app import STREAMS
-from tests.clients.home import EMBEDDER, LLAMA
 from tests.security.house import (
     Seen,
     described_routes,
@@ -29,6 +28,7 @@ from tests.security.house import (
     tell,
 )
 from tests.support.examples import EXAMPLES
+from tests.support.home import EMBEDDER, LLAMA
 
 PER_KIND = 10 if EXAMPLES == 1 else min(20 * EXAMPLES, 500)
 """Examples that fit, and as many that do not."""

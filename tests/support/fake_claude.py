@@ -150,7 +150,7 @@ class FakeClaude:
         if script.no_start:
             await response.write(script.garbage)
             return response
-        for output, event in _events(script, self.requests[-1]["model"]):
+        for output, event in events_of(script, self.requests[-1]["model"]):
             if event is None:
                 await self._end_early(request, response, script)
                 return response
@@ -189,7 +189,7 @@ def _prompt(script: Script) -> BilledTokens:
     )
 
 
-def _events(script: Script, model: str) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def events_of(script: Script, model: str) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Events with the output tokens that are charged once they are sent; None where the stream ends
     before its time.
     """

@@ -37,8 +37,8 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.types import BackendCall
 from tests.api.house import Caller
-from tests.clients.home import SkippingClock, house_settings, new_emulator
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
+from tests.support.home import SkippingClock, house_settings, new_emulator
 from tests.support.house import gateway_over
 
 CHROMIUM = next(
@@ -57,7 +57,7 @@ KEYS = (
 
 
 @dataclass
-class House:
+class Site:
     """A gateway with its server, and its callers; its fake Ollama is as quick or slow as a request
     asks.
     """
@@ -88,7 +88,7 @@ class House:
         await self.server.stop(0.0)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[House]:
+    async def serving(self) -> AsyncIterator[Site]:
         await self.serve()
         try:
             yield self
@@ -139,7 +139,7 @@ async def house_with(
     depth: int = 20,
     previews: bool = False,
     base_path: str = "",
-) -> AsyncIterator[House]:
+) -> AsyncIterator[Site]:
     """Over a fake Ollama; the server is up."""
     ollama = FakeOllama(*(FakeModel(name=name, load_s=0.01) for name in models), service=_quickly)
     settings = Settings(
@@ -151,14 +151,14 @@ async def house_with(
     identity = BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator)
     config, clock, events = GatewayConfig(settings=settings), SystemClock(), EventFanout(())
     gateway = gateway_over(ollama, config, identity=identity, clock=clock, events=events)
-    async with gateway, House(gateway, ollama).serving() as house:
+    async with gateway, Site(gateway, ollama).serving() as house:
         yield house
 
 
 @asynccontextmanager
 async def whole_house(
     folder: Path, *, alerts: AlertSettings | None = None, source: Path | None = None
-) -> AsyncIterator[House]:
+) -> AsyncIterator[Site]:
     """As `hearth serve` wires it: a store, jobs, commands; over an emulated Ollama."""
     clock = SkippingClock()
     ollama = new_emulator(clock)
@@ -173,7 +173,7 @@ async def whole_house(
         async with await build_gateway(
             config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=True
         ) as gateway:
-            async with House(gateway).serving() as house:
+            async with Site(gateway).serving() as house:
                 house.model_time = clock
                 yield house
             await gateway.stop(0.0)
@@ -234,7 +234,7 @@ _CANNED = """(frame, locked) => {
 
 async def opened(
     browser: Browser,
-    house: House,
+    house: Site,
     *,
     path: str = "/",
     width: int = 1440,

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from hearth.api.dashboard.feed import DashboardFeed
-from tests.api.dashboard.browsing import House
+from tests.api.dashboard.browsing import Site
 from tests.api.dashboard.listening import guest
 
 AT = 1_767_571_200.0
@@ -75,7 +75,7 @@ ON_GPU |= {
 }
 
 
-async def full_state(house: House, key: str = "") -> dict[str, Any]:
+async def full_state(house: Site, key: str = "") -> dict[str, Any]:
     """What the stream says of a house in which something of everything goes on."""
     await house.ask("a:1", "ended", long=False, key=key)
     await house.ask("a:1", "runs", key=key)

@@ -26,17 +26,17 @@ from hearth.config.settings import AlertSettings
 from tests.api.dashboard.browsing import (
     KEYS,
     WITHIN_MS,
-    House,
+    Site,
     Watched,
     house_with,
     opened,
     whole_house,
 )
 from tests.api.dashboard.proxying import PASSWORD, USER, proxied
-from tests.clients.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
 from tests.support.fake_ollama import Ending
 from tests.support.fake_webhooks import Webhooks
 from tests.support.fake_webhooks import serving as serving_webhooks
+from tests.support.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
 from tests.support.patience import until
 
 
@@ -272,7 +272,7 @@ ENDLESS = {"model": SLOW, "prompt": "x", "options": {"num_predict": 100_000}}
 SHORT = {"model": LLAMA, "prompt": "x", "stream": False, "options": {"num_predict": 2}}
 
 
-def in_force(house: House, name: str) -> object:
+def in_force(house: Site, name: str) -> object:
     orders = house.gateway.worker.parts()["orders"]
     assert isinstance(orders, dict)
     return orders[name]

@@ -9,7 +9,7 @@ import pytest
 
 from hearth.api.dashboard.page import CONTENT_SECURITY_POLICY, FILES, STATIC
 from hearth.config.settings import ServerSettings
-from tests.api.house import ADMIN_KEY, KEYS, FakeExchange, FakeGateway
+from tests.api.house import ADMIN_KEY, KEYS, FakeGateway, ScriptedExchange
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 JAVA = "text/html, image/gif, image/jpeg, "
@@ -35,7 +35,7 @@ NO_PAGES = (
 
 def gateway() -> FakeGateway:
     gateway = FakeGateway(keys=KEYS)
-    gateway.engine.answer = FakeExchange(200, (), (b"Ollama is running",))
+    gateway.engine.answer = ScriptedExchange(200, (), (b"Ollama is running",))
     return gateway
 
 

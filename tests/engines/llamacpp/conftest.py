@@ -15,9 +15,9 @@ import pytest
 from hearth.bootstrap import running_gateway
 from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings
 from hearth.gateway import Gateway
-from tests.clients.home import house_settings
 from tests.engines.llamacpp.front import MODEL, Front, open_front
 from tests.engines.llamacpp.gguf import LETTERS, SAYINGS, write_model
+from tests.support.home import house_settings
 from tests.support.recorder import Recorder
 
 SETTINGS = house_settings(gpu=GpuSettings(home_model=MODEL))
