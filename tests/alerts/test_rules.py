@@ -89,8 +89,10 @@ ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
         ev.ResidencyDrifted,
         {},
         [
-            "residency_drifted, info: The model server reloaded word, word with another context"
-            " length.",
+            (
+                "residency_drifted, info: The model server reloaded word, word with another context"
+                " length."
+            ),
             LOADED,
             LOADED,
         ],
