@@ -236,10 +236,22 @@ business.
 Counted: TypeAlias = Literal["requests", "embeddings"]
 """What the rate limits count apart."""
 
-Way: TypeAlias = Literal["continued", "replayed"]
+ResumeMode: TypeAlias = Literal["continued", "replayed"]
 """How a stream that was interrupted goes on: the rest of its text is asked for, or all is run again
 and compared with what was sent.
 """
+
+
+@value
+class Elapsed:
+    """Seconds that interrupted attempts took: altogether, for the prompt, for the text."""
+
+    total_s: float = 0.0
+    prompt_s: float = 0.0
+    decode_s: float = 0.0
+
+
+NO_TIME = Elapsed()
 
 
 class Outcome(StrEnum):
@@ -281,7 +293,7 @@ class QueueItem:
     kind: WorkKind = "generate"
     dialect: Dialect = "ollama"
     streaming: bool = False
-    ways: tuple[Way, ...] = ()
+    ways: tuple[ResumeMode, ...] = ()
     prompt_tokens: int = 0
     max_tokens: int | None = None
     expires_at: float | None = None

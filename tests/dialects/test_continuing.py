@@ -13,19 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hearth.dialects.continuing import (
-    NO_TIME,
-    Continuation,
-    Spent,
+from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.request import read_request, seeded
+from hearth.engines.ollama.continuing import (
+    Rest,
     goes_on_with_the_answer,
     lead_in,
     prompt_tokens_in,
     rendered_in,
 )
-from hearth.dialects.gojson import JsonObject, encode
-from hearth.dialects.request import read_request, seeded
 from hearth.errors import BackendError, StreamDiverged
-from hearth.types import BackendCall, LoadOptions
+from hearth.types import BackendCall, Elapsed, LoadOptions
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import (
     ROUTES,
@@ -150,9 +148,7 @@ def gone_on(
     sent = sent_of(path, seen)
     seen = sent.data
     try:
-        rest = Continuation(
-            route_of(path), call_to(path, **more, **(offering(path) if offers else {})), sent
-        )
+        rest = Rest(call_to(path, **more, **(offering(path) if offers else {})), sent)
     except StreamDiverged:
         return None
     if rest.nothing_said:
@@ -168,7 +164,7 @@ def gone_on(
     return (
         seen
         + b"".join([rest.feed(chunk, WALL_S) for chunk in chunked(said, rng)])
-        + rest.finish(NO_TIME, WALL_S)
+        + rest.end(WALL_S)[1]
     )
 
 
@@ -176,7 +172,7 @@ def said(words: str) -> Answer:
     return Answer(parts=(("content", words),))
 
 
-def asked(rest: Continuation, *, from_before: bool = True) -> Any:
+def asked(rest: Rest, *, from_before: bool = True) -> Any:
     rest.place(PREFIX, from_before=from_before)
     return json.loads(rest.ask().body)
 
@@ -266,7 +262,7 @@ def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: s
     answer, rng = said("one two three four five"), random.Random(3)
     for had in list(places(path, list(stream(path, answer, Run(rng=rng)))))[300::7]:
         sent = sent_of(path, had)
-        rest = Continuation(route_of(path), call_to(path), sent)
+        rest = Rest(call_to(path), sent)
         if rest.nothing_said:
             continue
         known = asked(rest)["prompt"].removeprefix(PREFIX)
@@ -281,14 +277,14 @@ def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: s
 TWO = said("one two three four")
 
 
-def after(path: str, answer: Answer, frames: int, **more: Any) -> Continuation:
+def after(path: str, answer: Answer, frames: int, **more: Any) -> Rest:
     """What goes on after so many frames of an answer."""
     sent = stream(
         path,
         answer,
         Words(rng=random.Random(0)) if "|" in answer.text else Run(rng=random.Random(0)),
     )[:frames]
-    return Continuation(route_of(path), call_to(path, **more), sent_of(path, b"".join(sent)))
+    return Rest(call_to(path, **more), sent_of(path, b"".join(sent)))
 
 
 def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> Any:
@@ -346,7 +342,7 @@ def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None
     rest = after(CHAT, said("one|"), 1, options={"num_predict": 1})
     assert asked(rest)["options"] == {"num_predict": 1}
     seen = stream(CHAT, said("one|"), Words(rng=random.Random(0)))[0]
-    seen += rest.feed(native_rest(" more", done="length"), WALL_S) + rest.finish(NO_TIME, WALL_S)
+    seen += rest.feed(native_rest(" more", done="length"), WALL_S) + rest.end(WALL_S)[1]
     last = json.loads(seen.splitlines()[-1])
     assert told(CHAT, seen).answer == Answer(parts=(("content", "one"),), reason="length")
     assert (last["eval_count"], last["prompt_eval_count"]) == (1, 29)
@@ -355,13 +351,14 @@ def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None
 def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
     rest = after(CHAT, said("one|one|one"), 3)
     asked(rest)
-    seen = rest.feed(native_rest("more"), WALL_S) + rest.finish(
-        Spent(total_s=2.0, prompt_s=0.5, decode_s=1.5), WALL_S
-    )
+    rest.before = Elapsed(total_s=2.0, prompt_s=0.5, decode_s=1.5)
+    seen = rest.feed(native_rest("more"), WALL_S)
+    ending, end = rest.end(WALL_S)
+    seen += end
     last, output = json.loads(seen.splitlines()[-1]), 3 + len(seen.splitlines()) - 1
     assert (
         (last["prompt_eval_count"], last["eval_count"])
-        == (rest.usage.prompt_tokens, rest.usage.output_tokens)
+        == (ending.usage.prompt_tokens, ending.usage.output_tokens)
         == (27, output)
     )
     assert (last["total_duration"], last["eval_duration"]) == (2_000_000_005, 1_500_000_003)
@@ -388,7 +385,7 @@ def test_the_text_so_far_has_as_many_tokens_as_the_server_counts(prompt, read, k
     rest.count(read)
     assert json.loads(rest.ask().body)["options"]["num_predict"] == 20 - known
     rest.feed(native_rest("more"), WALL_S)
-    seen = json.loads(rest.finish(NO_TIME, WALL_S).splitlines()[-1])
+    seen = json.loads(rest.end(WALL_S)[1].splitlines()[-1])
     right = prompt is not None and read != 37
     assert seen["prompt_eval_count"] == (prompt if right else 30 - known)
     assert seen["eval_count"] == known + len(native_rest("more").splitlines()) - 1
@@ -401,7 +398,7 @@ def test_an_answer_without_a_limit_is_counted_when_it_ends() -> None:
     rest.prompt_tokens = 20
     asked(rest)
     rest.feed(native_rest("x"), WALL_S)  # which says that 30 were read
-    seen = json.loads(rest.finish(NO_TIME, WALL_S).splitlines()[-1])
+    seen = json.loads(rest.end(WALL_S)[1].splitlines()[-1])
     assert (seen["prompt_eval_count"], seen["eval_count"]) == (20, 11)
 
 
@@ -445,8 +442,7 @@ def test_an_answer_that_had_ended_counts_its_end(limit, reason, tokens) -> None:
     answer = Answer(parts=(("content", "one|two"),), reason=reason)
     options = {} if limit is None else {"max_tokens": limit}
     frames = stream(COMPLETIONS, answer, Words(rng=random.Random(0)))
-    rest = Continuation(
-        route_of(COMPLETIONS),
+    rest = Rest(
         call_to(COMPLETIONS, **options),
         sent_of(COMPLETIONS, b"".join(frames[:3])),
     )
@@ -456,14 +452,15 @@ def test_an_answer_that_had_ended_counts_its_end(limit, reason, tokens) -> None:
     rest.count(30)
     assert json.loads(rest.ask().body)["options"]["num_predict"] == 1
     rest.feed(native_rest("more"), WALL_S)
-    seen = told(COMPLETIONS, b"".join(frames[:3]) + rest.finish(NO_TIME, WALL_S)).answer
-    assert (seen, rest.usage.output_tokens) == (
+    ending, end = rest.end(WALL_S)
+    seen = told(COMPLETIONS, b"".join(frames[:3]) + end).answer
+    assert (seen, ending.usage.output_tokens) == (
         Answer(parts=(("content", "onetwo"),), reason=reason),
         tokens,
     )
 
 
-def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Continuation:
+def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Rest:
     rest = after("/api/generate", said(f"{text}|"), 1, options={"stop": list(stop)})
     asked(rest)
     return rest
@@ -484,11 +481,14 @@ def test_a_wrong_start_or_an_error_is_refused_before_anything_comes_out(rest, to
 
 def test_a_stop_sequence_across_the_cut_ends_the_answer() -> None:
     rest = continuing("say EN", stop=("END",))
-    assert rest.feed(native_rest(""), WALL_S) + rest.finish(NO_TIME, WALL_S) != b""
-    assert rest.complete
+    assert rest.feed(native_rest(""), WALL_S) == b""
+    ending, end = rest.end(WALL_S)
+    assert ending.complete
+    assert end != b""
     rest = continuing("one")
     rest.feed(native_rest(" two")[:-40], WALL_S)
-    assert (rest.finish(NO_TIME, WALL_S), rest.complete) == (b"", False)
+    ending, end = rest.end(WALL_S)
+    assert (end, ending.complete) == (b"", False)
 
 
 def turn(role: str, content: Any, **more: Any) -> dict[str, Any]:
@@ -573,9 +573,7 @@ def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path
     whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
     place = whole.rindex(b"well" if parts[0][0] == "thinking" else b'"t"')
     with pytest.raises(StreamDiverged):
-        Continuation(
-            route_of(path), call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2])
-        )
+        Rest(call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2]))
 
 
 ASKED, SUN = turn("user", "weather?"), turn("tool", "sun", tool_call_id="c1")
@@ -738,7 +736,7 @@ def test_thoughts_are_in_the_prompt_only_where_the_template_shows_them() -> None
             Run(rng=random.Random(0)),
         )[:-2]
     )
-    rest = Continuation(route_of(CHAT), call_to(CHAT), sent_of(CHAT, data))
+    rest = Rest(call_to(CHAT), sent_of(CHAT, data))
     assert rest.has_thought
     assert json.loads(rest.rendering(answered=True).body)["messages"][-1] == turn(
         "assistant", HERE, thinking="well"
@@ -815,7 +813,7 @@ def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation() -> N
         "context": [1],
         "keep_alive": 5,
     }
-    rest = Continuation(route_of(GENERATE), call_to(GENERATE, **more), sent_of(GENERATE, data))
+    rest = Rest(call_to(GENERATE, **more), sent_of(GENERATE, data))
     assert rest.rendering(answered=False).path == GENERATE
     asked_of = rest.rendering(answered=True)
     body = json.loads(asked_of.body)
@@ -831,7 +829,7 @@ def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation() -> N
         "_debug_render_only": True,
     }
     assert rest.prefix("", "<a>", f"<a><think>well</think>{HERE}") == "<a><think>well</think>"
-    raw = Continuation(route_of(GENERATE), call_to(GENERATE, raw=True), sent_of(GENERATE, data))
+    raw = Rest(call_to(GENERATE, raw=True), sent_of(GENERATE, data))
     with pytest.raises(StreamDiverged):
         raw.prefix("", "<a>", f"<a><think>well</think>{HERE}")
 

@@ -25,7 +25,7 @@ from hearth.dialects.request import (
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, CallerError, ModelNotFound
-from hearth.types import MIB, LoadOptions, Way
+from hearth.types import MIB, LoadOptions, ResumeMode
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
 
@@ -411,7 +411,7 @@ def test_anything_else_is_refused(given):
 
 def seeding(
     path: str, body: bytes, *, only_replay: bool = False, continue_diverged: bool = True
-) -> tuple[bytes, tuple[Way, ...]]:
+) -> tuple[bytes, tuple[ResumeMode, ...]]:
     fields = folded(Body(decode(body)).fields)
     return seeded(
         INFERENCE_ROUTES[path],

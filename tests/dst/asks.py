@@ -34,7 +34,7 @@ from hearth.types import (
     LoadOptions,
     Priority,
     RequestId,
-    Way,
+    ResumeMode,
     canonical_model,
 )
 from tests.support.ollama_wire import Service, is_embedding, vector_of
@@ -144,7 +144,7 @@ class Ask:
         envelope, fields = read_request(
             route, json.dumps(self.body()).encode(), lambda _: LoadOptions()
         )
-        body, ways = envelope.body, tuple[Way, ...]()
+        body, ways = envelope.body, tuple[ResumeMode, ...]()
         if self.stream:
             body, ways = seeded(
                 route,

@@ -46,7 +46,7 @@ TURNS = [{"role": "user", "content": "hello"}]
 BEFORE = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "me"}, *TURNS]
 Break = Literal["same model", "other model", "death"]
 BREAKS: tuple[Break, ...] = ("same model", "other model", "death")
-Way = Literal["continued", "replayed"]
+ResumeMode = Literal["continued", "replayed"]
 
 
 def profile(name: str, *more: str) -> EmulatedModel:
@@ -331,7 +331,7 @@ AT_ONCE = settings_with(
 )
 
 
-async def _everywhere(name: str, path: str, way: Way, rng: Random) -> int:
+async def _everywhere(name: str, path: str, way: ResumeMode, rng: Random) -> int:
     """How many of the streams went on."""
     asked = ASKS[name]
     body = asked.body(path)
@@ -367,7 +367,7 @@ async def _everywhere(name: str, path: str, way: Way, rng: Random) -> int:
     [*((name, "continued") for name in CONTINUED), *((name, "replayed") for name in ASKS)],
 )
 def test_a_stream_broken_into_after_any_token_is_the_answer_it_would_have_been(
-    name: str, way: Way
+    name: str, way: ResumeMode
 ) -> None:
     """After every token in `make reliability`."""
     for number, path in enumerate(ASKS[name].paths):

@@ -37,7 +37,7 @@ from hearth.events import (
     ItemStreaming,
 )
 from hearth.execution.request import Submission, Ticket
-from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, Way
+from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, ResumeMode
 from tests.dialects.replay_readers import told
 from tests.dialects.replay_streams import ROUTES, Answer, Run, expected, stream
 from tests.dialects.test_continuing import BODIES, CHATS, TOLD_BY, native_rest, offering
@@ -52,7 +52,7 @@ WORDS = (" one", " two", " three", " four", " five", " six", " seven", " eight",
 TEXT = "".join(WORDS)
 AT_ONCE = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
 ASSISTANT = "<assistant>"
-ONLY: tuple[Way, ...] = ("continued",)
+ONLY: tuple[ResumeMode, ...] = ("continued",)
 A_WORD_S = 1.0
 
 
@@ -167,7 +167,7 @@ class Model:
 def streaming(
     house: House,
     path: str = "/api/generate",
-    ways: tuple[Way, ...] = ONLY,
+    ways: tuple[ResumeMode, ...] = ONLY,
     *,
     hides_usage: bool = False,
     **more: Any,
@@ -205,7 +205,7 @@ Heard: TypeAlias = "asyncio.Future[tuple[bytes, HearthError | None]]"
 
 
 def listening_to(
-    house: House, path: str = "/api/generate", ways: tuple[Way, ...] = ONLY, **more: Any
+    house: House, path: str = "/api/generate", ways: tuple[ResumeMode, ...] = ONLY, **more: Any
 ) -> Heard:
     return asyncio.ensure_future(heard(streaming(house, path, ways, **more)))
 
@@ -214,7 +214,7 @@ async def interrupted(
     house: House,
     *at: float,
     path: str = "/api/generate",
-    ways: tuple[Way, ...] = ONLY,
+    ways: tuple[ResumeMode, ...] = ONLY,
     model: str = "m",
     **more: Any,
 ) -> tuple[bytes, HearthError | None]:
@@ -225,14 +225,14 @@ async def interrupted(
     return await listening
 
 
-def how(house: House) -> list[Way]:
+def how(house: House) -> list[ResumeMode]:
     """In which ways streams went on."""
     return [event.how for event in house.events.of(ItemResumed)]
 
 
-REPLAYED: tuple[Way, ...] = ("replayed",)
-REPLAY_FIRST: tuple[Way, ...] = ("replayed", "continued")
-CONTINUE_FIRST: tuple[Way, ...] = ("continued", "replayed")
+REPLAYED: tuple[ResumeMode, ...] = ("replayed",)
+REPLAY_FIRST: tuple[ResumeMode, ...] = ("replayed", "continued")
+CONTINUE_FIRST: tuple[ResumeMode, ...] = ("continued", "replayed")
 CALL = '["find", {"city": "Rome"}]'
 GENERATE, MESSAGES = "/api/generate", "/v1/messages"
 SENT, SAID = "".join(WORDS[:3]), "".join(WORDS[:4])
@@ -291,7 +291,7 @@ class Story:
 
     model: Model = field(default_factory=Model)
     at: tuple[float, ...] = (3.5,)
-    ways: tuple[Way, ...] = ONLY
+    ways: tuple[ResumeMode, ...] = ONLY
     path: str = GENERATE
     by: str = "m"
     faults: tuple[CallFault, ...] = ()
@@ -303,7 +303,7 @@ class Story:
     first.
     """
     error: type[HearthError] | None = None
-    how: tuple[Way, ...] = ("continued",)
+    how: tuple[ResumeMode, ...] = ("continued",)
     diverged: bool = False
     """A replay said something else, and the stream went on in another way."""
     finishes: bool = False
@@ -479,7 +479,9 @@ async def test_the_rest_is_asked_for_and_the_caller_reads_one_whole_stream(path:
 @pytest.mark.parametrize("ways", [(), ONLY, REPLAYED, REPLAY_FIRST])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @in_virtual_time
-async def test_a_usage_not_asked_for_is_counted_and_never_shown(path: str, ways: tuple[Way, ...]):
+async def test_a_usage_not_asked_for_is_counted_and_never_shown(
+    path: str, ways: tuple[ResumeMode, ...]
+):
     """Bodies of these routes ask for it; the way of the gateway to an emulator and back is in
     tests/clients.
     """
@@ -595,7 +597,7 @@ async def test_a_stream_waits_for_an_absent_server_as_long_as_any_request():
 
 @pytest.mark.parametrize("ways", [REPLAY_FIRST, REPLAYED])
 @in_virtual_time
-async def test_a_replay_goes_on_where_a_stream_broke_off(ways: tuple[Way, ...]):
+async def test_a_replay_goes_on_where_a_stream_broke_off(ways: tuple[ResumeMode, ...]):
     async with house_of(Model()) as house:
         house.ollama.next_calls(CallFault.RUNNER_DIES)
         said, error = await heard(streaming(house, ways=ways))
@@ -604,7 +606,7 @@ async def test_a_replay_goes_on_where_a_stream_broke_off(ways: tuple[Way, ...]):
 
 @pytest.mark.parametrize("ways", [CONTINUE_FIRST, ONLY])
 @in_virtual_time
-async def test_it_goes_on_twice_at_most_and_then_ends_with_the_error(ways: tuple[Way, ...]):
+async def test_it_goes_on_twice_at_most_and_then_ends_with_the_error(ways: tuple[ResumeMode, ...]):
     for deaths in (2, 3):
         async with house_of(Model(WORDS * 3)) as house:
             house.ollama.next_calls(*[CallFault.GONE_MID_STREAM] * deaths)

@@ -210,6 +210,9 @@ class AtOnce(Taking):
         self._there = there
         self._turns = turns
 
+    def continuations(self) -> None:
+        return None
+
     async def open(self, call: BackendCall) -> Exchange:
         for _ in range(self._turns):
             await asyncio.sleep(0)

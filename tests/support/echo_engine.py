@@ -112,6 +112,9 @@ class EchoEngine:
         del options, timeout_s
         return model in self._resident
 
+    def continuations(self) -> None:
+        return None
+
     async def aclose(self) -> None:
         self._is_closed = True
 

@@ -39,8 +39,8 @@ from hearth.types import (
     Priority,
     QueueItem,
     RequestId,
+    ResumeMode,
     Sequence,
-    Way,
     canonical_model,
 )
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
@@ -81,7 +81,7 @@ def new_item(
     max_tokens: int | None = None,
     prompt_tokens: int = 0,
     digest: bytes = b"",
-    ways: tuple[Way, ...] = (),
+    ways: tuple[ResumeMode, ...] = (),
     **asked: float,
 ) -> Submission:
     """A request as a route would submit it: with the name that the backend lists (`a:latest` for

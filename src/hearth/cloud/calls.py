@@ -32,7 +32,7 @@ from hearth.errors import (
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.ports import CloudBackend, CloudExchange
 from hearth.queue.registry import Registry
-from hearth.types import CloudCall, Headers, Price, Rates, Sequence, Usage, usd
+from hearth.types import CloudCall, Headers, Price, Rates, Sequence, usd
 
 Why: TypeAlias = Literal["asked_for", "not_local", "backend_down", "long_wait"]
 """Why Claude answers.
@@ -201,7 +201,7 @@ class Call:
         """
         work = self.work
         while True:
-            work.begin_attempt(work.attempt + 1, self.to_send.model, clock.monotonic())
+            work.begin_attempt(work.attempt.number + 1, self.to_send.model, clock.monotonic())
             registry.dispatched(work, clock.monotonic())
             try:
                 return await self._attempt(backend, registry, clock)
@@ -211,11 +211,13 @@ class Call:
                 delay_s = (
                     None
                     if may_be_charged
-                    else retry_delay_s(error, work.attempt, max_retries=retries, sequence=sequence)
+                    else retry_delay_s(
+                        error, work.attempt.number, max_retries=retries, sequence=sequence
+                    )
                 )
                 if delay_s is None:
                     raise
-                work.error = error
+                work.attempt.error = error
             registry.resent(work, clock.monotonic())
             await asyncio.sleep(delay_s)
 
@@ -241,6 +243,7 @@ class Call:
 
     async def _pass_on(self, exchange: CloudExchange, registry: Registry, clock: Clock) -> None:
         work, meter, reply, now = self.work, self.meter, self.work.reply, clock.monotonic
+        attempt = work.attempt
         answer = Answer(
             self.path,
             self.request,
@@ -255,9 +258,9 @@ class Call:
             async with asyncio.timeout(timeout_s) as limit:
                 async for event in exchange.events():
                     data = answer.feed(event, now())
-                    if work.first_byte_at is None and meter.started:
-                        work.first_byte_at = now()
-                        registry.first_byte(work, work.first_byte_at)
+                    if attempt.first_byte_at is None and meter.started:
+                        attempt.first_byte_at = now()
+                        registry.first_byte(work, attempt.first_byte_at)
                     if data:
                         reply.start(_head(answer, streaming=work.item.streaming))
                         reply.push(data)
@@ -273,8 +276,7 @@ class Call:
         if not meter.stopped:
             raise BackendGone("Claude's answer ended early")
         rest = answer.finish(now())
-        work.usage = Usage(prompt_tokens=meter.tokens.prompt, output_tokens=meter.tokens.output)
-        work.status = 200
+        attempt.status = 200
         reply.start(_head(answer, streaming=work.item.streaming, length=len(rest)))
         reply.push(rest)
         reply.cost_usd = usd(self.bill_nano_usd)

@@ -202,8 +202,7 @@ class Cloud:
             replace(new, item=replace(item, streaming=request.streaming)),
             self._clock.monotonic(),
         )
-        work = self._registry.number(new, self, now, on_abandon=self._leave)
-        work.model = model
+        work = self._registry.number(new, self, now, on_abandon=self._leave, model=model)
         accepted = Call(
             work=work,
             settings=cloud,
@@ -260,12 +259,13 @@ class Cloud:
     def _over(self, call: Call, task: asyncio.Task[None]) -> None:
         """The task is over, on whatever way: settle the cost, then tell whoever has not heard."""
         now, work, cost = self._clock.monotonic(), call.work, call.bill_nano_usd
+        attempted_at = work.attempt.dispatched_at
         self.budget.close(call.reservation, cost)
         del self._calls[work.item.sequence]
         error = self._error_of(call, task)
         if call.meter.started:
             tokens = call.meter.tokens
-            work.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
+            work.attempt.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
         given_up = isinstance(error, CallerGone | ShuttingDown)
         outcome = (
             Outcome.COMPLETED
@@ -278,9 +278,7 @@ class Cloud:
         asked, cloud = call.to_send, self._settings
         # another account says nothing of this one
         if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):
-            self._health.note(
-                error, now, began_at=now if work.dispatched_at is None else work.dispatched_at
-            )
+            self._health.note(error, now, began_at=now if attempted_at is None else attempted_at)
         self._runtime.post(TimerFired())  # the status shows something new
 
     def _error_of(self, call: Call, task: asyncio.Task[None]) -> HearthError | None:
@@ -314,16 +312,16 @@ class Cloud:
         now, call, began_at = (
             self._clock.monotonic(),
             self._calls[work.item.sequence],
-            work.dispatched_at,
+            work.attempt.dispatched_at,
         )
         return status.item(self._runtime.view, work, now, self._clock.wall() - now) | {
             "model": work.model,
             "state": "running",
             "served_by": SERVED_BY,
             "why": call.why,
-            "attempts": work.attempt,
+            "attempts": work.attempt.number,
             "running_s": None if began_at is None else round(now - began_at, 3),
-            "first_byte": work.first_byte_at is not None,
+            "first_byte": work.attempt.first_byte_at is not None,
             "reserved_usd": usd(call.reserved_nano_usd),
         }
 

@@ -35,11 +35,11 @@ _MARK = ""
 
 class Sent:
     """Everything one caller has been given of one stream, over all runs: bytes only, nothing is
-    parsed before a replay needs it.
+    parsed before a replay needs it. `written_by`: the model of the first run, as it was loaded.
     """
 
-    def __init__(self, route: Route, *, limit_bytes: int) -> None:
-        self._route, self._limit_bytes = route, limit_bytes
+    def __init__(self, route: Route, *, limit_bytes: int, written_by: str = "") -> None:
+        self._route, self._limit_bytes, self.written_by = route, limit_bytes, written_by
         self._parts: list[bytes] = []
         self._frames: WholeFrames | None = WholeFrames(route)
         self.size_bytes = 0

@@ -35,7 +35,7 @@ from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.usage import asking_for_usage
 from hearth.errors import BadRequest, ModelNotFound
-from hearth.types import MIB, Dialect, LoadOptions, Way, WorkKind, value
+from hearth.types import MIB, Dialect, LoadOptions, ResumeMode, WorkKind, value
 
 MAX_ITEMS = 10_000
 """Most messages or inputs in one body."""
@@ -150,7 +150,7 @@ class Envelope:
     rewritten: tuple[str, ...] = ()
     background: bool = False
     needs: Needs | None = None
-    ways: tuple[Way, ...] = ()
+    ways: tuple[ResumeMode, ...] = ()
     digest: bytes = b""
 
 
@@ -327,7 +327,7 @@ def seeded(
     *,
     only_replay: bool,
     continue_diverged: bool,
-) -> tuple[bytes, tuple[Way, ...]]:
+) -> tuple[bytes, tuple[ResumeMode, ...]]:
     """The body with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; and how its
     stream can go on after an interruption.
 

@@ -11,7 +11,17 @@ import re
 from collections.abc import Collection
 from typing import Protocol
 
-from hearth.types import BackendCall, Headers, InstalledModel, LoadOptions, ResidentModel
+from hearth.dialects.replay import Sent
+from hearth.dialects.stream import Ending
+from hearth.types import (
+    BackendCall,
+    Elapsed,
+    Headers,
+    InstalledModel,
+    LoadOptions,
+    ResidentModel,
+    ResumeMode,
+)
 
 
 class Exchange(Protocol):
@@ -37,6 +47,86 @@ class Exchange(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class LaterRun(Protocol):
+    """A later run of an interrupted answer. Every byte of it goes through `feed`; only what comes
+    out is for the caller.
+    """
+
+    @property
+    def mode(self) -> ResumeMode: ...
+
+    @property
+    def again_tokens(self) -> int:
+        """Tokens of the text so far that it reads or writes again."""
+
+    @property
+    def verified_chars(self) -> int:
+        """Characters of the text so far that it has said again."""
+
+    def feed(self, chunk: bytes, wall_s: float) -> bytes:
+        """What may be passed on now; `wall_s`: seconds since 1970.
+
+        Raises:
+            StreamDiverged: it does not go on from the text so far.
+            BackendError: the model server has ended it with an error.
+        """
+        ...
+
+    def end(self, wall_s: float) -> tuple[Ending, bytes]:
+        """How the answer has ended, and what is still to be passed on. Raises StreamDiverged."""
+        ...
+
+
+class Continuation(Protocol):
+    """The text so far of one interrupted answer, and how this engine is asked for the rest."""
+
+    @property
+    def can_be_asked(self) -> bool:
+        """The engine goes on exactly behind the text so far."""
+
+    @property
+    def nothing_said(self) -> bool:
+        """There is no text so far: any answer goes on from there."""
+
+    async def prefix(self) -> str:
+        """What stands before the text when the model reads it; another one later means that the
+        model would read something else then.
+
+        Raises StreamDiverged where that cannot be known.
+        """
+        ...
+
+    async def next_ask(self, elapsed: Elapsed) -> tuple[BackendCall, LaterRun] | None:
+        """After `prefix`: a call for the rest, and what its answer goes through. Once more where
+        that has diverged before anything came out; None where there is no other way to ask.
+
+        Args:
+            elapsed: what the attempts before this one took.
+
+        Raises StreamDiverged.
+        """
+        ...
+
+
+class Continuations(Protocol):
+    """How answers of an engine's models go on, as it was found out. `load` stands for a model as
+    it is loaded.
+    """
+
+    def is_known(self, load: str) -> bool:
+        """It was found out whether this model's answers can be continued."""
+        ...
+
+    async def find_out(self, load: str, model: str, call: BackendCall) -> None:
+        """Ask the engine; `call`: the first stream that may have to go on."""
+
+    def can_continue(self, load: str) -> bool: ...
+
+    def of(self, load: str, call: BackendCall, sent: Sent) -> Continuation:
+        """Raises StreamDiverged: an answer of this kind cannot be continued."""
+        ...
 
 
 class Engine(Protocol):
@@ -151,6 +241,9 @@ class Engine(Protocol):
         """
 
     # Going on with an interrupted answer.
+
+    def continuations(self) -> Continuations | None:
+        """New ones, which know nothing yet; None where no answer of this engine is continued."""
 
     async def aclose(self) -> None:
         """End all connections; whoever waits on one gets BackendGone."""

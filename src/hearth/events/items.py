@@ -6,7 +6,7 @@ import re
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, dataclass_transform
 
-from hearth.types import Counted, Lane, Outcome, RequestId, Sequence, Way
+from hearth.types import Counted, Lane, Outcome, RequestId, ResumeMode, Sequence
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """As in `logging`, which nothing that decides may import."""
@@ -132,7 +132,7 @@ class ItemResumed(ItemEvent):
     """
 
     attempt: int
-    how: Way
+    how: ResumeMode
     again_tokens: int
     verified_chars: int
     catch_up_s: float
@@ -180,7 +180,7 @@ class ItemEnded(ItemEvent):
     prompt_tokens: int | None
     output_tokens: int | None
     status: int | None
-    resumed: Way | None = None
+    resumed: ResumeMode | None = None
     cost_usd: float | None = None
     chain_id: str | None = None
     counted: Counted | None = "requests"

@@ -7,24 +7,11 @@ closes its connection without awaiting anything, so the slot is free at once.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
-from collections.abc import Sequence as Several
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from hearth.dialects.continuing import (
-    Continuation,
-    ends_with_the_answer,
-    goes_on_with_the_answer,
-    lead_in,
-    load_options_in,
-    prompt_tokens_in,
-    rendered_in,
-    template_probe,
-)
 from hearth.dialects.routes import route_of
 from hearth.engines.port import Engine, Exchange
 from hearth.errors import (
@@ -38,8 +25,10 @@ from hearth.errors import (
     RunnerDied,
     StreamDiverged,
 )
+from hearth.execution.attempt import Attempt
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest
+from hearth.execution.resumption import ModelMemory, Resumption
 from hearth.execution.runtime import Runtime
 from hearth.execution.stream import AnswerStream, Deadline
 from hearth.scheduling.inputs import (
@@ -52,46 +41,31 @@ from hearth.scheduling.inputs import (
     Stopped,
     Unresumable,
 )
-from hearth.types import BackendCall, LoadOptions, Sequence, Way
+from hearth.types import MIB, BackendCall, LoadOptions, Sequence
 
 _PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, BackendCall, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
 """No whole answer is cut off before this (Macaw's scheduling page: max(30 s, 2 x estimate))."""
-RENDER_LAST_S = 0.03
-"""How long an interruption may wait to see how the prompt is rendered now, so that it is known
-whether it is the same later.
-"""
-READ_AT_ONCE_BYTES = 64 * 1024
-"""So much of a stream can be read within an interruption: some 5 ms.
-
-With more, the model's digest alone says whether it is the same.
-"""
-RENDER_S = 2.0
-"""How long a model server may take to show how a model's prompts are rendered."""
 PROBE_S = 10.0
 """A model that does nothing else makes one token within this, or none at all."""
-MOST_RENDERED_BYTES = 64 * 1024 * 1024
-REPLAYS = 10
-MOST_DIVERGED = 2
-"""A model of which more than so many of the last replays said something else is not replayed."""
 
 
 @dataclass(slots=True, eq=False)
-class _Knowledge:
-    """What was found out about a model as it is loaded."""
+class _Run:
+    """An attempt that is under way.
 
-    asked: bool = False
-    """Whether its server shows how prompts are rendered."""
-    lead: str | None = None
-    """What its template writes before an answer, None where it is not shown."""
-    goes_on_after_thoughts: bool = False
-    """With tools on offer, its template goes on with an answer that was begun."""
-    goes_on: frozenset[bool] = frozenset()
-    """The same where no thought was sent: with True in it where the caller lets the model think,
-    with False where the caller forbids that.
+    Attributes:
+        quiet_s, whole_s: how long it may take to the first byte of a stream, and to a whole answer.
+        reported: how it ended has been reported. pausing: it is to stop, and to go on later.
     """
-    diverged: deque[bool] = field(default_factory=lambda: deque(maxlen=REPLAYS))
-    """Of its last replays, whether they said something else than the caller has."""
+
+    work: ActiveRequest
+    attempt: Attempt
+    quiet_s: float
+    whole_s: float
+    task: asyncio.Task[None] = field(init=False)
+    reported: bool = False
+    pausing: bool = False
 
 
 class Executor:
@@ -101,117 +75,155 @@ class Executor:
         self._runtime = runtime
         self._post = runtime.post
         self._engine = engine
-        self._fingerprint_of = watch.fingerprint_of
         self._load_options = watch.load_options
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
-        self._running: dict[Sequence, tuple[asyncio.Task[None], ActiveRequest]] = {}
-        self._known: dict[str, _Knowledge] = {}
+        self._running: dict[Sequence, _Run] = {}
+        self._memory = ModelMemory(watch.fingerprint_of, engine.continuations())
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
         """Begin the current attempt: `prompt_s` until the first byte are expected, and at most
         `limit_s` for the whole answer.
         """
         sequence, limits = work.item.sequence, self._runtime.settings.engine
-        work.quiet_s = limits.first_byte_timeout_s + 2 * prompt_s
-        work.whole_s = limits.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
-        task = asyncio.get_running_loop().create_task(self._attempt(work), name=f"item {sequence}")
-        self._running[sequence] = task, work
-        task.add_done_callback(partial(self._forget, work, work.attempt))
+        run = _Run(
+            work,
+            work.attempt,
+            quiet_s=limits.first_byte_timeout_s + 2 * prompt_s,
+            whole_s=limits.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s),
+        )
+        run.task = asyncio.get_running_loop().create_task(
+            self._attempt(run), name=f"item {sequence}"
+        )
+        self._running[sequence] = run
+        run.task.add_done_callback(partial(self._forget, run))
 
-    def _forget(self, work: ActiveRequest, attempt: int, ended: asyncio.Task[None]) -> None:
+    def _forget(self, run: _Run, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
-        sequence = work.item.sequence
+        sequence, number = run.work.item.sequence, run.attempt.number
         # else a new attempt of the same item has taken its place
-        if self._running.get(sequence) == (ended, work):
+        if self._running.get(sequence) is run:
             del self._running[sequence]
         if ended.cancelled():
-            if work.reported < attempt:  # stopped before its first step: nothing of it ever ran
-                self._post(Stopped(sequence=sequence, attempt=attempt))
+            if not run.reported:  # stopped before its first step: nothing of it ever ran
+                self._post(Stopped(sequence=sequence, attempt=number))
         elif (error := ended.exception()) is not None:
             self._runtime.report_fault("executor", error)
-            work.error = HearthError()
-            self._post(Failed(sequence=sequence, attempt=attempt, fault="fatal"))
+            run.attempt.error = HearthError()
+            self._post(Failed(sequence=sequence, attempt=number, fault="fatal"))
 
     def preempt(self, sequence: Sequence) -> None:
         """Stop the attempt, unless its caller has been given bytes and could not be resumed: then
         it goes on.
         """
-        if sequence not in self._running:
+        run = self._running.get(sequence)
+        if run is None:
             return
-        _, work = self._running[sequence]
-        is_known = work.sent is not None and work.sent.replayable
-        if work.outcome is not None or not work.forwarded or (is_known and self._can_resume(work)):
-            work.pausing = True
+        work, attempt = run.work, run.attempt
+        is_unseen = work.outcome is not None or not attempt.forwarded
+        if is_unseen or self._can_resume(work, attempt):
+            run.pausing = True
             self.abort(sequence)
-        elif is_known:
-            self._post(Unresumable(sequence=sequence, attempt=work.attempt))
+        elif work.sent is not None and work.sent.replayable:
+            self._post(Unresumable(sequence=sequence, attempt=attempt.number))
 
     def abort(self, sequence: Sequence) -> None:
         """Stop the attempt. One that has ended has already reported how, or is just doing so."""
-        if sequence in self._running:
-            task, work = self._running[sequence]
-            if work.reported < work.attempt:
-                task.cancel()
+        run = self._running.get(sequence)
+        if run is not None and not run.reported:
+            run.task.cancel()
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        return [task for task, _ in self._running.values()]
+        return [run.task for run in self._running.values()]
 
     # One attempt.
 
-    async def _attempt(self, work: ActiveRequest) -> None:
-        sequence, attempt = work.item.sequence, work.attempt
+    async def _attempt(self, run: _Run) -> None:
+        work, attempt = run.work, run.attempt
+        sequence, number = work.item.sequence, attempt.number
         try:
-            await self._run(work)
-            report: Input = Finished(sequence=sequence, attempt=attempt, usage=work.usage)
+            await self._carry_out(run)
+            report: Input = Finished(sequence=sequence, attempt=number, usage=attempt.usage)
         except asyncio.CancelledError:
-            kept_tokens = await self._paused(work) if work.pausing and work.forwarded else 0
-            report = Stopped(sequence=sequence, attempt=attempt, kept_tokens=kept_tokens)
+            report = Stopped(sequence=sequence, attempt=number, kept_tokens=await self._paused(run))
         except (HearthError, TimeoutError) as error:
-            work.error = error.again() if isinstance(error, HearthError) else FirstByteTimeout()
+            failure = error.again() if isinstance(error, HearthError) else FirstByteTimeout()
+            attempt.error = failure
             report = Failed(
                 sequence=sequence,
-                attempt=attempt,
-                fault=_fault_of(work.error),
-                kept_tokens=self._kept_tokens(work),
+                attempt=number,
+                fault=_fault_of(failure),
+                kept_tokens=self._kept_tokens(run),
             )
-        work.reported = attempt  # from here on no decision can stop what has ended
-        if isinstance(report, Failed) and isinstance(work.error, BackendUnreachable):
+        run.reported = True  # from here on no decision can stop what has ended
+        if isinstance(report, Failed) and isinstance(attempt.error, BackendUnreachable):
             self._post(BackendState(up=False))
         self._post(report)
 
-    async def _run(self, work: ActiveRequest) -> None:
+    async def _paused(self, run: _Run) -> int:
+        """It was stopped; where it is to go on later, the tokens that the next attempt only
+        reads.
+        """
+        work, attempt, resumption = run.work, run.attempt, run.work.resumption
+        if not run.pausing or not attempt.forwarded or work.outcome is not None:
+            return 0
+        if resumption is None:
+            return 0
+        return await resumption.pause(work.model or "", attempt, self._runtime.clock.monotonic())
+
+    async def _carry_out(self, run: _Run) -> None:
         """It is seen first how a stream can go on, and whether a model answers at all that a stream
         was cut off on.
 
         Raises:
             TimeoutError: what has to be known first is not shown within the time of a first byte.
         """
-        is_suspect, is_unknown = self._is_suspect(work), self._is_unknown(work)
-        if is_suspect or is_unknown or work.reply.started:  # else it starts when that was expected
-            self._post(Started(sequence=work.item.sequence, attempt=work.attempt))
-        call = work.call()
+        work, call = run.work, run.work.call()
+        memory, continuations = self._memory, self._memory.continuations
+        model, resumes = work.model or "", work.reply.started
+        load = memory.load_of(model)
+        is_suspect = self._is_suspect(run)
+        is_unknown = (
+            continuations is not None
+            and "continued" in work.item.ways
+            and not continuations.is_known(load)
+        )
+        if is_suspect or is_unknown or resumes:  # else it starts when that was expected
+            self._post(Started(sequence=work.item.sequence, attempt=run.attempt.number))
         if is_suspect:
-            self._suspects.discard(work.model or "")
+            self._suspects.discard(model)
             if not await self._makes_a_token(work, call):
                 raise FirstByteTimeout
-        if is_unknown:
-            await self._find_out(work, call)
-        if work.reply.started:
-            await self._resume(work)
-            return
-        work.fingerprint = self._fingerprint_of(work.model or "") if work.item.streaming else ""
-        await self._exchange(work, call, self._answers.stream)
+        if is_unknown and continuations is not None:
+            await continuations.find_out(load, model, call)
+        if not resumes:
+            if work.item.streaming:
+                limit_mib = self._runtime.settings.scheduling.replay_limit_mib
+                # what it is loaded as may have changed meanwhile
+                written_by = memory.load_of(model)
+                work.begin_stream(route_of(call.path), written_by, int(limit_mib * MIB))
+            await self._exchange(run, call, self._answers.stream)
+        elif work.resumption is None:
+            raise StreamDiverged
+        else:
+            await work.resumption.go_on(
+                model,
+                run.attempt,
+                lambda again, later: self._exchange(
+                    run, again, partial(self._answers.resume, later)
+                ),
+                run.quiet_s,
+            )
 
-    async def _exchange(self, work: ActiveRequest, call: BackendCall, pass_on: _PassOn) -> None:
+    async def _exchange(self, run: _Run, call: BackendCall, pass_on: _PassOn) -> None:
         """One call to the backend and its answer, within their limits."""
-        exchange: Exchange | None = None
+        work, exchange = run.work, None
         streaming, whole = work.item.streaming, False
         try:
-            with Deadline(work.quiet_s if streaming else work.whole_s) as limit:
+            with Deadline(run.quiet_s if streaming else run.whole_s) as limit:
                 exchange = await self._engine.open(call)
-                work.status = exchange.status
+                run.attempt.status = exchange.status
                 if streaming and exchange.status < 400:
                     # however long it gets
                     limit.limit_silence(self._runtime.settings.engine.idle_timeout_s)
@@ -229,13 +241,14 @@ class Executor:
                     self._suspects.add(work.model or "")
                 exchange.close()
 
-    def _is_suspect(self, work: ActiveRequest) -> bool:
+    def _is_suspect(self, run: _Run) -> bool:
         """A stream was cut off on its model, by which a slot may be lost for good, and nothing runs
         that a probe would wait for.
         """
-        if work.model not in self._suspects:
+        if run.work.model not in self._suspects:
             return False
-        return all(task.done() for task, other in self._running.values() if other is not work)
+        others = (other for other in self._running.values() if other is not run)
+        return all(other.task.done() for other in others)
 
     async def _makes_a_token(self, work: ActiveRequest, call: BackendCall) -> bool:
         """The model works: what did not answer in time takes long, or never reached it.
@@ -252,239 +265,33 @@ class Executor:
 
     # Going on with what was interrupted.
 
-    async def _resume(self, work: ActiveRequest) -> None:
-        """Go on with a stream in the first way that can be gone.
-
-        Nothing of a way that turns out to be none has been passed on.
-        """
-        failed = StreamDiverged("the model was changed while the answer was interrupted")
-        for way in self._ways(
-            work, same_load=work.fingerprint == self._fingerprint_of(work.model or "")
-        ):
-            try:
-                await (self._replay if way == "replayed" else self._continue)(work)
-            except StreamDiverged as error:
-                if work.forwarded:
-                    raise
-                failed = error
-                work.diverged = work.diverged or way == "replayed"
-            else:
-                return
-        raise failed
-
-    async def _replay(self, work: ActiveRequest) -> None:
-        """Source of the record: a real engine repeats a text only for an equal history of its
-        prompt cache.
-        """
-        record = self._knowledge(work).diverged
-        try:
-            await self._exchange(work, work.call(), self._answers.replay)
-        except StreamDiverged:
-            record.append(True)
-            raise
-        record.append(False)
-
-    async def _continue(self, work: ActiveRequest) -> None:
-        rest = self._continuation(work)
-        if rest.nothing_said:  # then any answer goes on from there
-            await self._exchange(work, work.call(), self._answers.replay)
-            return
-        async with asyncio.timeout(work.quiet_s):
-            prefix = await self._prefix(work, rest)
-            rest.prompt_tokens = await self._counted(rest.counting(text=False))
-        if work.rendering not in (None, hash(prefix)):
-            raise StreamDiverged(
-                "the model's template has changed while the answer was interrupted"
+    def _can_resume(self, work: ActiveRequest, attempt: Attempt) -> bool:
+        """What runs now can be stopped, and the answer can go on."""
+        sent = work.sent
+        if sent is None or not sent.replayable:
+            return False
+        if work.resumption is None:
+            work.resumption = Resumption(
+                self._memory, sent, modes=work.item.ways, call_on=work.new.call_on
             )
-        try:
-            await self._ask_rest(work, rest, prefix, from_before=True)
-        except StreamDiverged:
-            if not rest.asked_from_before:
-                raise
-            again = self._continuation(work)
-            again.prompt, again.prompt_tokens = rest.prompt, rest.prompt_tokens
-            await self._ask_rest(work, again, prefix, from_before=False)
+        return work.resumption.is_possible(work.model or "", attempt)
 
-    async def _ask_rest(
-        self, work: ActiveRequest, rest: Continuation, prefix: str, *, from_before: bool
-    ) -> None:
-        rest.place(prefix, from_before=from_before)
-        async with asyncio.timeout(work.quiet_s):
-            if rest.is_limited and rest.prompt_tokens is not None:
-                rest.count(await self._counted(rest.counting(text=True)))
-            call = rest.ask()
-            rendering = rest.rendering_of(call)
-            if rendering is not None and not rest.is_read_as(await self._rendered(rendering)):
-                raise StreamDiverged("the model's template cannot continue an answer")
-        try:
-            await self._exchange(work, call, partial(self._answers.rest, rest))
-        except BackendError as error:
-            if work.forwarded or work.status is None or not 400 <= work.status < 500:
-                raise
-            work.status = None
-            raise StreamDiverged(
-                "the model server does not accept the text so far as a prompt"
-            ) from error
-
-    def _continuation(self, work: ActiveRequest) -> Continuation:
-        if work.sent is None:
-            raise StreamDiverged
-        call = work.call()
-        return Continuation(route_of(call.path), call, work.sent)
-
-    async def _prefix(self, work: ActiveRequest, rest: Continuation) -> str:
-        """What stands before the text when the model reads it.
-
-        Raises StreamDiverged where the model server does not show it.
-        """
-        plain = await self._rendered(rest.rendering(answered=False))
-        if plain is None and rest.relax_thinking():
-            plain = await self._rendered(rest.rendering(answered=False))
-        lead = self._knowledge(work).lead
-        if plain is None or lead is None:
-            raise StreamDiverged("the model server does not show how the prompt is rendered")
-        needs_answered = rest.needs_answered(plain)
-        answered = await self._rendered(rest.rendering(answered=True)) if needs_answered else None
-        return rest.prefix(lead, plain, answered)
-
-    async def _rendered(self, call: BackendCall) -> str | None:
-        """The rendering that the model server shows, None where it shows none.
-
-        Raises HearthError where it cannot be asked.
-        """
-        return rendered_in(await self._told(call))
-
-    async def _counted(self, call: BackendCall) -> int | None:
-        """The tokens of a prompt, None where the model server does not say.
-
-        Raises HearthError as `_rendered`.
-        """
-        return prompt_tokens_in(await self._told(call))
-
-    async def _told(self, call: BackendCall) -> bytes:
-        """A whole answer, empty for a refusal or too long a one."""
-        exchange = await self._engine.open(call)
-        try:
-            parts, size = list[bytes](), 0
-            while (chunks := await exchange.take()) and size <= MOST_RENDERED_BYTES:
-                parts.extend(chunks)
-                size += sum(map(len, chunks))
-        finally:
-            exchange.close()
-        return b"".join(parts) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else b""
-
-    async def _paused(self, work: ActiveRequest) -> int:
-        """Stopped to go on later: see how its prompt is rendered while its model is there; the
-        tokens that the next attempt only reads.
-        """
-        work.spend(self._runtime.clock.monotonic())
-        rest, work.pausing, work.rest = work.rest, False, None
-        if (
-            work.outcome is not None
-            or work.sent is None
-            or next(iter(self._ways(work)), None) != "continued"
-        ):
-            return 0
-        with suppress(HearthError, TimeoutError, asyncio.CancelledError):
-            if rest is None and work.sent.size_bytes <= READ_AT_ONCE_BYTES:
-                rest = self._continuation(work)
-            if rest is not None:
-                async with asyncio.timeout(RENDER_LAST_S):
-                    work.rendering = hash(await self._prefix(work, rest))
-        return work.sent.frames
-
-    def _kept_tokens(self, work: ActiveRequest) -> int | None:
+    def _kept_tokens(self, run: _Run) -> int | None:
         """The attempt broke off: tokens of which its caller has the text where its stream can go
         on.
 
         Else None: nothing was passed on, which can be done again, or the model server would break
         it off again.
         """
-        error, sent = work.error, work.sent
+        work, attempt = run.work, run.attempt
+        error = attempt.error
         if not isinstance(error, BackendGone | BackendTimeout) or isinstance(error, AnswerCut):
             return None
-        if not work.forwarded or work.outcome is not None or sent is None or not sent.replayable:
+        if not attempt.forwarded or work.outcome is not None:
             return None
-        can_resume = self._can_resume(work)
-        work.rest = None
-        if not can_resume:
+        if not self._can_resume(work, attempt) or work.resumption is None:
             return None
-        work.spend(self._runtime.clock.monotonic())
-        return sent.frames
-
-    def _can_resume(self, work: ActiveRequest) -> bool:
-        ways = self._ways(work)
-        if not ways:
-            return False
-        # no run of the whole says again what was drawn in two
-        if "replayed" in ways and work.resumed != "continued":
-            return True
-        try:
-            work.rest = self._continuation(work)
-        except StreamDiverged:
-            return False
-        rest, known = work.rest, self._knowledge(work)
-        if not rest.offers_tools:
-            return True
-        return known.goes_on_after_thoughts if rest.has_thought else rest.thinks in known.goes_on
-
-    def _ways(self, work: ActiveRequest, *, same_load: bool = True) -> Several[Way]:
-        """How its stream can go on, best first."""
-        known = self._knowledge(work)
-        model = self._fingerprint_of(work.model or "").partition(" ")[0]
-        if work.fingerprint.partition(" ")[0] != model:
-            return ()
-        can = {
-            "replayed": same_load and sum(known.diverged) <= MOST_DIVERGED,
-            "continued": known.lead is not None,
-        }
-        return [way for way in work.item.ways if can[way]]
-
-    def _knowledge(self, work: ActiveRequest) -> _Knowledge:
-        return self._known.setdefault(work.fingerprint, _Knowledge())
-
-    def _is_unknown(self, work: ActiveRequest) -> bool:
-        """Nobody has asked yet whether this model's answers can be continued."""
-        if "continued" not in work.item.ways:
-            return False
-        known = self._known.get(self._fingerprint_of(work.model or ""))
-        return known is None or not known.asked
-
-    async def _find_out(self, work: ActiveRequest, call: BackendCall) -> None:
-        """Ask how the model's prompts are rendered: once for a model as it is loaded, before its
-        first stream.
-        """
-        model, load = work.model or "", load_options_in(call.body)
-        try:
-            async with asyncio.timeout(RENDER_S):
-                known = await self._asked(partial(template_probe, model, load))
-        except TimeoutError:
-            known = _Knowledge(asked=True)
-        except HearthError:
-            return
-        before = self._known.get(self._fingerprint_of(model))
-        if before is not None:
-            known.diverged = before.diverged
-        self._known[self._fingerprint_of(model)] = known
-
-    async def _asked(self, probe: Callable[..., BackendCall]) -> _Knowledge:
-        """What renderings of a short conversation show."""
-        known = _Knowledge(asked=True)
-        plain = await self._rendered(probe(answered=False))
-        if plain is None:
-            return known
-        known.lead = lead_in(plain, await self._rendered(probe(answered=True)) or "")
-        for thinks in (True, False):
-            ask = partial(probe, offering=True, think=None if thinks else False)
-            offered = await self._rendered(ask(answered=False))
-            answered = await self._rendered(ask(answered=True))
-            if offered is None or answered is None:
-                continue
-            if thinks:
-                known.goes_on_after_thoughts = ends_with_the_answer(answered)
-            if goes_on_with_the_answer(known.lead, offered, answered):
-                known.goes_on |= {thinks}
-        return known
+        return work.resumption.broken_off(attempt, self._runtime.clock.monotonic())
 
 
 def _fault_of(error: HearthError) -> Fault:

@@ -6,25 +6,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias, TypedDict
 
 from hearth.dialects.capabilities import Needs
-from hearth.dialects.continuing import NO_TIME, Continuation, Spent
 from hearth.dialects.replay import Sent
+from hearth.dialects.routes import Route
 from hearth.errors import CallerGone, HearthError
 from hearth.events import Event
+from hearth.execution.attempt import Attempt
+from hearth.execution.resumption import Resumption
 from hearth.types import (
-    NO_USAGE,
     BackendCall,
     Headers,
     Lane,
     Outcome,
     QueueItem,
     RequestId,
+    ResumeMode,
     Sequence,
-    Usage,
-    Way,
     value,
 )
 
@@ -290,24 +290,11 @@ class ActiveRequest:
 
     Attributes:
         new: as it was submitted; item: as it was accepted. owner: who carries it out. accepted_at:
-        when; its item may have arrived before, in a place that it has taken over. attempt: the
-        current or last attempt, 0 before the first. reported: the last attempt whose end has been
-        reported. quiet_s, whole_s: how long the current attempt may take to the first byte of a
-        stream, and to a whole answer. dispatched_at, first_byte_at: instants of the current
-        attempt, or of the one that the item ended with; None while it waits. forwarded: the caller
-        has been given bytes of the current attempt. sent: what the caller has been given of a
-        stream that may be interrupted, over all attempts; None for others. spent: seconds that
-        interrupted attempts took of which the caller has text. resumed: how the current attempt
-        goes on with what was sent; None where it does not. again_tokens, verified_chars: what of
-        the text so far it had to read or to write again, and what it was compared with. pausing:
-        its attempt is to stop and to go on later; rest: what was read of it to see that. diverged:
-        the current attempt has replayed something else before it went on in another way. rendering:
-        a hash of the prompt as the model server rendered it when the stream was interrupted; None
-        where that is not known. fingerprint: what the first attempt ran on; a replay on anything
-        else would prove nothing. swap_s: seconds of its wait spent bringing in its model. emulated:
-        the emulator works, or has worked, on the current or last attempt. status: HTTP status of
-        the backend's answer. error: why the last attempt failed, or what its answer, which its
-        caller has, says of itself. outcome: set once, by whoever ends it first.
+        when; its item may have arrived before, in a place that it has taken over. model: of the
+        current or last attempt. attempt: the current or last one. sent: what the caller has been
+        given of a stream that may be interrupted, over all attempts; None for others. resumption:
+        how that goes on; None before it was interrupted. outcome: set once, by whoever ends it
+        first.
     """
 
     new: Submission
@@ -315,30 +302,11 @@ class ActiveRequest:
     reply: Reply
     owner: Owner
     accepted_at: float = 0.0
-    attempt: int = 0
-    reported: int = 0
-    interrupts: int = 0
     model: str | None = None
-    quiet_s: float = 0.0
-    whole_s: float = 0.0
-    dispatched_at: float | None = None
-    first_byte_at: float | None = None
-    swap_s: float = 0.0
-    emulated: bool = False
-    forwarded: bool = False
+    attempt: Attempt = field(default_factory=Attempt)
+    interrupts: int = 0
     sent: Sent | None = None
-    fingerprint: str = ""
-    spent: Spent = NO_TIME
-    resumed: Way | None = None
-    again_tokens: int = 0
-    verified_chars: int = 0
-    diverged: bool = False
-    pausing: bool = False
-    rest: Continuation | None = None
-    rendering: int | None = None
-    status: int | None = None
-    usage: Usage = NO_USAGE
-    error: HearthError | None = None
+    resumption: Resumption | None = None
     outcome: Outcome | None = None
 
     @property
@@ -353,31 +321,35 @@ class ActiveRequest:
             "task_type": item.task_type,
         }
 
+    @property
+    def resumed(self) -> ResumeMode | None:
+        """How the current attempt goes on with what was sent; None where it does not."""
+        run = self.attempt.resumed
+        return None if run is None else run.mode
+
     def call(self) -> BackendCall:
         return self.new.call_on(self.model or "")
 
-    def begin_attempt(self, attempt: int, model: str, now: float) -> None:
-        self.back_in_line()
-        self.attempt, self.model, self.dispatched_at = attempt, model, now
-        self.status, self.error, self.usage = None, None, NO_USAGE
+    def begin_attempt(
+        self, number: int, model: str, now: float, *, swap_s: float = 0.0, emulated: bool = False
+    ) -> None:
+        self.model = model
+        self.attempt = Attempt(number=number, dispatched_at=now, swap_s=swap_s, emulated=emulated)
 
-    def back_in_line(self) -> None:
-        self.dispatched_at = self.first_byte_at = self.resumed = None
-        self.forwarded = self.diverged = False
-        self.again_tokens = self.verified_chars = 0
+    def back_in_line(self, interrupts: int | None = None) -> None:
+        """Wait for another attempt; the last one is kept for what it says of the failure."""
+        attempt = self.attempt
+        attempt.dispatched_at = attempt.first_byte_at = attempt.resumed = None
+        attempt.forwarded = False
+        self.interrupts = self.interrupts if interrupts is None else interrupts
 
-    def spend(self, now: float) -> None:
-        """The current attempt is interrupted: what it took counts for the answer, of which the
-        caller has a part.
+    def begin_stream(self, route: Route, load: str, limit_bytes: int) -> None:
+        """Remember what is sent from now on, if the stream may be interrupted; `load` stands for
+        the model as it is loaded.
         """
-        if self.dispatched_at is None or not self.forwarded:
-            return
-        began_at, before, first_at = (
-            self.dispatched_at,
-            self.spent,
-            now if self.first_byte_at is None else self.first_byte_at,
-        )
-        total_s, prompt_s = before.total_s + now - began_at, before.prompt_s + first_at - began_at
-        self.spent = Spent(
-            total_s=total_s, prompt_s=prompt_s, decode_s=before.decode_s + now - first_at
-        )
+        if self.item.ways:
+            self.sent = Sent(route, limit_bytes=limit_bytes, written_by=load)
+
+    def end_stream(self) -> None:
+        """It is complete: nothing of it will ever go on."""
+        self.sent = None

@@ -9,13 +9,10 @@ remembered, so that a later run of the same request can be compared with it befo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from hearth.dialects.continuing import Continuation
 from hearth.dialects.gojson import LARGE_BYTES
-from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import Route, route_of
 from hearth.dialects.stream import (
     DeathNotice,
@@ -27,7 +24,7 @@ from hearth.dialects.stream import (
     runner_died,
 )
 from hearth.dialects.usage import HiddenUsage
-from hearth.engines.port import Exchange
+from hearth.engines.port import Exchange, LaterRun
 from hearth.errors import (
     AnswerCut,
     BackendBusy,
@@ -36,12 +33,11 @@ from hearth.errors import (
     BackendProtocolError,
     CallerGone,
     RunnerDied,
-    StreamDiverged,
 )
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.execution.runtime import Runtime
 from hearth.scheduling.inputs import FirstByte, Unresumable
-from hearth.types import MIB, BackendCall
+from hearth.types import BackendCall
 
 HELD_UP_S = 0.1
 """A timer that comes later than this says that the loop stood still, and nothing about whoever is
@@ -146,9 +142,9 @@ class AnswerStream:
             )
             if not said.complete:
                 raise BackendGone
-            work.usage = said.usage
+            work.attempt.usage = said.usage
         # no news to anybody: the end follows at once
-        work.forwarded, work.first_byte_at = True, self._clock.monotonic()
+        work.attempt.forwarded, work.attempt.first_byte_at = True, self._clock.monotonic()
         work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
         work.reply.push(body)
         work.reply.finish()
@@ -166,10 +162,7 @@ class AnswerStream:
             CallerGone: the caller has stopped reading.
         """
         route = route_of(call.path)
-        if work.item.ways:
-            work.sent = Sent(
-                route, limit_bytes=int(self._runtime.settings.scheduling.replay_limit_mib * MIB)
-            )
+        sent = work.sent
         tail, notice = StreamTail(route), DeathNotice(route)
         usage = HiddenUsage(route) if call.hides_usage else None
         while chunks := await exchange.take():
@@ -179,13 +172,13 @@ class AnswerStream:
             tail.feed(b"".join(chunks))
             if usage is not None:
                 chunks = tuple(filter(None, map(usage.without, chunks)))
-            if work.sent is not None:
-                chunks = notice.without(work.sent.whole(chunks))
+            if sent is not None:
+                chunks = notice.without(sent.whole(chunks))
             self._forward(work, exchange, chunks)
         ending = tail.ending()
         self._check(work, ending)
         self._forward(work, exchange, () if usage is None else (usage.rest(),))
-        self._forward(work, exchange, (work.sent.held(),) if work.sent is not None else ())
+        self._forward(work, exchange, () if sent is None else (sent.held(),))
         self._finish(work, ending)
 
     def _forward(self, work: ActiveRequest, exchange: Exchange, chunks: tuple[bytes, ...]) -> None:
@@ -194,75 +187,29 @@ class AnswerStream:
         """
         if not any(chunks):
             return
-        if not work.forwarded:
+        if not work.attempt.forwarded:
             self._first_byte(work, forwarded=True)
             work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
         work.reply.push(*chunks)
         if work.sent is not None and work.sent.feed(b"".join(chunks)):
-            self._post(Unresumable(sequence=work.item.sequence, attempt=work.attempt))
+            self._post(Unresumable(sequence=work.item.sequence, attempt=work.attempt.number))
 
-    async def replay(
-        self, work: ActiveRequest, exchange: Exchange, call: BackendCall, limit: Deadline
-    ) -> None:
-        """Pass on what follows after this run has reproduced everything that its caller has;
-        nothing before.
-
-        Raises:
-            StreamDiverged: it is another answer.
-            BackendGone, CallerGone: as for `stream`.
-        """
-        if work.sent is None:
-            raise StreamDiverged
-        route = route_of(call.path)
-        tail, replay, notice = StreamTail(route), Replay(route, work.sent), DeathNotice(route)
-        usage = HiddenUsage(route) if call.hides_usage else None
-        work.resumed, work.again_tokens = "replayed", work.sent.frames
-
-        def feed(chunk: bytes) -> bytes:
-            tail.feed(chunk)
-            chunk = chunk if usage is None else usage.without(chunk)
-            passed = notice.without((replay.feed(chunk),))
-            work.verified_chars = replay.verified_chars
-            return b"".join(passed)
-
-        await self._resume(work, exchange, limit, feed)
-        ending = tail.ending()
-        self._check(work, ending)
-        if ending.complete:
-            self._forward(work, exchange, (replay.finish(),))
-        self._finish(work, ending)
-
-    async def rest(
+    async def resume(
         self,
-        rest: Continuation,
+        run: LaterRun,
         work: ActiveRequest,
         exchange: Exchange,
         _: BackendCall,
         limit: Deadline,
     ) -> None:
-        """Pass on what the model says after the text that its caller has.
+        """Pass on what a later run says behind the text that its caller has; nothing before.
 
         Raises:
-            StreamDiverged: it does not go on from there; nothing was passed on.
+            StreamDiverged: it is another answer; nothing of it was passed on.
             BackendError: the model server has ended it with an error.
             BackendGone, CallerGone: as for `stream`.
         """
-        work.resumed, work.again_tokens = "continued", rest.tokens
-        await self._resume(
-            work, exchange, limit, lambda chunk: rest.feed(chunk, self._clock.wall())
-        )
-        self._forward(work, exchange, (rest.finish(work.spent, self._clock.wall()),))
-        ending = Ending(complete=rest.complete, reported_error=False, usage=rest.usage)
-        self._check(work, ending)
-        self._finish(work, ending)
-
-    async def _resume(
-        self,
-        work: ActiveRequest,
-        exchange: Exchange,
-        limit: Deadline,
-        feed: Callable[[bytes], bytes],
-    ) -> None:
+        work.attempt.resumed = run
         seen = False
         while chunks := await exchange.take():
             limit.progressed = True
@@ -270,9 +217,13 @@ class AnswerStream:
                 seen = True
                 self._first_byte(work, forwarded=False)
             for chunk in chunks:
-                self._forward(work, exchange, (feed(chunk),))
+                self._forward(work, exchange, (run.feed(chunk, self._clock.wall()),))
             if work.reply.full:
                 await self._reader_catches_up(work, limit)
+        ending, last = run.end(self._clock.wall())
+        self._check(work, ending)
+        self._forward(work, exchange, (last,))
+        self._finish(work, ending)
 
     @staticmethod
     def _check(work: ActiveRequest, ending: Ending) -> None:
@@ -291,18 +242,19 @@ class AnswerStream:
         raise RunnerDied(ending.error or None)
 
     def _finish(self, work: ActiveRequest, ending: Ending) -> None:
-        work.sent = None
-        work.usage = ending.usage
+        work.end_stream()
+        work.attempt.usage = ending.usage
         if ending.reported_error:  # its caller has the model server's own words
-            work.error = BackendError()
+            work.attempt.error = BackendError()
         work.reply.finish(with_error=ending.reported_error)
 
     def _first_byte(self, work: ActiveRequest, *, forwarded: bool) -> None:
-        work.forwarded = forwarded
-        if work.first_byte_at is None:
-            work.first_byte_at = self._clock.monotonic()
+        attempt = work.attempt
+        attempt.forwarded = forwarded
+        if attempt.first_byte_at is None:
+            attempt.first_byte_at = self._clock.monotonic()
         self._post(
-            FirstByte(sequence=work.item.sequence, attempt=work.attempt, forwarded=forwarded)
+            FirstByte(sequence=work.item.sequence, attempt=attempt.number, forwarded=forwarded)
         )
 
     async def _reader_catches_up(self, work: ActiveRequest, limit: Deadline) -> None:

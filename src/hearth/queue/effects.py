@@ -202,7 +202,7 @@ class Effects:
                 error = self._error_of(work, why)
                 if isinstance(error, StreamDiverged):
                     self._registry.emit(
-                        work, ItemDiverged(at=now, attempt=work.attempt, **work.identity)
+                        work, ItemDiverged(at=now, attempt=work.attempt.number, **work.identity)
                     )
                 outcomes = {CallerGone: Outcome.CANCELLED, WaitExpired: Outcome.EXPIRED}
                 self.end(work, outcomes.get(type(error), Outcome.FAILED), now, error)
@@ -217,7 +217,9 @@ class Effects:
                     ),
                 )
             case Hold():
-                self._registry.emit(work, ItemHeld(at=now, attempt=work.attempt, **work.identity))
+                self._registry.emit(
+                    work, ItemHeld(at=now, attempt=work.attempt.number, **work.identity)
+                )
 
     def _report_silence(self, model: str, now: float) -> None:
         self._silent.discard(model)
@@ -233,11 +235,11 @@ class Effects:
             self._runtime.post(inputs.Stopped(sequence=action.sequence, attempt=action.attempt))
             return
         model = action.model
-        work.begin_attempt(action.attempt, model, now)
         began_at, ended_at = self._last_swap.get(model, (now, now))
-        work.swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
+        swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
+        emulated = self._runtime.emulated
+        work.begin_attempt(action.attempt, model, now, swap_s=swap_s, emulated=emulated)
         self._tracker.record_loaded(model, now)
-        work.emulated = self._runtime.emulated
         self._registry.dispatched(work, now)
         try:
             limit_s = self._forecasts.limit_s(work.item, model, self._swapper.context_tokens(model))
@@ -246,7 +248,7 @@ class Effects:
             )
         except Exception as error:  # noqa: BLE001 - supervision point: an attempt that nobody runs would keep its slot for ever
             self._runtime.report_fault("dispatching", error)
-            work.error = HearthError()
+            work.attempt.error = HearthError()
             self._runtime.post(
                 inputs.Failed(sequence=action.sequence, attempt=action.attempt, fault="fatal")
             )
@@ -258,27 +260,28 @@ class Effects:
         work = self._registry.live(sequence)
         if work is None:
             return
-        if not (forwarded and work.resumed is not None):
+        attempt = work.attempt
+        run = attempt.resumed
+        if not forwarded or run is None:
             self._registry.first_byte(work, now)
             return
         resumed = ItemResumed(
             at=now,
-            attempt=work.attempt,
-            how=work.resumed,
-            again_tokens=work.again_tokens,
-            verified_chars=work.verified_chars,
-            catch_up_s=0.0 if work.dispatched_at is None else now - work.dispatched_at,
-            diverged=work.diverged,
+            attempt=attempt.number,
+            how=run.mode,
+            again_tokens=run.again_tokens,
+            verified_chars=run.verified_chars,
+            catch_up_s=0.0 if attempt.dispatched_at is None else now - attempt.dispatched_at,
+            diverged=work.resumption is not None and work.resumption.has_diverged,
             **work.identity,
         )
         self._registry.emit(work, resumed)
 
     def _requeue(self, work: ActiveRequest, action: Requeue, now: float) -> None:
-        ran_s = self._ran_s(work, now)
-        if action.interrupts:
-            work.interrupts = count = action.interrupts
+        ran_s, attempt = self._ran_s(work, now), work.attempt
+        if count := action.interrupts:
             interrupted = ItemInterrupted(
-                at=now, attempt=work.attempt, interrupt_count=count, ran_s=ran_s, **work.identity
+                at=now, attempt=attempt.number, interrupt_count=count, ran_s=ran_s, **work.identity
             )
             self._registry.emit(work, interrupted)
             if action.protected:
@@ -286,20 +289,21 @@ class Effects:
                     work, ItemProtected(at=now, interrupt_count=count, **work.identity)
                 )
         elif action.broke_off:
-            reason = "" if work.error is None else work.error.reason
+            reason = "" if attempt.error is None else attempt.error.reason
             self._registry.emit(
                 work,
                 ItemBrokenOff(
-                    at=now, attempt=work.attempt, reason=reason, ran_s=ran_s, **work.identity
+                    at=now, attempt=attempt.number, reason=reason, ran_s=ran_s, **work.identity
                 ),
             )
         else:
             self._registry.resent(work, now)
-        work.back_in_line()
+        work.back_in_line(action.interrupts or None)
 
     def _ran_s(self, work: ActiveRequest, at: float) -> float:
         """Seconds of an attempt that is over, noted as time that the GPU was busy."""
-        ran_s = 0.0 if work.dispatched_at is None else at - work.dispatched_at
+        began_at = work.attempt.dispatched_at
+        ran_s = 0.0 if began_at is None else at - began_at
         self._tracker.record_execution_time(ran_s, at)
         return ran_s
 
@@ -308,15 +312,16 @@ class Effects:
         if work is None:
             return
         # the answer itself went to the caller as it was
-        if work.status is not None and work.status >= 400:
-            work.error = (
+        attempt = work.attempt
+        if attempt.status is not None and attempt.status >= 400:
+            attempt.error = (
                 ModelNotFound()
-                if work.status == 404
+                if attempt.status == 404
                 else BackendError()
-                if work.status >= 500
+                if attempt.status >= 500
                 else CallerError()
             )
-        self.end(work, Outcome.COMPLETED if work.error is None else Outcome.FAILED, now)
+        self.end(work, Outcome.COMPLETED if attempt.error is None else Outcome.FAILED, now)
         model, dialect = work.model or "", work.item.dialect
         if self._last_dialect.get(model, dialect) is not dialect:
             # another dialect may mean another context length, for which a model is loaded anew
@@ -328,7 +333,7 @@ class Effects:
         self, work: ActiveRequest, outcome: Outcome, now: float, error: HearthError | None = None
     ) -> None:
         """End a request, and tell its caller of an error. A second ending changes nothing."""
-        if work.outcome is None and work.dispatched_at is not None:
+        if work.outcome is None and work.attempt.dispatched_at is not None:
             self._ran_s(work, now)
         self._registry.end(work, outcome, now, error)
 
@@ -439,7 +444,7 @@ class Effects:
             case "expired":
                 return WaitExpired()
             case "attempts_exhausted":
-                return work.error or BackendError()
+                return work.attempt.error or BackendError()
 
     def _why_never(self, model: str, task_type: str | None) -> str:
         task = f" for {task_type}" if task_type in self._view.settings.gpu.task_vram_gb else ""

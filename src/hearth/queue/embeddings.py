@@ -311,13 +311,15 @@ class EmbeddingBatcher(HandlingSink):
         several calls.
         """
         if isinstance(event, ItemDispatched):
-            work.begin_attempt(work.attempt + 1, event.model or "", event.at)
+            work.begin_attempt(work.attempt.number + 1, event.model or "", event.at)
             self._registry.dispatched(work, event.at)
         elif isinstance(event, ItemInterrupted | ItemProtected | ItemResent | ItemPromoted):
-            work.interrupts += isinstance(event, ItemInterrupted)
             if isinstance(event, ItemInterrupted | ItemResent):
-                work.back_in_line()
-            own: dict[str, Any] = {"attempt": work.attempt, "interrupt_count": work.interrupts}
+                work.back_in_line(work.interrupts + isinstance(event, ItemInterrupted))
+            own: dict[str, Any] = {
+                "attempt": work.attempt.number,
+                "interrupt_count": work.interrupts,
+            }
             self._emit(
                 replace(
                     event,
@@ -375,7 +377,7 @@ class EmbeddingBatcher(HandlingSink):
                 ended,
                 queue_s=ended.queue_s + held_s,
                 total_s=ended.total_s + held_s,
-                attempts=work.attempt,
+                attempts=work.attempt.number,
                 interrupt_count=work.interrupts,
                 prompt_tokens=prompt_tokens,
                 counted=work.item.counted,
@@ -403,9 +405,11 @@ class EmbeddingBatcher(HandlingSink):
             EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason)
         )
         for work, one in members:
-            if work.dispatched_at is not None:  # else it was back in line already
+            if work.attempt.dispatched_at is not None:  # else it was back in line already
                 work.back_in_line()
-                self._emit(ItemResent(at=now, attempt=work.attempt, reason=reason, **work.identity))
+                self._emit(
+                    ItemResent(at=now, attempt=work.attempt.number, reason=reason, **work.identity)
+                )
             single = SharedCall(key=batch.key, opened_at=now, apart=True)
             self._add_member(work, one, single)
             self._submit(single, "apart")

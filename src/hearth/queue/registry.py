@@ -46,6 +46,7 @@ class Registry:
         max_wait_s: float = 0.0,
         arrived_at: float | None = None,
         on_abandon: Callable[[Sequence], object] = lambda _: None,
+        model: str | None = None,
     ) -> ActiveRequest:
         """The request with the next number, each once in the order of acceptance, which its item
         then knows; `add` it.
@@ -53,6 +54,7 @@ class Registry:
         Args:
             max_wait_s: how long it may wait for its start; 0, or a durable one, waits for ever.
             arrived_at: the instant of the place in line that it takes over.
+            model: on which it will run, where that is known before its first attempt.
         """
         self._last += 1
         item = new.item
@@ -63,7 +65,9 @@ class Registry:
             limit_bytes=int(self._runtime.settings.server.write_buffer_mib * MIB),
             on_abandon=partial(on_abandon, item.sequence),
         )
-        return ActiveRequest(new=new, item=item, reply=reply, owner=owner, accepted_at=now)
+        return ActiveRequest(
+            new=new, item=item, reply=reply, owner=owner, accepted_at=now, model=model
+        )
 
     def add(self, work: ActiveRequest, position: int, at: float) -> None:
         """The request is accepted with `position` items ahead of it."""
@@ -79,21 +83,28 @@ class Registry:
         self.emit(
             work,
             ItemDispatched(
-                at=at, attempt=work.attempt, waited_s=at - work.item.arrived_at, **work.identity
+                at=at,
+                attempt=work.attempt.number,
+                waited_s=at - work.item.arrived_at,
+                **work.identity,
             ),
         )
 
     def first_byte(self, work: ActiveRequest, at: float) -> None:
-        first_byte_s = _between(work.dispatched_at, at) or 0.0
+        attempt = work.attempt
+        first_byte_s = _between(attempt.dispatched_at, at) or 0.0
         self.emit(
             work,
-            ItemStreaming(at=at, attempt=work.attempt, first_byte_s=first_byte_s, **work.identity),
+            ItemStreaming(
+                at=at, attempt=attempt.number, first_byte_s=first_byte_s, **work.identity
+            ),
         )
 
     def resent(self, work: ActiveRequest, at: float) -> None:
         """The attempt failed unseen; there will be another."""
-        reason = work.error.reason if work.error is not None else ""
-        self.emit(work, ItemResent(at=at, attempt=work.attempt, reason=reason, **work.identity))
+        attempt = work.attempt
+        reason = attempt.error.reason if attempt.error is not None else ""
+        self.emit(work, ItemResent(at=at, attempt=attempt.number, reason=reason, **work.identity))
 
     def close(
         self, work: ActiveRequest, outcome: Outcome, error: HearthError | None = None
@@ -106,12 +117,16 @@ class Registry:
             return False
         work.outcome = outcome
         if error is not None:
-            work.error = error
+            work.attempt.error = error
             work.reply.fail(error)
         sequence = work.item.sequence
         del self._works[sequence]
         self._ended[sequence] = FinishedRequest(
-            work.item, work.model or work.item.model, work.attempt, work.interrupts, outcome
+            work.item,
+            work.model or work.item.model,
+            work.attempt.number,
+            work.interrupts,
+            outcome,
         )
         if len(self._ended) > REMEMBERED:
             oldest, finished = self._ended.popitem(last=False)
@@ -133,27 +148,28 @@ class Registry:
         """`close` it, and emit its terminal event."""
         if not self.close(work, outcome, error):
             return False
-        reason = work.error.reason if work.error is not None else str(outcome)
+        attempt = work.attempt
+        reason = attempt.error.reason if attempt.error is not None else str(outcome)
         ended = ItemEnded(
             at=at,
             outcome=outcome,
             reason="" if outcome is Outcome.COMPLETED else reason,
-            attempts=work.attempt,
+            attempts=attempt.number,
             interrupt_count=work.interrupts,
-            queue_s=(at if work.dispatched_at is None else work.dispatched_at)
+            queue_s=(at if attempt.dispatched_at is None else attempt.dispatched_at)
             - work.item.arrived_at,
-            swap_s=work.swap_s,
-            first_byte_s=_between(work.dispatched_at, work.first_byte_at),
-            backend_s=_between(work.dispatched_at, at),
+            swap_s=attempt.swap_s,
+            first_byte_s=_between(attempt.dispatched_at, attempt.first_byte_at),
+            backend_s=_between(attempt.dispatched_at, at),
             total_s=at - work.item.arrived_at,
-            prompt_tokens=work.usage.prompt_tokens,
-            output_tokens=work.usage.output_tokens,
-            status=work.status,
+            prompt_tokens=attempt.usage.prompt_tokens,
+            output_tokens=attempt.usage.output_tokens,
+            status=attempt.status,
             cost_usd=cost_usd,
             chain_id=work.item.chain_id,
             resumed=work.resumed,
             counted=work.item.counted,
-            emulated=work.emulated,
+            emulated=attempt.emulated,
             **work.identity,
         )
         self.emit(work, ended)

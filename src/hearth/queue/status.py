@@ -71,8 +71,9 @@ def item(view: StatusView, work: ActiveRequest, now: float, wall_s: float) -> di
     entry = view.entry(work.item.sequence)
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
-    resumed = (
-        {} if work.resumed is None else {"resumed": work.resumed, "again_tokens": work.again_tokens}
+    run = work.attempt.resumed
+    resumed: dict[str, object] = (
+        {} if run is None else {"resumed": run.mode, "again_tokens": run.again_tokens}
     )
     return _item(entry, now, wall_s) | resumed
 

@@ -253,7 +253,7 @@ class LLMQueueWorker:
         Where it has only waited so far, its place is kept for a while.
         """
         work, queue = self.registry.live(sequence), self.runtime.settings.queue
-        if work is not None and work.new.digest and not work.attempt:
+        if work is not None and work.new.digest and not work.attempt.number:
             depth = (
                 queue.max_internal_depth
                 if work.item.lane is Lane.INTERNAL

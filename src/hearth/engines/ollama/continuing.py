@@ -1,10 +1,10 @@
-"""Goes on with a stream that was interrupted by asking the model for the rest of its text.
+"""The rest of an interrupted answer, asked of the model: what to ask, and what to make of what
+comes.
 
 A model's answer is a function of the text before it: the prompt as the model server renders it, and
 what was said so far. Asked for what follows these (`raw`), it says what it would have said, or
 draws it from the same distribution. What comes is written by the writer of the caller's dialect,
-which has written what was sent once more, to nobody; the caller reads it under the names, numbers
-and counts that it knows. Measured on a real Ollama 0.33:
+which is told the names and numbers that the caller knows. Measured on a real Ollama 0.33:
 docs/decisions/0016-an-interrupted-stream-is-continued.md.
 """
 
@@ -18,8 +18,8 @@ from hearth.dialects.frames import WholeFrames, at, frames_in, object_in
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.native_form import native_form
 from hearth.dialects.replay import Sent
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
-from hearth.dialects.stream import MOST_NANOSECONDS, count_in, runner_died, said_in
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route, route_of
+from hearth.dialects.stream import MOST_NANOSECONDS, Ending, count_in, runner_died, said_in
 from hearth.dialects.writers import (
     Generation,
     MessagesWriter,
@@ -31,7 +31,7 @@ from hearth.dialects.writers import (
     Writer,
 )
 from hearth.errors import BackendError, RunnerDied, StreamDiverged
-from hearth.types import BackendCall, Headers, Usage, value
+from hearth.types import NO_TIME, NO_USAGE, BackendCall, Headers, ResumeMode, Usage
 
 _HERE = "the answer begins here 5f3c9a"
 """Stands for an answer in a rendering, to see what the model's template writes before one."""
@@ -53,18 +53,6 @@ _OPEN_THOUGHT = re.compile(
 _AFTER_A_THOUGHT = "\n\n"
 """What models write between a thought and their answer; the model server leaves it out."""
 _NATIVE = INFERENCE_ROUTES[Endpoint.GENERATE]
-
-
-@value
-class Spent:
-    """Seconds that earlier attempts took: altogether, for the prompt, for the text."""
-
-    total_s: float = 0.0
-    prompt_s: float = 0.0
-    decode_s: float = 0.0
-
-
-NO_TIME = Spent()
 
 
 def template_probe(
@@ -155,26 +143,29 @@ def _led(plain: str, lead: str) -> str:
     return plain if plain.endswith(lead) else plain + lead
 
 
-class Continuation:
-    """One later run of an interrupted stream. What `ask` asks for comes in through `feed`; what
-    comes out is for the caller.
+class Rest:
+    """One later run of an interrupted stream, an `engines.port.LaterRun`. What `ask` asks for comes
+    in through `feed`; what comes out is for the caller.
 
     Attributes:
-        tokens: of the text so far, at least: a frame has one or more. nothing_said: no text has
+        again_tokens: of the text so far, at least: a frame has one or more. before: what earlier
+        attempts took. nothing_said: no text has
         been sent yet. has_thought: there are thoughts before the text: their place in the prompt is
         seen only in a rendering with an answer. offers_tools: calls may follow the text, so that
         only `/api/chat` can be asked for the rest. thinks: the caller does not forbid thoughts.
         prompt: as the model reads it, without an answer. prompt_tokens: those of the prompt, None
         where they were not counted. asked_from_before: something was asked for again, so that what
-        comes may not fit. complete: the model server has said that this is all. usage: what the
-        whole answer counts, once it has ended.
+        comes may not fit.
     """
 
-    def __init__(self, route: Route, call: BackendCall, sent: Sent) -> None:
+    mode: ResumeMode = "continued"
+    verified_chars = 0
+
+    def __init__(self, call: BackendCall, sent: Sent) -> None:
         """Read the request and what was sent. Raises StreamDiverged: it cannot be continued: it is
         no plain text, or not any more, or not yet.
         """
-        fields = decode(call.body)
+        route, fields = route_of(call.path), decode(call.body)
         native = native_form(route.path, fields) if isinstance(fields, dict) else None
         if not isinstance(fields, dict) or native is None or not sent.replayable:
             raise StreamDiverged("an answer of this kind cannot be continued")
@@ -182,11 +173,9 @@ class Continuation:
         self._begun = Begun(route)
         for frame in frames_in(route, sent.data):
             self._begun.note(frame)
-        self.tokens, self.nothing_said, self.has_thought = (
-            self._begun.tokens,
-            not self._begun.texts,
-            bool(self._begun.thoughts),
-        )
+        self.again_tokens = self._begun.tokens
+        self.nothing_said, self.has_thought = not self._begun.texts, bool(self._begun.thoughts)
+        self.before = NO_TIME
         self.offers_tools = native.chat is not None
         self.thinks = native.thinks
         closed = self.offers_tools and self._begun.endings > 0  # a call may be what follows
@@ -203,8 +192,17 @@ class Continuation:
         self.prompt_tokens: int | None = None
         self._known_tokens = 0
         self._last: JsonObject = {}
-        self.asked_from_before = self.complete = False
-        self.usage = Usage()
+        self.asked_from_before = False
+
+    def again(self, call: BackendCall, sent: Sent) -> Rest:
+        """Another run, to go on from what has been sent by now, behind the same prompt."""
+        other = Rest(call, sent)
+        other._native, other.prompt, other.prompt_tokens = (
+            self._native,
+            self.prompt,
+            self.prompt_tokens,
+        )
+        return other
 
     def _said_before(self) -> list[Text]:
         texts = "".join(self._begun.thoughts), "".join(self._begun.texts)
@@ -340,7 +338,7 @@ class Continuation:
         A count that cannot be right is none: no token is shorter than a byte. A model may have said
         a text in more tokens than it is read in.
         """
-        least = self.tokens - self._begun.frames_with(len(self._missing))
+        least = self.again_tokens - self._begun.frames_with(len(self._missing))
         if read_tokens is None or self.prompt_tokens is None:
             return least
         counted = read_tokens - self.prompt_tokens
@@ -445,7 +443,7 @@ class Continuation:
         if said.get("thinking") or (calls and self._missing):
             raise StreamDiverged("the continuation differs from the text already sent")
         if fields.get("done") is True:
-            self.complete, self._last = True, fields
+            self._last = fields
             if self._missing and not self._mute and not self._stops_within:
                 raise StreamDiverged(
                     "the continuation ended before it reached the text already sent"
@@ -464,11 +462,13 @@ class Continuation:
         self._missing = self._missing[again:]
         return text[again:]
 
-    def finish(self, before: Spent, wall_s: float) -> bytes:
-        """The end of the caller's stream, where the rest has ended."""
-        if not self.complete:
-            return b""
-        last = self._last
+    def end(self, wall_s: float) -> tuple[Ending, bytes]:
+        """How the whole answer has ended, and the end of the caller's stream; empty where the rest
+        has none.
+        """
+        last, before = self._last, self.before
+        if not last:
+            return Ending(complete=False, reported_error=False, usage=NO_USAGE), b""
         output, prompt = self._counts()
         reason = ("length" if self._used_up else "stop") if self._mute else last.get("done_reason")
         done = Generation(
@@ -482,11 +482,10 @@ class Continuation:
             output_ns=_spent_ns(last, "eval_duration", before.decode_s),
         )
         decode_s = before.decode_s + _spent_ns(last, "eval_duration") / 1e9
-        self.usage = Usage(
-            prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None
-        )
+        usage = Usage(prompt_tokens=prompt or None, output_tokens=output, decode_s=decode_s or None)
         end = WholeFrames(self._route).split(b"".join(self._writer.end(done, wall_s)))
-        return b"".join(end[self._begun.endings :])
+        ending = Ending(complete=True, reported_error=False, usage=usage)
+        return ending, b"".join(end[self._begun.endings :])
 
     def _counts(self) -> tuple[int, int]:
         """Tokens of the whole answer and of the prompt; an end of its own counts as one."""
@@ -496,7 +495,7 @@ class Continuation:
             self.count(read)
         output = self._known_tokens + said
         if self._mute:
-            known = max(self.tokens, self._known_tokens)
+            known = max(self.again_tokens, self._known_tokens)
             output = known if self._limit is None else min(known, self._limit)
             output += not self._used_up and self._begun.reason != "length"
         prompt = self.prompt_tokens

@@ -1,0 +1,187 @@
+"""Asks Ollama how its models' prompts are rendered, and for the rest of interrupted answers.
+
+A template that is not shown, or that does not go on with an answer that was begun, is no reason to
+fail: such an answer goes on in another way, or is not interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from hearth.dialects.replay import Sent
+from hearth.engines.ollama.continuing import (
+    Rest,
+    ends_with_the_answer,
+    goes_on_with_the_answer,
+    lead_in,
+    load_options_in,
+    prompt_tokens_in,
+    rendered_in,
+    template_probe,
+)
+from hearth.engines.port import Exchange, LaterRun
+from hearth.errors import HearthError, StreamDiverged
+from hearth.types import BackendCall, Elapsed
+
+RENDER_S = 2.0
+"""How long a model server may take to show how a model's prompts are rendered."""
+MOST_RENDERED_BYTES = 64 * 1024 * 1024
+
+
+class Opens(Protocol):
+    """The part of an engine that carries calls."""
+
+    async def open(self, call: BackendCall) -> Exchange: ...
+
+
+@dataclass(slots=True, eq=False)
+class Template:
+    """What was found out about how a model's prompts are rendered.
+
+    Attributes:
+        lead: what it writes before an answer, None where it is not shown. goes_on_after_thoughts:
+        with tools on offer, it goes on with an answer that was begun. goes_on: the same where no
+        thought was sent: with True in it where the caller lets the model think, with False where
+        the caller forbids that.
+    """
+
+    lead: str | None = None
+    goes_on_after_thoughts: bool = False
+    goes_on: frozenset[bool] = frozenset()
+
+
+class Server:
+    """An Ollama, as far as it says something about prompts."""
+
+    def __init__(self, opens: Opens) -> None:
+        self._opens = opens
+
+    async def rendered(self, call: BackendCall) -> str | None:
+        """The rendering that it shows, None where it shows none.
+
+        Raises HearthError where it cannot be asked.
+        """
+        return rendered_in(await self._answer(call))
+
+    async def counted(self, call: BackendCall) -> int | None:
+        """The tokens of a prompt, None where it does not say. Raises HearthError as `rendered`."""
+        return prompt_tokens_in(await self._answer(call))
+
+    async def _answer(self, call: BackendCall) -> bytes:
+        """A whole answer, empty for a refusal or too long a one."""
+        exchange = await self._opens.open(call)
+        try:
+            parts, size = list[bytes](), 0
+            while (chunks := await exchange.take()) and size <= MOST_RENDERED_BYTES:
+                parts.extend(chunks)
+                size += sum(map(len, chunks))
+        finally:
+            exchange.close()
+        return b"".join(parts) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else b""
+
+
+class Continuations:
+    """As `engines.port.Continuations` says."""
+
+    def __init__(self, opens: Opens) -> None:
+        self._server = Server(opens)
+        self._templates: dict[str, Template] = {}
+
+    def is_known(self, load: str) -> bool:
+        return load in self._templates
+
+    async def find_out(self, load: str, model: str, call: BackendCall) -> None:
+        probe = partial(template_probe, model, load_options_in(call.body))
+        try:
+            async with asyncio.timeout(RENDER_S):
+                self._templates[load] = await self._read(probe)
+        except TimeoutError:
+            self._templates[load] = Template()
+        except HearthError:
+            return  # it could not be asked: the next stream asks again
+
+    async def _read(self, probe: Callable[..., BackendCall]) -> Template:
+        """What renderings of a short conversation show."""
+        template, rendered = Template(), self._server.rendered
+        plain = await rendered(probe(answered=False))
+        if plain is None:
+            return template
+        template.lead = lead_in(plain, await rendered(probe(answered=True)) or "")
+        for thinks in (True, False):
+            ask = partial(probe, offering=True, think=None if thinks else False)
+            offered = await rendered(ask(answered=False))
+            answered = await rendered(ask(answered=True))
+            if offered is None or answered is None:
+                continue
+            if thinks:
+                template.goes_on_after_thoughts = ends_with_the_answer(answered)
+            if goes_on_with_the_answer(template.lead, offered, answered):
+                template.goes_on |= {thinks}
+        return template
+
+    def can_continue(self, load: str) -> bool:
+        template = self._templates.get(load)
+        return template is not None and template.lead is not None
+
+    def of(self, load: str, call: BackendCall, sent: Sent) -> Continuation:
+        return Continuation(self._server, self._templates.get(load, Template()), call, sent)
+
+
+class Continuation:
+    """As `engines.port.Continuation` says."""
+
+    def __init__(self, server: Server, template: Template, call: BackendCall, sent: Sent) -> None:
+        """Raises StreamDiverged: an answer of this kind cannot be continued."""
+        self._server, self._template = server, template
+        self._call, self._sent = call, sent
+        self._rest = Rest(call, sent)
+        self._prefix = ""
+        self._asks = 0
+
+    @property
+    def can_be_asked(self) -> bool:
+        rest, template = self._rest, self._template
+        if not rest.offers_tools:
+            return True
+        if rest.has_thought:
+            return template.goes_on_after_thoughts
+        return rest.thinks in template.goes_on
+
+    @property
+    def nothing_said(self) -> bool:
+        return self._rest.nothing_said
+
+    async def prefix(self) -> str:
+        rest, rendered, lead = self._rest, self._server.rendered, self._template.lead
+        plain = await rendered(rest.rendering(answered=False))
+        if plain is None and rest.relax_thinking():
+            plain = await rendered(rest.rendering(answered=False))
+        if plain is None or lead is None:
+            raise StreamDiverged("the model server does not show how the prompt is rendered")
+        needs_answered = rest.needs_answered(plain)
+        answered = await rendered(rest.rendering(answered=True)) if needs_answered else None
+        self._prefix = rest.prefix(lead, plain, answered)
+        return self._prefix
+
+    async def next_ask(self, elapsed: Elapsed) -> tuple[BackendCall, LaterRun] | None:
+        rest, self._asks = self._rest, self._asks + 1
+        if self._asks == 1:
+            rest.prompt_tokens = await self._server.counted(rest.counting(text=False))
+        elif self._asks == 2 and rest.asked_from_before:
+            # what was said again is another text: ask from the very end, however that is read
+            rest = self._rest = rest.again(self._call, self._sent)
+        else:
+            return None
+        rest.before = elapsed
+        rest.place(self._prefix, from_before=self._asks == 1)
+        if rest.is_limited and rest.prompt_tokens is not None:
+            rest.count(await self._server.counted(rest.counting(text=True)))
+        call = rest.ask()
+        rendering = rest.rendering_of(call)
+        if rendering is not None and not rest.is_read_as(await self._server.rendered(rendering)):
+            raise StreamDiverged("the model's template cannot continue an answer")
+        return call, rest
