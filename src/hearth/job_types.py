@@ -9,6 +9,10 @@ from typing import Literal
 
 from hearth.types import Lane, Priority
 
+INTERRUPTED = "interrupted_by_restart"
+EMULATOR_GONE = "emulator_gone"
+"""Reasons of ends that no attempt has come to."""
+
 
 class JobState(StrEnum):
     """Where a job is; the last three are ends, and each job reaches exactly one of them."""
@@ -153,7 +157,7 @@ class Page:
 BatchEnd = Literal["completed", "expired", "cancelled", "failed"]
 BatchStatus = Literal["validating", "in_progress", "finalizing", "cancelling"] | BatchEnd
 """OpenAI's words for where a batch is; nothing changes any more once it is one of the ends."""
-Problem = Mapping[str, str | int | None]
+LineProblem = Mapping[str, str | int | None]
 """Why a batch cannot be run: code, message, and line (from 1) and param, None where it is about the
 whole file.
 """
@@ -202,7 +206,7 @@ class Batch:
     failed: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LineProblem, ...] = ()
     created_wall_s: float = 0.0
     expires_wall_s: float = 0.0
     in_progress_wall_s: float | None = None

@@ -6,10 +6,26 @@ Implementations raise only `hearth.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from hearth.events import Event
+from hearth.job_types import (
+    Batch,
+    BatchEnd,
+    BatchLine,
+    Delivery,
+    EndedLine,
+    Job,
+    JobEnd,
+    JobState,
+    LineOutcome,
+    LineProblem,
+    Page,
+    StoredFile,
+    StoreLimits,
+    WebhookState,
+)
 from hearth.types import (
     CloudCall,
     Counted,
@@ -64,38 +80,6 @@ class CloudBackend(Protocol):
     async def aclose(self) -> None: ...
 
 
-class SpendLedger(Protocol):
-    """The durable record of money.
-
-    Every change resolves once it is on the disk; raises only StorageUnavailable.
-    """
-
-    async def reserve(
-        self,
-        reservation_id: str,
-        *,
-        caller: str,
-        lane: Lane,
-        model: str,
-        reserved_usd: float,
-        at_wall_s: float,
-    ) -> bool:
-        """Note what was set aside at an instant; False where the id was used before."""
-
-    async def settle(self, reservation_id: str, settled_usd: float) -> bool:
-        """Note what the call has cost; False where the reservation is unknown or has ended."""
-
-    async def release(self, reservation_id: str) -> bool:
-        """Give the money back: nothing was charged. False as for `settle`."""
-
-    async def booked(
-        self, *, start_wall_s: float, end_wall_s: float
-    ) -> tuple[tuple[str, str, Lane, float], ...]:
-        """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside
-        where the end is not known yet.
-        """
-
-
 class Poster(Protocol):
     """Sends one post for an alert or a webhook.
 
@@ -117,6 +101,307 @@ class GpuReader(Protocol):
         """
 
 
+# The store. What changes it resolves once the change is on the disk, what asks reads beside the
+# event loop. All of it raises StorageUnavailable where the disk is at fault: ask again; a change
+# may have been made all the same.
+
+
+class JobStore(Protocol):
+    """Durable jobs by number and by id. Each state is left once, and each job ends once: who comes
+    late is told so and changes nothing.
+    """
+
+    @property
+    def queued(self) -> int:
+        """How many jobs wait, as of the last change that was made here."""
+
+    async def accept(self, new: Job, limits: StoreLimits) -> Job:
+        """Keep a job; it, or the one that it is the same as, which has another id; with its
+        position.
+
+        Raises KeyReused, QueueFull, and StorageUnavailable: then it may be kept where it has a key
+        by which it can be asked for again.
+        """
+
+    async def accept_lines(
+        self, batch: int, jobs: Sequence[tuple[int, Job]], limits: StoreLimits
+    ) -> tuple[Job, ...]:
+        """Make the jobs of lines that have none, as many as may wait, while their batch runs.
+
+        Raises QueueFull: none is made.
+        """
+
+    async def startable(
+        self,
+        *,
+        off_peak: bool,
+        batches_off_peak: bool,
+        paused: bool,
+        emulated: bool,
+        running: Collection[int],
+        suspects: Collection[int],
+    ) -> tuple[list[Job], list[Job], float | None]:
+        """The first job of each lane, priority, task type and model that may start; those of
+        `suspects` that may; when more may.
+
+        Args:
+            off_peak: whether off-peak jobs may start; batches_off_peak: whether all jobs of batches
+            are such. paused: whether external ones wait on the owner's order. emulated: whether the
+            emulator answers: then only those that it has accepted start, else only the others.
+            running, suspects: numbers of jobs that are among no first ones.
+        """
+
+    async def claim(self, number: int) -> Job | None:
+        """Note that a waiting job starts here; that job with its request, None where it does not
+        wait any more.
+        """
+
+    def note_dispatch(self, number: int) -> None:
+        """A job that runs here has been sent to the model server.
+
+        It is on the disk a moment later; nobody waits for that.
+        """
+
+    async def finish(self, number: int, end: JobEnd) -> bool:
+        """Record result and end of a job that runs here; False where it has ended otherwise, which
+        changes nothing.
+        """
+
+    async def put_back(
+        self, number: int, *, counted: bool, not_before_wall_s: float | None
+    ) -> bool:
+        """Have a job that runs here wait again; not `counted`, it was as if it had never started.
+
+        False as for `finish`.
+        """
+
+    async def recover(
+        self, *, requeue: bool, max_attempts: int
+    ) -> tuple[frozenset[int], tuple[Job, ...]]:
+        """Settle what dead processes left running: it waits again, or fails after `max_attempts`,
+        or if it was sent and not `requeue`.
+
+        Returns the numbers of those that wait again, and the jobs that failed.
+        """
+
+    async def end_emulated(self) -> tuple[Job, ...]:
+        """End the jobs that wait and that only the emulator may do, which answers no more; they
+        have failed.
+        """
+
+    async def cancel(self, job_id: str, since_wall_s: float) -> bool:
+        """End a job that waits or runs as cancelled; False where it has ended, but not as cancelled
+        since an instant, or never was.
+        """
+
+    async def find(self, job_id: str) -> Job | None:
+        """One job with its result and position."""
+
+    async def list_jobs(
+        self,
+        *,
+        caller: str | None = None,
+        state: JobState | None = None,
+        unended: bool = False,
+        task_type: str | None = None,
+        limit: int = 50,
+        positions: bool = False,
+    ) -> tuple[Job, ...]:
+        """The jobs that match, the latest accepted first, without results.
+
+        `unended`: only those that wait or run.
+        """
+
+    async def waiting(
+        self, caller: str | None, limit: int
+    ) -> tuple[int, float | None, tuple[Job, ...]]:
+        """The jobs of a caller (None: of all) that wait: how many, since when the oldest, the first
+        `limit` with their positions.
+        """
+
+    async def forget(self, before_wall_s: float) -> bool:
+        """Delete some of the jobs that ended before an instant; True while there is more.
+
+        One with a message to deliver stays.
+        """
+
+    async def remove(self, job_id: str) -> bool:
+        """Delete a job that has ended, with its result; False where it has not, or never was, or
+        belongs to a batch.
+        """
+
+
+class WebhookOutbox(Protocol):
+    """The messages about ends of jobs; one is there from the commit that ends its job."""
+
+    async def deliveries(self, limit: int) -> tuple[Delivery, ...]:
+        """Messages that are still to be delivered, the next due first, so many for each host at
+        most.
+        """
+
+    async def note_delivery(
+        self, job_id: str, webhook: WebhookState, attempts: int, due_wall_s: float | None
+    ) -> bool:
+        """Note what came of an attempt; `waiting` has another one at `due_wall_s`.
+
+        False where nothing was to be delivered.
+        """
+
+
+class BatchStore(Protocol):
+    """Batches by number and by id, and the lines of each that are still to be done."""
+
+    async def accept(self, new: Batch, max_open: int, own_max_open: int | None = None) -> Batch:
+        """Keep a batch, or say which one its idempotency key stands for.
+
+        Raises KeyReused, NotFound, QueueFull, and StorageUnavailable: it may be kept with a key,
+        and without one is cancelled then.
+        """
+
+    async def find(self, batch_id: str) -> Batch | None: ...
+
+    async def list_batches(self, page: Page) -> tuple[Batch, ...]:
+        """A caller's batches, the latest first.
+
+        Raises NotFound where it has none with the id `after`.
+        """
+
+    async def cancel(self, batch_id: str) -> bool:
+        """Have a batch end as cancelled; False where it has ended, or is about to."""
+
+    async def open_of(self, caller: str) -> tuple[str, ...]:
+        """The ids of a caller's batches that can be cancelled."""
+
+    async def open_batches(self) -> tuple[Batch, ...]:
+        """All that have not ended, the oldest first."""
+
+    async def note_lines(self, number: int, lines: Sequence[BatchLine], *, first: bool) -> bool:
+        """Note requests of a batch that is being validated, `first` ones in place of all before;
+        False where it is not, any more.
+        """
+
+    async def settle_validation(
+        self, number: int, problems: Sequence[LineProblem], total: int, model: str | None
+    ) -> None:
+        """A batch that is being validated is in progress, or has failed for its problems."""
+
+    async def lines_without_job(self, batch: int, most: int) -> tuple[BatchLine, ...]:
+        """The next lines without a job: so many that `most` have one."""
+
+    async def unended_jobs(self, batch: int) -> tuple[str, ...]:
+        """The ids of the jobs of its lines that wait or run, in the order of acceptance."""
+
+    async def ended_lines(self, batch: int) -> tuple[EndedLine, ...]:
+        """Lines whose jobs have ended, some MiB of results at a time."""
+
+    async def record(self, batch: int, outcomes: Sequence[LineOutcome]) -> None:
+        """Write and count what came of lines, and forget their jobs; what was written before is not
+        written again.
+        """
+
+    async def begin_end(self, number: int, ending: BatchEnd) -> bool:
+        """No more requests of it start, and it will end as `ending`; False where that was decided
+        otherwise before.
+        """
+
+    async def finish(self, number: int) -> None:
+        """It ends as was decided, and its files can be seen; nothing happens where it had ended
+        before.
+        """
+
+    async def forget(self, before_wall_s: float) -> bool:
+        """Delete some of what ended batches do not need, and of those that ended before an instant;
+        True while there is more.
+        """
+
+
+class FileStore(Protocol):
+    """Files by number and by id. A file is seen by nobody until it is complete."""
+
+    async def begin(self, caller: str) -> int:
+        """A file that nobody sees yet; its number.
+
+        It is forgotten when the process ends before `seal`.
+        """
+
+    async def append(
+        self, number: int, place: int, data: bytes, max_bytes: int, own_max_bytes: int | None = None
+    ) -> None:
+        """Add pieces of `PART_BYTES`, the file's last may be shorter, from a place on.
+
+        Raises QueueFull: store or share are full.
+        """
+
+    async def seal(self, number: int, *, file_id: str, filename: str, life_s: float) -> StoredFile:
+        """The file is complete: from now on it is there, for `life_s`.
+
+        Raises BadRequest where it was given up meanwhile.
+        """
+
+    async def discard(self, number: int) -> None:
+        """Give up a file that was begun; nothing happens to one that is complete."""
+
+    async def find(self, file_id: str) -> StoredFile | None:
+        """A file that is complete and not deleted."""
+
+    async def list_files(self, page: Page) -> tuple[StoredFile, ...]:
+        """A caller's files. Raises NotFound where it has none with the id `after`."""
+
+    async def list_all(self, caller: str | None, limit: int) -> tuple[StoredFile, ...]:
+        """The files of everybody, or of one caller, the largest first."""
+
+    async def parts(self, number: int, after: int) -> tuple[tuple[int, bytes], ...]:
+        """`(place, bytes)` of the next pieces after a place (-1: from the first), about 1 MiB
+        together; empty at the end.
+        """
+
+    async def stored(self) -> tuple[dict[str, Any], ...]:
+        """What each caller keeps in the store, the most first: files, and jobs with their requests
+        and results, with their bytes.
+        """
+
+    async def remove(self, number: int) -> bool:
+        """Delete a file; False where that was done before.
+
+        Raises BadRequest while a batch reads it.
+        """
+
+    async def sweep(self) -> bool:
+        """Delete some of what is abandoned, expired or deleted; True while there is more."""
+
+
+class SpendLedger(Protocol):
+    """The durable record of money: reservations by id, each of which ends once."""
+
+    async def reserve(
+        self,
+        reservation_id: str,
+        *,
+        caller: str,
+        lane: Lane,
+        model: str,
+        reserved_usd: float,
+        at_wall_s: float,
+    ) -> bool:
+        """Note what was set aside at an instant; False where the id was used before.
+
+        Raises StorageUnavailable: the call must not start; ValueError for no amount of money.
+        """
+
+    async def settle(self, reservation_id: str, settled_usd: float) -> bool:
+        """Note what the call has cost; False where the reservation is unknown or has ended."""
+
+    async def release(self, reservation_id: str) -> bool:
+        """Give the money back: nothing was charged. False as for `settle`."""
+
+    async def booked(
+        self, *, start_wall_s: float, end_wall_s: float
+    ) -> tuple[tuple[str, str, Lane, float], ...]:
+        """`(id, caller, lane, US dollars)` of what was reserved in [start, end): paid, or set aside
+        where the end is not known yet.
+        """
+
+
 class Documents(Protocol):
     """Small documents of plain JSON values by name, kept across restarts."""
 
@@ -127,17 +412,11 @@ class Documents(Protocol):
         """
 
     async def load(self, name: str) -> dict[str, object] | None:
-        """The document last saved, None where there is none that can be read.
-
-        Raises StorageUnavailable.
-        """
+        """The document last saved, None where there is none that can be read."""
 
 
 class InvocationHistory(Protocol):
-    """The items and swaps that have ended, also those of earlier processes.
-
-    Reads beside the event loop; raises only StorageUnavailable.
-    """
+    """The items and swaps that have ended, also those of earlier processes."""
 
     async def find(
         self,

@@ -13,21 +13,13 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Self, TypeVar, cast
+from typing import Literal, Self, TypeVar, cast
 
-from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
-from hearth.storage.batches import BatchTable
-from hearth.storage.files import FileTable
-from hearth.storage.history import Estimates, InvocationLog, Ledger
-from hearth.storage.jobs import JobTable
-from hearth.storage.table import Reader, Table
-from hearth.storage.writer import Statement, Writer, commit_together
-from tests.jobs.house import Disk, SteadyReader, SteadyWriter
-from tests.storage.house import believed
+from hearth.storage.writer import Statement, commit_together
+from tests.storage.memory import Disk, SteadyReader, SteadyWriter
 
 T = TypeVar("T")
-AnyTable = TypeVar("AnyTable", bound=Table)
 
 RETRY_S = 1.0
 # what becomes of a commit; `synced`: it is said to have failed, and is found in the file
@@ -151,21 +143,8 @@ class _PostingWriter(SteadyWriter):
             raise result
 
 
-class Tables(NamedTuple):
-    """The store as one process sees it; `writer` where it can fail."""
-
-    epoch: int
-    writer: FailingWriter | None
-    jobs: JobTable
-    ledger: Ledger
-    estimates: Estimates
-    invocations: InvocationLog
-    files: FileTable
-    batches: BatchTable
-
-
-class WholeDisk(Disk):
-    """With all tables, not only that of the jobs; `trouble` is what may go wrong with it."""
+class FailingDisk(Disk):
+    """`trouble` is what may go wrong with it."""
 
     def __init__(self, content: bytes | None = None, trouble: Trouble | None = None) -> None:
         super().__init__(content)
@@ -176,26 +155,7 @@ class WholeDisk(Disk):
         left.trouble = self.trouble
         return left
 
-    def tables(self, clock: Clock) -> Tables:
-        """The tables for the next process."""
-        self.epochs += 1
-        failing = None if self.trouble is None else FailingWriter(self, self.trouble)
-        writer = cast("Writer", failing or _PostingWriter(self))
-        reader = cast(
-            "Reader",
-            SteadyReader(self) if self.trouble is None else FailingReader(self, self.trouble),
-        )
-        calendar = believed(clock)
-
-        def table(kind: type[AnyTable]) -> AnyTable:
-            return kind(writer=writer, reader=reader, clock=clock, calendar=calendar)
-
-        kinds = (
-            table(JobTable),
-            table(Ledger),
-            table(Estimates),
-            table(InvocationLog),
-            table(FileTable),
-            table(BatchTable),
-        )
-        return Tables(self.epochs, failing, *kinds)
+    def _connected(self) -> tuple[SteadyWriter, SteadyReader]:
+        if self.trouble is None:
+            return _PostingWriter(self), SteadyReader(self)
+        return FailingWriter(self, self.trouble), FailingReader(self, self.trouble)

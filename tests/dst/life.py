@@ -20,7 +20,7 @@ from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import WebhookSender
 from hearth.observability.fanout import EventFanout
 from hearth.types import Sequence
-from tests.dst.disk import Trouble, WholeDisk
+from tests.dst.disk import FailingDisk, Trouble
 from tests.dst.drawing import More
 from tests.dst.outside import SocketlessPoster, no_price
 from tests.dst.watch import Watch
@@ -53,7 +53,7 @@ class Life:
         parts = build_parts(config, ollama, clock=clock, events=events)
         self.purse = CloudBudget(
             ledger=tables.ledger,
-            documents=tables.estimates,
+            documents=tables.documents,
             clock=clock,
             events=events,
             config=lambda: parts.runtime.config,
@@ -89,7 +89,7 @@ class Life:
         gateway.accompany("jobs", self.jobs.runner.run)
         if hooks is not None:
             sender = WebhookSender(
-                store=tables.jobs,
+                outbox=tables.jobs,
                 poster=SocketlessPoster(
                     hooks,
                     allowed=lambda: self.settings.jobs.webhooks.allowed_hosts,
@@ -147,7 +147,7 @@ class Life:
             self.unwritten = dict(self.purse._unwritten)
             self.lost = self._not_in_the_log(self.disk, trouble)
 
-    async def kill(self) -> WholeDisk:
+    async def kill(self) -> FailingDisk:
         """It dies now: connections are closed by the system, and nothing that it would still have
         done is ever seen.
 
@@ -163,7 +163,7 @@ class Life:
         await self.gateway.stop(0.0)
         return left
 
-    def _not_in_the_log(self, disk: WholeDisk, trouble: Trouble) -> frozenset[int]:
+    def _not_in_the_log(self, disk: FailingDisk, trouble: Trouble) -> frozenset[int]:
         """Only what has ended since the disk took something last may be missing."""
         rows = {
             row[0]
@@ -185,5 +185,4 @@ class Life:
 
     async def _close(self) -> None:
         self.closed += 1
-        if self.tables.writer is not None:
-            self.tables.writer.close()
+        self.tables.writer.close()

@@ -18,7 +18,7 @@ from hearth.errors import HearthError
 from hearth.types import BackendCall, Lane, Priority, canonical_model
 from tests.dst.asks import Ask, askers_of, identity, words_of
 from tests.dst.deeds import Overnight, Owner
-from tests.dst.disk import Blow, Trouble, WholeDisk
+from tests.dst.disk import Blow, FailingDisk, Trouble
 from tests.dst.drawing import CALLERS, MODELS, Drawn, More, houses, more_of
 from tests.dst.life import Life
 from tests.dst.outside import CLOUD_FAULTS, HAIKU, Hooks, SharedOllama, VirtualClaude
@@ -74,7 +74,7 @@ class World:
         self.hooks = Hooks(rng) if More.WEBHOOKS in self.more else None
         self.claude = VirtualClaude(self._claude_says)
         self.trouble = Trouble()
-        self.disk = WholeDisk(trouble=self.trouble if More.DISK in self.more else None)
+        self.disk = FailingDisk(trouble=self.trouble if More.DISK in self.more else None)
         self.clock = LoopClock(wall_at_start=wall_at_start)
         self.asks: list[Ask] = []
         self.lives: list[Life] = []

@@ -15,7 +15,8 @@ from hearth.errors import HearthError, ShuttingDown
 from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted, SwapCompleted
 from hearth.job_types import Job
 from hearth.types import Outcome
-from tests.jobs.house import Disk, JobHouse, job
+from tests.jobs.house import JobHouse, job
+from tests.storage.memory import Disk
 from tests.support.examples import EXAMPLES
 from tests.support.fake_gpu import FakeModel
 from tests.support.house import House, body_of, in_house, settings_with, settle

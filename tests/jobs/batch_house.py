@@ -1,5 +1,5 @@
-"""A house with files and batches in virtual time: the real desk, runner and SQL, over the store
-without threads of `tests.jobs.house`.
+"""A house with files and batches in virtual time: the real desk, runner and SQL, over a store
+in memory.
 """
 
 from __future__ import annotations
@@ -7,19 +7,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from typing import Any, cast
+from typing import Any
 
 from hearth.events import BatchEnded, BatchStarted
 from hearth.job_types import PART_BYTES, Batch
 from hearth.jobs.batches import Batches
-from hearth.storage.batches import BatchTable
-from hearth.storage.files import FileTable
-from hearth.storage.table import Reader
-from hearth.storage.writer import Writer
 from hearth.types import Lane, Priority, canonical_model
-from tests.jobs.house import Disk, JobHouse, SteadyReader, SteadyWriter, in_house
-from tests.storage.house import believed
-from tests.support.virtual_time import LoopClock
+from tests.jobs.house import JobHouse, in_house
+from tests.storage.memory import Disk
 
 COMPLETIONS = "/v1/completions"
 HOUR_S = 3600.0
@@ -72,16 +67,8 @@ class BatchHouse(JobHouse):
 
     def __init__(self, *models: Any, disk: Disk | None = None, **more: Any) -> None:
         super().__init__(*models, disk=disk, **more)
-        writer, reader, clock = (
-            cast("Writer", SteadyWriter(self.disk)),
-            cast("Reader", SteadyReader(self.disk)),
-            LoopClock(),
-        )
-        calendar = believed(clock)
-        self.files = FileTable(writer=writer, reader=reader, clock=clock, calendar=calendar)
-        self.table_of_batches = BatchTable(
-            writer=writer, reader=reader, clock=clock, calendar=calendar
-        )
+        self.files = self.tables.files
+        self.table_of_batches = self.tables.batches
         self.batches = Batches(
             files=self.files,
             store=self.table_of_batches,

@@ -1,130 +1,24 @@
-"""A house with durable jobs in virtual time: the real desk, feeder and SQL, over a store without
-threads.
-
-`SteadyStore` runs the real `JobTable` on a database in memory through the real group commit; only
-the writer's thread is missing. The tests of the table run on it and on the real store alike.
-"""
+"""A house with durable jobs in virtual time: the real service and runner over a store in memory."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
-from typing import Any, Self, TypeVar, cast
-from weakref import finalize
+from typing import Any
 
-from hearth.clock import Clock
 from hearth.config.settings import Settings
-from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobQueued
 from hearth.job_types import Job
 from hearth.jobs.queue import body_of
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import Tasks
-from hearth.storage.jobs import JobTable
-from hearth.storage.opening import shipped_migrations
-from hearth.storage.table import Reader
-from hearth.storage.writer import Writer, commit_together
 from hearth.types import Lane, Priority, canonical_model
-from tests.storage.house import believed
+from tests.storage.memory import Disk
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import House, settings_with
 from tests.support.virtual_time import LoopClock, in_virtual_time
-
-T = TypeVar("T")
-
-
-class Disk:
-    """A database in memory that lives through several processes, for as long as anybody holds it.
-
-    Attributes:
-        broken: every access fails; broken_writes: whatever is to be written; silent: a commit is
-        made, and reported as failed. latency_s: how long every commit takes.
-    """
-
-    def __init__(self, content: bytes | None = None) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        self.connection.row_factory = sqlite3.Row
-        # on whichever thread lets go of the last of its users
-        finalize(self, self.connection.close)
-        self.connection.deserialize(content or _migrated())
-        self.connection.execute("PRAGMA foreign_keys = ON")
-        self.broken = self.broken_writes = self.silent = False
-        self.latency_s = 0.0
-        self.epochs = 0
-
-    def table(self, clock: Clock) -> JobTable:
-        """The table as the next process sees it."""
-        self.epochs += 1
-        writer, reader = cast("Writer", SteadyWriter(self)), cast("Reader", SteadyReader(self))
-        return JobTable(writer=writer, reader=reader, clock=clock, calendar=believed(clock))
-
-    def copy(self) -> Self:
-        """What a process that dies at this instant leaves behind."""
-        other = type(self)(self.connection.serialize())
-        other.epochs = self.epochs
-        return other
-
-    def rows(self, question: str) -> list[tuple[Any, ...]]:
-        """For a look at what is on the disk."""
-        return list(map(tuple, self.connection.execute(question)))
-
-
-@functools.cache
-def _migrated() -> bytes:
-    """An empty database of the newest version; a copy takes a tenth of the time."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for _, sql in shipped_migrations():
-            connection.executescript(sql)
-        return connection.serialize()
-
-
-class SteadyWriter:
-    """`submit` and `write` of the real writer, done by the time the delay is over; what is posted
-    is done with what is submitted next.
-    """
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self.epoch = disk.epochs
-        self._posted: list[Callable[[sqlite3.Connection], object]] = []
-
-    def post(self, run: Callable[[sqlite3.Connection], object]) -> None:
-        self._posted.append(run)
-
-    async def write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
-        del name
-        return await self.submit(run)
-
-    async def submit(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        if self._disk.broken:
-            raise StorageUnavailable("io_error")
-        await asyncio.sleep(self._disk.latency_s)
-        if self._disk.broken_writes:
-            raise StorageUnavailable("locked")
-        *_, result = commit_together(self._disk.connection, [*self._posted, run])
-        if self._disk.silent:
-            raise StorageUnavailable("io_error")
-        self._posted.clear()
-        if isinstance(result, Exception):
-            raise result
-        return cast("T", result)
-
-
-class SteadyReader:
-    """`read` of the real reader."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-
-    async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        if self._disk.broken:
-            raise StorageUnavailable("io_error")
-        return ask(self._disk.connection)
 
 
 def job(
@@ -163,7 +57,8 @@ class JobHouse(House):
     ) -> None:
         super().__init__(*models, settings=settings or settings_with(), **more)
         self.disk = disk or Disk()
-        self.table = self.disk.table(LoopClock())
+        self.tables = self.disk.tables(LoopClock())
+        self.table = self.tables.jobs
         self.jobs = Jobs(store=self.table, worker=self.gateway.worker)
         self.tasks = Tasks(self.jobs, self.gateway.worker)
         self.gateway.jobs = self.jobs

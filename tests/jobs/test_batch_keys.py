@@ -24,36 +24,6 @@ FIRST = new_batch(idempotency_key="k", digest="d1")
 AGAIN = replace(FIRST, batch_id="batch_2")
 
 
-@pytest.mark.parametrize(
-    ("later_s", "key", "same"),
-    [
-        (0.0, "k", True),
-        (DAY_S - 1, "k", True),
-        (DAY_S + 1, "k", False),
-        (0.0, "other", False),
-        (0.0, None, False),
-    ],
-)
-async def test_a_key_stands_for_one_batch_for_a_day_and_for_as_long_as_that_is_open(
-    tmp_path, later_s, key, same
-):
-    clock, path = StoppedClock(), tmp_path / f"{later_s}-{key}.db"
-    async with opened(path, clock) as store:
-        number = await store.files.begin("test")
-        await store.files.seal(number, file_id=FIRST.input_file_id, filename="x", life_s=30 * DAY_S)
-        batch = await store.batches.add(FIRST, 10)
-        clock.advance(2 * DAY_S)
-        assert (await store.batches.add(AGAIN, 10)).batch_id == "batch_1"
-        clock.advance(-2 * DAY_S)
-        await store.batches.settle_validation(batch.number, [{"code": "empty_file"}], 0, None)
-    clock.advance(later_s)
-    async with opened(path, clock) as store:
-        assert (await store.batches.add(replace(AGAIN, idempotency_key=key), 10)).batch_id == (
-            "batch_1" if same else "batch_2"
-        )
-        assert len(await store.batches.open_batches()) == (0 if same else 1)
-
-
 @in_virtual_time
 async def test_a_batch_that_exists_is_answered_whatever_would_refuse_a_new_one():
     async with BatchHouse(
@@ -124,8 +94,8 @@ async def test_a_batch_of_a_file_without_keys_goes_on_and_new_ones_have_keys(tmp
     async with opened(path, StoppedClock()) as store:
         assert [each.batch_id for each in await store.batches.open_batches()] == ["batch_0"]
         assert (
-            (await store.batches.add(FIRST, 10)).batch_id
-            == (await store.batches.add(AGAIN, 10)).batch_id
+            (await store.batches.accept(FIRST, 10)).batch_id
+            == (await store.batches.accept(AGAIN, 10)).batch_id
             == "batch_1"
         )
         assert [each.batch_id for each in await store.batches.open_batches()] == [

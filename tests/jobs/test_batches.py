@@ -28,7 +28,8 @@ from hearth.jobs.batches import GATHER_S, JOBS_AT_ONCE
 from hearth.jobs.service import FORGET_INTERVAL_S
 from hearth.storage.files import AFTER_DELETED_S
 from tests.jobs.batch_house import BatchHouse, in_batch_house, jsonl, line, lines, new_batch
-from tests.jobs.house import Disk, job
+from tests.jobs.house import job
+from tests.storage.memory import Disk
 from tests.support.fake_exchange import CallFault
 from tests.support.house import settings_with
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until

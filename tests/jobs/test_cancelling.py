@@ -14,10 +14,11 @@ from hearth.errors import StorageUnavailable
 from hearth.events import JobEnded, JobStarted
 from hearth.job_types import JobEnd, JobState
 from hearth.jobs import service
-from hearth.jobs.runner import Run, run_once
+from hearth.jobs.attempt import JobRun, attempt
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import Outcome, RequestId, Sequence
-from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
+from hearth.types import LoadOptions, Outcome, RequestId, Sequence
+from tests.jobs.house import JobHouse, in_house, job, with_jobs
+from tests.storage.memory import Disk
 from tests.support.fake_exchange import CallFault
 from tests.support.house import settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -213,7 +214,7 @@ async def test_a_job_cancelled_before_its_result_was_written_is_told_as_cancelle
 
 @in_virtual_time
 async def test_a_job_cancelled_during_its_models_lookup_never_reaches_the_queue():
-    run = Run(job=job())
+    run = JobRun(job=job())
 
     async def resolve(model: str) -> str:
         run.cancelled = True
@@ -222,8 +223,10 @@ async def test_a_job_cancelled_during_its_models_lookup_never_reaches_the_queue(
     async def check_capable(_: object) -> None:
         """It can do everything."""
 
-    watch = SimpleNamespace(resolve=resolve, check_capable=check_capable)
+    watch = SimpleNamespace(
+        resolve=resolve, check_capable=check_capable, load_options=lambda model: LoadOptions()
+    )
     worker = cast("LLMQueueWorker", SimpleNamespace(watch=watch))  # it cannot submit
-    assert await run_once(run, run.job, with_jobs(), worker) == JobEnd(
+    assert await attempt(run, run.job, with_jobs(), worker) == JobEnd(
         state=JobState.CANCELLED, reason="cancelled"
     )

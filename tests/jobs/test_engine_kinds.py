@@ -12,8 +12,9 @@ import pytest
 from hearth.events import JobEnded, JobsRecovered, JobStarted
 from hearth.job_types import JobState, StoreLimits
 from tests.jobs.batch_house import BatchHouse, jsonl, lines
-from tests.jobs.house import Disk, JobHouse, job, with_jobs
+from tests.jobs.house import JobHouse, job, with_jobs
 from tests.storage.house import StoppedClock
+from tests.storage.memory import Disk
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
@@ -37,7 +38,7 @@ async def test_a_job_for_a_model_server_waits_and_holds_up_none_of_the_emulators
     first = life(disk, emulated=False)
     await first.accept(job("real_1"))
     await first.accept(job("real_2"))
-    await first.table.start(1)  # and there the process dies
+    await first.table.claim(1)  # and there the process dies
     async with life(disk, emulated=True) as house:
         await house.accept(job("made_up"))
         await house.ended("made_up")
@@ -64,7 +65,7 @@ async def test_a_job_of_the_emulator_fails_once_a_model_server_answers(
     first = life(disk, emulated=True)
     await first.accept(job("made_up", webhook_url="http://hook/", idempotency_key="k", digest="d"))
     if was_running:
-        await first.table.start(1)
+        await first.table.claim(1)
     async with life(disk, emulated=False) as house:
         (end,) = await house.ended("made_up")
         assert (end.state, end.reason) == GONE
@@ -83,21 +84,21 @@ async def test_a_job_of_the_emulator_fails_once_a_model_server_answers(
 
 @in_virtual_time
 async def test_a_key_stands_for_its_job_but_not_for_what_the_emulator_has_done():
-    table = Disk().table(StoppedClock())
+    table = Disk().tables(StoppedClock()).jobs
     ways: tuple[dict[str, Any], ...] = (
         {"idempotency_key": "k", "digest": "d"},
         {"task_type": "letter", "job_key": "7"},
     )
     for known_by in ways:
         name = "".join(known_by)
-        await table.add(job(f"real_{name}", **known_by), LIMITS)
+        await table.accept(job(f"real_{name}", **known_by), LIMITS)
         assert (
-            await table.add(job(f"other_{name}", emulated=True, **known_by), LIMITS)
+            await table.accept(job(f"other_{name}", emulated=True, **known_by), LIMITS)
         ).job_id == f"real_{name}"
     known_by = {"idempotency_key": "k2", "digest": "d"}
-    await table.add(job("made_up", emulated=True, **known_by), LIMITS)
-    assert (await table.add(job("same", emulated=True, **known_by), LIMITS)).job_id == "made_up"
-    assert (await table.add(job("meant", **known_by), LIMITS)).job_id == "meant"
+    await table.accept(job("made_up", emulated=True, **known_by), LIMITS)
+    assert (await table.accept(job("same", emulated=True, **known_by), LIMITS)).job_id == "made_up"
+    assert (await table.accept(job("meant", **known_by), LIMITS)).job_id == "meant"
 
 
 @in_virtual_time

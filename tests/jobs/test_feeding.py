@@ -21,9 +21,10 @@ from hearth.events import (
     JobStarted,
 )
 from hearth.job_types import JobState
-from hearth.jobs.runner import backoff_s
+from hearth.jobs.attempt import backoff_s
 from hearth.types import Lane
-from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
+from tests.jobs.house import JobHouse, in_house, job, with_jobs
+from tests.storage.memory import Disk
 from tests.support.fake_exchange import CallFault
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import body_of, settings_with, settle
@@ -343,7 +344,7 @@ async def test_a_job_that_kills_the_gateway_each_time_is_found_and_others_are_do
     for name in names:
         await first.accept(job(name))
     for number in (1, 2, 3, 4):
-        await first.table.start(number)
+        await first.table.claim(number)
     deaths, done = 1, "SELECT COUNT(*) FROM jobs WHERE state = 'completed'"
     while True:
         async with JobHouse(
@@ -370,7 +371,7 @@ async def test_a_pause_of_external_work_holds_no_internal_job_up():
     first = JobHouse("a")
     for name, lane in (("outside", Lane.EXTERNAL), ("inside", Lane.INTERNAL)):
         await first.accept(job(name, lane=lane))
-    await first.table.start(1)
+    await first.table.claim(1)
     first.disk.broken = True
     async with JobHouse("a", resident=("a",), disk=first.disk) as house:
         house.gateway.orders.pause()

@@ -17,8 +17,9 @@ from hearth.events import ItemDispatched, JobStarted, SwapCompleted
 from hearth.job_types import Job, StoreLimits
 from hearth.jobs.queue import BATCH_LIMIT, next_job
 from hearth.types import Lane, Priority
-from tests.jobs.house import Disk, JobHouse, in_house, job, with_jobs
+from tests.jobs.house import JobHouse, in_house, job, with_jobs
 from tests.storage.house import StoppedClock
+from tests.storage.memory import Disk
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.house import settings_with
@@ -45,7 +46,7 @@ async def order(first: list[Job], *, suspects: tuple[int, ...] = (), at_once: in
     for each in first:
         await left.accept(each)
     for number in suspects:
-        await left.table.start(number)
+        await left.table.claim(number)
     async with JobHouse(
         "a", "b", resident=("a",), disk=left.disk, settings=with_jobs(max_in_queue=at_once)
     ) as house:
@@ -238,11 +239,11 @@ def some_job(chance: random.Random, number: int, wall_s: float) -> Job:
 @in_virtual_time
 async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
     chance, disk, clock, plain = random.Random(seed), Disk(), StoppedClock(), PlainQueue()
-    table = disk.table(clock)
+    table = disk.tables(clock).jobs
     running: list[Job] = []
     for step in range(40):
         clock.wall_s += chance.choice([0.0, 1.0, 2.0, -1.5])
-        accepted = await table.add(some_job(chance, step, clock.wall()), LIMITS)
+        accepted = await table.accept(some_job(chance, step, clock.wall()), LIMITS)
         plain.jobs[accepted.number] = accepted
         assert accepted.position == plain.position(accepted.number)
         if chance.random() < 0.1:
@@ -272,7 +273,7 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
         assert (taken and taken.number) == (expected and expected.number)
         assert due == plain.next_due(clock.wall())
         if taken is not None:
-            assert await table.start(taken.number) is not None
+            assert await table.claim(taken.number) is not None
             running.append(plain.jobs.pop(taken.number))
         elif running:
             back = running.pop(0)

@@ -20,7 +20,7 @@ from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.job_types import Delivery, JobEnd, JobState, StoreLimits, WebhookState
-from hearth.jobs.runner import named
+from hearth.jobs.runner import fields_of
 from hearth.jobs.webhooks import (
     WebhookSender,
     check_webhook,
@@ -31,7 +31,8 @@ from hearth.jobs.webhooks import (
     signature,
 )
 from hearth.types import DAY_S, Post, PostAnswer
-from tests.jobs.house import Disk, job
+from tests.jobs.house import job
+from tests.storage.memory import Disk
 from tests.support.cases import for_each
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
@@ -244,9 +245,9 @@ class Teller:
         clock: LoopClock | None = None,
     ) -> None:
         clock = clock or LoopClock()
-        self.table, self.events = disk.table(clock), Recorder()
+        self.table, self.events = disk.tables(clock).jobs, Recorder()
         self._sender = WebhookSender(
-            store=self.table,
+            outbox=self.table,
             poster=poster,
             settings=lambda: settings,
             clock=clock,
@@ -254,15 +255,14 @@ class Teller:
         )
 
     async def end_a_job(self, job_id: str = "job_1", url: str = URL) -> None:
-        accepted = await self.table.add(
+        accepted = await self.table.accept(
             job(job_id, webhook_url=url), StoreLimits(max_queued=1000, max_bytes=1 << 20)
         )
-        await self.table.start(accepted.number)
-        await self.table.end(accepted.number, JobEnd(state=JobState.COMPLETED))
+        await self.table.claim(accepted.number)
+        await self.table.finish(accepted.number, JobEnd(state=JobState.COMPLETED))
         self._sender.emit(
             JobEnded(
-                at=0.0,
-                **named(accepted),
+                **fields_of(accepted, 0.0),
                 state="completed",
                 reason="",
                 attempts=1,

@@ -77,18 +77,18 @@ async def _keep(report: Report, path: Path, first: int, rounds: int) -> int:
         report(settled=f"settled-{number}")
         await store.ledger.release(f"released-{number}")
         report(released=f"released-{number}")
-        store.estimates.save("learned", {"number": number})
+        store.documents.save("learned", {"number": number})
         await _work_off(report, store, number)
     return 0 if await store.close(10.0) else 1
 
 
 async def _work_off(report: Report, store: Store, number: int) -> None:
     for name in (f"old-{number}", f"open-{number}"):
-        added = await store.jobs.add(_job(name), LIMITS)
+        added = await store.jobs.accept(_job(name), LIMITS)
         report(accepted=name)
         if name.startswith("old"):
-            await store.jobs.start(added.number)
-            await store.jobs.end(added.number, JobEnd(state=JobState.COMPLETED, result=b"done"))
+            await store.jobs.claim(added.number)
+            await store.jobs.finish(added.number, JobEnd(state=JobState.COMPLETED, result=b"done"))
             report(completed=name)
     report(saved=number)  # posted before what has been awaited since
     if number % 3 == 2:

@@ -15,10 +15,10 @@ from hearth.clock import Clock
 from hearth.config.settings import StorageSettings
 from hearth.events import ItemEnded, ItemQueued, SwapCompleted, SwapFailed
 from hearth.ports import EventSink
+from hearth.storage.calendar import Calendar
 from hearth.storage.database import Database
 from hearth.storage.opening import Connect, connect_writer
 from hearth.storage.store import Store
-from hearth.storage.table import Calendar
 from hearth.storage.writer import StorageHealth, Upkeep, Writer
 from hearth.types import DAY_S, Lane, Outcome, RequestId, Sequence
 from tests.support.recorder import Recorder

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from hearth.storage.files import kept, queued
+from hearth.storage.totals import kept, queued
 from hearth.storage.writer import commit_together
-from tests.jobs.house import Disk
+from tests.storage.memory import Disk
 from tests.support.examples import EXAMPLES
 
 _COUNTED = (

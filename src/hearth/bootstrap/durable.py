@@ -74,7 +74,7 @@ def open_cloud(store: Store, queue: QueueParts, closing: AsyncExitStack) -> Clou
     closing.push_async_callback(claude.aclose)
     budget = CloudBudget(
         ledger=store.ledger,
-        documents=store.estimates,
+        documents=store.documents,
         clock=runtime.clock,
         events=runtime.events,
         config=lambda: runtime.config,
@@ -88,12 +88,12 @@ async def open_durable(
     """What works on the store beside one queue, which knows from now on what was learned."""
     runtime = worker.runtime
     name = LEARNED_OF_EMULATOR if runtime.emulated else LEARNED_OF_OLLAMA
-    learned = LearnedEstimates(store.estimates, name, worker.scheduler.estimates)
+    learned = LearnedEstimates(store.documents, name, worker.scheduler.estimates)
     await learned.recall()
     poster = HttpPoster(is_forbidden)
     closing.push_async_callback(poster.aclose)
     webhooks = WebhookSender(
-        store=store.jobs,
+        outbox=store.jobs,
         poster=poster,
         settings=lambda: runtime.settings.jobs.webhooks,
         clock=runtime.clock,

@@ -28,11 +28,10 @@ from hearth.job_types import (
     JobEnd,
     JobState,
     LineOutcome,
-    Problem,
+    LineProblem,
 )
 from hearth.jobs.queue import body_of, envelope_of
-from hearth.storage.batches import BatchTable
-from hearth.storage.files import FileTable
+from hearth.ports import BatchStore, FileStore
 from hearth.types import BATCH_JOB_PREFIX, MIB
 
 ENDPOINTS = (
@@ -92,7 +91,7 @@ class Splitter:
         self._kept.clear()
 
 
-def check_line(raw: RawLine, batch: Batch) -> BatchLine | Problem:
+def check_line(raw: RawLine, batch: Batch) -> BatchLine | LineProblem:
     """The request in a line, its model as it is written there; or the first thing that is wrong
     with it.
     """
@@ -133,7 +132,9 @@ class _Wrong(Exception):
     """
 
 
-def _problem(code: str, message: str, line: int | None = None, param: str | None = None) -> Problem:
+def _problem(
+    code: str, message: str, line: int | None = None, param: str | None = None
+) -> LineProblem:
     return {"code": code, "message": message, "line": line, "param": param}
 
 
@@ -213,8 +214,8 @@ class Check:
     """
 
     batch: Batch
-    files: FileTable
-    batches: BatchTable
+    files: FileStore
+    batches: BatchStore
     settings: Settings
     resolve: Callable[[str], Awaitable[str]]
 
@@ -223,7 +224,7 @@ class Check:
         self._place = -1
         self._seen: set[str] = set()
         self._names: dict[str, str | None] = {}
-        self._problems: list[Problem] = []
+        self._problems: list[LineProblem] = []
         self._total = 0
 
     async def advance(self) -> bool:
@@ -275,7 +276,7 @@ class Check:
                 self._problems.append(line)
         return kept
 
-    async def _known(self, line: BatchLine) -> BatchLine | Problem:
+    async def _known(self, line: BatchLine) -> BatchLine | LineProblem:
         if line.custom_id in self._seen:
             return _problem(
                 "duplicate_custom_id",

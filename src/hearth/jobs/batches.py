@@ -19,9 +19,8 @@ from hearth.jobs.batch_lines import Check, jobs_of, outcome_of, portion, undone
 from hearth.jobs.queue import key_in_use
 from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S
 from hearth.jobs.service import FORGET_INTERVAL_S, Jobs, limits_of
+from hearth.ports import BatchStore, FileStore
 from hearth.queue.worker import LLMQueueWorker
-from hearth.storage.batches import BatchTable
-from hearth.storage.files import FileTable
 from hearth.types import BATCH_JOB_PREFIX, DAY_S, Lane
 
 GATHER_S = 0.2
@@ -39,7 +38,7 @@ class Batches(HandlingSink):
     """
 
     def __init__(
-        self, *, files: FileTable, store: BatchTable, jobs: Jobs, worker: LLMQueueWorker
+        self, *, files: FileStore, store: BatchStore, jobs: Jobs, worker: LLMQueueWorker
     ) -> None:
         self.files = files
         self.store = store
@@ -79,7 +78,7 @@ class Batches(HandlingSink):
                 if shared
                 else None
             )
-            accepted = await self.store.add(new, settings.batches.max_open, own)
+            accepted = await self.store.accept(new, settings.batches.max_open, own)
         self._wake.set()
         return accepted
 
@@ -164,7 +163,7 @@ class Batches(HandlingSink):
         if await self._advance(batch):
             return True
         if batch.ending is not None:
-            await self.store.end(batch.number)
+            await self.store.finish(batch.number)
         return batch.ending is not None
 
     async def _advance(self, batch: Batch) -> bool:
@@ -212,7 +211,7 @@ class Batches(HandlingSink):
         new = await asyncio.to_thread(jobs_of, batch, lines, text)
         try:
             with self._jobs.runner.accepting([job for _, job in new]):
-                for job in await self._jobs.store.admit(batch.number, new, limits):
+                for job in await self._jobs.store.accept_lines(batch.number, new, limits):
                     self._jobs.runner.announce(job)
         except QueueFull:
             self._held = True

@@ -14,20 +14,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, TypedDict, TypeVar
 
-from hearth.config.settings import BatchSettings, JobSettings, Settings
-from hearth.dialects.errors import render_error
-from hearth.dialects.gojson import LARGE_BYTES
-from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.errors import (
-    BackendUnreachable,
-    CallerGone,
-    Draining,
-    HearthError,
-    NotCapable,
-    QueueFull,
-    ShuttingDown,
-    StorageUnavailable,
-)
+from hearth.config.settings import BatchSettings, JobSettings
+from hearth.errors import HearthError, StorageUnavailable
 from hearth.events import (
     ItemDispatched,
     JobEnded,
@@ -36,21 +24,16 @@ from hearth.events import (
     JobsRecovered,
     JobStarted,
 )
-from hearth.execution.request import Reply, Ticket
 from hearth.job_types import Job, JobEnd, JobState
-from hearth.jobs.queue import BATCH_LIMIT, item_of, next_job, rank_of
+from hearth.jobs.attempt import CANCELLED, JobRun, Retry, attempt
+from hearth.jobs.queue import BATCH_LIMIT, next_job, rank_of
+from hearth.ports import JobStore
 from hearth.queue.worker import LLMQueueWorker
-from hearth.storage.jobs import EMULATOR_GONE, JobTable
-from hearth.types import BATCH_JOB_PREFIX, MIB, Lane, RequestId, Sequence
+from hearth.types import BATCH_JOB_PREFIX, Lane, Sequence
 
 T = TypeVar("T")
 
 ALPHA = 0.3
-RETRY_S = 5.0
-"""After a start that was in vain through no fault of the job: the model server is down, or the
-queue is full.
-"""
-MAX_BACKOFF_S = 300.0
 LOOK_INTERVAL_S = 10.0
 """At least this often, since the wall clock may jump."""
 STORE_RETRY_S = 2.0
@@ -58,8 +41,6 @@ STOP_S = 2.0
 """For what still waits for the disk at the end; a job whose end could not be written runs again at
 the next start.
 """
-_NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown)
-_CANCELLED = JobEnd(state=JobState.CANCELLED, reason=CallerGone.reason)
 
 
 class BackgroundTasks:
@@ -91,17 +72,26 @@ class BackgroundTasks:
             self._report_fault("jobs", error)
 
 
-class Named(TypedDict):
+DEFECT = JobEnd(
+    state=JobState.FAILED,
+    reason="internal_error",
+    error="something went wrong inside Hearth",
+)
+
+
+class JobFields(TypedDict):
     """What every event of a job says of it."""
 
+    at: float
     job_id: str
     caller: str
     task_type: str | None
     model: str
 
 
-def named(job: Job) -> Named:
+def fields_of(job: Job, at: float) -> JobFields:
     return {
+        "at": at,
         "job_id": job.job_id,
         "caller": job.caller,
         "task_type": job.task_type,
@@ -110,7 +100,7 @@ def named(job: Job) -> Named:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Cancel:
+class Cancellation:
     """A job that is being cancelled.
 
     From `doubtful_since` on, that was reported as failed, and may have been made all the same.
@@ -118,128 +108,6 @@ class Cancel:
 
     job: Job
     doubtful_since: float = inf
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """The job waits in the store for another start, at least `retry_s` seconds.
-
-    Not `counted`, this one was as if it had never been.
-    """
-
-    reason: str
-    counted: bool
-    retry_s: float
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Run:
-    """A job on its way. `suspect`: it starts alone; `cancelled`: its end is on the disk already;
-    `withdrawn`: only the emulator may do it, and answers no more.
-    """
-
-    job: Job
-    suspect: bool = False
-    ticket: Ticket | None = None
-    cancelled: bool = False
-    withdrawn: bool = False
-
-    @property
-    def given_up(self) -> JobEnd | Again | None:
-        """What comes of it without an answer, None while it is to be done."""
-        if self.cancelled:
-            return _CANCELLED
-        return Again(reason=EMULATOR_GONE, counted=False, retry_s=0.0) if self.withdrawn else None
-
-
-async def run_once(
-    run: Run, job: Job, settings: Settings, worker: LLMQueueWorker
-) -> JobEnd | Again:
-    """Have a started job done once; what came of it. Raises nothing but defects."""
-    try:
-        model = await worker.watch.resolve(job.model)
-        pinned = worker.watch.load_options(model)
-        new = (
-            await asyncio.to_thread(item_of, job, model, pinned)
-            if len(job.request) > LARGE_BYTES
-            else item_of(job, model, pinned)
-        )
-        if new.needs is not None:
-            await worker.watch.check_capable(new.needs)
-        if run.given_up is not None:  # there was no item yet that could have been cancelled
-            return run.given_up
-        run.ticket = worker.submit(new)
-        head = await run.ticket.reply.head()
-        body = await _whole(run.ticket.reply, int(settings.jobs.max_result_mib * MIB))
-    except CallerGone:
-        return run.given_up or _CANCELLED
-    except HearthError as error:
-        return _after(error, job, settings.jobs)
-    if body is None:
-        too_long = "the answer is longer than jobs.max_result_mib allows"
-        return JobEnd(
-            state=JobState.FAILED, reason="result_too_large", error=too_long, status=head.status
-        )
-    if head.status >= 500 and job.attempts < settings.jobs.max_attempts:
-        return Again(reason="backend_error", counted=True, retry_s=backoff_s(job.attempts))
-    failed = head.status >= 400
-    return JobEnd(
-        state=JobState.FAILED if failed else JobState.COMPLETED,
-        reason="backend_status" if failed else "",
-        error=f"the model server answered {head.status}" if failed else "",
-        status=head.status,
-        content_type=next(
-            (value.decode("latin-1") for name, value in head.headers if name == b"content-type"), ""
-        ),
-        result=body,
-    )
-
-
-def _as_answered(error: NotCapable, job: Job) -> JobEnd:
-    """It ends as if the model server had been asked."""
-    answer = render_error(INFERENCE_ROUTES[job.path].dialect, error, RequestId(job.job_id))
-    return JobEnd(
-        state=JobState.FAILED,
-        reason=error.reason,
-        error=error.message,
-        status=answer.status,
-        content_type=answer.headers[0][1].decode("latin-1"),
-        result=answer.body,
-    )
-
-
-def backoff_s(attempts: int) -> float:
-    """The pause after so many attempts that failed: 5, 10, 20 ... 300 seconds."""
-    return float(min(MAX_BACKOFF_S, RETRY_S * 2.0 ** min(max(0, attempts - 1), 10)))
-
-
-def _after(error: HearthError, job: Job, jobs: JobSettings) -> JobEnd | Again:
-    attempt = job.attempts
-    if isinstance(error, NotCapable):
-        return _as_answered(error, job)
-    if isinstance(error, _NOT_ITS_FAULT):
-        return Again(
-            reason=error.reason,
-            counted=False,
-            retry_s=0.0 if isinstance(error, ShuttingDown) else RETRY_S,
-        )
-    if error.retryable and attempt < jobs.max_attempts:
-        return Again(reason=error.reason, counted=True, retry_s=backoff_s(attempt))
-    return JobEnd(state=JobState.FAILED, reason=error.reason, error=error.message)
-
-
-async def _whole(reply: Reply, limit_bytes: int) -> bytes | None:
-    """The whole answer, None where it is longer than the limit.
-
-    Raises HearthError as `Reply.take` does.
-    """
-    parts, size = list[bytes](), 0
-    while chunks := await reply.take():
-        parts.extend(chunks)
-        size += sum(map(len, chunks))
-        if size > limit_bytes:
-            return None
-    return b"".join(parts)
 
 
 def is_off_peak(job: Job, batches: BatchSettings) -> bool:
@@ -255,13 +123,14 @@ class JobRunner:
     `ended` counts since the start by caller and state; once `stopping`, no more jobs start.
     """
 
-    def __init__(self, store: JobTable, worker: LLMQueueWorker) -> None:
+    def __init__(self, store: JobStore, worker: LLMQueueWorker) -> None:
         self._store = store
-        self._worker, self._runtime = worker, worker.runtime
-        self._runs: dict[str, Run] = {}
+        self._worker = worker
+        self._runtime = worker.runtime
+        self._runs: dict[str, JobRun] = {}
         self._suspects: set[int] = set()
         self._accepting: set[str] = set()
-        self._cancels: dict[str, Cancel] = {}
+        self._cancels: dict[str, Cancellation] = {}
         self._overtaking = 0
         """How many jobs in a row have gone before an older one."""
         self._job_s: float | None = None
@@ -288,9 +157,7 @@ class JobRunner:
             self._wake.set()
 
     def announce(self, job: Job) -> None:
-        self._runtime.events.emit(
-            JobQueued(at=self._runtime.clock.monotonic(), **named(job), waiting=self._store.queued)
-        )
+        self._runtime.events.emit(JobQueued(**self._of(job), waiting=self._store.queued))
 
     def ready(self) -> bool:
         """Whether the gateway and the model server take work now."""
@@ -310,14 +177,10 @@ class JobRunner:
 
     def job_at(self, sequence: Sequence) -> str | None:
         """The id of the job that is on its way with this number in the GPU's queue."""
-        return next(
-            (
-                job_id
-                for job_id, run in self._runs.items()
-                if run.ticket is not None and run.ticket.sequence == sequence
-            ),
-            None,
-        )
+        for job_id in self._runs:
+            if self.sequence_of(job_id) == sequence:
+                return job_id
+        return None
 
     def note_dispatch(self, event: ItemDispatched) -> None:
         """An item is sent to the model server: where it is a job, a restart must know that it has
@@ -338,13 +201,9 @@ class JobRunner:
             or (job.off_peak and config.is_active_hours(wall_s))
             or self.is_paused(job)
         )
-        if (
-            job.position != 0
-            or waits
-            or self._suspects
-            or not self._may_start()
-            or self._choose([job], []) is None
-        ):
+        if waits or job.position != 0 or self._suspects or not self._may_start():
+            return False
+        if self._choose([job], []) is None:
             return False
         self._start(job)
         return True
@@ -370,17 +229,16 @@ class JobRunner:
         """
         if job.state.is_end and job.job_id not in self._cancels:
             return False
-        cancel, asked_wall_s = (
-            self._cancels.setdefault(job.job_id, Cancel(job=job)),
-            self._runtime.clock.wall(),
-        )
+        cancellation = self._cancels.setdefault(job.job_id, Cancellation(job=job))
+        asked_wall_s = self._runtime.clock.wall()
         try:
-            cancelled = await self._store.cancel(job.job_id, cancel.doubtful_since)
+            cancelled = await self._store.cancel(job.job_id, cancellation.doubtful_since)
         except StorageUnavailable:
-            cancel.doubtful_since = min(cancel.doubtful_since, asked_wall_s)
+            # it may be on the disk: who asks again must hear that it was this that ended the job
+            cancellation.doubtful_since = min(cancellation.doubtful_since, asked_wall_s)
             raise
         # another cancel, or its run, has learned of its end before
-        if self._cancels.pop(job.job_id, None) is not cancel or not cancelled:
+        if self._cancels.pop(job.job_id, None) is not cancellation or not cancelled:
             return False
         self._cancelled(job)
         return True
@@ -389,12 +247,12 @@ class JobRunner:
         """End the jobs of a caller, or of all, of which a cancel was reported as failed, and may
         have been made; how many that were.
         """
-        jobs = [
+        doubtful = [
             each.job
             for each in self._cancels.values()
             if each.doubtful_since < inf and caller in {None, each.job.caller}
         ]
-        return sum([await self.cancel(job) for job in jobs])
+        return sum([await self.cancel(job) for job in doubtful])
 
     def _cancelled(self, job: Job) -> None:
         """It is on the disk that this job is cancelled."""
@@ -403,7 +261,7 @@ class JobRunner:
             run.cancelled = True
             if run.ticket is not None:
                 self._worker.cancel(run.ticket.sequence)
-        self._emit_end(job, _CANCELLED, job.attempts)
+        self._emit_end(job, CANCELLED, job.attempts)
 
     async def run(self) -> None:
         """Settle what earlier processes left, then feed until cancelled; then wait a little for
@@ -423,24 +281,21 @@ class JobRunner:
             raise
 
     async def _recover(self) -> None:
-        requeue, most = self._settings.on_restart == "requeue", self._settings.max_attempts
+        requeue = self._settings.on_restart == "requeue"
+        most = self._settings.max_attempts
         suspects, failed = await self._until_written(
             lambda: self._store.recover(requeue=requeue, max_attempts=most)
         )
         self._suspects |= suspects
         await self.end_emulated()
-        waiting, requeued, now = (
-            self._store.queued,
-            len(self._suspects),
-            self._runtime.clock.monotonic(),
-        )
+        requeued = len(self._suspects)
+        waiting = self._store.queued - requeued
+        at = self._runtime.clock.monotonic()
         for job in failed:
             self._emit_end(job, JobEnd(state=JobState.FAILED, reason=job.reason), job.attempts)
-        if waiting or failed:
+        if waiting or requeued or failed:
             self._runtime.events.emit(
-                JobsRecovered(
-                    at=now, queued=waiting - requeued, requeued=requeued, failed=len(failed)
-                )
+                JobsRecovered(at=at, queued=waiting, requeued=requeued, failed=len(failed))
             )
 
     def server_replaced(self) -> None:
@@ -466,24 +321,20 @@ class JobRunner:
 
     async def _feed(self) -> float:
         """Start what may start; seconds until there may be more though nothing happens."""
-        pause_s = LOOK_INTERVAL_S
         try:
             await self.cancel_doubtful()
             while self._may_start():
                 job, due_wall_s = await self._next()
                 if job is None:
-                    return (
-                        pause_s
-                        if due_wall_s is None
-                        else min(pause_s, max(due_wall_s - self._runtime.clock.wall(), 0.001))
-                    )
+                    due_s = inf if due_wall_s is None else due_wall_s - self._runtime.clock.wall()
+                    return min(LOOK_INTERVAL_S, max(due_s, 0.001))
                 self._start(job)
         except StorageUnavailable:
-            pause_s = STORE_RETRY_S
-        return pause_s
+            return STORE_RETRY_S
+        return LOOK_INTERVAL_S
 
     def _start(self, job: Job) -> None:
-        run = Run(job=job, suspect=job.number in self._suspects)
+        run = JobRun(job=job, suspect=job.number in self._suspects)
         self._suspects.discard(job.number)
         self._runs[job.job_id] = run
         self.tasks.start(self._perform(run))
@@ -512,8 +363,8 @@ class JobRunner:
         )
         if not self._may_start():  # any more
             return None, None
-        heads, suspects = (list(filter(self._is_ready, found)) for found in (heads, suspects))
-        job = self._choose(heads, suspects)
+        heads = list(filter(self._is_ready, heads))
+        job = self._choose(heads, list(filter(self._is_ready, suspects)))
         if job is not None:
             overtakes = any(
                 rank_of(head) == rank_of(job) and head.number < job.number for head in heads
@@ -524,25 +375,21 @@ class JobRunner:
     def _choose(self, heads: list[Job], suspects: list[Job]) -> Job | None:
         running = self.running()
         residents = self._runtime.view.residents.values()
-        ready = {resident.model for resident in residents if not resident.is_leaving}
-        in_memory = ready | {job.model for job in running}
-        return next_job(
-            heads,
-            suspects,
-            running,
-            in_memory if self._overtaking < BATCH_LIMIT else (),
-            self._fits,
-        )
+        in_memory = {job.model for job in running}
+        in_memory |= {resident.model for resident in residents if not resident.is_leaving}
+        if self._overtaking >= BATCH_LIMIT:
+            in_memory = set()
+        return next_job(heads, suspects, running, in_memory, self._fits)
 
     def _fits(self, job: Job) -> bool:
         """Whether the job's model can be in memory beside those of all jobs on their way, none of
         which is still to come.
         """
         view = self._runtime.view
-        models = {run.job.model for run in self._runs.values()}
-        return models <= view.residents.keys() and view.fits_beside(
-            job.model, models, job.task_type
-        )
+        models = {job.model for job in self.running()}
+        if not models <= view.residents.keys():
+            return False
+        return view.fits_beside(job.model, models, job.task_type)
 
     def _is_ready(self, job: Job) -> bool:
         # still: another server may have come since the store was asked
@@ -554,69 +401,61 @@ class JobRunner:
             and not self.is_paused(job)
         )
 
-    async def _perform(self, run: Run) -> None:
+    async def _perform(self, run: JobRun) -> None:
         try:
-            try:
-                job = await self._store.start(run.job.number)
-            except StorageUnavailable as error:
-                await self._return(
-                    run,
-                    Again(reason=error.reason, counted=False, retry_s=STORE_RETRY_S),
-                    run.job.attempts,
-                )
-                return
+            job = await self._store.claim(run.job.number)
             if job is not None and not run.cancelled:
                 await self._attempt(run, job)
+        except StorageUnavailable as error:  # of the claim: nothing else here raises it
+            again = Retry(reason=error.reason, counted=False, retry_s=STORE_RETRY_S)
+            await self._put_back(run, again, run.job.attempts)
         finally:
             del self._runs[run.job.job_id]
             self._wake.set()
 
-    async def _attempt(self, run: Run, job: Job) -> None:
-        began_at, waited_s = (
-            self._runtime.clock.monotonic(),
-            self._runtime.clock.wall() - job.accepted_wall_s,
-        )
+    async def _attempt(self, run: JobRun, job: Job) -> None:
+        began_at = self._runtime.clock.monotonic()
+        waited_s = max(0.0, self._runtime.clock.wall() - job.accepted_wall_s)
         self._runtime.events.emit(
-            JobStarted(at=began_at, **named(job), attempt=job.attempts, waited_s=max(0.0, waited_s))
+            JobStarted(**self._of(job), attempt=job.attempts, waited_s=waited_s)
         )
         try:
-            came = await run_once(run, job, self._runtime.config.settings, self._worker)
+            came = await attempt(run, job, self._runtime.config.settings, self._worker)
         except Exception as error:  # noqa: BLE001 - supervision point: a defect must not leave a job without an end
             self._runtime.report_fault("job", error)
-            came = JobEnd(
-                state=JobState.FAILED,
-                reason="internal_error",
-                error="something went wrong inside Hearth",
-            )
+            came = DEFECT
         finally:
             if run.ticket is not None:
                 self._worker.cancel(run.ticket.sequence)
         if run.cancelled:
             return
-        if isinstance(came, Again):
-            await self._return(run, came, job.attempts)
+        if isinstance(came, Retry):
+            await self._put_back(run, came, job.attempts)
             return
         if came.state is JobState.COMPLETED:
-            # of which several run at once
-            share_s = (self._runtime.clock.monotonic() - began_at) / max(1, len(self._runs))
-            self._job_s = (
-                share_s if self._job_s is None else self._job_s + ALPHA * (share_s - self._job_s)
-            )
+            self._learn(self._runtime.clock.monotonic() - began_at)
         await self._end(run, came, job.attempts)
 
-    async def _end(self, run: Run, came: JobEnd, attempt: int) -> None:
-        if not await self._until_written(lambda: self._store.end(run.job.number, came)):
+    def _learn(self, took_s: float) -> None:
+        """What a job takes of the time, of which several run at once."""
+        share_s = took_s / max(1, len(self._runs))
+        if self._job_s is None:
+            self._job_s = share_s
+        self._job_s += ALPHA * (share_s - self._job_s)
+
+    async def _end(self, run: JobRun, came: JobEnd, attempts: int) -> None:
+        if not await self._until_written(lambda: self._store.finish(run.job.number, came)):
             # It has ended before: as `came`, in a commit that was reported as failed, or it was
             # cancelled.
             found = await self._until_written(lambda: self._store.find(run.job.job_id))
             if not run.cancelled and found is not None and found.state is JobState.CANCELLED:
-                came = _CANCELLED
+                came = CANCELLED
         if not run.cancelled:
-            self._emit_end(run.job, came, attempt)
+            self._emit_end(run.job, came, attempts)
 
-    async def _return(self, run: Run, again: Again, attempt: int) -> None:
-        """Have the job wait again, in the store first: a start that failed there may have been
-        noted all the same.
+    async def _put_back(self, run: JobRun, again: Retry, attempts: int) -> None:
+        """Have the job wait again, in the store first: a claim that failed there may have been
+        made all the same.
         """
         due = self._runtime.clock.wall() + again.retry_s if again.retry_s > 0 else None
         await self._until_written(
@@ -627,12 +466,10 @@ class JobRunner:
         if run.job.emulated and not self._runtime.emulated:
             await self.end_emulated()
         elif not run.cancelled and not self.stopping:
-            now = self._runtime.clock.monotonic()
             self._runtime.events.emit(
                 JobRequeued(
-                    at=now,
-                    **named(run.job),
-                    attempt=attempt,
+                    **self._of(run.job),
+                    attempt=attempts,
                     reason=again.reason,
                     retry_s=again.retry_s,
                 )
@@ -656,8 +493,7 @@ class JobRunner:
         total_s = max(0.0, self._runtime.clock.wall() - job.accepted_wall_s)
         self._runtime.events.emit(
             JobEnded(
-                at=self._runtime.clock.monotonic(),
-                **named(job),
+                **self._of(job),
                 state=end.state.value,
                 reason=end.reason,
                 attempts=attempts,
@@ -665,6 +501,9 @@ class JobRunner:
                 status=end.status,
             )
         )
+
+    def _of(self, job: Job) -> JobFields:
+        return fields_of(job, self._runtime.clock.monotonic())
 
     @property
     def _settings(self) -> JobSettings:

@@ -24,8 +24,8 @@ from hearth.events.handling import HandlingSink
 from hearth.job_types import Job, JobState, StoreLimits
 from hearth.jobs.queue import key_in_use
 from hearth.jobs.runner import JobRunner, is_off_peak
+from hearth.ports import JobStore
 from hearth.queue.worker import LLMQueueWorker
-from hearth.storage.jobs import JobTable
 from hearth.types import DAY_S, MIB, Lane
 
 FORGET_INTERVAL_S = 600.0
@@ -41,7 +41,7 @@ class Jobs(HandlingSink):
     Subscribe it to the events of the gateway; have `runner.run` and `forget` run beside it.
     """
 
-    def __init__(self, *, store: JobTable, worker: LLMQueueWorker) -> None:
+    def __init__(self, *, store: JobStore, worker: LLMQueueWorker) -> None:
         self.store = store
         self.runner = JobRunner(store, worker)
         self._runtime = worker.runtime
@@ -76,7 +76,9 @@ class Jobs(HandlingSink):
 
     async def _add(self, new: Job) -> Job:
         with self.runner.accepting([new]):
-            accepted = await self.store.add(new, limits_of(self._runtime.config.settings, new.lane))
+            accepted = await self.store.accept(
+                new, limits_of(self._runtime.config.settings, new.lane)
+            )
             if accepted.job_id != new.job_id:
                 return accepted
             self.runner.announce(accepted)

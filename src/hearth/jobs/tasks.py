@@ -1,4 +1,6 @@
-"""The way in for programs that embed Hearth, after Peregrine's LLM queue optimizer."""
+"""The way in for programs that embed Hearth, after Peregrine's LLM queue optimizer: tasks, of which
+some become jobs, and the others run at once on threads.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,12 @@ class Submitted:
 
 
 class Tasks:
-    """Takes tasks: those of some types become jobs, the others run on threads. Must be used on the
-    gateway's event loop.
-    """
+    """Sorts tasks by their type. Must be used on the gateway's event loop."""
 
     def __init__(self, jobs: Jobs, worker: LLMQueueWorker) -> None:
         self._jobs = jobs
-        self._worker, self._runtime = worker, worker.runtime
+        self._worker = worker
+        self._runtime = worker.runtime
         self._pool: ThreadPoolExecutor | None = None
         self._running: dict[str, tuple[str, str | None]] = {}
         self._closed = False
@@ -93,28 +94,21 @@ class Tasks:
     def _at_once(self, task_type: str, job_key: str | None, run: Callable[[], object]) -> Submitted:
         if self._closed:
             raise ShuttingDown
-        same = next(
-            (
-                known
-                for known, named in self._running.items()
-                if job_key is not None and named == (task_type, job_key)
-            ),
-            None,
-        )
-        if same is not None:
-            return Submitted(task_id=same, is_new=False)
+        for known, identity in self._running.items():
+            if job_key is not None and identity == (task_type, job_key):
+                return Submitted(task_id=known, is_new=False)
         if len(self._running) >= self._settings.max_queued:
             raise QueueFull(
                 f"{len(self._running)} tasks wait or run, and jobs.max_queued allows no more"
             )
-        task_id, loop = new_id(JOB_PREFIX), asyncio.get_running_loop()
+        task_id = new_id(JOB_PREFIX)
+        loop = asyncio.get_running_loop()
         self._running[task_id] = (task_type, job_key)
 
         def ended_on_thread(done: Future[object]) -> None:
+            error = None if done.cancelled() else done.exception()
             if not loop.is_closed():
-                loop.call_soon_threadsafe(
-                    self._ended, task_id, task_type, None if done.cancelled() else done.exception()
-                )
+                loop.call_soon_threadsafe(self._ended, task_id, task_type, error)
 
         if self._pool is None:
             self._pool = ThreadPoolExecutor(

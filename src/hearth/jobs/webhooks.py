@@ -25,8 +25,7 @@ from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.events.handling import HandlingSink
 from hearth.job_types import Delivery
-from hearth.ports import EventSink, Poster
-from hearth.storage.jobs import JobTable
+from hearth.ports import EventSink, Poster, WebhookOutbox
 from hearth.types import Post
 
 BACKOFF_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0)
@@ -211,7 +210,7 @@ class WebhookSender(HandlingSink):
     Subscribe it to the events of the gateway.
     """
 
-    store: JobTable
+    outbox: WebhookOutbox
     poster: Poster
     settings: Callable[[], WebhookSettings]
     clock: Clock
@@ -236,7 +235,7 @@ class WebhookSender(HandlingSink):
     async def _begin(self, group: asyncio.TaskGroup) -> float:
         """Begin what is due, as far as its hosts have room; seconds until something else is due."""
         try:
-            waiting = await self.store.deliveries(AT_ONCE)
+            waiting = await self.outbox.deliveries(AT_ONCE)
         except StorageUnavailable:
             return LOOK_INTERVAL_S
         now, pause_s, taken = self.clock.wall(), LOOK_INTERVAL_S, Counter(self._under_way.values())
@@ -275,15 +274,15 @@ class WebhookSender(HandlingSink):
     ) -> None:
         job_id, host, now = delivery.job_id, host_of(delivery.url), self.clock.monotonic()
         if not reason:
-            await self.store.note_delivery(job_id, "delivered", attempts, None)
+            await self.outbox.note_delivery(job_id, "delivered", attempts, None)
             self.events.emit(WebhookDelivered(at=now, job_id=job_id, host=host, attempts=attempts))
         elif reason in (NOT_ALLOWED, GONE) or attempts >= settings.max_attempts:
-            await self.store.note_delivery(job_id, "failed", attempts, None)
+            await self.outbox.note_delivery(job_id, "failed", attempts, None)
             self.events.emit(
                 WebhookFailed(at=now, job_id=job_id, host=host, attempts=attempts, reason=reason)
             )
         else:
-            await self.store.note_delivery(
+            await self.outbox.note_delivery(
                 job_id, "waiting", attempts, self.clock.wall() + pause_s(attempts)
             )
 

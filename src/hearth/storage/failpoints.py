@@ -65,7 +65,8 @@ def parsed(text: str) -> dict[str, int]:
         name, _, count = entry.strip().partition("=")
         if name not in POINTS or not count.isdigit() or int(count) < 1:
             raise ValueError(
-                f"{VARIABLE}: {entry!r} is not NAME=COUNT with one of the names in hearth/storage/failpoints.py"
+                f"{VARIABLE}: {entry!r} is not NAME=COUNT with one of the names in"
+                " hearth/storage/failpoints.py"
             )
         wanted[name] = int(count)
     return wanted

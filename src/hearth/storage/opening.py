@@ -178,7 +178,8 @@ def tighten_own_directory(configured: str, path: Path) -> None:
         directory.chmod(0o700)
     except OSError as error:
         raise StorageRefused(
-            f"{directory} is accessible to other users, and its mode cannot be changed: {error.strerror}. {ADVICE}"
+            f"{directory} is accessible to other users, and its mode cannot be changed:"
+            f" {error.strerror}. {ADVICE}"
         ) from error
 
 
@@ -191,9 +192,8 @@ def open_directory(configured: str, path: Path) -> tuple[str, ...]:
         or not (mode := directory.stat().st_mode & 0o777) & 0o077
     ):
         return ()
-    return (
-        f"storage.path: {directory} is accessible to other users of this machine (mode {mode:o}): chmod 700 {directory}",
-    )
+    text = f"is accessible to other users of this machine (mode {mode:o}): chmod 700 {directory}"
+    return (f"storage.path: {directory} {text}",)
 
 
 def sync(path: Path) -> None:
@@ -288,7 +288,8 @@ def make_durable(connection: sqlite3.Connection) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StorageRefused(
-            f"this file system cannot hold the database safely (journal mode {mode}): set `storage.path` to a local disk"
+            f"this file system cannot hold the database safely (journal mode {mode}):"
+            " set `storage.path` to a local disk"
         )
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
@@ -310,7 +311,10 @@ def defects(connection: sqlite3.Connection) -> str:
 
 APPLICATION_ID = 0x48525448
 """`HRTH`, in the header of every database of ours (`PRAGMA application_id`)."""
-RESTORE = "Restore a backup, or move the file (and its -wal and -shm, if any) away to start with an empty history."
+RESTORE = (
+    "Restore a backup, or move the file (and its -wal and -shm, if any) away to start with an empty"
+    " history."
+)
 
 
 def require_whole(path: Path) -> None:
@@ -359,8 +363,8 @@ def inspect(path: Path, connection: sqlite3.Connection, newest: int) -> None:
         raise StorageRefused(f"{path} is a database of another program. {ADVICE}")
     if version > newest:
         raise StorageRefused(
-            f"{path} was written by a newer Hearth (schema {version}, this one knows {newest}). Install that version again, "
-            "or set `storage.path` to another file."
+            f"{path} was written by a newer Hearth (schema {version}, this one knows {newest})."
+            " Install that version again, or set `storage.path` to another file."
         )
     found = defects(connection)
     if found:
@@ -390,7 +394,8 @@ def begin_epoch(connection: sqlite3.Connection, clock: Clock) -> tuple[int, floa
 _MESSAGES = {
     "disk_full": "cannot be written: the disk is full. Free some space and try again.",
     "read_only": f"cannot be written: it or its file system is read-only. {ADVICE}",
-    "cannot_open": f"cannot be opened: check the permissions of the file and its directory. {ADVICE}",
+    "cannot_open": "cannot be opened: check the permissions of the file and its directory."
+    f" {ADVICE}",
     "locked": "is locked by another program (a sqlite3 shell?). Close that and start again.",
     "corrupt": f"is not a valid SQLite database. {RESTORE}",
 }

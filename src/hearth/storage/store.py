@@ -15,20 +15,24 @@ from hearth.errors import StorageFault, StorageUnavailable
 from hearth.events import InternalFault, StorageFailed, StorageRecovered, WalDamaged
 from hearth.ports import EventSink
 from hearth.storage.batches import BatchTable
+from hearth.storage.calendar import Calendar
 from hearth.storage.database import Database, copy_into
+from hearth.storage.documents import DocumentTable
 from hearth.storage.files import FileTable
-from hearth.storage.history import Estimates, InvocationLog, Ledger, keeping
+from hearth.storage.invocations import InvocationLog
 from hearth.storage.jobs import JobTable
+from hearth.storage.ledger import LedgerTable
 from hearth.storage.opening import BUSY_TIMEOUT_S, Connect, connect_writer
 from hearth.storage.page_check import PageCheck
-from hearth.storage.table import Calendar, Reader, Table
+from hearth.storage.retention import keeping
+from hearth.storage.table import Reader, Table
 from hearth.storage.writer import StorageHealth, Writer
 from hearth.types import DAY_S
 
 T = TypeVar("T", bound=Table)
 
 CLOCK_JUMP_S = 7 * DAY_S
-_SEEN = "UPDATE process SET seen_wall_s = ? WHERE epoch = ?"
+_NOTE_TIME = "UPDATE process SET seen_wall_s = ? WHERE epoch = ?"
 
 
 class Store:
@@ -53,7 +57,7 @@ class Store:
             believed_wall_s=database.believed_wall_s,
             jump_s=clock_jump_s,
             stamp=lambda wall_s: writer.post(
-                lambda connection: connection.execute(_SEEN, (wall_s, database.epoch)).rowcount
+                lambda connection: connection.execute(_NOTE_TIME, (wall_s, database.epoch)).rowcount
             ),
         )
         upkeep = keeping(
@@ -77,12 +81,12 @@ class Store:
         def table(kind: type[T]) -> T:
             return kind(writer=writer, reader=reader, clock=clock, calendar=calendar)
 
-        self.invocations, self.ledger, self.estimates = (
-            table(InvocationLog),
-            table(Ledger),
-            table(Estimates),
-        )
-        self.files, self.batches, self.jobs = table(FileTable), table(BatchTable), table(JobTable)
+        self.jobs = table(JobTable)
+        self.batches = table(BatchTable)
+        self.files = table(FileTable)
+        self.invocations = table(InvocationLog)
+        self.documents = table(DocumentTable)
+        self.ledger = table(LedgerTable)
 
     @classmethod
     async def open(

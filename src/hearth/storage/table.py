@@ -1,22 +1,20 @@
-"""What the tables share: questions on a thread of their own, through connections that cannot write,
-and the calendar.
+"""What the tables share: changes go through the writer's thread, questions to a thread of their
+own, through connections that cannot write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from math import inf
 from typing import Any, TypeVar
 
 from hearth.clock import Clock
 from hearth.errors import StorageUnavailable
-from hearth.events import ClockConfirmed, ClockDoubted
-from hearth.ports import EventSink
+from hearth.storage.calendar import Calendar
 from hearth.storage.database import Database
 from hearth.storage.opening import BUSY_TIMEOUT_S, DATABASE_ERRORS, connect_reader, unavailable
 from hearth.storage.writer import Writer
@@ -68,94 +66,6 @@ class Reader:
         self._threads.shutdown(wait=False)
 
 
-LOOK_INTERVAL_S = 60.0
-STAMP_INTERVAL_S = 3600.0
-CONFIRM_S = DAY_S
-"""A clock that still says the same after so long a run is believed."""
-
-
-class Calendar:
-    """Whether the wall clock may be believed when something is to be deleted for its age.
-
-    A clock that is months ahead after an empty CMOS battery makes everything look expired. One that
-    is ahead of the last time that was believed by more than `jump_s`, beyond the time that has
-    passed while running, is in doubt until it is right again, the owner confirms it, or a day has
-    passed. The event loop owns the state; the writer's thread asks `may_delete` only, which reads
-    one tuple.
-    """
-
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        believed_wall_s: float | None,
-        jump_s: float,
-        stamp: Callable[[float], None],
-    ) -> None:
-        """`stamp` keeps a time that is believed, for the next start.
-
-        Without `believed_wall_s` nothing may be deleted until `begin`.
-        """
-        self._clock = clock
-        self._jump_s = jump_s
-        self._stamp = stamp
-        self._believed = None if believed_wall_s is None else (believed_wall_s, clock.monotonic())
-        self._doubted_at: float | None = None
-        self._stamped_at = -inf
-
-    def begin(self, believed_wall_s: float) -> None:
-        """What the store says, where that could not be read at the start; nothing happens where it
-        could.
-        """
-        if self._believed is None:
-            self._believed = (believed_wall_s, self._clock.monotonic())
-
-    def ahead_s(self) -> float:
-        """Seconds that the clock is ahead of what it should say; infinite where that is not known
-        yet.
-        """
-        if self._believed is None:
-            return inf
-        wall_s, monotonic_s = self._believed
-        return (self._clock.wall() - wall_s) - (self._clock.monotonic() - monotonic_s)
-
-    def may_delete(self) -> bool:
-        """Whether what is old by this clock may be deleted now."""
-        return self.ahead_s() <= self._jump_s
-
-    def confirm(self) -> None:
-        """The clock is right as it is."""
-        self._believed = (self._clock.wall(), self._clock.monotonic())
-        self._stamped_at = -inf
-
-    def look(self, events: EventSink) -> None:
-        """Take note of what the clock says now, and tell when a doubt begins or ends."""
-        if self._believed is None:
-            return
-        now, ahead_s = self._clock.monotonic(), self.ahead_s()
-        if ahead_s > self._jump_s and self._doubted_at is None:
-            self._doubted_at = now
-            events.emit(ClockDoubted(at=now, ahead_s=ahead_s))
-        if self._doubted_at is not None and now - self._doubted_at >= CONFIRM_S:
-            self.confirm()
-        if self._doubted_at is not None and self.may_delete():
-            self._doubted_at = None
-            events.emit(ClockConfirmed(at=now))
-        # a clock that was set back far is not taken: it may come back
-        if abs(self.ahead_s()) > self._jump_s:
-            return
-        self._believed = (self._clock.wall(), now)  # small differences add up in a long run
-        if now - self._stamped_at >= STAMP_INTERVAL_S:
-            self._stamped_at = now
-            self._stamp(self._clock.wall())
-
-    async def run(self, events: EventSink) -> None:
-        """Look again and again until cancelled."""
-        while True:
-            self.look(events)
-            await asyncio.sleep(LOOK_INTERVAL_S)
-
-
 @dataclass(kw_only=True, eq=False)
 class Table:
     """What a table needs. Methods raise StorageUnavailable where the disk is at fault."""
@@ -173,23 +83,17 @@ class Table:
         """
         return self.writer.epoch
 
-    async def _write(self, name: str, run: Callable[[sqlite3.Connection], T]) -> T:
+    async def _write(self, run: Callable[[sqlite3.Connection], T], name: str = "") -> T:
         """What `run` returns, once that is on the disk; `name` is that of its failpoints."""
-        return await self.writer.write(name, run)
+        return await (self.writer.write(name, run) if name else self.writer.submit(run))
 
-    async def _update(self, name: str, statement: str, values: Values) -> bool:
+    async def _update(self, statement: str, values: Values, name: str = "") -> bool:
         """Whether the statement changed a row."""
         return await self._write(
-            name, lambda connection: connection.execute(statement, values).rowcount > 0
+            lambda connection: connection.execute(statement, values).rowcount > 0, name
         )
 
-    async def _changed(self, statement: str, *values: object) -> bool:
-        """The same, without failpoints."""
-        return await self.writer.submit(
-            lambda connection: connection.execute(statement, values).rowcount > 0
-        )
-
-    def _post(self, statement: str, *values: object) -> None:
+    def _post(self, statement: str, values: Values) -> None:
         """Have an idempotent statement run some time soon."""
         self.writer.post(lambda connection: connection.execute(statement, values).rowcount)
 
@@ -201,7 +105,7 @@ class Table:
         )
 
     async def _first(
-        self, make: Callable[[sqlite3.Row], T], question: str, *values: object
+        self, make: Callable[[sqlite3.Row], T], question: str, values: Values
     ) -> T | None:
         return next(iter(await self._select(make, question, values)), None)
 
@@ -213,3 +117,8 @@ def record(kind: Callable[..., T], types: Types, row: sqlite3.Row) -> T:
         **values
         | {name: make(values[name]) for name, make in types.items() if values.get(name) is not None}
     )
+
+
+def insert_into(table: str, columns: Collection[str]) -> str:
+    """The statement that adds a row, its values by the names of their columns."""
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES (:{', :'.join(columns)})"

@@ -1,15 +1,10 @@
-"""The table of jobs: every state is left once, and what was accepted is kept.
-
-On the real store and on one without threads.
-"""
+"""Jobs in any store: every state is left once, and what was accepted is kept."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, closing
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +12,11 @@ from hearth.config.settings import AuthSettings, JobSettings, KeySettings, Setti
 from hearth.errors import KeyReused, QueueFull
 from hearth.job_types import JobEnd, JobState, StoreLimits
 from hearth.jobs.service import limits_of
-from hearth.storage.jobs import JobTable, insert
-from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.types import DAY_S, MIB, Lane
-from tests.jobs.house import Disk, job
-from tests.storage.house import WALL, StoppedClock, opened
+from tests.jobs.house import job
+from tests.storage import port
+from tests.storage.house import WALL
+from tests.storage.port import JobsAndOutbox
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
 DONE = JobEnd(
@@ -32,57 +27,43 @@ SIZE = len(job().request)
 NEVER = inf
 """No cancel of the same job was reported as failed."""
 
-Process = Callable[[], Awaitable[JobTable]]
+Process = Callable[[], Awaitable[JobsAndOutbox]]
 
 
 @pytest.fixture
-def clock() -> StoppedClock:
-    return StoppedClock()
+def process(process: port.Process) -> Process:
+    async def start() -> JobsAndOutbox:
+        return (await process()).jobs
 
-
-@pytest.fixture(params=["the real store", "the store without threads"])
-async def process(request, tmp_path: Path, clock: StoppedClock) -> AsyncIterator[Process]:
-    """Each call is a new process on the same file; the one before it has ended, in whatever state
-    its jobs were.
-    """
-    disk, ends = Disk(), AsyncExitStack()
-
-    async def start() -> JobTable:
-        if request.param != "the real store":
-            return disk.table(clock)
-        await ends.aclose()
-        return (await ends.enter_async_context(opened(tmp_path / "hearth.db", clock))).jobs
-
-    yield start
-    await ends.aclose()
+    return start
 
 
 async def recovered(
-    table: JobTable, *, requeue: bool = True
+    table: JobsAndOutbox, *, requeue: bool = True
 ) -> tuple[set[int], list[tuple[str, str, int]]]:
     suspects, failed = await table.recover(requeue=requeue, max_attempts=3)
     return set(suspects), [(each.job_id, each.reason, each.attempts) for each in failed]
 
 
-async def waiting(table: JobTable) -> list[tuple[str, int]]:
+async def waiting(table: JobsAndOutbox) -> list[tuple[str, int]]:
     """The ids of the jobs that wait, in order, and how often each was started."""
     return [(each.job_id, each.attempts) for each in (await table.waiting(None, 100))[2]]
 
 
-async def done(table: JobTable, number: int, end: JobEnd = DONE) -> None:
-    assert await table.start(number)
-    assert await table.end(number, end)
+async def done(table: JobsAndOutbox, number: int, end: JobEnd = DONE) -> None:
+    assert await table.claim(number)
+    assert await table.finish(number, end)
 
 
 async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(process):
     table = await process()
-    accepted = await table.add(job(), LIMITS)
+    accepted = await table.accept(job(), LIMITS)
     assert (accepted.job_id, (await table.find("job_1")).state) == ("job_1", JobState.QUEUED)
-    started = await table.start(accepted.number)
+    started = await table.claim(accepted.number)
     assert (started.path, started.request, started.attempts) == ("/api/generate", job().request, 1)
-    assert await table.start(accepted.number) is None
+    assert await table.claim(accepted.number) is None
     assert (await table.find("job_1")).state is JobState.RUNNING
-    assert await table.end(accepted.number, DONE)
+    assert await table.finish(accepted.number, DONE)
     found = await table.find("job_1")
     assert (found.state, found.status, found.result, found.attempts) == (
         JobState.COMPLETED,
@@ -92,8 +73,8 @@ async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(proce
     )
     room = len(b'{"x":1}') + SIZE
     with pytest.raises(QueueFull):
-        await table.add(job("job_2"), replace(LIMITS, max_bytes=room - 1))
-    assert (await table.add(job("job_2"), replace(LIMITS, max_bytes=room))).job_id == "job_2"
+        await table.accept(job("job_2"), replace(LIMITS, max_bytes=room - 1))
+    assert (await table.accept(job("job_2"), replace(LIMITS, max_bytes=room))).job_id == "job_2"
 
 
 @pytest.mark.parametrize(
@@ -101,14 +82,14 @@ async def test_a_job_goes_its_way_and_keeps_its_result_but_not_its_request(proce
 )
 async def test_a_job_that_has_ended_never_changes_again(process, end):
     table = await process()
-    await table.add(job(), LIMITS)
-    await table.start(1)
-    assert await (table.cancel("job_1", NEVER) if end is None else table.end(1, end))
+    await table.accept(job(), LIMITS)
+    await table.claim(1)
+    assert await (table.cancel("job_1", NEVER) if end is None else table.finish(1, end))
     before = await table.find("job_1")
-    assert not await table.end(1, DONE)
+    assert not await table.finish(1, DONE)
     assert not await table.cancel("job_1", NEVER)
     assert not await table.put_back(1, counted=True, not_before_wall_s=None)
-    assert await table.start(1) is None
+    assert await table.claim(1) is None
     assert await table.find("job_1") == before
     table = await process()
     assert (await recovered(table), table.queued) == ((set(), []), 0)
@@ -116,9 +97,9 @@ async def test_a_job_that_has_ended_never_changes_again(process, end):
 
 async def test_a_job_that_is_put_back_starts_again_and_counts_what_counts(process):
     table = await process()
-    await table.add(job(), LIMITS)
+    await table.accept(job(), LIMITS)
     for counted, attempts in ((False, 1), (True, 1), (True, 2), (True, 3)):
-        assert (await table.start(1)).attempts == attempts
+        assert (await table.claim(1)).attempts == attempts
         assert await table.put_back(1, counted=counted, not_before_wall_s=WALL + 5)
         assert (await table.find("job_1")).not_before_wall_s == WALL + 5
 
@@ -128,13 +109,13 @@ async def test_the_next_process_finds_jobs_in_order_and_running_ones_as_suspects
 ):
     table = await process()
     for n in range(5):
-        await table.add(job(f"job_{n}", task_type="t", job_key=str(n), off_peak=n == 4), LIMITS)
-    await table.start(2)
+        await table.accept(job(f"job_{n}", task_type="t", job_key=str(n), off_peak=n == 4), LIMITS)
+    await table.claim(2)
     table.note_dispatch(2)
     # a job that waits again counts as one that has not run
     await table.put_back(2, counted=True, not_before_wall_s=None)
     for number in (2, 3):
-        await table.start(number)
+        await table.claim(number)
     for requeue in (False, True, True):  # recovering again and again burns no attempts
         table = await process()
         assert (await recovered(table, requeue=requeue), table.queued) == (
@@ -150,7 +131,7 @@ async def test_the_next_process_finds_jobs_in_order_and_running_ones_as_suspects
     ]
     assert (await table.find("job_4")).off_peak
     for number in (2, 3):
-        await table.start(number)
+        await table.claim(number)
     assert await recovered(table) == (set(), [])  # of this process
     table = await process()
     assert await recovered(table) == ({3}, [("job_1", "interrupted_by_restart", 3)])
@@ -159,31 +140,31 @@ async def test_the_next_process_finds_jobs_in_order_and_running_ones_as_suspects
 
 async def test_a_task_type_and_a_key_are_one_job_until_it_has_ended(process):
     table = await process()
-    assert (await table.add(LETTER, LIMITS)).job_id == "job_1"
+    assert (await table.accept(LETTER, LIMITS)).job_id == "job_1"
     for starts in (False, True):
         if starts:
-            await table.start(1)
-        assert (await table.add(replace(LETTER, job_id="job_2"), LIMITS)).job_id == "job_1"
+            await table.claim(1)
+        assert (await table.accept(replace(LETTER, job_id="job_2"), LIMITS)).job_id == "job_1"
     for n, (caller, task_type, key) in enumerate(
         (("test", "research", "7"), ("test", "letter", "8"), ("you", "letter", "7")), 2
     ):
         assert (
-            await table.add(
+            await table.accept(
                 job(f"job_{n}", caller=caller, task_type=task_type, job_key=key), LIMITS
             )
         ).job_id == f"job_{n}"
-    await table.end(1, DONE)
-    assert (await table.add(replace(LETTER, job_id="job_5"), LIMITS)).job_id == "job_5"
+    await table.finish(1, DONE)
+    assert (await table.accept(replace(LETTER, job_id="job_5"), LIMITS)).job_id == "job_5"
 
 
-async def answered_with_the_letter(process: Process) -> JobTable:
+async def answered_with_the_letter(process: Process) -> JobsAndOutbox:
     """A letter with a key of its own, and two other keys that it was the answer to; it has ended,
     and its process died.
     """
     table = await process()
     for name in ("own", "second", "third"):
         assert (
-            await table.add(
+            await table.accept(
                 replace(LETTER, job_id=f"job_{name}", idempotency_key=name, digest="d1"), LIMITS
             )
         ).job_id == "job_own"
@@ -211,66 +192,27 @@ async def test_a_key_stands_for_the_job_that_answered_it_for_a_day(
     new = replace(LETTER, **{"job_id": "job_9", "idempotency_key": key, "digest": "d1"} | change)
     if same:
         with pytest.raises(KeyReused):
-            await table.add(replace(new, digest="d2"), LIMITS)
-    assert (await table.add(new, LIMITS)).job_id == ("job_own" if same else "job_9")
+            await table.accept(replace(new, digest="d2"), LIMITS)
+    assert (await table.accept(new, LIMITS)).job_id == ("job_own" if same else "job_9")
     assert len(await table.list_jobs()) == (1 if same else 2)
 
 
 async def test_a_key_stands_for_its_job_while_it_waits_and_may_then_be_reused(process, clock):
     table = await process()
     new = replace(LETTER, idempotency_key="key", digest="d1")
-    await table.add(new, LIMITS)
+    await table.accept(new, LIMITS)
     clock.advance(10 * DAY_S)
-    assert (await table.add(replace(new, job_id="job_2", task_type=None), LIMITS)).job_id == "job_1"
+    assert (
+        await table.accept(replace(new, job_id="job_2", task_type=None), LIMITS)
+    ).job_id == "job_1"
     await table.cancel("job_1", NEVER)
-    await table.add(replace(LETTER, job_id="job_9"), LIMITS)
+    await table.accept(replace(LETTER, job_id="job_9"), LIMITS)
     for later_s in (0.0, DAY_S - 1):
         clock.advance(later_s)
         assert (
-            await table.add(replace(new, job_id="job_10", digest="d2"), LIMITS)
+            await table.accept(replace(new, job_id="job_10", digest="d2"), LIMITS)
         ).job_id == "job_9"
         await table.cancel("job_9", NEVER)
-
-
-async def test_of_a_key_whose_job_is_forgotten_nothing_is_left(clock):
-    disk = Disk()
-
-    async def process() -> JobTable:
-        return disk.table(clock)
-
-    table = await answered_with_the_letter(process)
-    assert disk.rows("SELECT idempotency_key FROM job_keys ORDER BY idempotency_key") == [
-        ("second",),
-        ("third",),
-    ]
-    clock.advance(DAY_S / 2)
-    assert await table.forget(clock.wall())
-    assert disk.rows("SELECT * FROM job_keys") == []
-    assert (
-        await table.add(
-            replace(LETTER, job_id="job_9", idempotency_key="second", digest="d2"), LIMITS
-        )
-    ).job_id == "job_9"
-
-
-async def test_jobs_and_keys_of_a_file_without_job_keys_go_on(tmp_path, clock):
-    create(tmp_path / "hearth.db", connect_writer, shipped_migrations()[:6])
-    with closing(connect_writer(tmp_path / "hearth.db", 0.0)) as connection:
-        later = {"webhook_host": "TEXT", "emulated": "INTEGER"}  # columns that `insert` fills
-        for column, kind in later.items():
-            connection.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
-        insert(connection, replace(LETTER, idempotency_key="own", digest="d1"), WALL)
-        for column in later:
-            connection.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
-    async with opened(tmp_path / "hearth.db", clock) as store:
-        assert await waiting(store.jobs) == [("job_1", 0)]
-        for state in (JobState.QUEUED, JobState.CANCELLED):
-            for key in ("own", "second"):
-                again = await store.jobs.add(
-                    replace(LETTER, job_id="job_2", idempotency_key=key, digest="d1"), LIMITS
-                )
-                assert (again.job_id, again.state) == ("job_1", state)
-            await store.jobs.cancel("job_1", NEVER)
 
 
 SETTINGS = Settings(
@@ -305,35 +247,35 @@ OUTSIDE = limits_of(SETTINGS, Lane.EXTERNAL)
     ],
 )
 async def test_no_more_jobs_wait_and_no_more_is_kept_than_allowed(
-    clock, limits, kept, refused, says
+    process, limits, kept, refused, says
 ):
-    table, number = Disk().table(clock), 0
+    table, number = await process(), 0
     for caller, count in kept.items():
         for _ in range(count):
             number += 1
-            await table.add(job(f"job_{number}", caller=caller), limits)
+            await table.accept(job(f"job_{number}", caller=caller), limits)
     with pytest.raises(QueueFull, match=says):
-        await table.add(job("job_x", caller=refused), limits)
+        await table.accept(job("job_x", caller=refused), limits)
     assert len(await table.list_jobs(limit=100)) == number
 
 
 async def test_a_caller_that_keeps_its_share_is_refused_until_it_forgets_a_job(process):
     table = await process()
     share = replace(LIMITS, own_max_bytes=2 * SIZE)
-    await table.add(job("job_1"), share)
+    await table.accept(job("job_1"), share)
     await done(table, 1, JobEnd(state=JobState.COMPLETED, result=b"x" * 2 * SIZE))
     assert not await table.remove("job_2")
     with pytest.raises(QueueFull, match="forget=true"):
-        await table.add(job("job_2"), share)
+        await table.accept(job("job_2"), share)
     assert await table.remove("job_1")
-    await table.add(job("job_2"), share)
+    await table.accept(job("job_2"), share)
     assert not await table.remove("job_2")
 
 
 async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told(process, clock):
     table = await process()
     for n, url in enumerate(("http://hook.lan/s3cret", None, None), 1):
-        await table.add(job(f"job_{n}", webhook_url=url), LIMITS)
+        await table.accept(job(f"job_{n}", webhook_url=url), LIMITS)
     assert await table.deliveries(10) == ()
     for number in (1, 2):
         await done(table, number)
@@ -363,9 +305,9 @@ async def test_a_message_waits_from_the_end_of_its_job_until_it_is_told(process,
 async def test_every_way_to_an_end_has_its_message(process):
     table = await process()
     for n in range(1, 4):
-        await table.add(job(f"job_{n}", webhook_url="http://hook.lan/"), LIMITS)
+        await table.accept(job(f"job_{n}", webhook_url="http://hook.lan/"), LIMITS)
     await table.cancel("job_1", NEVER)
-    await table.start(3)
+    await table.claim(3)
     table.note_dispatch(3)
     await done(table, 2)
     table = await process()

@@ -1,0 +1,244 @@
+"""The log of what ended: a row for every request and every swap, and the questions about them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+from hearth.errors import StorageUnavailable
+from hearth.events import ItemEnded, ItemQueued, LoadCut, SwapCompleted, SwapFailed
+from hearth.events.handling import HandlingSink
+from hearth.ports import InvocationHistory
+from hearth.storage import failpoints, usage
+from hearth.storage.opening import storable
+from hearth.storage.table import Table, Types, insert_into, record
+from hearth.types import (
+    BATCH_JOB_PREFIX,
+    HOUR_S,
+    JOB_PREFIX,
+    Counted,
+    EndedCount,
+    Invocation,
+    Lane,
+    LoggedSwap,
+    Outcome,
+)
+
+NOTE_INTERVAL_S = 1.0
+CATCH_UP_S = 1.0
+"""The most that a question waits for rows that are on their way to a slow disk."""
+
+_TYPES: Types = {"lane": Lane, "outcome": Outcome}
+_COLUMNS = tuple(Invocation.__dataclass_fields__)
+_ADD = f"""
+    {insert_into("invocation_log", (*_COLUMNS, "counted", "emulated"))}
+    ON CONFLICT (epoch, sequence) DO NOTHING
+"""
+_FIND = f"""
+    SELECT {", ".join(_COLUMNS)} FROM invocation_log
+    WHERE (:caller IS NULL OR caller = :caller)
+      AND (:model IS NULL OR model = :model)
+      AND (:outcome IS NULL OR outcome = :outcome)
+      AND ended_wall_s >= :since
+      AND (:until IS NULL OR ended_wall_s <= :until)
+    ORDER BY id DESC
+    LIMIT :limit OFFSET :skip
+"""
+_COUNT = """
+    SELECT
+      MIN(ended_wall_s) AS first_wall_s,
+      lane,
+      outcome,
+      COUNT(*) AS items,
+      SUM(interrupt_count) AS interruptions
+    FROM invocation_log
+    WHERE ended_wall_s >= ?
+    GROUP BY CAST(ended_wall_s / 60 AS INTEGER), lane, outcome
+    ORDER BY first_wall_s
+"""
+_NOTE = """
+    INSERT INTO admissions (epoch, sequence, request_id, caller, accepted_wall_s, counted)
+    VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO NOTHING
+"""
+_HEX = "[0-9a-f]" * 32
+_OF_CALLERS = f"""
+    request_id NOT GLOB '{JOB_PREFIX}{_HEX}' AND request_id NOT GLOB '{BATCH_JOB_PREFIX}{_HEX}'
+"""
+"""No request of a caller goes by such an id (`api.request`)."""
+# A job has a row in the log for each start, a batch for each request, and each was admitted once,
+# as was an upload (internal callers' too, whom no limit holds).
+_ADMISSIONS = f"""
+    SELECT caller, accepted_wall_s, counted FROM invocation_log
+    WHERE accepted_wall_s >= :since AND lane = :lane AND counted <> '' AND {_OF_CALLERS}
+
+    UNION ALL
+    SELECT caller, accepted_wall_s, counted FROM admissions AS a
+    WHERE accepted_wall_s >= :since AND counted <> '' AND {_OF_CALLERS}
+      AND NOT EXISTS (
+        SELECT 1 FROM invocation_log AS i WHERE i.epoch = a.epoch AND i.sequence = a.sequence
+      )
+
+    UNION ALL
+    SELECT caller, accepted_wall_s, 'requests' FROM jobs
+    WHERE accepted_wall_s >= :since AND lane = :lane AND id NOT GLOB '{BATCH_JOB_PREFIX}*'
+
+    UNION ALL
+    SELECT caller, created_wall_s, 'requests' FROM files
+    WHERE created_wall_s >= :since AND id IS NOT NULL AND purpose = 'batch'
+
+    UNION ALL
+    SELECT caller, created_wall_s, 'requests' FROM batches
+    WHERE created_wall_s >= :since AND lane = :lane
+
+    ORDER BY 2
+"""
+_SWAP_TYPES: Types = {
+    "from_models": lambda text: tuple(json.loads(text)),
+    "offloaded": bool,
+    "failed": bool,
+}
+_SWAP_COLUMNS = tuple(LoggedSwap.__dataclass_fields__)
+_ADD_SWAP = f"""
+    {insert_into("swaps", ("epoch", "number", *_SWAP_COLUMNS))}
+    ON CONFLICT (epoch, number) DO NOTHING
+"""
+_FIND_SWAPS = f"""
+    SELECT {", ".join(_SWAP_COLUMNS)} FROM swaps
+    WHERE ended_wall_s >= ? AND ended_wall_s <= ?
+    ORDER BY id DESC
+    LIMIT ? OFFSET ?
+"""
+
+
+@dataclass(kw_only=True, eq=False)
+class InvocationLog(Table, HandlingSink, InvocationHistory):
+    """Writes a row for every item and swap that ends, and answers questions about them."""
+
+    _under_way: dict[int, ItemQueued] = field(default_factory=dict)
+    """External items that have not ended and have no row in `admissions`."""
+    _swaps: int = 0
+
+    def __post_init__(self) -> None:
+        swaps = dict.fromkeys((SwapCompleted, SwapFailed, LoadCut), self._on_swap)
+        self._handlers = {ItemQueued: self._on_queued, ItemEnded: self._on_ended, **swaps}
+
+    def _on_queued(self, event: ItemQueued) -> None:
+        if event.lane is Lane.EXTERNAL:
+            self._under_way[event.sequence] = event
+
+    def _on_ended(self, event: ItemEnded) -> None:
+        self._under_way.pop(event.sequence, None)
+        ended_wall_s = self._wall_s(event.at)
+        row = {
+            name: storable(value) if isinstance(value, str) and not value.isascii() else value
+            for name, value in vars(event).items()
+        }
+        row |= {"accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
+        row["counted"] = event.counted or ""
+
+        def insert(connection: sqlite3.Connection) -> int:
+            return connection.execute(_ADD, row | {"epoch": self.epoch}).rowcount
+
+        self.writer.post(failpoints.before_commit("log.invocation", insert))
+
+    def _on_swap(self, event: SwapCompleted | SwapFailed | LoadCut) -> None:
+        self._swaps += 1
+        completed = isinstance(event, SwapCompleted)
+        row = {
+            "vram_mib": None,
+            "offloaded": None,
+            "failed": not completed,
+            "reason": "" if completed else "cut",
+            **vars(event),  # a failure says its reason
+            "from_models": json.dumps(event.from_models),
+            "ended_wall_s": self._wall_s(event.at),
+            "number": self._swaps,
+        }
+
+        def insert(connection: sqlite3.Connection) -> int:
+            return connection.execute(_ADD_SWAP, row | {"epoch": self.epoch}).rowcount
+
+        self.writer.post(failpoints.before_commit("log.swap", insert))
+
+    def _wall_s(self, at: float) -> float:
+        return self.clock.wall() - (self.clock.monotonic() - at)
+
+    async def run(self) -> None:
+        """Note who has been asking for longer than `NOTE_INTERVAL_S`, until cancelled."""
+        while True:
+            await asyncio.sleep(NOTE_INTERVAL_S)
+            if self._under_way:
+                self.note_admissions()
+
+    def note_admissions(self) -> None:
+        """Have a row written for each external item that has not ended and has none."""
+        rows = [
+            (
+                item.sequence,
+                storable(item.request_id),
+                storable(item.caller),
+                self._wall_s(item.at),
+                item.counted or "",
+            )
+            for item in self._under_way.values()
+        ]
+        self._under_way.clear()
+        before = self.clock.wall() - HOUR_S
+
+        def note(connection: sqlite3.Connection) -> None:
+            connection.executemany(_NOTE, [(self.epoch, *row) for row in rows])
+            connection.execute("DELETE FROM admissions WHERE accepted_wall_s < ?", (before,))
+
+        self.writer.post(note)
+
+    async def find(
+        self,
+        *,
+        caller: str | None = None,
+        model: str | None = None,
+        outcome: Outcome | None = None,
+        since_wall_s: float = 0.0,
+        until_wall_s: float | None = None,
+        limit: int,
+        skip: int = 0,
+    ) -> tuple[Invocation, ...]:
+        # what ended before the question is found, though its row may still wait for the disk
+        with suppress(StorageUnavailable, TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await self.writer.submit(lambda _: None)
+        values = {
+            "caller": caller,
+            "model": model,
+            "outcome": outcome,
+            "since": since_wall_s,
+            "until": until_wall_s,
+            "limit": max(0, limit),
+            "skip": skip,
+        }
+        return await self._select(partial(record, Invocation, _TYPES), _FIND, values)
+
+    async def swaps(
+        self, *, since_wall_s: float, until_wall_s: float | None, limit: int, skip: int = 0
+    ) -> tuple[LoggedSwap, ...]:
+        until = inf if until_wall_s is None else until_wall_s
+        values = (since_wall_s, until, max(0, limit), skip)
+        return await self._select(partial(record, LoggedSwap, _SWAP_TYPES), _FIND_SWAPS, values)
+
+    async def used(
+        self, *, last_hour: int, hours: int, width_hours: int, caller: str | None
+    ) -> dict[str, object]:
+        asked = {"last": last_hour, "hours": hours, "width": width_hours, "caller": caller}
+        return await self.reader.read(partial(usage.used, asked))
+
+    async def counts_since(self, wall_s: float) -> tuple[EndedCount, ...]:
+        return await self._select(partial(record, EndedCount, _TYPES), _COUNT, (wall_s,))
+
+    async def admissions_since(self, wall_s: float) -> tuple[tuple[str, float, Counted], ...]:
+        asked = {"since": wall_s, "lane": Lane.EXTERNAL}
+        return await self._select(lambda row: (row[0], row[1], row[2]), _ADMISSIONS, asked)

@@ -1,0 +1,229 @@
+"""The history in any store: a row per finished item and per swap, and the questions about them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from hearth.clock import new_id
+from hearth.events import BackendWentDown
+from hearth.types import (
+    BATCH_JOB_PREFIX,
+    DAY_S,
+    JOB_PREFIX,
+    EndedCount,
+    Invocation,
+    Lane,
+    LoggedSwap,
+    Outcome,
+)
+from tests.storage.house import WALL, ended, swap_failed, swapped
+
+
+async def test_a_row_says_what_the_event_said_and_is_written_once(process):
+    changed = {
+        "task_type": "summary",
+        "outcome": Outcome.FAILED,
+        "reason": "backend_gone",
+        "interrupt_count": 2,
+        "attempts": 3,
+    }
+    event = ended(7, at=998.0, status=502, cost_usd=0.25, **changed)
+    for _ in range(2):
+        ports = await process()
+        for each in (
+            event,
+            replace(event, caller="other"),
+            BackendWentDown(at=0.0, reason="refused"),
+        ):
+            ports.log.emit(each)
+        await ports.written()
+    second, first = await (await process()).history.find(limit=50)
+    known: dict[str, Any] = {
+        "epoch": 1,
+        "chain_id": None,
+        "accepted_wall_s": WALL - 12.0,
+        "ended_wall_s": WALL - 2.0,
+    }
+    assert first == Invocation(
+        **{
+            each.name: getattr(event, each.name)
+            for each in fields(Invocation)
+            if each.name not in known
+        },
+        **known,
+    )
+    assert second == replace(first, epoch=2)
+
+
+async def test_text_that_no_database_takes_is_escaped_instead_of_lost(ports):
+    ports.log.emit(ended(1, model="bad\ud800name\0'; DROP TABLE swaps"))
+    (row,) = await ports.history.find(limit=50)
+    assert row.model == "bad\\ud800name\0'; DROP TABLE swaps"
+
+
+async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first(ports, clock):
+    ports.log.emit(ended(1, at=950.0))
+    ports.log.emit(ended(2, at=960.0, caller="n8n"))
+    ports.log.emit(ended(3, at=970.0, outcome=Outcome.CANCELLED))
+    ports.log.emit(ended(4, at=980.0, caller="n8n", model="b"))
+    ports.log.emit(ended(5, at=990.0, model="b"))
+    for wanted, sequences in (
+        ({}, [5, 4, 3, 2, 1]),
+        ({"limit": 2}, [5, 4]),
+        ({"limit": 2, "skip": 2}, [3, 2]),
+        ({"skip": 5}, []),
+        ({"limit": -1}, []),
+        ({"caller": "n8n"}, [4, 2]),
+        ({"model": "b"}, [5, 4]),
+        ({"outcome": Outcome.CANCELLED}, [3]),
+        ({"caller": "n8n", "model": "b"}, [4]),
+        ({"since_wall_s": WALL - 40.0}, [5, 4, 3, 2]),
+        ({"until_wall_s": WALL - 20.0}, [4, 3, 2, 1]),
+        ({"caller": "nobody' OR 1=1 --"}, []),
+    ):
+        assert [
+            row.sequence for row in await ports.history.find(**{"limit": 50, **wanted})
+        ] == sequences, wanted
+    clock.wall_s -= DAY_S
+    ports.log.emit(ended(6))
+    assert [row.sequence for row in await ports.history.find(limit=2)] == [6, 5]
+
+
+async def test_counts_are_by_minute_lane_and_outcome_oldest_first(ports):
+    assert await ports.history.counts_since(0.0) == ()
+    ports.log.emit(ended(1, at=100.0))
+    ports.log.emit(ended(2, at=941.0, interrupt_count=2))
+    ports.log.emit(ended(3, at=942.0))
+    ports.log.emit(ended(4, at=945.0, interrupt_count=1, outcome=Outcome.FAILED))
+    ports.log.emit(ended(5, at=1000.0, lane=Lane.INTERNAL))
+    await ports.written()
+    assert await ports.history.counts_since(WALL - 60.0) == (
+        EndedCount(
+            lane=Lane.EXTERNAL,
+            first_wall_s=WALL - 59.0,
+            outcome=Outcome.COMPLETED,
+            items=2,
+            interruptions=2,
+        ),
+        EndedCount(
+            lane=Lane.EXTERNAL,
+            first_wall_s=WALL - 55.0,
+            outcome=Outcome.FAILED,
+            items=1,
+            interruptions=1,
+        ),
+        EndedCount(
+            lane=Lane.INTERNAL,
+            first_wall_s=WALL,
+            outcome=Outcome.COMPLETED,
+            items=1,
+            interruptions=0,
+        ),
+    )
+
+
+async def test_admissions_are_those_that_the_rate_limits_count(ports):
+    ports.log.emit(ended(1, at=900.0, caller="late", total_s=5.0))
+    ports.log.emit(ended(2, at=890.0, caller="early", total_s=5.0, outcome=Outcome.CANCELLED))
+    ports.log.emit(ended(3, at=990.0, caller="old", total_s=500.0))
+    ports.log.emit(ended(4, caller="router", lane=Lane.INTERNAL))
+    ports.log.emit(ended(5, at=900.0, caller="reader", total_s=5.0, counted="embeddings"))
+    ports.log.emit(ended(6, at=900.0, caller="reader", total_s=5.0, counted=None))
+    await ports.written()
+    assert await ports.history.admissions_since(WALL - 115.0) == (
+        ("early", WALL - 115.0, "requests"),
+        ("late", WALL - 105.0, "requests"),
+        ("reader", WALL - 105.0, "embeddings"),
+    )
+
+
+async def test_a_request_is_an_admission_and_a_start_of_a_job_is_none(ports):
+    own = (
+        "job_17",
+        f"job_{'f' * 31}",
+        f"job_{'F' * 32}",
+        f"batch_req_{'0' * 33}",
+        f"xjob_{'0' * 32}",
+    )
+    for sequence, name in enumerate((*own, new_id(JOB_PREFIX), new_id(BATCH_JOB_PREFIX))):
+        ports.log.emit(ended(sequence, request_id=name, caller=name))
+    await ports.written()
+    assert {caller for caller, _, _ in await ports.history.admissions_since(WALL - 115.0)} == set(
+        own
+    )
+
+
+async def test_swaps_are_listed_latest_first_with_what_became_of_them(ports):
+    for event in (swapped(at=990.0), swapped(at=990.0), ended(1), swap_failed()):
+        ports.log.emit(event)
+    await ports.written()
+    lost: dict[str, Any] = {
+        "vram_mib": None,
+        "offloaded": None,
+        "failed": True,
+        "reason": "swap_timeout",
+    }
+    kept: dict[str, Any] = {"vram_mib": 9000.0, "offloaded": True, "failed": False, "reason": ""}
+    failed = LoggedSwap(ended_wall_s=WALL, from_models=(), to_model="c:3", swap_s=120.0, **lost)
+    done = LoggedSwap(
+        ended_wall_s=WALL - 10.0, from_models=("a:1", "b:2"), to_model="c:3", swap_s=4.0, **kept
+    )
+    for since, until, limit, found in (
+        (0.0, None, 10, (failed, done, done)),
+        (0.0, None, 1, (failed,)),
+        (0.0, None, -1, ()),
+        (WALL, None, 10, (failed,)),
+        (0.0, WALL - 10.0, 10, (done, done)),
+    ):
+        assert (
+            await ports.history.swaps(since_wall_s=since, until_wall_s=until, limit=limit) == found
+        )
+
+
+# The log added up: each request once, whatever has been added up so far.
+
+HOUR = int(WALL // 3600)
+DAY = {"last_hour": HOUR, "hours": 24, "width_hours": 1}
+
+
+async def test_requests_are_added_up_by_time_caller_and_model(ports):
+    ports.log.emit(ended(1, caller="n8n", queue_s=4.0, prompt_tokens=10, output_tokens=None))
+    ports.log.emit(
+        ended(2, at=1000.0 - 2 * 3600.0, model=None, outcome=Outcome.EXPIRED, backend_s=None)
+    )
+    ports.log.emit(ended(3, at=1000.0 - 25 * 3600.0))
+    ports.log.emit(swapped())
+    await ports.written()
+    found = await ports.history.used(**DAY, caller=None)
+    counts = {"requests": 2, "failed": 1, "prompt_tokens": 22, "output_tokens": 34, "swaps": 1}
+    assert found["total"] == counts | {
+        "backend_s": 7.5,
+        "swap_s": 4.0,
+        "wait_p50_s": 3.5,
+        "wait_p95_s": 4.85,
+        "swap_share": 0.348,
+    }
+    assert [
+        (each["start_wall_s"], each["requests"]) for each in found["buckets"] if each["requests"]
+    ] == [(WALL - 7200.0, 1), (WALL, 1)]
+    assert {each["caller"]: each["requests"] for each in found["callers"]} == {"n8n": 1, "webui": 1}
+    models = {each["model"]: (each["requests"], each["swaps"]) for each in found["models"]}
+    assert models == {"llama3.1:8b": (1, 0), None: (1, 0), "c:3": (0, 1)}
+    of_one = await ports.history.used(**DAY, caller="n8n")
+    assert [each["caller"] for each in of_one["callers"]] == ["n8n"]
+
+
+async def test_percentiles_are_interpolated_within_a_range(ports):
+    waits = {
+        "none": ([], None, None),
+        "some": ([7.0] * 10, 7.5, 9.75),
+        "long": ([0.0] * 9 + [9000.0], 0.06, 4500.0),
+    }
+    for first, (caller, (each, *_)) in enumerate(waits.items()):
+        for number, wait_s in enumerate(each):
+            ports.log.emit(ended(100 * first + number, caller=caller, queue_s=wait_s))
+    await ports.written()
+    for caller, (_, p50, p95) in waits.items():
+        total = (await ports.history.used(**DAY, caller=caller))["total"]
+        assert (total["wait_p50_s"], total["wait_p95_s"]) == (p50, p95)
