@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -94,9 +95,8 @@ class OtlpTraces(SpanExporter):
 
     def deliver(self, request: TrackedRequest, ended: ev.ItemEnded, swaps: list[SwapEvent]) -> None:
         """Put the trace of a request in the queue for the collector; never blocks."""
-        _Trace(self._tracer, request, swaps, self._clock.wall() - self._clock.monotonic()).write(
-            ended
-        )
+        wall_less_at_s = self._clock.wall() - self._clock.monotonic()
+        _Trace(self._tracer, request, swaps, wall_less_at_s).write(ended)
 
     def status(self) -> dict[str, object]:
         """What the gateway's status shows: spans that the collector took, and those that it did
@@ -179,6 +179,15 @@ def address_of(endpoint: str) -> str:
     return endpoint if endpoint.endswith(_SIGNAL_PATH) else endpoint.rstrip("/") + _SIGNAL_PATH
 
 
+@dataclass(slots=True)
+class _Call:
+    """A call of the model that has not ended."""
+
+    span: Span
+    began_at: float
+    first_byte_at: float | None = None
+
+
 class _Trace:
     """The spans of one request: waits with the swaps in them, and calls of its model.
 
@@ -193,117 +202,106 @@ class _Trace:
         self._operation = _OPERATIONS.get(request.origin.route, _OTHER_OPERATION)
         self._swaps = swaps
         self._wall_less_at_s = wall_less_at_s
+        self._inside = Context()
+        self._waited_from = request.queued.at
+        self._position = request.queued.position
+        self._call: _Call | None = None
 
     def write(self, ended: ev.ItemEnded) -> None:
         """Make them, as parts of the caller's own trace where it sent one that can be read."""
-        origin, queued = self._request.origin, self._request.queued
-        carrier = {"traceparent": origin.traceparent, "tracestate": origin.tracestate}
-        parent = (
-            TraceContextTextMapPropagator().extract(carrier, context=Context())
-            if origin.traceparent
-            else Context()
-        )
-        name, kind = (
-            (f"POST {origin.route}", SpanKind.SERVER)
-            if origin.route
-            else ("item", SpanKind.INTERNAL)
-        )
-        root = self._begin(name, queued.at, parent, _of_request(ended, origin), kind)
+        root = self._begin_root(ended)
         if not root.is_recording():
             return
-        inside = set_span_in_context(root, Context())
-        waited_from, position = queued.at, queued.position
-        call: tuple[Span, float] | None = None
-        first_byte_at: float | None = None
-        error = ended.reason if ended.outcome in (Outcome.FAILED, Outcome.EXPIRED) else ""
+        self._inside = set_span_in_context(root, Context())
         for step in self._request.steps:
-            if isinstance(step, ev.ItemDispatched):
-                self._wait(inside, waited_from, step.at, step.model, position)
-                call, first_byte_at = (self._begin_call(inside, step), step.at), None
-            elif isinstance(step, ev.ItemInterrupted | ev.ItemResent | ev.ItemBrokenOff):
-                if call is not None:
-                    reason = "" if isinstance(step, ev.ItemInterrupted) else step.reason
-                    outcome = _ENDS_OF_CALLS[type(step)]
-                    self._end_call(
-                        *call, first_byte_at, step.at, reason, {"hearth.outcome": outcome}
-                    )
-                call, waited_from, position = None, step.at, 0
-            elif isinstance(step, ev.ItemStreaming):
-                first_byte_at = step.at
-            elif type(step) in _MARKS:
-                name, fields = _MARKS[type(step)]
-                about = {attribute: getattr(step, field) for attribute, field in fields.items()}
-                (root if call is None else call[0]).add_event(name, about, self._ns(step.at))
-        if call is None:
-            self._wait(inside, waited_from, ended.at, ended.model, position)
+            self._follow(step, root)
+        error = ended.reason if ended.outcome in (Outcome.FAILED, Outcome.EXPIRED) else ""
+        if self._call is None:
+            self._wait(ended.at, ended.model)
         else:
-            if first_byte_at is None and ended.first_byte_s is not None:
-                first_byte_at = call[1] + ended.first_byte_s
+            if self._call.first_byte_at is None and ended.first_byte_s is not None:
+                self._call.first_byte_at = self._call.began_at + ended.first_byte_s
             result: _Known = {
                 "gen_ai.response.model": ended.model if ended.output_tokens is not None else None,
                 "gen_ai.usage.input_tokens": ended.prompt_tokens,
                 "gen_ai.usage.output_tokens": ended.output_tokens,
                 "http.response.status_code": ended.status,
             }
-            self._end_call(*call, first_byte_at, ended.at, error, result)
+            self._end_call(ended.at, error, result)
         self._end(root, ended.at, error)
 
-    def _wait(
-        self, parent: Context, began_at: float, ended_at: float, model: str | None, position: int
-    ) -> None:
+    def _begin_root(self, ended: ev.ItemEnded) -> Span:
+        origin, at = self._request.origin, self._request.queued.at
+        parent = Context()
+        if origin.traceparent:
+            carrier = {"traceparent": origin.traceparent, "tracestate": origin.tracestate}
+            parent = TraceContextTextMapPropagator().extract(carrier, context=parent)
+        about = _of_request(ended, origin)
+        if not origin.route:
+            return self._begin("item", at, parent, about)
+        return self._begin(f"POST {origin.route}", at, parent, about, SpanKind.SERVER)
+
+    def _follow(self, step: ev.ItemEvent, root: Span) -> None:
+        """Write what ended with a step, and begin what began."""
+        if isinstance(step, ev.ItemDispatched):
+            self._wait(step.at, step.model)
+            self._call = _Call(self._begin_call(step), step.at)
+        elif isinstance(step, ev.ItemInterrupted | ev.ItemResent | ev.ItemBrokenOff):
+            reason = "" if isinstance(step, ev.ItemInterrupted) else step.reason
+            self._end_call(step.at, reason, {"hearth.outcome": _ENDS_OF_CALLS[type(step)]})
+            self._waited_from = step.at
+            self._position = 0
+        elif isinstance(step, ev.ItemStreaming):
+            if self._call is not None:
+                self._call.first_byte_at = step.at
+        elif type(step) in _MARKS:
+            name, fields = _MARKS[type(step)]
+            about = {attribute: getattr(step, field) for attribute, field in fields.items()}
+            span = root if self._call is None else self._call.span
+            span.add_event(name, about, self._ns(step.at))
+
+    def _wait(self, ended_at: float, model: str | None) -> None:
         """With the swaps to the model in it, cut to it; one that goes on is included."""
-        wait = self._begin("queue", began_at, parent, {"hearth.position": position})
+        began_at = self._waited_from
+        wait = self._begin("queue", began_at, self._inside, {"hearth.position": self._position})
         inside = set_span_in_context(wait, Context())
         for swap in self._swaps:
-            swap_began_at, swap_ended_at = (
-                (swap.at, ended_at)
-                if isinstance(swap, ev.SwapStarted)
-                else (swap.at - swap.swap_s, swap.at)
-            )
+            swap_began_at, swap_ended_at = swap.at, ended_at
+            if not isinstance(swap, ev.SwapStarted):
+                swap_began_at, swap_ended_at = swap.at - swap.swap_s, swap.at
             if swap.to_model == model and swap_ended_at > began_at and swap_began_at < ended_at:
-                error = swap.reason if isinstance(swap, ev.SwapFailed) else None
+                error = swap.reason if isinstance(swap, ev.SwapFailed) else ""
                 about: _Known = {
                     "hearth.to_model": swap.to_model,
                     "hearth.from_models": ", ".join(swap.from_models) or None,
-                    "error.type": error,
+                    "error.type": error or None,
                 }
-                self._end(
-                    self._begin("swap", max(swap_began_at, began_at), inside, about),
-                    swap_ended_at,
-                    error or "",
-                )
+                span = self._begin("swap", max(swap_began_at, began_at), inside, about)
+                self._end(span, swap_ended_at, error)
         self._end(wait, ended_at)
 
-    def _begin_call(self, parent: Context, step: ev.ItemDispatched) -> Span:
+    def _begin_call(self, step: ev.ItemDispatched) -> Span:
+        model = step.model or ""
         about: _Known = {
             "gen_ai.operation.name": self._operation,
             "gen_ai.provider.name": self._request.origin.provider,
-            "gen_ai.request.model": step.model or "",
+            "gen_ai.request.model": model,
             "hearth.attempt": step.attempt,
         }
-        return self._begin(
-            f"{self._operation} {step.model or ''}".rstrip(),
-            step.at,
-            parent,
-            about,
-            SpanKind.CLIENT,
-        )
+        name = f"{self._operation} {model}".rstrip()
+        return self._begin(name, step.at, self._inside, about, SpanKind.CLIENT)
 
-    def _end_call(
-        self,
-        call: Span,
-        began_at: float,
-        first_byte_at: float | None,
-        at: float,
-        error: str,
-        about: _Known,
-    ) -> None:
-        call.set_attributes(_without_none({**about, "error.type": error or None}))
-        if first_byte_at is not None:
-            call.set_attribute("gen_ai.response.time_to_first_chunk", first_byte_at - began_at)
-            first = self._begin("first byte", began_at, set_span_in_context(call, Context()), {})
-            self._end(first, first_byte_at)
-        self._end(call, at, error)
+    def _end_call(self, at: float, error: str, about: _Known) -> None:
+        call, self._call = self._call, None
+        if call is None:
+            return
+        call.span.set_attributes(_without_none({**about, "error.type": error or None}))
+        if call.first_byte_at is not None:
+            first_s = call.first_byte_at - call.began_at
+            call.span.set_attribute("gen_ai.response.time_to_first_chunk", first_s)
+            inside = set_span_in_context(call.span, Context())
+            self._end(self._begin("first byte", call.began_at, inside, {}), call.first_byte_at)
+        self._end(call.span, at, error)
 
     def _begin(
         self,
