@@ -53,11 +53,9 @@ class Message:
 
     @property
     def title(self) -> str:
-        return (
-            f"Hearth: {self.alerts[0].title}"
-            if len(self.alerts) == 1
-            else f"Hearth: {len(self.alerts)} alerts"
-        )
+        if len(self.alerts) == 1:
+            return f"Hearth: {self.alerts[0].title}"
+        return f"Hearth: {len(self.alerts)} alerts"
 
     @property
     def severity(self) -> Severity:
@@ -72,16 +70,12 @@ class Message:
     def lines(self) -> list[str]:
         """A line per alert, the worst first; of very many, a number stands for the rest."""
         worst = sorted(self.alerts, key=lambda each: -each.severity)[:NAMED_ALERTS]
-        lines = [
-            (f"{each.title}: " if len(self.alerts) > 1 else "")
-            + each.text
-            + (
-                f" {each.suppressed} more like this since the last message."
-                if each.suppressed
-                else ""
-            )
-            for each in worst
-        ]
+        lines: list[str] = []
+        for each in worst:
+            line = f"{each.title}: {each.text}" if len(self.alerts) > 1 else each.text
+            if each.suppressed:
+                line += f" {each.suppressed} more like this since the last message."
+            lines.append(line)
         if len(self.alerts) > NAMED_ALERTS:
             lines.append(f"And {len(self.alerts) - NAMED_ALERTS} more.")
         if self.dropped:

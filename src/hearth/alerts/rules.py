@@ -334,18 +334,14 @@ def _wal_damaged(event: events.WalDamaged) -> str:
         lost += ": what was stored last is lost, accepted jobs perhaps among it."
     else:
         lost += "; they may be a commit that a power cut broke off, and then nothing is lost."
-    return (
-        f"{lost} A copy is kept beside the database. Check the disk."
-        if event.copy
-        else f"{lost} Check the disk."
-    )
+    if event.copy:
+        lost += " A copy is kept beside the database."
+    return f"{lost} Check the disk."
 
 
 def _writable(event: events.StorageRecovered) -> str:
-    return (
-        "The request log can be written"
-        f" again.{f' {event.dropped} entries were lost.' if event.dropped else ''}"
-    )
+    lost = f" {event.dropped} entries were lost." if event.dropped else ""
+    return f"The request log can be written again.{lost}"
 
 
 RULES: Mapping[type[events.Event], Rule] = {

@@ -57,11 +57,9 @@ def text(of: Json, name: str) -> str:
 def texts(of: Json, name: str) -> tuple[str, ...]:
     """The texts of the list under a name, printable."""
     value = of.get(name)
-    return (
-        tuple(printable(each) for each in value if isinstance(each, str))
-        if isinstance(value, list)
-        else ()
-    )
+    if not isinstance(value, list):
+        return ()
+    return tuple(printable(each) for each in value if isinstance(each, str))
 
 
 def number(of: Json, name: str) -> float | None:
@@ -244,11 +242,9 @@ class GatewayClient:
             found = json.loads(response.read(_ANSWER_CAP_BYTES))
         answer: Json = found if isinstance(found, dict) else {}
         error = answer.get("error")
-        refusal = (
-            "\n  ".join((without_controls(error), *texts(answer, "problems")))
-            if isinstance(error, str)
-            else None
-        )
+        refusal = None
+        if isinstance(error, str):
+            refusal = "\n  ".join((without_controls(error), *texts(answer, "problems")))
         if response.status in {401, 403}:
             why = f" ({refusal})" if refusal else ""
             raise CommandFailed(

@@ -333,23 +333,16 @@ class Narrator:
                 self.swaps.append(event)
             case ItemQueued(lane=Lane.INTERNAL):
                 self._urgent = printable(event.caller)
-        words, style = (
-            self._of_item(event) if isinstance(event, ItemEvent) else self._of_swap(event)
-        )
+        name, name_style = "", "bold"
+        if isinstance(event, ItemEvent):
+            name = f"{printable(event.caller):<10}"
+            name_style = "bold cyan" if event.lane is Lane.INTERNAL else "bold"
+            words, style = self._of_item(event)
+        else:
+            words, style = self._of_swap(event)
         if words:
-            name_style = (
-                "bold cyan"
-                if isinstance(event, ItemEvent) and event.lane is Lane.INTERNAL
-                else "bold"
-            )
-            name = f"{printable(event.caller):<10}" if isinstance(event, ItemEvent) else ""
-            self._console.print(
-                Text.assemble(
-                    (f"{event.at - self._began_at:6.1f} s  ", "dim"),
-                    (name, name_style),
-                    (words, style),
-                )
-            )
+            since = (f"{event.at - self._began_at:6.1f} s  ", "dim")
+            self._console.print(Text.assemble(since, (name, name_style), (words, style)))
 
     def complain(self, text: str) -> None:
         """A caller's own words about a request that went wrong; no time, since it is no event."""
@@ -367,56 +360,41 @@ class Narrator:
             case ItemDispatched() if event.waited_s >= _WORTH_SAYING_S:
                 words, style = f"runs, after it waited {duration(event.waited_s)}", ""
             case ItemInterrupted():
-                words, style = (
-                    f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first",
-                    "magenta",
-                )
+                words = f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first"
+                style = "magenta"
             case ItemBrokenOff():
                 words, style = f"broke off after {duration(event.ran_s)}, and will go on", "magenta"
             case ItemResumed():
                 again = "read again" if event.how == "continued" else "repeated and compared"
-                words, style = (
-                    (
-                        f"continues where it stopped: {event.again_tokens} tokens {again} in"
-                        f" {duration(event.catch_up_s)}"
-                    ),
-                    "green",
-                )
+                tokens = f"{event.again_tokens} tokens {again} in {duration(event.catch_up_s)}"
+                words, style = f"continues where it stopped: {tokens}", "green"
             case ItemProtected():
-                words, style = (
-                    f"was interrupted {event.interrupt_count} times, and will not be again",
-                    "magenta",
-                )
+                words = f"was interrupted {event.interrupt_count} times, and will not be again"
+                style = "magenta"
             case ItemEnded() if event.outcome is not Outcome.COMPLETED:
                 words, style = f"{event.outcome.value}: {printable(event.reason)}", "red"
             case ItemEnded():
-                waited = (
-                    f", of which it waited {duration(event.queue_s)}"
-                    if event.queue_s >= _WORTH_SAYING_S
-                    else ""
-                )
+                waited = f", of which it waited {duration(event.queue_s)}"
+                waited = waited if event.queue_s >= _WORTH_SAYING_S else ""
                 words, style = f"has its answer after {duration(event.total_s)}{waited}", "green"
         return words, style
 
     def _of_swap(self, event: Event) -> tuple[str, str]:
         if not isinstance(event, SwapStarted | SwapCompleted | SwapFailed):
             return "", ""
-        leaving, model = (
-            ", ".join(map(printable, event.from_models)),
-            printable(event.to_model or ""),
-        )
+        leaving = ", ".join(map(printable, event.from_models))
+        model = printable(event.to_model or "")
         match event:
             case SwapStarted(why="home"):
                 return f"nothing waits: loading the home model {model}", "blue"
+            case SwapStarted() if leaving:
+                return f"swap: {leaving} is replaced by {model}", "yellow"
             case SwapStarted():
-                return (
-                    f"swap: {leaving} is replaced by {model}" if leaving else f"load: {model}",
-                    "yellow",
-                )
+                return f"load: {model}", "yellow"
             case SwapCompleted(swap_s=swap_s):
-                real = (
-                    f" ({duration(swap_s * self._speed)} on a real GPU)" if self._speed != 1 else ""
-                )
+                real = ""
+                if self._speed != 1:
+                    real = f" ({duration(swap_s * self._speed)} on a real GPU)"
                 return f"{model} is loaded after {duration(swap_s)}{real}", "yellow"
         what = f"{model} could not be loaded" if model else f"{leaving} could not be unloaded"
         return f"{what}: {printable(event.detail)}", "bold red"

@@ -68,11 +68,9 @@ def doctor(context: click.Context, file: Path | None, key: str | None, *, as_jso
     for found in examined(file, key):
         findings.append(found)
         if not as_json:
-            level = (
-                f"{found.level:<4}"
-                if os.environ.get("NO_COLOR")
-                else click.style(f"{found.level:<4}", fg=_STYLES[found.level])
-            )
+            level = f"{found.level:<4}"
+            if not os.environ.get("NO_COLOR"):
+                level = click.style(level, fg=_STYLES[found.level])
             click.echo(f"{level} {found.subject:<15} {printable(found.says)}")
             if found.advice:
                 click.echo(f"     -> {printable(found.advice)}")
@@ -277,11 +275,9 @@ async def _reading(device: str) -> GpuReading:
 def check_gpu(reading: GpuReading, settings: Settings) -> Iterator[Finding]:
     """What the GPU reports beside `gpu.vram_gb`."""
     total_gib = None if reading.total_mib is None else reading.total_mib / _MIB_PER_GIB
-    memory = (
-        "memory unknown"
-        if total_gib is None
-        else f"{(reading.used_mib or 0) / _MIB_PER_GIB:.1f} of {total_gib:.1f} GiB used"
-    )
+    memory = "memory unknown"
+    if total_gib is not None:
+        memory = f"{(reading.used_mib or 0) / _MIB_PER_GIB:.1f} of {total_gib:.1f} GiB used"
     stated = settings.gpu.vram_gb
     if stated is not None and total_gib is not None and stated > total_gib:
         says = f"gpu.vram_gb is {stated:g}, and {reading.name} has {total_gib:.1f} GiB"
@@ -423,11 +419,9 @@ def _of_dashboard(url: str) -> Finding:
             whole = b"<html" in page.read(MIB)
     except (OSError, HTTPException):
         whole = False
-    return (
-        Finding("ok", "dashboard", f"{url}/")
-        if whole
-        else Finding("FAIL", "dashboard", f"no page at {url}/", "install Hearth again")
-    )
+    if whole:
+        return Finding("ok", "dashboard", f"{url}/")
+    return Finding("FAIL", "dashboard", f"no page at {url}/", "install Hearth again")
 
 
 def check_status(status: Mapping[str, object]) -> Iterator[Finding]:

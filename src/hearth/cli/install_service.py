@@ -84,16 +84,10 @@ def install_service(
         raise CommandFailed(
             f"{error.filename} cannot be written: {error.strerror}{advice}"
         ) from error
-    systemctl, journal = (
-        ("sudo systemctl", "journalctl -u")
-        if system
-        else ("systemctl --user", "journalctl --user -u")
-    )
-    linger = (
-        ""
-        if system
-        else "  loginctl enable-linger          # else it runs only while you are logged in\n"
-    )
+    systemctl, journal, linger = "sudo systemctl", "journalctl -u", ""
+    if not system:
+        systemctl, journal = "systemctl --user", "journalctl --user -u"
+        linger = "  loginctl enable-linger          # else it runs only while you are logged in\n"
     click.echo(
         f"next:\n  {systemctl} daemon-reload\n  {systemctl} enable --now hearth\n{linger} "
         f" {journal} hearth -f\nkeys that the configuration names as ${{NAME}} go into"

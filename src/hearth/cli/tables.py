@@ -62,11 +62,9 @@ def _needed(columns: Sequence[Column]) -> int:
 
 def _width(column: Column) -> int:
     lines = [line for each in (column.header, *column.cells) for line in str(each).splitlines()]
-    unbroken = (
-        lines
-        if column.no_wrap or column.justify == "right"
-        else [word for line in lines for word in line.split()]
-    )
+    unbroken = lines
+    if not column.no_wrap and column.justify != "right":
+        unbroken = [word for line in lines for word in line.split()]
     return max(column.min_width or 0, *map(cell_len, ("", *unbroken)))
 
 

@@ -90,11 +90,9 @@ class ReloadPlan:
         if self._due_at == inf or (self._writing and not writing):
             self._first_at = now
         self._writing = writing
-        self._due_at = (
-            self._first_at + WRITING_S
-            if writing
-            else min(now + QUIET_S, self._first_at + RESTLESS_S)
-        )
+        self._due_at = self._first_at + WRITING_S
+        if not writing:
+            self._due_at = min(now + QUIET_S, self._first_at + RESTLESS_S)
 
     def ordered(self) -> None:
         """The owner wants the file tried, changed or not."""
@@ -332,11 +330,9 @@ class Reloader:
         order, self._order = self._order, None
         outcome: bool | HearthError = ShuttingDown()
         try:
-            found = (
-                None
-                if self._path is None
-                else await self._in_thread(partial(attempt, partial(read_bytes, self._path)))
-            )
+            found = None
+            if self._path is not None:
+                found = await self._in_thread(partial(attempt, partial(read_bytes, self._path)))
             outcome = await self._try(found)
         except Exception:
             outcome = HearthError()
@@ -355,11 +351,10 @@ class Reloader:
         def read() -> GatewayConfig:
             if isinstance(found, ConfigError):
                 raise found
-            fresh = (
-                load_gateway_config()
-                if found is None or self._path is None
-                else parse_bytes(found, self._path)
-            )
+            if found is None or self._path is None:
+                fresh = load_gateway_config()
+            else:
+                fresh = parse_bytes(found, self._path)
             if self._vet is not None and (problem := self._vet(fresh, old)):
                 raise ConfigError([problem])
             return fresh

@@ -141,12 +141,10 @@ class EmulatedServer:
         self.marked = marked
         self.rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
         self.faults = Faults(quirks, self.rng)
-        self._speed, self._num_parallel, self._max_loaded, self._vram_gib = (
-            speed,
-            num_parallel,
-            max_loaded,
-            vram_gib,
-        )
+        self._speed = speed
+        self._num_parallel = num_parallel
+        self._max_loaded = max_loaded
+        self._vram_gib = vram_gib
         # Ollama's tiers by total GPU memory (since v0.17).
         self.default_context_tokens = 4096 if vram_gib < 23 else 32768 if vram_gib < 47 else 262144
         self.max_concurrent = 0
@@ -399,16 +397,12 @@ class EmulatedServer:
         """Whom to evict before the load may begin; None when there is room (or nothing to
         evict).
         """
-        loaded, card_gib = self._loaded.values(), self._vram_gib
-        free_bytes = (
-            math.inf
-            if card_gib == 0
-            else card_gib * GIB - sum(runner.vram_bytes for runner in loaded)
-        )
-        if not loaded or (
-            len(loaded) < self._max_loaded
-            and pending.installed.model.vram_gib * GIB <= 0.8 * free_bytes
-        ):
+        loaded = self._loaded.values()
+        free_bytes = math.inf
+        if self._vram_gib:
+            free_bytes = self._vram_gib * GIB - sum(runner.vram_bytes for runner in loaded)
+        fits = pending.installed.model.vram_gib * GIB <= 0.8 * free_bytes
+        if not loaded or (fits and len(loaded) < self._max_loaded):
             return None
         # Ollama's order of victims: own keep_alive, then the path of the weights. Not least
         # recently used.
@@ -421,18 +415,18 @@ class EmulatedServer:
             await asyncio.wait(self._unloading)
         if pending.answer.done():
             return None
-        model, name, card_gib = (
-            pending.installed.model,
-            pending.installed.name.short,
-            self._vram_gib,
-        )
-        endless = self.faults.load_never_ends(name, model.name)
-        await asyncio.wait(
-            {pending.answer}, timeout=None if endless else model.load_s / self._speed
-        )
+        model, name = pending.installed.model, pending.installed.name.short
+        load_s = model.load_s / self._speed
+        if self.faults.load_never_ends(name, model.name):
+            load_s = math.inf
+        await asyncio.wait({pending.answer}, timeout=None if load_s == math.inf else load_s)
         if pending.answer.done():
             return None
         keep_alive_s = _KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s
+        card_gib = self._vram_gib
+        slowdown = 1.0
+        if 0 < card_gib < model.vram_gib:
+            slowdown = self.faults.number("cpu-offload", 1.0)
         runner = self._loaded[model.weights] = Runner(
             model=model,
             name=name,
@@ -441,9 +435,7 @@ class EmulatedServer:
             vram_bytes=int(min(card_gib, model.vram_gib) * GIB),
             keep_alive_s=keep_alive_s,
             slots=asyncio.Semaphore(1 if model.can("embedding") else self._num_parallel),
-            slowdown=self.faults.number("cpu-offload", 1.0)
-            if 0 < card_gib < model.vram_gib
-            else 1.0,
+            slowdown=slowdown,
             expires_wall=self.clock.wall() + keep_alive_s,
         )
         self._loads.append((name, self.clock.monotonic()))

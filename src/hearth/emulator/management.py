@@ -175,21 +175,14 @@ async def pull(call: EmulatedCall) -> None:
     without a network.
     """
     body = call.read()
-    name, installed, error = (
-        valid_name(_named(body)),
-        call.engine.catalogue.find(_named(body)),
-        None,
-    )
+    name, streaming = valid_name(_named(body)), body.flag("stream", default=True)
+    installed = call.engine.catalogue.find(_named(body))
     steps: list[str | JsonObject] = ["pulling manifest"]
     if installed is None:
-        error = _unreachable(name)
-    else:
-        steps += [
-            _transfer("pulling", installed.model),
-            "verifying sha256 digest",
-            "writing manifest",
-        ]
-    await _tell(call, steps, streaming=body.flag("stream", default=True), error=error)
+        await _tell(call, steps, streaming=streaming, error=_unreachable(name))
+        return
+    steps += [_transfer("pulling", installed.model), "verifying sha256 digest", "writing manifest"]
+    await _tell(call, steps, streaming=streaming)
 
 
 async def push(call: EmulatedCall) -> None:
@@ -269,10 +262,8 @@ async def put_blob(call: EmulatedCall) -> None:
     """201 for a new blob, 200 for a known one; raises `OllamaError` 400 when the body has another
     digest. Only the digest is kept.
     """
-    known, digest = (
-        call.tail in call.engine.catalogue.blobs,
-        f"sha256:{sha256(call.body).hexdigest()}",
-    )
+    known = call.tail in call.engine.catalogue.blobs
+    digest = f"sha256:{sha256(call.body).hexdigest()}"
     if not known and digest != call.tail:
         raise OllamaError(400, f'digest mismatch, expected "{call.tail}", got "{digest}"')
     call.engine.catalogue.blobs.add(call.tail)

@@ -129,10 +129,8 @@ class _Speaker:
         self._read = blake2b(f"{model.name}\x00{before}{said}".encode())
         self._rest: list[str] = []
         if part:  # whoever is asked to go on from within a word finishes that word first
-            whole = next(
-                (word for word in (self._choice(), *self._possible()) if word.startswith(part)),
-                part,
-            )
+            words = (self._choice(), *self._possible(), part)
+            whole = next(word for word in words if word.startswith(part))
             self._rest = [whole[len(part) :]] if self._note(whole) != part else []
 
     def say(self, tokens: int) -> list[str]:
@@ -277,26 +275,18 @@ class _Sampler:
         match (kinds[0] if kinds else "string") if isinstance(kinds, list) else kinds:
             case "object":
                 properties = schema.get("properties")
-                return (
-                    {name: self.value(inner, depth + 1) for name, inner in properties.items()}
-                    if isinstance(properties, dict)
-                    else {}
-                )
+                fields = properties.items() if isinstance(properties, dict) else ()
+                return {name: self.value(inner, depth + 1) for name, inner in fields}
             case "array":
-                size = max(
-                    _bound(schema, "minItems", 0),
-                    min(_bound(schema, "maxItems", 3), 1 + next(self._source) % 3),
-                )
-                return [
-                    self.value(schema.get("items", {"type": "string"}), depth + 1)
-                    for _ in range(size)
-                ]
+                most = min(_bound(schema, "maxItems", 3), 1 + next(self._source) % 3)
+                items = schema.get("items", {"type": "string"})
+                size = max(_bound(schema, "minItems", 0), most)
+                return [self.value(items, depth + 1) for _ in range(size)]
             case "integer":
                 return self._integer(schema)
             case "number":
-                return self._integer(schema) + (
-                    0 if "maximum" in schema or "exclusiveMaximum" in schema else 0.5
-                )
+                bounded = "maximum" in schema or "exclusiveMaximum" in schema
+                return self._integer(schema) + (0 if bounded else 0.5)
             case "boolean":
                 return next(self._source) % 2 == 0
         return None if kinds == "null" else self._text(schema)
@@ -370,11 +360,8 @@ def chosen_tool(
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str):
             continue
-        words = [
-            name.lower(),
-            *(word for word in name.lower().replace("-", "_").split("_") if len(word) > 4),
-        ]
-        if any(word in lower for word in words):
+        words = name.lower().replace("-", "_").split("_")
+        if name.lower() in lower or any(word in lower for word in words if len(word) > 4):
             parameters = function.get("parameters")
             has_fields = isinstance(parameters, dict) and parameters.get("properties")
             value = sample(parameters, draws(said), hints=said) if has_fields else {}

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import TextIO
 
 from hearth.clock import Clock, rfc3339_ms
@@ -157,13 +158,9 @@ def _field(raw: object) -> Field:
     if isinstance(raw, float):
         return round(raw, 6) if math.isfinite(raw) else str(raw)
     if isinstance(raw, tuple | list | set | frozenset):
-        items = [str(item) for item in raw]
-        kept = [clean(item) for item in items[:MAX_LIST_ITEMS]]
-        return (
-            kept
-            if len(items) <= MAX_LIST_ITEMS
-            else [*kept, f"… and {len(items) - MAX_LIST_ITEMS} more"]
-        )
+        kept = [clean(str(item)) for item in islice(raw, MAX_LIST_ITEMS)]
+        more = len(raw) - MAX_LIST_ITEMS
+        return [*kept, f"… and {more} more"] if more > 0 else kept
     return clean(str(raw))
 
 
@@ -180,12 +177,11 @@ def escape(text: str) -> str:
     """The text with everything that is not printable (line breaks, ESC, direction overrides, lone
     surrogates) as a Python escape.
     """
-    return (
-        text
-        if text.isprintable()
-        else "".join(
-            c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-        )
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
     )
 
 
