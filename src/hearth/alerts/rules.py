@@ -294,11 +294,9 @@ def _crowded(event: events.ConnectionsCrowded) -> str:
 
 
 def _unreachable(event: events.BackendWentDown) -> str:
-    why = (
-        f"as it should. {shown(event.problem, REASON_CHARS)}"
-        if event.problem
-        else f"({shown(event.reason, REASON_CHARS)})."
-    )
+    why = f"({shown(event.reason, REASON_CHARS)})."
+    if event.problem:
+        why = f"as it should. {shown(event.problem, REASON_CHARS)}"
     return f"The model server does not answer {why} Requests wait for it and then get 503."
 
 

@@ -86,17 +86,15 @@ def submit(
     Without FILE, or with -, reads stdin.
     """
     prompt = read_text(prompt_file)
-    body: dict[str, object] = {
+    wanted = {
         "model": model or _model_at_hand(client),
         "prompt": prompt,
         "stream": True,
+        "system": system,
+        "options": None if max_tokens is None else {"num_predict": max_tokens},
+        "format": "json" if json_mode else None,
     }
-    if system is not None:
-        body["system"] = system
-    if max_tokens is not None:
-        body["options"] = {"num_predict": max_tokens}
-    if json_mode:
-        body["format"] = "json"
+    body = {name: value for name, value in wanted.items() if value is not None}
     request_id = new_id("req_")
     named = {"X-Task-Type": task_type, "X-Priority": priority}
     headers = {name: value for name, value in named.items() if value is not None}

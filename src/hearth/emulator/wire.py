@@ -49,7 +49,9 @@ class EmulatedCall:
         self._request = request
         self._prepared: web.StreamResponse | None = None
         self._response: web.StreamResponse | None = None
-        self.engine, self.received_at, self.body = engine, received_at, body
+        self.engine = engine
+        self.received_at = received_at
+        self.body = body
         self.headers: CIMultiDict[str] = CIMultiDict()
         self.dialect = dialect_of(request.path)
 

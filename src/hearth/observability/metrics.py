@@ -160,7 +160,8 @@ class Metrics(HandlingSink):
         """The rows of a completed request begin at 0 with the first one that has ended in another
         way.
         """
-        add, lane, outcome = self._add, event.lane, event.outcome
+        add, lane = self._add, event.lane
+        outcome = event.outcome
         model = self._model(event)
         caller = self._caller(event)
         completed = outcome is Outcome.COMPLETED
