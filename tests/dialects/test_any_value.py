@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hearth.dialects.claude_request import claude_request
 from hearth.dialects.embedding import single_input
-from hearth.dialects.request import count_tokens, read_request, seeded
+from hearth.dialects.request import count_tokens, read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import CallerError
 from hearth.types import LoadOptions
@@ -152,7 +152,8 @@ def read(path: str, body: bytes) -> None:
     """
     route = INFERENCE_ROUTES[path]
     _, fields = read_request(route, body, lambda _model: LoadOptions(), strip_attribution=True)
-    seeded(route, body, fields, 5, only_replay=False, continue_diverged=True)
+    ways_on(route, body, fields, only_replay=False, continue_diverged=True)
+    seeded(route, body, fields, 5)
     single_input(route, body)
 
 

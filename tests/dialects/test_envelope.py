@@ -21,6 +21,7 @@ from hearth.dialects.request import (
     prompt_tokens,
     read_request,
     seeded,
+    ways_on,
     without_attribution,
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
@@ -413,14 +414,11 @@ def seeding(
     path: str, body: bytes, *, only_replay: bool = False, continue_diverged: bool = True
 ) -> tuple[bytes, tuple[ResumeMode, ...]]:
     fields = folded(Body(decode(body)).fields)
-    return seeded(
-        INFERENCE_ROUTES[path],
-        body,
-        fields,
-        4711,
-        only_replay=only_replay,
-        continue_diverged=continue_diverged,
+    route = INFERENCE_ROUTES[path]
+    ways = ways_on(
+        route, body, fields, only_replay=only_replay, continue_diverged=continue_diverged
     )
+    return seeded(route, body, fields, 4711), ways
 
 
 UNSEEDED: list[tuple[str, bytes, bytes, bool]] = [
@@ -700,13 +698,12 @@ def test_a_stream_whose_body_takes_long_to_read_again_is_replayed_only(more, way
     fields: Any = {"model": "m", "messages": turns}
     body = json.dumps(fields).encode()
     assert (
-        seeded(
+        ways_on(
             INFERENCE_ROUTES["/api/chat"],
             body,
             fields,
-            1,
             only_replay=False,
             continue_diverged=True,
-        )[1]
+        )
         == ways
     )

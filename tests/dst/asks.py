@@ -19,7 +19,7 @@ from hearth.api.app import rules_of
 from hearth.api.inference import JSON_BODY
 from hearth.api.request import Request
 from hearth.api.submitting import submit
-from hearth.dialects.request import read_request, seeded
+from hearth.dialects.request import read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import HearthError
 from hearth.execution.request import Ticket
@@ -146,14 +146,9 @@ class Ask:
         )
         body, ways = envelope.body, tuple[ResumeMode, ...]()
         if self.stream:
-            body, ways = seeded(
-                route,
-                body,
-                fields,
-                self.number,
-                only_replay=self.number % 2 == 0,
-                continue_diverged=True,
-            )
+            only_replay = self.number % 2 == 0
+            ways = ways_on(route, body, fields, only_replay=only_replay, continue_diverged=True)
+            body = seeded(route, body, fields, self.number)
         call = BackendCall(method="POST", path=self.path, headers=JSON_BODY, body=body)
         request = self._request(task_type)
         adds: Adds = "embedding" if self.embeds else "call"

@@ -14,7 +14,7 @@ from hearth.api.streaming import Relay
 from hearth.api.submitting import submit
 from hearth.clock import new_seed
 from hearth.config.settings import Settings
-from hearth.dialects.request import Envelope, counted, read_request, seeded
+from hearth.dialects.request import Envelope, counted, read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
 from hearth.errors import ModelNotFound
@@ -175,19 +175,15 @@ def _read(
     scheduling = settings.scheduling
     if scheduling.started_streams == "finish":
         return envelope
-    only_replay, continue_diverged = (
-        scheduling.started_streams == "replay",
-        scheduling.on_divergence == "continue",
-    )
-    seeded_body, ways = seeded(
+    ways = ways_on(
         route,
         envelope.body,
         fields,
-        new_seed(),
-        only_replay=only_replay,
-        continue_diverged=continue_diverged,
+        only_replay=scheduling.started_streams == "replay",
+        continue_diverged=scheduling.on_divergence == "continue",
     )
     rewritten = envelope.rewritten
-    if seeded_body is not envelope.body:
+    body = seeded(route, envelope.body, fields, new_seed())
+    if body is not envelope.body:
         rewritten = (*rewritten, "seed")
-    return replace(envelope, body=seeded_body, rewritten=rewritten, ways=ways)
+    return replace(envelope, body=body, rewritten=rewritten, ways=ways)

@@ -34,7 +34,7 @@ from hearth.ports import CloudBackend, EventSink
 from hearth.queue import status
 from hearth.queue.parts import QueueParts
 from hearth.scheduling.inputs import TimerFired
-from hearth.types import CloudCall, Outcome, Price, Sequence, Usage, usd
+from hearth.types import BackendCall, CloudCall, Outcome, Price, QueueItem, Sequence, Usage, usd
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read
@@ -170,43 +170,19 @@ class Cloud:
         cloud, item = self._settings, new.item
         # as it would go to the model server, from which it is translated
         call = new.call_on(item.model or "")
-        path = call.path.partition("?")[0]
         model = claude_model(item.model, cloud, self._queue.watch.canonical)
         price = await self._price(model)
-
-        def translate() -> tuple[ClaudeRequest, bytes]:
-            request = claude_request(path, call.body, default_max_tokens=cloud.default_max_tokens)
-            if call.hides_usage:
-                request = replace(request, include_usage=False)
-            return request, encoded(model, request.body)
-
-        request, body = (
-            await asyncio.to_thread(translate)
-            if len(call.body) > _THREAD_FROM_BYTES
-            else translate()
-        )
-        day = await self.budget.open_today()
-        self._check_open()
+        request, body = await _translated(call, model, cloud)
         bound = prompt_bound_tokens(request.body, len(body))
         amount = price.bound_nano_usd(bound, request.max_tokens)
-        reservation = await self.budget.reserve(
-            day, caller=item.caller, lane=item.lane, model=model, amount=amount
-        )
-        # only now is it taken from the queue, which may answer it where the disk takes nothing
-        try:
-            self._check_open()
-        except HearthError:
-            self.budget.close(reservation, 0)
-            raise
-        new, now = (
-            replace(new, item=replace(item, streaming=request.streaming)),
-            self._clock.monotonic(),
-        )
+        reservation = await self._reserved(item, model, amount)
+        new = replace(new, item=replace(item, streaming=request.streaming))
+        now = self._clock.monotonic()
         work = self._registry.number(new, self, now, on_abandon=self._leave, model=model)
         accepted = Call(
             work=work,
             settings=cloud,
-            path=path,
+            path=_path_of(call),
             shown_model=item.model or model,
             request=request,
             to_send=CloudCall(
@@ -220,6 +196,24 @@ class Cloud:
             reserved_nano_usd=amount,
         )
         return self._begin(accepted)
+
+    async def _reserved(self, item: QueueItem, model: str, amount: int) -> str:
+        """The name under which the worst case (nano-USD) is set aside.
+
+        Only then is the request taken from the queue, which may answer it where the disk takes
+        nothing.
+        """
+        day = await self.budget.open_today()
+        self._check_open()
+        reservation = await self.budget.reserve(
+            day, caller=item.caller, lane=item.lane, model=model, amount=amount
+        )
+        try:
+            self._check_open()
+        except HearthError:
+            self.budget.close(reservation, 0)
+            raise
+        return reservation
 
     def _check_open(self) -> None:
         """After each wait on the way in, since the owner may have given an order meanwhile."""
@@ -365,3 +359,25 @@ class Cloud:
     def _settings(self) -> CloudSettings:
         """Always those in force."""
         return self._runtime.settings.cloud
+
+
+def _path_of(call: BackendCall) -> str:
+    return call.path.partition("?")[0]
+
+
+async def _translated(
+    call: BackendCall, model: str, cloud: CloudSettings
+) -> tuple[ClaudeRequest, bytes]:
+    """A call of the model server as Claude takes it, and its body; a long one in a thread."""
+
+    def translate() -> tuple[ClaudeRequest, bytes]:
+        request = claude_request(
+            _path_of(call), call.body, default_max_tokens=cloud.default_max_tokens
+        )
+        if call.hides_usage:
+            request = replace(request, include_usage=False)
+        return request, encoded(model, request.body)
+
+    if len(call.body) > _THREAD_FROM_BYTES:
+        return await asyncio.to_thread(translate)
+    return translate()

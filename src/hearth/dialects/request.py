@@ -319,58 +319,58 @@ def _with_first(added: JsonObject, body: bytes) -> bytes:
     return head + brace + encode(added)[1:-1] + b"," + rest
 
 
-def seeded(
-    route: Route,
-    body: bytes,
-    fields: JsonObject,
-    seed: int,
-    *,
-    only_replay: bool,
-    continue_diverged: bool,
-) -> tuple[bytes, tuple[ResumeMode, ...]]:
-    """The body with `seed` (0 to 2**31 - 1) where the caller gave none, or gave null; and how its
-    stream can go on after an interruption.
-
-    The best way is the first: who chose an answer that repeats itself (by a seed, or temperature 0)
-    is given that one where it can be.
+def seeded(route: Route, body: bytes, fields: JsonObject, seed: int) -> bytes:
+    """The body with `seed` (0 to 2**31 - 1) where its route has one and the caller gave none, or
+    gave null.
 
     Args:
         fields: those that `read_request` has read.
     """
-    holder = fields
+    sampling = _sampling(route, fields)
+    if route.path not in _SEEDED or sampling.get("seed") is not None:
+        return body
+    added: JsonObject = {"seed": seed}
     if route.dialect == "ollama":
-        options = fields.get("options")
-        holder = options if isinstance(options, dict) else {}
-    onward = (
-        ("continued",)
-        if not only_replay
-        and _is_read_quickly(body)
-        and native_form(route.path, fields) is not None
-        else ()
-    )
-    cold, own = (
-        _is_number(holder.get("temperature")) and holder["temperature"] == 0,
-        holder.get("seed"),
-    )
-    fixed = route.path in _SEEDED and _is_number(own) and int(own) % _SEEDS != RANDOM_SEED % _SEEDS
-    if cold or fixed:
-        ways = ("replayed", *(onward if continue_diverged else ()))
-    else:
-        ways = (*onward, "replayed") if route.path in _SEEDED and own is None else onward
-    if route.path not in _SEEDED or own is not None:
-        return body, ways
-    if route.dialect != "ollama":
-        added: JsonObject = {"seed": seed}
-    else:
-        added = {
-            "options": {
-                "seed": seed,
-                **{name: one for name, one in holder.items() if name != "seed"},
-            }
-        }
+        others = {name: one for name, one in sampling.items() if name != "seed"}
+        added = {"options": added | others}
     if fields.keys() & added.keys():
-        return _written({**fields, **added}, body), ways
-    return _with_first(added, body), ways
+        return _written({**fields, **added}, body)
+    return _with_first(added, body)
+
+
+def ways_on(
+    route: Route,
+    body: bytes,
+    fields: JsonObject,
+    *,
+    only_replay: bool,
+    continue_diverged: bool,
+) -> tuple[ResumeMode, ...]:
+    """How a stream of a body that is to be `seeded` can go on after an interruption, the best way
+    first: who chose an answer that repeats itself (by a seed, or temperature 0) is given that one
+    where it can be.
+
+    It is known before the stream begins: whom the scheduler interrupts depends on it.
+    """
+    continued: tuple[ResumeMode, ...] = ()
+    if not only_replay and _is_read_quickly(body) and native_form(route.path, fields) is not None:
+        continued = ("continued",)
+    sampling = _sampling(route, fields)
+    temperature, seed = sampling.get("temperature"), sampling.get("seed")
+    is_cold = _is_number(temperature) and temperature == 0
+    takes_seed = route.path in _SEEDED
+    is_fixed = takes_seed and _is_number(seed) and int(seed) % _SEEDS != RANDOM_SEED % _SEEDS
+    if is_cold or is_fixed:
+        return ("replayed", *continued) if continue_diverged else ("replayed",)
+    return (*continued, "replayed") if takes_seed and seed is None else continued
+
+
+def _sampling(route: Route, fields: JsonObject) -> JsonObject:
+    """Where a body says how its text is drawn."""
+    if route.dialect != "ollama":
+        return fields
+    options = fields.get("options")
+    return options if isinstance(options, dict) else {}
 
 
 def _is_read_quickly(body: bytes) -> bool:
