@@ -38,9 +38,10 @@ from hearth.queue.effects import Effects
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.forecaster import Forecaster
 from hearth.queue.mailbox import Mailbox
-from hearth.queue.operator import OperatorCommands, Schedule
+from hearth.queue.operator import OperatorCommands
 from hearth.queue.parts import QueueParts
 from hearth.queue.registry import Registry
+from hearth.queue.schedule import Schedule
 from hearth.queue.worker import LLMQueueWorker, OnDecision, TakeForCloud
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.forecast import ForecastView

@@ -14,6 +14,7 @@ from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
 from hearth.observability.fanout import EventFanout
+from hearth.types import Sequence
 
 if TYPE_CHECKING:
     from hearth.observability.tracing import OtlpTraces
@@ -95,7 +96,10 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, folder: Path | None) 
 
 def join_latency(gateway: Gateway) -> None:
     tracker, registry = gateway.records.requests, gateway.worker.registry
-    alive = lambda sequence: registry.live(sequence) is not None  # noqa: E731
+
+    def alive(sequence: Sequence) -> bool:
+        return registry.live(sequence) is not None
+
     gateway.show("latency", lambda: tracker.shown(gateway.clock.monotonic()))
     gateway.accompany(
         "latency", partial(tracker.watch, clock=gateway.clock, events=gateway.events, alive=alive)

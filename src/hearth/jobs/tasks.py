@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hearth.clock import new_id
 from hearth.config.settings import JobSettings
@@ -57,7 +57,7 @@ class Tasks:
 
         Raises BadRequest, ModelNotFound, NotCapable, QueueFull, ShuttingDown, StorageUnavailable.
         """
-        settings = self._runtime.config.settings
+        settings = self._runtime.settings
         if task_type not in settings.jobs.task_types:
             if run is None:
                 raise BadRequest(
@@ -70,26 +70,33 @@ class Tasks:
                 f"task type {task_type} is in jobs.task_types, so it needs `request`: the body of"
                 " an inference route"
             )
+        listed = settings.priority_map.get(task_type, settings.jobs.priority)
+        new = replace(
+            await self._job(request, endpoint),
+            priority=listed if priority is None else priority,
+            task_type=task_type,
+            job_key=job_key,
+        )
+        accepted = await self._jobs.accept(new)
+        return Submitted(task_id=accepted.job_id, is_new=accepted.job_id == new.job_id)
+
+    async def _job(self, request: Mapping[str, object], endpoint: str | None) -> Job:
+        """One that its model can do, of the house's own."""
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)
         envelope = envelope_of(path, body)
         model = await self._worker.watch.resolve(envelope.model)
         if envelope.needs is not None:
             await self._worker.watch.check_capable(envelope.needs)
-        listed = settings.priority_map.get(task_type, settings.jobs.priority)
-        new = Job(
+        return Job(
             job_id=new_id(JOB_PREFIX),
             caller=Lane.INTERNAL.value,
             lane=Lane.INTERNAL,
-            priority=listed if priority is None else priority,
-            task_type=task_type,
-            job_key=job_key,
+            priority=self._settings.priority,
             path=path,
             model=model,
             request=body,
         )
-        accepted = await self._jobs.accept(new)
-        return Submitted(task_id=accepted.job_id, is_new=accepted.job_id == new.job_id)
 
     def _at_once(self, task_type: str, job_key: str | None, run: Callable[[], object]) -> Submitted:
         if self._closed:
