@@ -172,7 +172,7 @@ async def test_with_a_configuration_callers_get_503_until_the_server_is_there(
 
 @pytest.mark.usefixtures("by_hand")
 async def test_a_program_that_names_an_address_waits_for_what_is_there():
-    async with tried(untouched(free_address()), ollama_url=free_address()) as house:
+    async with tried(untouched(free_address()), backend_url=free_address()) as house:
         await is_waited_for(house)
 
 

@@ -45,7 +45,7 @@ async def test_an_answer_of_the_emulator_says_so_in_every_dialect(
     emulator_url: str, path: str, streaming: bool
 ):
     async with tried(
-        untouched(free_address()), backend_mode=BackendMode.OLLAMA, ollama_url=emulator_url
+        untouched(free_address()), backend_mode=BackendMode.OLLAMA, backend_url=emulator_url
     ) as house:
         body = ASKED[path] | (
             {"stream": streaming} if INFERENCE_ROUTES[path].kind == "generate" else {}

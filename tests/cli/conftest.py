@@ -58,7 +58,7 @@ async def _gateway(config: Path, port: int) -> AsyncIterator[tuple[str, str]]:
     async with (
         _emulator() as ollama_url,
         running_gateway(
-            load_gateway_config(config), port=port, ollama_url=ollama_url, store=True, watch=True
+            load_gateway_config(config), port=port, backend_url=ollama_url, store=True, watch=True
         ) as (_, url),
     ):
         yield url, ollama_url

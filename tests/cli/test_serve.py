@@ -22,7 +22,7 @@ from typing import Any, cast
 import pytest
 
 from hearth.bootstrap import running_gateway
-from hearth.bootstrap.probing import claim_ollama
+from hearth.bootstrap.probing import claim_server
 from hearth.cli.serve import StartBanner
 from hearth.cli.views import console_for
 from hearth.clock import SystemClock
@@ -191,7 +191,7 @@ async def test_a_stop_during_the_start_does_not_wait_for_a_hanging_server():
         GatewayConfig(),
         port=0,
         backend_mode=BackendMode.OLLAMA,
-        ollama_url=url,
+        backend_url=url,
         sinks=(events,),
         stop=stop,
     )
@@ -252,7 +252,7 @@ async def test_a_hearth_in_front_of_itself_or_another_is_refused(
         for url, own_port in ((other, 0), (f"http://127.0.0.1:{port}", port)):
             with pytest.raises(ConfigError, match="Hearth answers at"):
                 async with running_gateway(
-                    GatewayConfig(), port=own_port, backend_mode=BackendMode.OLLAMA, ollama_url=url
+                    GatewayConfig(), port=own_port, backend_mode=BackendMode.OLLAMA, backend_url=url
                 ):
                     pass
         file.write_text(f"storage: {{enabled: false}}\nollama: {{url: '{other}'}}\n")
@@ -285,7 +285,7 @@ def test_one_of_many_claims_an_ollama_and_nothing_is_left_on_the_disk(
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with ThreadPoolExecutor(8) as threads:
-        claims = list(threads.map(claim_ollama, [f"http://{tmp_path}"] * 8))
+        claims = list(threads.map(claim_server, [f"http://{tmp_path}"] * 8))
     assert (
         sorted(f"(process {os.getpid()})" in shared for _, shared in claims) == [False] + [True] * 7
     )
@@ -297,17 +297,17 @@ def test_one_of_many_claims_an_ollama_and_nothing_is_left_on_the_disk(
 def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
     url = f"http://{tmp_path}"
     code = (
-        "from hearth.bootstrap.probing import claim_ollama; c = "
-        f"claim_ollama({url!r}); print('has it', flush=True); input()"
+        "from hearth.bootstrap.probing import claim_server; c = "
+        f"claim_server({url!r}); print('has it', flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        assert f"(process {other.pid})" in claim_ollama(url)[1]
+        assert f"(process {other.pid})" in claim_server(url)[1]
         other.kill()
-    claim, shared = claim_ollama(url)
+    claim, shared = claim_server(url)
     assert shared == ""
     claim.close()
 
@@ -316,7 +316,7 @@ async def test_a_second_gateway_on_the_same_ollama_says_so_and_the_next_does_not
     emulator = Emulator(default_profiles(), clock=SystemClock())
     url = await emulator.start("127.0.0.1", 0)
     started = partial(
-        running_gateway, GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, ollama_url=url
+        running_gateway, GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, backend_url=url
     )
     try:
         async with started() as (first, _), started() as (second, _):

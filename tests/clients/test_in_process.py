@@ -78,7 +78,7 @@ async def test_a_prompt_for_any_model_does_not_go_to_an_embedding_model():
             pass
         config = GatewayConfig(settings=house_settings())
         async with await build_gateway(
-            config, backend_mode=BackendMode.OLLAMA, ollama_url=url
+            config, backend_mode=BackendMode.OLLAMA, backend_url=url
         ) as gateway:
             answer = await (await gateway.worker.enqueue_internal(prompt="hi", max_tokens=4))
     finally:

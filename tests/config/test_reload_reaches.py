@@ -129,7 +129,7 @@ def reachable(*roots: object) -> Iterator[object]:
 
 async def held_after_a_reload(before: Settings, after: Settings) -> list[object]:
     """Everything that a gateway which began with `before` holds once `after` is in force."""
-    gateway = await build_gateway(GatewayConfig(settings=before), ollama_url="http://127.0.0.1:9")
+    gateway = await build_gateway(GatewayConfig(settings=before), backend_url="http://127.0.0.1:9")
     app = HearthApp(gateway)
     server = HearthServer(app, lambda: gateway.config.settings.server)
     try:

@@ -250,7 +250,7 @@ async def test_edits_under_load_drop_nothing_and_hold_on_the_next_request(
     options: dict[str, Any] = {
         "port": 0,
         "backend_mode": BackendMode.OLLAMA,
-        "ollama_url": model_server,
+        "backend_url": model_server,
         "sinks": (events,),
         "watch": True,
     }

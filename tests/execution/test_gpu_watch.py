@@ -519,7 +519,7 @@ async def gateway_status(
     try:
         config = GatewayConfig(settings=Settings(gpu=gpu))
         async with await build_gateway(
-            config, backend_mode=mode, ollama_url=url, sinks=(events,)
+            config, backend_mode=mode, backend_url=url, sinks=(events,)
         ) as gateway:
             async with asyncio.timeout(WITHIN_S):
                 async for _ in gateway.worker.changes():

@@ -538,7 +538,7 @@ import asyncio, sys
 from hearth.bootstrap import build_gateway
 from hearth.config.settings import GatewayConfig
 async def life():
-    gateway = await build_gateway(GatewayConfig(), ollama_url="http://127.0.0.1:9")
+    gateway = await build_gateway(GatewayConfig(), backend_url="http://127.0.0.1:9")
     print(gateway.records.requests.on_trace, "opentelemetry.sdk" in sys.modules)
 asyncio.run(life())
 """

@@ -24,8 +24,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from hearth.cli import main
+from hearth.cli.config import config_for_a_service
 from hearth.config.loading import load_gateway_config
-from hearth.config.rendering import config_for_a_service
 from tests.support.patience import WITHIN_S
 
 ROOT = Path(__file__).parents[2]

@@ -241,7 +241,7 @@ async def open_home(
             config,
             port=0,
             backend_mode=BackendMode.OLLAMA,
-            ollama_url=direct_url,
+            backend_url=direct_url,
             sinks=(events,),
             store=store,
         )

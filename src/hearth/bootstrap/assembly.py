@@ -63,15 +63,15 @@ class BuildOptions(TypedDict, total=False):
     """How a gateway is put together, beside its configuration.
 
     Attributes:
-        clock: the system's where none is given. backend_mode, ollama_url: instead of `backend.mode`
-        and `ollama.url`. sinks: take all events. Without any, stderr says where the emulator
+        clock: the system's where none is given. backend_mode, backend_url: instead of what the
+        settings say. sinks: take all events. Without any, stderr says where the emulator
         answers. store: keep a log on disk, where `storage.enabled` allows it; without it, no file
         is read or written. watch: put what is saved to the configuration's file in force.
     """
 
     clock: Clock | None
     backend_mode: BackendMode | None
-    ollama_url: str | None
+    backend_url: str | None
     sinks: tuple[EventSink, ...]
     store: bool
     watch: bool
@@ -109,7 +109,7 @@ async def _build(
     store = None
     if options.get("store") and settings.storage.enabled:
         store = await open_store(config, clock=clock, events=events, closing=closing)
-    mode, url = options.get("backend_mode"), options.get("ollama_url")
+    mode, url = options.get("backend_mode"), options.get("backend_url")
     identity, stop_emulator = await find_backend(
         settings, mode, url, clock=clock, events=events, closing=closing
     )
@@ -139,7 +139,7 @@ async def _build(
     if durable is not None:
         durable.join(gateway)
     learned = None if durable is None else durable.learned
-    standin = StandIn(gateway, engine=engine, learned=learned, stop_emulator=stop_emulator)
+    standin = StandIn(gateway, turn_to=engine.turn_to, learned=learned, stop_emulator=stop_emulator)
     join_computing(gateway, closing, identity, standin)
     return gateway
 

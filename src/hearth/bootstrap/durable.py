@@ -10,7 +10,7 @@ from functools import partial
 
 from hearth.backends.claude import ClaudeBackend, price_of
 from hearth.backends.poster import HttpPoster
-from hearth.bootstrap.standin import LEARNED_OF_EMULATOR, LEARNED_OF_OLLAMA
+from hearth.bootstrap.standin import LEARNED_OF_EMULATOR, LEARNED_OF_SERVER
 from hearth.clock import Clock
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
@@ -87,7 +87,7 @@ async def open_durable(
 ) -> Durable:
     """What works on the store beside one queue, which knows from now on what was learned."""
     runtime = worker.runtime
-    name = LEARNED_OF_EMULATOR if runtime.emulated else LEARNED_OF_OLLAMA
+    name = LEARNED_OF_EMULATOR if runtime.emulated else LEARNED_OF_SERVER
     learned = LearnedEstimates(store.documents, name, worker.scheduler.estimates)
     await learned.recall()
     poster = HttpPoster(is_forbidden)

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
-from hearth.bootstrap.probing import claim_ollama, hearth_problem, listens
+from hearth.bootstrap.probing import claim_server, hearth_problem, listens
 from hearth.bootstrap.standin import StandIn, named_server, this_service_manager
 from hearth.clock import Clock
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
@@ -36,7 +36,7 @@ async def find_backend(
     Args:
         asked_mode, asked_url: instead of `backend.mode` and `ollama.url`.
     """
-    mode, url = BackendMode(asked_mode or settings.backend.mode), asked_url or settings.ollama.url
+    mode, url = BackendMode(asked_mode or settings.backend.mode), asked_url or settings.engine.url
     is_expected = bool(asked_url or named_server(settings) or this_service_manager())
     reason = ""
     if mode is BackendMode.EMULATOR:
@@ -72,7 +72,7 @@ def open_engines(
     identity: BackendIdentity, settings: Settings, closing: AsyncExitStack
 ) -> dict[str, Ollama]:
     """The engines by name: one, at `ollama.url` or where the emulator listens."""
-    engines = {MAIN: Ollama(identity.url, connect_timeout_s=settings.ollama.connect_timeout_s)}
+    engines = {MAIN: Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)}
     for engine in engines.values():
         closing.push_async_callback(engine.aclose)
     return engines
@@ -84,7 +84,7 @@ def claim_backend(identity: BackendIdentity, closing: AsyncExitStack) -> tuple[s
     """
     if identity.emulator:
         return ()
-    claim, shared = claim_ollama(identity.url)
+    claim, shared = claim_server(identity.url)
     closing.callback(claim.close)
     return (shared,) if shared else ()
 
@@ -93,8 +93,8 @@ def vet_url(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
     """Blocks; see `hearth_problem`."""
     return (
         None
-        if fresh.settings.ollama.url == old.settings.ollama.url
-        else hearth_problem(fresh.settings.ollama.url)
+        if fresh.settings.engine.url == old.settings.engine.url
+        else hearth_problem(fresh.settings.engine.url)
     )
 
 

@@ -44,7 +44,7 @@ async def listens(url: str) -> bool:
     return True
 
 
-async def ollama_at(url: str) -> bool:
+async def server_at(url: str) -> bool:
     """Whether an Ollama answers there, and not another Hearth."""
     if not await listens(url):
         return False
@@ -79,7 +79,7 @@ def hearth_problem(url: str) -> str | None:
     )
 
 
-def claim_ollama(url: str) -> tuple[socket.socket, str]:
+def claim_server(url: str) -> tuple[socket.socket, str]:
     """Take a name for an Ollama among Linux's abstract sockets, so that Hearths on this machine
     that share one know of each other.
 

@@ -105,7 +105,7 @@ async def serve(
     host: str | None = None,
     port: int | None = None,
     backend_mode: BackendMode | None = None,
-    ollama_url: str | None = None,
+    backend_url: str | None = None,
     sinks: tuple[EventSink, ...] = (),
 ) -> int:
     """Run the gateway and its HTTP server until a signal ends it, logging to standard output.
@@ -130,7 +130,7 @@ async def serve(
             port=port,
             clock=clock,
             backend_mode=backend_mode,
-            ollama_url=ollama_url,
+            backend_url=backend_url,
             sinks=(LogSink(clock, output), *sinks),
             store=True,
             watch=True,

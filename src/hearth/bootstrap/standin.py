@@ -1,5 +1,5 @@
-"""Whether the emulator may answer in place of an Ollama that is not there, and the way to one that
-comes.
+"""Whether the emulator may answer in place of a model server that is not there, and the way to
+one that comes.
 
 Only for somebody who tries Hearth out: nothing is configured, nobody's service manager runs it, and
 nothing listens at the default address. Everybody else waits for the model server, since to a real
@@ -17,19 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hearth.bootstrap.probing import claim_ollama, ollama_at
-from hearth.config.settings import BackendMode, Settings
-from hearth.engines.ollama.engine import Ollama
+from hearth.bootstrap.probing import claim_server, server_at
+from hearth.config.settings import ENGINE_URL, BackendMode, Settings
 from hearth.events import EmulatorStarted, EmulatorStopped, Event
 from hearth.events.handling import HandlingSink
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.queue.learned import LearnedEstimates
 from hearth.scheduling.inputs import ServerReplaced, Switched
 
-LEARNED_OF_OLLAMA, LEARNED_OF_EMULATOR = "scheduler", "scheduler.emulator"
+LEARNED_OF_SERVER, LEARNED_OF_EMULATOR = "scheduler", "scheduler.emulator"
 """Under which names the estimates are kept."""
 LOOK_INTERVAL_S = 1.0
-"""An Ollama that was started is found this fast; a look at a closed port costs next to nothing."""
+"""A server that was started is found this fast; a look at a closed port costs next to nothing."""
 
 
 class StderrNotice(HandlingSink):
@@ -53,7 +52,7 @@ def named_server(settings: Settings) -> str:
     The file as it is shipped has none of them.
     """
     given = {
-        "ollama.url": "url" in settings.ollama.model_fields_set,
+        ENGINE_URL: "url" in settings.engine.model_fields_set,
         "auth.keys": settings.auth.keys,
         "models": settings.models,
         "gpu.home_model": settings.gpu.home_model,
@@ -151,14 +150,15 @@ def this_service_manager() -> str:
 
 
 class StandIn:
-    """Looks for the Ollama in whose place the emulator answers. Once it is there, or something is
-    configured, the gateway goes to it.
+    """Looks for the model server in whose place the emulator answers. Once it is there, or
+    something is configured, the gateway goes to it.
 
     What runs finishes on the emulator, and nothing starts meanwhile. So no answer and nothing that
     is learned belongs to both, and the scheduler never believes that one has in memory what the
     other has loaded.
 
     Args:
+        turn_to: has the engine of the gateway use another address.
         learned: what is kept of the estimates, where there is a store.
         stop_emulator: once nobody is answered by it.
     """
@@ -167,7 +167,7 @@ class StandIn:
         self,
         gateway: Gateway,
         *,
-        engine: Ollama,
+        turn_to: Callable[[str], None],
         learned: LearnedEstimates | None,
         stop_emulator: Callable[[], Awaitable[None]],
     ) -> None:
@@ -175,7 +175,7 @@ class StandIn:
         """The model server of the configuration answers, or is waited for."""
         self._gateway = gateway
         self._worker = gateway.worker
-        self._engine = engine
+        self._turn_to = turn_to
         self._learned = learned
         self._stop_emulator = stop_emulator
 
@@ -195,11 +195,8 @@ class StandIn:
         named = named_server(settings)
         if named:
             return f"{named} is configured"
-        return (
-            f"Ollama answers at {settings.ollama.url}"
-            if await ollama_at(settings.ollama.url)
-            else ""
-        )
+        url = settings.engine.url
+        return f"{self._gateway.engine.title} answers at {url}" if await server_at(url) else ""
 
     async def _hand_over(self, reason: str) -> None:
         self._worker.post(Switched(what="handing_over", on=True))
@@ -210,7 +207,7 @@ class StandIn:
             if self._learned is None:
                 self._replace(reason, None)
             else:
-                await self._learned.turn_to(LEARNED_OF_OLLAMA, partial(self._replace, reason))
+                await self._learned.turn_to(LEARNED_OF_SERVER, partial(self._replace, reason))
             await self._worker.watch.look()
             await self._stop_emulator()
         finally:
@@ -223,9 +220,9 @@ class StandIn:
                 return
 
     def _replace(self, reason: str, learned: Mapping[str, object] | None) -> None:
-        gateway, url = self._gateway, self._gateway.config.settings.ollama.url
-        self._engine.turn_to(url)
-        claim, shared = claim_ollama(url)
+        gateway, url = self._gateway, self._gateway.config.settings.engine.url
+        self._turn_to(url)
+        claim, shared = claim_server(url)
 
         async def give_back() -> None:
             claim.close()

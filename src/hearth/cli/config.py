@@ -29,7 +29,6 @@ from hearth.config.rendering import (
     as_values,
     as_yaml,
     compare,
-    config_for_a_service,
     fingerprints,
     schema_text,
     shipped_config,
@@ -181,6 +180,13 @@ def show(file: Path | None) -> None:
 def schema() -> None:
     """Print the JSON Schema of the file, for editors."""
     click.echo(schema_text().rstrip())
+
+
+def config_for_a_service() -> str:
+    """The same with `backend.mode: ollama`: at boot Hearth may well come up before Ollama, and must
+    wait for it, not stand in for it.
+    """
+    return shipped_config().replace("#backend:\n", "backend:\n  mode: ollama\n", 1)
 
 
 @config.command

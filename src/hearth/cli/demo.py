@@ -26,7 +26,6 @@ from hearth.cli.views import console_for, duration
 from hearth.clock import SystemClock
 from hearth.config.settings import (
     AuthSettings,
-    BackendMode,
     CallerLimits,
     GatewayConfig,
     KeySettings,
@@ -178,7 +177,7 @@ async def run_demo(
         for each in default_profiles()
     ]
     emulator = Emulator(profiles, clock=SystemClock(), speed=speed, seed=1, vram_gib=_VRAM_GIB)
-    ollama_url = await emulator.start(_HOST, 0)
+    server_url = await emulator.start(_HOST, 0)
     hurry = asyncio.Event()
     hurry.set()
     config = demo_config(pace)
@@ -187,8 +186,7 @@ async def run_demo(
             config,
             host=_HOST,
             port=port,
-            backend_mode=BackendMode.OLLAMA,
-            ollama_url=ollama_url,
+            backend_url=server_url,
             sinks=(narrator,),
             hurry=hurry,
         ) as (_, url):

@@ -13,10 +13,10 @@ from pathlib import Path
 import click
 
 from hearth.cli import CommandFailed
-from hearth.cli.config import user_directory
+from hearth.cli.config import config_for_a_service, user_directory
 from hearth.cli.options import PATH
 from hearth.config.loading import load_gateway_config
-from hearth.config.rendering import CONFIG_NAME, SCHEMA_NAME, config_for_a_service, schema_text
+from hearth.config.rendering import CONFIG_NAME, SCHEMA_NAME, schema_text
 from hearth.config.settings import Settings
 
 UNIT_NAME = "hearth.service"

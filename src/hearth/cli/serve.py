@@ -74,7 +74,7 @@ def serve(
     context.exit(
         bootstrap.run(
             bootstrap.serve(
-                config, host=host, port=port, backend_mode=mode, ollama_url=ollama_url, sinks=sinks
+                config, host=host, port=port, backend_mode=mode, backend_url=ollama_url, sinks=sinks
             )
         )
     )

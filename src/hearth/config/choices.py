@@ -45,14 +45,6 @@ class Window:
     days: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
 
 
-class BackendMode(StrEnum):
-    """Where answers come from."""
-
-    AUTO = "auto"
-    OLLAMA = "ollama"
-    EMULATOR = "emulator"
-
-
 class AlertType(StrEnum):
     """Every kind of alert: its name, the title of its messages, and when it is sent (for the
     documentation).

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import yaml
 
 from hearth.config.fields import Section, within
-from hearth.config.settings import KeySettings, Settings
+from hearth.config.settings import SECRET_PLACES, KeySettings, Settings
 from hearth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,14 +31,6 @@ KeyPath = tuple[str | int, ...]
 
 SHOWN_PROBLEMS = 100
 _SHOWN_CHARS = 60
-_SECRET_PLACES: tuple[KeyPath, ...] = (
-    ("alerts",),
-    ("auth",),
-    ("cloud",),
-    ("jobs", "webhooks"),
-    ("ollama",),
-    ("telemetry",),
-)
 _BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _WANTED = {
     "int_type": "must be a whole number",
@@ -281,7 +273,7 @@ def shown(text: str) -> str:
 
 def may_hold_a_secret(path: KeyPath) -> bool:
     """Whether a value there must not be quoted: a key, or a URL with credentials in it."""
-    return any(path[: len(place)] == place for place in _SECRET_PLACES)
+    return any(path[: len(place)] == place for place in SECRET_PLACES)
 
 
 def config_error(

@@ -235,10 +235,3 @@ def shipped_config() -> str:
     """
     folder = _INSTALLED if _INSTALLED.is_dir() else _IN_SOURCES
     return folder.joinpath(CONFIG_NAME).read_text(encoding="utf-8")
-
-
-def config_for_a_service() -> str:
-    """The same with `backend.mode: ollama`: at boot Hearth may well come up before Ollama, and must
-    wait for it, not stand in for it.
-    """
-    return shipped_config().replace("#backend:\n", "backend:\n  mode: ollama\n", 1)

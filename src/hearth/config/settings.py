@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
+from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -20,7 +22,6 @@ from hearth.config import active_hours, fields
 # Every choice, and every section of the scheduler, is had from here too.
 from hearth.config.choices import (
     AlertType,
-    BackendMode,
     LogFormat,
     PackingMode,
     PolicyName,
@@ -43,6 +44,14 @@ from hearth.config.scheduler_settings import (
     TimeSliceSettings,
 )
 from hearth.types import Counted, Lane, Priority
+
+
+class BackendMode(StrEnum):
+    """Where answers come from."""
+
+    AUTO = "auto"
+    OLLAMA = "ollama"
+    EMULATOR = "emulator"
 
 
 class BackendSettings(Section):
@@ -596,6 +605,18 @@ class Settings(Section):
         return self.ollama
 
 
+SECRET_PLACES: tuple[tuple[str, ...], ...] = (
+    ("alerts",),
+    ("auth",),
+    ("cloud",),
+    ("jobs", "webhooks"),
+    ("ollama",),
+    ("telemetry",),
+)
+"""Where keys stand, and URLs that may hold some: no message quotes what is written there."""
+ENGINE_URL = "ollama.url"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """A checked configuration, from the file `source` with the SHA-256 `digest`; `notes`: what its
@@ -652,9 +673,14 @@ class GatewayConfig:
         may have written them in another way.
         """
         given = self.settings
-        gpu = given.gpu.replace(home_model=given.gpu.home_model and canonical(given.gpu.home_model))
-        models = {canonical(name): model for name, model in given.models.items()}
-        return replace(self, settings=given.replace(gpu=gpu, models=models))
+        home = given.gpu.home_model
+        changes = {
+            "gpu": given.gpu.model_copy(update={"home_model": home and canonical(home)}),
+            "models": MappingProxyType(
+                {canonical(name): model for name, model in given.models.items()}
+            ),
+        }
+        return replace(self, settings=given.model_copy(update=changes))
 
     @property
     def scheduler_settings(self) -> SchedulerSettings:

@@ -171,7 +171,7 @@ async def whole_house(
     try:
         config = GatewayConfig(settings=settings, source=source)
         async with await build_gateway(
-            config, backend_mode=BackendMode.OLLAMA, ollama_url=ollama_url, store=True
+            config, backend_mode=BackendMode.OLLAMA, backend_url=ollama_url, store=True
         ) as gateway:
             async with Site(gateway).serving() as house:
                 house.model_time = clock

@@ -95,7 +95,7 @@ async def open_bench(engine_url: str) -> AsyncIterator[Bench]:
             host="127.0.0.1",
             port=0,
             backend_mode=BackendMode.OLLAMA,
-            ollama_url=front_url,
+            backend_url=front_url,
             sinks=(events,),
         ) as (
             gateway,

@@ -24,7 +24,10 @@ class OllamaTraits:
     """Before 0.30 it ran models in a process of its own name, since then in one called
     `llama-server` each.
     """
-    canonical = staticmethod(canonical_model)
+
+    @staticmethod
+    def canonical(name: str) -> str:
+        return canonical_model(name)
 
     @staticmethod
     def pins_context(path: str) -> bool:
