@@ -67,7 +67,9 @@ class Splitter:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._kept = bytearray()
-        self._line, self._start, self._length = 1, 0, 0
+        self._line = 1
+        self._start = 0
+        self._length = 0
 
     def feed(self, data: bytes) -> Iterator[RawLine]:
         """The lines that end in the next bytes of the file."""
@@ -86,7 +88,8 @@ class Splitter:
         text = bytes(self._kept) if self._length <= self._limit_bytes else None
         if text is None or text.removeprefix(BOM_UTF8).strip():
             yield RawLine(line=self._line, start=self._start, length=self._length, text=text)
-        self._line, self._start = self._line + 1, self._start + self._length + 1
+        self._line += 1
+        self._start += self._length + 1
         self._length = 0
         self._kept.clear()
 
@@ -111,19 +114,18 @@ def check_line(raw: RawLine, batch: Batch) -> BatchLine | LineProblem:
             )
     except _Wrong as wrong:
         code, message, param = wrong.args
+        return _problem(code, message, raw.line, param)
     except ModelNotFound as error:
-        code, message, param = "model_not_found", error.message, "body.model"
+        return _problem("model_not_found", error.message, raw.line, "body.model")
     except HearthError as error:
-        code, message, param = "invalid_request", error.message, "body"
-    else:
-        return BatchLine(
-            line=raw.line,
-            custom_id=str(value["custom_id"]),
-            model=model,
-            start=raw.start,
-            length=raw.length,
-        )
-    return _problem(code, message, raw.line, param)
+        return _problem("invalid_request", error.message, raw.line, "body")
+    return BatchLine(
+        line=raw.line,
+        custom_id=str(value["custom_id"]),
+        model=model,
+        start=raw.start,
+        length=raw.length,
+    )
 
 
 class _Wrong(Exception):
@@ -203,7 +205,7 @@ def _check_envelope(value: Mapping[str, object], endpoint: str) -> None:
 
 
 MAX_PROBLEMS = 100
-"""So many are told of; the rest of the file is not read."""
+"""So many are kept; the rest of the file is not read."""
 LINES_TOGETHER = 1000
 
 
@@ -393,9 +395,13 @@ def _count(usage: object, *names: str) -> int:
 
 def undone(line: BatchLine, ending: BatchEnd) -> EndedLine:
     """A line that never became a job."""
-    job_id, end = new_id(BATCH_JOB_PREFIX), JobEnd(state=JobState.CANCELLED)
     return EndedLine(
-        line=line.line, custom_id=line.custom_id, job=None, job_id=job_id, end=end, ending=ending
+        line=line.line,
+        custom_id=line.custom_id,
+        job=None,
+        job_id=new_id(BATCH_JOB_PREFIX),
+        end=JobEnd(state=JobState.CANCELLED),
+        ending=ending,
     )
 
 

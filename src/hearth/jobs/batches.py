@@ -43,7 +43,8 @@ class Batches(HandlingSink):
         self.files = files
         self.store = store
         self._jobs = jobs
-        self._worker, self._runtime = worker, worker.runtime
+        self._worker = worker
+        self._runtime = worker.runtime
         self._held = False  # the store had no room for the next request at the last step
         self._keys = set[tuple[str, str]]()
         self._checks: dict[int, Check] = {}
@@ -150,7 +151,8 @@ class Batches(HandlingSink):
             return await self._step(batch)
         except StorageUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - supervision point: a defect in one batch must not hold up the others
+        # supervision point: a defect in one batch must not hold up the others
+        except Exception as error:  # noqa: BLE001
             self._runtime.report_fault("batch", error)
             return False
 
@@ -220,9 +222,11 @@ class Batches(HandlingSink):
 
     async def _text(self, batch: Batch, lines: Sequence[BatchLine]) -> bytes:
         """The input file from the first of the lines to the end of the last."""
-        first, end = lines[0].start, lines[-1].start + lines[-1].length
+        first = lines[0].start
+        end = lines[-1].start + lines[-1].length
         begin = first // PART_BYTES
-        place, found = begin - 1, bytearray()
+        place = begin - 1
+        found = bytearray()
         while len(found) < end - begin * PART_BYTES:
             parts = await self.files.parts(batch.input_file, place)
             if not parts:

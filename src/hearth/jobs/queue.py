@@ -175,7 +175,8 @@ def next_job(
 
 def _first_of_types(in_order: Sequence[Job], running: Sequence[Job]) -> list[Job]:
     """Those that are the first of their task type, and of which no job runs on another model."""
-    models_running, first_of_type = defaultdict[str | None, set[str]](set), dict[str | None, Job]()
+    models_running = defaultdict[str | None, set[str]](set)
+    first_of_type = dict[str | None, Job]()
     for job in running:
         models_running[job.task_type].add(job.model)
     for job in in_order:

@@ -195,7 +195,8 @@ class JobRunner:
         """Have a new job go right on to the GPU's queue, where nothing is ahead of it; False where
         it waits.
         """
-        config, wall_s = self._runtime.config, self._runtime.clock.wall()
+        config = self._runtime.config
+        wall_s = self._runtime.clock.wall()
         waits = (
             (job.not_before_wall_s or 0.0) > wall_s
             or (job.off_peak and config.is_active_hours(wall_s))
@@ -421,7 +422,8 @@ class JobRunner:
         )
         try:
             came = await attempt(run, job, self._runtime.config.settings, self._worker)
-        except Exception as error:  # noqa: BLE001 - supervision point: a defect must not leave a job without an end
+        # supervision point: a defect must not leave a job without an end
+        except Exception as error:  # noqa: BLE001
             self._runtime.report_fault("job", error)
             came = DEFECT
         finally:

@@ -135,7 +135,8 @@ class Jobs(HandlingSink):
             or job.emulated is not self._runtime.emulated
         ):
             return None
-        config, wall_s = self._runtime.config, self._runtime.clock.wall()
+        config = self._runtime.config
+        wall_s = self._runtime.clock.wall()
         earliest_s = 0.0 if job.not_before_wall_s is None else job.not_before_wall_s - wall_s
         change = (
             config.next_mode_change(wall_s)
@@ -171,7 +172,8 @@ class Jobs(HandlingSink):
 
     def off_peak_comes(self) -> bool:
         """Whether there are hours that are not active ones."""
-        config, wall_s = self._runtime.config, self._runtime.clock.wall()
+        config = self._runtime.config
+        wall_s = self._runtime.clock.wall()
         return not config.is_active_hours(wall_s) or config.next_mode_change(wall_s) is not None
 
 
@@ -183,7 +185,8 @@ def limits_of(settings: Settings, lane: Lane) -> StoreLimits:
     max_bytes = jobs.max_stored_mib * MIB
     if lane is Lane.INTERNAL or not settings.auth.keys:
         return StoreLimits(max_queued=jobs.max_queued, max_bytes=int(max_bytes))
-    open_part, share = 1.0 - jobs.internal_room_pct / 100, jobs.caller_share_pct / 100
+    open_part = 1.0 - jobs.internal_room_pct / 100
+    share = jobs.caller_share_pct / 100
     return StoreLimits(
         max_queued=max(1, int(jobs.max_queued * open_part)),
         max_bytes=int(max_bytes * open_part),

@@ -1,5 +1,5 @@
-"""Tells of the ends of jobs whoever asked to be told. What is still to be said is in the store, so
-a restart loses no message.
+"""Sends a message about the end of a job to the URL that came with it. What is still to be sent is
+in the store, so a restart loses no message.
 
 At least once: a message that arrived but could not be noted as delivered comes again, with the same
 `webhook-id`.
@@ -35,7 +35,7 @@ _PREFIX = "whsec_"
 
 def post_of(delivery: Delivery, secret: str, wall_s: float) -> Post:
     """One attempt at an instant; every attempt of one message has the same `webhook-id`."""
-    said = {
+    content = {
         "type": f"job.{delivery.state.value}",
         "job_id": delivery.job_id,
         "state": delivery.state.value,
@@ -45,7 +45,8 @@ def post_of(delivery: Delivery, secret: str, wall_s: float) -> Post:
         "accepted_wall_s": delivery.accepted_wall_s,
         "ended_wall_s": delivery.ended_wall_s,
     }
-    body, stamp = json.dumps(said, separators=(",", ":")).encode("ascii"), str(int(wall_s))
+    body = json.dumps(content, separators=(",", ":")).encode("ascii")
+    stamp = str(int(wall_s))
     headers = {
         "content-type": "application/json",
         "webhook-id": delivery.job_id,
@@ -238,7 +239,9 @@ class WebhookSender(HandlingSink):
             waiting = await self.outbox.deliveries(AT_ONCE)
         except StorageUnavailable:
             return LOOK_INTERVAL_S
-        now, pause_s, taken = self.clock.wall(), LOOK_INTERVAL_S, Counter(self._under_way.values())
+        now = self.clock.wall()
+        pause_s = LOOK_INTERVAL_S
+        taken = Counter(self._under_way.values())
         for delivery in waiting:
             if delivery.job_id in self._under_way or taken[delivery.host] >= AT_ONCE:
                 continue
@@ -256,7 +259,8 @@ class WebhookSender(HandlingSink):
 
         Where what came of it cannot be noted, it is due still, and left alone for a while.
         """
-        settings, reason = self.settings(), NOT_ALLOWED
+        settings = self.settings()
+        reason = NOT_ALLOWED
         if host_of(delivery.url) in allowed_hosts(settings) and settings.secret:
             answer = await self.poster.post(
                 post_of(delivery, settings.secret, self.clock.wall()), settings.timeout_s
@@ -272,7 +276,9 @@ class WebhookSender(HandlingSink):
     async def _note(
         self, delivery: Delivery, settings: WebhookSettings, attempts: int, reason: str
     ) -> None:
-        job_id, host, now = delivery.job_id, host_of(delivery.url), self.clock.monotonic()
+        job_id = delivery.job_id
+        host = host_of(delivery.url)
+        now = self.clock.monotonic()
         if not reason:
             await self.outbox.note_delivery(job_id, "delivered", attempts, None)
             self.events.emit(WebhookDelivered(at=now, job_id=job_id, host=host, attempts=attempts))

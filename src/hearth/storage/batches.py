@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from functools import partial
 
 from hearth.clock import new_id
@@ -27,7 +27,7 @@ from hearth.job_types import (
 )
 from hearth.ports import BatchStore
 from hearth.storage.files import DISCARD, place_of
-from hearth.storage.table import KEY_LIFE_S, Table, Types, insert_into, record
+from hearth.storage.table import KEY_LIFE_S, Table, Types, record
 from hearth.types import Lane, Priority
 
 READ_BYTES = 4 << 20
@@ -94,31 +94,17 @@ _TYPES: Types = {
     "problems": lambda text: tuple(json.loads(text)),
 }
 _batch_of = partial(record, Batch, _TYPES)
-_SAME_AS_GIVEN = (
-    "caller",
-    "lane",
-    "priority",
-    "endpoint",
-    "window_text",
-    "output_life_s",
-    "input_file_id",
-    "idempotency_key",
-    "digest",
-)
-_ADD = insert_into(
-    "batches",
-    (
-        *_SAME_AS_GIVEN,
-        "id",
-        "models",
-        "metadata",
-        "emulated",
-        "status",
-        "input_file",
-        "created_wall_s",
-        "expires_wall_s",
-    ),
-)
+_ADD = """
+    INSERT INTO batches (
+      id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, metadata,
+      emulated, input_file, input_file_id, created_wall_s, expires_wall_s, idempotency_key, digest
+    )
+    VALUES (
+      :batch_id, :caller, :lane, :priority, :models, :endpoint, 'validating', :window_text,
+      :output_life_s, :metadata, :emulated, :input_file, :input_file_id, :now, :expires,
+      :idempotency_key, :digest
+    )
+"""
 _REPEATED = """
     SELECT number, digest FROM batches
     WHERE caller = ?
@@ -377,15 +363,12 @@ def _add(
         )
     if opened >= max_open:
         raise QueueFull(f"{max_open} batches are open, and batches.max_open allows no more")
-    values = {name: getattr(new, name) for name in _SAME_AS_GIVEN} | {
-        "id": new.batch_id,
+    values = asdict(new) | {
         "models": json.dumps(new.models),
         "metadata": None if new.metadata is None else json.dumps(dict(new.metadata)),
-        "emulated": int(new.emulated),
-        "status": "validating",
         "input_file": found[0],
-        "created_wall_s": now,
-        "expires_wall_s": now + new.window_s,
+        "now": now,
+        "expires": now + new.window_s,
     }
     return _get(connection, connection.execute(_ADD, values).lastrowid)
 

@@ -75,7 +75,8 @@ class Calendar:
         """Take note of what the clock says now, and tell when a doubt begins or ends."""
         if self._believed is None:
             return
-        now, ahead_s = self._clock.monotonic(), self.ahead_s()
+        now = self._clock.monotonic()
+        ahead_s = self.ahead_s()
         if ahead_s > self._jump_s and self._doubted_at is None:
             self._doubted_at = now
             events.emit(ClockDoubted(at=now, ahead_s=ahead_s))

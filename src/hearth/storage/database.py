@@ -300,8 +300,8 @@ class Database:
         """Give up a connection that the disk has failed: what it believes to be written may not be
         (a failed sync is not repeated).
         """
-        connection, self._connection = self._connection, None
-        _abandon(connection)
+        _abandon(self._connection)
+        self._connection = None
 
     def close(self) -> None:
         """Close the file and let go of the lock; nothing else may be called afterwards."""

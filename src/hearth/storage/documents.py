@@ -1,4 +1,4 @@
-"""Small documents of plain JSON by name: what was learned, what was told of the day's money."""
+"""Small documents of plain JSON by name: what was learned, and of which budgets the owner knows."""
 
 from __future__ import annotations
 

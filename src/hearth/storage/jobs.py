@@ -27,7 +27,7 @@ from hearth.job_types import (
 )
 from hearth.ports import JobStore, WebhookOutbox
 from hearth.storage.opening import storable
-from hearth.storage.table import KEY_LIFE_S, Table, Types, insert_into, record
+from hearth.storage.table import KEY_LIFE_S, Table, Types, record
 from hearth.storage.totals import kept, queued
 from hearth.types import BATCH_JOB_PREFIX, Lane, Priority
 
@@ -62,25 +62,14 @@ _POSITION = """(
         )
       )
 )"""
-_SAME_AS_GIVEN = (
-    "caller",
-    "lane",
-    "priority",
-    "task_type",
-    "job_key",
-    "path",
-    "model",
-    "not_before_wall_s",
-    "off_peak",
-    "emulated",
-    "webhook_url",
-    "idempotency_key",
-    "digest",
-    "request",
-)
-_ADD = insert_into(
-    "jobs", (*_SAME_AS_GIVEN, "id", "state", "accepted_wall_s", "webhook", "webhook_host", "bytes")
-)
+_ADD = """
+    INSERT INTO jobs (
+      id, caller, lane, priority, task_type, job_key, path, model, state, accepted_wall_s,
+      not_before_wall_s, off_peak, emulated, idempotency_key, digest, webhook, webhook_url,
+      webhook_host, bytes, request
+    )
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 # what the emulator was asked to do stands for nothing that a model server is
 _REPEATED = """
     SELECT * FROM (
@@ -277,15 +266,27 @@ def insert(
 ) -> Job:
     """Write a job that waits from now on; as it is then, without its request."""
     url = new.webhook_url
-    values = {name: getattr(new, name) for name in _SAME_AS_GIVEN} | {
-        "id": new.job_id,
-        "state": "queued",
-        "accepted_wall_s": now,
-        "webhook": "none" if url is None else "waiting",
-        "webhook_host": None if url is None else urlsplit(url).hostname,
-        "bytes": len(new.request),
-    }
-    number = connection.execute(_ADD, values).lastrowid or 0
+    webhook = ("none", None, None) if url is None else ("waiting", url, urlsplit(url).hostname)
+    row = (
+        new.job_id,
+        new.caller,
+        new.lane.value,
+        int(new.priority),
+        new.task_type,
+        new.job_key,
+        new.path,
+        new.model,
+        now,
+        new.not_before_wall_s,
+        int(new.off_peak),
+        int(new.emulated),
+        new.idempotency_key,
+        new.digest,
+        *webhook,
+        len(new.request),
+        new.request,
+    )
+    number = connection.execute(_ADD, row).lastrowid or 0
     return replace(new, number=number, accepted_wall_s=now, position=position, request=b"")
 
 

@@ -68,14 +68,17 @@ class Store:
         )
         writer = Writer(database, clock=clock, upkeep=upkeep, listener=self.report)
         reader = Reader(database)
-        self._clock, self._events = clock, events
+        self._clock = clock
+        self._events = events
         self._database = database
         self._is_begun = False
         self._fault: StorageFault | None = None
         self._dropped = 0
         self._defective = False
         self._last_fault: dict[str, object] | None = None
-        self.calendar, self.writer, self.reader = calendar, writer, reader
+        self.calendar = calendar
+        self.writer = writer
+        self.reader = reader
         self.page_check = PageCheck(database.path, clock=clock, note=self._note_damage)
 
         def table(kind: type[T]) -> T:
@@ -154,12 +157,13 @@ class Store:
 
     def report(self, health: StorageHealth) -> None:
         """Take note of how the store is doing, and emit what is new about that."""
-        now, fault = self._clock.monotonic(), health.fault
+        now = self._clock.monotonic()
+        fault = health.fault
         self._begin()
         if fault is None and self._fault is not None:
             self._fault = None
-            dropped, self._dropped = health.dropped - self._dropped, health.dropped
-            self._events.emit(StorageRecovered(at=now, dropped=dropped))
+            self._events.emit(StorageRecovered(at=now, dropped=health.dropped - self._dropped))
+            self._dropped = health.dropped
         elif fault is not None:
             self._last_fault = {"reason": fault, "at_wall": round(self._clock.wall(), 3)}
             if fault != self._fault and not (self._fault and fault == "overloaded"):

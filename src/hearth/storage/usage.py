@@ -148,7 +148,8 @@ def used(asked: Mapping[str, Any], connection: sqlite3.Connection) -> dict[str, 
     requests = list(map(dict, connection.execute(_USED, asked)))
     rows = requests + list(map(dict, connection.execute(_SWAPPED, asked)))
     buckets = _added(rows, "age")
-    last, width = asked["last"], asked["width"]
+    last = asked["last"]
+    width = asked["width"]
     return {
         "total": _shown(_summed(rows)),
         "buckets": [
