@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from hearth.cli.doctor import (
     Finding,
     address_of,
@@ -248,10 +250,16 @@ def test_the_environment_of_the_serving_process_is_read(
         (folder / "cmdline").write_bytes(command)
         (folder / "environ").write_bytes(environ)
     assert ollama_environment(tmp_path) == {"OLLAMA_NUM_PARALLEL": "4", "EMPTY": "", "X": "a=b"}
-    for host, reached in (
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [
         ("127.0.0.1", "127.0.0.1"),
         ("0.0.0.0", "127.0.0.1"),
         ("::", "[::1]"),
         ("nas.lan", "nas.lan"),
-    ):
-        assert address_of(ServerSettings(host=host, port=7)) == f"http://{reached}:7"
+    ],
+)
+def test_a_gateway_that_listens_everywhere_is_asked_on_this_machine(host: str, reached: str):
+    assert address_of(ServerSettings(host=host, port=7)) == f"http://{reached}:7"

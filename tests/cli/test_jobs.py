@@ -11,25 +11,33 @@ from hearth.cli.jobs import answer_text, ended
 REQUEST = {"model": "llama3.1:8b", "prompt": "why?", "options": {"num_predict": 3}}
 
 
-def test_a_job_is_submitted_awaited_shown_listed_and_forgotten(hearth, url):
+@pytest.fixture
+def job_id(hearth, url) -> str:
+    """A job that was submitted and has completed."""
     submitted = hearth(
         "jobs", "submit", "--task-type", "letter", "--wait", "--url", url, input=json.dumps(REQUEST)
     )
     assert submitted.exit_code == 0, submitted.output
-    job_id = submitted.stdout.partition(":")[0]
-    assert submitted.stdout.splitlines()[1] == f"{job_id}: completed"
+    found, _, _ = submitted.stdout.partition(":")
+    assert submitted.stdout.splitlines()[1] == f"{found}: completed"
+    return str(found)
+
+
+def test_a_job_that_has_completed_is_shown_with_its_result(hearth, url, job_id):
     assert hearth("jobs", "wait", job_id, "--url", url).stdout == f"{job_id}: completed\n"
     shown = hearth("jobs", "show", job_id, "--url", url).stdout
     assert all(words in shown for words in (job_id, "completed", "letter", "attempts"))
     text = hearth("jobs", "show", job_id, "--result", "--url", url).stdout
-    assert (
-        text.strip()
-        == json.loads(hearth("jobs", "show", job_id, "--json", "--url", url).stdout)["result"][
-            "response"
-        ].strip()
-    )
+    whole = json.loads(hearth("jobs", "show", job_id, "--json", "--url", url).stdout)
+    assert text.strip() == whole["result"]["response"].strip()
+
+
+def test_jobs_are_listed_by_their_state(hearth, url, job_id):
     assert job_id in hearth("jobs", "list", "--state", "completed", "--url", url).stdout
     assert hearth("jobs", "list", "--unended", "--url", url).stdout == "no jobs match\n"
+
+
+def test_a_completed_job_is_not_cancelled_but_forgotten(hearth, url, job_id):
     assert hearth("jobs", "cancel", job_id, "--url", url).exit_code == 1
     forgotten = hearth("jobs", "cancel", job_id, "--forget", "--url", url)
     assert (forgotten.exit_code, forgotten.stdout) == (0, f"{job_id}: completed, forgotten\n")

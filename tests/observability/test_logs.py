@@ -104,15 +104,21 @@ def test_credentials_that_slip_into_a_text_are_masked(text: str, secret: str):
     assert secret not in to_json(line) + to_text(line, colour=False)
 
 
-def test_a_line_reads_well_and_what_is_in_it_stays_what_it_was():
-    for plain in (
+@pytest.mark.parametrize(
+    "plain",
+    [
         "qwen2.5:32b-instruct-q6_K",
         "open webui",
         "the token limit was reached",
         "task-runner",
         "/api/chat?x=1",
-    ):
-        assert escape(clean(plain)) == plain
+    ],
+)
+def test_a_plain_value_is_written_as_it_is(plain: str):
+    assert escape(clean(plain)) == plain
+
+
+def test_a_value_is_cut_at_its_longest_and_a_list_says_how_many_more():
     assert (len(clean("y" * 5000)), clean("y" * 5000)[-1]) == (MAX_FIELD_CHARS, "…")
     many = LogLine(
         wall_at=NOON,
@@ -122,16 +128,23 @@ def test_a_line_reads_well_and_what_is_in_it_stays_what_it_was():
     )
     assert json.loads(to_json(many))["problems"][-1] == "… and 30 more"
     assert " ✗ log" in to_text(many, colour=False)
+
+
+def test_a_value_cannot_pretend_to_be_another_pair():
     line = to_text(line_of(rejected(caller='x  status=200 path="/"'), NOON), colour=False)
-    assert 'caller="x  status=200 path=\\"/\\""' in line, (
-        "a value cannot pretend to be another pair"
-    )
+    assert 'caller="x  status=200 path=\\"/\\""' in line
     assert "  status=429" in line
+
+
+def test_in_json_numbers_are_rounded_and_no_number_is_a_word():
     loaded = json.loads(
         to_json(line_of(ended(queue_s=float("inf"), swap_s=float("nan"), total_s=1.00000049), NOON))
     )
     assert (loaded["queue_s"], loaded["swap_s"], loaded["total_s"]) == ("inf", "nan", 1.0)
     assert (loaded["attempts"], loaded["task_type"], loaded["lane"]) == (1, None, "external")
+
+
+def test_a_text_line_begins_with_who_and_what_and_leaves_out_nothing_said():
     text = to_text(line_of(ended(), NOON), colour=False)
     begins = (
         "· item ended           sequence=1  request_id=req_1  lane=external  "
@@ -140,6 +153,9 @@ def test_a_line_reads_well_and_what_is_in_it_stays_what_it_was():
     assert text[13:].startswith(begins)
     assert "queue_s=0.25  swap_s=0  first_byte_s=0.5" in text
     assert "task_type" not in text
+
+
+def test_colour_only_surrounds_what_a_line_says():
     failed = line_of(ended(Outcome.FAILED), NOON)
     coloured = to_text(failed, colour=True)
     assert ("\x1b[33m!" in coloured, coloured[-4:]) == (True, "\x1b[0m")
@@ -438,33 +454,43 @@ def told(repeats: Repeats, now: float) -> list[tuple[str, int, str, int]]:
     return [(*kind[1:], count) for kind, count in repeats.left_out(now)]
 
 
+MOST, MINUTE_S = logs.LINES_PER_MINUTE, logs.WINDOW_S
+
+
 def test_the_first_of_a_minute_are_told_and_the_rest_counted():
-    repeats, most, minute = Repeats(), logs.LINES_PER_MINUTE, logs.WINDOW_S
-    assert [repeats.admits(rejected(at=number / 10)) for number in range(most + 5)] == [
-        True
-    ] * most + [False] * 5
-    for other in (
-        rejected(at=1, caller="camera"),
-        rejected(at=1, status=503),
-        rejected(at=1, reason="queue_full"),
-    ):
-        assert repeats.admits(other)
-    assert told(repeats, minute - 0.1) == []
-    assert told(repeats, minute) == [("webui", 429, "rate_limited", 5)]
-    assert told(repeats, minute + 1) == []
-    assert all(repeats.admits(rejected(at=minute + 1)) for _ in range(most)), (
-        "the next minute begins anew"
-    )
-    assert told(repeats, 3 * minute) == []
-    new_ones = sum(
-        repeats.admits(rejected(at=200, caller=f"192.0.2.{number}"))
-        for number in range(logs.KINDS + 100)
-    )
-    assert new_ones == logs.KINDS + most, "ever new callers take no memory"
-    assert repeats.admits(rejected(at=200, caller="192.0.2.0")), (
-        "one that is known stays one of its own"
-    )
-    assert told(repeats, 200 + minute) == [(logs.OTHERS, 0, logs.OTHERS, 100 - most)]
+    repeats = Repeats()
+    admitted = [repeats.admits(rejected(at=number / 10)) for number in range(MOST + 5)]
+    assert admitted == [True] * MOST + [False] * 5
+    assert told(repeats, MINUTE_S - 0.1) == []
+    assert told(repeats, MINUTE_S) == [("webui", 429, "rate_limited", 5)]
+    assert told(repeats, MINUTE_S + 1) == []
+
+
+@pytest.mark.parametrize("other", [{"caller": "camera"}, {"status": 503}, {"reason": "queue_full"}])
+def test_another_caller_status_or_reason_is_told_by_itself(other: dict[str, Any]):
+    repeats = Repeats()
+    for number in range(MOST + 1):
+        repeats.admits(rejected(at=number / 10))
+    assert repeats.admits(rejected(at=1, **other))
+    assert told(repeats, MINUTE_S) == [("webui", 429, "rate_limited", 1)]
+
+
+def test_the_next_minute_begins_anew():
+    repeats = Repeats()
+    for number in range(MOST + 5):
+        repeats.admits(rejected(at=number / 10))
+    assert told(repeats, MINUTE_S) != []
+    assert all(repeats.admits(rejected(at=MINUTE_S + 1)) for _ in range(MOST))
+    assert told(repeats, 3 * MINUTE_S) == []
+
+
+def test_ever_new_callers_take_no_memory_and_a_known_one_stays_its_own():
+    repeats = Repeats()
+    callers = [f"192.0.2.{number}" for number in range(logs.KINDS + 100)]
+    new_ones = sum(repeats.admits(rejected(at=200, caller=caller)) for caller in callers)
+    assert new_ones == logs.KINDS + MOST
+    assert repeats.admits(rejected(at=200, caller="192.0.2.0"))
+    assert told(repeats, 200 + MINUTE_S) == [(logs.OTHERS, 0, logs.OTHERS, 100 - MOST)]
 
 
 SHORT = ev.BudgetExhausted(

@@ -38,7 +38,7 @@ from tests.api.house import ask
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
-from tests.support.house import House, settings_with, settle
+from tests.support.house import House, in_house, settings_with, settle
 from tests.support.virtual_time import in_virtual_time
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -305,42 +305,53 @@ async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
         assert number(house.gateway, "hearth_preemptions_total", model="a:latest") == 2
 
 
-@in_virtual_time
-async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost():
-    async with House("a", resident=("a",)) as house:
-        gateway, tracker, orders = house.gateway, house.worker.tracker, house.gateway.orders
+CARD_METRICS = (
+    "gpu_up",
+    "gpu_memory_total_bytes",
+    "gpu_memory_foreign_bytes",
+    "gpu_temperature_celsius",
+    "gpu_power_limit_watts",
+)
 
-        def read(*names: str) -> list[float | None]:
-            return [number(gateway, f"hearth_{name}") for name in names]
 
-        card = (
-            "gpu_up",
-            "gpu_memory_total_bytes",
-            "gpu_memory_foreign_bytes",
-            "gpu_temperature_celsius",
-            "gpu_power_limit_watts",
+@in_house("a", resident=("a",))
+async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: House):
+    gateway, tracker = house.gateway, house.worker.tracker
+
+    def card() -> list[float | None]:
+        return [number(gateway, f"hearth_{name}") for name in CARD_METRICS]
+
+    assert card() == [None] * 5
+    tracker.record_reading(
+        GpuReading(name="card", total_mib=24_576, utilisation_pct=40, temperature_c=61), 512
+    )
+    assert card() == [1, 24 * 1024**3, 512 * 1024**2, 61, None]
+    assert number(gateway, "hearth_gpu_utilisation_ratio") == pytest.approx(0.4)
+    tracker.record_no_reading()
+    assert card() == [0, None, None, None, None]
+
+
+@in_house("a", resident=("a",))
+async def test_orders_are_read_while_there_are_some(house: House):
+    gateway, orders = house.gateway, house.gateway.orders
+
+    def read() -> tuple[float | None, ...]:
+        return (
+            number(gateway, "hearth_pinned", model="a:latest"),
+            number(gateway, "hearth_paused", lane="external"),
+            number(gateway, "hearth_draining"),
+            number(gateway, "hearth_ready"),
         )
-        assert read(*card) == [None] * 5
-        tracker.record_reading(
-            GpuReading(name="card", total_mib=24_576, utilisation_pct=40, temperature_c=61), 512
-        )
-        assert read(*card) == [1, 24 * 1024**3, 512 * 1024**2, 61, None]
-        assert read("gpu_utilisation_ratio") == [pytest.approx(0.4)]
-        tracker.record_no_reading()
-        assert read(*card) == [0, None, None, None, None]
-        await orders.pin("a")
-        orders.pause()
-        orders.drain()
-        await settle()
-        assert number(gateway, "hearth_pinned", model="a:latest") == 1
-        assert number(gateway, "hearth_paused", lane="external") == 1
-        assert read("draining", "ready") == [1, 0]
-        orders.unpin()
-        orders.resume()
-        await settle()
-        assert number(gateway, "hearth_pinned", model="a:latest") is None
-        assert number(gateway, "hearth_paused", lane="external") == 0
-        assert read("draining", "ready") == [0, 1]
+
+    await orders.pin("a")
+    orders.pause()
+    orders.drain()
+    await settle()
+    assert read() == (1, 1, 1, 0)
+    orders.unpin()
+    orders.resume()
+    await settle()
+    assert read() == (None, 0, 0, 1)
 
 
 PARTS: dict[str, dict[str, object]] = {
