@@ -263,7 +263,7 @@ class Shell:
         return self.tell(inputs.UnloadFailed(model=self.unloading.pop(0)))
 
     def load_cut(self, *, clean: bool = True) -> list[str]:
-        return self.tell(inputs.LoadCut(model=self.cutting.pop(), clean=clean))
+        return self.tell(inputs.LoadAborted(model=self.cutting.pop(), clean=clean))
 
     def swap(self, seconds: float = 0.0) -> list[str]:
         """Everything that must go goes at once; the load takes `seconds`."""

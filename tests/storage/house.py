@@ -19,7 +19,7 @@ from hearth.storage.calendar import Calendar
 from hearth.storage.database import Database
 from hearth.storage.opening import Connect, connect_writer
 from hearth.storage.store import Store
-from hearth.storage.writer import StorageHealth, Upkeep, Writer
+from hearth.storage.writer import StorageHealth, StoreWriter, Upkeep
 from hearth.types import DAY_S, Lane, Outcome, RequestId, Sequence
 from tests.support.recorder import Recorder
 
@@ -171,13 +171,13 @@ async def writing(
     clock: StoppedClock | None = None,
     capacity: int = 10_000,
     retry_s: float = 30.0,
-) -> AsyncIterator[Writer]:
+) -> AsyncIterator[StoreWriter]:
     """A writer on a database with the table `note (id, text)`."""
     database = open_database(path, connect=connect, reserve_mib=reserve_mib)
     database.connection().execute(
         "CREATE TABLE IF NOT EXISTS note (id INTEGER PRIMARY KEY, text TEXT)"
     )
-    writer = Writer(
+    writer = StoreWriter(
         database,
         clock=clock or StoppedClock(),
         upkeep=upkeep,

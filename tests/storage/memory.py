@@ -23,7 +23,7 @@ from hearth.storage.jobs import JobTable
 from hearth.storage.ledger import LedgerTable
 from hearth.storage.opening import shipped_migrations
 from hearth.storage.table import Reader, Table
-from hearth.storage.writer import Writer, commit_together
+from hearth.storage.writer import StoreWriter, commit_together
 from tests.storage.house import believed
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Disk:
 
         def table(kind: type[AnyTable]) -> AnyTable:
             return kind(
-                writer=cast("Writer", writer),
+                writer=cast("StoreWriter", writer),
                 reader=cast("Reader", reader),
                 clock=clock,
                 calendar=calendar,

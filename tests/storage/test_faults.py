@@ -16,12 +16,12 @@ import pytest
 
 from hearth.errors import StorageUnavailable
 from hearth.storage.opening import connect_writer
-from hearth.storage.writer import Writer
+from hearth.storage.writer import StoreWriter
 from tests.storage.house import Fuse, Reports, disk_error, note, notes, same_note, writing
 from tests.support.patience import WITHIN_S
 
 
-async def outcome(writer: Writer, number: int, text: str = "") -> bool:
+async def outcome(writer: StoreWriter, number: int, text: str = "") -> bool:
     """Whether a durable row was acknowledged."""
     (result,) = await asyncio.gather(writer.submit(note(number, text)), return_exceptions=True)
     assert result == 1 or (

@@ -21,7 +21,7 @@ from hearth.admission.http_checks import (
     check_upgrade,
     cors_headers,
 )
-from hearth.api.body import Bodies, Body
+from hearth.api.body import Bodies, RequestBody
 from hearth.api.files import FILES_PATH
 from hearth.api.jobs import BATCHES_PATH
 from hearth.api.request import (
@@ -143,7 +143,7 @@ class HearthApp:
         )
         adds = address.adds if request.method == "POST" else "other"
         admission = Admission(self._admission, identity, request.headers, adds)
-        with Body(self._bodies, request, admission) as body:
+        with RequestBody(self._bodies, request, admission) as body:
             admission.check_ahead()
             await handler(request, identity, body)
 

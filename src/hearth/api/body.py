@@ -51,7 +51,7 @@ class Bodies:
         self.turns = {lane: asyncio.Lock() for lane in Lane}
 
 
-class Body:
+class RequestBody:
     """The body of one request, as a context that ends when nobody holds the body any more."""
 
     __slots__ = (

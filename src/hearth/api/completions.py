@@ -10,7 +10,7 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from hearth.api.body import Body
+from hearth.api.body import RequestBody
 from hearth.api.dependencies import CurrentBody, CurrentRequest
 from hearth.api.request import Request, rendered
 from hearth.api.streaming import ticket_headers
@@ -72,7 +72,9 @@ class CompletionPages:
         mark: Headers = ((EMULATOR_HEADER, b"1"),) if completion.emulator else ()
         return JSONResponse(asdict(completion), headers=_decoded((*ticket_headers(ticket), *mark)))
 
-    async def _submitted(self, asked: CompletionBody, request: Request, body: Body) -> Ticket:
+    async def _submitted(
+        self, asked: CompletionBody, request: Request, body: RequestBody
+    ) -> Ticket:
         if asked.model is not None and not is_model_name(asked.model):
             raise BadRequest("invalid model name")
         fields = asked.model_dump(exclude={"allow_cloud"})

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from hearth.admission.auth import Identity
-from hearth.api.body import Body
+from hearth.api.body import RequestBody
 from hearth.api.request import Message, Request
 from hearth.dialects.gojson import GoJsonError, decode
 from hearth.errors import BadRequest
@@ -41,7 +41,7 @@ def _in_scope(name: str) -> Any:  # noqa: ANN401 - as `Depends` has it
 
 CurrentRequest = Annotated[Request, _in_scope(REQUEST)]
 Caller = Annotated[Identity, _in_scope(IDENTITY)]
-CurrentBody = Annotated[Body, _in_scope(BODY)]
+CurrentBody = Annotated[RequestBody, _in_scope(BODY)]
 
 Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response]]
 LargeEndpoint = Callable[..., Awaitable[Response]]
@@ -90,7 +90,7 @@ async def answer_large(
     endpoint: LargeEndpoint,
     request: Request,
     _: Identity,
-    body: Body,
+    body: RequestBody,
 ) -> None:
     """Have a page answer whose body may be long, and is read as a `model`."""
     response = await endpoint(

@@ -19,7 +19,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from hearth.admission.auth import Identity
-from hearth.api.body import Body
+from hearth.api.body import RequestBody
 from hearth.api.dependencies import Caller
 from hearth.api.request import Request, until_disconnected
 from hearth.clock import new_id
@@ -257,7 +257,7 @@ class FilePages:
         await batches.delete_file(file.number)
         return {"id": file_id, "object": "file", "deleted": True}
 
-    async def upload(self, request: Request, caller: Identity, body: Body) -> None:
+    async def upload(self, request: Request, caller: Identity, body: RequestBody) -> None:
         """Take a file; answered once it is on the disk, and counted once against the rate limit."""
         batches, form = (
             batches_of(self._gateway),
@@ -313,7 +313,7 @@ class FilePages:
     def _limit_bytes(self) -> int:
         return int(self._gateway.config.settings.batches.max_file_mib * MIB)
 
-    async def content(self, request: Request, caller: Identity, _: Body) -> None:
+    async def content(self, request: Request, caller: Identity, _: RequestBody) -> None:
         """The content of a file, piece by piece.
 
         Raises NotFound; StorageUnavailable, where the answer may have begun.

@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import sha256
 
 from hearth.admission.auth import Identity, may_use
-from hearth.api.body import Body
+from hearth.api.body import RequestBody
 from hearth.api.request import Request
 from hearth.api.streaming import Relay
 from hearth.api.submitting import submit
@@ -41,7 +41,7 @@ class Inference:
         task.
         """
 
-    async def handle(self, request: Request, identity: Identity, body: Body) -> None:
+    async def handle(self, request: Request, identity: Identity, body: RequestBody) -> None:
         """Answer one request.
 
         Raises HearthError where it is refused before anything was submitted or sent.
@@ -50,7 +50,9 @@ class Inference:
         if relay is not None:
             await relay.run()
 
-    async def _submitted(self, request: Request, identity: Identity, body: Body) -> Relay | None:
+    async def _submitted(
+        self, request: Request, identity: Identity, body: RequestBody
+    ) -> Relay | None:
         """None where the request is answered already.
 
         Apart from `handle`, so that nothing of this stays in memory while it waits.
@@ -77,7 +79,7 @@ class Inference:
         )
 
     async def _answer_at_once(
-        self, request: Request, body: Body, route: Route, envelope: Envelope
+        self, request: Request, body: RequestBody, route: Route, envelope: Envelope
     ) -> None:
         """What needs no model: an unload, and no token wanted, for which Ollama would generate
         until it repeats itself.
@@ -104,7 +106,7 @@ class Inference:
         )
         await request.answer.whole(200, headers, answer)
 
-    async def _read(self, route: Route, body: Body, identity: Identity) -> Envelope:
+    async def _read(self, route: Route, body: RequestBody, identity: Identity) -> Envelope:
         read = partial(
             _read, route, settings=self._gateway.config.settings, pinned=self._gateway.load_options
         )

@@ -20,7 +20,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from hearth.admission.admit import Admitted
 from hearth.admission.auth import Identity
-from hearth.api.body import Body
+from hearth.api.body import RequestBody
 from hearth.api.dependencies import (
     Caller,
     CurrentBody,
@@ -123,7 +123,7 @@ class JobPages:
             shown, status_code=202, headers=location | replayed_header(is_new=is_new)
         )
 
-    async def _new(self, asked: JobBody, request: Request, body: Body) -> Job:
+    async def _new(self, asked: JobBody, request: Request, body: RequestBody) -> Job:
         """The job that a caller asks for, who may have it."""
         settings = self._gateway.config.settings
         caller = body.admission.identity

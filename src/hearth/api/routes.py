@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, compile_path
 from hearth.admission.admit import Adds
 from hearth.admission.auth import Identity
 from hearth.api.admin import AdminPages
-from hearth.api.body import Body
+from hearth.api.body import RequestBody
 from hearth.api.completions import CompletionBody, CompletionPages
 from hearth.api.dashboard import page
 from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, answer_large
@@ -48,7 +48,7 @@ _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
 _ODD = re.compile(r"//|[;\\]|/\.\.?(?:/|$)")
 
-Handler = Callable[[Request, Identity, Body], Awaitable[None]]
+Handler = Callable[[Request, Identity, RequestBody], Awaitable[None]]
 PageHandler = Callable[..., Any]
 
 
@@ -205,12 +205,12 @@ class Routes:
     def _base_path(self) -> str:
         return self._gateway.config.settings.server.base_path
 
-    async def _describe(self, request: Request, caller: Identity, body: Body) -> None:
+    async def _describe(self, request: Request, caller: Identity, body: RequestBody) -> None:
         del caller, body
         servers = {"servers": [{"url": self._base_path}]} if self._base_path else {}
         await request.answer_json(bytes(JSONResponse(self.openapi | servers).body))
 
-    async def _send_page(self, request: Request, caller: Identity, body: Body) -> None:
+    async def _send_page(self, request: Request, caller: Identity, body: RequestBody) -> None:
         del caller, body
         await page.send_page(request, self._base_path)
 
@@ -283,7 +283,7 @@ def _handler_of(route: Callable[[], APIRoute]) -> Handler:
     whatever `curl -d` called it.
     """
 
-    async def handle(request: Request, caller: Identity, body: Body) -> None:
+    async def handle(request: Request, caller: Identity, body: RequestBody) -> None:
         scope = {
             "type": "http",
             "method": request.method,
@@ -314,7 +314,7 @@ def _without_slashes(path: str) -> str:
 async def _redirect(
     request: Request,
     caller: Identity,
-    body: Body,
+    body: RequestBody,
     *,
     status: int,
     to: str,

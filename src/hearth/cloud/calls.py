@@ -143,7 +143,7 @@ def retry_delay_s(
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Call:
+class ClaudeCall:
     """A request on its way through Claude.
 
     Attributes:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from hearth.admission.auth import Identity
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.calls import (
-    Call,
+    ClaudeCall,
     Why,
     asks_for_claude,
     claude_model,
@@ -106,7 +106,7 @@ class Cloud:
         self._backend = backend
         self._price_of = price_of
         self.budget = budget
-        self._calls: dict[Sequence, Call] = {}
+        self._calls: dict[Sequence, ClaudeCall] = {}
         self._health = CloudHealth(self._runtime.events)
         self._stopping = False
 
@@ -179,7 +179,7 @@ class Cloud:
         new = replace(new, item=replace(item, streaming=request.streaming))
         now = self._clock.monotonic()
         work = self._registry.number(new, self, now, on_abandon=self._leave, model=model)
-        accepted = Call(
+        accepted = ClaudeCall(
             work=work,
             settings=cloud,
             path=_path_of(call),
@@ -233,7 +233,7 @@ class Cloud:
             )
         return price
 
-    def _begin(self, call: Call) -> Ticket:
+    def _begin(self, call: ClaudeCall) -> Ticket:
         work, item = call.work, call.work.item
         self._calls[item.sequence] = call
         self._registry.add(work, 0, item.arrived_at)
@@ -250,7 +250,7 @@ class Cloud:
             served_by=SERVED_BY,
         )
 
-    def _over(self, call: Call, task: asyncio.Task[None]) -> None:
+    def _over(self, call: ClaudeCall, task: asyncio.Task[None]) -> None:
         """The task is over, on whatever way: settle the cost, then tell whoever has not heard."""
         now, work, cost = self._clock.monotonic(), call.work, call.bill_nano_usd
         attempted_at = work.attempt.dispatched_at
@@ -275,7 +275,7 @@ class Cloud:
             self._health.note(error, now, began_at=now if attempted_at is None else attempted_at)
         self._runtime.post(TimerFired())  # the status shows something new
 
-    def _error_of(self, call: Call, task: asyncio.Task[None]) -> HearthError | None:
+    def _error_of(self, call: ClaudeCall, task: asyncio.Task[None]) -> HearthError | None:
         if call.work.reply.complete:
             return None
         if call.ending is not None:

@@ -51,7 +51,7 @@ PROBE_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _RunningAttempt:
     """An attempt that is under way.
 
     Attributes:
@@ -78,7 +78,7 @@ class Executor:
         self._load_options = watch.load_options
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
-        self._running: dict[Sequence, _Run] = {}
+        self._running: dict[Sequence, _RunningAttempt] = {}
         self._memory = ModelMemory(watch.fingerprint_of, engine.continuations())
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
@@ -86,7 +86,7 @@ class Executor:
         `limit_s` for the whole answer.
         """
         sequence, limits = work.item.sequence, self._runtime.settings.engine
-        run = _Run(
+        run = _RunningAttempt(
             work,
             work.attempt,
             quiet_s=limits.first_byte_timeout_s + 2 * prompt_s,
@@ -98,7 +98,7 @@ class Executor:
         self._running[sequence] = run
         run.task.add_done_callback(partial(self._forget, run))
 
-    def _forget(self, run: _Run, ended: asyncio.Task[None]) -> None:
+    def _forget(self, run: _RunningAttempt, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
         sequence, number = run.work.item.sequence, run.attempt.number
         # else a new attempt of the same item has taken its place
@@ -139,7 +139,7 @@ class Executor:
 
     # One attempt.
 
-    async def _attempt(self, run: _Run) -> None:
+    async def _attempt(self, run: _RunningAttempt) -> None:
         work, attempt = run.work, run.attempt
         sequence, number = work.item.sequence, attempt.number
         try:
@@ -161,7 +161,7 @@ class Executor:
             self._post(BackendState(up=False))
         self._post(report)
 
-    async def _paused(self, run: _Run) -> int:
+    async def _paused(self, run: _RunningAttempt) -> int:
         """It was stopped; where it is to go on later, the tokens that the next attempt only
         reads.
         """
@@ -172,7 +172,7 @@ class Executor:
             return 0
         return await resumption.pause(work.model or "", attempt, self._runtime.clock.monotonic())
 
-    async def _carry_out(self, run: _Run) -> None:
+    async def _carry_out(self, run: _RunningAttempt) -> None:
         """It is seen first how a stream can go on, and whether a model answers at all that a stream
         was cut off on.
 
@@ -216,7 +216,7 @@ class Executor:
                 run.quiet_s,
             )
 
-    async def _exchange(self, run: _Run, call: BackendCall, pass_on: _PassOn) -> None:
+    async def _exchange(self, run: _RunningAttempt, call: BackendCall, pass_on: _PassOn) -> None:
         """One call to the backend and its answer, within their limits."""
         work, exchange = run.work, None
         streaming, whole = work.item.streaming, False
@@ -241,7 +241,7 @@ class Executor:
                     self._suspects.add(work.model or "")
                 exchange.close()
 
-    def _is_suspect(self, run: _Run) -> bool:
+    def _is_suspect(self, run: _RunningAttempt) -> bool:
         """A stream was cut off on its model, by which a slot may be lost for good, and nothing runs
         that a probe would wait for.
         """
@@ -276,7 +276,7 @@ class Executor:
             )
         return work.resumption.is_possible(work.model or "", attempt)
 
-    def _kept_tokens(self, run: _Run) -> int | None:
+    def _kept_tokens(self, run: _RunningAttempt) -> int | None:
         """The attempt broke off: tokens of which its caller has the text where its stream can go
         on.
 

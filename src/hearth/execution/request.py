@@ -263,7 +263,7 @@ class Owner(Protocol):
     def shown(self, work: ActiveRequest) -> dict[str, object]: ...
 
 
-class Identity(TypedDict):
+class EventIdentity(TypedDict):
     """Whose event it is: what every event of an item begins with."""
 
     sequence: Sequence
@@ -310,7 +310,7 @@ class ActiveRequest:
     outcome: Outcome | None = None
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> EventIdentity:
         item = self.item
         return {
             "sequence": item.sequence,

@@ -35,7 +35,7 @@ from hearth.execution.runtime import Runtime, cancel_all
 from hearth.scheduling.inputs import (
     BackendState,
     Input,
-    LoadCut,
+    LoadAborted,
     Loaded,
     LoadFailed,
     Unloaded,
@@ -164,7 +164,7 @@ class Swapper:
 
     def cut(self, model: str) -> None:
         """End the load of a model that is under way."""
-        self._spawn(self._cut(model), f"cut {model}", LoadCut(model=model, clean=False))
+        self._spawn(self._cut(model), f"cut {model}", LoadAborted(model=model, clean=False))
 
     def unload(self, model: str) -> None:
         self._spawn(self._unload(model), f"unload {model}", UnloadFailed(model=model))
@@ -269,10 +269,10 @@ class Swapper:
         except ModelNotFound:
             pass  # it was deleted meanwhile
         except HearthError as error:
-            self._failed(model, error, LoadCut(model=model, clean=False))
+            self._failed(model, error, LoadAborted(model=model, clean=False))
             return
         self._post(
-            LoadCut(
+            LoadAborted(
                 model=model, clean=loop.time() < deadline and await self._is_given_back(deadline)
             )
         )

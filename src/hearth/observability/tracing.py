@@ -180,7 +180,7 @@ def address_of(endpoint: str) -> str:
 
 
 @dataclass(slots=True)
-class _Call:
+class _ModelCall:
     """A call of the model that has not ended."""
 
     span: Span
@@ -205,7 +205,7 @@ class _Trace:
         self._inside = Context()
         self._waited_from = request.queued.at
         self._position = request.queued.position
-        self._call: _Call | None = None
+        self._call: _ModelCall | None = None
 
     def write(self, ended: ev.ItemEnded) -> None:
         """Make them, as parts of the caller's own trace where it sent one that can be read."""
@@ -245,7 +245,7 @@ class _Trace:
         """Write what ended with a step, and begin what began."""
         if isinstance(step, ev.ItemDispatched):
             self._wait(step.at, step.model)
-            self._call = _Call(self._begin_call(step), step.at)
+            self._call = _ModelCall(self._begin_call(step), step.at)
         elif isinstance(step, ev.ItemInterrupted | ev.ItemResent | ev.ItemBrokenOff):
             reason = "" if isinstance(step, ev.ItemInterrupted) else step.reason
             self._end_call(step.at, reason, {"hearth.outcome": _ENDS_OF_CALLS[type(step)]})

@@ -124,7 +124,7 @@ class Effects:
                 self._silent.update(() if work is None or work.model is None else (work.model,))
             case inputs.PolicyChanged(settings=settings):
                 self._tracker.update(settings.gpu.home_model, settings.gpu.alerts)
-            case inputs.LoadCut(model=model, clean=clean):
+            case inputs.LoadAborted(model=model, clean=clean):
                 self._load_cut(model, now, clean=clean)
             case inputs.Scheduled(task_type=task_type, due_at=due_at, comes=True):
                 self._emit(TaskAnnounced(at=now, task_type=task_type, due_s=due_at - now))

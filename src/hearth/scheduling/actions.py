@@ -63,7 +63,7 @@ class Unload:
 
 @value
 class Cut:
-    """End the load of `model` that is under way; answer with `LoadCut` once nothing of it is
+    """End the load of `model` that is under way; answer with `LoadAborted` once nothing of it is
     left.
     """
 

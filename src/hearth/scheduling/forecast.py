@@ -242,7 +242,7 @@ class _Shadow:
         for leaving in residency.unloading:
             self._at(now, inputs.Unloaded(model=leaving))
         if residency.cutting is not None:
-            self._at(now, inputs.LoadCut(model=residency.cutting))
+            self._at(now, inputs.LoadAborted(model=residency.cutting))
         if residency.loading is not None:
             load_s = _load_s(self._device.estimates, residency.swap, residency.loading)
             loaded_at = now + remaining_s(residency.swap.started_at, load_s, now)
@@ -284,7 +284,7 @@ class _Shadow:
             case Unload(model=model):
                 self._at(now, inputs.Unloaded(model=model))
             case Cut(model=model):
-                self._at(now, inputs.LoadCut(model=model))
+                self._at(now, inputs.LoadAborted(model=model))
             case WakeAt(at=at) if at is not None:
                 self._at(at, inputs.TimerFired())
             case _:

@@ -144,7 +144,7 @@ class UnloadFailed(OfDevice):
 
 
 @value
-class LoadCut(OfDevice):
+class LoadAborted(OfDevice):
     """The load that was to be cut is over and nothing of it is left; not `clean`: it was not gone
     in time, or came into memory.
     """

@@ -76,7 +76,7 @@ def _of_device(device: DeviceState, fact: inputs.OfDevice, now: float) -> list[A
             return _load_failed(device, fact, now)
         case inputs.Unloaded(model=model):
             _unloaded(device, model, now)
-        case inputs.LoadCut(model=model, clean=clean):
+        case inputs.LoadAborted(model=model, clean=clean):
             device.cut_failures = 0 if clean else device.cut_failures + 1
             device.residency.load_cut(model, now)
         case inputs.UnloadFailed(model=model):

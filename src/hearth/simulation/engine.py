@@ -20,7 +20,7 @@ from hearth.scheduling.inputs import (
     Finished,
     FirstByte,
     Input,
-    LoadCut,
+    LoadAborted,
     Loaded,
     Started,
     Stopped,
@@ -196,7 +196,7 @@ class _Simulator:
                 gone_at = now + (workload.cut_s or 0.0)
                 span = self.outcome.swaps[-1]
                 self.outcome.swaps[-1] = replace(span, end=min(span.end, gone_at))
-                self._plan(gone_at, self._report, LoadCut(model=model))
+                self._plan(gone_at, self._report, LoadAborted(model=model))
             case Unload(model=model):
                 self._plan(
                     now + workload.unload_s.get(model, 0.0), self._report, Unloaded(model=model)

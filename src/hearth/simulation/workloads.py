@@ -101,7 +101,7 @@ class Workload:
         )
 
 
-class _JobFields(TypedDict, total=False):
+class _DrawnFields(TypedDict, total=False):
     """What may be said of a job beside its model and its time."""
 
     at: float
@@ -112,7 +112,7 @@ class _JobFields(TypedDict, total=False):
     lane: Lane
 
 
-def _job(number: int, model: str, service_s: float, **fields: Unpack[_JobFields]) -> WorkloadJob:
+def _job(number: int, model: str, service_s: float, **fields: Unpack[_DrawnFields]) -> WorkloadJob:
     """One whose answer comes in one piece."""
     return WorkloadJob(
         id=number, model=model, service_s=service_s, first_byte_s=service_s, **fields
@@ -240,7 +240,7 @@ FOUR = (
 
 
 def _mixed_job(
-    rng: Random, kind: ModelKind, number: int, **fields: Unpack[_JobFields]
+    rng: Random, kind: ModelKind, number: int, **fields: Unpack[_DrawnFields]
 ) -> WorkloadJob:
     service_s = rng.expovariate(1 / kind.service_s)
     if "caller" not in fields:

@@ -26,7 +26,7 @@ from hearth.storage.opening import BUSY_TIMEOUT_S, Connect, connect_writer
 from hearth.storage.page_check import PageCheck
 from hearth.storage.retention import keeping
 from hearth.storage.table import Reader, Table
-from hearth.storage.writer import StorageHealth, Writer
+from hearth.storage.writer import StorageHealth, StoreWriter
 from hearth.types import DAY_S
 
 T = TypeVar("T", bound=Table)
@@ -66,7 +66,7 @@ class Store:
             clock=clock,
             calendar=calendar,
         )
-        writer = Writer(database, clock=clock, upkeep=upkeep, listener=self.report)
+        writer = StoreWriter(database, clock=clock, upkeep=upkeep, listener=self.report)
         reader = Reader(database)
         self._clock = clock
         self._events = events

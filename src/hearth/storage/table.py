@@ -17,7 +17,7 @@ from hearth.errors import StorageUnavailable
 from hearth.storage.calendar import Calendar
 from hearth.storage.database import Database
 from hearth.storage.opening import BUSY_TIMEOUT_S, DATABASE_ERRORS, connect_reader, unavailable
-from hearth.storage.writer import Writer
+from hearth.storage.writer import StoreWriter
 from hearth.types import DAY_S
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Reader:
 class Table:
     """What a table needs. Methods raise StorageUnavailable where the disk is at fault."""
 
-    writer: Writer
+    writer: StoreWriter
     reader: Reader
     clock: Clock
     calendar: Calendar

@@ -75,7 +75,7 @@ class Header(NamedTuple):
         return self.checksum == checksum_of(self.head[:24], self.byte_order)
 
 
-class Frame(NamedTuple):
+class WalFrame(NamedTuple):
     """A page as a transaction left it. `database_pages` is 0 but in the last frame of each."""
 
     page: int
@@ -225,12 +225,12 @@ def _read_header(file: BinaryIO) -> Header | None:
     return Header(head, magic, version, page_bytes, salts, (checksum[0], checksum[1]))
 
 
-def _frames(file: BinaryIO, page_bytes: int) -> Iterator[Frame]:
+def _frames(file: BinaryIO, page_bytes: int) -> Iterator[WalFrame]:
     """All that are whole; one that was cut off is none."""
     while len(data := file.read(_FRAME.size + page_bytes)) == _FRAME.size + page_bytes:
         page, database_pages, salts, *checksum = _FRAME.unpack_from(data)
         checked = data[:_FRAME_CHECKED_BYTES] + data[_FRAME.size :]
-        yield Frame(page, database_pages, salts, (checksum[0], checksum[1]), checked)
+        yield WalFrame(page, database_pages, salts, (checksum[0], checksum[1]), checked)
 
 
 def _read_index(path: Path) -> Index | None:

@@ -207,7 +207,7 @@ class StorageHealth:
     reserve_held: bool = True
 
 
-class Writer:
+class StoreWriter:
     """Group commit on a thread of its own: everything that has piled up while one transaction is
     being synced goes into the next one.
 

@@ -84,7 +84,7 @@ class Server:
         return b"".join(parts) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else b""
 
 
-class Continuations:
+class OllamaContinuations:
     """As `engines.port.Continuations` says."""
 
     def __init__(self, opens: Opens) -> None:
@@ -127,11 +127,11 @@ class Continuations:
         template = self._templates.get(load)
         return template is not None and template.lead is not None
 
-    def of(self, load: str, call: BackendCall, sent: Sent) -> Continuation:
-        return Continuation(self._server, self._templates.get(load, Template()), call, sent)
+    def of(self, load: str, call: BackendCall, sent: Sent) -> OllamaContinuation:
+        return OllamaContinuation(self._server, self._templates.get(load, Template()), call, sent)
 
 
-class Continuation:
+class OllamaContinuation:
     """As `engines.port.Continuation` says."""
 
     def __init__(self, server: Server, template: Template, call: BackendCall, sent: Sent) -> None:

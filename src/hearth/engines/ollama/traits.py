@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
-from hearth.engines.ollama.continuations import Continuations, Opens
+from hearth.engines.ollama.continuations import OllamaContinuations, Opens
 from hearth.types import canonical_model
 
 
@@ -38,5 +38,5 @@ class OllamaTraits:
     def how_to_install(model: str) -> str:
         return f"ollama pull {model}"
 
-    def continuations(self: Opens) -> Continuations:
-        return Continuations(self)
+    def continuations(self: Opens) -> OllamaContinuations:
+        return OllamaContinuations(self)
