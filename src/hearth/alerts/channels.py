@@ -202,10 +202,10 @@ def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[Outcome, float]:
 def _asked_wait_s(answer: PostAnswer, wall_s: float) -> float:
     """The longest wait that the answer asks for, 0 where it asks for none."""
     try:
-        said = json.loads(answer.body)
+        body = json.loads(answer.body)
     except (ValueError, RecursionError):
-        said = None
-    in_body = said.get("retry_after") if isinstance(said, dict) else None
+        body = None
+    in_body = body.get("retry_after") if isinstance(body, dict) else None
     retry_after = answer.headers.get("retry-after", "")
     try:
         until = parsedate_to_datetime(retry_after).timestamp() - wall_s

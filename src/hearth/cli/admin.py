@@ -15,6 +15,7 @@ from hearth.cli.client import (
     complete_callers,
     complete_models,
     count,
+    flag,
     gateway_options,
     json_option,
     parts,
@@ -88,10 +89,10 @@ def cancel(
     answers = [_cancelled(client, request) for request in requests]
     for request, answer in zip(requests, answers, strict=True):
         what = text(answer, "error") or (
-            "cancelled" if answer.get("cancelled") is True else "had ended before"
+            "cancelled" if flag(answer, "cancelled") else "had ended before"
         )
         click.echo(json.dumps(answer) if as_json else f"{printable(request)}: {what}")
-    if not all(answer.get("cancelled") is True for answer in answers):
+    if not all(flag(answer, "cancelled") for answer in answers):
         context.exit(ExitCode.FAILED)
 
 
@@ -128,14 +129,14 @@ def admin() -> None:
 def commands_in_force(orders: Json) -> list[str]:
     """The admin commands in force, a sentence each."""
     pinned = text(orders, "pinned")
-    said = [
-        "draining: new requests are refused" if orders.get("draining") is True else "",
+    lines = [
+        "draining: new requests are refused" if flag(orders, "draining") else "",
         "paused: external requests wait" if orders.get("paused") else "",
         f"pinned: {pinned}" if pinned else "",
         *(f"to load: {model}" for model in texts(orders, "loads")),
         *(f"to unload: {model}" for model in texts(orders, "unloads")),
     ]
-    return [line for line in said if line]
+    return [line for line in lines if line]
 
 
 def _command(name: str, help_text: str) -> click.Command:
@@ -214,7 +215,7 @@ def test_alerts(context: click.Context, *, as_json: bool, client: GatewayClient)
     answer = client.ask("POST", "/llm/admin/alert/test", timeout_s=_ALERT_TEST_TIMEOUT_S)
     targets = parts(answer, "targets")
     click.echo(json.dumps(answer, indent=2) if as_json else "\n".join(map(_delivery, targets)))
-    if not targets or not all(each.get("delivered") is True for each in targets):
+    if not targets or not all(flag(each, "delivered") for each in targets):
         context.exit(ExitCode.FAILED)
 
 
@@ -222,6 +223,6 @@ def _delivery(target: Json) -> str:
     """`discord (discord.com): delivered`, or why it was not."""
     answer = text(target, "answer")
     what = f"not delivered: {answer}{_ADVICE.get(answer, '')}"
-    if target.get("delivered") is True:
+    if flag(target, "delivered"):
         what = "delivered"
     return f"{text(target, 'target')} ({text(target, 'host')}): {what}"

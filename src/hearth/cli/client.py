@@ -81,6 +81,11 @@ def plural(found: int, one: str) -> str:
     return f"{found} {one}{'' if found == 1 else ending}"
 
 
+def flag(of: Json, name: str) -> bool:
+    """The truth value under a name; False for anything else."""
+    return of.get(name) is True
+
+
 def without_controls(text: str) -> str:
     """`text` with line breaks and tabs, and a mark in place of every other control character."""
     return "".join(each if each.isprintable() or each in "\n\t" else "\ufffd" for each in text)

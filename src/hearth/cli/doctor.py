@@ -24,7 +24,17 @@ import click
 
 from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.cli import CommandFailed, ExitCode, GatewayUnreachable
-from hearth.cli.client import GatewayClient, Json, json_option, part, parts, printable, text, texts
+from hearth.cli.client import (
+    GatewayClient,
+    Json,
+    flag,
+    json_option,
+    part,
+    parts,
+    printable,
+    text,
+    texts,
+)
 from hearth.cli.config import find_config, version_and_models
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
@@ -441,7 +451,7 @@ def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
 
 
 def _of_backend(backend: Json) -> Iterator[Finding]:
-    if backend.get("emulator") is True:
+    if flag(backend, "emulator"):
         remedy = "start Hearth without it"
         if backend.get("instead_of"):
             remedy = "start Ollama; Hearth then uses it"
@@ -454,7 +464,7 @@ def _of_backend(backend: Json) -> Iterator[Finding]:
 
 
 def _of_store(storage: Json) -> Iterator[Finding]:
-    if storage.get("clock_in_doubt") is True:
+    if flag(storage, "clock_in_doubt"):
         says = "it jumped ahead, so no old data is deleted"
         yield Finding("warn", "clock", says, "hearth admin confirm-clock")
     if frames := storage.get("wal_frames_unreadable"):

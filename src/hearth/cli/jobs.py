@@ -19,6 +19,7 @@ from hearth.cli.client import (
     complete_callers,
     complete_models,
     draw,
+    flag,
     gateway_options,
     json_option,
     part,
@@ -132,8 +133,8 @@ def cancel(
     done = True
     for job_id in job_ids:
         answer = client.ask("DELETE", _path(job_id, **query))
-        gone = forget and answer.get("forgotten") is True
-        done &= gone or answer.get("cancelled") is True
+        gone = forget and flag(answer, "forgotten")
+        done &= gone or flag(answer, "cancelled")
         words = f"{job_id}: {text(answer, 'state')}{', forgotten' if gone else ''}"
         click.echo(json.dumps(answer) if as_json else words)
     if not done:
@@ -269,7 +270,7 @@ def _accepted(answer: Json) -> str:
     words = f"{text(answer, 'id')}: {text(answer, 'state')}"
     if position := text(answer, "position"):
         words += f", position {position}"
-    return words if answer.get("new") is True else f"{words} (known already)"
+    return words if flag(answer, "new") else f"{words} (known already)"
 
 
 def _bodies(content: str, model: str | None) -> list[dict[str, object]]:

@@ -26,6 +26,7 @@ from hearth.cli.client import (
     Json,
     complete_models,
     count,
+    flag,
     gateway_options,
     json_option,
     number,
@@ -267,10 +268,10 @@ def _checked(
             raise CommandFailed(
                 f"the answer ended with an error: {without_controls(str(line['error']))}"
             )
-        said = {**line, **part(line, "message")}
-        if any(_piece(said, name) for name in ("response", "content", "thinking")):
+        fields = {**line, **part(line, "message")}
+        if any(_piece(fields, name) for name in ("response", "content", "thinking")):
             began()
-        done = line.get("done") is True
+        done = flag(line, "done")
         yield line
     if not done:
         raise CommandFailed("the answer ended early")
@@ -340,7 +341,7 @@ def waiting_words(answer: Json, request_id: str) -> str:
                 place = f"{index} ahead" if index else "next in line"
                 start_s = number(item, "estimated_start_s")
                 if start_s is not None:
-                    about = "very roughly" if item.get("estimate_is_rough") is True else "about"
+                    about = "very roughly" if flag(item, "estimate_is_rough") else "about"
                     place += f", starts in {about} {duration(start_s)}"
                 return place + loading
         ahead += count(queue, "pending")

@@ -17,7 +17,19 @@ from rich.table import Table
 from rich.text import Text
 
 from hearth.cli.admin import commands_in_force
-from hearth.cli.client import Json, View, count, number, part, parts, plural, printable, text, texts
+from hearth.cli.client import (
+    Json,
+    View,
+    count,
+    flag,
+    number,
+    part,
+    parts,
+    plural,
+    printable,
+    text,
+    texts,
+)
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Field, Fitting, table_of
 
 _PIPE_WIDTH = 120
@@ -52,9 +64,9 @@ def duration(seconds: float | None) -> str:
 
 def emulator_box(reason: str) -> RenderableType:
     """The loud box that nobody overlooks: answers are not a model's."""
-    text = Text("ANSWERS ARE MADE UP: the emulator is used instead of Ollama.", style="bold")
+    text = Text("ANSWERS ARE MADE UP: the emulator is used instead of Ollama.", "bold")
     return Panel(
-        text.append(f"\n{printable(reason)}", style="not bold"),
+        text.append(f"\n{printable(reason)}", "not bold"),
         border_style="bold yellow",
         expand=False,
     )
@@ -69,7 +81,7 @@ def _runs_or_waits(item: Json) -> Text:
     lane = text(item, "waits_in")
     if not lane:
         return Text("runs", "green")
-    return Text(f"waits ({lane})", style="cyan" if lane == "internal" else "yellow")
+    return Text(f"waits ({lane})", "cyan" if lane == "internal" else "yellow")
 
 
 def _task(item: Json) -> str:
@@ -87,13 +99,13 @@ _STATUS = (
 
 
 def _status_view(answer: Json) -> RenderableType:
-    rows: list[Json] = [*parts(answer, "running")] or [{"note": Text("idle", style="dim")}]
+    rows: list[Json] = [*parts(answer, "running")] or [{"note": Text("idle", "dim")}]
     for lane in _LANES:
         queue = part(answer, f"{lane}_queue")
         items = parts(queue, "next_items")
         rows += [{**item, "waits_in": lane} for item in items]
         if (unseen := count(queue, "pending") - len(items)) > 0:
-            rows.append({"note": Text(f"... and {unseen} more {lane}", style="dim")})
+            rows.append({"note": Text(f"... and {unseen} more {lane}", "dim")})
     return Group(
         *_emulator_notice(answer),
         Fitting(table_of(_STATUS, rows), expendable=("task",)),
@@ -104,7 +116,7 @@ def _status_view(answer: Json) -> RenderableType:
 
 def _emulator_notice(answer: Json) -> list[RenderableType]:
     backend = part(answer, "backend")
-    if backend.get("emulator") is not True:
+    if not flag(backend, "emulator"):
         return []
     missing = text(backend, "instead_of")
     if not missing:
@@ -116,7 +128,7 @@ def _facts(answer: Json) -> Table:
     """The GPU, the backend, the owner's orders, the day and the configuration, a line each."""
     table = Table.grid(padding=(0, 2))
     for name, value in _named_facts(answer):
-        table.add_row(name if isinstance(name, Text) else Text(name, style="bold"), value)
+        table.add_row(name if isinstance(name, Text) else Text(name, "bold"), value)
     return table
 
 
@@ -125,7 +137,7 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     yield "GPU", _residents(gpu)
     yield "", _swaps(gpu)
     if slow := ", ".join(texts(gpu, "offloaded_models")):
-        yield "", Text(f"slow: {slow} does not fit and runs partly on the CPU", style="yellow")
+        yield "", Text(f"slow: {slow} does not fit and runs partly on the CPU", "yellow")
     if card := _card(gpu):
         yield "device", card
     if backend := part(answer, "backend"):
@@ -134,7 +146,7 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     for line in _sharing(answer):
         yield "sharing", line
     for line in commands_in_force(part(answer, "orders")):
-        yield "command", Text(line, style="yellow")
+        yield "command", Text(line, "yellow")
     completed = (
         f"{count(day, 'internal_completed')} internal and {count(day, 'external_completed')}"
         " external completed"
@@ -145,9 +157,9 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
             yield "last hour", _latency(row)
     for problem in texts(config, "problems"):
         refused = f"refused, the old one is in force: {problem}"
-        yield Text("config", style="bold red"), Text(refused, style="red")
+        yield Text("config", "bold red"), Text(refused, "red")
     if pending := ", ".join(texts(config, "restart_pending")):
-        yield "config", Text(f"waits for a restart: {pending}", style="yellow")
+        yield "config", Text(f"waits for a restart: {pending}", "yellow")
 
 
 def _sharing(answer: Json) -> Iterator[str]:
@@ -173,13 +185,13 @@ def loading_model(gpu: Json) -> str:
 
 def _residents(gpu: Json) -> Text:
     if loading := loading_model(gpu):
-        return Text(f"loading {loading}", style="yellow")
+        return Text(f"loading {loading}", "yellow")
     names = dict.fromkeys((text(gpu, "loaded_model"), *texts(gpu, "resident_models")))
     names.pop("", None)
     if not names:
-        return Text("no model loaded", style="dim")
+        return Text("no model loaded", "dim")
     home = text(gpu, "home_model")
-    where = " (home)" if gpu.get("is_home") is True else f"; home is {home}" if home else ""
+    where = " (home)" if flag(gpu, "is_home") else f"; home is {home}" if home else ""
     return Text(f"{', '.join(names)} loaded{where}")
 
 
@@ -196,9 +208,9 @@ def _card(gpu: Json) -> Text | None:
     """
     readings, device = text(gpu, "readings"), text(gpu, "device")
     if readings == "lost":
-        return Text(f"{device} no longer answers", style="bold red")
+        return Text(f"{device} no longer answers", "bold red")
     if readings == "unknown":
-        return Text("unknown", style="dim")
+        return Text("unknown", "dim")
     if readings != "ok":
         return None
     words = [device, _memory(gpu)]
@@ -208,7 +220,7 @@ def _card(gpu: Json) -> Text | None:
             words.append(f"{value:.0f} {unit}")
     line = Text(", ".join(words))
     if slowed := ", ".join(texts(gpu, "throttle_reasons")).replace("_", " "):
-        line.append(f", throttled: {slowed}", style="yellow")
+        line.append(f", throttled: {slowed}", "yellow")
     return line
 
 
@@ -222,12 +234,12 @@ def _memory(gpu: Json) -> str:
 
 
 def _backend(backend: Json) -> Text:
-    what = "emulator" if backend.get("emulator") is True else "Ollama"
+    what = "emulator" if flag(backend, "emulator") else "Ollama"
     version = text(backend, "version")
     line = Text(f"{what}{version and ' '}{version} at {text(backend, 'url')} ")
-    if backend.get("up") is True:
-        return line.append("up", style="green")
-    line.append("DOWN", style="bold red")
+    if flag(backend, "up"):
+        return line.append("up", "green")
+    line.append("DOWN", "bold red")
     problem = text(backend, "problem")
     return line.append(f": {problem}" if problem else "")
 
@@ -249,21 +261,21 @@ def _latency(row: Json) -> str:
 
 
 def _phase_of_model(model: Json) -> str:
-    if model.get("resident") is True:
+    if flag(model, "resident"):
         phase = text(model, "phase") or "ready"
         known = "in memory" if phase == "ready" else phase
-        return f"{known}, partly on the CPU" if model.get("offloaded") is True else known
-    return "on the disk" if model.get("installed") is True else "not installed"
+        return f"{known}, partly on the CPU" if flag(model, "offloaded") else known
+    return "on the disk" if flag(model, "installed") else "not installed"
 
 
 def _state_of_model(model: Json) -> Text:
     state = _phase_of_model(model)
     styles = {"in memory": "green", "loading": "yellow", "unloading": "yellow"}
-    return Text(state, style=styles.get(state, "dim"))
+    return Text(state, styles.get(state, "dim"))
 
 
 def _slots_of_model(model: Json) -> str:
-    if model.get("resident") is not True:
+    if not flag(model, "resident"):
         return "-"
     return f"{count(model, 'running')} of {count(model, 'parallel')}"
 
@@ -275,7 +287,7 @@ def _gib(model: Json, field: str) -> str:
 
 _MODELS = (
     Field("model", "name"),
-    Field("", lambda model: Text("home" if model.get("home") is True else "", style="cyan")),
+    Field("", lambda model: Text("home" if flag(model, "home") else "", "cyan")),
     Field("state", _state_of_model, FOLDED | {"min_width": 14}),
     Field("running", _slots_of_model, NUMBER),
     Field("waiting", lambda model: str(count(model, "waiting") or "-"), NUMBER),
@@ -302,11 +314,11 @@ def _moment(field: str) -> Callable[[Json], str]:
 
 def _outcome(row: Json) -> Text:
     outcome, reason = text(row, "outcome") or "-", text(row, "reason")
-    shown = Text(outcome, style={"completed": "green", "cancelled": "dim"}.get(outcome, "red"))
+    shown = Text(outcome, {"completed": "green", "cancelled": "dim"}.get(outcome, "red"))
     if reason and reason != outcome:
         shown.append(f" ({reason})")
     if interruptions := count(row, "interrupt_count"):
-        shown.append(f" +{interruptions} interrupted", style="yellow")
+        shown.append(f" +{interruptions} interrupted", "yellow")
     return shown
 
 
@@ -368,7 +380,7 @@ _JOB = (
     Field("attempts", "attempts"),
     Field(
         "server",
-        lambda job: "the emulator: the answer is made up" if job.get("emulator") is True else "",
+        lambda job: "the emulator: the answer is made up" if flag(job, "emulator") else "",
     ),
     Field("priority", lambda job: f"{text(job, 'priority')}, lane {text(job, 'lane')}"),
     Field("webhook", "webhook"),
@@ -382,7 +394,7 @@ def _job_view(job: Json) -> RenderableType:
     for each in _JOB:
         value = each.of(job)
         if str(value) not in ("", "-", "none"):
-            table.add_row(Text(each.heading, style="bold"), value)
+            table.add_row(Text(each.heading, "bold"), value)
     return table
 
 
@@ -409,18 +421,18 @@ _LISTS = {
         Text(
             "no models are known: none is installed, or the model server is down (see hearth"
             " status)",
-            style="dim",
+            "dim",
         ),
     ),
     "items": (
         _LOG,
         ("first byte", "backend", "swap", "task", "tokens", "queue"),
-        Text("no finished request matches", style="dim"),
+        Text("no finished request matches", "dim"),
     ),
     "jobs": (
         _JOBS,
         ("starts in", "position", "task", "accepted", "caller"),
-        Text("no jobs match", style="dim"),
+        Text("no jobs match", "dim"),
     ),
     "keys": (_KEYS, (), Text("no keys: callers on this machine only")),
 }
@@ -441,7 +453,7 @@ def view(kind: View, answer: Json) -> RenderableType:
     fields, expendable, nothing = _LISTS[name]
     rows = parts(answer, name)
     if kind == "models":
-        rows.sort(key=lambda model: (model.get("resident") is not True, str(model.get("name"))))
+        rows.sort(key=lambda model: (not flag(model, "resident"), str(model.get("name"))))
     return Fitting(table_of(fields, rows), expendable=expendable) if rows else nothing
 
 
@@ -453,18 +465,18 @@ _FEWEST_ROWS = 3
 
 def _state_of_item(item: Json) -> Text:
     if number(item, "running_s") is not None:
-        return Text("answers" if item.get("first_byte") is True else "reads", style="green")
+        return Text("answers" if flag(item, "first_byte") else "reads", "green")
     if interrupted := count(item, "interrupt_count"):
-        return Text(f"interrupted x{interrupted}", style="yellow")
+        return Text(f"interrupted x{interrupted}", "yellow")
     band = text(item, "band") or text(item, "type") or "waits"
-    return Text(band, style="cyan" if item.get("type") == "internal" else "")
+    return Text(band, "cyan" if item.get("type") == "internal" else "")
 
 
 def _runs_or_starts(item: Json) -> str:
     running_s = number(item, "running_s")
     if running_s is not None:
         return duration(running_s)
-    about = "~" if item.get("estimate_is_rough") is True else ""
+    about = "~" if flag(item, "estimate_is_rough") else ""
     return about + duration(number(item, "estimated_start_s"))
 
 
@@ -494,7 +506,7 @@ def top_view(answer: Json, *, rows: int, problem: str = "") -> RenderableType:
     """The screen for an answer of `/llm/queue/status`, with at most `rows` requests."""
     screen: list[RenderableType] = []
     if problem:
-        screen.append(Text(f"{printable(problem)}; trying again", style="bold red"))
+        screen.append(Text(f"{printable(problem)}; trying again", "bold red"))
     screen += _emulator_notice(answer)
     screen += [_counts(answer), Text(), _requests(answer, rows), Text(), _facts(answer)]
     below = {
@@ -506,7 +518,7 @@ def top_view(answer: Json, *, rows: int, problem: str = "") -> RenderableType:
     for name, words in below.items():
         if words:
             style = "bold red" if name == "alerts" else "bold"
-            screen.append(Text(f"{name:<10}", style=style).append(words, style="not bold"))
+            screen.append(Text(f"{name:<10}", style).append(words, "not bold"))
     return Group(*screen)
 
 
@@ -518,9 +530,9 @@ def _counts(answer: Json) -> Text:
         f"{len(parts(answer, 'running'))} running   {internal} internal and {external} external"
         " waiting"
     )
-    line = Text(f"{words}   24 h: {failed} failed, {count(day, 'rejected')} refused", style="bold")
-    draining = answer.get("draining") is True or part(answer, "orders").get("draining") is True
-    return line.append("   DRAINING", style="bold yellow") if draining else line
+    line = Text(f"{words}   24 h: {failed} failed, {count(day, 'rejected')} refused", "bold")
+    draining = flag(answer, "draining") or flag(part(answer, "orders"), "draining")
+    return line.append("   DRAINING", "bold yellow") if draining else line
 
 
 def _requests(answer: Json, rows: int) -> RenderableType:
@@ -529,7 +541,7 @@ def _requests(answer: Json, rows: int) -> RenderableType:
         item for lane in _LANES for item in parts(part(answer, f"{lane}_queue"), "next_items")
     ]
     if not running and not waiting:
-        return Text("nothing runs or waits", style="dim")
+        return Text("nothing runs or waits", "dim")
     shown: list[Json] = [*running, *waiting][:rows]
     unseen = (
         len(running)
@@ -537,7 +549,7 @@ def _requests(answer: Json, rows: int) -> RenderableType:
         - len(shown)
     )
     if unseen > 0:
-        shown.append({"note": Text(f"... and {unseen} more", style="dim")})
+        shown.append({"note": Text(f"... and {unseen} more", "dim")})
     return Fitting(table_of(_TOP, shown), expendable=("prompt", "task"))
 
 

@@ -87,6 +87,8 @@ class ReloadPlan:
         """Something happened at the file or around it; `writing` says that its writer has not
         closed it yet.
         """
+        # A burst of touches is measured from its first one, and from when the writer has closed the
+        # file: what came before is over then.
         if self._due_at == inf or (self._writing and not writing):
             self._first_at = now
         self._writing = writing
@@ -120,10 +122,13 @@ class ReloadPlan:
         """
         if self._polls:
             self._poll_at = now + (BLIND_POLL_S if blind else POLL_S)
+        # Found alike twice, with quiet between: it is written. What was tried last is not tried
+        # again, however often it is found.
         if token in {self._tried, self._seen}:
             self._seen = None
             return token != self._tried
         self._seen = token
+        # A touch that has come meanwhile brings the second look anyway.
         if self._due_at == inf:
             wait_s = CONFIRM_S if self._has_reason and not blind else QUIET_S
             self._first_at, self._due_at = now, now + (GONE_S if gone else wait_s)

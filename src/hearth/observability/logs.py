@@ -123,12 +123,12 @@ def to_json(line: LogLine) -> str:
     """One JSON object in ASCII without a line break: `ts` (RFC 3339, UTC, ms), `level`, `event`,
     then the fields.
     """
-    said = {
+    head = {
         "ts": rfc3339_ms(line.wall_at),
         "level": logging.getLevelName(line.level).lower(),
         "event": clean(line.event),
     }
-    return _encode({**said, **{name: _field(raw) for name, raw in line.fields.items()}})
+    return _encode({**head, **{name: _field(raw) for name, raw in line.fields.items()}})
 
 
 def to_text(line: LogLine, *, colour: bool) -> str:
