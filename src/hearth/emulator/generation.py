@@ -211,7 +211,7 @@ async def generate(call: EmulatedCall) -> None:
     ask = replace(
         _native_ask(body), messages=turns, prompt=prompt if raw else None, context=not raw
     )
-    installed = call.engine.catalogue.require(ask.model)
+    installed = call.catalogue.require(ask.model)
     _check_logprobs(ask)
     if suffix and not installed.model.can("insert"):
         raise OllamaError(400, f"{installed.name.full} does not support insert")
@@ -293,7 +293,7 @@ async def completions(call: EmulatedCall) -> None:
     ask = replace(
         _openai_ask(body, limit="max_tokens"), messages=[ChatMessage(role="user", content=prompt)]
     )
-    await _answer_openai(call, call.engine.catalogue.require(ask.model), ask, body, task="generate")
+    await _answer_openai(call, call.catalogue.require(ask.model), ask, body, task="generate")
 
 
 async def transcriptions(call: EmulatedCall) -> None:
@@ -401,7 +401,7 @@ async def messages(call: EmulatedCall) -> None:
     ask = _messages_ask(call.read())
     if ask.stream:
         call.headers["Cache-Control"] = "no-cache"
-    installed = call.engine.catalogue.require(ask.model)
+    installed = call.catalogue.require(ask.model)
     check_capabilities(installed, ask, task="chat", strict_thinking=False)
     estimated_tokens = sum(len(one.content) for one in ask.messages) // 4 + 1
     async with open_session(call, installed, ask) as session:
@@ -446,7 +446,7 @@ def _check_logprobs(ask: Ask) -> None:
 def _required(call: EmulatedCall, ask: Ask) -> Installed:
     if not ask.model:
         raise OllamaError(400, "model is required")
-    return call.engine.catalogue.require(ask.model)
+    return call.catalogue.require(ask.model)
 
 
 # Embeddings. A vector depends on model and text alone, so the same text gives the same bits alone
@@ -550,7 +550,7 @@ async def _embed(
     unsupported_status: int = 501,
 ) -> _Embedded:
     missing = 'model "{}" not found, try pulling it first' if ask.model else "model '{}' not found"
-    installed, engine = call.engine.catalogue.require(ask.model, template=missing), call.engine
+    installed, engine = call.catalogue.require(ask.model, template=missing), call.engine
     model, options = (
         installed.model,
         read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens),

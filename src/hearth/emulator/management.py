@@ -44,7 +44,7 @@ async def tags(call: EmulatedCall) -> None:
             },
             "capabilities": [*one.model.capabilities],
         }
-        for one in call.engine.catalogue.newest_first()
+        for one in call.catalogue.newest_first()
     ]
     await call.json({"models": models})
 
@@ -74,9 +74,7 @@ async def v1_models(call: EmulatedCall) -> None:
     await call.json(
         {
             "object": "list",
-            "data": [
-                _v1_model(one.name.short, one) for one in call.engine.catalogue.newest_first()
-            ],
+            "data": [_v1_model(one.name.short, one) for one in call.catalogue.newest_first()],
         }
     )
 
@@ -84,9 +82,7 @@ async def v1_models(call: EmulatedCall) -> None:
 async def v1_model(call: EmulatedCall) -> None:
     """One installed model in OpenAI's shape; raises `OllamaError` 404 with the completed name."""
     await call.json(
-        _v1_model(
-            call.tail, call.engine.catalogue.require(call.tail, shown=valid_name(call.tail).short)
-        )
+        _v1_model(call.tail, call.catalogue.require(call.tail, shown=valid_name(call.tail).short))
     )
 
 
@@ -106,7 +102,7 @@ async def show(call: EmulatedCall) -> None:
     text = _named(call.read())
     if not text:
         raise OllamaError(400, "model is required")
-    installed = call.engine.catalogue.require(text, shown=valid_name(text).short)
+    installed = call.catalogue.require(text, shown=valid_name(text).short)
     model, family = installed.model, installed.model.family
     parameters = "\n".join(
         f"{name:<30} {encode(value).decode()}" for name, value in model.parameters.items()
@@ -140,7 +136,7 @@ async def create(call: EmulatedCall) -> None:
     """A new model from an installed one; building from files is not emulated and is refused with
     400.
     """
-    body, catalogue = call.read(), call.engine.catalogue
+    body, catalogue = call.read(), call.catalogue
     name, base_text = body.string("model"), body.string("from")
     valid_name(name)
     if not base_text:
@@ -176,7 +172,7 @@ async def pull(call: EmulatedCall) -> None:
     """
     body = call.read()
     name, streaming = valid_name(_named(body)), body.flag("stream", default=True)
-    installed = call.engine.catalogue.find(_named(body))
+    installed = call.catalogue.find(_named(body))
     steps: list[str | JsonObject] = ["pulling manifest"]
     if installed is None:
         await _tell(call, steps, streaming=streaming, error=_unreachable(name))
@@ -190,7 +186,7 @@ async def push(call: EmulatedCall) -> None:
     body = call.read()
     if not _named(body):
         raise OllamaError(400, "model is required")
-    transfer = _transfer("pushing", call.engine.catalogue.require(_named(body)).model)
+    transfer = _transfer("pushing", call.catalogue.require(_named(body)).model)
     await _tell(
         call,
         ["retrieving manifest", transfer, "pushing manifest"],
@@ -219,17 +215,14 @@ async def _tell(
     is sent.
     """
     if not streaming:
-        said = {"status": "success"} if error is None else error_object("ollama", error)
-        await call.whole(encode(said), JSON, status=200 if error is None else error.status)
+        end = {"status": "success"} if error is None else error_object("ollama", error)
+        await call.whole(encode(end), JSON, status=200 if error is None else error.status)
         return
     call.prepare(NDJSON)
-    ends = ["success"] if error is None else []
-    await call.send(
-        [
-            encode({"status": step} if isinstance(step, str) else step) + b"\n"
-            for step in [*steps, *ends]
-        ]
-    )
+    if error is None:
+        steps = [*steps, "success"]
+    shown = ({"status": step} if isinstance(step, str) else step for step in steps)
+    await call.send(encode(step) + b"\n" for step in shown)
     if error is not None:
         await call.break_off(error)
 
@@ -240,20 +233,20 @@ async def copy(call: EmulatedCall) -> None:
     source, destination = body.string("source"), body.string("destination")
     valid_name(source)
     valid_name(destination)
-    installed = call.engine.catalogue.require(source, template='model "{}" not found')
-    call.engine.catalogue.put(destination, installed.model, created_wall=call.engine.clock.wall())
+    installed = call.catalogue.require(source, template='model "{}" not found')
+    call.catalogue.put(destination, installed.model, created_wall=call.engine.clock.wall())
     await call.whole()
 
 
 async def delete(call: EmulatedCall) -> None:
     """Forget a name. A running copy stays loaded. Raises `OllamaError` 404."""
-    call.engine.catalogue.remove(_named(call.read()))
+    call.catalogue.remove(_named(call.read()))
     await call.whole()
 
 
 async def find_blob(call: EmulatedCall) -> None:
     """200 when the digest in the path is known; raises `OllamaError` 404."""
-    if call.tail not in call.engine.catalogue.blobs:
+    if call.tail not in call.catalogue.blobs:
         raise OllamaError(404, f'blob "{call.tail}" not found')
     await call.whole()
 
@@ -262,11 +255,11 @@ async def put_blob(call: EmulatedCall) -> None:
     """201 for a new blob, 200 for a known one; raises `OllamaError` 400 when the body has another
     digest. Only the digest is kept.
     """
-    known = call.tail in call.engine.catalogue.blobs
+    known = call.tail in call.catalogue.blobs
     digest = f"sha256:{sha256(call.body).hexdigest()}"
     if not known and digest != call.tail:
         raise OllamaError(400, f'digest mismatch, expected "{call.tail}", got "{digest}"')
-    call.engine.catalogue.blobs.add(call.tail)
+    call.catalogue.blobs.add(call.tail)
     await call.whole(status=200 if known else 201)
 
 

@@ -50,6 +50,7 @@ class EmulatedCall:
         self._prepared: web.StreamResponse | None = None
         self._response: web.StreamResponse | None = None
         self.engine = engine
+        self.catalogue = engine.catalogue
         self.received_at = received_at
         self.body = body
         self.headers: CIMultiDict[str] = CIMultiDict()
