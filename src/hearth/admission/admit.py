@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from hearth.admission.auth import Identity, may_use
@@ -42,27 +43,19 @@ class Admitted:
     task_type: str | None
 
 
+@dataclass(slots=True, kw_only=True)
 class AdmissionRules:
     """What all requests are admitted by.
 
     `claude_serves`: whether Claude could answer a caller, whom a full queue then does not refuse.
     """
 
-    def __init__(
-        self,
-        *,
-        limiter: RateLimiter,
-        queue: QueueAdmission,
-        clock: Clock,
-        config: Callable[[], GatewayConfig],
-        claude_serves: Callable[[Identity], bool],
-    ) -> None:
-        self.limiter = limiter
-        self.reading = ReadingTime()
-        self.queue = queue
-        self.clock = clock
-        self.config = config
-        self.claude_serves = claude_serves
+    limiter: RateLimiter
+    queue: QueueAdmission
+    clock: Clock
+    config: Callable[[], GatewayConfig]
+    claude_serves: Callable[[Identity], bool]
+    reading: ReadingTime = field(default_factory=ReadingTime)
 
 
 class Admission:

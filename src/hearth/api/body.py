@@ -88,23 +88,20 @@ class RequestBody:
         Raises HearthError.
         """
         max_bytes = int(self._bodies.gateway.config.settings.server.max_body_mib * MIB)
-        try:
-            body = await self._received(limit_bytes or max_bytes)
-        except BodyTooLarge:
+        text = None
+        if limit_bytes:
             text = (
                 f"The request body is larger than {limit_bytes // 1024} KiB, which is the limit"
                 " here."
-                if limit_bytes
-                else None
             )
-            raise BodyTooLarge(text) from None
+        body = await self._received(limit_bytes or max_bytes, text)
         self.hold(len(body))
         if self._request.headers.text(b"content-encoding").lower() == "zstd":
             body = await self._decoded(body, min(max_bytes, _MAX_DECODED_MIB * MIB))
             self.hold(len(body))
         return body
 
-    async def _received(self, limit_bytes: int) -> bytes:
+    async def _received(self, limit_bytes: int, text: str | None) -> bytes:
         """The declared length may refuse a body before it is read, but is never believed to be
         true.
         """
@@ -120,7 +117,7 @@ class RequestBody:
             body.write(message.get("body", b""))
             size, more = body.tell(), message.get("more_body", False)
         if size > limit_bytes:
-            raise BodyTooLarge
+            raise BodyTooLarge(text)
         return body.getvalue()
 
     async def parsed(self, read: Callable[[bytes], T], body: bytes) -> T:
