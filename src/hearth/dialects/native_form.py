@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode, lookup
+from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode
 from hearth.dialects.routes import Endpoint
 from hearth.types import value
 
 _BLOCKS = ("text", "thinking", "tool_use", "tool_result")
 _TEXT_PARTS = ("text", "input_text", "output_text")
+_NEVER_CONTINUED = ("logprobs", "top_logprobs", "_debug_render_only", "functions")
 _EFFORTS = frozenset({"low", "medium", "high", "max"})
 
 
@@ -55,14 +56,11 @@ def native_form(path: Endpoint, fields: JsonObject) -> Native | None:
     """The native form; None where an answer cannot be continued: a grammar, log probabilities,
     images, tools that a server runs.
     """
-    read = _READERS.get(path)
-    if read is None or any(
-        lookup(fields, name)
-        for name in ("logprobs", "top_logprobs", "_debug_render_only", "functions")
-    ):
+    read, body = _READERS.get(path), Body(fields)
+    if read is None or any(map(body.get, _NEVER_CONTINUED)):
         return None
     try:
-        return read(Body(fields))
+        return read(body)
     except GoJsonError:
         return None
 
