@@ -87,7 +87,8 @@ class Admission:
         if self._adds in _LANE_IN_BODY and not self.identity.authenticated:
             return  # without the lane nobody knows which limits hold
         self._check_rate(self.lane, count=False)
-        self._check_reading()
+        if self._is_limited(self.lane):
+            self._check_reading()
         if self._adds in _QUEUED:
             self._rules.queue.check_open()
             if not self._rules.claude_serves(self.identity):
@@ -162,8 +163,6 @@ class Admission:
         """Raises RateLimited where the bodies of this caller's requests have taken too long to read
         of late.
         """
-        if not self._is_limited(self.lane):
-            return
         caller = self.identity.caller
         limit_s, setting = self._rules.limiter.reading_limit(caller)
         wait_s = self._rules.reading.retry_after_s(caller, limit_s, self._now())

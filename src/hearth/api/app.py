@@ -145,7 +145,7 @@ class HearthApp:
         admission = Admission(self._admission, identity, request.headers, adds)
         with RequestBody(self._bodies, request, admission) as body:
             admission.check_ahead()
-            await handler(request, identity, body)
+            await handler(request, body)
 
 
 def rules_of(gateway: Gateway) -> AdmissionRules:

@@ -89,7 +89,6 @@ async def answer_large(
     model: type[BaseModel],
     endpoint: LargeEndpoint,
     request: Request,
-    _: Identity,
     body: RequestBody,
 ) -> None:
     """Have a page answer whose body may be long, and is read as a `model`."""

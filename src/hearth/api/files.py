@@ -257,7 +257,7 @@ class FilePages:
         await batches.delete_file(file.number)
         return {"id": file_id, "object": "file", "deleted": True}
 
-    async def upload(self, request: Request, caller: Identity, body: RequestBody) -> None:
+    async def upload(self, request: Request, body: RequestBody) -> None:
         """Take a file; answered once it is on the disk, and counted once against the rate limit."""
         batches, form = (
             batches_of(self._gateway),
@@ -272,7 +272,7 @@ class FilePages:
             raise BodyTooLarge(_TOO_LONG)
         admitted = body.admission.admit()
         body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
-        number = await batches.files.begin(caller.caller)
+        number = await batches.files.begin(body.admission.identity.caller)
         try:
             await self._fill(
                 number,
@@ -313,14 +313,14 @@ class FilePages:
     def _limit_bytes(self) -> int:
         return int(self._gateway.config.settings.batches.max_file_mib * MIB)
 
-    async def content(self, request: Request, caller: Identity, _: RequestBody) -> None:
+    async def content(self, request: Request, body: RequestBody) -> None:
         """The content of a file, piece by piece.
 
         Raises NotFound; StorageUnavailable, where the answer may have begun.
         """
         batches = batches_of(self._gateway)
         file_id = request.path.removeprefix(f"{FILES_PATH}/").removesuffix(_CONTENT_SUFFIX)
-        file = await owned_file(batches, file_id, caller)
+        file = await owned_file(batches, file_id, body.admission.identity)
         await until_disconnected(request.disconnected, _send(batches, file, request))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 
-from hearth.admission.auth import Identity, may_use
+from hearth.admission.auth import may_use
 from hearth.api.body import RequestBody
 from hearth.api.request import Request
 from hearth.api.streaming import Relay
@@ -41,24 +41,22 @@ class Inference:
         task.
         """
 
-    async def handle(self, request: Request, identity: Identity, body: RequestBody) -> None:
+    async def handle(self, request: Request, body: RequestBody) -> None:
         """Answer one request.
 
         Raises HearthError where it is refused before anything was submitted or sent.
         """
-        relay = await self._submitted(request, identity, body)
+        relay = await self._submitted(request, body)
         if relay is not None:
             await relay.run()
 
-    async def _submitted(
-        self, request: Request, identity: Identity, body: RequestBody
-    ) -> Relay | None:
+    async def _submitted(self, request: Request, body: RequestBody) -> Relay | None:
         """None where the request is answered already.
 
         Apart from `handle`, so that nothing of this stays in memory while it waits.
         """
         route, gateway = INFERENCE_ROUTES[request.path], self._gateway
-        envelope = await self._read(route, body, identity)
+        envelope = await self._read(route, body)
         body.hold(len(envelope.body))
         if envelope.kind == "unload" or (envelope.kind == "generate" and envelope.max_tokens == 0):
             await self._answer_at_once(request, body, route, envelope)
@@ -106,18 +104,18 @@ class Inference:
         )
         await request.answer.whole(200, headers, answer)
 
-    async def _read(self, route: Route, body: RequestBody, identity: Identity) -> Envelope:
+    async def _read(self, route: Route, body: RequestBody) -> Envelope:
         read = partial(
             _read, route, settings=self._gateway.config.settings, pinned=self._gateway.load_options
         )
         content = await body.read()
         envelope = await body.parsed(read, content)
-        stand_in = await self._stand_in(identity, envelope)
+        stand_in = await self._stand_in(body.admission.identity.models, envelope)
         if stand_in is None:
             return envelope
         return await body.parsed(partial(read, model=stand_in), content)
 
-    async def _stand_in(self, identity: Identity, envelope: Envelope) -> str | None:
+    async def _stand_in(self, allowed: Sequence[str], envelope: Envelope) -> str | None:
         """The model in memory that answers a background task in place of the one it names; None
         where that one does.
         """
@@ -126,7 +124,7 @@ class Inference:
         if not wanted or not envelope.background or envelope.streaming:
             return None
         # refused later, in the order of all refusals
-        if not may_use(identity.models, envelope.model):
+        if not may_use(allowed, envelope.model):
             return None
         try:
             named = await self._gateway.resolve(envelope.model)
@@ -140,7 +138,7 @@ class Inference:
         able = [
             name
             for name in here
-            if (name == home or name in self._chat_models) and may_use(identity.models, name)
+            if (name == home or name in self._chat_models) and may_use(allowed, name)
         ]
         return min(able, key=lambda name: (name != home, name), default=None)
 

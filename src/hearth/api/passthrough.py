@@ -8,7 +8,6 @@ import asyncio
 import json
 from http import HTTPStatus
 
-from hearth.admission.auth import Identity
 from hearth.api.body import RequestBody
 from hearth.api.request import Request, until_disconnected
 from hearth.dialects.request import count_tokens
@@ -29,7 +28,7 @@ class Passthrough:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def handle(self, request: Request, _: Identity, body: RequestBody) -> None:
+    async def handle(self, request: Request, body: RequestBody) -> None:
         """Forward one request; the connection to the backend closes when the caller leaves.
 
         Raises HearthError, also amid an answer.
@@ -77,7 +76,7 @@ class Passthrough:
         finally:
             exchange.close()
 
-    async def count_tokens(self, request: Request, _: Identity, body: RequestBody) -> None:
+    async def count_tokens(self, request: Request, body: RequestBody) -> None:
         """Answer Anthropic's token count, which Ollama does not have, with the estimate the queue
         uses. Raises BadRequest.
         """

@@ -21,7 +21,6 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute, compile_path
 
 from hearth.admission.admit import Adds
-from hearth.admission.auth import Identity
 from hearth.api.admin import AdminPages
 from hearth.api.body import RequestBody
 from hearth.api.completions import CompletionBody, CompletionPages
@@ -48,7 +47,7 @@ _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
 _ODD = re.compile(r"//|[;\\]|/\.\.?(?:/|$)")
 
-Handler = Callable[[Request, Identity, RequestBody], Awaitable[None]]
+Handler = Callable[[Request, RequestBody], Awaitable[None]]
 PageHandler = Callable[..., Any]
 
 
@@ -205,13 +204,11 @@ class Routes:
     def _base_path(self) -> str:
         return self._gateway.config.settings.server.base_path
 
-    async def _describe(self, request: Request, caller: Identity, body: RequestBody) -> None:
-        del caller, body
+    async def _describe(self, request: Request, _: RequestBody) -> None:
         servers = {"servers": [{"url": self._base_path}]} if self._base_path else {}
         await request.answer_json(bytes(JSONResponse(self.openapi | servers).body))
 
-    async def _send_page(self, request: Request, caller: Identity, body: RequestBody) -> None:
-        del caller, body
+    async def _send_page(self, request: Request, _: RequestBody) -> None:
         await page.send_page(request, self._base_path)
 
 
@@ -283,7 +280,7 @@ def _handler_of(route: Callable[[], APIRoute]) -> Handler:
     whatever `curl -d` called it.
     """
 
-    async def handle(request: Request, caller: Identity, body: RequestBody) -> None:
+    async def handle(request: Request, body: RequestBody) -> None:
         scope = {
             "type": "http",
             "method": request.method,
@@ -297,7 +294,7 @@ def _handler_of(route: Callable[[], APIRoute]) -> Handler:
             "query_string": query,
             "headers": [(b"content-type", b"application/json")],
             REQUEST: request,
-            IDENTITY: caller,
+            IDENTITY: body.admission.identity,
             BODY: body,
         }
         await AsyncExitStackMiddleware(route().app)(
@@ -311,15 +308,7 @@ def _without_slashes(path: str) -> str:
     return "/" + "/".join(filter(None, path.split("/")))
 
 
-async def _redirect(
-    request: Request,
-    caller: Identity,
-    body: RequestBody,
-    *,
-    status: int,
-    to: str,
-) -> None:
-    del caller, body
+async def _redirect(request: Request, _: RequestBody, *, status: int, to: str) -> None:
     own = (b"x-request-id", request.request_id.encode("ascii"))
     await request.answer.whole(status, ((b"location", to.encode("latin-1")), own), b"")
 
@@ -454,15 +443,10 @@ def described(routes: Sequence[BaseRoute]) -> Node:
 
 def _own(operation: Node) -> Node:
     """What the framework would refuse with 422 is a 400 here."""
-    responses = {
-        status: answer for status, answer in operation["responses"].items() if status != "422"
-    }
-    return {
-        **operation,
-        "responses": {**responses, "400": _ERROR}
-        if len(responses) < len(operation["responses"])
-        else responses,
-    }
+    responses = dict(operation["responses"])
+    if responses.pop("422", None) is not None:
+        responses["400"] = _ERROR
+    return {**operation, "responses": responses}
 
 
 def _add(paths: Node, path: str, methods: Iterable[str], name: str, body: Node | None) -> None:
