@@ -21,6 +21,7 @@ from hearth.config.settings import (
     BackendSettings,
     GatewayConfig,
     ModelSettings,
+    SchedulingSettings,
     StorageSettings,
 )
 from hearth.emulator import Emulator, default_profiles
@@ -29,11 +30,15 @@ from hearth.events import (
     BackendWentDown,
     EmulatorStarted,
     EmulatorStopped,
+    ItemDiverged,
+    ItemInterrupted,
+    ItemResumed,
     JobEnded,
     ResidencyDrifted,
     SwapFailed,
 )
 from hearth.gateway import Gateway
+from hearth.types import Priority
 from tests.bootstrap.by_hand import Tried, free_address, tried, untouched
 from tests.support.patience import WITHIN_S
 
@@ -49,11 +54,14 @@ pytestmark = pytest.mark.usefixtures("by_hand")
 
 @asynccontextmanager
 async def ollama_at(url: str) -> AsyncIterator[Emulator]:
-    """An Ollama, as far as anybody can see: an emulator without its marks."""
+    """An Ollama, as far as anybody can see: an emulator without its marks, whose models have
+    other digests than those of the emulator that stands in.
+    """
     quick = default_profiles()[0].model_copy(
         update={"load_s": 0.2, "decode_tokens_per_s": 2000.0, "vram_gib": 3.0, "size_gib": 2.0}
     )
-    profiles = [quick.model_copy(update={"name": name}) for name in (BOTH, OURS)]
+    of_its_own = [{"name": name, "system": "Be kind."} for name in (BOTH, OURS)]
+    profiles = [quick.model_copy(update=each) for each in of_its_own]
     ollama = Emulator(profiles, clock=SystemClock(), seed=1, marked=False)
     address = urlsplit(url)
     await ollama.start(address.hostname or "", address.port or 0)
@@ -292,3 +300,31 @@ async def test_a_gateway_that_was_told_to_emulate_waits_for_no_ollama():
     async with tried(untouched(free_address()), backend_mode=BackendMode.EMULATOR) as house:
         _, shown = await house.get("/llm/queue/status")
         assert (shown["backend"]["emulator"], shown["backend"]["instead_of"]) == (True, None)
+
+
+async def test_an_answer_that_the_emulator_began_is_not_finished_by_the_ollama_that_came():
+    url = free_address()
+    at_once = SchedulingSettings(
+        preemption="at_once", preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0
+    )
+    async with tried(untouched(url, scheduling=at_once)) as house:
+        state = house.gateway.worker.scheduler.gateway
+        turns = [{"role": "user", "content": "hi"}]
+        asked = {"model": BOTH, "messages": turns, "stream": True}
+        async with house.stream("/v1/chat/completions", **asked) as answer:
+            assert b'"hearth-emulator"' in await answer.content.readline()
+            internal = await house.gateway.worker.enqueue_internal(
+                prompt="word " * 8_000, model=BOTH, task_type="urgent", priority=Priority.CRITICAL
+            )
+            async with asyncio.timeout(WITHIN_S):
+                await house.events.until(lambda: bool(house.events.of(ItemInterrupted)))
+            async with ollama_at(url):
+                await becomes(house.gateway, lambda: state.handing_over)
+                await handed_over(house)
+                await internal
+                rest = await answer.text()
+    # behind made-up text comes nothing but the error
+    assert '"error"' in rest
+    assert "[DONE]" not in rest
+    assert len(house.events.of(ItemDiverged)) == 1
+    assert house.events.of(ItemResumed) == []

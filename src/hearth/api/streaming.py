@@ -14,7 +14,7 @@ from hearth.api.request import Request, rendered
 from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import frame_end
 from hearth.dialects.routes import Route
-from hearth.dialects.stream import Signs, error_text, stream_headers
+from hearth.dialects.stream import PresenceSignals, error_text, stream_headers
 from hearth.errors import BackendError, HearthError
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
@@ -52,7 +52,7 @@ class Relay:
         """The answer was begun with a declared length."""
         self._timer: asyncio.TimerHandle | None = None
         self._keeping_alive: asyncio.Task[None] | None = None
-        self._signs = Signs(
+        self._presence = PresenceSignals(
             route,
             model,
             ticket.request_id.removeprefix("req_"),
@@ -114,14 +114,14 @@ class Relay:
             self._sending = True
             # asked once: it may become so while these are being sent, and then more has come
             last = not chunks or reply.complete
-            chunks = self._signs.passed(chunks, last=last)
+            chunks = self._presence.passed(chunks, last=last)
             for chunk in chunks[:-1] if last else chunks:
                 await answer.chunk(chunk)
             if not last:
                 self._sending = False
                 self._was_sent = True
                 self._tail = (self._tail + b"".join(chunks[-2:]))[-2:]
-                self._signs.note(chunks)
+                self._presence.note(chunks)
         self._complete = True
         if reply.ends_with_error:
             await self._end_with_error(chunks[-1] if chunks else b"")
@@ -191,7 +191,7 @@ class Relay:
             await answer.head(
                 200, (*stream_headers(self._route), *self._expected_mark(), *self._headers())
             )
-        await answer.chunk(self._signs.sign(self._clock.wall()))
+        await answer.chunk(self._presence.signal(self._clock.wall()))
 
     async def _fail(self, error: HearthError) -> None:
         """Refuse with a status code while there still is one to choose; afterwards in the stream

@@ -369,7 +369,7 @@ def stream_headers(route: Route) -> Headers:
     return ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 
 
-class Signs:
+class PresenceSignals:
     """The signs of life of one stream, and what of the model server's stream fits after them.
 
     Args:
@@ -416,7 +416,7 @@ class Signs:
             ]
             self._first = self._first or (self._last if self._last.endswith(_END) else b"")
 
-    def sign(self, wall_s: float) -> bytes:
+    def signal(self, wall_s: float) -> bytes:
         """One sign of life; `wall_s`: seconds since 1970."""
         is_anthropic = self._route.dialect == "anthropic"
         if self._wants_events and not _ENDED.search(self._last):
