@@ -20,6 +20,7 @@ from rich.console import Console
 from benchmarks import (
     accepting,
     attack,
+    continuing,
     crowd,
     decisions,
     embeddings,
@@ -47,6 +48,7 @@ MEASURES: dict[str, Measure] = {
     "crowd": crowd.measure,
     "embeddings": embeddings.measure,
     "accepting": accepting.measure,
+    "continuing": continuing.measure,
     "decisions": decisions.measure,
     "attack": attack.measure,
     "escapes": escapes.measure,

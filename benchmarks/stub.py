@@ -4,9 +4,10 @@ as `python -m benchmarks.stub PORT`.
 Plain asyncio protocol, answers prepared beforehand, in Ollama's API and in OpenAI's. The last
 message of a chat says how it is answered: `hold` never, `pause` after `PAUSE_S`, anything else at
 once; a stream has `CHUNKS` chunks, written one by one without pause, or for `paced` `PACED_CHUNKS`
-chunks, one every `PACE_S`. `GET /bench/log` gives, and forgets, what happened to chats: `[kind,
-instant]` with kind `arrived`, `ended` or `closed` (by the gateway, before an answer), and instants
-of CLOCK_MONOTONIC.
+chunks, one every `PACE_S`. For `many` it has `MANY`, one every `SHORT_PACE_S`; for `broken` its
+connection ends after `BEGUN`, and a raw `/api/generate` for the rest gets `MANY`. `GET
+/bench/log` gives, and forgets, what happened to chats: `[kind, instant]` with kind `arrived`,
+`ended` or `closed` (by the gateway, before an answer), and instants of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ MODEL = "bench:latest"
 CHUNKS = 200
 PAUSE_S = 0.004
 PACED_CHUNKS = 50
+BEGUN, MANY, SHORT_PACE_S = 20, 2_000, 0.001
 PACE_S = 0.01
 """A hundred tokens a second, which is a fast card with a small model."""
 NATIVE, OPENAI = "/api/chat", "/v1/chat/completions"
@@ -118,6 +120,13 @@ PAGES = {
         f'{{"model":"{MODEL}","response":"","done":true,"done_reason":"load"}}'.encode()
     ),
 }
+_RAW_HEAD = f'{{"model":"{MODEL}","created_at":"2026-11-01T12:00:00.000000Z","response":'
+RAW = Answers(
+    whole=PAGES[b"POST /api/generate"],
+    head=_stream_head("application/x-ndjson"),
+    chunk=_chunk(f'{_RAW_HEAD}" word","done":false}}\n'.encode()),
+    last=_chunk(f'{_RAW_HEAD}"",{_DONE}}}\n'.encode()) + b"0\r\n\r\n",
+)
 NOT_FOUND = _whole(b'{"error":"not found"}', b"404 Not Found")
 
 
@@ -167,8 +176,12 @@ class StubConnection(asyncio.Protocol):
     def _answer(self, head: bytes, body: bytes) -> None:
         request = head[: head.index(b" HTTP/")]
         method, _, path = request.decode("latin-1").partition(" ")
-        if method == "POST" and path in ANSWERS:
+        if b'"_debug_render_only":true' in body:
+            self._transport.write(_rendering(body))
+        elif method == "POST" and path in ANSWERS:
             self._chat(ANSWERS[path], body)
+        elif b'"raw":true' in body and b'"stream":true' in body:
+            self._pace(RAW, MANY, SHORT_PACE_S)
         elif request == b"GET /bench/log":
             self._transport.write(_whole(self._log.take()))
         else:
@@ -181,7 +194,14 @@ class StubConnection(asyncio.Protocol):
             return
         streaming = b'"stream":true' in body or b'"stream": true' in body
         if streaming and b'"paced"' in body:
-            self._pace(answers)
+            self._pace(answers, PACED_CHUNKS, PACE_S)
+            return
+        if streaming and b'"many"' in body:
+            self._pace(answers, MANY, SHORT_PACE_S)
+            return
+        if streaming and b'"broken"' in body:
+            self._transport.write(answers.head + b"".join([answers.chunk] * BEGUN))
+            self._transport.close()
             return
         answer = partial(self._stream if streaming else self._reply, answers)
         if b'"pause"' in body:
@@ -199,11 +219,12 @@ class StubConnection(asyncio.Protocol):
         for chunk in answers.chunks(CHUNKS):
             self._transport.write(chunk)
 
-    def _pace(self, answers: Answers) -> None:
+    def _pace(self, answers: Answers, count: int, pace_s: float) -> None:
         self._transport.write(answers.head)
-        self._beat(answers.chunks(PACED_CHUNKS), PACED_CHUNKS, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        self._beat(answers.chunks(count), count, pace_s, now)
 
-    def _beat(self, chunks: Iterator[bytes], left: int, due: float) -> None:
+    def _beat(self, chunks: Iterator[bytes], left: int, pace_s: float, due: float) -> None:
         """The next of `left` chunks now, the one after it at its time, however late this one is."""
         if self._transport.is_closing():
             return
@@ -211,12 +232,21 @@ class StubConnection(asyncio.Protocol):
             self._ended()
         self._transport.write(next(chunks))
         if left > 1:
-            next_due = due + PACE_S
-            asyncio.get_running_loop().call_at(next_due, self._beat, chunks, left - 1, next_due)
+            due += pace_s
+            asyncio.get_running_loop().call_at(due, self._beat, chunks, left - 1, pace_s, due)
 
     def _ended(self) -> None:
         self._unanswered = False
         self._log.note("ended")
+
+
+def _rendering(body: bytes) -> bytes:
+    """The prompt, each turn behind its role."""
+    turns = json.loads(body).get("messages", [])
+    prompt = "".join(f"<{turn['role']}>{turn['content']}" for turn in turns)
+    begun = turns and turns[-1]["role"] == "assistant"
+    shown = {"rendered_template": prompt if begun else f"{prompt}<assistant>"}
+    return _whole(json.dumps({"model": MODEL, "_debug_info": shown}).encode())
 
 
 def _declared_bytes(head: bytes) -> int:

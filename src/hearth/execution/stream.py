@@ -216,8 +216,12 @@ class AnswerStream:
             if not seen:
                 seen = True
                 self._first_byte(work, forwarded=False)
-            for chunk in chunks:
-                self._forward(work, exchange, (run.feed(chunk, self._clock.wall()),))
+            passed, wall_s = list[bytes](), self._clock.wall()
+            try:
+                for chunk in chunks:
+                    passed.append(run.feed(chunk, wall_s))
+            finally:  # what came before an error is the caller's
+                self._forward(work, exchange, tuple(passed))
             if work.reply.full:
                 await self._reader_catches_up(work, limit)
         ending, last = run.end(self._clock.wall())

@@ -426,9 +426,11 @@ class Rest:
         was asked for again is not said again, or thoughts follow the text. BackendError: the model
         server has ended the rest with an error. RunnerDied: with its model.
         """
-        return b"".join([self._line(said_in(raw), wall_s) for raw in self._lines.split(chunk)])
+        whole = self._lines.feed(chunk)
+        return b"".join([self._line(line, wall_s) for line in whole.split(b"\n") if line])
 
-    def _line(self, fields: JsonObject, wall_s: float) -> bytes:
+    def _line(self, line: bytes, wall_s: float) -> bytes:
+        fields = said_in(line)
         error = fields.get("error")
         if isinstance(error, str) and runner_died(error):
             raise RunnerDied(error)
@@ -456,6 +458,8 @@ class Rest:
 
     def _new(self, text: str) -> str:
         """What of it the caller has not got."""
+        if not self._missing:
+            return text
         again = min(len(self._missing), len(text))
         if not text.startswith(self._missing[:again]):
             raise StreamDiverged("the continuation differs from the text already sent")
