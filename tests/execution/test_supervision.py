@@ -89,15 +89,15 @@ def unknown_path(_: str) -> BackendCall:
 async def test_a_defect_in_or_before_an_attempt_fails_that_item_and_frees_its_slot(
     house: House, call: Callable[[str], BackendCall] | None, where: str, detail: str
 ):
-    estimates = house.worker.scheduler.device.estimates
+    forecasts = house.worker.runtime.forecasts
     if call is None:
-        estimates.limit_s = broken  # type: ignore[method-assign, assignment]
+        forecasts.limit_s = broken  # type: ignore[assignment]
     new = new_item("a")
     failing = house.worker.submit(new if call is None else Submission(item=new.item, call=call))
     error = (await heard(failing))[1]
     assert error is not None
     assert (error.status, (await house.end_of(failing)).outcome) == (500, Outcome.FAILED)
-    vars(estimates).pop("limit_s", None)
+    forecasts.limit_s = house.worker.scheduler.estimates.limit_s
     assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
     assert faults(house.events) == {(where, detail): 1}
 

@@ -16,7 +16,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Started
 from hearth.simulation.engine import PROGRESS_JOBS, SimulationRun, simulate
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import Lane
+from hearth.types import Lane, canonical_model
 from tests.support.invariants import DecisionChecker
 from tests.support.workloads import Mix, random_workload
 
@@ -177,13 +177,10 @@ def test_swaps_stops_and_failures_are_told_apart():
 def test_the_home_model_is_the_workloads_or_the_owners():
     outcome = run(workload(job(0, "b"), home="a"))
     assert [(swap.model, swap.start) for swap in outcome.swaps] == [("b", 0.0), ("a", 128.4)]
-    homes = [
-        workload()
-        .settings(SchedulerSettings(gpu=GpuSettings(home_model=name)), PolicyName.FIFO)
-        .gpu.home_model
-        for name in ("z", "a:latest")
-    ]
-    assert homes == ["", "a"]
+    for owners, home in (("z", ""), ("a:latest", "a")):
+        base = SchedulerSettings(gpu=GpuSettings(home_model=owners))
+        fitting = workload().settings(base, PolicyName.FIFO, canonical_model)
+        assert fitting.gpu.home_model == home
 
 
 @pytest.mark.parametrize(

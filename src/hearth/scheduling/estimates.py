@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, inf
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hearth.types import Band, QueueItem, Usage
 
@@ -64,7 +64,6 @@ MOST = 1e9
 
 K = TypeVar("K")
 V = TypeVar("V")
-Key = tuple[str, str, bool]  # (caller, model, the caller had other items open)
 # a caller with nothing else open asked for this model, so many seconds after its last answer
 Step = tuple[str, float]
 IdleEnd = tuple[float, float, str]
@@ -73,8 +72,10 @@ for any)
 """
 
 
-def _blend(old: float | None, seen: float) -> float:
-    return seen if old is None else old + ALPHA * (seen - old)
+def _blend(known: dict[K, float], key: K, seen: float) -> None:
+    """Fold one measurement into an average."""
+    old = known.get(key, seen)
+    known[key] = old + ALPHA * (seen - old)
 
 
 class Estimates:
@@ -107,8 +108,8 @@ class Estimates:
         recent = self._recent_swaps_s.get(target, ())
         cap = max(SWAP_CAP_S, sorted(recent)[len(recent) // 2] if recent else 0.0)
         self._recent_swaps_s[target] = (*recent, seconds)[-SWAP_MEMORY:]
-        self._target_s[target] = _blend(self._target_s.get(target), min(seconds, cap))
-        self._swap_s[origin, target] = _blend(self._swap_s.get((origin, target)), min(seconds, cap))
+        _blend(self._target_s, target, min(seconds, cap))
+        _blend(self._swap_s, (origin, target), min(seconds, cap))
 
     def swap_s(self, origin: str, target: str) -> float:
         """Expected seconds of a swap: this direction, else this target from anywhere, else the
@@ -144,24 +145,21 @@ class Estimates:
         self._runs[model] = (count, mean_s + (run_s - mean_s) / count)
         if usage.output_tokens:
             key = (item.caller, model)
-            self._output_tokens[key] = _blend(
-                self._output_tokens.pop(key, None), usage.output_tokens
-            )
+            # to the end: the one that was not seen for longest goes first
+            self._output_tokens[key] = self._output_tokens.pop(key, usage.output_tokens)
+            _blend(self._output_tokens, key, usage.output_tokens)
             if len(self._output_tokens) > MAX_CALLERS:
                 del self._output_tokens[next(iter(self._output_tokens))]
             decode_s = usage.decode_s or run_s
             if decode_s > 0:
-                self._decode_tps[model] = _blend(
-                    self._decode_tps.get(model), usage.output_tokens / decode_s
-                )
+                _blend(self._decode_tps, model, usage.output_tokens / decode_s)
         if usage.prompt_tokens and usage.prompt_s:
-            self._prompt_tps[model] = _blend(
-                self._prompt_tps.get(model), usage.prompt_tokens / usage.prompt_s
-            )
+            _blend(self._prompt_tps, model, usage.prompt_tokens / usage.prompt_s)
         if usage.prompt_tokens and item.prompt_tokens >= MIN_PROMPT_TOKENS:
             factor = usage.prompt_tokens / item.prompt_tokens
             if FACTORS[0] <= factor <= FACTORS[1]:
-                self._prompt_factor[model] = _blend(self._prompt_factor.get(model, 1.0), factor)
+                self._prompt_factor.setdefault(model, 1.0)  # the guess itself counts as seen
+                _blend(self._prompt_factor, model, factor)
 
     def run_s(self, model: str) -> float:
         return self._runs[model][1] if model in self._runs else PRIOR_RUN_S
@@ -248,10 +246,9 @@ class Estimates:
         """
         output = 0.0
         if item.kind == "generate":
+            most = item.max_tokens
             output = (
-                max(UNBOUNDED_OUTPUT_TOKENS, context_tokens)
-                if item.max_tokens is None
-                else min(item.max_tokens, MOST)
+                max(UNBOUNDED_OUTPUT_TOKENS, context_tokens) if most is None else min(most, MOST)
             )
         return self.prompt_s(item, model) + output / self._decode_tps.get(
             model, PESSIMISTIC_TOKENS_PER_S
@@ -359,6 +356,12 @@ class Habit:
         return self.band >= Band.INTERRUPTED
 
 
+class HabitKey(NamedTuple):
+    caller: str
+    model: str
+    waits: bool  # the caller had other items open
+
+
 class Arrivals:
     """When work comes, changed by the scheduler alone. `open_callers`: of each item that was
     accepted already.
@@ -375,35 +378,43 @@ class Arrivals:
         # facts are reported here: not where the policy reads nothing of it, as that is a fourth of
         # all the work
         self.learns = learns
-        self._habits: dict[Key, Habit] = {}
-        self._recent: dict[str, list[Key]] = {}
-        self._answered: dict[str, tuple[str, float]] = {}
-        self._steps: dict[tuple[str, str], deque[Step]] = {}
+        self._habits: dict[HabitKey, Habit] = {}
+        # by model, those of the callers who used it last, the latest first
+        self._recent: dict[str, list[HabitKey]] = {}
+        self._answered: dict[str, tuple[str, float]] = {}  # model and end of a caller's last item
+        self._steps: dict[tuple[str, str], deque[Step]] = {}  # by caller and the model it had
         self._open: dict[str, int] = Counter(open_callers)
+        # by model and caller, the latest last
         self._internal: dict[str, dict[str, Habit]] = {}
-        """By model and caller, the latest last."""
 
     def arrived(self, caller: str, model: str | None, now: float) -> None:
         is_open = self._open.get(caller, 0)
         self._open[caller] = is_open + 1
-        last = self._answered.get(caller)
-        if last is not None and not is_open and model is not None:
-            steps = self._steps.get((caller, last[0])) or deque(maxlen=STEPS)
-            steps.append((model, now - last[1]))
-            _note_last(self._steps, (caller, last[0]), steps)
+        if is_open:
+            return
+        answered = self._answered.get(caller)
+        if answered is not None and model is not None:
+            key = (caller, answered[0])
+            steps = self._steps.get(key) or deque(maxlen=STEPS)
+            steps.append((model, now - answered[1]))
+            _note_last(self._steps, key, steps)
         # Who names no model comes back to the one that served it.
-        served_by = model or (last[0] if last is not None else "")
+        served_by = model or (answered[0] if answered is not None else "")
         internal = self._internal.get(served_by, {}).get(caller)
-        if internal is not None and not is_open:
+        if internal is not None:
             internal.gaps.append(now - internal.since)
 
     def came_back(self, caller: str, model: str, now: float) -> None:
         """An item has come for a model for which nothing waited and on which nothing ran."""
         for key in self._recent.get(model, ()):
             habit = self._habits.get(key)
-            if key[0] == caller and habit is not None:
-                answered = habit.waits and self._answered.get(caller, ("", 0.0))[1] > habit.since
-                habit.gaps.append(inf if answered else now - habit.since)
+            if key.caller != caller or habit is None:
+                continue
+            # A caller that waited for another answer has had it meanwhile, so it came back for that
+            # and not after this gap: to hold the model would have been in vain.
+            _, answered_at = self._answered.get(caller, ("", 0.0))
+            in_vain = habit.waits and answered_at > habit.since
+            habit.gaps.append(inf if in_vain else now - habit.since)
 
     def left(self, caller: str) -> None:
         """An item is gone, however it ended. Reported before `ended`."""
@@ -414,12 +425,12 @@ class Arrivals:
     def ended(self, caller: str, model: str, now: float, band: Band = Band.EXTERNAL) -> None:
         """An item of this band has run to its end."""
         _note_last(self._answered, caller, (model, now))
-        key = (caller, model, caller in self._open)
-        habit = self._habits.get(key) or Habit(caller, now, key[2])
+        key = HabitKey(caller, model, caller in self._open)
+        habit = self._habits.get(key) or Habit(caller, now, key.waits)
         habit.since = now
         habit.band = band
         _note_last(self._habits, key, habit)
-        others = [other for other in self._recent.get(model, ()) if other[0] != caller]
+        others = [other for other in self._recent.get(model, ()) if other.caller != caller]
         self._recent[model] = [key, *others[: RECENT - 1]]
         if not habit.is_external:
             self._note_internal(caller, model, now, band)
@@ -447,11 +458,8 @@ class Arrivals:
 
     def habits(self, model: str) -> list[Habit]:
         """The habits of those who used a model last, the latest first."""
-        return [
-            habit
-            for key in self._recent.get(model, ())
-            if (habit := self._habits.get(key)) is not None
-        ]
+        found = map(self._habits.get, self._recent.get(model, ()))
+        return [habit for habit in found if habit is not None]
 
 
 def _note_last(known: dict[K, V], key: K, value: V) -> None:

@@ -22,7 +22,7 @@ from hearth.scheduling.placement import budget_tokens
 from hearth.scheduling.residency import Resident, Swap
 from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import Entry, WaitingRoom
-from hearth.types import Band, Lane, QueueItem, Sequence, Usage
+from hearth.types import Lane, QueueItem, Sequence, Usage
 
 # so many waiting items are run forward (2 to 5 ms); what stands behind them is reckoned from their
 # mean pace
@@ -55,6 +55,11 @@ class ForecastView:
     def __init__(self, scheduler: Scheduler) -> None:
         self._device = scheduler.device
         self._gateway = scheduler.gateway
+        # questions that a part of the state answers
+        self.ahead_of = scheduler.gateway.waiting.ahead_of
+        self.prompt_s = scheduler.estimates.prompt_s
+        self.limit_s = scheduler.estimates.limit_s
+        self.longest_load_s = scheduler.estimates.longest_s_to
 
     def forecast(self, now: float, newcomer: QueueItem | None = None) -> Forecast:
         """Run the scheduler forward from `now`; `newcomer`: an item that it has not seen yet."""
@@ -123,23 +128,9 @@ class ForecastView:
         parallel = self._gateway.settings.parallel(item.model or self._device.home or "")
         return self.service_s(item) / parallel
 
-    def ahead_of(self, band: Band) -> int:
-        return self._gateway.waiting.ahead_of(band)
-
     def lane_of(self, sequence: Sequence) -> Lane | None:
         entry = self._gateway.entries.get(sequence)
         return None if entry is None else entry.item.lane
-
-    def prompt_s(self, item: QueueItem, model: str) -> float:
-        return self._device.estimates.prompt_s(item, model)
-
-    def limit_s(self, item: QueueItem, model: str, context_tokens: int) -> float:
-        """See `Estimates.limit_s`."""
-        return self._device.estimates.limit_s(item, model, context_tokens)
-
-    def longest_load_s(self, model: str) -> float:
-        """Seconds of the longest of the last swaps to a model, 0 where none was measured."""
-        return self._device.estimates.longest_s_to(model)
 
 
 def remaining_s(began_at: float, expected_s: float, now: float) -> float:

@@ -74,23 +74,6 @@ class Placement:
     `_evictions` are caches of what was reckoned from them, and are None once it no longer holds.
     """
 
-    __slots__ = (
-        "_actions",
-        "_candidates",
-        "_claimed",
-        "_device",
-        "_evicting",
-        "_evictions",
-        "_gateway",
-        "_hold_now",
-        "_least_mib",
-        "_now",
-        "_policy",
-        "_residents",
-        "_room_wanted",
-        "_unsettled",
-    )
-
     def __init__(self, device: DeviceState, now: float) -> None:
         device.held_until = None
         self._device = device
@@ -353,9 +336,7 @@ class Placement:
             heads = self._not_held(lines)
         for entry in heads:
             resident = self._stays(entry.item.model)
-            candidate = Candidate(
-                entry, self._device, band, self._now, resident=resident, evictions=evictions
-            )
+            candidate = Candidate(entry, self._device, band, self._now, resident, evictions)
             (found.served if resident else found.others).append(candidate)
         return found
 

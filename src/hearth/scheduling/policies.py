@@ -45,7 +45,7 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, inf
 from types import MappingProxyType
 from typing import NamedTuple
@@ -111,59 +111,43 @@ class SwapCost(NamedTuple):
 NO_SWAP = SwapCost()
 
 
+@dataclass(slots=True, eq=False)
 class Candidate:
     """The head of a line at one instant.
 
     What its line and its swap mean is reckoned once, when that is first asked for.
     """
 
-    __slots__ = (
-        "_band",
-        "_device",
-        "_evictions",
-        "_now",
-        "_swap",
-        "_work",
-        "entry",
-        "model",
-        "resident",
-    )
+    entry: Entry
+    device: DeviceState
+    band: Band
+    now: float
+    resident: bool  # its model is in memory, or on its way in, and stays
+    evictions: Evictions
+    model: str = field(init=False)  # what it runs on
+    _work: Work | None = None
+    _swap: SwapCost | None = None
 
-    def __init__(
-        self,
-        entry: Entry,
-        device: DeviceState,
-        band: Band,
-        now: float,
-        *,
-        resident: bool,
-        evictions: Evictions,
-    ) -> None:
-        self.entry = entry
-        self.resident = resident  # its model is in memory, or on its way in, and stays
-        self.model = entry.item.model or device.home or ""  # what it runs on
-        self._device = device
-        self._band = band
-        self._now = now
-        self._evictions = evictions
-        self._work: Work | None = None
-        self._swap: SwapCost | None = NO_SWAP if resident else None
+    def __post_init__(self) -> None:
+        self.model = self.entry.item.model or self.device.home or ""
 
     @property
     def work(self) -> Work:
         if self._work is None:
-            gateway = self._device.gateway
-            waiting = gateway.waiting.up_to(self._band, self.entry.item.model)
+            gateway = self.device.gateway
+            waiting = gateway.waiting.up_to(self.band, self.entry.item.model)
             turns = ceil(waiting / gateway.settings.parallel(self.model))
-            self._work = Work(waiting, turns * self._device.estimates.run_s(self.model))
+            self._work = Work(waiting, turns * self.device.estimates.run_s(self.model))
         return self._work
 
     @property
     def swap(self) -> SwapCost:
+        if self.resident:
+            return NO_SWAP
         if self._swap is None:
             model = self.model
-            expected_s = self._device.estimates.swap_s
-            evicts = self._evictions.find(model, self.entry.item.task_type) or ()
+            expected_s = self.device.estimates.swap_s
+            evicts = self.evictions.find(model, self.entry.item.task_type) or ()
             swap_s = max([expected_s(origin, model) for origin in evicts or ("",)])
             back_s = sum([expected_s(model, origin) for origin in evicts])
             self._swap = SwapCost(evicts, swap_s, swap_s + back_s)
@@ -171,14 +155,14 @@ class Candidate:
 
     def in_memory_s(self) -> float:
         """How long the youngest of what it evicts has been in memory."""
-        residents = self._device.residency.residents
-        times_s = [self._now - residents[name].loaded_at for name in self.swap.evicts]
+        residents = self.device.residency.residents
+        times_s = [self.now - residents[name].loaded_at for name in self.swap.evicts]
         return min(times_s, default=0.0)
 
     def may_evict(self, least: float = 0.0) -> bool:
         """Has all that it evicts earned its place, at least `least` times what the swap costs?"""
         return all(
-            earned(self._device, name, self.model, self._now, least) for name in self.swap.evicts
+            earned(self.device, name, self.model, self.now, least) for name in self.swap.evicts
         )
 
 

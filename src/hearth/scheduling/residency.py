@@ -140,7 +140,8 @@ class Residency:
 
     def sample(self, capacity_mib: float | None, foreign_mib: float = 0.0) -> None:
         """Remember what the GPU says of its size, and what others hold of it."""
-        self._sampled_mib, self._foreign_mib = capacity_mib, max(0.0, foreign_mib)
+        self._sampled_mib = capacity_mib
+        self._foreign_mib = max(0.0, foreign_mib)
 
     @property
     def capacity_mib(self) -> float | None:
@@ -181,7 +182,8 @@ class Residency:
         """
         if self._settings.gpu.vram_gb is None:
             return False
-        need, capacity = self.need_mib(model, task_type), self.capacity_mib
+        need = self.need_mib(model, task_type)
+        capacity = self.capacity_mib
         return need is not None and capacity is not None and need > capacity
 
     def ready(self, model: str) -> Resident | None:
@@ -207,15 +209,11 @@ class Residency:
         """Could something that is not in memory and needs at least so much come at all while these
         stay?
         """
-        room, staying = (
-            self.room_mib,
-            [self.residents[model] for model in keep if model in self.residents],
-        )
+        room = self.room_mib
+        staying = [self.residents[model] for model in keep if model in self.residents]
         if not staying or room == inf:
             return True
-        if room is None or any(
-            resident.reserved_mib is None for resident in self.residents.values()
-        ):
+        if room is None or _any_unknown(self.residents.values()):
             return False
         return least_mib <= room - _freed_mib(staying)
 
@@ -257,7 +255,8 @@ class Residency:
         replaced = self._vacated
         self.swap = Swap(why, now, replaced, self._cleared_s)
         self._add(model, task_type)
-        self._vacated, self._cleared_s = (), 0.0
+        self._vacated = ()
+        self._cleared_s = 0.0
         return replaced
 
     def _add(self, model: str, task_type: str | None = None) -> Resident:
@@ -282,25 +281,20 @@ class Residency:
     @property
     def loading(self) -> str | None:
         """The model that the swap under way brings in; None while it makes room."""
-        return next(
-            (resident.model for resident in self.residents.values() if resident.phase == "loading"),
-            None,
-        )
+        return next(iter(self._in_phase("loading")), None)
 
     @property
     def cutting(self) -> str | None:
         """The model whose load is being ended; None where no load is."""
-        return next(
-            (resident.model for resident in self.residents.values() if resident.phase == "cutting"),
-            None,
-        )
+        return next(iter(self._in_phase("cutting")), None)
 
     @property
     def unloading(self) -> list[str]:
         """The models that the swap under way removes."""
-        return [
-            resident.model for resident in self.residents.values() if resident.phase == "unloading"
-        ]
+        return self._in_phase("unloading")
+
+    def _in_phase(self, phase: str) -> list[str]:
+        return [each.model for each in self.residents.values() if each.phase == phase]
 
     def loaded(
         self, model: str, now: float, vram_mib: float | None, *, embeds: bool = False
@@ -311,18 +305,17 @@ class Residency:
         """
         if vram_mib:
             self._learned_mib[model] = vram_mib
-        swap, known = (self.swap if self.loading == model else None), self.residents.get(model)
+        swap = self.swap if self.loading == model else None
+        known = self.residents.get(model)
         if known is not None:
             known.reserved_mib = self.need_mib(model, known.task_type)
             if swap is None:
                 return None
         resident = known or self._add(model)
-        resident.phase, resident.loaded_at, resident.settled, resident.embeds = (
-            "ready",
-            now,
-            swap is None,
-            embeds,
-        )
+        resident.phase = "ready"
+        resident.loaded_at = now
+        resident.settled = swap is None
+        resident.embeds = embeds
         self.used(resident, now)
         if len(self._uses) > MAX_USED:
             del self._uses[min(self._uses, key=lambda name: self._uses[name])]
@@ -348,7 +341,8 @@ class Residency:
         if self.loading != model:
             return None
         del self.residents[model]
-        swap, self.swap = self.swap, None
+        swap = self.swap
+        self.swap = None
         return swap
 
     def keep_alone(self, model: str) -> None:
@@ -379,7 +373,8 @@ class Residency:
         """
         resident = self.residents.get(model)
         if resident is not None and resident.phase == "unloading":
-            resident.phase, resident.suspect = "ready", True
+            resident.phase = "ready"
+            resident.suspect = True
             self._cleared(now)
 
     def _cleared(self, now: float) -> None:
@@ -414,77 +409,74 @@ class Evictions:
 
     def _search(self, model: str, need: float | None) -> tuple[str, ...] | None:
         residency = self._residency
-        room, residents = residency.room_mib, residency.residents
+        room = residency.room_mib
+        residents = residency.residents
         if room == inf and not any(map(residency.is_alone, (model, *residents))):
             return ()
         others = [resident for resident in residents.values() if resident.model != model]
-        if (
-            room is None
-            or need is None
-            or need > room
-            or any(resident.reserved_mib is None for resident in others)
-        ):
-            return (
-                None
-                if any(r.model in self._keep for r in others)
-                else tuple(sorted(r.model for r in others))
-            )
-        needed = need - (room - _freed_mib(others))
-        if needed <= 0:
+        leaving = [resident for resident in others if resident.model not in self._keep]
+        if room is None or need is None or need > room or _any_unknown(others):
+            # Nothing can be reckoned, so it comes when it is alone.
+            all_may_go = len(leaving) == len(others)
+            return tuple(sorted([each.model for each in leaving])) if all_may_go else None
+        missing = need - (room - _freed_mib(others))
+        if missing <= 0:
             return ()
-        candidates = [resident for resident in others if resident.model not in self._keep]
-        if len(candidates) < 2:
-            return (candidates[0].model,) if _freed_mib(candidates) >= needed else None
+        if len(leaving) < 2:  # as nearly always: nothing to choose from
+            return (leaving[0].model,) if _freed_mib(leaving) >= missing else None
         if model in residents:
-            return _Choices(residency, candidates).fewest(needed)
+            return _Choices(residency, leaving).fewest(missing)
         if self._choices is None:
-            self._choices = _Choices(residency, candidates)
-        return self._choices.fewest(needed)
+            self._choices = _Choices(residency, leaving)
+        return self._choices.fewest(missing)
 
 
 class _Choices:
     """The sets of these residents that may go."""
 
-    def __init__(self, residency: Residency, candidates: list[Resident]) -> None:
-        latest = max(resident.last_used_at for resident in candidates)
-        self._missed_s = {
-            resident.model: residency.missed_s(resident.model, latest) for resident in candidates
-        }
+    def __init__(self, residency: Residency, leaving: list[Resident]) -> None:
+        latest = max(resident.last_used_at for resident in leaving)
+        self._missed_s = {each.model: residency.missed_s(each.model, latest) for each in leaving}
+        # what is missed least comes first, so that the first sets of a size are the best
         self._order = sorted(
-            candidates, key=lambda r: (*self._missed((r,)), r.last_used_at, r.model)
+            leaving, key=lambda each: (*self._missed((each,)), each.last_used_at, each.model)
         )
-        self._largest = sorted(self._order, key=lambda r: -(r.reserved_mib or 0.0))
+        self._largest = sorted(self._order, key=lambda each: -(each.reserved_mib or 0.0))
         self._by_size: dict[int, list[tuple[Resident, ...]]] = {}
 
-    def fewest(self, needed_mib: float) -> tuple[str, ...] | None:
+    def fewest(self, missing_mib: float) -> tuple[str, ...] | None:
         """The set with the fewest members that frees enough.
 
         Among equals those of idle ones, then the least missed, then the least recently used.
         """
-        largest = self._largest
-        enough = next(
+        # No set is smaller than that of the largest, and if all of them are not enough, none is.
+        largest = next(
             (
-                size
-                for size in range(1, len(largest) + 1)
-                if _freed_mib(largest[:size]) >= needed_mib
+                self._largest[:size]
+                for size in range(1, len(self._largest) + 1)
+                if _freed_mib(self._largest[:size]) >= missing_mib
             ),
             None,
         )
-        if enough is None:
+        if largest is None:
             return None
-        if enough not in self._by_size:
-            self._by_size[enough] = sorted(
-                islice(combinations(self._order, enough), MAX_SETS), key=self._missed
-            )
-        best = next(
-            (chosen for chosen in self._by_size[enough] if _freed_mib(chosen) >= needed_mib),
-            largest[:enough],
-        )
-        return tuple(resident.model for resident in best)
+        size = len(largest)
+        if size not in self._by_size:
+            # A hundred models have too many sets to look at them all; `sorted` keeps the order of
+            # those that are missed alike.
+            sets = islice(combinations(self._order, size), MAX_SETS)
+            self._by_size[size] = sorted(sets, key=self._missed)
+        enough = (each for each in self._by_size[size] if _freed_mib(each) >= missing_mib)
+        return tuple([resident.model for resident in next(enough, largest)])
 
-    def _missed(self, chosen: Iterable[Resident]) -> tuple[int, float]:
-        return sum(bool(r.running) for r in chosen), sum(self._missed_s[r.model] for r in chosen)
+    def _missed(self, leaving: Iterable[Resident]) -> tuple[int, float]:
+        running = sum(bool(resident.running) for resident in leaving)
+        return running, sum(self._missed_s[resident.model] for resident in leaving)
 
 
 def _freed_mib(residents: Iterable[Resident]) -> float:
     return sum(resident.reserved_mib or 0.0 for resident in residents)
+
+
+def _any_unknown(residents: Iterable[Resident]) -> bool:
+    return any(resident.reserved_mib is None for resident in residents)

@@ -32,7 +32,8 @@ BREAKS = 2  # attempts that a backend fault may end within a stream before the i
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
 SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
-_EXTERNAL_BAND, _EXTERNAL_LANE = Band.EXTERNAL, Lane.EXTERNAL
+_EXTERNAL_BAND = Band.EXTERNAL
+_EXTERNAL_LANE = Lane.EXTERNAL
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a
 function.
 """
@@ -435,8 +436,11 @@ def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float
     _learn_arrivals_anew(device.gateway)
     device.installed = None
     device.replaced_at = now
-    device.cleared_for = device.held_until = device.preloaded_at = None
-    device.turn = device.hold = None
+    device.cleared_for = None
+    device.held_until = None
+    device.preloaded_at = None
+    device.turn = None
+    device.hold = None
     device.cut_failures = 0
     device.home_failures = 0
     device.not_before.clear()

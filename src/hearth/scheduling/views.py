@@ -16,7 +16,7 @@ from hearth.scheduling.reasons import Reason, reason_of
 from hearth.scheduling.residency import Resident, Swap
 from hearth.scheduling.state import ModelHold, Turn
 from hearth.scheduling.waiting import BANDS, Entry
-from hearth.types import Band, Lane, QueueItem, Sequence, value
+from hearth.types import Band, Lane, value
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -30,8 +30,22 @@ class StatusView:
     """The scheduler as it is at the moment of asking."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._device = scheduler.device
-        self._gateway = scheduler.gateway
+        self._device = device = scheduler.device
+        self._gateway = gateway = scheduler.gateway
+        # questions that a part of the state answers
+        self.entry = gateway.entries.get
+        self.pending = gateway.waiting.count
+        self.external_of = gateway.waiting.external_of
+        self.ahead_of = gateway.waiting.ahead_of
+        self.behind = gateway.waiting.behind
+        self.wants = gateway.waiting.wants
+        self.first = gateway.waiting.first
+        self.may_start_on = gateway.waits_for
+        self.is_there = device.is_there
+        self.need_mib = device.residency.need_mib
+        self.never_fits = device.residency.never_fits
+        self.expected_swap_s = device.estimates.swap_s
+        self.residents: Mapping[str, Resident] = device.residency.residents
 
     @property
     def settings(self) -> SchedulerSettings:
@@ -48,32 +62,6 @@ class StatusView:
         """Entries with an attempt under way, stopping ones included."""
         return self._gateway.running
 
-    def entry(self, sequence: Sequence) -> Entry | None:
-        return self._gateway.entries.get(sequence)
-
-    def pending(self, lane: Lane) -> int:
-        return self._gateway.waiting.count(lane)
-
-    def external_of(self, caller: str) -> int:
-        """How many external items of a caller wait."""
-        return self._gateway.waiting.external_of(caller)
-
-    def ahead_of(self, band: Band) -> int:
-        """How many wait before a newcomer to this band."""
-        return self._gateway.waiting.ahead_of(band)
-
-    def behind(self, item: QueueItem) -> list[Entry]:
-        """The waiting entries that an item goes before which takes an earlier one's place."""
-        return self._gateway.waiting.behind(item)
-
-    def wants(self, model: str | None) -> int:
-        """How many wait for exactly this model."""
-        return self._gateway.waiting.wants(model)
-
-    def may_start_on(self, model: str) -> int:
-        """Of these, how many are not kept from starting by the owner's pause."""
-        return self._gateway.waits_for(model)
-
     @property
     def wanted_models(self) -> Mapping[str | None, int]:
         waiting = self._gateway.waiting
@@ -82,9 +70,6 @@ class StatusView:
     def in_line(self, lane: Lane) -> Iterator[Entry]:
         """The waiting entries of a lane in order."""
         return self._gateway.waiting.in_order(*[band for band in BANDS if LANE_OF[band] is lane])
-
-    def first(self, limit: int) -> list[Entry]:
-        return self._gateway.waiting.first(limit)
 
     def reason_of(self, entry: Entry, now: float) -> Reason:
         return reason_of(self._device, entry, now)
@@ -156,16 +141,8 @@ class StatusView:
         return self._device.home
 
     @property
-    def residents(self) -> Mapping[str, Resident]:
-        return self._device.residency.residents
-
-    @property
     def latest_first(self) -> list[Resident]:
         return self._device.residency.latest_first
-
-    def is_there(self, model: str) -> bool:
-        """Is this model in memory, and not on its way out?"""
-        return self._device.is_there(model)
 
     def is_kept(self, model: str) -> bool:
         """Is it this model that a swap waits for, since somebody is likely to return to it?"""
@@ -214,18 +191,9 @@ class StatusView:
     def capacity_mib(self) -> float | None:
         return self._device.residency.capacity_mib
 
-    def need_mib(self, model: str, task_type: str | None) -> float | None:
-        return self._device.residency.need_mib(model, task_type)
-
-    def never_fits(self, model: str) -> bool:
-        return self._device.residency.never_fits(model)
-
     def fits_beside(self, model: str, keep: Iterable[str], task_type: str | None = None) -> bool:
         """Can it be loaded while these stay, whatever else has to go?"""
         return self._device.residency.eviction_for(model, keep, task_type) is not None
-
-    def expected_swap_s(self, origin: str, model: str) -> float:
-        return self._device.estimates.swap_s(origin, model)
 
 
 @value

@@ -125,7 +125,8 @@ class WaitingRoom:
         entry.place = "waiting"
 
     def remove(self, entry: Entry) -> None:
-        lines, model = self.lines[entry.band], entry.item.model
+        lines = self.lines[entry.band]
+        model = entry.item.model
         line = lines[model]
         del line[0 if line[0] is entry else bisect_left(line, entry.key, key=_key)]
         if not line:

@@ -175,7 +175,8 @@ class _Simulator:
             self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
-        now, workload = self._now, self._workload
+        now = self._now
+        workload = self._workload
         match action:
             case WakeAt(at=at):
                 self._timer = None
@@ -237,15 +238,19 @@ class _Simulator:
             self._report(Cancelled(sequences=(record.sequence,)))
 
     def _end(self, record: Record, *, failed: bool) -> None:
-        record.ended, record.failed = self._now, failed
+        record.ended = self._now
+        record.failed = failed
         for job in self._followers.get(record.job.id, ()):
             self._open[job.id] -= 1
             if not self._open[job.id]:
                 self._plan(max(self._now + job.think_s, job.at), self._arrive, job)
 
     def _start(self, action: Dispatch) -> None:
-        now, record = self._now, self._record(action.sequence)
-        record.started, record.model, record.attempt = now, action.model, action.attempt
+        now = self._now
+        record = self._record(action.sequence)
+        record.started = now
+        record.model = action.model
+        record.attempt = action.attempt
         record.ends_at = now + record.job.service_s - record.written_s
         if self._running == 0:
             self._busy_since = now

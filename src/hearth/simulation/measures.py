@@ -94,7 +94,8 @@ def summary(run: SimulationRun) -> Summary:
 
 def swap_pct(run: SimulationRun) -> float:
     """The share of the makespan in which a model was being loaded."""
-    makespan_s, ended_at = summary(run).makespan_s, _ended_at(run)
+    makespan_s = summary(run).makespan_s
+    ended_at = _ended_at(run)
     loading_s = sum(max(0.0, min(swap.end, ended_at) - swap.start) for swap in run.swaps)
     return 100 * loading_s / makespan_s if makespan_s > 0 else 0.0
 
@@ -106,7 +107,8 @@ def by_lane(run: SimulationRun) -> dict[Lane, dict[str, float]]:
     found = dict[Lane, dict[str, float]]()
     for lane in Lane:
         records = [record for record in run.records if record.job.lane is lane]
-        waited_s, interrupts = waits_s(records), sum(record.interrupts for record in records)
+        waited_s = waits_s(records)
+        interrupts = sum(record.interrupts for record in records)
         if records:
             found[lane] = {
                 "requests": len(records),
@@ -204,7 +206,8 @@ def _seconds(value: float) -> str:
 
 
 def _off_by(error: EstimateError | None) -> str:
-    error_s, error_pct = (error or {}).get("median_error_s"), (error or {}).get("median_error_pct")
+    error_s = (error or {}).get("median_error_s")
+    error_pct = (error or {}).get("median_error_pct")
     return (
         "-"
         if error_s is None
@@ -248,10 +251,8 @@ class Estimating:
 
     def error(self) -> EstimateError:
         """What was found so far; no median where nothing was sampled."""
-        errors_s, errors_pct = (
-            [abs(estimated - actual) for estimated, actual in self._pairs_s],
-            self.errors_pct(),
-        )
+        errors_s = [abs(estimated - actual) for estimated, actual in self._pairs_s]
+        errors_pct = self.errors_pct()
         return {
             "sampled": len(errors_s),
             "median_error_s": median(errors_s) if errors_s else None,
@@ -276,7 +277,9 @@ def exhaustive_waits_s(workload: Workload) -> list[float]:
     coming = deque(sorted(workload.jobs, key=lambda job: job.at))
     lines: dict[str, deque[WorkloadJob]] = {name: deque() for name in workload.models}
     runs_s: dict[str, list[float]] = {name: [] for name in workload.models}
-    now, loaded, waited_s = 0.0, workload.resident[0], list[float]()
+    now = 0.0
+    loaded = workload.resident[0]
+    waited_s = list[float]()
     while coming or any(lines.values()):
         while coming and coming[0].at <= now:
             job = coming.popleft()
@@ -303,7 +306,9 @@ def grouped_waits_s(workload: Workload) -> list[float]:
     """
     coming = deque(sorted(workload.jobs, key=lambda job: job.at))
     lines: dict[str, deque[WorkloadJob]] = {name: deque() for name in workload.models}
-    now, loaded, waited_s = 0.0, workload.resident[0], list[float]()
+    now = 0.0
+    loaded = workload.resident[0]
+    waited_s = list[float]()
     while coming or any(lines.values()):
         while coming and coming[0].at <= now:
             job = coming.popleft()
@@ -387,11 +392,10 @@ def _homes(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
 def _many_models(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     ratios = []
     for build in workloads.MANY_MODELS.values():
-        ours_s, theirs_s = (
-            waits_s(_run(build(), base, knows_swaps=True).records),
-            sorted(grouped_waits_s(build())),
-        )
-        ours, theirs = _spread(ours_s), _spread(theirs_s)
+        ours_s = waits_s(_run(build(), base, knows_swaps=True).records)
+        theirs_s = sorted(grouped_waits_s(build()))
+        ours = _spread(ours_s)
+        theirs = _spread(theirs_s)
         ratios.append(
             [ours[name] / theirs[name] for name in ("mean_wait_s", "p95_wait_s", "max_wait_s")]
         )
@@ -407,12 +411,11 @@ def _many_models(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
 
 def _against_exhaustive(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     """With what swaps take known from the start, as after a restart: the yardstick knows it too."""
-    means, longest = [], []
+    means = []
+    longest = []
     for name, build in NEAR_CAPACITY.items():
-        ours_s, theirs_s = (
-            waits_s(_run(build(), base, knows_swaps=True).records),
-            exhaustive_waits_s(build()),
-        )
+        ours_s = waits_s(_run(build(), base, knows_swaps=True).records)
+        theirs_s = exhaustive_waits_s(build())
         means.append(fmean(ours_s) / fmean(theirs_s))
         longest.append(max(ours_s) / max(theirs_s))
         ours, theirs = (
@@ -492,12 +495,11 @@ def _restart(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     """
     ratios = []
     for kinds in KINDS:
-        before, hour = (
-            poisson(kinds, workloads.HEAVY, seed=401),
-            poisson(kinds, workloads.HEAVY, seed=402),
-        )
+        before = poisson(kinds, workloads.HEAVY, seed=401)
+        hour = poisson(kinds, workloads.HEAVY, seed=402)
         settings = before.settings(base, PolicyName.ADAPTIVE)
-        old, restarted = Scheduler(settings), Scheduler(settings)
+        old = Scheduler(settings)
+        restarted = Scheduler(settings)
         simulate(before, settings, old.handle, keep_decisions=False)
         restarted.estimates.restore(old.estimates.export())
         later = Scheduler(settings)

@@ -35,7 +35,10 @@ DASHES: tuple[LineStyle, ...] = (
 )
 MARKERS = ("o", "s", "^", "v", "D", "P")
 GREY = "#9A9A9A"
-WIDTH_IN, ROW_IN, STRIP_IN, WAITS_IN = 12.0, 0.30, 0.62, 3.7
+WIDTH_IN = 12.0
+ROW_IN = 0.30
+STRIP_IN = 0.62
+WAITS_IN = 3.7
 DOTS_PER_INCH = 120
 # parts of the time axis that a picture can show; what is closer together is drawn as one bar
 RESOLUTION = 1500
@@ -64,7 +67,8 @@ def draw_png(runs: Mapping[str, SimulationRun], *, title: str | None = None) -> 
     parts = figure.subfigures(
         2, 1, squeeze=False, height_ratios=[strip_in * len(runs) + 0.8, WAITS_IN]
     )
-    day, waits = parts[0, 0], parts[1, 0]
+    day = parts[0, 0]
+    waits = parts[1, 0]
     figure.suptitle(
         _text(f"What the GPU did{f': {title}' if title else ''}"), fontsize=13, x=0.01, ha="left"
     )

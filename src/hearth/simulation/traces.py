@@ -189,7 +189,8 @@ class _TraceReader:
         self, header: _TraceHeader, line: int, request: _TraceRequest
     ) -> _Model | None:
         """What the header says of the request's model, its references having been checked."""
-        model, taken = header.models.get(request.model or ""), self._lines_by_id.get(request.id)
+        model = header.models.get(request.model or "")
+        taken = self._lines_by_id.get(request.id)
         if request.model is not None and model is None:
             self._complain(
                 line,
@@ -220,11 +221,9 @@ class _TraceReader:
         self, line: int, request: _TraceRequest, model: _Model | None
     ) -> tuple[float, float, Usage] | None:
         """Whole service time, time to the first byte, and what the answer reports."""
-        service_s, first_byte_s, output_tokens = (
-            request.service_s,
-            request.first_byte_s,
-            request.output_tokens,
-        )
+        service_s = request.service_s
+        first_byte_s = request.first_byte_s
+        output_tokens = request.output_tokens
         if service_s is not None and output_tokens is None:
             if first_byte_s is not None and first_byte_s > service_s:
                 self._complain(
@@ -451,7 +450,8 @@ def _read(shape: type[Shape], rows: Iterable[object]) -> tuple[list[Shape], int]
     """The rows that can be read, and how many cannot: a newer gateway must not stop an older
     command.
     """
-    read, unreadable = list[Shape](), 0
+    read = list[Shape]()
+    unreadable = 0
     for row in rows:
         try:
             read.append(shape.model_validate(row))
@@ -534,7 +534,8 @@ def _hours(
     began_wall_s: float, last_at: float, config: GatewayConfig
 ) -> tuple[tuple[float, bool], ...]:
     """When active hours began and ended, to the minute of the calendar."""
-    changes, active = [], config.is_active_hours(began_wall_s)
+    changes = []
+    active = config.is_active_hours(began_wall_s)
     if not active:
         changes.append((0.0, False))
     for minute in range(

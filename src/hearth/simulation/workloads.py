@@ -146,7 +146,8 @@ def _seeded(seed: int) -> Random:
 # takes 7.4 s, b to a 2.0 s, a request 0.3 s. Its engine serves many requests of a model at once, so
 # the models have slots for all of them: what is measured is the swaps.
 
-TO_A_S, TO_B_S = 2.0, 7.4
+TO_A_S = 2.0
+TO_B_S = 7.4
 SERVICE_S = 0.3
 SLOTS = 64
 
@@ -176,7 +177,8 @@ def bursty(bursts: int = 4, size: int = 10) -> Workload:
     """Bursts for a and b in turn, each when the last has ended."""
     jobs = [_job(index, "a", SERVICE_S) for index in range(size)]
     for first in range(size, bursts * size, size):
-        model, before = "ab"[first // size % 2], tuple(range(first - size, first))
+        model = "ab"[first // size % 2]
+        before = tuple(range(first - size, first))
         jobs += [
             _job(index, model, SERVICE_S, after=before[0], also_after=before[1:])
             for index in range(first, first + size)
@@ -200,7 +202,9 @@ def interleave() -> Workload:
 # Random mixes of models: independent callers, days with a rhythm, bursts, agents that take turns
 # with a model.
 
-MEDIUM, HEAVY, OVERLOAD = 0.6, 0.9, 2.0
+MEDIUM = 0.6
+HEAVY = 0.9
+OVERLOAD = 2.0
 LOADS = {"light": 0.3, "medium": MEDIUM, "heavy": HEAVY}
 
 
@@ -271,7 +275,9 @@ def poisson(
     """Independent callers: exponential gaps at a constant rate, or at that times `pace` of the
     instant.
     """
-    rng, drawn, at = _seeded(seed), list[WorkloadJob](), 0.0
+    rng = _seeded(seed)
+    drawn = list[WorkloadJob]()
+    at = 0.0
     rate = load / _mean_service_s(kinds)
     for number in range(jobs):
         at += rng.expovariate(rate * pace(at))
@@ -294,11 +300,14 @@ def in_bursts(
     """Bursts of one model each, half a second between the requests of one; the bursts are
     independent.
     """
-    rng, drawn, at = _seeded(seed), list[WorkloadJob](), 0.0
+    rng = _seeded(seed)
+    drawn = list[WorkloadJob]()
+    at = 0.0
     mean_gap_s = size * _mean_service_s(kinds) / load
     while len(drawn) < jobs:
         at += rng.expovariate(1 / mean_gap_s)
-        kind, burst_at = _pick(rng, kinds), at
+        kind = _pick(rng, kinds)
+        burst_at = at
         for _ in range(1 + int(rng.expovariate(1 / (size - 0.5)))):
             drawn.append(_mixed_job(rng, kind, len(drawn), at=burst_at))
             burst_at += rng.expovariate(2.0)
@@ -309,7 +318,8 @@ def agents(*, turns: int = 100, think_s: float = 2.0, load: float = 0.3, seed: i
     """Two agents that take their turns with one model each, ten turns a task, beside independent
     callers of a third model.
     """
-    rng, drawn = _seeded(seed), list[WorkloadJob]()
+    rng = _seeded(seed)
+    drawn = list[WorkloadJob]()
     for name, kind in (("coding", THREE[1]), ("research", THREE[0])):
         for turn in range(turns):
             pause_s = (
@@ -349,11 +359,14 @@ def prompts(*, count: int = 400, mean_gap_s: float = 0.35, seed: int = 6) -> Wor
 
     A unit is 4 ms of prompt evaluation.
     """
-    rng, drawn, at = _seeded(seed), list[WorkloadJob](), 0.0
+    rng = _seeded(seed)
+    drawn = list[WorkloadJob]()
+    at = 0.0
     for index in range(count):
         at += rng.expovariate(1 / mean_gap_s)
         units = 512 if index % 4 == 0 else 1
-        prompt_s, decode_s = 0.004 * units, 0.5
+        prompt_s = 0.004 * units
+        decode_s = 0.5
         usage = Usage(prompt_tokens=units, output_tokens=20, prompt_s=prompt_s, decode_s=decode_s)
         job = _job(index, "served", prompt_s + decode_s, at=at)
         drawn.append(
@@ -397,7 +410,9 @@ def heavy_tailed(
 ) -> Workload:
     """The arrivals of another builder with log-normal service times of the same means."""
     workload = build(kinds, load, jobs=REQUESTS, seed=seed, **shape)
-    rng, mean_s, drawn = _seeded(seed + 1000), {kind.name: kind.service_s for kind in kinds}, []
+    rng = _seeded(seed + 1000)
+    mean_s = {kind.name: kind.service_s for kind in kinds}
+    drawn = []
     for job in workload.jobs:
         service_s = rng.lognormvariate(log(mean_s[job.model or ""]) - SIGMA**2 / 2, SIGMA)
         drawn.append(replace(job, service_s=service_s, first_byte_s=service_s))
@@ -428,7 +443,9 @@ def rare_in_overload(*, load: float = 1.4, seed: int = 31) -> Workload:
     """One model with more work than fits, and every ten minutes a request for another one that
     takes 45 s to load.
     """
-    rng, jobs, at = _seeded(seed), list[WorkloadJob](), 0.0
+    rng = _seeded(seed)
+    jobs = list[WorkloadJob]()
+    at = 0.0
     while len(jobs) < REQUESTS:
         at += rng.expovariate(load / 2.0)
         service_s = rng.expovariate(1 / 2.0)
@@ -452,7 +469,9 @@ def two_of_three(*, load: float = 0.3, seed: int = 41) -> Workload:
 # A day of a home.
 
 ACTIVE = (6 * HOUR_S, 22 * HOUR_S)
-ASSISTANT, CODER, SMALL = "assistant", "coder", "small"
+ASSISTANT = "assistant"
+CODER = "coder"
+SMALL = "small"
 HABITS = (
     ("voice", ASSISTANT, 8, 6, 22, 3, Lane.INTERNAL, Priority.CRITICAL, False),
     ("digest", ASSISTANT, 4, 6, 22, 12, Lane.INTERNAL, Priority.NORMAL, False),
@@ -469,7 +488,9 @@ streaming)
 
 def house_day(*, seed: int = 7) -> Workload:
     """About 1,350 requests; internal work comes in active hours, from 6 to 22."""
-    rng, drawn, jobs = _seeded(seed), list[tuple[float, int]](), list[WorkloadJob]()
+    rng = _seeded(seed)
+    drawn = list[tuple[float, int]]()
+    jobs = list[WorkloadJob]()
     for number, (_, _, per_hour, from_hour, to_hour, *_) in enumerate(HABITS):
         at = from_hour * HOUR_S
         while (at := at + rng.expovariate(per_hour / HOUR_S)) < to_hour * HOUR_S:

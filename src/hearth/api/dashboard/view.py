@@ -329,7 +329,8 @@ def jobs_shown(
     `line` as the store's `waiting` has it.
     """
     count, oldest_wall_s, first = line
-    wall_s, config = gateway.clock.wall(), gateway.config
+    wall_s = gateway.clock.wall()
+    config = gateway.config
     running = [job for job in jobs.runner.running() if owner in (None, job.caller)]
     waiting = {}
     started = {job.job_id for job in running}  # some of them since the store was asked
