@@ -6,6 +6,7 @@ passes what it must follow.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -53,11 +54,13 @@ def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():
         for name in re.findall(r'failpoints\.reach\(f?"([^"{]+)"', source)
     }
     around = {
-        name
-        for source in sources
-        for name in re.findall(
-            r'(?:writer\.write|self\._write|self\._change|self\._update)\(\s*"([^"]+)"', source
-        )
+        argument.value
+        for file in (SRC / "storage").glob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call.func.attr in {"_write", "_update"}
+        for argument in call.args
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     }
     posted = {
         name

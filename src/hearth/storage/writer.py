@@ -154,10 +154,10 @@ def commit_together(
         except Exception as error:
             if fault_of(error) is not None:
                 raise
+            # a savepoint for each costs time, and hardly ever does a function fail
             connection.execute("ROLLBACK")
-            return _committed(
-                connection, [partial(_attempted, statement) for statement in statements]
-            )
+            alone = [partial(_attempted, statement) for statement in statements]
+            return _committed(connection, alone)
     except DATABASE_ERRORS as error:
         with suppress(*DATABASE_ERRORS):
             connection.execute("ROLLBACK")
@@ -177,9 +177,8 @@ def _attempted(statement: Statement, connection: sqlite3.Connection) -> object:
     connection.execute("SAVEPOINT one")
     try:
         result = statement(connection)
-    except (
-        Exception
-    ) as error:  # supervision point: one defective function must not cost the others their commit
+    # supervision point: one defective function must not cost the others their commit
+    except Exception as error:
         if fault_of(error) is not None:
             raise
         connection.execute("ROLLBACK TO one")
