@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from hearth.clock import new_id
 from hearth.dialects.gojson import encode_large
@@ -32,6 +32,7 @@ _BEGINNING_CHARS = 1000
 """More than a preview shows."""
 
 
+@dataclass(slots=True)
 class PromptCall:
     """What a program asks for; `model` None runs on whatever is resident. `load_options` gives the
     pinned options of a model.
@@ -40,38 +41,33 @@ class PromptCall:
     decision may.
     """
 
-    def __init__(
-        self,
-        prompt: str,
-        model: str | None,
-        max_tokens: int | None,
-        *,
-        json_mode: bool,
-        task_type: str | None,
-        chain_id: str | None = None,
-        load_options: Callable[[str], LoadOptions],
-    ) -> None:
+    prompt: InitVar[str]
+    model: str | None
+    max_tokens: int | None
+    json_mode: bool
+    task_type: str | None
+    load_options: Callable[[str], LoadOptions]
+    chain_id: str | None = None
+    prompt_tokens: int = field(init=False)
+    _prompt_json: bytes = field(init=False)
+    _beginning: str = field(init=False)
+
+    def __post_init__(self, prompt: str) -> None:
         for name, value, kind in (
             ("prompt", prompt, str),
-            ("model", model, str | None),
-            ("max_tokens", max_tokens, int | None),
-            ("task_type", task_type, str | None),
+            ("model", self.model, str | None),
+            ("max_tokens", self.max_tokens, int | None),
+            ("task_type", self.task_type, str | None),
         ):
             if not isinstance(value, kind):
                 raise TypeError(
                     f"{name} must be {getattr(kind, '__name__', kind)}, not {type(value).__name__}"
                 )
-        if max_tokens == 0:
+        if self.max_tokens == 0:
             raise BadRequest("max_tokens: at least 1")
-        self.model = model
-        self.max_tokens = max_tokens
-        self.json_mode = json_mode
-        self.task_type = task_type
-        self.chain_id = chain_id
         self.prompt_tokens = tokens_of(len(prompt))
         self._prompt_json = encode_large(prompt)
         self._beginning = prompt[:_BEGINNING_CHARS]
-        self._load_options = load_options
 
     def submission(
         self,
@@ -98,7 +94,7 @@ class PromptCall:
         return Submission(item=item, call=self.call_on)
 
     def call_on(self, model: str) -> BackendCall:
-        num_ctx = self._load_options(model).num_ctx
+        num_ctx = self.load_options(model).num_ctx
         return completion_call(
             self._prompt_json, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx
         )
