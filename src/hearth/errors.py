@@ -1,7 +1,7 @@
 """Every error that Hearth raises on purpose, in one tree that says who is at fault. An error's
 docstring is its default message.
 
-Texts that imitate Ollama's own are built where the wire is spoken (`dialects/`).
+Texts that imitate a model server's own are built where the wire is spoken (`dialects/`).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ NotServed = _kind(
     "NotServed",
     CallerError,
     501,
-    "Hearth does not serve this path. Send the request to Ollama itself.",
+    "Hearth does not serve this path.",
 )
 RateLimited = _kind(
     "RateLimited", CallerError, 429, "This caller has used up its rate limit.", retryable=True

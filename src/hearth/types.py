@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from functools import lru_cache
 from typing import Literal, NewType, TypeAlias, TypeVar, dataclass_transform
 
 __version__ = "0.1.0"
@@ -536,14 +535,3 @@ PREVIEW_CHARS = 80
 
 def preview_of(prompt: str) -> str:
     return " ".join(prompt[: 4 * PREVIEW_CHARS].split())[:PREVIEW_CHARS]
-
-
-@lru_cache(maxsize=256)
-def canonical_model(name: str) -> str:
-    """The name that Ollama lists for what a caller wrote: default registry and library dropped,
-    `:latest` where there is no tag. Source: Ollama's name rules
-    (`registry.ollama.ai/library/NAME:latest`). Case is kept; compare case-insensitively where
-    callers' spellings meet.
-    """
-    short = name.removeprefix("registry.ollama.ai/").removeprefix("library/")
-    return short if ":" in short.rpartition("/")[2] else f"{short}:latest"

@@ -11,6 +11,7 @@ from hearth.admission.auth import Identity
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import BodyRoom, RateLimiter
 from hearth.config.settings import CallerLimits, GatewayConfig, RateLimitSettings, Settings
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BadRequest, Draining, Forbidden, NoRoomForBodies, QueueFull, RateLimited
 from hearth.queue.admission import QueueAdmission
 from hearth.types import Lane, Priority
@@ -69,6 +70,7 @@ class Hall:
             clock=self.clock,
             config=lambda: CONFIG,
             claude_serves=lambda _: self.claude_serves,
+            canonical=OllamaTraits.canonical,
         )
 
     def admission(
@@ -125,14 +127,14 @@ def test_a_task_type_that_could_disturb_a_log_is_refused(task_type):
 def test_a_key_with_models_may_use_those_and_what_their_wildcards_match():
     few = ("llama3.1:8b", "qwen*")
     for models, model in (((), "anything"), ((), None), (few, "llama3.1:8b"), (few, "qwen2.5:32b")):
-        check_model(identity(models=models), model)
+        check_model(identity(models=models), model, OllamaTraits.canonical)
     for model, text in (
         ("llama3.1:70b", r"llama3\.1:70b"),
         ("QWEN2.5:32b", "QWEN"),
         (None, "name one"),
     ):
         with pytest.raises(Forbidden, match=text):
-            check_model(identity(models=few), model)
+            check_model(identity(models=few), model, OllamaTraits.canonical)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from hearth.config.settings import (
     Settings,
 )
 from hearth.dialects.capabilities import Needs
-from hearth.engines.ollama.traits import OllamaTraits
+from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter
@@ -53,7 +53,6 @@ from hearth.types import (
     QueueItem,
     RequestId,
     Sequence,
-    canonical_model,
 )
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder

@@ -21,6 +21,7 @@ from hearth.api.request import Request
 from hearth.api.submitting import submit
 from hearth.dialects.request import read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.engines.ollama.traits import canonical_model
 from hearth.errors import HearthError
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
@@ -35,7 +36,6 @@ from hearth.types import (
     Priority,
     RequestId,
     ResumeMode,
-    canonical_model,
 )
 from tests.support.ollama_wire import Service, is_embedding, vector_of
 

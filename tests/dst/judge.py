@@ -17,8 +17,9 @@ from zoneinfo import ZoneInfo
 from hearth.cloud.budget import RETRY_WRITE_S
 from hearth.cloud.calls import asks_for_claude
 from hearth.config.settings import Settings, Window
+from hearth.engines.ollama.traits import canonical_model
 from hearth.errors import ShuttingDown, StorageUnavailable
-from hearth.types import Outcome, canonical_model, nano_usd, usd
+from hearth.types import Outcome, nano_usd, usd
 from tests.dst.asks import Ask, askers_of
 from tests.dst.drawing import More, houses, more_of
 from tests.dst.judge_overnight import (

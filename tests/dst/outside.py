@@ -23,6 +23,7 @@ from hearth.backends.poster import (
     literal_address,
 )
 from hearth.config.settings import CloudPriceSettings
+from hearth.engines.ollama.traits import canonical_model
 from hearth.errors import BackendBusy, BackendGone, BackendUnreachable
 from hearth.jobs.webhooks import is_forbidden
 from hearth.types import (
@@ -33,7 +34,6 @@ from hearth.types import (
     Post,
     PostAnswer,
     Price,
-    canonical_model,
 )
 from tests.support.fake_claude import PROMPT_TOKENS, RATES, Script, events_of
 from tests.support.fake_exchange import CallRecord

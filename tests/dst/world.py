@@ -14,8 +14,9 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from hearth.engines.ollama.traits import canonical_model
 from hearth.errors import HearthError
-from hearth.types import BackendCall, Lane, Priority, canonical_model
+from hearth.types import BackendCall, Lane, Priority
 from tests.dst.asks import Ask, askers_of, identity, words_of
 from tests.dst.deeds import Overnight, Owner
 from tests.dst.disk import Blow, FailingDisk, Trouble

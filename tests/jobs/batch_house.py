@@ -9,10 +9,11 @@ import functools
 import json
 from typing import Any
 
+from hearth.engines.ollama.traits import canonical_model
 from hearth.events import BatchEnded, BatchStarted
 from hearth.job_types import PART_BYTES, Batch
 from hearth.jobs.batches import Batches
-from hearth.types import Lane, Priority, canonical_model
+from hearth.types import Lane, Priority
 from tests.jobs.house import JobHouse, in_house
 from tests.storage.memory import Disk
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from hearth.config.settings import Settings
+from hearth.engines.ollama.traits import canonical_model
 from hearth.events import JobEnded, JobQueued
 from hearth.job_types import Job
 from hearth.jobs.queue import body_of
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import Tasks
-from hearth.types import Lane, Priority, canonical_model
+from hearth.types import Lane, Priority
 from tests.storage.memory import Disk
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import House, settings_with

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.dialects.gojson import LARGE_BYTES
+from hearth.engines.ollama.traits import OllamaTraits
 from hearth.job_types import BatchEnd, BatchLine, EndedLine, JobEnd, JobState, LineProblem
 from hearth.jobs.batch_lines import RawLine, Splitter, check_line, outcome_of, request_in
 from tests.jobs.batch_house import COMPLETIONS, jsonl, line, new_batch
@@ -23,6 +24,7 @@ def checked(text: bytes | None, **changed: Any) -> BatchLine | LineProblem:
     return check_line(
         RawLine(line=7, start=0, length=len(text or b""), text=text),
         new_batch(**changed),
+        OllamaTraits.canonical,
     )
 
 

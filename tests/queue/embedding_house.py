@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from hearth.config.settings import GatewayConfig
+from hearth.engines.ollama.traits import canonical_model
 from hearth.execution.request import Submission, Ticket
-from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId, canonical_model
+from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
 from tests.support.house import House, Test, body_of, settings_with, within
 from tests.support.ollama_wire import vector_of

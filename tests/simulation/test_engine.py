@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from hearth.config.settings import GpuSettings, ModelSettings, PolicyName, SchedulerSettings
+from hearth.engines.ollama.traits import canonical_model
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Started
 from hearth.simulation.engine import PROGRESS_JOBS, SimulationRun, simulate
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import Lane, canonical_model
+from hearth.types import Lane
 from tests.support.invariants import DecisionChecker
 from tests.support.workloads import Mix, random_workload
 

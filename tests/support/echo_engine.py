@@ -60,6 +60,9 @@ class EchoEngine:
     def how_to_install(self, model: str) -> str:
         return f"name {model} when it is made"
 
+    def how_to_manage(self, url: str) -> str:
+        return f"ask {url}"
+
     async def open(self, call: BackendCall) -> Echo:
         self._reach()
         asked = json.loads(call.body)

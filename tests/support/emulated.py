@@ -20,7 +20,7 @@ from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import Installed, OllamaError
 from hearth.emulator.prompts import Ask, read_options
 from hearth.emulator.wire import EmulatedCall, Handler
-from hearth.engines.ollama.traits import OllamaTraits
+from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import BackendError, BadRequest, ModelNotFound
 from hearth.types import (
     BackendCall,
@@ -28,7 +28,6 @@ from hearth.types import (
     InstalledModel,
     LoadOptions,
     ResidentModel,
-    canonical_model,
 )
 
 HANDLERS: Mapping[str, Handler] = {

@@ -26,7 +26,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from hearth.engines.ollama.traits import OllamaTraits
+from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import (
     BackendGone,
     BackendProtocolError,
@@ -35,7 +35,7 @@ from hearth.errors import (
     ModelNotFound,
     SwapFailed,
 )
-from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel, canonical_model
+from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
 from tests.support.fake_gpu import FakeGpu, FakeModel, Place

@@ -26,6 +26,7 @@ from typing import Any, Self, TypeAlias
 from hearth.bootstrap.assembly import assemble, build_parts, build_worker
 from hearth.clock import Clock
 from hearth.config.settings import GatewayConfig, GpuSettings, SchedulingSettings, Settings, Window
+from hearth.engines.ollama.traits import canonical_model
 from hearth.engines.port import Engine
 from hearth.errors import HearthError
 from hearth.events import InternalFault, ItemEnded, ItemQueued
@@ -41,7 +42,6 @@ from hearth.types import (
     RequestId,
     ResumeMode,
     Sequence,
-    canonical_model,
 )
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
 from tests.support.recorder import Recorder

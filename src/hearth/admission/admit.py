@@ -48,6 +48,7 @@ class AdmissionRules:
     """What all requests are admitted by.
 
     `claude_serves`: whether Claude could answer a caller, whom a full queue then does not refuse.
+    `canonical`: the engine's one spelling of a model's name.
     """
 
     limiter: RateLimiter
@@ -55,6 +56,7 @@ class AdmissionRules:
     clock: Clock
     config: Callable[[], GatewayConfig]
     claude_serves: Callable[[Identity], bool]
+    canonical: Callable[[str], str]
     reading: ReadingTime = field(default_factory=ReadingTime)
 
 
@@ -106,7 +108,7 @@ class Admission:
         """
         admitted = self._in_line(task_type)
         for model in models:
-            check_model(self.identity, model)
+            check_model(self.identity, model, self._rules.canonical)
         self._check_rate(admitted.lane, count=self._adds != "embedding")
         if self._adds in _QUEUED or self._adds == "embedding":
             self._rules.queue.check_open()
@@ -189,12 +191,11 @@ def _lane_of(identity: Identity, task_type: str | None) -> Lane:
     return Lane.INTERNAL if not identity.authenticated and task_type else identity.lane
 
 
-def check_model(identity: Identity, model: str | None) -> None:
-    """Raises Forbidden, naming the model, where this key may not use it.
-
-    Ollama's short and long spellings of a name are one.
+def check_model(identity: Identity, model: str | None, canonical: Callable[[str], str]) -> None:
+    """Raises Forbidden, naming the model, where this key may not use it. Spellings with one
+    `canonical` form are one name.
     """
     if identity.models and model is None:
         raise Forbidden("this key may only use certain models: name one")
-    if model is not None and not may_use(identity.models, model):
+    if model is not None and not may_use(identity.models, model, canonical):
         raise Forbidden(f'this key may not use the model "{model}"')

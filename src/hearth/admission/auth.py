@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -19,7 +19,7 @@ from hearth.errors import (
     Unauthenticated,
     WrongKey,
 )
-from hearth.types import LOCAL_CALLER, Lane, Priority, canonical_model
+from hearth.types import LOCAL_CALLER, Lane, Priority
 
 _CREDENTIALS = {b"authorization": "Authorization", b"x-api-key": "x-api-key", b"api-key": "api-key"}
 
@@ -36,7 +36,7 @@ class Identity:
     """Patterns with `*`; empty is all."""
     admin: bool
     authenticated: bool
-    """A key was shown; False for `local`, who may claim the internal lane but not manage Ollama's
+    """A key was shown; False for `local`, who may claim the internal lane but not manage the
     models.
     """
     priority: Priority = Priority.NORMAL
@@ -127,7 +127,7 @@ def digest_of(key: str) -> str:
 def _credentials(headers: RequestHeaders) -> dict[str, str]:
     """What came as a key, by the name of its header; empty where that cannot be one.
 
-    A blank header is as none: clients send it for a key that was set to nothing, as Ollama's guides
+    A blank header is as none: clients send it for a key that was set to nothing, as their guides
     have it. Several headers are no error: some clients cannot help sending two, of which one holds
     a placeholder, and proxies add their own `Basic`. Raises BadRequest for one that comes twice.
     """
@@ -155,12 +155,15 @@ def _key_in(authorization: str) -> str:
     return pair.partition(b":")[2].decode("latin-1")
 
 
-def may_use(patterns: Sequence[str], model: str) -> bool:
-    """Whether a model is among those that a key may use; no patterns at all are all models."""
+def may_use(patterns: Sequence[str], model: str, canonical: Callable[[str], str]) -> bool:
+    """Whether a model is among those that a key may use; no patterns at all are all models.
+
+    `canonical`: the engine's one spelling of a name.
+    """
     if not patterns:
         return True
-    name = canonical_model(model)
+    name = canonical(model)
     return any(
-        fnmatchcase(model, each) or fnmatchcase(name, each) or canonical_model(each) == name
+        fnmatchcase(model, each) or fnmatchcase(name, each) or canonical(each) == name
         for each in patterns
     )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from hearth import events
-from hearth.config.settings import AlertType
+from hearth.config.settings import ENGINE, AlertType
 
 AlertKey = tuple[AlertType, str]
 """The type, and whom it is about: what is debounced by itself."""
@@ -244,7 +244,8 @@ def _drifted(event: events.ResidencyDrifted) -> Iterator[Alert]:
 _reloaded_often = _OneAlert(
     AlertType.MODEL_UNRESPONSIVE,
     "{model} was reloaded {reloads} times within 10 minutes because it sent nothing. Look into the"
-    " model server's log. If its first token takes long, raise ollama.first_byte_timeout_s.",
+    " model server's log. If its first token takes long, raise "
+    f"{ENGINE}.first_byte_timeout_s.",
     "model",
     Severity.ERROR,
 )

@@ -45,11 +45,10 @@ FAULT_TEXT = "something went wrong inside Hearth; its log has the details"
 """All that a caller learns of a defect."""
 _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to"
-    " auth.keys with `admin: true`, and send it as Authorization: Bearer KEY; or ask Ollama itself"
-    " (the `ollama` command sends no key): OLLAMA_HOST={url}"
+    " auth.keys with `admin: true`, and send it as Authorization: Bearer KEY; or {advice}"
 )
 _OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/")
-"""Below them unknown addresses have Hearth's own text, elsewhere Ollama's."""
+"""Below them unknown addresses have Hearth's own text, elsewhere the model server's."""
 
 
 class HearthApp:
@@ -126,7 +125,9 @@ class HearthApp:
         if access == "admin" and not identity.admin:
             raise Forbidden("this requires an admin key")
         if access == "model manager" and not identity.may_manage_models:
-            raise Forbidden(_MANAGEMENT_TEXT.format(url=self._gateway.config.settings.ollama.url))
+            url = self._gateway.config.settings.engine.url
+            advice = self._gateway.engine.how_to_manage(url)
+            raise Forbidden(_MANAGEMENT_TEXT.format(advice=advice))
 
     async def _handle(self, request: Request, identity: Identity, address: Address) -> None:
         if not address.handlers:
@@ -160,6 +161,7 @@ def rules_of(gateway: Gateway) -> AdmissionRules:
         clock=gateway.clock,
         config=lambda: gateway.config,
         claude_serves=claude_serves,
+        canonical=gateway.engine.canonical,
     )
 
 

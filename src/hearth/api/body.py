@@ -33,7 +33,7 @@ _LONG_BYTES = 64 * 1024
 _FEW_VALUES = 5_000
 """What the event loop can parse at once: some 5 ms."""
 _MAX_DECODED_MIB = 20
-"""Ollama's own limit of a body that came with `Content-Encoding: zstd`."""
+"""The model server's own limit of a body that came with `Content-Encoding: zstd`."""
 _WINDOW_LOG_MAX = 25
 """A window of 32 MiB: no encoder needs more for so much, and the header of a body says how much
 memory is to be taken for it.

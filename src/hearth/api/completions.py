@@ -86,7 +86,7 @@ class CompletionPages:
             )
         )
         envelope = Envelope(
-            dialect="ollama",
+            dialect=_COMPLETION.dialect,
             kind="generate",
             model=asked.model or "",
             streaming=False,

@@ -79,7 +79,7 @@ class Inference:
     async def _answer_at_once(
         self, request: Request, body: RequestBody, route: Route, envelope: Envelope
     ) -> None:
-        """What needs no model: an unload, and no token wanted, for which Ollama would generate
+        """What needs no model: an unload, and no token wanted, for which a server would generate
         until it repeats itself.
         """
         gateway = self._gateway
@@ -120,11 +120,12 @@ class Inference:
         where that one does.
         """
         wanted = self._gateway.config.settings.clients.background_tasks == "resident"
+        canonical = self._gateway.engine.canonical
         # a stream has to repeat itself when it is interrupted
         if not wanted or not envelope.background or envelope.streaming:
             return None
         # refused later, in the order of all refusals
-        if not may_use(allowed, envelope.model):
+        if not may_use(allowed, envelope.model, canonical):
             return None
         try:
             named = await self._gateway.resolve(envelope.model)
@@ -138,7 +139,7 @@ class Inference:
         able = [
             name
             for name in here
-            if (name == home or name in self._chat_models) and may_use(allowed, name)
+            if (name == home or name in self._chat_models) and may_use(allowed, name, canonical)
         ]
         return min(able, key=lambda name: (name != home, name), default=None)
 

@@ -1,5 +1,5 @@
-"""Routes that run no model: forwarded to the model server without queueing, models of Ollama's own
-cloud taken out of its lists.
+"""Routes that run no model: forwarded to the model server without queueing, models that
+run elsewhere taken out of its lists.
 """
 
 from __future__ import annotations
@@ -77,15 +77,15 @@ class Passthrough:
             exchange.close()
 
     async def count_tokens(self, request: Request, body: RequestBody) -> None:
-        """Answer Anthropic's token count, which Ollama does not have, with the estimate the queue
-        uses. Raises BadRequest.
+        """Answer Anthropic's token count, which no engine need have, with the estimate that the
+        queue uses. Raises BadRequest.
         """
         await request.answer_json(await body.parsed(count_tokens, await body.read()))
 
-
-async def refuse_unserved(*_: object) -> None:
-    """Raises NotServed, before anything of the body is read."""
-    raise NotServed
+    async def refuse_unserved(self, *_: object) -> None:
+        """Raises NotServed, before anything of the body is read."""
+        title = self._gateway.engine.title
+        raise NotServed(f"Hearth does not serve this path. Send the request to {title} itself.")
 
 
 def _without(body: bytes, path: str, elsewhere: frozenset[str]) -> bytes:

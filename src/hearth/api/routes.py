@@ -29,7 +29,7 @@ from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, ans
 from hearth.api.files import FILES_PATH, FilePages
 from hearth.api.inference import Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
-from hearth.api.passthrough import Passthrough, refuse_unserved
+from hearth.api.passthrough import Passthrough
 from hearth.api.request import Request
 from hearth.api.status import StatusPages
 from hearth.dialects.routes import (
@@ -144,7 +144,7 @@ class Routes:
         self._add(
             COUNT_TOKENS_PATH, ("POST",), passthrough.count_tokens, Address(shared=True, zstd=True)
         )
-        self._add(TRANSCRIPTIONS_PATH, ("POST",), refuse_unserved, Address(form=True))
+        self._add(TRANSCRIPTIONS_PATH, ("POST",), passthrough.refuse_unserved, Address(form=True))
         for path in filter(served.__contains__, INFO_ROUTES):
             rules = Address(shared=path != "/", forwards=True)
             self._add(path, INFO_ROUTES[path], passthrough.handle, rules)
@@ -189,7 +189,7 @@ class Routes:
         found = self._known(path, target)
         if found is None or request.method not in found.handlers:
             return None
-        # As in Ollama: Go's mux takes out double slashes, gin the one at the end of a path.
+        # As Go's routers do: its mux takes out double slashes, gin the one at the end of a path.
         permanent = request.method == "GET" and "//" not in asked
         to = self._base_path + target + mark + query
         redirect = partial(_redirect, status=301 if permanent else 307, to=to)

@@ -131,13 +131,13 @@ class Relay:
     async def _end_with_error(self, last: bytes) -> None:
         """End a stream with these bytes, an error.
 
-        On Ollama's own routes the body is left without its last chunk, so that the server closes
+        On native routes the body is left without its last chunk, so that the server closes
         the connection: Open WebUI reads over an error line there and shows an answer that is empty,
         but reports a connection that broke.
         """
         if last:
             await self._request.answer.chunk(last)
-        if self._route.dialect != "ollama":
+        if not self._route.is_native:
             await self._request.answer.end()
 
     def _headers(self) -> Headers:
@@ -156,7 +156,7 @@ class Relay:
     def _expected_mark(self) -> Headers:
         """The emulator's mark, before its head has come.
 
-        Should an Ollama come first, a real answer has it, but no made-up one is without.
+        Should a model server come first, a real answer has it, but no made-up one is without.
         """
         return (
             ((EMULATOR_HEADER, b"1"),)

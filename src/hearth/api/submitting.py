@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from hearth.admission.admit import Admission, Admitted
 from hearth.api.request import Request
+from hearth.config.settings import ENGINE
 from hearth.dialects.request import Envelope
 from hearth.errors import CallerError, ModelNotFound
 from hearth.execution.request import Call, Submission, Ticket
@@ -68,7 +69,7 @@ def _item_of(
 
 
 async def _queued(gateway: Gateway, new: Submission, count_embedding: Callable[[], None]) -> Ticket:
-    """Raises ModelNotFound and NotCapable, in the words of Ollama; RateLimited for an embedding;
+    """Raises ModelNotFound and NotCapable; RateLimited for an embedding;
     QueueFull, ShuttingDown.
     """
     if new.item.kind != "embed":
@@ -129,7 +130,7 @@ def _note_origin(gateway: Gateway, request: Request, ticket: Ticket) -> None:
     requests = gateway.records.requests
     if requests.on_trace is None:
         return
-    text, provider = request.headers.text, "anthropic" if ticket.served_by else "ollama"
+    text, provider = request.headers.text, "anthropic" if ticket.served_by else ENGINE
     origin = Origin(
         route=request.path,
         provider=provider,

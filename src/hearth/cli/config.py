@@ -43,6 +43,7 @@ from hearth.storage.opening import database_path
 from hearth.types import MIB
 
 OLLAMA_TIMEOUT_S = 2.0
+canonical = OllamaTraits.canonical
 _FILE = click.argument("file", type=PATH, required=False)
 
 
@@ -125,7 +126,7 @@ def _home_model(settings: Settings) -> Iterable[str]:
             why = f"{url}: {error.message.rstrip('.')}"
         yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
         return
-    if OllamaTraits.canonical(home).lower() not in {name.lower() for name in installed}:
+    if canonical(home).lower() not in {name.lower() for name in installed}:
         yield f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
 
 

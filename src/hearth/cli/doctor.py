@@ -35,12 +35,11 @@ from hearth.cli.client import (
     text,
     texts,
 )
-from hearth.cli.config import find_config, version_and_models
+from hearth.cli.config import canonical, find_config, version_and_models
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
-from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BackendError, BackendProtocolError, ConfigError, GpuUnavailable
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
@@ -241,7 +240,7 @@ def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
     missing = {
         where: name
         for where, name in named.items()
-        if name and OllamaTraits.canonical(name).lower() not in known
+        if name and canonical(name).lower() not in known
     }
     for where, name in missing.items():
         yield Finding(

@@ -242,7 +242,7 @@ def streamed(
     request_id: str,
     headers: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Message, Iterator[dict[str, object]]]]:
-    """POST to a streaming route of Ollama's API; gives the headers and the objects of the answer,
+    """POST to a streaming native route; gives the headers and the objects of the answer,
     and shows the wait on a terminal.
 
     Raises:

@@ -22,13 +22,13 @@ from rich.progress import Progress
 
 from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient, gateway_options
+from hearth.cli.config import canonical
 from hearth.cli.options import FILE, TEXT_FILE
 from hearth.cli.tables import Fitting
 from hearth.cli.views import console_for
 from hearth.clock import Clock, SystemClock
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
-from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import SimulationRun
@@ -139,7 +139,7 @@ def simulate(
     """
     # Not the file that `serve` would use: a result must not depend on the directory it was made in.
     config = GatewayConfig() if config_file is None else load_gateway_config(config_file)
-    config = config.with_names(OllamaTraits.canonical)
+    config = config.with_names(canonical)
     settings = config.scheduler_settings
     if scores:
         for what, found in scoreboard(settings):
@@ -258,7 +258,7 @@ def run_policies(
     ) as show:
         for name, workload in workloads.items():
             for policy in policies:
-                settings = workload.settings(base, policy, OllamaTraits.canonical)
+                settings = workload.settings(base, policy, canonical)
                 brain = Estimating(
                     Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES)
                 )

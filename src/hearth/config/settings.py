@@ -614,7 +614,9 @@ SECRET_PLACES: tuple[tuple[str, ...], ...] = (
     ("telemetry",),
 )
 """Where keys stand, and URLs that may hold some: no message quotes what is written there."""
-ENGINE_URL = "ollama.url"
+ENGINE = "ollama"
+"""The kind of the one engine: its section, and its name in traces."""
+ENGINE_URL = f"{ENGINE}.url"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,11 @@ class Route:
     name: str
     limit_field: str = ""
 
+    @property
+    def is_native(self) -> bool:
+        """Of Ollama's own API."""
+        return self.dialect == "ollama"
+
 
 _ROUTES = (
     Route(Endpoint.CHAT, "ollama", "generate", "ChatRequest"),

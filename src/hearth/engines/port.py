@@ -173,6 +173,9 @@ class Engine(Protocol):
     def how_to_install(self, model: str) -> str:
         """The command that puts a model on the disk."""
 
+    def how_to_manage(self, url: str) -> str:
+        """How models are managed without Hearth, as an advice."""
+
     # The data path: bytes in, bytes out, one call at a time on a connection.
 
     async def open(self, call: BackendCall) -> Exchange:

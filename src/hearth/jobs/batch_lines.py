@@ -94,7 +94,9 @@ class Splitter:
         self._kept.clear()
 
 
-def check_line(raw: RawLine, batch: Batch) -> BatchLine | LineProblem:
+def check_line(
+    raw: RawLine, batch: Batch, canonical: Callable[[str], str]
+) -> BatchLine | LineProblem:
     """The request in a line, its model as it is written there; or the first thing that is wrong
     with it.
     """
@@ -105,7 +107,7 @@ def check_line(raw: RawLine, batch: Batch) -> BatchLine | LineProblem:
             batch.endpoint, cast("dict[str, object]", value["body"]), large=raw.length > LARGE_BYTES
         )
         model = envelope_of(batch.endpoint, body).model
-        if not may_use(batch.models, model):
+        if not may_use(batch.models, model, canonical):
             return _problem(
                 "model_not_allowed",
                 "The key that sent this batch may not use this model.",
@@ -220,6 +222,7 @@ class Check:
     batches: BatchStore
     settings: Settings
     resolve: Callable[[str], Awaitable[str]]
+    canonical: Callable[[str], str]
 
     def __post_init__(self) -> None:
         self._splitter = Splitter(int(self.settings.server.max_body_mib * MIB))
@@ -267,7 +270,9 @@ class Check:
 
     async def _checked(self, raw: list[RawLine]) -> list[BatchLine]:
         """The lines that are as they must be, under the installed names of their models."""
-        found = await asyncio.to_thread(lambda: [check_line(line, self.batch) for line in raw])
+        found = await asyncio.to_thread(
+            lambda: [check_line(line, self.batch, self.canonical) for line in raw]
+        )
         self._total += len(found)
         kept = list[BatchLine]()
         for each in found:

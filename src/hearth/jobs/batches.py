@@ -246,6 +246,7 @@ class Batches(HandlingSink):
                 batches=self.store,
                 settings=settings,
                 resolve=self._worker.watch.resolve,
+                canonical=self._worker.watch.canonical,
             )
             self._checks[batch.number] = check
         if not await check.advance():

@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import Literal, TypeAlias, get_args
 
 from hearth.clock import Clock
+from hearth.config.settings import ENGINE
 from hearth.events import (
     ItemBrokenOff,
     ItemDispatched,
@@ -102,7 +103,7 @@ class Origin:
     """
 
     route: str = ""
-    provider: str = "ollama"
+    provider: str = ENGINE
     traceparent: str = ""
     tracestate: str = ""
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from hearth.config.addresses import is_loopback
 from hearth.engines import process_memory
 from hearth.engines.ollama.data_path import DataPath, OllamaAnswer
+from hearth.engines.ollama.traits import canonical_model
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -39,7 +40,6 @@ from hearth.types import (
     InstalledModel,
     LoadOptions,
     ResidentModel,
-    canonical_model,
 )
 
 if TYPE_CHECKING:

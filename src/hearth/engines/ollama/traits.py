@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
 from hearth.engines.ollama.continuations import OllamaContinuations, Opens
-from hearth.types import canonical_model
+
+
+@lru_cache(maxsize=256)
+def canonical_model(name: str) -> str:
+    """The name that Ollama lists for what a caller wrote: default registry and library dropped,
+    `:latest` where there is no tag. Source: Ollama's name rules
+    (`registry.ollama.ai/library/NAME:latest`). Case is kept; compare case-insensitively where
+    callers' spellings meet.
+    """
+    short = name.removeprefix("registry.ollama.ai/").removeprefix("library/")
+    return short if ":" in short.rpartition("/")[2] else f"{short}:latest"
 
 
 class OllamaTraits:
@@ -37,6 +48,10 @@ class OllamaTraits:
     @staticmethod
     def how_to_install(model: str) -> str:
         return f"ollama pull {model}"
+
+    @staticmethod
+    def how_to_manage(url: str) -> str:
+        return f"ask Ollama itself (the `ollama` command sends no key): OLLAMA_HOST={url}"
 
     def continuations(self: Opens) -> OllamaContinuations:
         return OllamaContinuations(self)
