@@ -125,6 +125,7 @@ class Executor:
             run.pausing = True
             self.abort(sequence)
         elif work.sent is not None and work.sent.replayable:
+            # the scheduler must not wait for its slot; of one too long to go on it knows already
             self._post(Unresumable(sequence=sequence, attempt=attempt.number))
 
     def abort(self, sequence: Sequence) -> None:
@@ -232,6 +233,7 @@ class Executor:
                     await self._answers.whole(work, exchange, route_of(call.path))
                 whole = True
         except TimeoutError as error:
+            # of a whole answer nothing comes before its end: a token tells whether the model works
             if exchange is None and (streaming or not await self._makes_a_token(work, call)):
                 raise FirstByteTimeout from error
             raise BackendTimeout from error

@@ -73,6 +73,7 @@ class Deadline:
         trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
+        # only our own cancellation is a timeout: one that came from outside, too, goes on as such
         if (
             self._expired
             and self._task is not None

@@ -143,19 +143,77 @@ def _led(plain: str, lead: str) -> str:
     return plain if plain.endswith(lead) else plain + lead
 
 
+class _RestReader:
+    """Reads the lines of a rest, and writes what is new in them for the caller.
+
+    Attributes:
+        missing: what was asked for again and has not come yet. stops_within: a sequence that stops
+        the answer may begin in it. is_mute: nothing of what comes is for the caller. calls: those
+        that came. last: the line that ended the rest; empty before.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._frames = WholeFrames(_NATIVE)
+        self.missing = ""
+        self.stops_within = self.is_mute = False
+        self.calls: list[ToolCall] = []
+        self.last: JsonObject = {}
+
+    def feed(self, chunk: bytes, wall_s: float) -> bytes:
+        """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what
+        was asked for again is not said again, or thoughts follow the text. BackendError: the model
+        server has ended the rest with an error. RunnerDied: with its model.
+        """
+        whole = self._frames.feed(chunk)
+        return b"".join([self._line(line, wall_s) for line in whole.split(b"\n") if line])
+
+    def _line(self, line: bytes, wall_s: float) -> bytes:
+        fields = said_in(line)
+        error = fields.get("error")
+        if isinstance(error, str) and runner_died(error):
+            raise RunnerDied(error)
+        if error:
+            raise BackendError(f"the model server said: {str(error)[:500]}")
+        message = fields.get("message")
+        said: JsonObject = (
+            message if isinstance(message, dict) else {"content": fields.get("response")}
+        )
+        text, calls = said.get("content"), said.get("tool_calls")
+        new = self._new(text) if isinstance(text, str) and not self.is_mute else ""
+        if said.get("thinking") or (calls and self.missing):
+            raise StreamDiverged("the continuation differs from the text already sent")
+        if fields.get("done") is True:
+            self.last = fields
+            if self.missing and not self.is_mute and not self.stops_within:
+                raise StreamDiverged(
+                    "the continuation ended before it reached the text already sent"
+                )
+        frames = self._writer.say(Text(text=new), wall_s) if new else []
+        for call in calls if isinstance(calls, list) and not self.is_mute else ():
+            self.calls.append(_tool_call(call))
+            frames += self._writer.say(self.calls[-1], wall_s)
+        return b"".join(frames)
+
+    def _new(self, text: str) -> str:
+        """What of it the caller has not got."""
+        if not self.missing:
+            return text
+        again = min(len(self.missing), len(text))
+        if not text.startswith(self.missing[:again]):
+            raise StreamDiverged("the continuation differs from the text already sent")
+        self.missing = self.missing[again:]
+        return text[again:]
+
+
 class Rest:
     """One later run of an interrupted stream, an `engines.port.LaterRun`. What `ask` asks for comes
     in through `feed`; what comes out is for the caller.
 
     Attributes:
-        again_tokens: of the text so far, at least: a frame has one or more. before: what earlier
-        attempts took. nothing_said: no text has
-        been sent yet. has_thought: there are thoughts before the text: their place in the prompt is
-        seen only in a rendering with an answer. offers_tools: calls may follow the text, so that
-        only `/api/chat` can be asked for the rest. thinks: the caller does not forbid thoughts.
-        prompt: as the model reads it, without an answer. prompt_tokens: those of the prompt, None
-        where they were not counted. asked_from_before: something was asked for again, so that what
-        comes may not fit.
+        before: what earlier attempts took. prompt: as the model reads it, without an answer.
+        prompt_tokens: those of the prompt, None where they were not counted. asked_from_before:
+        something was asked for again, so that what comes may not fit.
     """
 
     mode: ResumeMode = "continued"
@@ -173,26 +231,45 @@ class Rest:
         self._begun = Begun(route)
         for frame in frames_in(route, sent.data):
             self._begun.note(frame)
-        self.again_tokens = self._begun.tokens
-        self.nothing_said, self.has_thought = not self._begun.texts, bool(self._begun.thoughts)
-        self.before = NO_TIME
-        self.offers_tools = native.chat is not None
-        self.thinks = native.thinks
         closed = self.offers_tools and self._begun.endings > 0  # a call may be what follows
         if closed or not self._begun.is_plain or (self.nothing_said and self.has_thought):
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._writer = _writer_for(route, fields, self._begun, hides_usage=call.hides_usage)
         # the frames of the end that were sent are written once more, to be left out
         self._writer.resume(self._said_before(), self._begun.next_number - self._begun.endings)
-        self._lines = WholeFrames(_NATIVE)
-        self._missing = self._read = ""
-        self._calls: list[ToolCall] = []
-        self._stops_within = self._mute = self._used_up = False
-        self.prompt = ""
+        self._reader = _RestReader(self._writer)
+        self.before = NO_TIME
+        self.prompt = self._read = ""
         self.prompt_tokens: int | None = None
         self._known_tokens = 0
-        self._last: JsonObject = {}
-        self.asked_from_before = False
+        self._used_up = self.asked_from_before = False
+
+    @property
+    def again_tokens(self) -> int:
+        """Of the text so far, at least: a frame has one or more."""
+        return self._begun.tokens
+
+    @property
+    def nothing_said(self) -> bool:
+        """No text has been sent yet."""
+        return not self._begun.texts
+
+    @property
+    def has_thought(self) -> bool:
+        """There are thoughts before the text: their place in the prompt is seen only in a rendering
+        with an answer.
+        """
+        return bool(self._begun.thoughts)
+
+    @property
+    def offers_tools(self) -> bool:
+        """Calls may follow the text, so that only `/api/chat` can be asked for the rest."""
+        return self._native.chat is not None
+
+    @property
+    def thinks(self) -> bool:
+        """The caller does not forbid thoughts."""
+        return self._native.thinks
 
     def again(self, call: BackendCall, sent: Sent) -> Rest:
         """Another run, to go on from what has been sent by now, behind the same prompt."""
@@ -300,8 +377,8 @@ class Rest:
         """
         text = "".join(self._begun.texts)
         kept = self._kept(text) if from_before and not self._begun.endings else text
-        self._missing = text[len(kept) :]
-        self.asked_from_before = bool(self._missing)
+        self._reader.missing = text[len(kept) :]
+        self.asked_from_before = bool(self._reader.missing)
         self._read = prefix + kept
         self._known_tokens = self._tokens_of(None)
 
@@ -338,7 +415,7 @@ class Rest:
         A count that cannot be right is none: no token is shorter than a byte. A model may have said
         a text in more tokens than it is read in.
         """
-        least = self.again_tokens - self._begun.frames_with(len(self._missing))
+        least = self.again_tokens - self._begun.frames_with(len(self._reader.missing))
         if read_tokens is None or self.prompt_tokens is None:
             return least
         counted = read_tokens - self.prompt_tokens
@@ -351,7 +428,7 @@ class Rest:
         """Asks for the rest of the text."""
         asked = self._raw(self._read)
         if self._native.chat is not None:
-            kept = "".join(self._begun.texts).removesuffix(self._missing)
+            kept = "".join(self._begun.texts).removesuffix(self._reader.missing)
             asked = self._answered(self._native.chat, kept, "thinking") | self._shift()
         fields = {**asked, "stream": True, "truncate": False, "options": self._options()}
         path = Endpoint.CHAT if self.offers_tools else Endpoint.GENERATE
@@ -400,7 +477,7 @@ class Rest:
             within = max(
                 (len(beginning) for beginning in beginnings if kept.endswith(beginning)), default=0
             )
-            self._stops_within = self._stops_within or within > 0
+            self._reader.stops_within = self._reader.stops_within or within > 0
             kept = kept[: len(kept) - within]
             if kept == text:
                 return kept
@@ -413,70 +490,32 @@ class Rest:
         options, seed = dict(self._native.options), self._native.options.get("seed")
         left = None if self._limit is None else self._limit - self._known_tokens
         self._used_up = left is not None and left <= 0
-        self._mute = self._begun.endings > 0 or self._used_up
-        if left is not None or self._mute:
-            options["num_predict"] = 1 if self._mute or left is None else left
+        self._reader.is_mute = self._begun.endings > 0 or self._used_up
+        if left is not None or self._reader.is_mute:
+            options["num_predict"] = 1 if self._reader.is_mute or left is None else left
         if isinstance(seed, int) and seed >= 0:
             # the draws of the text so far are not drawn again
             options["seed"] = (seed + self._known_tokens) % 2**31
         return options
 
     def feed(self, chunk: bytes, wall_s: float) -> bytes:
-        """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what
-        was asked for again is not said again, or thoughts follow the text. BackendError: the model
-        server has ended the rest with an error. RunnerDied: with its model.
-        """
-        whole = self._lines.feed(chunk)
-        return b"".join([self._line(line, wall_s) for line in whole.split(b"\n") if line])
-
-    def _line(self, line: bytes, wall_s: float) -> bytes:
-        fields = said_in(line)
-        error = fields.get("error")
-        if isinstance(error, str) and runner_died(error):
-            raise RunnerDied(error)
-        if error:
-            raise BackendError(f"the model server said: {str(error)[:500]}")
-        message = fields.get("message")
-        said: JsonObject = (
-            message if isinstance(message, dict) else {"content": fields.get("response")}
-        )
-        text, calls = said.get("content"), said.get("tool_calls")
-        new = self._new(text) if isinstance(text, str) and not self._mute else ""
-        if said.get("thinking") or (calls and self._missing):
-            raise StreamDiverged("the continuation differs from the text already sent")
-        if fields.get("done") is True:
-            self._last = fields
-            if self._missing and not self._mute and not self._stops_within:
-                raise StreamDiverged(
-                    "the continuation ended before it reached the text already sent"
-                )
-        frames = self._writer.say(Text(text=new), wall_s) if new else []
-        for call in calls if isinstance(calls, list) and not self._mute else ():
-            self._calls.append(_tool_call(call))
-            frames += self._writer.say(self._calls[-1], wall_s)
-        return b"".join(frames)
-
-    def _new(self, text: str) -> str:
-        """What of it the caller has not got."""
-        if not self._missing:
-            return text
-        again = min(len(self._missing), len(text))
-        if not text.startswith(self._missing[:again]):
-            raise StreamDiverged("the continuation differs from the text already sent")
-        self._missing = self._missing[again:]
-        return text[again:]
+        return self._reader.feed(chunk, wall_s)
 
     def end(self, wall_s: float) -> tuple[Ending, bytes]:
         """How the whole answer has ended, and the end of the caller's stream; empty where the rest
         has none.
         """
-        last, before = self._last, self.before
+        last, before = self._reader.last, self.before
         if not last:
             return Ending(complete=False, reported_error=False, usage=NO_USAGE), b""
         output, prompt = self._counts()
-        reason = ("length" if self._used_up else "stop") if self._mute else last.get("done_reason")
+        reason = (
+            ("length" if self._used_up else "stop")
+            if self._reader.is_mute
+            else last.get("done_reason")
+        )
         done = Generation(
-            said=self._calls,
+            said=self._reader.calls,
             reason=self._begun.reason or (reason if isinstance(reason, str) else "stop"),
             prompt_tokens=prompt,
             output_tokens=output,
@@ -493,12 +532,12 @@ class Rest:
 
     def _counts(self) -> tuple[int, int]:
         """Tokens of the whole answer and of the prompt; an end of its own counts as one."""
-        read = count_in(self._last, "prompt_eval_count")
-        said = count_in(self._last, "eval_count") or 0
+        read = count_in(self._reader.last, "prompt_eval_count")
+        said = count_in(self._reader.last, "eval_count") or 0
         if not self.is_limited:
             self.count(read)
         output = self._known_tokens + said
-        if self._mute:
+        if self._reader.is_mute:
             known = max(self.again_tokens, self._known_tokens)
             output = known if self._limit is None else min(known, self._limit)
             output += not self._used_up and self._begun.reason != "length"
