@@ -170,6 +170,8 @@ No key has this name: whose name it is may see and cancel it.
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """HTTP header fields in wire order, names in lower case."""
+JSON_BODY: Headers = ((b"content-type", b"application/json"),)
+"""Every body that goes on has been read as JSON, whatever `curl -d` called it."""
 
 T = TypeVar("T")
 

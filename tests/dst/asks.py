@@ -16,7 +16,6 @@ from hearth.admission.admit import Adds, Admission
 from hearth.admission.auth import Identity
 from hearth.admission.http_checks import RequestHeaders
 from hearth.api.app import rules_of
-from hearth.api.inference import JSON_BODY
 from hearth.api.request import Request
 from hearth.api.submitting import submit
 from hearth.dialects.request import read_request, seeded, ways_on
@@ -29,6 +28,7 @@ from hearth.job_types import Job
 from hearth.jobs.queue import body_of
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import (
+    JSON_BODY,
     BackendCall,
     Completion,
     Lane,

@@ -341,7 +341,7 @@ async def _send(batches: Batches, file: StoredFile, request: Request) -> None:
         (b"content-length", b"%d" % file.size_bytes),
         (b"content-disposition", f'attachment; filename="{name}"'.encode("ascii")),
         (b"x-content-type-options", b"nosniff"),
-        (b"x-request-id", request.request_id.encode("ascii")),
+        request.id_header,
     )
     await request.answer.head(200, headers)
     place, left = -1, file.size_bytes

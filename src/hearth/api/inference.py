@@ -19,10 +19,8 @@ from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
 from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
-from hearth.types import BackendCall, Headers, LoadOptions
+from hearth.types import JSON_BODY, BackendCall, Headers, LoadOptions
 
-JSON_BODY: Headers = ((b"content-type", b"application/json"),)
-"""Every body that goes on has been read as JSON, whatever `curl -d` called it."""
 _FORWARDED_HEADERS = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
 """Never a credential, a cookie or an origin."""
 _USAGE_ASKED = "stream_options"
@@ -99,7 +97,7 @@ class Inference:
             answer += b"\n"
         headers = (
             (b"content-type", media),
-            (b"x-request-id", request.request_id.encode("ascii")),
+            request.id_header,
             *kept,
         )
         await request.answer.whole(200, headers, answer)

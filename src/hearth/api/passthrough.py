@@ -49,7 +49,7 @@ class Passthrough:
             failed = proxy_failure(exchange.status, exchange.headers)
             if failed is not None:
                 raise failed
-            own = (b"x-request-id", request.request_id.encode("ascii"))
+            own = request.id_header
             elsewhere = self._gateway.models_elsewhere
             if (
                 elsewhere

@@ -128,13 +128,18 @@ class Request:
     answer: Responder
     disconnected: asyncio.Future[None]
 
+    @property
+    def id_header(self) -> tuple[bytes, bytes]:
+        """By which its answer says its id."""
+        return b"x-request-id", self.request_id.encode("ascii")
+
     async def answer_json(self, body: bytes) -> None:
         """A whole answer of 200."""
         await self.answer.whole(
             200,
             (
                 (b"content-type", b"application/json"),
-                (b"x-request-id", self.request_id.encode("ascii")),
+                self.id_header,
             ),
             body,
         )
@@ -205,7 +210,7 @@ def rendered(request: Request, error: HearthError, extra: Headers = ()) -> Error
     the next one costs its sender a connection.
     """
     reply = render_error(dialect_of(request.path), error, request.request_id)
-    headers = (*reply.headers, (b"x-request-id", request.request_id.encode("ascii")), *extra)
+    headers = (*reply.headers, request.id_header, *extra)
     if error.retryable and error.retry_after_s is None and error.status in (429, 503):
         headers = (*headers, (b"retry-after", b"%d" % DEFAULT_RETRY_AFTER_S))
     if isinstance(error, UpgradeRefused):

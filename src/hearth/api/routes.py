@@ -309,7 +309,7 @@ def _without_slashes(path: str) -> str:
 
 
 async def _redirect(request: Request, _: RequestBody, *, status: int, to: str) -> None:
-    own = (b"x-request-id", request.request_id.encode("ascii"))
+    own = request.id_header
     await request.answer.whole(status, ((b"location", to.encode("latin-1")), own), b"")
 
 

@@ -23,7 +23,7 @@ from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonObject, decode,
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.writers import NativeWriter
 from hearth.errors import BackendProtocolError, HearthError, ProxyFailed
-from hearth.types import MIB, NO_USAGE, BackendCall, Completion, Headers, Usage, value
+from hearth.types import JSON_BODY, MIB, NO_USAGE, BackendCall, Completion, Headers, Usage, value
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
 """Longest line that is understood: the last line of a long native answer lists its whole context,
@@ -272,7 +272,7 @@ def completion_call(
     return BackendCall(
         method="POST",
         path=Endpoint.GENERATE,
-        headers=((b"content-type", b"application/json"),),
+        headers=JSON_BODY,
         body=body,
     )
 

@@ -19,10 +19,9 @@ from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, KeyInUse
 from hearth.execution.request import Submission
 from hearth.job_types import Job
-from hearth.types import BackendCall, Headers, Lane, LoadOptions, QueueItem, RequestId
+from hearth.types import JSON_BODY, BackendCall, Lane, LoadOptions, QueueItem, RequestId
 
 RETRY_AFTER_S = 1.0
-JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 _GUESSES = (("messages", Endpoint.CHAT), ("prompt", Endpoint.GENERATE), ("input", Endpoint.EMBED))
 
 

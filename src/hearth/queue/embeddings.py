@@ -51,9 +51,9 @@ from hearth.events.handling import HandlingSink
 from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Submission, Ticket
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import (
+    JSON_BODY,
     SEVERAL_CALLERS,
     BackendCall,
-    Headers,
     Lane,
     Outcome,
     Priority,
@@ -69,7 +69,6 @@ MOST_UNDER_WAY = 4
 """Calls that are alike in the queue or at the model server: so many that no slot waits for the next
 one.
 """
-_JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 
 Cause: TypeAlias = Literal["alone", "full", "timer", "idle", "other_model", "apart", "stopping"]
 """What sent a call to the queue: nothing like it was under way (`idle`: any more), or the call that
@@ -139,7 +138,7 @@ class SharedCall:
         return BackendCall(
             method="POST",
             path=self.key.path,
-            headers=_JSON_BODY,
+            headers=JSON_BODY,
             body=joined_body([one for _, one in self.asked]),
         )
 

@@ -61,7 +61,7 @@ async def send_file(request: Request, *_: object) -> None:
 async def _send(request: Request, path: Path, root: str = "") -> None:
     body, tag = _content(path, root)
     own = (
-        (b"x-request-id", request.request_id.encode("ascii")),
+        request.id_header,
         (b"etag", tag),
         (b"vary", b"accept"),
         *_HEADERS,

@@ -31,7 +31,7 @@ from hearth.dialects.writers import (
     Writer,
 )
 from hearth.errors import BackendError, RunnerDied, StreamDiverged
-from hearth.types import NO_TIME, NO_USAGE, BackendCall, Headers, ResumeMode, Usage
+from hearth.types import JSON_BODY, NO_TIME, NO_USAGE, BackendCall, Headers, ResumeMode, Usage
 
 _HERE = "the answer begins here 5f3c9a"
 """Stands for an answer in a rendering, to see what the model's template writes before one."""
@@ -78,7 +78,7 @@ def template_probe(
         fields["tools"] = [_TOOL]
     if think is not None:
         fields["think"] = think
-    return _rendering(Endpoint.CHAT, fields, ((b"content-type", b"application/json"),))
+    return _rendering(Endpoint.CHAT, fields, JSON_BODY)
 
 
 def ends_with_the_answer(answered: str) -> bool:

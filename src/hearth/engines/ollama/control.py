@@ -35,6 +35,7 @@ from hearth.errors import (
     SwapFailed,
 )
 from hearth.types import (
+    JSON_BODY,
     MIB,
     BackendCall,
     InstalledModel,
@@ -238,7 +239,7 @@ class Control:
 
     async def _ask(self, path: str, asked: Body | None = None) -> tuple[OllamaAnswer, bytes]:
         body = b"" if asked is None else json.dumps(asked).encode()
-        headers = () if asked is None else ((b"content-type", b"application/json"),)
+        headers = () if asked is None else JSON_BODY
         return await self._owned(
             self._fetch(BackendCall(method=_method(path), path=path, headers=headers, body=body))
         )
