@@ -9,7 +9,6 @@ import pytest
 from benchmarks.driver import Load
 from benchmarks.findings import Finding, markdown, quantile
 from benchmarks.overhead import Bound, added_latencies_ms
-from benchmarks.plot import draw_png
 from benchmarks.slot import gaps_ms
 
 
@@ -56,6 +55,8 @@ def test_a_bound_follows_the_other_proxy_and_is_none_without_it():
 
 
 def test_a_picture_is_drawn_of_what_was_measured_and_of_nothing_else():
+    from benchmarks.plot import draw_png  # noqa: PLC0415 - only the process that draws waits for it
+
     cpu = Finding(
         subject="1 connection",
         name="CPU per request",

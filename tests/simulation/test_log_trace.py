@@ -174,7 +174,7 @@ def test_a_swap_costs_the_median_of_its_direction_without_failed_ones():
 
 
 def test_memory_is_what_the_owner_says_else_what_the_model_took_last():
-    gpu = GpuSettings(home_model="a", vram_gb=24.0, parallel=2)
+    gpu = GpuSettings(home_model="a:latest", vram_gb=24.0, parallel=2)
     swaps = (
         swap("", "a", 3, vram_mib=10_240.0),
         swap("", "a", 3, vram_mib=5_000.0),

@@ -5,19 +5,26 @@ How it looks was looked at.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
-from io import BytesIO
 from random import Random
+from typing import Any
 
-import matplotlib.image
 import pytest
 
 from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.simulation.engine import GpuSpan, SimulationRun, simulate
-from hearth.simulation.plots import DOTS_PER_INCH, WIDTH_IN, draw_means_png, draw_png, merged
 from hearth.simulation.workloads import Workload
 from tests.simulation.test_measures import run_of
 from tests.support.workloads import Mix, random_workload
+
+
+@pytest.fixture(scope="module")
+def plots() -> Any:
+    """Matplotlib takes most of a second to import: only the process that draws waits for it."""
+    from hearth.simulation import plots  # noqa: PLC0415
+
+    return plots
 
 
 def drawn(house: Workload, *policies: PolicyName) -> dict[str, SimulationRun]:
@@ -33,7 +40,7 @@ def house(internal: float = 0.3) -> Workload:
 
 def size(png: bytes) -> tuple[int, int]:
     assert png.startswith(b"\x89PNG")
-    height, width, _ = matplotlib.image.imread(BytesIO(png)).shape
+    width, height = struct.unpack_from(">II", png, 16)  # what its head says
     return width, height
 
 
@@ -49,11 +56,11 @@ def size(png: bytes) -> tuple[int, int]:
         ([(None, 1), (2, None)], []),
     ],
 )
-def test_what_cannot_be_told_apart_is_drawn_as_one_bar(pairs, spans):
-    assert merged(pairs, 0.5) == spans
+def test_what_cannot_be_told_apart_is_drawn_as_one_bar(plots, pairs, spans):
+    assert plots.merged(pairs, 0.5) == spans
 
 
-def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers():
+def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers(plots):
     header = '{"models": {"a": {}, "b": {}}, "swap_s": {"": {"a": 2, "b": 7}}, "resident": ["a"]}'
     run = run_of(
         "\n".join(
@@ -74,8 +81,8 @@ def test_what_a_run_did_is_in_its_picture_and_not_only_in_its_numbers():
             swaps=[replace(each, start=each.start - 0.5, end=each.end - 0.5) for each in run.swaps],
         ),
     )
-    assert draw_png({"x": run}) == draw_png({"x": run})
-    assert len({draw_png({"x": each}) for each in (run, *changed)}) == 4
+    assert plots.draw_png({"x": run}) == plots.draw_png({"x": run})
+    assert len({plots.draw_png({"x": each}) for each in (run, *changed)}) == 4
 
 
 ODD = (
@@ -84,7 +91,7 @@ ODD = (
 )
 
 
-def test_a_run_of_any_kind_has_a_picture_that_grows_with_its_policies():
+def test_a_run_of_any_kind_has_a_picture_that_grows_with_its_policies(plots):
     odd = {"$x$": run_of(ODD)}  # names that would be bad formulas
     for runs in (
         drawn(house(internal=0.0)),
@@ -92,22 +99,25 @@ def test_a_run_of_any_kind_has_a_picture_that_grows_with_its_policies():
         {"fifo": SimulationRun()},
         odd,
     ):
-        assert size(draw_png(runs, title="$\\nonsense$"))[0] == WIDTH_IN * DOTS_PER_INCH
+        assert (
+            size(plots.draw_png(runs, title="$\\nonsense$"))[0]
+            == plots.WIDTH_IN * plots.DOTS_PER_INCH
+        )
     one, two = (
-        size(draw_png(drawn(house(), *policies)))
+        size(plots.draw_png(drawn(house(), *policies)))
         for policies in ([PolicyName.FIFO], [PolicyName.FIFO, PolicyName.AFFINITY])
     )
     assert (one[0], two[0], two[1] > one[1]) == (
-        WIDTH_IN * DOTS_PER_INCH,
-        WIDTH_IN * DOTS_PER_INCH,
+        plots.WIDTH_IN * plots.DOTS_PER_INCH,
+        plots.WIDTH_IN * plots.DOTS_PER_INCH,
         True,
     )
 
 
-def test_mean_waits_have_a_row_for_each_workload_and_a_mark_for_each_policy():
+def test_mean_waits_have_a_row_for_each_workload_and_a_mark_for_each_policy(plots):
     one, two = (
-        draw_means_png({"day": {"fifo": 2.0}}),
-        draw_means_png({"day": {"fifo": 2.0}, "$night$": {"fifo": 90.0}}),
+        plots.draw_means_png({"day": {"fifo": 2.0}}),
+        plots.draw_means_png({"day": {"fifo": 2.0}, "$night$": {"fifo": 90.0}}),
     )
     assert size(two)[1] > size(one)[1]
-    assert draw_means_png({"day": {"fifo": 2.0, "affinity": 1.0}}) != one
+    assert plots.draw_means_png({"day": {"fifo": 2.0, "affinity": 1.0}}) != one
