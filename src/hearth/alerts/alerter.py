@@ -18,7 +18,6 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from hearth import events as ev
 from hearth.alerts.channels import COMPOSERS, Message
 from hearth.alerts.delivery import Target
 from hearth.alerts.rules import (
@@ -37,6 +36,22 @@ from hearth.alerts.rules import (
 from hearth.clock import Clock
 from hearth.config.settings import AlertSettings, AlertType
 from hearth.errors import NotFound, QueueFull, RateLimited
+from hearth.events import (
+    DiskRanLow,
+    DiskSpaceReturned,
+    Event,
+    ItemBrokenOff,
+    ItemDispatched,
+    ItemEnded,
+    ItemEvent,
+    ItemInterrupted,
+    ItemLost,
+    ItemQueued,
+    ItemResent,
+    LoopLagged,
+    RequestRejected,
+    SwapCompleted,
+)
 from hearth.events.handling import HandlingSink
 from hearth.ports import EventSink, Poster
 from hearth.types import MIB, Lane
@@ -45,7 +60,7 @@ from hearth.types import Sequence as SequenceNumber
 MAX_KEYS = 1000
 """Types times callers that are remembered; beyond it, what was quiet for longest is forgotten."""
 MAX_CALLERS = 1000
-_BEGINS_TO_WAIT = (ev.ItemQueued, ev.ItemInterrupted, ev.ItemResent, ev.ItemBrokenOff)
+_BEGINS_TO_WAIT = (ItemQueued, ItemInterrupted, ItemResent, ItemBrokenOff)
 REFUSALS_WITHIN_S = 300.0
 CHECK_EVERY_S = 60.0
 """Between looks at whether swapping is back within its limits; nothing but time ends such a
@@ -175,13 +190,13 @@ class GatewayAlerter(HandlingSink):
         self._waiting: set[SequenceNumber] = set()
         self._breaches: Callable[[float], Sequence[Breach]] = lambda _: ()
         self._wake = asyncio.Event()
-        self._handlers: Mapping[type[ev.Event], Callable[[Any], None]] = {
+        self._handlers: Mapping[type[Event], Callable[[Any], None]] = {
             **{kind: partial(self._send_all, rule) for kind, rule in RULES.items()},
-            ev.RequestRejected: self._on_rejected,
+            RequestRejected: self._on_rejected,
             **dict.fromkeys(
-                (*_BEGINS_TO_WAIT, ev.ItemDispatched, ev.ItemEnded, ev.ItemLost), self._on_queue
+                (*_BEGINS_TO_WAIT, ItemDispatched, ItemEnded, ItemLost), self._on_queue
             ),
-            ev.SwapCompleted: self._on_swap,
+            SwapCompleted: self._on_swap,
         }
         self.update(settings)
 
@@ -327,7 +342,7 @@ class GatewayAlerter(HandlingSink):
         await asyncio.gather(*(target.aclose(CLOSE_TIMEOUT_S) for target in self._targets))
         await self._poster.aclose()
 
-    def _send_all(self, rule: Rule, event: ev.Event) -> None:
+    def _send_all(self, rule: Rule, event: Event) -> None:
         for alert in rule(event):
             self.send_alert(alert)
 
@@ -344,7 +359,7 @@ class GatewayAlerter(HandlingSink):
             target.configured for target in self._targets
         )
 
-    def _on_rejected(self, event: ev.RequestRejected) -> None:
+    def _on_rejected(self, event: RequestRejected) -> None:
         if event.reason == QueueFull.reason:
             self.alert_queue_full(event.caller, at=event.at)
         elif event.reason == RateLimited.reason:
@@ -356,7 +371,7 @@ class GatewayAlerter(HandlingSink):
             if len(recent) == threshold and recent[0] > event.at - REFUSALS_WITHIN_S:
                 self.alert_rate_limited(event.caller, threshold, at=event.at)
 
-    def _on_queue(self, event: ev.ItemEvent) -> None:
+    def _on_queue(self, event: ItemEvent) -> None:
         limit, before = self._settings.queue_depth_warning, len(self._waiting)
         if not isinstance(event, _BEGINS_TO_WAIT):
             self._waiting.discard(event.sequence)
@@ -373,8 +388,8 @@ class GatewayAlerter(HandlingSink):
             words = f"{depth} external requests wait."
             self._alert(AlertType.QUEUE_DEPTH, words, event.at, resolved=True)
 
-    def _on_swap(self, event: ev.SwapCompleted) -> None:
-        self._send_all(RULES[ev.SwapCompleted], event)
+    def _on_swap(self, event: SwapCompleted) -> None:
+        self._send_all(RULES[SwapCompleted], event)
         for breach in self._breaches(event.at):
             self.send_alert(breached(breach, event.at))
 
@@ -413,7 +428,7 @@ async def watch_loop_lag(
         lag_s = now - began_at - BEAT_S
         note(lag_s)
         if lag_s >= settings().loop_lag_warning_s:
-            events.emit(ev.LoopLagged(at=now, lag_s=lag_s))
+            events.emit(LoopLagged(at=now, lag_s=lag_s))
 
 
 def free_mib(directory: Path) -> float:
@@ -444,8 +459,8 @@ async def watch_disk(
         now, limit = clock.monotonic(), settings().disk_free_warning_mib
         if not is_low and free < limit:
             is_low = True
-            events.emit(ev.DiskRanLow(at=now, free_mib=free, limit_mib=limit))
+            events.emit(DiskRanLow(at=now, free_mib=free, limit_mib=limit))
         elif is_low and free >= limit * RECOVERED_FACTOR:
             is_low = False
-            events.emit(ev.DiskSpaceReturned(at=now, free_mib=free))
+            events.emit(DiskSpaceReturned(at=now, free_mib=free))
         await asyncio.sleep(DISK_CHECK_EVERY_S)

@@ -10,8 +10,40 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
-from hearth import events
 from hearth.config.settings import ENGINE, AlertType
+from hearth.events import (
+    BackendCameUp,
+    BackendWentDown,
+    BudgetExhausted,
+    BudgetThresholdReached,
+    ClockConfirmed,
+    ClockDoubted,
+    CloudCameUp,
+    CloudWentDown,
+    ConfigRejected,
+    ConfigReloaded,
+    ConnectionsCrowded,
+    DiskRanLow,
+    DiskSpaceReturned,
+    Event,
+    GpuCooledDown,
+    GpuLost,
+    GpuOverheated,
+    GpuRecovered,
+    InternalFault,
+    ItemDiverged,
+    ItemProtected,
+    KeysTried,
+    LoopLagged,
+    ModelOffloaded,
+    ModelUnresponsive,
+    ResidencyDrifted,
+    StorageFailed,
+    StorageRecovered,
+    SwapCompleted,
+    SwapFailed,
+    WalDamaged,
+)
 
 AlertKey = tuple[AlertType, str]
 """The type, and whom it is about: what is debounced by itself."""
@@ -184,24 +216,24 @@ def _offload(model: str, at: float, *, offloaded: bool) -> Alert:
     )
 
 
-def _loaded(event: events.SwapCompleted) -> Iterator[Alert]:
+def _loaded(event: SwapCompleted) -> Iterator[Alert]:
     yield _is_loaded(event.to_model, event.at)
     yield _offload(event.to_model, event.at, offloaded=event.offloaded)
 
 
-def _offloaded(event: events.ModelOffloaded) -> Iterator[Alert]:
+def _offloaded(event: ModelOffloaded) -> Iterator[Alert]:
     yield _offload(event.model, event.at, offloaded=True)
 
 
-def _protected(event: events.ItemProtected) -> Iterator[Alert]:
+def _protected(event: ItemProtected) -> Iterator[Alert]:
     yield starvation(event.at, event.caller, event.interrupt_count, event.model)
 
 
-def _nearly_spent(event: events.BudgetThresholdReached) -> Iterator[Alert]:
+def _nearly_spent(event: BudgetThresholdReached) -> Iterator[Alert]:
     yield budget(event.at, event.spent_usd, event.limit_usd)
 
 
-def _swap_failed(event: events.SwapFailed) -> Iterator[Alert]:
+def _swap_failed(event: SwapFailed) -> Iterator[Alert]:
     subject = event.to_model or ", ".join(event.from_models)
     text = f"{shown(subject)} could not be unloaded ({shown(event.reason)})."
     if event.to_model:
@@ -219,7 +251,7 @@ def _swap_failed(event: events.SwapFailed) -> Iterator[Alert]:
     )
 
 
-def _drifted(event: events.ResidencyDrifted) -> Iterator[Alert]:
+def _drifted(event: ResidencyDrifted) -> Iterator[Alert]:
     reloaded, gone, came = (
         shown(", ".join(names)) for names in (event.reloaded, event.vanished, event.appeared)
     )
@@ -257,15 +289,15 @@ _caught = _OneAlert(
 )
 
 
-def _unresponsive(event: events.ModelUnresponsive) -> Iterable[Alert]:
+def _unresponsive(event: ModelUnresponsive) -> Iterable[Alert]:
     return _reloaded_often(event) if event.reloads > TOLERATED_RELOADS else ()
 
 
-def _fault(event: events.InternalFault) -> Iterable[Alert]:
+def _fault(event: InternalFault) -> Iterable[Alert]:
     return () if event.where == OWN_TASK else _caught(event)
 
 
-def _exhausted(event: events.BudgetExhausted) -> str:
+def _exhausted(event: BudgetExhausted) -> str:
     text = (
         f"A request of {shown(event.caller)} was refused: it could cost"
         f" {_usd(event.wanted_usd)}, and"
@@ -276,7 +308,7 @@ def _exhausted(event: events.BudgetExhausted) -> str:
     )
 
 
-def _config_rejected(event: events.ConfigRejected) -> str:
+def _config_rejected(event: ConfigRejected) -> str:
     """The problems are written to be shown: they quote no secret."""
     first = "; ".join(shown(each, REASON_CHARS) for each in event.problems[:SHOWN_PROBLEMS])
     more = len(event.problems) - SHOWN_PROBLEMS
@@ -286,7 +318,7 @@ def _config_rejected(event: events.ConfigRejected) -> str:
     )
 
 
-def _crowded(event: events.ConnectionsCrowded) -> str:
+def _crowded(event: ConnectionsCrowded) -> str:
     bound = shown(event.bound.replace("_", " "))
     return (
         f"{shown(event.peer)} has {event.open} open connections, and {event.refused} more were"
@@ -294,19 +326,19 @@ def _crowded(event: events.ConnectionsCrowded) -> str:
     )
 
 
-def _unreachable(event: events.BackendWentDown) -> str:
+def _unreachable(event: BackendWentDown) -> str:
     why = f"({shown(event.reason, REASON_CHARS)})."
     if event.problem:
         why = f"as it should. {shown(event.problem, REASON_CHARS)}"
     return f"The model server does not answer {why} Requests wait for it and then get 503."
 
 
-def _diverged(event: events.ItemDiverged) -> str:
+def _diverged(event: ItemDiverged) -> str:
     answer = f"An answer of {shown(event.model or 'a model')} to {shown(event.caller)}"
     return f"{answer} could not continue after an interruption; the caller got a retryable error."
 
 
-def _ahead(event: events.ClockDoubted) -> str:
+def _ahead(event: ClockDoubted) -> str:
     until = (
         "Nothing old is deleted until it is confirmed, or for a day. If the time is right: hearth"
         " admin confirm-clock."
@@ -314,7 +346,7 @@ def _ahead(event: events.ClockDoubted) -> str:
     return f"The clock jumped ahead by {event.ahead_s / 86_400:.0f} days. {until}"
 
 
-def _not_writable(event: events.StorageFailed) -> str:
+def _not_writable(event: StorageFailed) -> str:
     if event.reason == "corrupt":
         found = shown(event.detail, REASON_CHARS)
         return (
@@ -324,7 +356,7 @@ def _not_writable(event: events.StorageFailed) -> str:
     return f"The request log cannot be written ({shown(event.reason)}). Requests continue."
 
 
-def _wal_damaged(event: events.WalDamaged) -> str:
+def _wal_damaged(event: WalDamaged) -> str:
     lost = (
         f"{event.unreadable_frames} frames at the end of the database's write-ahead log could not"
         " be read"
@@ -338,74 +370,72 @@ def _wal_damaged(event: events.WalDamaged) -> str:
     return f"{lost} Check the disk."
 
 
-def _writable(event: events.StorageRecovered) -> str:
+def _writable(event: StorageRecovered) -> str:
     lost = f" {event.dropped} entries were lost." if event.dropped else ""
     return f"The request log can be written again.{lost}"
 
 
-RULES: Mapping[type[events.Event], Rule] = {
-    events.BackendWentDown: _begins(AlertType.BACKEND_DOWN, _unreachable),
-    events.BackendCameUp: _ends(
-        AlertType.BACKEND_DOWN, "The model server answers again after {down}."
-    ),
-    events.ItemProtected: _protected,
-    events.ItemDiverged: _OneAlert(AlertType.REPLAY_DIVERGED, _diverged, "caller"),
-    events.SwapCompleted: _loaded,
-    events.SwapFailed: _swap_failed,
-    events.ModelOffloaded: _offloaded,
-    events.ResidencyDrifted: _drifted,
-    events.ModelUnresponsive: _unresponsive,
-    events.GpuLost: _begins(
+RULES: Mapping[type[Event], Rule] = {
+    BackendWentDown: _begins(AlertType.BACKEND_DOWN, _unreachable),
+    BackendCameUp: _ends(AlertType.BACKEND_DOWN, "The model server answers again after {down}."),
+    ItemProtected: _protected,
+    ItemDiverged: _OneAlert(AlertType.REPLAY_DIVERGED, _diverged, "caller"),
+    SwapCompleted: _loaded,
+    SwapFailed: _swap_failed,
+    ModelOffloaded: _offloaded,
+    ResidencyDrifted: _drifted,
+    ModelUnresponsive: _unresponsive,
+    GpuLost: _begins(
         AlertType.GPU_LOST,
         "The GPU can no longer be read ({reason}). If models fail too, the machine may need a"
         " restart.",
     ),
-    events.GpuRecovered: _ends(AlertType.GPU_LOST, "The GPU is back after {lost}."),
-    events.GpuOverheated: _begins(
+    GpuRecovered: _ends(AlertType.GPU_LOST, "The GPU is back after {lost}."),
+    GpuOverheated: _begins(
         AlertType.GPU_HOT,
         "The GPU is at {temperature_c:.0f} °C; the limit is {limit_c:.0f} °C.",
         severity=Severity.WARNING,
     ),
-    events.GpuCooledDown: _ends(
+    GpuCooledDown: _ends(
         AlertType.GPU_HOT, "The GPU has cooled to {temperature_c:.0f} °C after {hot}."
     ),
-    events.BudgetThresholdReached: _nearly_spent,
-    events.BudgetExhausted: _OneAlert(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
-    events.CloudWentDown: _begins(
+    BudgetThresholdReached: _nearly_spent,
+    BudgetExhausted: _OneAlert(AlertType.BUDGET_EXHAUSTED, _exhausted, "caller"),
+    CloudWentDown: _begins(
         AlertType.CLOUD_DOWN,
         "Claude refuses requests ({reason}); Hearth tries again in {retry}, or after a reload.",
     ),
-    events.CloudCameUp: _ends(AlertType.CLOUD_DOWN, "Claude answers again after {down}."),
-    events.ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
-    events.ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, "A valid configuration is in force."),
-    events.StorageFailed: _begins(AlertType.STORAGE_FAILED, _not_writable),
-    events.StorageRecovered: _ends(AlertType.STORAGE_FAILED, _writable),
-    events.WalDamaged: _OneAlert(AlertType.WAL_DAMAGED, _wal_damaged, severity=Severity.ERROR),
-    events.ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, severity=Severity.WARNING),
-    events.ClockConfirmed: _ends(
+    CloudCameUp: _ends(AlertType.CLOUD_DOWN, "Claude answers again after {down}."),
+    ConfigRejected: _begins(AlertType.CONFIG_REJECTED, _config_rejected),
+    ConfigReloaded: _ends(AlertType.CONFIG_REJECTED, "A valid configuration is in force."),
+    StorageFailed: _begins(AlertType.STORAGE_FAILED, _not_writable),
+    StorageRecovered: _ends(AlertType.STORAGE_FAILED, _writable),
+    WalDamaged: _OneAlert(AlertType.WAL_DAMAGED, _wal_damaged, severity=Severity.ERROR),
+    ClockDoubted: _begins(AlertType.CLOCK_DOUBTED, _ahead, severity=Severity.WARNING),
+    ClockConfirmed: _ends(
         AlertType.CLOCK_DOUBTED, "The clock is trusted again; old entries are deleted."
     ),
-    events.DiskRanLow: _begins(
+    DiskRanLow: _begins(
         AlertType.DISK_LOW,
         "The disk of the log has {free_mib:.0f} MiB left; {limit_mib:.0f} MiB is the limit set.",
         severity=Severity.WARNING,
     ),
-    events.DiskSpaceReturned: _ends(
+    DiskSpaceReturned: _ends(
         AlertType.DISK_LOW, "The disk of the log has {free_mib:.0f} MiB again."
     ),
-    events.LoopLagged: _OneAlert(
+    LoopLagged: _OneAlert(
         AlertType.LOOP_LAG,
         "Hearth was blocked for {lag_s:.1f} s: the machine is overloaded, or there is a defect. All"
         " requests waited.",
     ),
-    events.KeysTried: _OneAlert(
+    KeysTried: _OneAlert(
         AlertType.WRONG_KEYS,
         "{wrong} requests with a wrong key came from {peer}: a program with an old key, or someone"
         " who guesses. Valid keys are still accepted.",
         "peer",
     ),
-    events.ConnectionsCrowded: _OneAlert(AlertType.CONNECTIONS, _crowded, "peer"),
-    events.InternalFault: _fault,
+    ConnectionsCrowded: _OneAlert(AlertType.CONNECTIONS, _crowded, "peer"),
+    InternalFault: _fault,
 }
 
 

@@ -24,8 +24,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hearth import events as ev
 from hearth.config.settings import QueueSettings
+from hearth.events import (
+    ConfigRejected,
+    ConfigReloaded,
+    DiskRanLow,
+    DiskSpaceReturned,
+    EmbeddingsFlushed,
+    Event,
+    ItemDiverged,
+    ItemEnded,
+    ItemResumed,
+    SwapCompleted,
+    SwapFailed,
+    WebhookDelivered,
+    WebhookFailed,
+)
 from hearth.events.handling import HandlingSink
 from hearth.observability.metric_families import (
     ANY_MODEL,
@@ -101,19 +115,19 @@ class Metrics(HandlingSink):
             "caller": self._caller,
             "reason": self._reason,
         }
-        calls: dict[type[ev.Event], list[Callable[[Any], None]]] = {
-            ev.ItemEnded: [self._on_ended],
-            ev.ItemResumed: [self._on_resumed],
-            ev.ItemDiverged: [self._on_diverged],
-            ev.SwapCompleted: [self._on_swap],
-            ev.SwapFailed: [self._on_swap_failed],
-            ev.EmbeddingsFlushed: [self._on_embeddings],
-            ev.WebhookDelivered: [lambda _: self._add("hearth_webhooks_total", "delivered")],
-            ev.WebhookFailed: [lambda _: self._add("hearth_webhooks_total", "failed")],
-            ev.ConfigReloaded: [lambda _: self._add("hearth_config_reloads_total", "accepted")],
-            ev.ConfigRejected: [lambda _: self._add("hearth_config_reloads_total", "rejected")],
-            ev.DiskRanLow: [self._on_disk],
-            ev.DiskSpaceReturned: [self._on_disk],
+        calls: dict[type[Event], list[Callable[[Any], None]]] = {
+            ItemEnded: [self._on_ended],
+            ItemResumed: [self._on_resumed],
+            ItemDiverged: [self._on_diverged],
+            SwapCompleted: [self._on_swap],
+            SwapFailed: [self._on_swap_failed],
+            EmbeddingsFlushed: [self._on_embeddings],
+            WebhookDelivered: [lambda _: self._add("hearth_webhooks_total", "delivered")],
+            WebhookFailed: [lambda _: self._add("hearth_webhooks_total", "failed")],
+            ConfigReloaded: [lambda _: self._add("hearth_config_reloads_total", "accepted")],
+            ConfigRejected: [lambda _: self._add("hearth_config_reloads_total", "rejected")],
+            DiskRanLow: [self._on_disk],
+            DiskSpaceReturned: [self._on_disk],
         }
         for family in counted:
             if family.on is not None:
@@ -125,7 +139,7 @@ class Metrics(HandlingSink):
         readers = [self._labels.get(label, attrgetter(label)) for label in family.labels]
         amount_of = attrgetter(family.by) if family.by else lambda _: 1.0
 
-        def count(event: ev.Event) -> None:
+        def count(event: Event) -> None:
             self._add(family.name, *(read(event) for read in readers), amount=amount_of(event))
 
         return count
@@ -156,7 +170,7 @@ class Metrics(HandlingSink):
         """A timer of the loop came so late."""
         self._lag.observe(max(0.0, lag_s))
 
-    def _on_ended(self, event: ev.ItemEnded) -> None:
+    def _on_ended(self, event: ItemEnded) -> None:
         """The rows of a completed request begin at 0 with the first one that has ended in another
         way.
         """
@@ -183,17 +197,17 @@ class Metrics(HandlingSink):
             if seconds is not None:
                 histogram.observe(seconds)
 
-    def _on_resumed(self, event: ev.ItemResumed) -> None:
+    def _on_resumed(self, event: ItemResumed) -> None:
         if event.how == "replayed":
             self._add("hearth_replays_total", "verified")
         if event.diverged:
             self._add("hearth_replays_total", "diverged")
 
-    def _on_diverged(self, _: ev.ItemDiverged) -> None:
+    def _on_diverged(self, _: ItemDiverged) -> None:
         self._add("hearth_replays_total", "diverged")
         self._add("hearth_resumed_streams_total", "failed")
 
-    def _on_swap(self, event: ev.SwapCompleted) -> None:
+    def _on_swap(self, event: SwapCompleted) -> None:
         direction = (
             "+".join(map(self._model_cap.of, event.from_models)) or NONE,
             self._model_cap.of(event.to_model),
@@ -204,7 +218,7 @@ class Metrics(HandlingSink):
         self._add("hearth_swaps_total", *direction)
         self._add("hearth_swap_seconds_total", *direction, amount=event.swap_s)
 
-    def _on_swap_failed(self, event: ev.SwapFailed) -> None:
+    def _on_swap_failed(self, event: SwapFailed) -> None:
         name = "hearth_swap_failures_total" if event.to_model else "hearth_unload_failures_total"
         self._add(
             name,
@@ -212,10 +226,10 @@ class Metrics(HandlingSink):
             self._reason(event),
         )
 
-    def _on_disk(self, event: ev.DiskRanLow | ev.DiskSpaceReturned) -> None:
-        self._counts["hearth_disk_low"][()] = float(isinstance(event, ev.DiskRanLow))
+    def _on_disk(self, event: DiskRanLow | DiskSpaceReturned) -> None:
+        self._counts["hearth_disk_low"][()] = float(isinstance(event, DiskRanLow))
 
-    def _on_embeddings(self, event: ev.EmbeddingsFlushed) -> None:
+    def _on_embeddings(self, event: EmbeddingsFlushed) -> None:
         self._inputs.labels(self._model(event)).observe(event.inputs)
 
     def metrics(self, live: Callable[[LabelOf], list[Metric]] = lambda _: []) -> list[Metric]:
@@ -230,7 +244,7 @@ def _all_of(calls: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
     if len(calls) == 1:
         return calls[0]
 
-    def handle(event: ev.Event) -> None:
+    def handle(event: Event) -> None:
         for call in calls:
             call(event)
 

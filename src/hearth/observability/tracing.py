@@ -25,10 +25,26 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from hearth import events as ev
 from hearth.clock import Clock
 from hearth.config.settings import TelemetrySettings
 from hearth.dialects.routes import Endpoint
+from hearth.events import (
+    ItemBrokenOff,
+    ItemDispatched,
+    ItemDiverged,
+    ItemEnded,
+    ItemEvent,
+    ItemInterrupted,
+    ItemPromoted,
+    ItemProtected,
+    ItemResent,
+    ItemResumed,
+    ItemStreaming,
+    SwapFailed,
+    SwapStarted,
+    TelemetryFailed,
+    TelemetryRecovered,
+)
 from hearth.observability.requests import Origin, SwapEvent, TrackedRequest
 from hearth.ports import EventSink
 from hearth.types import Outcome, __version__
@@ -93,7 +109,7 @@ class OtlpTraces(SpanExporter):
         self._sent = self._lost = self._lost_in_a_row = 0
         self._failing = False
 
-    def deliver(self, request: TrackedRequest, ended: ev.ItemEnded, swaps: list[SwapEvent]) -> None:
+    def deliver(self, request: TrackedRequest, ended: ItemEnded, swaps: list[SwapEvent]) -> None:
         """Put the trace of a request in the queue for the collector; never blocks."""
         wall_less_at_s = self._clock.wall() - self._clock.monotonic()
         _Trace(self._tracer, request, swaps, wall_less_at_s).write(ended)
@@ -154,14 +170,14 @@ class OtlpTraces(SpanExporter):
         if taken:
             self._sent += count
             if self._failing:
-                self._events.emit(ev.TelemetryRecovered(at=now, lost_spans=self._lost_in_a_row))
+                self._events.emit(TelemetryRecovered(at=now, lost_spans=self._lost_in_a_row))
             self._failing, self._lost_in_a_row = False, 0
             return
         self._lost += count
         self._lost_in_a_row += count
         if not self._failing:
             self._failing = True
-            self._events.emit(ev.TelemetryFailed(at=now, endpoint=self._endpoint, detail=detail))
+            self._events.emit(TelemetryFailed(at=now, endpoint=self._endpoint, detail=detail))
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
@@ -207,7 +223,7 @@ class _Trace:
         self._position = request.queued.position
         self._call: _ModelCall | None = None
 
-    def write(self, ended: ev.ItemEnded) -> None:
+    def write(self, ended: ItemEnded) -> None:
         """Make them, as parts of the caller's own trace where it sent one that can be read."""
         root = self._begin_root(ended)
         if not root.is_recording():
@@ -230,7 +246,7 @@ class _Trace:
             self._end_call(ended.at, error, result)
         self._end(root, ended.at, error)
 
-    def _begin_root(self, ended: ev.ItemEnded) -> Span:
+    def _begin_root(self, ended: ItemEnded) -> Span:
         origin, at = self._request.origin, self._request.queued.at
         parent = Context()
         if origin.traceparent:
@@ -241,17 +257,17 @@ class _Trace:
             return self._begin("item", at, parent, about)
         return self._begin(f"POST {origin.route}", at, parent, about, SpanKind.SERVER)
 
-    def _follow(self, step: ev.ItemEvent, root: Span) -> None:
+    def _follow(self, step: ItemEvent, root: Span) -> None:
         """Write what ended with a step, and begin what began."""
-        if isinstance(step, ev.ItemDispatched):
+        if isinstance(step, ItemDispatched):
             self._wait(step.at, step.model)
             self._call = _ModelCall(self._begin_call(step), step.at)
-        elif isinstance(step, ev.ItemInterrupted | ev.ItemResent | ev.ItemBrokenOff):
-            reason = "" if isinstance(step, ev.ItemInterrupted) else step.reason
+        elif isinstance(step, ItemInterrupted | ItemResent | ItemBrokenOff):
+            reason = "" if isinstance(step, ItemInterrupted) else step.reason
             self._end_call(step.at, reason, {"hearth.outcome": _ENDS_OF_CALLS[type(step)]})
             self._waited_from = step.at
             self._position = 0
-        elif isinstance(step, ev.ItemStreaming):
+        elif isinstance(step, ItemStreaming):
             if self._call is not None:
                 self._call.first_byte_at = step.at
         elif type(step) in _MARKS:
@@ -267,10 +283,10 @@ class _Trace:
         inside = set_span_in_context(wait, Context())
         for swap in self._swaps:
             swap_began_at, swap_ended_at = swap.at, ended_at
-            if not isinstance(swap, ev.SwapStarted):
+            if not isinstance(swap, SwapStarted):
                 swap_began_at, swap_ended_at = swap.at - swap.swap_s, swap.at
             if swap.to_model == model and swap_ended_at > began_at and swap_began_at < ended_at:
-                error = swap.reason if isinstance(swap, ev.SwapFailed) else ""
+                error = swap.reason if isinstance(swap, SwapFailed) else ""
                 about: _Known = {
                     "hearth.to_model": swap.to_model,
                     "hearth.from_models": ", ".join(swap.from_models) or None,
@@ -280,7 +296,7 @@ class _Trace:
                 self._end(span, swap_ended_at, error)
         self._end(wait, ended_at)
 
-    def _begin_call(self, step: ev.ItemDispatched) -> Span:
+    def _begin_call(self, step: ItemDispatched) -> Span:
         model = step.model or ""
         about: _Known = {
             "gen_ai.operation.name": self._operation,
@@ -332,15 +348,15 @@ _SHOWN_FIELDS = (
     *("request_id", "sequence", "caller", "model", "task_type", "attempts"),
     *("queue_s", "swap_s", "prompt_tokens", "output_tokens", "cost_usd"),
 )
-_ENDS_OF_CALLS: Mapping[type[ev.ItemEvent], str] = {
-    ev.ItemInterrupted: "interrupted",
-    ev.ItemResent: "resent",
-    ev.ItemBrokenOff: "broken_off",
+_ENDS_OF_CALLS: Mapping[type[ItemEvent], str] = {
+    ItemInterrupted: "interrupted",
+    ItemResent: "resent",
+    ItemBrokenOff: "broken_off",
 }
-_MARKS: Mapping[type[ev.ItemEvent], tuple[str, Mapping[str, str]]] = {
-    ev.ItemPromoted: ("promoted", {"hearth.band": "band"}),
-    ev.ItemProtected: ("protected", {"hearth.interruptions": "interrupt_count"}),
-    ev.ItemResumed: (
+_MARKS: Mapping[type[ItemEvent], tuple[str, Mapping[str, str]]] = {
+    ItemPromoted: ("promoted", {"hearth.band": "band"}),
+    ItemProtected: ("protected", {"hearth.interruptions": "interrupt_count"}),
+    ItemResumed: (
         "resumed",
         {
             "hearth.how": "how",
@@ -348,11 +364,11 @@ _MARKS: Mapping[type[ev.ItemEvent], tuple[str, Mapping[str, str]]] = {
             "hearth.verified_chars": "verified_chars",
         },
     ),
-    ev.ItemDiverged: ("diverged", {}),
+    ItemDiverged: ("diverged", {}),
 }
 
 
-def _of_request(event: ev.ItemEnded, origin: Origin) -> _Known:
+def _of_request(event: ItemEnded, origin: Origin) -> _Known:
     http = {
         "http.request.method": "POST",
         "http.route": origin.route,
