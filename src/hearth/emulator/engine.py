@@ -10,12 +10,12 @@ fast emulator is not limited by the resolution of timers.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from hearth.clock import Clock
@@ -226,7 +226,7 @@ class EmulatedServer:
         eval_tokens: int = 0,
         say: Say | None = None,
         *,
-        dies_after: float = math.inf,
+        dies_after: float = inf,
     ) -> tuple[float, float]:
         """Read the prompt and say every piece when it is due, holding a slot until the last one has
         been taken.
@@ -248,7 +248,7 @@ class EmulatedServer:
             await self._until(runner, first_at)
             spoke_at = self.clock.monotonic()
             token_s = 1 / model.decode_tokens_per_s / speed
-            dies_at = dies_after if dies_after == math.inf else min(dies_after, len(pieces))
+            dies_at = dies_after if dies_after == inf else min(dies_after, len(pieces))
             for place, (piece, token) in enumerate(pieces):
                 await self._until(runner, first_at + (token - 1) * token_s)
                 if say is not None:
@@ -361,7 +361,7 @@ class EmulatedServer:
         runner.expires_wall = self.clock.wall() + runner.keep_alive_s
         if runner.keep_alive_s <= 0:
             self._begin_unload(runner)
-        elif runner.keep_alive_s != math.inf:
+        elif runner.keep_alive_s != inf:
             runner.timer = asyncio.get_running_loop().call_later(
                 runner.keep_alive_s, self._begin_unload, runner
             )
@@ -398,7 +398,7 @@ class EmulatedServer:
         evict).
         """
         loaded = self._loaded.values()
-        free_bytes = math.inf
+        free_bytes = inf
         if self._vram_gib:
             free_bytes = self._vram_gib * GIB - sum(runner.vram_bytes for runner in loaded)
         fits = pending.installed.model.vram_gib * GIB <= 0.8 * free_bytes
@@ -418,8 +418,8 @@ class EmulatedServer:
         model, name = pending.installed.model, pending.installed.name.short
         load_s = model.load_s / self._speed
         if self.faults.load_never_ends(name, model.name):
-            load_s = math.inf
-        await asyncio.wait({pending.answer}, timeout=None if load_s == math.inf else load_s)
+            load_s = inf
+        await asyncio.wait({pending.answer}, timeout=None if load_s == inf else load_s)
         if pending.answer.done():
             return None
         keep_alive_s = _KEEP_ALIVE_S if pending.keep_alive_s is None else pending.keep_alive_s
@@ -448,7 +448,7 @@ class EmulatedServer:
         stuck_s = self.faults.number("stuck-unload")
         if stuck_s == 0:
             self._unload(runner)
-        elif stuck_s != math.inf:
+        elif stuck_s != inf:
             runner.timer = asyncio.get_running_loop().call_later(stuck_s, self._unload, runner)
 
     def _unload(self, runner: Runner) -> None:

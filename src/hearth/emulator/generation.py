@@ -10,11 +10,11 @@ not.
 from __future__ import annotations
 
 import asyncio
-import math
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from math import inf
 
 from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
 from hearth.dialects.writers import (
@@ -148,7 +148,7 @@ class Session:
                 for piece in pieces
             ]
         reason = None if engine.faults.strikes("no-done") else plan.reason
-        dies_after = math.inf
+        dies_after = inf
         if say is not None and not self.call.native and engine.faults.strikes("empty-error-chunk"):
             dies_after = _PIECES_BEFORE_DEATH
         stops = () if ask.logprobs else self.options.stop

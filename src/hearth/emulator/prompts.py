@@ -227,16 +227,14 @@ def _check(name: str, value: JsonValue) -> None:
     kind = _TYPES.get(name)
     if kind is None or value is None:
         return
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not {"boolean": isinstance(value, bool), "array": isinstance(value, list)}.get(
-        kind, numeric
-    ):
+    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "boolean":
+        fits = isinstance(value, bool)
+    elif kind == "array":
+        fits = isinstance(value, list)
+    if not fits:
         raise OllamaError(500, f'option "{name}" must be of type {kind}')
-    if (
-        isinstance(value, list)
-        and kind == "array"
-        and not all(isinstance(one, str) for one in value)
-    ):
+    if isinstance(value, list) and not all(isinstance(one, str) for one in value):
         raise OllamaError(500, f'option "{name}" must be of an array of strings')
 
 

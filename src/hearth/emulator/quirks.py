@@ -6,10 +6,10 @@ What each of them is in Ollama, with its issue, is in `docs/emulator.md`.
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -163,7 +163,7 @@ KINDS: Final[Mapping[QuirkName, QuirkKind]] = MappingProxyType(
         ),
         "cpu-offload": QuirkKind(
             "a model too large for the GPU runs 7 times slower",
-            _number(lambda value: 1 <= value < math.inf),
+            _number(lambda value: 1 <= value < inf),
             "how many times slower",
             "7",
         ),

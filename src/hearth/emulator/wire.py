@@ -5,8 +5,8 @@ headers, in the order, of Go's net/http.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from math import inf
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDict
@@ -31,7 +31,7 @@ _LAST_WALL_S = 1.8e9 + MAX_INT / 1e9
 def keep_alive_s(body: Body) -> float | None:
     """Seconds of the `keep_alive`: None if absent, infinity for any negative value."""
     asked_ns = keep_alive_ns(body.get("keep_alive"))
-    return math.inf if asked_ns == MAX_INT else None if asked_ns is None else asked_ns / 1e9
+    return inf if asked_ns == MAX_INT else None if asked_ns is None else asked_ns / 1e9
 
 
 class EmulatedCall:

@@ -25,6 +25,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import TextIO
 
 from hearth.clock import Clock, rfc3339_ms
@@ -222,7 +223,7 @@ class Repeats:
     """Counts of the current minute, which begins with the first refusal after the last one."""
 
     def __init__(self) -> None:
-        self._ends_at = math.inf
+        self._ends_at = inf
         self._seen: Counter[Kind] = Counter()
 
     def admits(self, refusal: RequestRejected | BudgetExhausted) -> bool:
@@ -247,7 +248,7 @@ class Repeats:
         """How many got no line in a minute that is over by `now`; reported once."""
         if now < self._ends_at:
             return []
-        seen, self._seen, self._ends_at = self._seen, Counter(), math.inf
+        seen, self._seen, self._ends_at = self._seen, Counter(), inf
         return [
             (kind, count - LINES_PER_MINUTE)
             for kind, count in seen.items()
@@ -272,7 +273,7 @@ class LogSink:
             return
         wall_at = self._clock.wall() - (self._clock.monotonic() - event.at)
         for kind, count in self._repeats.left_out(
-            math.inf if isinstance(event, GatewayStopped) else event.at
+            inf if isinstance(event, GatewayStopped) else event.at
         ):
             fields = dict(zip(("caller", "status", "reason"), kind[1:], strict=True))
             self._output.put(
