@@ -1,4 +1,4 @@
-"""What the service manager that has started this process is told."""
+"""Notifications to the service manager that has started this process (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ServiceManager:
     `NOTIFY_SOCKET` nothing of it runs.
 
     The watchdog is fed by decisions, not by a timer: each beat has the queue take one, and only
-    where that came about is the manager told that we are alive. So a queue that hangs or has ended
-    is found out although the process still runs.
+    where that came about does the manager hear that we are alive. So a queue that hangs or has
+    ended is found out although the process still runs.
     """
 
     def __init__(self, gateway: Gateway, environ: Mapping[str, str]) -> None:
