@@ -302,7 +302,7 @@ async def test_a_gateway_that_was_told_to_emulate_waits_for_no_ollama():
         assert (shown["backend"]["emulator"], shown["backend"]["instead_of"]) == (True, None)
 
 
-async def test_an_answer_that_the_emulator_began_is_not_finished_by_the_ollama_that_came():
+async def test_an_answer_the_emulator_began_is_not_finished_by_the_new_ollama():
     url = free_address()
     at_once = SchedulingSettings(
         preemption="at_once", preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0

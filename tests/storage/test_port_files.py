@@ -81,7 +81,7 @@ async def test_a_file_that_was_given_up_takes_no_more_and_cannot_be_completed(po
     assert (await ports.files.find("file-2")) is not None
 
 
-async def test_an_upload_whose_process_died_is_forgotten_and_one_that_is_complete_is_not(process):
+async def test_an_upload_whose_process_died_is_forgotten_unless_it_was_complete(process):
     dead = await process()
     number = await dead.files.begin("test")
     await dead.files.append(number, 0, b"half", ROOM)
