@@ -192,6 +192,7 @@ def test_memory_is_what_the_owner_says_else_what_the_model_took_last():
         "a": (10.0, 2),
         "b:1": (7.0, 3),
     }
+    gpu = gpu.replace(home_model="a:latest")
     known, unknown = (house(row(1, model=name), gpu=gpu) for name in ("a:latest", "b:latest"))
     assert [(each.home, each.resident) for each in (known, unknown)] == [
         ("a:latest", ("a:latest",)),

@@ -61,11 +61,9 @@ class Record:
     @property
     def wait_s(self) -> float | None:
         """Arrival to the start of the attempt that answered; None where nothing did."""
-        return (
-            None
-            if self.failed or self.ended is None or self.started is None
-            else self.started - self.arrived
-        )
+        if self.failed or self.ended is None or self.started is None:
+            return None
+        return self.started - self.arrived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,18 +62,17 @@ def waits_s(records: Iterable[Record]) -> list[float]:
     """The waits of what was answered, from arrival to the start of the attempt that answered; the
     shortest first.
     """
-    return sorted(wait_s for record in records if (wait_s := record.wait_s) is not None)
+    waited_s = [record.wait_s for record in records]
+    return sorted([wait_s for wait_s in waited_s if wait_s is not None])
 
 
 def _spread(waited_s: list[float]) -> dict[str, float]:
     """Mean, 95th percentile by nearest rank and maximum of sorted waits; zeros of none."""
-    p95_s, max_s = (
-        (waited_s[ceil(0.95 * len(waited_s)) - 1], waited_s[-1]) if waited_s else (0.0, 0.0)
-    )
+    waited_s = waited_s or [0.0]
     return {
-        "mean_wait_s": sum(waited_s) / max(1, len(waited_s)),
-        "p95_wait_s": p95_s,
-        "max_wait_s": max_s,
+        "mean_wait_s": sum(waited_s) / len(waited_s),
+        "p95_wait_s": waited_s[ceil(0.95 * len(waited_s)) - 1],
+        "max_wait_s": waited_s[-1],
     }
 
 
@@ -192,27 +191,24 @@ def comparison(
 
 
 def _waits(waits: Mapping[str, float] | None) -> str:
-    return (
-        "-"
-        if waits is None
-        else " / ".join(
-            _seconds(waits[name]) for name in ("mean_wait_s", "p95_wait_s", "max_wait_s")
-        )
-    )
+    if waits is None:
+        return "-"
+    names = ("mean_wait_s", "p95_wait_s", "max_wait_s")
+    return " / ".join([_seconds(waits[name]) for name in names])
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def _off_by(error: EstimateError | None) -> str:
     error_s = (error or {}).get("median_error_s")
     error_pct = (error or {}).get("median_error_pct")
-    return (
-        "-"
-        if error_s is None
-        else _seconds(error_s) + ("" if error_pct is None else f" ({error_pct:.0f})")
-    )
+    if error_s is None:
+        return "-"
+    return _seconds(error_s) + ("" if error_pct is None else f" ({error_pct:.0f})")
 
 
 class Estimating:

@@ -138,13 +138,13 @@ class _TraceReader:
             )
         header = self._parse(_TraceHeader, *lines[0])
         requests = [
-            (number, request)
-            for number, line in lines[1:]
-            if (request := self._parse(_TraceRequest, number, line)) is not None
+            (number, self._parse(_TraceRequest, number, line)) for number, line in lines[1:]
         ]
         jobs = []
         if header is not None:
             for line, request in requests:
+                if request is None:
+                    continue
                 timing = self._timing(line, request, self._checked_model(header, line, request))
                 if timing is not None:
                     jobs.append(_job(request, *timing))
@@ -231,12 +231,10 @@ class _TraceReader:
                 )
             if first_byte_s is None:
                 first_byte_s = 0.0 if request.stream else service_s
-            reports = (
-                {"prompt_tokens": request.prompt_tokens}
-                if request.reports is None
-                else request.reports.model_dump()
-            )
-            return service_s, first_byte_s, Usage(**reports)
+            usage = Usage(prompt_tokens=request.prompt_tokens)
+            if request.reports is not None:
+                usage = Usage(**request.reports.model_dump())
+            return service_s, first_byte_s, usage
         if service_s is not None or output_tokens is None:
             self._complain(line, "give either `service_s`, or `prompt_tokens` and `output_tokens`")
             return None

@@ -492,9 +492,10 @@ def house_day(*, seed: int = 7) -> Workload:
     drawn = list[tuple[float, int]]()
     jobs = list[WorkloadJob]()
     for number, (_, _, per_hour, from_hour, to_hour, *_) in enumerate(HABITS):
-        at = from_hour * HOUR_S
-        while (at := at + rng.expovariate(per_hour / HOUR_S)) < to_hour * HOUR_S:
+        at = from_hour * HOUR_S + rng.expovariate(per_hour / HOUR_S)
+        while at < to_hour * HOUR_S:
             drawn.append((at, number))
+            at += rng.expovariate(per_hour / HOUR_S)
     for index, (at, number) in enumerate(sorted(drawn)):
         caller, model, _, _, _, mean_s, lane, priority, streaming = HABITS[number]
         service_s = rng.expovariate(1 / mean_s)

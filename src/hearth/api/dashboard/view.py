@@ -58,9 +58,9 @@ class View:
         self._shift_s = shift_s
         self._starts: dict[Sequence, float] = {}
         uptime_s = gateway.health()["uptime_s"]
-        self._started = (
-            round(gateway.clock.wall() - uptime_s) if isinstance(uptime_s, float) else None
-        )
+        self._started: int | None = None
+        if isinstance(uptime_s, float):
+            self._started = round(gateway.clock.wall() - uptime_s)
 
     async def build(self, now: float) -> JsonObject:
         """Everything, as of `now` (monotonic)."""
@@ -114,6 +114,14 @@ class View:
         health = self._gateway.health()
         config = beside["config"]
         cloud = beside.get("cloud")
+        if isinstance(config, Mapping):
+            config = {key: value for key, value in config.items() if key != "last_attempt"}
+        if isinstance(cloud, Mapping):
+            # Its running items as a number, since their waits grow all the time.
+            cloud = {
+                key: len(value) if isinstance(value, list) else value
+                for key, value in cloud.items()
+            }
         return {
             **{key: health[key] for key in ("version", "status", "reason")},
             **{key: beside.get(key) for key in ("backend", "alerts", "warnings", "storage")},
@@ -126,17 +134,9 @@ class View:
             "announced": {
                 task: self._wall(at) for at, task in reversed(view.announced) if at > now
             },
-            "config": {key: value for key, value in config.items() if key != "last_attempt"}
-            if isinstance(config, Mapping)
-            else {},
+            "config": config,
             "stats": beside["stats_24h"],
-            # Its running items as a number, since their waits grow all the time.
-            "cloud": {
-                key: len(value) if isinstance(value, list) else value
-                for key, value in cloud.items()
-            }
-            if isinstance(cloud, Mapping)
-            else None,
+            "cloud": cloud,
         }
 
     def _hours(self) -> JsonObject:
@@ -150,11 +150,11 @@ class View:
     def _gpu(self, now: float) -> JsonObject:
         limits = self._gateway.config.settings.gpu.alerts
         capacity_mib = self._view.capacity_mib
+        if capacity_mib is not None:
+            capacity_mib = None if isinf(capacity_mib) else round(capacity_mib)
         metrics = self._gateway.worker.tracker.get_metrics(now)
         return {key: value for key, value in metrics.items() if key not in _NOT_SHOWN} | {
-            "capacity_mib": None
-            if capacity_mib is None or isinf(capacity_mib)
-            else round(capacity_mib),
+            "capacity_mib": capacity_mib,
             "swap": self._swap(),
             "limits": {
                 "swap_overhead_pct": limits.swap_overhead_pct_warning,
@@ -170,18 +170,11 @@ class View:
         target = view.loading
         if swap is None:
             return None
+        begun: JsonObject = {"since": self._wall(swap.started_at), "why": swap.why}
         if view.cutting is not None:
-            return {
-                "cutting": view.cutting,
-                "since": self._wall(swap.started_at),
-                "why": swap.why,
-            }
+            return {"cutting": view.cutting} | begun
         if target is None:
-            return {
-                "unloading": sorted(view.unloading),
-                "since": self._wall(swap.started_at),
-                "why": swap.why,
-            }
+            return {"unloading": sorted(view.unloading)} | begun
         return {
             "from": list(swap.replaced),
             "to": target,
@@ -232,13 +225,12 @@ class View:
         estimate come last, in line.
         """
         before = self._starts
-        # one that has moved by less than a second, or a tenth of the wait, has not moved
-        self._starts = {
-            each: before[each]
-            if each in before and abs(before[each] - now - wait_s) < max(1.0, 0.1 * wait_s)
-            else now + wait_s
-            for each, wait_s in self._gateway.worker.forecaster.starts(now).items()
-        }
+        self._starts = {}
+        for sequence, wait_s in self._gateway.worker.forecaster.starts(now).items():
+            start_at = before.get(sequence, inf)
+            # one that has moved by less than a second, or a tenth of the wait, has not moved
+            has_moved = abs(start_at - now - wait_s) >= max(1.0, 0.1 * wait_s)
+            self._starts[sequence] = now + wait_s if has_moved else start_at
         found = map(self._view.entry, self._starts)
         waiting = [entry for entry in found if entry is not None and entry.place == "waiting"]
         if len(waiting) < min(WAITING_SHOWN, self._view.waiting):
