@@ -105,11 +105,12 @@ class Routes:
 
     def _add_pages(self, gateway: Gateway) -> None:
         """Hearth's own, in the order in which `/openapi.json` lists them."""
+        admin = AdminPages(gateway)
         pages = {
             **_status_pages(self.status),
             "/llm/completions": {"POST": CompletionPages(gateway).complete},
-            **_admin_pages(AdminPages(gateway)),
-            **_durable_pages(JobPages(gateway), FilePages(gateway), BatchPages(gateway)),
+            **_work_pages(admin, JobPages(gateway)),
+            **_stored_pages(admin, FilePages(gateway), BatchPages(gateway)),
         }
         for path, endpoints in pages.items():
             for method, endpoint in endpoints.items():
@@ -241,13 +242,16 @@ def _status_pages(status: StatusPages) -> Pages:
     }
 
 
-def _admin_pages(admin: AdminPages) -> Pages:
+def _work_pages(admin: AdminPages, jobs: JobPages) -> Pages:
+    """The owner's orders, and jobs."""
     return {
         "/llm/admin/preempt": {"POST": admin.preempt},
         "/llm/admin/announce": {"POST": admin.announce},
         "/llm/admin/alert/test": {"POST": admin.test_alerts},
         "/llm/admin/config": {"GET": admin.configuration},
         "/llm/admin/reload": {"POST": admin.reload},
+        JOBS_PATH: {"POST": jobs.accept, "GET": jobs.listed},
+        f"{JOBS_PATH}/{{job_id}}": {"GET": jobs.job, "DELETE": jobs.cancel},
         "/llm/admin/orders": {"GET": admin.shown},
         "/llm/admin/drain": {"POST": admin.drain},
         "/llm/admin/pause": {"POST": admin.pause},
@@ -257,18 +261,16 @@ def _admin_pages(admin: AdminPages) -> Pages:
         "/llm/admin/load": {"POST": admin.load},
         "/llm/admin/confirm-clock": {"POST": admin.confirm_clock},
         "/llm/admin/unload": {"POST": admin.unload},
-        "/llm/admin/stored": {"GET": admin.stored},
-        "/llm/admin/files": {"GET": admin.files},
-        "/llm/admin/files/{file_id}": {"DELETE": admin.delete},
     }
 
 
-def _durable_pages(jobs: JobPages, files: FilePages, batches: BatchPages) -> Pages:
+def _stored_pages(admin: AdminPages, files: FilePages, batches: BatchPages) -> Pages:
     return {
-        JOBS_PATH: {"POST": jobs.accept, "GET": jobs.listed},
-        f"{JOBS_PATH}/{{job_id}}": {"GET": jobs.job, "DELETE": jobs.cancel},
         FILES_PATH: {"GET": files.listed},
         f"{FILES_PATH}/{{file_id}}": {"GET": files.file, "DELETE": files.delete},
+        "/llm/admin/stored": {"GET": admin.stored},
+        "/llm/admin/files": {"GET": admin.files},
+        "/llm/admin/files/{file_id}": {"DELETE": admin.delete},
         BATCHES_PATH: {"POST": batches.create, "GET": batches.listed},
         f"{BATCHES_PATH}/{{batch_id}}": {"GET": batches.batch},
         f"{BATCHES_PATH}/{{batch_id}}/cancel": {"POST": batches.cancel},
