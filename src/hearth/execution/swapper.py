@@ -164,7 +164,8 @@ class Swapper:
 
     def cut(self, model: str) -> None:
         """End the load of a model that is under way."""
-        self._spawn(self._cut(model), f"cut {model}", LoadAborted(model=model, clean=False))
+        failed = LoadAborted(model=model, clean=False, gone=False)
+        self._spawn(self._cut(model), f"cut {model}", failed)
 
     def unload(self, model: str) -> None:
         self._spawn(self._unload(model), f"unload {model}", UnloadFailed(model=model))
@@ -255,7 +256,8 @@ class Swapper:
     async def _cut(self, model: str) -> None:
         """Closing its connection ends a load.
 
-        One that ended at this very moment is unloaded; either way nothing is left of it.
+        One that ended at this very moment is unloaded. Where that fails, the model keeps its room
+        as any other that could not be unloaded.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CUT_TIMEOUT_S
@@ -269,7 +271,7 @@ class Swapper:
         except ModelNotFound:
             pass  # it was deleted meanwhile
         except HearthError as error:
-            self._failed(model, error, LoadAborted(model=model, clean=False))
+            self._failed(model, error, LoadAborted(model=model, clean=False, gone=False))
             return
         self._post(
             LoadAborted(

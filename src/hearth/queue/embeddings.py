@@ -185,7 +185,8 @@ class EmbeddingBatcher(HandlingSink):
                 which its caller has another one; may raise RateLimited.
 
         Raises:
-            QueueFull: it would go alone, or be the first of a call, and there is no room.
+            ShuttingDown, Draining: nothing new is accepted. QueueFull: it would go alone, or be the
+            first of a call, and there is no room.
         """
         item, call = new.item, new.call
         is_critical = item.lane is Lane.INTERNAL and item.priority is Priority.CRITICAL
@@ -204,6 +205,8 @@ class EmbeddingBatcher(HandlingSink):
         if not self._underway[key] and key not in self._held:
             count()
             return self._alone(key, new)
+        # Its model was looked up since it was admitted, and a drain may have begun meanwhile.
+        self._worker.admission.check_open(accepted=new.accepted)
         batch = self._held.get(key)
         if batch is None:
             self._worker.admission.check_depth(item.lane, item.caller)

@@ -145,12 +145,13 @@ class UnloadFailed(OfDevice):
 
 @value
 class LoadAborted(OfDevice):
-    """The load that was to be cut is over and nothing of it is left; not `clean`: it was not gone
-    in time, or came into memory.
+    """The load that was to be cut is over; not `clean`: it was not gone in time, or came into
+    memory; not `gone`: it may be in memory now, and could not be unloaded.
     """
 
     model: str
     clean: bool = True
+    gone: bool = True
 
 
 @value

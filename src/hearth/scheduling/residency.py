@@ -372,7 +372,7 @@ class Residency:
         unloaded again.
         """
         resident = self.residents.get(model)
-        if resident is not None and resident.phase == "unloading":
+        if resident is not None and resident.phase in {"unloading", "cutting"}:
             resident.phase = "ready"
             resident.suspect = True
             self._cleared(now)

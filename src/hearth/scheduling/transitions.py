@@ -77,9 +77,8 @@ def _of_device(device: DeviceState, fact: inputs.OfDevice, now: float) -> list[A
             return _load_failed(device, fact, now)
         case inputs.Unloaded(model=model):
             _unloaded(device, model, now)
-        case inputs.LoadAborted(model=model, clean=clean):
-            device.cut_failures = 0 if clean else device.cut_failures + 1
-            device.residency.load_cut(model, now)
+        case inputs.LoadAborted():
+            return _load_aborted(device, fact, now)
         case inputs.UnloadFailed(model=model):
             return _unload_failed(device, model, now)
         case inputs.Drifted(appeared=appeared, vanished=vanished):
@@ -406,6 +405,14 @@ def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> li
 def _unloaded(device: DeviceState, model: str, now: float) -> None:
     device.residency.unloaded(model, now)
     device.failures.pop(model, None)
+
+
+def _load_aborted(device: DeviceState, fact: inputs.LoadAborted, now: float) -> list[Action]:
+    device.cut_failures = 0 if fact.clean else device.cut_failures + 1
+    if not fact.gone:
+        return _unload_failed(device, fact.model, now)
+    device.residency.load_cut(fact.model, now)
+    return []
 
 
 def _unload_failed(device: DeviceState, model: str, now: float) -> list[Action]:
