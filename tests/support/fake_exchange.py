@@ -95,6 +95,10 @@ class FakeExchange(Taking):
         """Script what goes wrong; before the head is asked for."""
         self._fault = fault
         kept = self._answer.chunks[:-1]
+        if fault is CallFault.RUNNER_DIES and not kept:
+            # Nothing of a whole answer is out when its model dies: Ollama answers 500.
+            self._answer = wire.error(self._record.path, 500, wire.RUNNER_DIED)
+            return
         if fault is CallFault.ERROR_LINE:
             kept = (*kept[:1], wire.error_line(wire.OUT_OF_ORDER))
         elif fault is CallFault.RUNNER_DIES:
