@@ -27,6 +27,9 @@ class Line(asyncio.Transport):
 
     abort = close
 
+    def write_eof(self) -> None:
+        """Nothing more is sent; what is read until the client leaves is of no interest."""
+
     def pause_reading(self) -> None:
         """All is read at once here."""
 
