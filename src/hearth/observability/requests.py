@@ -465,8 +465,10 @@ class Timeline(HandlingSink):
                 began.append((at - item.backend_s, at, item.model, "busy"))
         for began_at, ended_at, model, kind in sorted(began, key=itemgetter(0)):
             last = self._last_busy.get(model) if kind == "busy" else None
+            # before the last span may be opened again, which takes its end away
+            until = max(ended_at, (last and last.ended_at) or ended_at)
             self._begin(model, kind, began_at)
-            self._end(model, kind, max(ended_at, (last and last.ended_at) or ended_at))
+            self._end(model, kind, until)
         shared = ItemEnded.__dataclass_fields__.keys() & Invocation.__dataclass_fields__.keys()
         for item in reversed(known[:ENDED_KEPT]):
             fields = {name: getattr(item, name) for name in shared}
