@@ -35,8 +35,9 @@ length; a restart just before the end; a lower limit of interruptions in the ins
 in which a shared call is sent; a death before the end of a call at Claude is written. Their disks
 did not fail yet. The last: a load that ends as it is cut, and does not go.
 """
-WITH_DISKS = (61073,)
-"""The same with disks that fail: a drain that begins while the model of a shared call is looked up.
+WITH_DISKS = (61073, 28558)
+"""The same with disks that fail: a drain that begins while the model of a shared call is looked up;
+two jobs that are cancelled at once, whose counts are heard of in the other order.
 """
 EXPECTED = Counter(
     {

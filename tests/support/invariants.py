@@ -192,11 +192,13 @@ class DecisionChecker:
 
     def _judge_starts(self, started: list[Entry]) -> None:
         waiting = self.gateway.waiting
+        residents = self.device.residency.residents
         for entry in started:
             if entry.external:
-                ahead = waiting.up_to(Band.BACKGROUND, entry.model) + waiting.up_to(
-                    Band.BACKGROUND, None
-                )
+                ahead = waiting.up_to(Band.BACKGROUND, entry.model)
+                # Who names no model may want a text, and is not sent to one that only embeds.
+                if not residents[entry.model or ""].embeds:
+                    ahead += waiting.up_to(Band.BACKGROUND, None)
                 _require(
                     not ahead,
                     f"external item {entry.item.sequence} starts past internal work for its model",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -292,13 +293,20 @@ def insert(
 
 @dataclass(kw_only=True, eq=False)
 class JobTable(Table, JobStore, WebhookOutbox):
-    queued: int = 0
+    _writes: Iterator[int] = field(default_factory=count)
+    _queued: tuple[int, int] = (-1, 0)  # the latest write that is known of, and how many wait since
+
+    @property
+    def queued(self) -> int:
+        return self._queued[1]
 
     async def _write(self, run: Callable[[sqlite3.Connection], T], name: str = "") -> T:
         """How many jobs wait is known from then on, too."""
-        result, self.queued = await super()._write(
-            lambda connection: (run(connection), queued(connection)), name
+        result, known = await super()._write(
+            lambda connection: (run(connection), (next(self._writes), queued(connection))), name
         )
+        # Of two writes that end together, the first may be heard of last.
+        self._queued = max(self._queued, known)
         return result
 
     async def accept(self, new: Job, limits: StoreLimits) -> Job:
