@@ -72,28 +72,13 @@ def draw_png(runs: Mapping[str, SimulationRun], *, title: str | None = None) -> 
     figure.suptitle(
         _text(f"What the GPU did{f': {title}' if title else ''}"), fontsize=13, x=0.01, ha="left"
     )
-    end_s = max(
-        (
-            *(
-                record.ended
-                for run in runs.values()
-                for record in run.records
-                if record.ended is not None
-            ),
-            1.0,
-        )
-    )
+    end_s = _end_s(runs)
     unit, unit_s = next(((unit, size) for unit, size in UNITS if end_s >= 3 * size), ("s", 1.0))
     strips = day.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (policy, run) in zip(strips, runs.items(), strict=True):
         _strip(axes, policy, run, models, end_s=end_s, unit_s=unit_s)
     strips[-1].set_xlabel(f"time ({unit})")
-    kinds = [
-        Patch(facecolor=COLOURS[0], label="answering (a colour per model)"),
-        Patch(facecolor="white", edgecolor=COLOURS[0], label="interrupted, done again"),
-        Patch(facecolor="#E8E8E8", edgecolor=GREY, hatch="//////", label="being loaded"),
-    ]
-    day.legend(handles=kinds, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    day.legend(handles=_kinds(), loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     panels = waits.subplots(1, max(1, len(lanes)), sharey=True, squeeze=False)[0]
     for axes, lane in zip(panels, lanes, strict=False):
         _waits(axes, lane, runs)
@@ -106,6 +91,21 @@ def draw_png(runs: Mapping[str, SimulationRun], *, title: str | None = None) -> 
         handles=policies, loc="outside upper right", ncols=len(runs), frameon=False, fontsize=9
     )
     return _png(figure)
+
+
+def _end_s(runs: Mapping[str, SimulationRun]) -> float:
+    """When the last answer of all runs ended, in seconds; at least 1."""
+    ends = [record.ended for run in runs.values() for record in run.records]
+    return max([1.0, *(ended for ended in ends if ended is not None)])
+
+
+def _kinds() -> list[Patch]:
+    """What the bars of a strip mean."""
+    return [
+        Patch(facecolor=COLOURS[0], label="answering (a colour per model)"),
+        Patch(facecolor="white", edgecolor=COLOURS[0], label="interrupted, done again"),
+        Patch(facecolor="#E8E8E8", edgecolor=GREY, hatch="//////", label="being loaded"),
+    ]
 
 
 def draw_means_png(means_s: Mapping[str, Mapping[str, float]]) -> bytes:
