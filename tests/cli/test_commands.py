@@ -379,6 +379,15 @@ def test_nobody_there_or_a_broken_server_ends_with_3_and_advice(hearth, said):
     ) == (3, "", True, True)
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C is heard, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("path", "args", "ends"),
     [(STREAM, ("--watch",), False), (STREAM, ("--watch",), True), (STATUS, (), True)],
