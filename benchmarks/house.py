@@ -17,7 +17,13 @@ from benchmarks.stub import MODEL
 HEARTH = """\
 scheduling: {{active_hours: "00:00-24:00", preempt_min_remaining_s: 0, preempt_restart_bound_s: 0}}
 queue: {{max_external_depth: 100000, max_internal_depth: 100000, max_interrupt_count: 100}}
-rate_limits: {{default: {{requests_per_minute: 1000000, requests_per_hour: 1000000}}}}
+rate_limits:
+  default:
+    requests_per_minute: 1000000
+    requests_per_hour: 1000000
+    embeddings_per_minute: 1000000
+    embeddings_per_hour: 1000000
+    reading_s_per_minute: 60
 auth:
   keys:
   - {{name: bench, sha256: "{external}"}}
