@@ -222,3 +222,18 @@ def saying(*pieces: bytes, waits: bool = False) -> Serve:
             await peer.left()
 
     return serve
+
+
+def saying_in_two(first: bytes, *rest: bytes, opened: asyncio.Event, waits: bool = False) -> Serve:
+    """Send the head with what belongs to it, and the rest once the client has `opened` the answer:
+    what arrives together with a head is read together with it.
+    """
+
+    async def serve(peer: Peer) -> None:
+        await peer.send(first)
+        await opened.wait()
+        await peer.send(*rest)
+        if waits:
+            await peer.left()
+
+    return serve

@@ -40,6 +40,7 @@ from tests.engines.stub_server import (
     read,
     read_until_broken,
     saying,
+    saying_in_two,
 )
 from tests.support.cases import for_each
 from tests.support.patience import WITHIN_S
@@ -211,9 +212,11 @@ async def test_chunks_come_as_made_and_what_breaks_gives_what_came_then_an_error
     name: str,
 ) -> None:
     said, limits, expected, ended_by = ANSWERS[name]
-    serve = saying(*said, waits="endless" in name)
+    opened = asyncio.Event()
+    serve = saying_in_two(*said, opened=opened, waits="endless" in name)
     async with StubServer(serve) as server, backend_at(server.url, **limits) as backend:
         exchange = await backend.open(call())
+        opened.set()
         chunks, error = await read_until_broken(exchange)
         exchange.close()
     assert (b"".join(chunks) if isinstance(expected, bytes) else chunks) == expected
@@ -482,13 +485,15 @@ async def test_closing_the_backend_ends_answers_and_nothing_is_sent_afterwards()
 async def test_an_answer_that_broke_off_is_let_go_of_by_whoever_was_told(rest: bytes) -> None:
     """The error that is raised knows the answer."""
     limits = {"max_body_bytes": 1 << 20, "max_line_bytes": 1 << 20}
+    opened = asyncio.Event()
     async with (
-        StubServer(saying(BEGUN, rest)) as server,
+        StubServer(saying_in_two(BEGUN, rest, opened=opened)) as server,
         backend_at(server.url, **limits) as backend,
     ):
         gc.disable()
         try:
             exchange = await backend.open(call())
+            opened.set()
             with suppress(BackendError):
                 while await exchange.take():
                     pass
