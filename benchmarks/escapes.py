@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import quantiles
 from time import monotonic, perf_counter, sleep
 
+import yaml
 from backports import zstd
 
 from benchmarks import house
@@ -39,13 +40,17 @@ ASK_EVERY_S = 0.02
 TIMEOUT_S = 60.0
 STALL_TARGET_MS = 100.0
 RATIO_TARGET = 3.0
-_KEY = 'auth: {{keys: [{{name: attacker, sha256: "{digest}"}}, '
-_LIMITS = "callers: {attacker: {requests_per_minute: 120, requests_per_hour: 2000}}, default:"
+DEFAULT_LIMITS = {
+    "requests_per_minute": 120,
+    "requests_per_hour": 2000,
+    "reading_s_per_minute": 3.0,
+}
 
 
 def measure(rounds: int, place: Path) -> list[Finding]:
     """Another caller's answers and `/healthz`, quiet and under attack."""
     with house.stub() as stub, _hearth(stub, place) as hearth:
+        _check_key(hearth)
         quiet = _waits_ms(hearth, QUIET_S)
         before_s = cpu_s(hearth.pid)
         with subprocess.Popen(  # noqa: S603 - our own
@@ -82,12 +87,24 @@ def measure(rounds: int, place: Path) -> list[Finding]:
 
 def _hearth(stub: Child, place: Path) -> Child:
     port = free_port()
-    text = house.config_text(stub, place, port=port, parallel=1)
-    text = text.replace("auth: {keys: [", _KEY.format(digest=sha256(ATTACKER.encode()).hexdigest()))
+    config = yaml.safe_load(house.config_text(stub, place, port=port, parallel=1))
+    digest = sha256(ATTACKER.encode()).hexdigest()
+    config["auth"]["keys"].append({"name": "attacker", "sha256": digest})
+    config["rate_limits"]["callers"] = {"attacker": DEFAULT_LIMITS}
     file = place / "config" / "hearth.yaml"
     file.parent.mkdir(exist_ok=True)
-    file.write_text(text.replace("default:", _LIMITS))
+    file.write_text(yaml.safe_dump(config))
     return Child(house.serve_command(file), port)
+
+
+def _check_key(hearth: Child) -> None:
+    """Raises RuntimeError where the attacker is turned away before its bodies are read."""
+    connection = http.client.HTTPConnection("127.0.0.1", hearth.port, timeout=TIMEOUT_S)
+    headers = {"Authorization": f"Bearer {ATTACKER}"}
+    connection.request("POST", "/v1/chat/completions", b'{"model": "%b"}' % UNKNOWN, headers)
+    status = connection.getresponse().status
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        raise RuntimeError("the attacker's key is not known")
 
 
 def _waits_ms(hearth: Child, seconds: float) -> dict[str, list[float]]:
