@@ -10,8 +10,10 @@ Ollama at `OLLAMA_URL` with the models `CHAT_MODEL` and `CODER_MODEL`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -27,16 +29,10 @@ from benchmarks.keys import EXTERNAL, INTERNAL, authorization
 from benchmarks.process import Child, free_port
 
 SPEED = 10.0
-CALLS = 15
-"""Of each of the eight callers: all of them count, so that no caller is left out who waited
-long.
-"""
-CALLER_PAUSE_S = 15.0
 ASSISTANT_PAUSE_S = 4.0
 CALLER_TOKENS, ASSISTANT_TOKENS = 100, 50
 """Mean tokens of an answer; lengths are exponential."""
 SEED, ASSISTANT = 51, 8
-OTHERS_TARGET, ASSISTANT_TARGET = 1.05, 0.35
 EMULATED = ("chat:8b", "coder:8b")
 MODELS = "".join(
     f"- {{name: '{name}', vram_gib: 5.5, load_s: 1.0, unload_s: 0.3, decode_tokens_per_s: 80}}\n"
@@ -59,6 +55,24 @@ ollama: {{url: "{upstream}"}}
 storage: {{path: "{place}/hearth-{port}.db"}}
 server: {{port: {port}, shutdown_grace_s: 1}}
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How busy the eight callers are, and the most that means may be, times those directly."""
+
+    name: str
+    pause_s: float
+    calls: int  # of each of the eight callers; all count, so that nobody who waited is left out
+    assistant_target: float
+    others_target: float
+
+
+LOADS = (
+    Load(name="saturated", pause_s=0.0, calls=15, assistant_target=0.35, others_target=1.05),
+    # with few answers of the assistant, the ratio of two means differs by a fifth between runs
+    Load(name="with pauses", pause_s=15.0, calls=40, assistant_target=0.65, others_target=1.0),
+)
 
 
 @dataclass(slots=True)
@@ -108,30 +122,28 @@ def measure(_rounds: int, place: Path) -> list[Finding]:
 
 def _both(url: str, models: tuple[str, str], place: Path, *, speed: float) -> list[Finding]:
     found = list[Finding]()
-    for name, pause_s in (("saturated", 0.0), ("with pauses", CALLER_PAUSE_S)):
-        direct = asyncio.run(_run(url, models, pause_s, speed))
+    for load in LOADS:
+        direct = asyncio.run(_run(url, models, load, speed))
         with _hearth(url, place, speed) as hearth:
-            through = asyncio.run(_run(hearth.url, models, pause_s, speed))
+            through = asyncio.run(_run(hearth.url, models, load, speed))
             through.interruptions = asyncio.run(_interruptions(hearth.url))
-        found += findings(name, direct, through, speed=speed, saturated=not pause_s)
+        found += findings(load, direct, through, speed=speed)
     return found
 
 
-def findings(
-    name: str, direct: Tally, through: Tally, *, speed: float, saturated: bool
-) -> list[Finding]:
+def findings(load: Load, direct: Tally, through: Tally, *, speed: float) -> list[Finding]:
     """By class: the ratio of the mean latencies, and mean, p50 and p95 of both; swaps and
     interruptions. Seconds of full speed.
     """
     found = []
-    for kind, target in (("assistant", ASSISTANT_TARGET), ("others", OTHERS_TARGET)):
+    for kind, target in (("assistant", load.assistant_target), ("others", load.others_target)):
         here, there = (
             [each * speed for each in tally.latencies_s[kind]] for tally in (through, direct)
         )
         if not here or not there:
             found.append(
                 Finding(
-                    subject=name,
+                    subject=load.name,
                     name=f"{kind}, mean through / directly",
                     unit="",
                     measured=None,
@@ -140,15 +152,14 @@ def findings(
             )
             continue
         ratio = fmean(here) / fmean(there)
-        limit = target if saturated else None
         note = f"{len(here)} and {len(there)} answers"
         found.append(
             Finding(
-                subject=name,
+                subject=load.name,
                 name=f"{kind}, mean through / directly",
                 unit="",
                 measured=ratio,
-                target=limit,
+                target=target,
                 note=note,
             )
         )
@@ -159,7 +170,7 @@ def findings(
         ):
             found.append(
                 Finding(
-                    subject=name,
+                    subject=load.name,
                     name=f"{kind}, {what}",
                     unit="s",
                     measured=of(here),
@@ -170,7 +181,7 @@ def findings(
     return [
         *found,
         Finding(
-            subject=name,
+            subject=load.name,
             name="swaps",
             unit="",
             measured=through.swaps,
@@ -193,53 +204,64 @@ def _hearth(url: str, place: Path, speed: float) -> Child:
     return Child(serve_command(file), port, log=place / "hearth.log")
 
 
-async def _run(url: str, models: tuple[str, str], pause_s: float, speed: float) -> Tally:
+async def _run(url: str, models: tuple[str, str], load: Load, speed: float) -> Tally:
     """Everybody at it until the eight callers have had their answers."""
     tally = Tally()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
-        callers = (
-            _caller(session, url, models[number % 2], number, pause_s / speed, tally)
-            for number in range(8)
-        )
-        assistant = asyncio.create_task(
-            _caller(session, url, models[0], ASSISTANT, ASSISTANT_PAUSE_S / speed, tally)
-        )
+        callers = [_Caller(session, url, models[number % 2], number, tally) for number in range(8)]
+        assistant = _Caller(session, url, models[0], ASSISTANT, tally)
+        asking = asyncio.create_task(assistant.ask(itertools.count(), ASSISTANT_PAUSE_S / speed))
         try:
-            await asyncio.gather(*callers)
+            pause_s = load.pause_s / speed
+            await asyncio.gather(*[each.ask(range(load.calls), pause_s) for each in callers])
         finally:
-            assistant.cancel()
-            await asyncio.wait((assistant,))
+            asking.cancel()
+            await asyncio.wait((asking,))
     return tally
 
 
-async def _caller(
-    session: aiohttp.ClientSession, url: str, model: str, number: int, pause_s: float, tally: Tally
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Caller:
     """One closed loop; the last number is the assistant."""
-    rng, is_assistant = Random(SEED + number), number == ASSISTANT
-    headers = (
-        {**authorization(INTERNAL), "X-Task-Type": "bench"} if is_assistant else authorization()
-    )
-    mean_tokens = ASSISTANT_TOKENS if is_assistant else CALLER_TOKENS
-    for _ in range(10**9 if is_assistant else CALLS):
-        options = {
-            "num_predict": 5 + int(rng.expovariate(1 / mean_tokens)),
-            "seed": rng.randrange(1000),
-        }
-        prompt = f"Tell a long story about the number {rng.randrange(10**6)}."
-        body = {
-            "model": model,
-            "stream": False,
-            "options": options,
-            "messages": [{"role": "user", "content": prompt}],
-        }
-        asked_at = monotonic()
-        async with session.post(f"{url}/api/chat", json=body, headers=headers) as answer:
-            await answer.read()
-            answer.raise_for_status()
-        tally.latencies_s["assistant" if is_assistant else "others"].append(monotonic() - asked_at)
-        tally.models.append(model)
-        await asyncio.sleep(rng.expovariate(1 / pause_s) if pause_s else 0.0)
+
+    session: aiohttp.ClientSession
+    url: str
+    model: str
+    number: int
+    tally: Tally
+
+    async def ask(self, calls: Iterable[int], pause_s: float) -> None:
+        """So many calls, each a pause after the answer before it."""
+        rng, is_assistant = Random(SEED + self.number), self.number == ASSISTANT
+        headers = authorization()
+        if is_assistant:
+            headers = {**authorization(INTERNAL), "X-Task-Type": "bench"}
+        for _ in calls:
+            body = _chat(rng, self.model, ASSISTANT_TOKENS if is_assistant else CALLER_TOKENS)
+            asked_at = monotonic()
+            async with self.session.post(
+                f"{self.url}/api/chat", json=body, headers=headers
+            ) as answer:
+                await answer.read()
+                answer.raise_for_status()
+            kind = "assistant" if is_assistant else "others"
+            self.tally.latencies_s[kind].append(monotonic() - asked_at)
+            self.tally.models.append(self.model)
+            await asyncio.sleep(rng.expovariate(1 / pause_s) if pause_s else 0.0)
+
+
+def _chat(rng: Random, model: str, mean_tokens: int) -> dict[str, object]:
+    options = {
+        "num_predict": 5 + int(rng.expovariate(1 / mean_tokens)),
+        "seed": rng.randrange(1000),
+    }
+    prompt = f"Tell a long story about the number {rng.randrange(10**6)}."
+    return {
+        "model": model,
+        "stream": False,
+        "options": options,
+        "messages": [{"role": "user", "content": prompt}],
+    }
 
 
 async def _interruptions(url: str) -> int:
