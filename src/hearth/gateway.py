@@ -37,10 +37,18 @@ from hearth.queue import status
 from hearth.queue.embeddings import EmbeddingBatcher
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import BATCH_JOB_PREFIX, HOUR_S, JOB_PREFIX, RequestId, Sequence, __version__
+from hearth.types import (
+    BATCH_JOB_PREFIX,
+    HOUR_S,
+    JOB_PREFIX,
+    RequestId,
+    Sequence,
+    __version__,
+    frozen,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BackendIdentity:
     """What answers: `mode` as configured, the address, and whether its answers are made up.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from hearth.types import Lane, Priority
+from hearth.types import Lane, Priority, frozen
 
 INTERRUPTED = "interrupted_by_restart"
 EMULATOR_GONE = "emulator_gone"
@@ -33,7 +32,7 @@ WebhookState = Literal["none", "waiting", "delivered", "failed"]
 """What has become of the message about the end of a job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Job:
     """A durable job, new or as the store knows it.
 
@@ -80,7 +79,7 @@ class Job:
     result: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JobEnd:
     """What a job came to; see `Job`."""
 
@@ -92,7 +91,7 @@ class JobEnd:
     result: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreLimits:
     """How much may be kept: jobs that wait, and bytes of requests, results and files; `own_` by the
     one caller, None is no share.
@@ -104,7 +103,7 @@ class StoreLimits:
     own_max_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Delivery:
     """A message about the end of a job that is still to be delivered; `host`: those with one host
     wait for each other.
@@ -127,7 +126,7 @@ PART_BYTES = 64 * 1024
 """What an uploaded file is cut into, so that any place in it is found without reading the rest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredFile:
     """A file as its caller sees it; its purpose in OpenAI's words."""
 
@@ -141,7 +140,7 @@ class StoredFile:
     expires_wall_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Page:
     """Which entries of a caller's list: at most `limit` after the one with the id `after`, the
     latest first unless `ascending`.
@@ -163,7 +162,7 @@ whole file.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Batch:
     """A batch, new or as the store knows it.
 
@@ -215,7 +214,7 @@ class Batch:
     ended_wall_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BatchLine:
     """A request of a batch that is still to be done, and where it stands in the input file (bytes
     from its beginning).
@@ -228,7 +227,7 @@ class BatchLine:
     length: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EndedLine:
     """A line whose job has ended, or that gets none; `end` is None where nothing is known of that
     job any more.
@@ -244,7 +243,7 @@ class EndedLine:
     ending: BatchEnd | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LineOutcome:
     """What is written about a line: `text` into the output file, or into the error file where it is
     not `completed`.

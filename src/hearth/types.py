@@ -25,6 +25,24 @@ EMULATOR_HEADER = b"x-hearth-emulator"
 """`1` in each answer of the emulator: what it says is made up."""
 
 
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def frozen(cls: type[T]) -> type[T]:
+    """A frozen, slotted, keyword-only dataclass: what a plain value is."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def value(cls: type[T]) -> type[T]:
+    """As `frozen` for the type checker, for what is made several times in each request: nothing
+    guards it at run time, since that guard makes a dataclass take two to four times as long to
+    create.
+    """
+    return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
+
+
 NANO_PER_USD = 1_000_000_000
 MICRO_PER_USD = 1_000_000
 MAX_TOKENS = 100_000_000
@@ -41,7 +59,7 @@ def usd(nano: int) -> float:
     return nano / NANO_PER_USD
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BilledTokens:
     """What a call has used, each token in exactly one field; `cache_write` is kept for 5 minutes,
     `cache_write_hour` for an hour.
@@ -59,7 +77,7 @@ class BilledTokens:
         return self.input + self.cache_read + self.cache_write + self.cache_write_hour
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rates:
     """What a million tokens of each kind cost, in micro-USD."""
 
@@ -105,7 +123,7 @@ class Rates:
         return -(-total // 1000)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Price:
     """What a model costs; `long` in place of `usual` for a call whose prompt is longer than
     `long_from_tokens`.
@@ -173,22 +191,10 @@ Headers = tuple[tuple[bytes, bytes], ...]
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)
 """Every body that goes on has been read as JSON, whatever `curl -d` called it."""
 
-T = TypeVar("T")
-
 MIB = 1024 * 1024
 """Bytes; what settings and reports call MiB."""
 HOUR_S = 3600.0
 DAY_S = 86_400.0
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True)
-def value(cls: type[T]) -> type[T]:
-    """A slotted, keyword-only dataclass that the type checker holds to be frozen, for what is made
-    several times in each request. Nothing guards it at run time: that guard makes a dataclass take
-    two to four times as long to create. Everything else is `@dataclass(frozen=True, slots=True,
-    kw_only=True)`.
-    """
-    return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
 
 
 class Lane(StrEnum):
@@ -343,7 +349,7 @@ class BackendCall:
     hides_usage: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CloudCall:
     """One call of Anthropic's `POST /v1/messages`, ready to send: the model and the whole JSON
     body, which always asks for a stream. `base_url`, `api_key`: where it goes and who pays; the key
@@ -356,7 +362,7 @@ class CloudCall:
     api_key: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Post:
     """One POST. The URL is a secret and in no repr."""
 
@@ -365,7 +371,7 @@ class Post:
     body: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PostAnswer:
     """An HTTP answer (header names in lower case), or a `failure`: timeout, dns, connect, tls,
     forbidden_address or broken.
@@ -393,7 +399,7 @@ class LoadOptions:
     num_ctx: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InstalledModel:
     """A name that the backend lists. Those with one digest are one model (empty: like no other);
     `remote_host`: it runs there. `capabilities`: what it can do (`dialects.capabilities`); None
@@ -406,7 +412,7 @@ class InstalledModel:
     capabilities: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ResidentModel:
     """A model as the backend reports it in memory. `size_mib`: whole footprint; vram_mib: the part
     on the GPU (smaller means a split with the CPU). `embeds`: it seems to be made for embeddings
@@ -420,7 +426,7 @@ class ResidentModel:
     embeds: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuProcess:
     """A program that holds memory of a GPU.
 
@@ -432,7 +438,7 @@ class GpuProcess:
     used_mib: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuReading:
     """What a GPU says of itself at one moment; None is what it does not say. `reserved_mib`: what
     the driver keeps for itself: neither used nor to be had. `processes`: None where they cannot be
@@ -453,7 +459,7 @@ class GpuReading:
     throttle_reasons: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Completion:
     """The result of an in-process or `/llm/completions` call. `parsed`: what `output` says as JSON,
     where JSON was asked for and it is some; else None. `cost_usd`: what Claude was paid; 0 for an
@@ -470,7 +476,7 @@ class Completion:
     emulator: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Invocation:
     """One finished item as the log keeps it: what `events.ItemEnded` said, with calendar instants
     (seconds since 1970, UTC). `epoch`: which start of the gateway wrote it; unique together with
@@ -503,7 +509,7 @@ class Invocation:
     status: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoggedSwap:
     """A swap as the log keeps it. `ended_wall_s` in seconds since 1970; `vram_mib` and `offloaded`
     are None for a failed swap, `reason` empty for another.
@@ -519,7 +525,7 @@ class LoggedSwap:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EndedCount:
     """Items of one lane that ended alike within one minute; the first at `first_wall_s`, after
     `interruptions` all together.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from hearth.admission.http_checks import RequestHeaders
@@ -19,12 +18,12 @@ from hearth.errors import (
     Unauthenticated,
     WrongKey,
 )
-from hearth.types import LOCAL_CALLER, Lane, Priority
+from hearth.types import LOCAL_CALLER, Lane, Priority, frozen
 
 _CREDENTIALS = {b"authorization": "Authorization", b"x-api-key": "x-api-key", b"api-key": "api-key"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Identity:
     """A caller and its rights."""
 

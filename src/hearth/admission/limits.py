@@ -13,11 +13,10 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hearth.errors import NoRoomForBodies
-from hearth.types import HOUR_S, Counted, Lane
+from hearth.types import HOUR_S, Counted, Lane, frozen
 
 if TYPE_CHECKING:
     from hearth.config.settings import RateLimitSettings
@@ -28,7 +27,7 @@ COUNTED: tuple[Counted, ...] = ("requests", "embeddings")
 _NO_STAMPS = array("d")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CallerUsage:
     """Admissions of one caller in the last 60 s and 3600 s, each with the limit in force."""
 

@@ -14,6 +14,7 @@ from hearth.clock import Clock
 from hearth.config.addresses import is_loopback, parsed_address
 from hearth.events import ConnectionsCrowded
 from hearth.ports import EventSink
+from hearth.types import frozen
 
 THIS_MACHINE = "this machine"
 WINDOW_S = 60.0
@@ -100,7 +101,7 @@ class WrongKeys:
         return answered_at[0] + WINDOW_S - now, record.to_report(now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConnectionLimits:
     """How many connections: of all, of this machine (with whatever proxy runs on it), of all other
     machines together, of one of them.

@@ -8,7 +8,6 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from itertools import accumulate
 from typing import Literal
@@ -17,7 +16,7 @@ from yarl import URL
 
 from hearth.alerts.rules import Alert, Severity, shown
 from hearth.clock import rfc3339_ms
-from hearth.types import Post, PostAnswer
+from hearth.types import Post, PostAnswer, frozen
 
 DEFAULT_WAIT_S = 5.0
 """After a 429 that does not say how long."""
@@ -41,7 +40,7 @@ Outcome = Literal["delivered", "wait", "retry", "refused", "gone"]
 """What an answer means for the message, and for the posts to come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Message:
     """What one post says at `wall_at` (seconds since 1970): an alert or several; `dropped`: those
     lost since this target's last message.

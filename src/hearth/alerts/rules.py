@@ -44,6 +44,7 @@ from hearth.events import (
     SwapFailed,
     WalDamaged,
 )
+from hearth.types import frozen
 
 AlertKey = tuple[AlertType, str]
 """The type, and whom it is about: what is debounced by itself."""
@@ -64,7 +65,7 @@ class Severity(IntEnum):
     ERROR = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Alert:
     """Something that the owner should know.
 
@@ -94,7 +95,7 @@ class Alert:
         return f"Resolved: {self.type.words}" if self.resolved else self.type.words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Breach:
     """A limit of the GPU's hour that is passed now: swaps, milliseconds or percent, as `kind`
     says.

@@ -8,7 +8,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from uvicorn.server import ServerState
 from hearth.admission.peers import THIS_MACHINE, Connections, Place, peer_of
 from hearth.api.request import DISCONNECTED, App, Message, Send
 from hearth.api.turns import TurnLimiter
+from hearth.types import frozen
 
 HEAD_LIMIT_BYTES = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
@@ -43,7 +43,7 @@ _HIDDEN_UPGRADE = b"x-hearth-upgrade"
 _STREAMS = (b"application/x-ndjson", b"text/event-stream")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Deadlines:
     """How long a peer may keep a connection waiting, in seconds; it is closed then, which the
     application sees as `http.disconnect`.

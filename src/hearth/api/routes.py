@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from typing import Any, Literal, TypeAlias
 
@@ -41,7 +41,7 @@ from hearth.dialects.routes import (
     Endpoint,
 )
 from hearth.gateway import Gateway
-from hearth.types import __version__
+from hearth.types import __version__, frozen
 
 _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
@@ -55,7 +55,7 @@ Access: TypeAlias = Literal["public", "caller", "admin", "model manager"]
 """Who may use an address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Address:
     """What is asked of a request to a path before its handler sees it, and the handlers by method;
     none where there is nothing.

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from hearth.admission.auth import Identity, Keyring
@@ -19,6 +19,7 @@ from hearth.config.settings import AuthSettings
 from hearth.errors import CapacityError, HearthError
 from hearth.execution.runtime import next_of
 from hearth.queue.worker import LLMQueueWorker
+from hearth.types import frozen
 
 MIN_INTERVAL_S = 0.1
 HEARTBEAT_S = 15.0
@@ -35,7 +36,7 @@ look again soon.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Listener:
     """Who listens."""
 

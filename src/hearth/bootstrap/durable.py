@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 
 from hearth.backends.claude import ClaudeBackend, price_of
@@ -26,7 +25,7 @@ from hearth.queue.parts import QueueParts
 from hearth.queue.worker import LLMQueueWorker
 from hearth.storage.opening import Connect, connect_writer, database_path, tighten_own_directory
 from hearth.storage.store import Store
-from hearth.types import DAY_S
+from hearth.types import DAY_S, frozen
 
 STORE_CLOSE_TIMEOUT_S = 5.0
 """For what still waits to be written at the end."""
@@ -111,7 +110,7 @@ async def open_durable(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Durable:
     """What a gateway has only with a store."""
 

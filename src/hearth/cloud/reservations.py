@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hearth.errors import BudgetExceeded, TooExpensive
-from hearth.types import Lane, usd
+from hearth.types import Lane, frozen, usd
 
 REMEMBERED_DAYS = 4
 """A clock that is set back finds the days that it comes to again."""
@@ -22,7 +22,7 @@ its end is not known, in nano-USD.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Day:
     """A day by the owner's calendar, as instants in seconds since 1970-01-01 UTC: [start, end)."""
 
@@ -33,7 +33,7 @@ class Day:
         return self.start_wall_s <= wall_s < self.end_wall_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Caps:
     """What may be spent in nano-USD: on one call of anybody, in a day on the external lane
     together, in a day by this caller.
@@ -44,7 +44,7 @@ class Caps:
     caller: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Totals:
     """One day's money in nano-USD: paid for sure, and set aside for calls that run."""
 

@@ -5,9 +5,10 @@ Plain, so that what decides needs no pydantic for them: nothing of Hearth is imp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Self
+
+from hearth.types import frozen
 
 MIB_PER_GB = 1024.0
 LogFormat = Literal["auto", "text", "json"]
@@ -32,7 +33,7 @@ class PolicyName(StrEnum):
     ADAPTIVE = "adaptive"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Window:
     """A window of the day in minutes after local midnight, [start, end).
 

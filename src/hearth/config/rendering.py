@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -23,7 +22,7 @@ from hearth.config.choices import Window
 from hearth.config.document import KeyPath, dotted
 from hearth.config.fields import Reload, Section, within
 from hearth.config.settings import Settings
-from hearth.types import Priority
+from hearth.types import Priority, frozen
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
@@ -42,7 +41,7 @@ _INSTALLED = Path(__file__).with_name("shipped")
 _IN_SOURCES = Path(__file__).parents[3] / "config"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Change:
     """One setting that differs; values with secrets shortened, None where absent.
 

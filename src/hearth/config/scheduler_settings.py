@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +18,7 @@ from hearth.config.choices import (
     Window,
 )
 from hearth.config.fields import RESTART, Section
-from hearth.types import Priority
+from hearth.types import Priority, frozen
 
 if TYPE_CHECKING:
     from hearth.config.settings import Settings
@@ -272,7 +272,7 @@ class ModelSettings(Section):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SchedulerSettings:
     """The part of the settings that the scheduler decides by."""
 

@@ -8,7 +8,7 @@ a new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import tzinfo
 from enum import StrEnum
 from pathlib import Path
@@ -43,7 +43,7 @@ from hearth.config.scheduler_settings import (
     SchedulingSettings,
     TimeSliceSettings,
 )
-from hearth.types import Counted, Lane, Priority
+from hearth.types import Counted, Lane, Priority, frozen
 
 
 class BackendMode(StrEnum):
@@ -619,7 +619,7 @@ ENGINE = "ollama"
 ENGINE_URL = f"{ENGINE}.url"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GatewayConfig:
     """A checked configuration, from the file `source` with the SHA-256 `digest`; `notes`: what its
     owner may want to write otherwise.

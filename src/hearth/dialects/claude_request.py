@@ -9,7 +9,7 @@ answers". Source: Anthropic's reference, version 2026-10-21.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -29,7 +29,7 @@ from hearth.dialects.request import messages_of
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.writers import RESPONSE_REPEATS
 from hearth.errors import BadRequest, Untranslatable
-from hearth.types import Dialect
+from hearth.types import Dialect, frozen
 
 _ONLY_JSON = (
     "Answer with one JSON object and with nothing else: no words before or after it, and no code"
@@ -65,7 +65,7 @@ PDF.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClaudeRequest:
     """What to send, and what the answer has to know of the request.
 

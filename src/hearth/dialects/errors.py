@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -20,7 +19,7 @@ from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import INVALID_INPUT, INVALID_NAME, MODEL_REQUIRED
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import HearthError, MethodNotAllowed, NotCapable, Unauthenticated
-from hearth.types import Dialect, Headers, RequestId
+from hearth.types import Dialect, Headers, RequestId, frozen
 
 PAGE_NOT_FOUND = "404 page not found"
 """The message of a NotFound for an address that does not exist; rendered as plain text, as Ollama
@@ -59,7 +58,7 @@ _ANTHROPIC_TYPES: Mapping[int, str] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ErrorReply:
     """A whole HTTP answer: status, headers with `content-type` first, body."""
 

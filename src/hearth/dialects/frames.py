@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode
 from hearth.dialects.routes import Endpoint, Route
+from hearth.types import frozen
 
 _EVENT = re.compile(rb"^event: ?([^\n]*)\n", re.MULTILINE)
 _DATA = re.compile(rb"^data: ?([^\n]*)", re.MULTILINE)
@@ -69,7 +70,7 @@ class WholeFrames:
         return whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Frame:
     """One frame.
 

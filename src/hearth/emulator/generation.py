@@ -74,6 +74,7 @@ from hearth.emulator.text import (
 )
 from hearth.emulator.wire import EVENTS, NDJSON, EmulatedCall, keep_alive_s, with_rows
 from hearth.errors import BadRequest
+from hearth.types import frozen
 
 _PIECES_BEFORE_DEATH = 3
 
@@ -518,7 +519,7 @@ def _inputs(given: JsonValue) -> list[str]:
     return texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Embedded:
     """Texts that a runner has read, how many tokens they have, and how long the load took in
     seconds.

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import TypeAlias
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.emulator.models import EmulatedModel, Installed, OllamaError
+from hearth.types import frozen
 
 _WORD_PART = re.compile(r"</?think>|\s?\w{1,6}|\s?[^\w\s]|\s+")
 _BEGIN_TOKENS = 1
@@ -57,7 +58,7 @@ _TOO_LONG_TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChatMessage:
     """One turn of a conversation, whatever the dialect."""
 
@@ -67,7 +68,7 @@ class ChatMessage:
     thinking: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ask:
     """What a caller wants of a model."""
 
@@ -88,7 +89,7 @@ class Ask:
     render_only: bool = False  # show the prompt and say nothing (`_debug_render_only`)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Options:
     """The options that the emulated runner heeds."""
 

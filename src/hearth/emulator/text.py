@@ -11,7 +11,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import accumulate, count, islice, pairwise
 from math import sqrt
@@ -20,6 +20,7 @@ from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.writers import Generation, Text, ToolCall
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, ChatMessage, pieces_of
+from hearth.types import frozen
 
 _TEXT = (
     "the of and to a in is it you that he was for on are with as his they at be this from have or"
@@ -45,7 +46,7 @@ _FORMATS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Wish:
     """What shapes a reply besides the prompt."""
 

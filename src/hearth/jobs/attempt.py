@@ -22,7 +22,7 @@ from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.job_types import EMULATOR_GONE, Job, JobEnd, JobState
 from hearth.jobs.queue import item_of
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import MIB, RequestId
+from hearth.types import MIB, RequestId, frozen
 
 RETRY_S = 5.0
 """After a start that was in vain through no fault of the job: the model server is down, or the
@@ -33,7 +33,7 @@ CANCELLED = JobEnd(state=JobState.CANCELLED, reason=CallerGone.reason)
 _NOT_ITS_FAULT = (BackendUnreachable, Draining, QueueFull, ShuttingDown)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Retry:
     """The job waits in the store for another start, at least `retry_s` seconds.
 

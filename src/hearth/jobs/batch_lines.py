@@ -32,7 +32,7 @@ from hearth.job_types import (
 )
 from hearth.jobs.queue import body_of, envelope_of
 from hearth.ports import BatchStore, FileStore
-from hearth.types import BATCH_JOB_PREFIX, MIB
+from hearth.types import BATCH_JOB_PREFIX, MIB, frozen
 
 ENDPOINTS = (
     Endpoint.OPENAI_CHAT.value,
@@ -46,7 +46,7 @@ _CUSTOM_ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f\ufffd]{{1,{MAX_CUSTOM_ID_CHARS}}
 """Any text. U+FFFD stands for half a character, which the output file could not name either."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RawLine:
     """A line of a file; `text` is None where it is longer than any request may be.
 

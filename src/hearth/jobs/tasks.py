@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hearth.clock import new_id
 from hearth.config.settings import JobSettings
@@ -16,10 +16,10 @@ from hearth.job_types import Job
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of
 from hearth.jobs.service import Jobs
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import JOB_PREFIX, Lane, Priority
+from hearth.types import JOB_PREFIX, Lane, Priority, frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Submitted:
     """A task that was taken; not `is_new` where it is the same as one that has not ended."""
 

@@ -45,7 +45,7 @@ from hearth.events import (
 from hearth.events.handling import HandlingSink
 from hearth.observability.metric_families import ANY_MODEL, MODELS, LabelCap
 from hearth.ports import EventSink
-from hearth.types import Invocation, Lane, LoggedSwap, Sequence
+from hearth.types import Invocation, Lane, LoggedSwap, Sequence, frozen
 
 TTL_S = 60.0
 LOOK_EVERY_S = 10.0
@@ -95,7 +95,7 @@ def seconds_of(item: ItemEnded | Invocation) -> Seconds:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Origin:
     """How a request came in; `traceparent` and `tracestate` are the caller's (W3C Trace Context),
     not yet looked at. `route`: path of the HTTP address, empty for what did not come over HTTP.

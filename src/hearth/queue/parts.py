@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.runtime import Runtime
 from hearth.queue.admission import QueueAdmission
@@ -11,9 +9,10 @@ from hearth.queue.forecaster import Forecaster
 from hearth.queue.mailbox import Mailbox
 from hearth.queue.registry import Registry
 from hearth.scheduling.core import Scheduler
+from hearth.types import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QueueParts:
     """What the queue and Claude share."""
 

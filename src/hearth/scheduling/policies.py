@@ -55,7 +55,7 @@ from hearth.scheduling.estimates import Habit
 from hearth.scheduling.residency import Evictions
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry, Key
-from hearth.types import Band
+from hearth.types import Band, frozen
 
 # a request is late when it has waited this many times what serving the whole band takes
 PATIENCE = 3.0
@@ -442,7 +442,7 @@ def _returns_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float 
     return None if best_s is None else habit.since + best_s * LATE + LATE_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Policy:
     """A way to choose."""
 

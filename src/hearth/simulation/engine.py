@@ -29,7 +29,7 @@ from hearth.scheduling.inputs import (
     Unloaded,
 )
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import QueueItem, RequestId, Sequence
+from hearth.types import QueueItem, RequestId, Sequence, frozen
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class Record:
         return self.started - self.arrived
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuSpan:
     """A model was loaded for what was unloaded (`origin`, joined by `+`), or an attempt on it was
     stopped, which answered nobody.

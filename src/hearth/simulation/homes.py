@@ -10,7 +10,7 @@ the same everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import ceil
@@ -20,7 +20,7 @@ from statistics import fmean
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.simulation.engine import Record, SimulationRun, simulate
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import HOUR_S, Lane, Priority, Usage
+from hearth.types import HOUR_S, Lane, Priority, Usage, frozen
 
 ASSISTANT = "assistant"
 CUT_S = 1.0
@@ -30,7 +30,7 @@ PROMPT_TOKENS = 300
 FIRST_BYTE_S = 0.3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Return:
     """When the assistant asks again: `gap_s` after an answer, within 40 %; after every `turns`
     answers (0: never), a random pause.
@@ -182,7 +182,7 @@ def homes(
 HOMES: Mapping[str, Callable[[], Workload]] = homes()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HomeFigures:
     """What a home is judged by; a wait is counted in loads of the assistant's model."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import ceil
 from statistics import fmean, geometric_mean, median
 
@@ -34,7 +34,7 @@ from hearth.simulation.workloads import (
     WorkloadJob,
     poisson,
 )
-from hearth.types import Lane, Priority, Sequence
+from hearth.types import Lane, Priority, Sequence, frozen
 
 EstimateError = Mapping[str, float | None]
 """How far estimated and actual waits for the first start lie apart: how many were `sampled`,
@@ -45,7 +45,7 @@ EstimateError = Mapping[str, float | None]
 WORTH_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Summary:
     """A run in seven numbers."""
 

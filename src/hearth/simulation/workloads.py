@@ -9,19 +9,19 @@ everywhere. `load` is the share of the time that serving alone would take; swaps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from math import log, pi, sin
 from random import Random
 from typing import TypedDict, Unpack
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
-from hearth.types import HOUR_S, Lane, Priority, Usage
+from hearth.types import HOUR_S, Lane, Priority, Usage, frozen
 
 NOTHING_REPORTED = Usage()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkloadJob:
     """One request."""
 
@@ -51,7 +51,7 @@ class WorkloadJob:
     max_wait_s: float | None = None  # how long it may wait for its first start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Workload:
     """Everything that is asked, and the truth about the models."""
 
@@ -208,7 +208,7 @@ OVERLOAD = 2.0
 LOADS = {"light": 0.3, "medium": MEDIUM, "heavy": HEAVY}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelKind:
     """One model of a mix: its part of all requests (`share`, need not add up to 1), and the mean of
     its exponential service times.

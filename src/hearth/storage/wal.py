@@ -12,10 +12,11 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+from hearth.types import frozen
 
 Checksum = tuple[int, int]
 
@@ -34,7 +35,7 @@ _MASK = 0xFFFFFFFF
 _DEFAULT_PAGE_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WalAudit:
     """What SQLite will find in a log.
 

@@ -22,6 +22,7 @@ from hearth.errors import StorageFault, StorageUnavailable
 from hearth.storage import failpoints
 from hearth.storage.database import Database
 from hearth.storage.opening import DATABASE_ERRORS, fault_of, unavailable
+from hearth.types import frozen
 
 T = TypeVar("T")
 Statement = Callable[[sqlite3.Connection], object]
@@ -187,7 +188,7 @@ def _attempted(statement: Statement, connection: sqlite3.Connection) -> object:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StorageHealth:
     """How the store is doing.
 
