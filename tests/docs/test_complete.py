@@ -103,3 +103,14 @@ def test_every_path_of_tests_that_the_makefile_names_is_there() -> None:
     named = re.findall(r"\btests/[\w/.]+", (ROOT / "Makefile").read_text("utf-8"))
     assert len(named) > 8
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    picture = (ROOT / "docs" / "request-path.svg").read_text("utf-8")
+    named = re.findall(r"`([\w/.*-]+(?:\.(?:py|toml|yml)|/))`", page)
+    drawn = re.findall(r"[\w/]+(?:\.py|/)(?=[,<])", picture.partition("</defs>")[2])
+    assert (len(named) > 60, len(drawn) > 20) == (True, True)
+    roots = (ROOT, ROOT / "src" / "hearth")
+    there = {name for name in (*named, *drawn) for root in roots if any(root.glob(name))}
+    assert {*named, *drawn} - there == set()
