@@ -41,6 +41,7 @@ from hearth.types import (
     BATCH_JOB_PREFIX,
     HOUR_S,
     JOB_PREFIX,
+    JsonDict,
     RequestId,
     Sequence,
     __version__,
@@ -308,7 +309,7 @@ class Gateway:
         jobs = 0 if self.jobs is None else await self.jobs.cancel_caller(caller)
         return requests, jobs, batches
 
-    def health(self) -> dict[str, object]:
+    def health(self) -> JsonDict:
         view = self.worker.runtime.view
         ready, reason = self.ready()
         return {
@@ -349,14 +350,14 @@ class Gateway:
         )
         return self.records.metrics.metrics(live)
 
-    async def models(self) -> list[dict[str, object]]:
+    async def models(self) -> list[JsonDict]:
         """Every model that is installed, resident or configured, with what is known of it."""
         listed = status.models(self.worker.runtime.view, self._watch)
         return (
             await asyncio.to_thread(listed) if len(self._watch.installed) > LONG_LIST else listed()
         )
 
-    def _backend_status(self) -> dict[str, object]:
+    def _backend_status(self) -> JsonDict:
         return {
             "mode": self.identity.mode,
             "url": self.identity.url,
@@ -367,7 +368,7 @@ class Gateway:
             "instead_of": self.identity.instead_of or None,
         }
 
-    def _rates_shown(self) -> dict[str, object]:
+    def _rates_shown(self) -> JsonDict:
         """Used and allowed, for each caller of the last hour."""
         now = self.clock.monotonic()
         callers = sorted(

@@ -6,7 +6,7 @@ Implementations raise only `hearth.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from hearth.events import Event
@@ -32,6 +32,8 @@ from hearth.types import (
     EndedCount,
     GpuReading,
     Invocation,
+    JsonDict,
+    JsonMapping,
     Lane,
     LoggedSwap,
     Outcome,
@@ -54,7 +56,7 @@ class CloudExchange(Protocol):
     the connection at once, may be called twice, and is called on every path.
     """
 
-    def events(self) -> AsyncIterator[Mapping[str, object]]: ...
+    def events(self) -> AsyncIterator[JsonMapping]: ...
 
     async def aclose(self) -> None: ...
 
@@ -405,13 +407,13 @@ class SpendLedger(Protocol):
 class Documents(Protocol):
     """Small documents of plain JSON values by name, kept across restarts."""
 
-    def save(self, name: str, document: Mapping[str, object]) -> None:
+    def save(self, name: str, document: JsonMapping) -> None:
         """Keep a document some time soon; a later one replaces an earlier one.
 
         Raises TypeError or ValueError for other values.
         """
 
-    async def load(self, name: str) -> dict[str, object] | None:
+    async def load(self, name: str) -> JsonDict | None:
         """The document last saved, None where there is none that can be read."""
 
 
@@ -440,7 +442,7 @@ class InvocationHistory(Protocol):
 
     async def used(
         self, *, last_hour: int, hours: int, width_hours: int, caller: str | None
-    ) -> dict[str, object]:
+    ) -> JsonDict:
         """As JSON: what was used in the `hours` up to and with `last_hour` (since 1970), by time,
         caller and model.
         """

@@ -186,6 +186,11 @@ SEVERAL_CALLERS = "several"
 No key has this name: whose name it is may see and cancel it.
 """
 
+JsonDict = dict[str, object]
+"""An object that we write as JSON, as answers and reports are."""
+JsonMapping = Mapping[str, object]
+"""The same, for whoever only reads it."""
+
 Headers = tuple[tuple[bytes, bytes], ...]
 """HTTP header fields in wire order, names in lower case."""
 JSON_BODY: Headers = ((b"content-type", b"application/json"),)

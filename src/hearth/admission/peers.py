@@ -14,7 +14,7 @@ from hearth.clock import Clock
 from hearth.config.addresses import is_loopback, parsed_address
 from hearth.events import ConnectionsCrowded
 from hearth.ports import EventSink
-from hearth.types import frozen
+from hearth.types import JsonDict, frozen
 
 THIS_MACHINE = "this machine"
 WINDOW_S = 60.0
@@ -180,7 +180,7 @@ class Connections:
         elif place == "rejecting":
             self._rejecting -= 1
 
-    def shown(self) -> dict[str, object]:
+    def shown(self) -> JsonDict:
         """The `connections` part of the status."""
         return {"open": self._open.total(), "limit": self.limits.all, "refused": self._refused}
 

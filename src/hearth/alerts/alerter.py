@@ -54,7 +54,7 @@ from hearth.events import (
 )
 from hearth.events.handling import HandlingSink
 from hearth.ports import EventSink, Poster
-from hearth.types import MIB, Lane
+from hearth.types import MIB, JsonDict, Lane
 from hearth.types import Sequence as SequenceNumber
 
 MAX_KEYS = 1000
@@ -296,7 +296,7 @@ class GatewayAlerter(HandlingSink):
             if kind not in passed:
                 self._alert(kind, "It is back within its limit.", now, resolved=True)
 
-    async def test(self) -> list[dict[str, object]]:
+    async def test(self) -> list[JsonDict]:
         """Send a message to every target now: `target`, `host`, `delivered` and `answer` of each.
 
         Raises NotFound where there is none.
@@ -322,7 +322,7 @@ class GatewayAlerter(HandlingSink):
             for target, answer in zip(targets, answers, strict=True)
         ]
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> JsonDict:
         """The `alerts` part of the status page: counts since the start, what goes on, how each
         target does.
         """

@@ -16,7 +16,7 @@ from yarl import URL
 
 from hearth.alerts.rules import Alert, Severity, shown
 from hearth.clock import rfc3339_ms
-from hearth.types import Post, PostAnswer, frozen
+from hearth.types import JsonMapping, Post, PostAnswer, frozen
 
 DEFAULT_WAIT_S = 5.0
 """After a 429 that does not say how long."""
@@ -173,7 +173,7 @@ def discord_text(text: str, limit: int) -> str:
     return "".join(pieces[: bisect_right(ends, limit - 1)]) + "…"
 
 
-def _json_post(url: str, body: Mapping[str, object]) -> Post:
+def _json_post(url: str, body: JsonMapping) -> Post:
     return Post(
         url=url, headers={"Content-Type": "application/json"}, body=json.dumps(body).encode()
     )

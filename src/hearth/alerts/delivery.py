@@ -17,7 +17,7 @@ from hearth.alerts.rules import OWN_TASK, Alert, AlertKey
 from hearth.clock import Clock
 from hearth.events import AlertFailed, AlertSent, InternalFault
 from hearth.ports import EventSink, Poster
-from hearth.types import PostAnswer
+from hearth.types import JsonDict, PostAnswer
 
 CAPACITY = 200
 GATHER_S = 2.0
@@ -202,7 +202,7 @@ class Target:
         except TimeoutError:
             return PostAnswer(failure="timeout")
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> JsonDict:
         """How it does; `last`: the name of the last answer."""
         wait_s = max(self._retry_at, self._free_at()) - self._clock.monotonic()
         state = "waiting" if wait_s > 0 else "ready"

@@ -44,7 +44,7 @@ from hearth.events import (
     SwapFailed,
     WalDamaged,
 )
-from hearth.types import frozen
+from hearth.types import JsonDict, frozen
 
 AlertKey = tuple[AlertType, str]
 """The type, and whom it is about: what is debounced by itself."""
@@ -181,7 +181,7 @@ class _OneAlert:
 
 
 def _filled(text: str, event: Any) -> str:  # noqa: ANN401 - of the kind that the text is for
-    words: dict[str, object] = {}
+    words: JsonDict = {}
     for each in fields(event):
         value = getattr(event, each.name)
         words[each.name] = shown(value) if isinstance(value, str) else value

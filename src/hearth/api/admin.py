@@ -16,7 +16,7 @@ from hearth.api.files import batches_of, file_view
 from hearth.dialects.request import is_model_name
 from hearth.errors import BadRequest, NotFound, OrderRefused
 from hearth.gateway import Gateway
-from hearth.types import MIB
+from hearth.types import MIB, JsonDict
 
 
 class AnnounceBody(BaseModel, extra="forbid"):
@@ -56,11 +56,11 @@ class AdminPages:
         self._gateway = gateway
         self._orders = gateway.orders
 
-    async def preempt(self) -> dict[str, object]:
+    async def preempt(self) -> JsonDict:
         """Ask the running external items to yield now."""
         return {"preempted": self._gateway.worker.preempt_external()}
 
-    async def announce(self, announced: AnnounceBody) -> dict[str, object]:
+    async def announce(self, announced: AnnounceBody) -> JsonDict:
         """Keep the GPU free for an internal task at a known time.
 
         Raises BadRequest for a time that has passed.
@@ -71,7 +71,7 @@ class AdminPages:
         self._gateway.worker.announce(announced.task_type, at_wall_s)
         return {"task_type": announced.task_type, "at": announced.at.isoformat()}
 
-    async def test_alerts(self) -> dict[str, object]:
+    async def test_alerts(self) -> JsonDict:
         """Send a test message to every place for messages; what each answered.
 
         Raises NotFound where there is none.
@@ -81,7 +81,7 @@ class AdminPages:
             raise NotFound("this gateway was built without alerts")
         return {"targets": await alerter.test()}
 
-    async def configuration(self) -> dict[str, object]:
+    async def configuration(self) -> JsonDict:
         """Every setting in force, secrets shortened, and how it came to be."""
         return self._gateway.config_in_force()
 
@@ -96,26 +96,26 @@ class AdminPages:
         error = "the configuration file is not usable; nothing was changed"
         return JSONResponse({"reloaded": False, "error": error, **summary}, status_code=422)
 
-    async def shown(self) -> dict[str, object]:
+    async def shown(self) -> JsonDict:
         """The orders in force."""
         return self._orders.shown()
 
-    async def drain(self, _: NothingBody | None = None) -> dict[str, object]:
+    async def drain(self, _: NothingBody | None = None) -> JsonDict:
         """Refuse new work, finish what was taken."""
         self._orders.drain()
         return self._orders.shown()
 
-    async def pause(self, _: NothingBody | None = None) -> dict[str, object]:
+    async def pause(self, _: NothingBody | None = None) -> JsonDict:
         """Let external work wait."""
         self._orders.pause()
         return self._orders.shown()
 
-    async def resume(self, _: NothingBody | None = None) -> dict[str, object]:
+    async def resume(self, _: NothingBody | None = None) -> JsonDict:
         """End drain and pause."""
         self._orders.resume()
         return self._orders.shown()
 
-    async def pin(self, about: ModelBody) -> dict[str, object]:
+    async def pin(self, about: ModelBody) -> JsonDict:
         """Keep a model from being swapped away for external work.
 
         Raises BadRequest, ModelNotFound, OrderRefused.
@@ -123,17 +123,17 @@ class AdminPages:
         await self._orders.pin(about.name())
         return self._orders.shown()
 
-    async def unpin(self, _: NothingBody | None = None) -> dict[str, object]:
+    async def unpin(self, _: NothingBody | None = None) -> JsonDict:
         """Pin nothing."""
         self._orders.unpin()
         return self._orders.shown()
 
-    async def load(self, about: ModelBody) -> dict[str, object]:
+    async def load(self, about: ModelBody) -> JsonDict:
         """Bring a model in. Raises BadRequest, ModelNotFound, OrderRefused."""
         await self._orders.load(about.name())
         return self._orders.shown()
 
-    async def confirm_clock(self, _: NothingBody | None = None) -> dict[str, object]:
+    async def confirm_clock(self, _: NothingBody | None = None) -> JsonDict:
         """The wall clock is right: delete what is old by it again.
 
         Raises NotFound where nothing is kept.
@@ -143,20 +143,20 @@ class AdminPages:
         self._gateway.confirm_clock()
         return {"clock_in_doubt": False}
 
-    async def unload(self, about: ModelBody) -> dict[str, object]:
+    async def unload(self, about: ModelBody) -> JsonDict:
         """Have an unused model leave. Raises BadRequest, ModelNotFound, OrderRefused."""
         if not await self._orders.unload(about.name()):
             raise OrderRefused(f"{about.name()} is not in memory")
         return self._orders.shown()
 
-    async def stored(self) -> dict[str, object]:
+    async def stored(self) -> JsonDict:
         """How much each caller keeps. Raises NotFound, StorageUnavailable."""
         found = await batches_of(self._gateway).files.stored()
         kept = sum(each["file_bytes"] + each["job_bytes"] for each in found)
         max_mib = self._gateway.config.settings.jobs.max_stored_mib
         return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": found}
 
-    async def files(self, query: Annotated[AllFilesQuery, Query()]) -> dict[str, object]:
+    async def files(self, query: Annotated[AllFilesQuery, Query()]) -> JsonDict:
         """The files of everybody, or of one caller, the largest first.
 
         Raises NotFound, StorageUnavailable.
@@ -164,7 +164,7 @@ class AdminPages:
         found = await batches_of(self._gateway).files.list_all(query.caller, query.limit)
         return {"files": [file_view(each) | {"caller": each.caller} for each in found]}
 
-    async def delete(self, file_id: str) -> dict[str, object]:
+    async def delete(self, file_id: str) -> JsonDict:
         """Delete anybody's file.
 
         Raises NotFound, BadRequest while a batch reads it, StorageUnavailable.

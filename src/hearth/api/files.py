@@ -28,7 +28,7 @@ from hearth.gateway import Gateway
 from hearth.job_types import PART_BYTES, Page, StoredFile, StoreLimits
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import limits_of
-from hearth.types import DAY_S, MIB
+from hearth.types import DAY_S, MIB, JsonDict
 
 MAX_FIELD_BYTES = 4096
 MAX_FIELDS = 16
@@ -191,7 +191,7 @@ def batches_of(gateway: Gateway) -> Batches:
     return gateway.batches
 
 
-def listing(entries: list[dict[str, object]], limit: int) -> dict[str, object]:
+def listing(entries: list[JsonDict], limit: int) -> JsonDict:
     """OpenAI's list of at most `limit` entries, of which one more was looked for."""
     shown = entries[:limit]
     return {
@@ -203,7 +203,7 @@ def listing(entries: list[dict[str, object]], limit: int) -> dict[str, object]:
     }
 
 
-def file_view(file: StoredFile) -> dict[str, object]:
+def file_view(file: StoredFile) -> JsonDict:
     """A file in OpenAI's words."""
     return {
         "id": file.file_id,
@@ -232,13 +232,11 @@ class FilePages:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def file(self, file_id: str, caller: Caller) -> dict[str, object]:
+    async def file(self, file_id: str, caller: Caller) -> JsonDict:
         """One file. Raises NotFound, StorageUnavailable."""
         return file_view(await owned_file(batches_of(self._gateway), file_id, caller))
 
-    async def listed(
-        self, query: Annotated[FilesQuery, Query()], caller: Caller
-    ) -> dict[str, object]:
+    async def listed(self, query: Annotated[FilesQuery, Query()], caller: Caller) -> JsonDict:
         """The caller's files. Raises NotFound for an unknown `after`, StorageUnavailable."""
         page = Page(
             caller=caller.caller,
@@ -250,7 +248,7 @@ class FilePages:
         found = await batches_of(self._gateway).files.list_files(page)
         return listing([file_view(each) for each in found], query.limit)
 
-    async def delete(self, file_id: str, caller: Caller) -> dict[str, object]:
+    async def delete(self, file_id: str, caller: Caller) -> JsonDict:
         """Delete a file. Raises NotFound, BadRequest while a batch reads it, StorageUnavailable."""
         batches = batches_of(self._gateway)
         file = await owned_file(batches, file_id, caller)

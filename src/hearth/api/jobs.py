@@ -41,7 +41,7 @@ from hearth.jobs.batches import Batches
 from hearth.jobs.queue import body_of, digest_of, endpoint_of, envelope_of
 from hearth.jobs.service import Jobs
 from hearth.jobs.webhooks import MAX_URL_CHARS, check_webhook
-from hearth.types import DAY_S, JOB_PREFIX, Priority
+from hearth.types import DAY_S, JOB_PREFIX, JsonDict, Priority
 
 JOBS_PATH = "/llm/jobs"
 MAX_ROWS = 1000
@@ -171,9 +171,7 @@ class JobPages:
             )
         return Response(page, media_type="application/json")
 
-    async def listed(
-        self, query: Annotated[JobsQuery, Query()], caller: Caller
-    ) -> dict[str, object]:
+    async def listed(self, query: Annotated[JobsQuery, Query()], caller: Caller) -> JsonDict:
         """The caller's own jobs, everybody's for an admin, the latest first, without results.
 
         Raises StorageUnavailable.
@@ -194,7 +192,7 @@ class JobPages:
 
     async def cancel(
         self, job_id: str, query: Annotated[CancelJobQuery, Query()], caller: Caller
-    ) -> dict[str, object]:
+    ) -> JsonDict:
         """Cancel a job that has not ended, and forget it with its result where that is asked for;
         again is no error.
 
@@ -250,7 +248,7 @@ def _priority(asked: JobBody, admitted: Admitted, caller: Identity, settings: Se
     return max(wanted, caller.max_priority)
 
 
-def _view(jobs: Jobs, record: Job) -> dict[str, object]:
+def _view(jobs: Jobs, record: Job) -> JsonDict:
     return {
         "id": record.job_id,
         "state": record.state.value,
@@ -362,13 +360,11 @@ class BatchPages:
             batch_view(batch), headers=replayed_header(is_new=batch.batch_id == new.batch_id)
         )
 
-    async def batch(self, batch_id: str, caller: Caller) -> dict[str, object]:
+    async def batch(self, batch_id: str, caller: Caller) -> JsonDict:
         """One batch. Raises NotFound, StorageUnavailable."""
         return batch_view(await _owned(batches_of(self._gateway), batch_id, caller))
 
-    async def listed(
-        self, query: Annotated[BatchesQuery, Query()], caller: Caller
-    ) -> dict[str, object]:
+    async def listed(self, query: Annotated[BatchesQuery, Query()], caller: Caller) -> JsonDict:
         """The caller's batches, the latest first.
 
         Raises NotFound for an unknown `after`, StorageUnavailable.
@@ -377,7 +373,7 @@ class BatchPages:
         found = await batches_of(self._gateway).store.list_batches(page)
         return listing([batch_view(each) for each in found], query.limit)
 
-    async def cancel(self, batch_id: str, caller: Caller) -> dict[str, object]:
+    async def cancel(self, batch_id: str, caller: Caller) -> JsonDict:
         """Cancel a batch that has not ended; again is no error.
 
         Raises NotFound, StorageUnavailable.
@@ -406,13 +402,13 @@ def window_s_of(text: str) -> float:
     return seconds
 
 
-def batch_view(batch: Batch) -> dict[str, object]:
+def batch_view(batch: Batch) -> JsonDict:
     """A batch in OpenAI's words."""
     problems = [
         {name: each[name] for name in ("code", "line", "message", "param")}
         for each in batch.problems
     ]
-    emulated: dict[str, object] = {"emulator": True} if batch.emulated else {}
+    emulated: JsonDict = {"emulator": True} if batch.emulated else {}
     return emulated | {
         "id": batch.batch_id,
         "object": "batch",

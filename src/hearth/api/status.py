@@ -30,6 +30,7 @@ from hearth.observability.metrics import render
 from hearth.ports import InvocationHistory
 from hearth.types import (
     SERVICE,
+    JsonDict,
     Outcome,
     RequestId,
     Sequence,
@@ -122,7 +123,7 @@ class StatusPages:
         for feed in (self._stream, self._feed):
             feed.listeners.end()
 
-    async def status(self) -> dict[str, object]:
+    async def status(self) -> JsonDict:
         """The whole queue, the GPU and the counters."""
         return self._gateway.worker.get_status()
 
@@ -137,11 +138,11 @@ class StatusPages:
         """What the dashboard shows, as changes. Raises CapacityError when too many listen."""
         return _streamed(self._feed, request, caller)
 
-    async def item(self, sequence: int, caller: Caller) -> dict[str, object]:
+    async def item(self, sequence: int, caller: Caller) -> JsonDict:
         """One item of the caller's own, any item for an admin. Raises NotFound."""
         return self._found(sequence, caller)
 
-    async def cancel_item(self, sequence: int, caller: Caller) -> dict[str, object]:
+    async def cancel_item(self, sequence: int, caller: Caller) -> JsonDict:
         """Cancel this one item, in whatever state it is; again is no error.
 
         Raises NotFound as `item`, StorageUnavailable as `cancel`.
@@ -153,24 +154,24 @@ class StatusPages:
             "cancelled": await self._gateway.cancel_item(Sequence(sequence)),
         }
 
-    def _found(self, sequence: int, caller: Identity) -> dict[str, object]:
+    def _found(self, sequence: int, caller: Identity) -> JsonDict:
         item = self._gateway.worker.get_item(sequence)
         if item is None or not (caller.admin or item.get("caller") == caller.caller):
             raise NotFound("there is no such request")
         return item
 
-    async def models(self) -> dict[str, object]:
+    async def models(self) -> JsonDict:
         """Installed models: resident or not, who waits for them."""
         content = await asyncio.to_thread(_rendered, await self._gateway.models())
         # The annotation describes the page; FastAPI sends a response as it is, and would render a
         # long list in the loop.
         return Response(content, media_type="application/json")  # type: ignore[return-value]
 
-    async def health(self) -> dict[str, object]:
+    async def health(self) -> JsonDict:
         """What an owner wants to know first."""
         return self._gateway.health()
 
-    async def alive(self) -> dict[str, object]:
+    async def alive(self) -> JsonDict:
         """The process answers.
 
         The only page without a key: it says nothing but whether answers are made up.
@@ -204,7 +205,7 @@ class StatusPages:
         page = await asyncio.to_thread(render, self._gateway.metrics())
         return Response(page, headers={"content-type": _METRICS_TYPE, "cache-control": "no-store"})
 
-    async def cancel(self, request_id: str, caller: Caller) -> dict[str, object]:
+    async def cancel(self, request_id: str, caller: Caller) -> JsonDict:
         """Cancel all that carries this id, in whatever state; again is no error.
 
         Raises:
@@ -219,7 +220,7 @@ class StatusPages:
 
     async def cancel_caller(
         self, query: Annotated[CancelQuery, Query()], caller: Caller
-    ) -> dict[str, object]:
+    ) -> JsonDict:
         """Cancel all that a caller has waiting or running.
 
         Raises Forbidden for others' but for an admin, StorageUnavailable.
@@ -231,7 +232,7 @@ class StatusPages:
         gone = {"requests": requests, "jobs": jobs, "batches": batches}
         return {"caller": whose, "cancelled": len(requests) + jobs + batches, **gone}
 
-    async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> dict[str, object]:
+    async def log(self, query: Annotated[LogQuery, Query()], caller: Caller) -> JsonDict:
         """Items that have ended, latest first.
 
         Raises BadRequest, NotFound where no log is kept, StorageUnavailable.
@@ -250,7 +251,7 @@ class StatusPages:
         )
         return {"items": [asdict(each) for each in found]}
 
-    async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> dict[str, object]:
+    async def swaps(self, query: Annotated[SwapsQuery, Query()]) -> JsonDict:
         """Swaps that have ended, latest first.
 
         Raises BadRequest, NotFound where no log is kept, StorageUnavailable.
@@ -261,9 +262,7 @@ class StatusPages:
         )
         return {"swaps": [asdict(swap) for swap in found]}
 
-    async def history(
-        self, query: Annotated[HistoryQuery, Query()], caller: Caller
-    ) -> dict[str, object]:
+    async def history(self, query: Annotated[HistoryQuery, Query()], caller: Caller) -> JsonDict:
         """Requests, waits, tokens and swaps of the last day, week or month; an admin's is that of
         all callers.
 
@@ -292,7 +291,7 @@ class StatusPages:
         )
 
 
-def _rendered(models: list[dict[str, object]]) -> bytes:
+def _rendered(models: list[JsonDict]) -> bytes:
     """Some models at a time: each call into C keeps the interpreter's lock, and so the loop
     waiting.
     """

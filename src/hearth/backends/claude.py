@@ -29,7 +29,7 @@ from hearth.errors import (
     HearthError,
     ModelNotFound,
 )
-from hearth.types import CloudCall, Price, Rates
+from hearth.types import CloudCall, JsonMapping, Price, Rates
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, AsyncStream
@@ -68,7 +68,7 @@ class ClaudeExchange:
     def __init__(self, stream: AsyncStream[object]) -> None:
         self._stream = stream
 
-    async def events(self) -> AsyncIterator[Mapping[str, object]]:
+    async def events(self) -> AsyncIterator[JsonMapping]:
         """The data of every event.
 
         Raises:
@@ -187,7 +187,7 @@ def _new_client(call: CloudCall) -> AsyncAnthropic:
     )
 
 
-def _data_of(text: str) -> Mapping[str, object] | None:
+def _data_of(text: str) -> JsonMapping | None:
     """The JSON object of an event; None for an event without data."""
     if not text:
         return None

@@ -24,6 +24,7 @@ from hearth.events.handling import HandlingSink
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.queue.learned import LearnedEstimates
 from hearth.scheduling.inputs import ServerReplaced, Switched
+from hearth.types import JsonMapping
 
 LEARNED_OF_SERVER, LEARNED_OF_EMULATOR = "scheduler", "scheduler.emulator"
 """Under which names the estimates are kept."""
@@ -219,7 +220,7 @@ class StandIn:
             if not view.running and view.swap is None:
                 return
 
-    def _replace(self, reason: str, learned: Mapping[str, object] | None) -> None:
+    def _replace(self, reason: str, learned: JsonMapping | None) -> None:
         gateway, url = self._gateway, self._gateway.config.settings.engine.url
         self._turn_to(url)
         claim, shared = claim_server(url)

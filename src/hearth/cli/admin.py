@@ -24,6 +24,7 @@ from hearth.cli.client import (
     text,
     texts,
 )
+from hearth.types import JsonDict
 
 _CANCEL_ALL_TIMEOUT_S = 60.0
 """A caller may have very many jobs, and each end is written to the disk."""
@@ -96,7 +97,7 @@ def cancel(
         context.exit(ExitCode.FAILED)
 
 
-def _cancelled(client: GatewayClient, request: str) -> dict[str, object]:
+def _cancelled(client: GatewayClient, request: str) -> JsonDict:
     """What the gateway says; with `error` where it knows no such request.
 
     The others are tried all the same.

@@ -22,8 +22,9 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from hearth.cli import CommandFailed, GatewayUnreachable, Unusable
+from hearth.types import JsonDict, JsonMapping
 
-Json = Mapping[str, object]
+Json = JsonMapping
 View = Literal["status", "models", "log", "jobs", "job", "keys"]
 
 _ANSWER_CAP_BYTES = 64 * 1024 * 1024
@@ -132,11 +133,11 @@ class GatewayClient:
             raise ValueError(f"{self.url} is not an HTTP address")
         return address
 
-    def fetch(self, path: str, *, timeout_s: float = _FETCH_TIMEOUT_S) -> dict[str, object]:
+    def fetch(self, path: str, *, timeout_s: float = _FETCH_TIMEOUT_S) -> JsonDict:
         """The JSON object at `path`."""
         return self.ask("GET", path, timeout_s=timeout_s)
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> JsonDict:
         """What runs, who waits, and the GPU."""
         return self.fetch("/llm/queue/status")
 
@@ -148,7 +149,7 @@ class GatewayClient:
         *,
         timeout_s: float = 10.0,
         headers: Mapping[str, str] | None = None,
-    ) -> dict[str, object]:
+    ) -> JsonDict:
         """The JSON object that answers a request with a JSON body, or without a body; `timeout_s`
         as for a socket.
         """
@@ -158,7 +159,7 @@ class GatewayClient:
         ):
             return self._object(response.read(_ANSWER_CAP_BYTES))
 
-    def stream(self, path: str, *, silence_s: float) -> Iterator[dict[str, object]]:
+    def stream(self, path: str, *, silence_s: float) -> Iterator[JsonDict]:
         """The JSON objects of a server-sent event stream, until it ends.
 
         Silence longer than `silence_s` is GatewayUnreachable.
@@ -171,12 +172,12 @@ class GatewayClient:
     @contextmanager
     def send(
         self, path: str, body: Json, headers: Mapping[str, str]
-    ) -> Iterator[tuple[Message, Iterator[dict[str, object]]]]:
+    ) -> Iterator[tuple[Message, Iterator[JsonDict]]]:
         """POST JSON; gives the headers of the answer and an object for each of its lines, however
         long it takes. Leaving disconnects.
         """
 
-        def lines() -> Iterator[dict[str, object]]:
+        def lines() -> Iterator[JsonDict]:
             with self._reaching():
                 yield from (
                     self._object(line) for line in iter(response.readline, b"") if line.strip()
@@ -263,7 +264,7 @@ class GatewayClient:
             raise self._unreachable(f"it answered {response.status}, so it is not Hearth")
         raise Unusable(refusal) if response.status == 400 else CommandFailed(refusal)
 
-    def _object(self, body: bytes) -> dict[str, object]:
+    def _object(self, body: bytes) -> JsonDict:
         try:
             value = json.loads(body)
         except ValueError as error:

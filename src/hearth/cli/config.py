@@ -40,7 +40,7 @@ from hearth.storage.database import back_up
 from hearth.storage.database import restore as restore_store
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
-from hearth.types import MIB
+from hearth.types import MIB, JsonMapping
 
 OLLAMA_TIMEOUT_S = 2.0
 canonical = OllamaTraits.canonical
@@ -248,7 +248,7 @@ def diff(
     context.exit(ExitCode.FAILED if changes else ExitCode.OK)
 
 
-Side = tuple[str, Plain, Mapping[str, object], tuple[str, ...]]
+Side = tuple[str, Plain, JsonMapping, tuple[str, ...]]
 """One of two configurations: its name, what may be shown of it, fingerprints of its secrets, and
 what waits for a restart.
 """

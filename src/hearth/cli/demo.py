@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 import aiohttp
@@ -53,7 +53,7 @@ from hearth.events import (
 from hearth.simulation.engine import simulate
 from hearth.simulation.measures import summary
 from hearth.simulation.traces import workload_from_log
-from hearth.types import Lane, Outcome, Priority
+from hearth.types import JsonDict, JsonMapping, Lane, Outcome, Priority
 
 HOME_MODEL, _CODER, _LLAMA = "qwen2.5:32b-instruct-q6_K", "qwen2.5-coder:14b", "llama3.1:8b"
 VISITOR = "you"
@@ -82,11 +82,11 @@ interrupted.
 """
 
 
-def _generate(prompt: str, max_tokens: int) -> dict[str, object]:
+def _generate(prompt: str, max_tokens: int) -> JsonDict:
     return {"model": HOME_MODEL, "prompt": prompt, "options": {"num_predict": max_tokens}}
 
 
-def _chat(model: str, content: str) -> Mapping[str, object]:
+def _chat(model: str, content: str) -> JsonMapping:
     return {"model": model, "messages": [{"role": "user", "content": content}]}
 
 
@@ -102,7 +102,7 @@ _TASK = (
     "/api/generate",
     _generate("Turn this into a task: call the chimney sweep on Monday.", 30) | {"stream": False},
 )
-ROUND: tuple[tuple[float, str, str, Mapping[str, object]], ...] = (
+ROUND: tuple[tuple[float, str, str, JsonMapping], ...] = (
     (0.5, "writer", "/api/generate", _generate("Write a story about the hearth of a house.", 200)),
     (0.4, *_COOK),
     (0.3, *_NAME),
@@ -279,7 +279,7 @@ async def _ask(
     session: aiohttp.ClientSession,
     caller: str,
     path: str,
-    body: Mapping[str, object],
+    body: JsonMapping,
     complain: Callable[[str], None],
 ) -> None:
     headers = {"Authorization": f"Bearer {key_of(caller)}"} | (

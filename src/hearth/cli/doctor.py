@@ -43,7 +43,7 @@ from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, S
 from hearth.errors import BackendError, BackendProtocolError, ConfigError, GpuUnavailable
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
-from hearth.types import MIB, SERVICE, GpuReading
+from hearth.types import MIB, SERVICE, GpuReading, JsonMapping
 
 _TIMEOUT_S = 3.0
 _START_OLLAMA = "start it (`systemctl start ollama`), or correct ollama.url"
@@ -433,7 +433,7 @@ def _of_dashboard(url: str) -> Finding:
     return Finding("FAIL", "dashboard", f"no page at {url}/", "install Hearth again")
 
 
-def check_status(status: Mapping[str, object]) -> Iterator[Finding]:
+def check_status(status: JsonMapping) -> Iterator[Finding]:
     """What a running gateway reports of itself."""
     yield from _of_backend(part(status, "backend"))
     yield from _of_store(part(status, "storage"))

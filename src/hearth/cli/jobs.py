@@ -30,7 +30,7 @@ from hearth.cli.client import (
 from hearth.cli.options import LIMIT, TEXT_FILE
 from hearth.clock import SystemClock
 from hearth.job_types import JobState
-from hearth.types import Priority
+from hearth.types import JsonDict, Priority
 
 _JOBS = "/llm/jobs"
 _EVERY_S = 1.0
@@ -273,7 +273,7 @@ def _accepted(answer: Json) -> str:
     return words if flag(answer, "new") else f"{words} (known already)"
 
 
-def _bodies(content: str, model: str | None) -> list[dict[str, object]]:
+def _bodies(content: str, model: str | None) -> list[JsonDict]:
     """The jobs in a text, which is a prompt where a model is named. Raises UsageError."""
     if model:
         return [{"request": {"model": model, "prompt": content}}]

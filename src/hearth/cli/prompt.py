@@ -40,7 +40,7 @@ from hearth.cli.client import (
 from hearth.cli.options import TEXT_FILE
 from hearth.cli.views import console_for, duration, loading_model
 from hearth.clock import SystemClock, new_id
-from hearth.types import Priority
+from hearth.types import JsonDict, Priority
 
 _EVERY_S = 1.0
 _NS_PER_S = 1e9
@@ -241,7 +241,7 @@ def streamed(
     body: Json,
     request_id: str,
     headers: Mapping[str, str] | None = None,
-) -> Iterator[tuple[Message, Iterator[dict[str, object]]]]:
+) -> Iterator[tuple[Message, Iterator[JsonDict]]]:
     """POST to a streaming native route; gives the headers and the objects of the answer,
     and shows the wait on a terminal.
 
@@ -258,9 +258,7 @@ def streamed(
         yield answered, _checked(lines, end_progress)
 
 
-def _checked(
-    lines: Iterator[dict[str, object]], began: Callable[[], None]
-) -> Iterator[dict[str, object]]:
+def _checked(lines: Iterator[JsonDict], began: Callable[[], None]) -> Iterator[JsonDict]:
     """The lines of the answer; `began` is called at the first with text."""
     done = False
     for line in lines:

@@ -44,6 +44,7 @@ from hearth.simulation.measures import (
 )
 from hearth.simulation.traces import read_trace, trace_text, workload_from_log
 from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Workload
+from hearth.types import JsonDict
 
 ALL = "all"
 PAGE_ROWS = 1000
@@ -297,7 +298,7 @@ def progress_bar(
             bar.stop()
 
 
-def _as_json(runs: Runs) -> list[dict[str, object]]:
+def _as_json(runs: Runs) -> list[JsonDict]:
     """The runs; those of a workload that ships with its name."""
     named = (
         (({} if name is None else {"workload": name}), each)

@@ -32,7 +32,7 @@ from hearth.errors import (
 from hearth.execution.request import ActiveRequest, ReplyHead
 from hearth.ports import CloudBackend, CloudExchange
 from hearth.queue.registry import Registry
-from hearth.types import CloudCall, Headers, Price, Rates, Sequence, usd
+from hearth.types import CloudCall, Headers, JsonMapping, Price, Rates, Sequence, usd
 
 Why: TypeAlias = Literal["asked_for", "not_local", "backend_down", "long_wait"]
 """Why Claude answers.
@@ -91,14 +91,14 @@ def price_in(given: CloudPriceSettings) -> Price:
     return Price(usual=usual)
 
 
-def encoded(model: str, body: Mapping[str, object]) -> bytes:
+def encoded(model: str, body: JsonMapping) -> bytes:
     """The body to send; it always asks for a stream."""
     return json.dumps(
         {"model": model, **body, "stream": True}, ensure_ascii=False, separators=(",", ":")
     ).encode("utf-8", "replace")
 
 
-def prompt_bound_tokens(body: Mapping[str, object], encoded_bytes: int) -> int:
+def prompt_bound_tokens(body: JsonMapping, encoded_bytes: int) -> int:
     """The most tokens that Claude can count for a body of so many bytes."""
     images, image_bytes = _images([body.get("messages")])
     return encoded_bytes - image_bytes + images * IMAGE_TOKENS + OVERHEAD_TOKENS

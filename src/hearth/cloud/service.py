@@ -34,7 +34,17 @@ from hearth.ports import CloudBackend, EventSink
 from hearth.queue import status
 from hearth.queue.parts import QueueParts
 from hearth.scheduling.inputs import TimerFired
-from hearth.types import BackendCall, CloudCall, Outcome, Price, QueueItem, Sequence, Usage, usd
+from hearth.types import (
+    BackendCall,
+    CloudCall,
+    JsonDict,
+    Outcome,
+    Price,
+    QueueItem,
+    Sequence,
+    Usage,
+    usd,
+)
 
 DOWN_S = 900.0
 """After such a refusal Claude is left alone for this long, or until the configuration is read
@@ -301,7 +311,7 @@ class Cloud:
             if self._calls[work.item.sequence].ending is None and self._leave(work.item.sequence)
         ]
 
-    def shown(self, work: ActiveRequest) -> dict[str, object]:
+    def shown(self, work: ActiveRequest) -> JsonDict:
         """As `Owner` says."""
         now, call, began_at = (
             self._clock.monotonic(),
@@ -319,7 +329,7 @@ class Cloud:
             "reserved_usd": usd(call.reserved_nano_usd),
         }
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> JsonDict:
         """What runs at Claude and what it has cost today."""
         totals, settings = self.budget.totals(), self._settings
         return {

@@ -25,7 +25,7 @@ from hearth.config.document import Document, KeyPath, Problem, complaints, confi
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
-from hearth.types import LOCAL_CALLER, SEVERAL_CALLERS, Lane
+from hearth.types import LOCAL_CALLER, SEVERAL_CALLERS, JsonDict, Lane
 
 DEFAULT_PATH = Path("config/llm_gateway.yaml")
 MAX_DOCUMENT_BYTES = 256 * 1024
@@ -188,7 +188,7 @@ class _Variables:
             self._report(path, f"the environment variable {name} is not set; {remedy}")
         return value or ""
 
-    def _hashed(self, path: KeyPath, entry: dict[str, object]) -> dict[str, object]:
+    def _hashed(self, path: KeyPath, entry: JsonDict) -> JsonDict:
         """An entry of `auth.keys` with a digest in place of a key."""
         if "key" in entry and "sha256" in entry:
             self._report((*path, "key"), "give either sha256 or key, not both")

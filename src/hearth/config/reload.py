@@ -27,6 +27,7 @@ from hearth.config.settings import GatewayConfig
 from hearth.errors import ConfigError, HearthError, ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault
 from hearth.ports import EventSink
+from hearth.types import JsonDict
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent
@@ -205,7 +206,7 @@ class ConfigInForce:
         )
         return True
 
-    def summary(self) -> dict[str, object]:
+    def summary(self) -> JsonDict:
         """How the configuration came to be, as status and health show it."""
         return {
             "generation": self._generation,
@@ -219,7 +220,7 @@ class ConfigInForce:
             "watch": self.watch,
         }
 
-    def shown(self) -> dict[str, object]:
+    def shown(self) -> JsonDict:
         """The same with every setting in force as it would stand in the file, secrets shortened."""
         settings = self.config.settings
         return self.summary() | {"settings": as_values(settings), "secrets": fingerprints(settings)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from hearth.config.choices import Window
 from hearth.config.document import KeyPath, dotted
 from hearth.config.fields import Reload, Section, within
 from hearth.config.settings import Settings
-from hearth.types import Priority, frozen
+from hearth.types import JsonMapping, Priority, frozen
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
@@ -125,7 +125,7 @@ def differences(old: Settings, new: Settings) -> dict[str, bool]:
 
 
 def compare(
-    old: Plain, new: Plain, *, old_secrets: Mapping[str, object], new_secrets: Mapping[str, object]
+    old: Plain, new: Plain, *, old_secrets: JsonMapping, new_secrets: JsonMapping
 ) -> tuple[Change, ...]:
     """What changes when `new` takes the place of `old`, both as `as_values` gives them, with their
     `fingerprints`; a secret of which only one of them tells is taken as unchanged. Entries of a

@@ -10,7 +10,7 @@ messages; counters of `message_delta` are totals that replace those of `message_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import cast
 
 from hearth.dialects.claude_blocks import decoded_arguments
@@ -31,7 +31,7 @@ from hearth.dialects.writers import (
     response_in_progress,
 )
 from hearth.errors import BackendGone, BackendProtocolError
-from hearth.types import MAX_TOKENS, BilledTokens
+from hearth.types import MAX_TOKENS, BilledTokens, JsonMapping
 
 _PASSED = (
     "message_start",
@@ -157,7 +157,7 @@ class Answer:
         self._call: tuple[str, str] | None = None
         self._written: list[str] = []
 
-    def feed(self, event: Mapping[str, object], now: float) -> bytes:
+    def feed(self, event: JsonMapping, now: float) -> bytes:
         """The bytes that one event of Claude's stream adds; always empty for a caller who does not
         stream.
         """

@@ -29,7 +29,7 @@ from hearth.dialects.request import messages_of
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.writers import RESPONSE_REPEATS
 from hearth.errors import BadRequest, Untranslatable
-from hearth.types import Dialect, frozen
+from hearth.types import Dialect, JsonMapping, frozen
 
 _ONLY_JSON = (
     "Answer with one JSON object and with nothing else: no words before or after it, and no code"
@@ -80,7 +80,7 @@ class ClaudeRequest:
         asked: fields that a Responses answer repeats.
     """
 
-    body: Mapping[str, object]
+    body: JsonMapping
     streaming: bool
     max_tokens: int
     json_text: bool = False

@@ -11,7 +11,7 @@ from collections import deque
 
 from hearth.alerts.rules import Breach
 from hearth.config.settings import AlertType, GpuAlertSettings
-from hearth.types import HOUR_S, GpuReading
+from hearth.types import HOUR_S, GpuReading, JsonDict
 
 BUSY_ENOUGH_S = 600.0
 """Busy time of an hour below which the share that went into swaps worries nobody: the one swap of a
@@ -186,7 +186,7 @@ class GpuTracker:
         """Put new settings in force; history and residency stay."""
         self.home_model, self._alerts = home_model, alerts
 
-    def get_metrics(self, now: float) -> dict[str, object]:
+    def get_metrics(self, now: float) -> JsonDict:
         """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None
         for what was never measured. `readings`: off (nobody reads the card, or answers are made
         up), unknown (it has said nothing yet), ok, or lost.

@@ -19,6 +19,7 @@ from hearth.execution.resumption import Resumption
 from hearth.types import (
     BackendCall,
     Headers,
+    JsonDict,
     Lane,
     Outcome,
     QueueItem,
@@ -260,7 +261,7 @@ class Owner(Protocol):
         """
         ...
 
-    def shown(self, work: ActiveRequest) -> dict[str, object]: ...
+    def shown(self, work: ActiveRequest) -> JsonDict: ...
 
 
 class EventIdentity(TypedDict):

@@ -32,7 +32,7 @@ from hearth.job_types import (
 )
 from hearth.jobs.queue import body_of, envelope_of
 from hearth.ports import BatchStore, FileStore
-from hearth.types import BATCH_JOB_PREFIX, MIB, frozen
+from hearth.types import BATCH_JOB_PREFIX, MIB, JsonMapping, frozen
 
 ENDPOINTS = (
     Endpoint.OPENAI_CHAT.value,
@@ -178,7 +178,7 @@ def request_in(text: bytes, endpoint: str) -> bytes:
     return body_of(endpoint, value["body"], large=len(text) > LARGE_BYTES)
 
 
-def _check_envelope(value: Mapping[str, object], endpoint: str) -> None:
+def _check_envelope(value: JsonMapping, endpoint: str) -> None:
     """What stands around a body. Raises _Wrong for the first rule that it breaks."""
     for name in ("custom_id", "method", "url", "body"):
         if value.get(name) is None:

@@ -21,7 +21,7 @@ from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S
 from hearth.jobs.service import FORGET_INTERVAL_S, Jobs, limits_of
 from hearth.ports import BatchStore, FileStore
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import BATCH_JOB_PREFIX, DAY_S, Lane
+from hearth.types import BATCH_JOB_PREFIX, DAY_S, JsonDict, Lane
 
 GATHER_S = 0.2
 """Requests that end within this time are written together."""
@@ -106,7 +106,7 @@ class Batches(HandlingSink):
         self._given_up.add(number)
         self._deleted.set()
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> JsonDict:
         """For the status page; `held`: the store had no room for the next request."""
         left = sum(batch.total - batch.completed - batch.failed for batch in self._open)
         return {"open": len(self._open), "requests_left": left, "held": self._held}

@@ -19,7 +19,15 @@ from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.errors import BadRequest, KeyInUse
 from hearth.execution.request import Submission
 from hearth.job_types import Job
-from hearth.types import JSON_BODY, BackendCall, Lane, LoadOptions, QueueItem, RequestId
+from hearth.types import (
+    JSON_BODY,
+    BackendCall,
+    JsonMapping,
+    Lane,
+    LoadOptions,
+    QueueItem,
+    RequestId,
+)
 
 RETRY_AFTER_S = 1.0
 _GUESSES = (("messages", Endpoint.CHAT), ("prompt", Endpoint.GENERATE), ("input", Endpoint.EMBED))
@@ -40,7 +48,7 @@ def key_in_use(used: set[tuple[str, str]], caller: str, key: str | None) -> Iter
         used -= own
 
 
-def endpoint_of(request: Mapping[str, object], endpoint: str | None) -> str:
+def endpoint_of(request: JsonMapping, endpoint: str | None) -> str:
     """The inference route that a request is meant for, or the native one that takes such a body.
 
     Raises BadRequest.

@@ -26,7 +26,7 @@ from hearth.jobs.queue import key_in_use
 from hearth.jobs.runner import JobRunner, is_off_peak
 from hearth.ports import JobStore
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import DAY_S, MIB, Lane
+from hearth.types import DAY_S, MIB, JsonDict, Lane
 
 FORGET_INTERVAL_S = 600.0
 CANCELLED_TOGETHER = 1000
@@ -154,7 +154,7 @@ class Jobs(HandlingSink):
             counts[state] += number if caller in (None, owner) else 0
         return counts
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> JsonDict:
         """For the status page."""
         return {"waiting": self.store.queued, "running": len(self.runner.running())}
 

@@ -5,7 +5,7 @@ some become jobs, and the others run at once on threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from hearth.job_types import Job
 from hearth.jobs.queue import body_of, endpoint_of, envelope_of
 from hearth.jobs.service import Jobs
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import JOB_PREFIX, Lane, Priority, frozen
+from hearth.types import JOB_PREFIX, JsonMapping, Lane, Priority, frozen
 
 
 @frozen
@@ -43,7 +43,7 @@ class Tasks:
         task_type: str,
         job_key: str | None = None,
         *,
-        request: Mapping[str, object] | None = None,
+        request: JsonMapping | None = None,
         endpoint: str | None = None,
         run: Callable[[], object] | None = None,
         priority: Priority | None = None,
@@ -80,7 +80,7 @@ class Tasks:
         accepted = await self._jobs.accept(new)
         return Submitted(task_id=accepted.job_id, is_new=accepted.job_id == new.job_id)
 
-    async def _job(self, request: Mapping[str, object], endpoint: str | None) -> Job:
+    async def _job(self, request: JsonMapping, endpoint: str | None) -> Job:
         """One that its model can do, of the house's own."""
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)

@@ -41,7 +41,7 @@ from hearth.events import (
     RequestRejected,
     SwapCompleted,
 )
-from hearth.types import value
+from hearth.types import JsonDict, JsonMapping, value
 
 MAX_FIELD_CHARS = 500
 MAX_LIST_ITEMS = 20
@@ -92,7 +92,7 @@ class LogLine:
     wall_at: float
     level: int
     event: str
-    fields: Mapping[str, object]
+    fields: JsonMapping
 
 
 def line_of(event: Event, wall_at: float) -> LogLine:
@@ -467,7 +467,7 @@ class _LineHandler(logging.Handler):
             message = record.getMessage()
         except Exception:  # noqa: BLE001 - a library's own mistake, in its format string or in what it would show
             message = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
-        fields: dict[str, object] = {"logger": record.name, "message": message}
+        fields: JsonDict = {"logger": record.name, "message": message}
         if record.exc_info and record.exc_info[0] is not None:
             # asyncio goes on with the future, which quotes the text
             fields["message"] = message.partition("\n")[0]

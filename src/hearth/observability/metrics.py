@@ -54,7 +54,7 @@ from hearth.observability.metric_families import (
 )
 from hearth.observability.requests import PHASES, seconds_of
 from hearth.scheduling.views import LANE_OF, MetricsView
-from hearth.types import MIB, Lane, Outcome
+from hearth.types import MIB, JsonMapping, Lane, Outcome
 
 NOBODY = "unknown"
 """For a refusal before anybody knew who asks."""
@@ -285,9 +285,9 @@ def live_metrics(
     *,
     view: MetricsView,
     limits: QueueSettings,
-    gpu: Mapping[str, object],
-    health: Mapping[str, object],
-    parts: Mapping[str, object],
+    gpu: JsonMapping,
+    health: JsonMapping,
+    parts: JsonMapping,
 ) -> list[Metric]:
     """Every metric of this moment, from the scheduler's numbers and what the status shows of the
     GPU, of health and of the other parts.
@@ -319,7 +319,7 @@ def metrics_of(rows: Rows) -> list[Metric]:
 
 
 def _gateway(
-    view: MetricsView, health: Mapping[str, object], parts: Mapping[str, object], label_of: LabelOf
+    view: MetricsView, health: JsonMapping, parts: JsonMapping, label_of: LabelOf
 ) -> Iterator[Reading]:
     backend, config = _part(health, "backend"), _part(health, "config")
     yield (
@@ -354,9 +354,7 @@ def _queue(view: MetricsView, limits: QueueSettings, label_of: LabelOf) -> Itera
             yield "hearth_requests_running", (lane.value, label_of(resident.model)), running
 
 
-def _residency(
-    view: MetricsView, gpu: Mapping[str, object], label_of: LabelOf
-) -> Iterator[Reading]:
+def _residency(view: MetricsView, gpu: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
     for resident in view.residents:
         model, reserved_mib = label_of(resident.model), resident.reserved_mib
         yield "hearth_model_resident", (model, resident.phase), 1.0
@@ -370,7 +368,7 @@ def _residency(
     yield "hearth_models_offloaded", (), len(_listed(gpu, "offloaded_models"))
 
 
-def _cloud(parts: Mapping[str, object]) -> Iterator[Reading]:
+def _cloud(parts: JsonMapping) -> Iterator[Reading]:
     cloud = _part(parts, "cloud")
     yield "hearth_cloud_up", (), {"ready": 1.0, "down": 0.0}.get(_text(cloud, "state"))
     yield "hearth_cloud_requests_running", (), len(_listed(cloud, "running")) if cloud else None
@@ -383,9 +381,7 @@ def _cloud(parts: Mapping[str, object]) -> Iterator[Reading]:
         yield "hearth_cloud_reserved_usd", (lane.value,), _number(cloud, f"{prefix}reserved_usd")
 
 
-def _status(
-    gpu: Mapping[str, object], health: Mapping[str, object], parts: Mapping[str, object]
-) -> Iterator[Reading]:
+def _status(gpu: JsonMapping, health: JsonMapping, parts: JsonMapping) -> Iterator[Reading]:
     every = {
         **parts,
         "backend": health.get("backend"),

@@ -45,7 +45,7 @@ from hearth.events import (
 from hearth.events.handling import HandlingSink
 from hearth.observability.metric_families import ANY_MODEL, MODELS, LabelCap
 from hearth.ports import EventSink
-from hearth.types import Invocation, Lane, LoggedSwap, Sequence, frozen
+from hearth.types import Invocation, JsonDict, Lane, LoggedSwap, Sequence, frozen
 
 TTL_S = 60.0
 LOOK_EVERY_S = 10.0
@@ -138,13 +138,13 @@ class _LatencyWindow:
 
     def __init__(self) -> None:
         self._rows: deque[tuple[float, Seconds]] = deque(maxlen=KEPT)
-        self._shown: dict[str, object] | None = None
+        self._shown: JsonDict | None = None
 
     def add(self, at: float, seconds: Seconds) -> None:
         self._rows.append((at, seconds))
         self._shown = None
 
-    def shown(self, now: float) -> dict[str, object]:
+    def shown(self, now: float) -> JsonDict:
         """Percentiles of the last hour; worked out anew only where something has come or gone."""
         while self._rows and self._rows[0][0] <= now - SPAN_S:
             self._rows.popleft()
@@ -317,7 +317,7 @@ class RequestTracker(HandlingSink):
                 yield sequence, request.phase, request.since
             yield sequence, "total", request.queued.at
 
-    def shown(self, now: float) -> dict[str, object]:
+    def shown(self, now: float) -> JsonDict:
         """The `latency` object of the status: what is under way by phase, how many were lost, and
         the last hour by lane and model. A row of `last_hour` without a model is the lane as a
         whole. Phases are None where nothing was measured.

@@ -47,7 +47,7 @@ from hearth.events import (
 )
 from hearth.observability.requests import Origin, SwapEvent, TrackedRequest
 from hearth.ports import EventSink
-from hearth.types import Outcome, __version__
+from hearth.types import JsonDict, Outcome, __version__
 
 CLOSE_TIMEOUT_S = 3.0
 """For the last spans at the end; a collector that is gone must not hold it up."""
@@ -114,7 +114,7 @@ class OtlpTraces(SpanExporter):
         wall_less_at_s = self._clock.wall() - self._clock.monotonic()
         _Trace(self._tracer, request, swaps, wall_less_at_s).write(ended)
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> JsonDict:
         """What the gateway's status shows: spans that the collector took, and those that it did
         not.
         """

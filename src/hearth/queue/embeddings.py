@@ -54,6 +54,7 @@ from hearth.types import (
     JSON_BODY,
     SEVERAL_CALLERS,
     BackendCall,
+    JsonDict,
     Lane,
     Outcome,
     Priority,
@@ -459,14 +460,14 @@ class EmbeddingBatcher(HandlingSink):
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
         return [work for work in works if self._leave(work.item.sequence)]
 
-    def shown(self, work: ActiveRequest) -> dict[str, object]:
+    def shown(self, work: ActiveRequest) -> JsonDict:
         """As `Owner` says; a call that went alone is the worker's to show."""
         carried_by = self._calls[work.item.sequence].sequence
         carrier = None if carried_by is None else self._worker.get_item(carried_by)
         state = "held" if carrier is None else carrier["state"]
         return self._worker.shown(work) | {"state": state, "carried_by": carried_by}
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> JsonDict:
         """How many inputs are held back, and how many calls of accumulated kinds are in the queue
         or at the model server.
         """

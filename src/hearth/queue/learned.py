@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from hearth.errors import StorageUnavailable
 from hearth.ports import Documents
 from hearth.scheduling.estimates import Estimates
+from hearth.types import JsonMapping
 
 SAVE_INTERVAL_S = 300.0
 
@@ -36,9 +37,7 @@ class LearnedEstimates:
                 self._saved = self._estimates.export()
             self._is_recalled = True
 
-    async def turn_to(
-        self, name: str, replaced: Callable[[Mapping[str, object] | None], None]
-    ) -> None:
+    async def turn_to(self, name: str, replaced: Callable[[JsonMapping | None], None]) -> None:
         """Another server comes, of which a document of this name may tell: `replaced` is called
         with it, and forgets the one before.
         """

@@ -15,7 +15,7 @@ from hearth.ports import EventSink
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
-from hearth.types import Lane
+from hearth.types import JsonDict, Lane
 
 
 class OperatorCommands:
@@ -46,7 +46,7 @@ class OperatorCommands:
     def draining(self) -> bool:
         return self._admission.draining
 
-    def shown(self) -> dict[str, object]:
+    def shown(self) -> JsonDict:
         """The orders in force; `since` are instants in seconds since 1970, `loads` and `unloads`
         what is still to be done.
         """

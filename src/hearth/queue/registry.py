@@ -16,7 +16,7 @@ from hearth.events import Event, ItemDispatched, ItemEnded, ItemQueued, ItemRese
 from hearth.execution.request import ActiveRequest, FinishedRequest, Owner, Reply, Submission
 from hearth.execution.runtime import Runtime
 from hearth.queue import status
-from hearth.types import MIB, Outcome, RequestId, Sequence
+from hearth.types import MIB, JsonDict, Outcome, RequestId, Sequence
 
 REMEMBERED = 1000
 """Ended items that can still be asked for."""
@@ -234,7 +234,7 @@ class Registry:
         ]
         return [work.item.request_id for of_owner in given_up for work in of_owner]
 
-    def get_item(self, sequence: int) -> dict[str, object] | None:
+    def get_item(self, sequence: int) -> JsonDict | None:
         """One item, waiting, running or lately ended; None where there is none."""
         work, ended = self._works.get(Sequence(sequence)), self._ended.get(Sequence(sequence))
         if work is not None:

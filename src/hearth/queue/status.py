@@ -14,7 +14,7 @@ from hearth.execution.runtime import Runtime
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.views import StatusView
 from hearth.scheduling.waiting import Entry
-from hearth.types import Lane, QueueItem, Sequence
+from hearth.types import JsonDict, Lane, QueueItem, Sequence
 
 NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
@@ -22,7 +22,7 @@ NEXT_ITEMS = 20
 
 def status(
     runtime: Runtime, starts: Mapping[Sequence, float], now: float, wall_s: float
-) -> dict[str, object]:
+) -> JsonDict:
     """What runs, what waits and what the GPU holds; `starts`: seconds until each waiting item
     starts; `wall_s`: add it for 1970.
     """
@@ -48,7 +48,7 @@ def status(
     }
 
 
-def _hold(view: StatusView, now: float) -> dict[str, object] | None:
+def _hold(view: StatusView, now: float) -> JsonDict | None:
     """The model that external requests wait for, since an internal caller is likely to come back to
     it.
     """
@@ -58,7 +58,7 @@ def _hold(view: StatusView, now: float) -> dict[str, object] | None:
     return {"model": hold.model, "caller": hold.caller, "ends_in_s": round(hold.until - now, 1)}
 
 
-def _turn(view: StatusView, now: float) -> dict[str, object] | None:
+def _turn(view: StatusView, now: float) -> JsonDict | None:
     """The turn of external requests; `ends_in_s` is null while its model is being loaded."""
     turn = view.turn
     if turn is None:
@@ -67,23 +67,23 @@ def _turn(view: StatusView, now: float) -> dict[str, object] | None:
     return {"model": turn.model, "turn_s": turn.length_s, "ends_in_s": ends_in_s}
 
 
-def item(view: StatusView, work: ActiveRequest, now: float, wall_s: float) -> dict[str, object]:
+def item(view: StatusView, work: ActiveRequest, now: float, wall_s: float) -> JsonDict:
     entry = view.entry(work.item.sequence)
     if entry is None:
         return _identity(work.item) | {"state": "accepted"}
     run = work.attempt.resumed
-    resumed: dict[str, object] = (
+    resumed: JsonDict = (
         {} if run is None else {"resumed": run.mode, "again_tokens": run.again_tokens}
     )
     return _item(entry, now, wall_s) | resumed
 
 
-def ended(of: FinishedRequest) -> dict[str, object]:
+def ended(of: FinishedRequest) -> JsonDict:
     known = {"state": of.outcome.value, "attempts": of.attempts, "interrupt_count": of.interrupts}
     return _identity(of.item) | {"model": of.model} | known
 
 
-def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[dict[str, object]]]:
+def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[JsonDict]]:
     """What makes the list of all models that are installed, resident or configured, with what is
     known of them at this moment.
 
@@ -101,9 +101,9 @@ def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[dict[str,
         model.name: (round(model.vram_mib, 1), round(model.size_mib, 1)) for model in watch.resident
     }
 
-    def listed() -> list[dict[str, object]]:
+    def listed() -> list[JsonDict]:
         names = {model.name for model in installed}
-        rows: list[dict[str, object]] = []
+        rows: list[JsonDict] = []
         for name in sorted(names | residents.keys() | settings.models.keys()):
             phase, running = residents.get(name, (None, 0))
             vram_mib, size_mib = in_memory.get(name, (None, None))
@@ -128,7 +128,7 @@ def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[dict[str,
 
 def _queue(
     runtime: Runtime, lane: Lane, starts: Mapping[Sequence, float], now: float, wall_s: float
-) -> dict[str, object]:
+) -> JsonDict:
     view = runtime.view
     is_rough = runtime.forecasts.is_rough()
     next_items = []
@@ -142,7 +142,7 @@ def _queue(
     return {"pending": view.pending(lane), "next_items": next_items}
 
 
-def _identity(of: QueueItem) -> dict[str, object]:
+def _identity(of: QueueItem) -> JsonDict:
     return {
         "sequence": of.sequence,
         "request_id": of.request_id,
@@ -160,7 +160,7 @@ def _identity(of: QueueItem) -> dict[str, object]:
     }
 
 
-def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
+def _item(entry: Entry, now: float, wall_s: float) -> JsonDict:
     arrived_at = entry.item.arrived_at
     started_at = None if entry.place == "waiting" else entry.dispatched_at
     return _identity(entry.item) | {
@@ -177,7 +177,7 @@ def _item(entry: Entry, now: float, wall_s: float) -> dict[str, object]:
     }
 
 
-def _resident(resident: Resident, view: StatusView, now: float) -> dict[str, object]:
+def _resident(resident: Resident, view: StatusView, now: float) -> JsonDict:
     return {
         "model": resident.model,
         "phase": resident.phase,

@@ -32,7 +32,7 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.waiting import Entry
-from hearth.types import Completion, Lane, Outcome, Priority, Sequence
+from hearth.types import Completion, JsonDict, Lane, Outcome, Priority, Sequence
 
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""
@@ -294,7 +294,7 @@ class LLMQueueWorker:
 
     # What is going on.
 
-    def get_status(self) -> dict[str, object]:
+    def get_status(self) -> JsonDict:
         """The queue and the GPU in the shape of donna's LLM gateway page; see
         `hearth.queue.status`.
         """
@@ -307,11 +307,11 @@ class LLMQueueWorker:
         """Have the status carry what `part` returns, under `key`."""
         self._shown[key] = part
 
-    def parts(self) -> dict[str, object]:
+    def parts(self) -> JsonDict:
         """What the status shows beside the queue and the GPU."""
         return {key: part() for key, part in self._shown.items()}
 
-    def shown(self, work: ActiveRequest) -> dict[str, object]:
+    def shown(self, work: ActiveRequest) -> JsonDict:
         now = self._clock.monotonic()
         return status.item(self.runtime.view, work, now, self._clock.wall() - now)
 

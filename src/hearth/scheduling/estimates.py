@@ -17,7 +17,7 @@ from itertools import islice
 from math import ceil, inf
 from typing import Any, NamedTuple, TypeVar
 
-from hearth.types import Band, QueueItem, Usage
+from hearth.types import Band, JsonDict, QueueItem, Usage
 
 ALPHA = 0.3
 SWAP_CAP_S = 60.0
@@ -254,7 +254,7 @@ class Estimates:
             model, PESSIMISTIC_TOKENS_PER_S
         )
 
-    def export(self) -> dict[str, object]:
+    def export(self) -> JsonDict:
         """What was learned, as values that JSON can hold. Reads only."""
         latest = islice(reversed(self._output_tokens.items()), KEPT_CALLERS)
         return {

@@ -9,8 +9,9 @@ from __future__ import annotations
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry
+from hearth.types import JsonDict
 
-Reason = dict[str, object]
+Reason = JsonDict
 
 
 def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa: PLR0911 - a closed set, one answer each

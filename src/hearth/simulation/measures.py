@@ -34,7 +34,7 @@ from hearth.simulation.workloads import (
     WorkloadJob,
     poisson,
 )
-from hearth.types import Lane, Priority, Sequence, frozen
+from hearth.types import JsonDict, Lane, Priority, Sequence, frozen
 
 EstimateError = Mapping[str, float | None]
 """How far estimated and actual waits for the first start lie apart: how many were `sampled`,
@@ -118,9 +118,7 @@ def by_lane(run: SimulationRun) -> dict[Lane, dict[str, float]]:
     return found
 
 
-def as_json(
-    policy: str, run: SimulationRun, estimates: EstimateError | None = None
-) -> dict[str, object]:
+def as_json(policy: str, run: SimulationRun, estimates: EstimateError | None = None) -> JsonDict:
     """One policy's run as plain values: requests by id, swaps in order, the summary, and the same
     by lane.
     """

@@ -27,7 +27,7 @@ from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import Lane, Outcome, Priority, Usage
+from hearth.types import JsonDict, Lane, Outcome, Priority, Usage
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
@@ -330,7 +330,7 @@ def trace_text(workload: Workload) -> str:
     return "".join(json.dumps(line) + "\n" for line in (header, *map(_request_line, workload.jobs)))
 
 
-def _request_line(job: WorkloadJob) -> dict[str, object]:
+def _request_line(job: WorkloadJob) -> JsonDict:
     return {
         "id": job.id,
         "t": job.at,
@@ -358,7 +358,7 @@ def _request_line(job: WorkloadJob) -> dict[str, object]:
     }
 
 
-def _given(**fields: object) -> dict[str, object]:
+def _given(**fields: object) -> JsonDict:
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 
 from hearth.ports import Documents
 from hearth.storage import failpoints
 from hearth.storage.table import Table
+from hearth.types import JsonDict, JsonMapping
 
 _SAVE = """
     INSERT INTO estimates (name, document, saved_wall_s)
@@ -22,7 +22,7 @@ _SAVE = """
 class DocumentTable(Table, Documents):
     """Documents by name; a later one replaces an earlier one."""
 
-    def save(self, name: str, document: Mapping[str, object]) -> None:
+    def save(self, name: str, document: JsonMapping) -> None:
         row = (name, json.dumps(document, allow_nan=False), self.clock.wall())
         self.writer.post(
             failpoints.before_commit(
@@ -30,7 +30,7 @@ class DocumentTable(Table, Documents):
             )
         )
 
-    async def load(self, name: str) -> dict[str, object] | None:
+    async def load(self, name: str) -> JsonDict | None:
         question = "SELECT document FROM estimates WHERE name = ?"
         document = None
         with suppress(ValueError):

@@ -24,6 +24,7 @@ from hearth.types import (
     Counted,
     EndedCount,
     Invocation,
+    JsonDict,
     Lane,
     LoggedSwap,
     Outcome,
@@ -232,7 +233,7 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
 
     async def used(
         self, *, last_hour: int, hours: int, width_hours: int, caller: str | None
-    ) -> dict[str, object]:
+    ) -> JsonDict:
         asked = {"last": last_hour, "hours": hours, "width": width_hours, "caller": caller}
         return await self.reader.read(partial(usage.used, asked))
 

@@ -27,7 +27,7 @@ from hearth.storage.page_check import PageCheck
 from hearth.storage.retention import keeping
 from hearth.storage.table import Reader, Table
 from hearth.storage.writer import StorageHealth, StoreWriter
-from hearth.types import DAY_S
+from hearth.types import DAY_S, JsonDict
 
 T = TypeVar("T", bound=Table)
 
@@ -75,7 +75,7 @@ class Store:
         self._fault: StorageFault | None = None
         self._dropped = 0
         self._defective = False
-        self._last_fault: dict[str, object] | None = None
+        self._last_fault: JsonDict | None = None
         self.calendar = calendar
         self.writer = writer
         self.reader = reader
@@ -179,7 +179,7 @@ class Store:
         """Why nothing can be written now, empty where it can."""
         return self.writer.health.fault or ""
 
-    def shown(self) -> dict[str, object]:
+    def shown(self) -> JsonDict:
         """The store as the status shows it: `state` is `ok` or the fault, `last_fault` the latest
         since the start, also when over.
 

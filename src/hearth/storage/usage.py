@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise, starmap
 from typing import Any
 
-from hearth.types import HOUR_S
+from hearth.types import HOUR_S, JsonDict
 
 WAIT_BOUNDS_S = (
     0.0,
@@ -139,7 +139,7 @@ _SWAPPED = """
 """
 
 
-def used(asked: Mapping[str, Any], connection: sqlite3.Connection) -> dict[str, object]:
+def used(asked: Mapping[str, Any], connection: sqlite3.Connection) -> JsonDict:
     """As JSON: what the `caller`, or all for None, used in the `hours` up to and with the `last`
     one, in buckets of `width` hours; swaps are always those of all.
 
@@ -181,7 +181,7 @@ def _added(rows: Sequence[Mapping[str, Any]], key: str) -> dict[Any, Counter[str
     return dict(sorted(added.items(), key=lambda pair: -pair[1]["requests"]))
 
 
-def _shown(sums: Counter[str]) -> dict[str, object]:
+def _shown(sums: Counter[str]) -> JsonDict:
     """As JSON has it; the share of swaps is that of the time in which the GPU worked or loaded."""
     worked_s = sums["backend_s"] + sums["swap_s"]
     return {

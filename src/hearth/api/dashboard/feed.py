@@ -12,13 +12,14 @@ import json
 from collections.abc import AsyncGenerator, Callable
 
 from hearth.admission.auth import Identity
-from hearth.api.dashboard.view import JOBS_SHOWN, JsonObject, View, bare, jobs_shown, merge_patch
+from hearth.api.dashboard.view import JOBS_SHOWN, View, bare, jobs_shown, merge_patch
 from hearth.api.status_stream import Listener, Listeners
 from hearth.errors import StorageUnavailable
 from hearth.events import Event, ItemEvent, RequestRejected
 from hearth.execution.runtime import ChangeCounter
 from hearth.gateway import Gateway
 from hearth.job_types import JobState
+from hearth.types import JsonDict
 
 FAILURES_SHOWN = 3
 MIN_INTERVAL_S = 0.25
@@ -45,8 +46,8 @@ class DashboardFeed:
         self._happened = ChangeCounter()
         self._view: View | None = None
         self._shift_s = 0.0
-        self._snapshot: JsonObject = {}
-        self._jobs: dict[str | None, tuple[int, JsonObject]] = {}
+        self._snapshot: JsonDict = {}
+        self._jobs: dict[str | None, tuple[int, JsonDict]] = {}
         """What is shown of jobs to one owner, and the revision that it was made of."""
         self._taken_at = float("-inf")
         self._pause_s = MIN_INTERVAL_S
@@ -63,7 +64,7 @@ class DashboardFeed:
         """SSE frames for one listener: `{"now": ..., "state": {...}}`, then `{"now": ..., "patch":
         {...}}`; comments as heartbeats.
         """
-        shown: JsonObject | None = None
+        shown: JsonDict | None = None
 
         async def look(_changed: bool) -> tuple[bytes | None, bool]:  # noqa: FBT001
             nonlocal shown
@@ -83,7 +84,7 @@ class DashboardFeed:
         changes = [self._gateway.worker.changes(), self._happened.watch()]
         return self.listeners.frames(listener, changes, look, lambda: self._pause_s, LOOK_EVERY_S)
 
-    async def _shown_to(self, identity: Identity) -> JsonObject:
+    async def _shown_to(self, identity: Identity) -> JsonDict:
         """The snapshot with what only concerns this listener."""
         snapshot = await self._current()
         began_at = self._gateway.clock.monotonic()
@@ -104,7 +105,7 @@ class DashboardFeed:
             }
         return snapshot
 
-    async def _current(self) -> JsonObject:
+    async def _current(self) -> JsonDict:
         now = self._gateway.clock.monotonic()
         if now - self._taken_at < self._pause_s / 2:
             return self._snapshot
@@ -121,7 +122,7 @@ class DashboardFeed:
         self._pause_s = max(MIN_INTERVAL_S, (self._gateway.clock.monotonic() - now) / SHARE)
         return self._snapshot
 
-    async def _jobs_shown_to(self, owner: str | None) -> JsonObject | None:
+    async def _jobs_shown_to(self, owner: str | None) -> JsonDict | None:
         """What concerns one caller, or everything for None; None where there are no jobs.
 
         Kept until something has happened.

@@ -19,9 +19,7 @@ from hearth.jobs.service import Jobs
 from hearth.observability.requests import DEPTH_STEP_S
 from hearth.scheduling.forecast import HORIZON_ITEMS
 from hearth.scheduling.waiting import Entry
-from hearth.types import Lane, QueueItem, Sequence
-
-JsonObject = dict[str, object]
+from hearth.types import JsonDict, JsonMapping, Lane, QueueItem, Sequence
 
 WAITING_SHOWN = 40
 """Rows of the queue; the rest is a number.
@@ -37,7 +35,7 @@ ERROR_CHARS = 200
 _NOT_SHOWN = frozenset({"current_swap", "residents", "resident_models"})
 
 
-def _of_note(models: list[JsonObject]) -> list[JsonObject]:
+def _of_note(models: list[JsonDict]) -> list[JsonDict]:
     if len(models) <= MODELS_SHOWN:
         return models
     used = [model for model in models if model["resident"] or model["waiting"] or model["home"]]
@@ -62,7 +60,7 @@ class View:
         if isinstance(uptime_s, float):
             self._started = round(gateway.clock.wall() - uptime_s)
 
-    async def build(self, now: float) -> JsonObject:
+    async def build(self, now: float) -> JsonDict:
         """Everything, as of `now` (monotonic)."""
         view = self._view
         beside = self._gateway.worker.parts()
@@ -109,7 +107,7 @@ class View:
     def _wall(self, at: float | None) -> float | None:
         return None if at is None else round(at + self._shift_s, 2)
 
-    def _house(self, now: float, beside: Mapping[str, object]) -> JsonObject:
+    def _house(self, now: float, beside: JsonMapping) -> JsonDict:
         view = self._view
         health = self._gateway.health()
         config = beside["config"]
@@ -139,7 +137,7 @@ class View:
             "cloud": cloud,
         }
 
-    def _hours(self) -> JsonObject:
+    def _hours(self) -> JsonDict:
         config = self._gateway.config
         windows = [window_text(window) for window in config.settings.scheduling.active_hours]
         return {
@@ -147,7 +145,7 @@ class View:
             "changes": config.next_mode_change(self._gateway.clock.wall()),
         }
 
-    def _gpu(self, now: float) -> JsonObject:
+    def _gpu(self, now: float) -> JsonDict:
         limits = self._gateway.config.settings.gpu.alerts
         capacity_mib = self._view.capacity_mib
         if capacity_mib is not None:
@@ -164,13 +162,13 @@ class View:
             },
         }
 
-    def _swap(self) -> JsonObject | None:
+    def _swap(self) -> JsonDict | None:
         view = self._view
         swap = view.swap
         target = view.loading
         if swap is None:
             return None
-        begun: JsonObject = {"since": self._wall(swap.started_at), "why": swap.why}
+        begun: JsonDict = {"since": self._wall(swap.started_at), "why": swap.why}
         if view.cutting is not None:
             return {"cutting": view.cutting} | begun
         if target is None:
@@ -183,7 +181,7 @@ class View:
             "why": swap.why,
         }
 
-    def _entry(self, entry: Entry) -> JsonObject:
+    def _entry(self, entry: Entry) -> JsonDict:
         item = entry.item
         return _names(item) | {
             "kind": item.kind,
@@ -195,7 +193,7 @@ class View:
             "prompt_preview": item.prompt_preview or None,
         }
 
-    def _running(self, entry: Entry) -> JsonObject:
+    def _running(self, entry: Entry) -> JsonDict:
         return self._entry(entry) | {
             "model": entry.model or entry.item.model,
             "attempt": entry.attempts,
@@ -205,7 +203,7 @@ class View:
             "expected_end": self._wall(entry.expected_end_at),
         }
 
-    def _waiting(self, now: float) -> JsonObject:
+    def _waiting(self, now: float) -> JsonDict:
         view = self._view
         entries = self._in_expected_order(now)[:WAITING_SHOWN]
         rough = self._gateway.worker.runtime.forecasts.is_rough() or None
@@ -240,7 +238,7 @@ class View:
             key=lambda entry: (self._starts.get(entry.item.sequence, inf), entry.band, entry.key),
         )
 
-    def _row(self, entry: Entry, now: float) -> JsonObject:
+    def _row(self, entry: Entry, now: float) -> JsonDict:
         why = self._view.reason_of(entry, now)
         for key, value in why.items():
             if isinstance(value, float):
@@ -251,13 +249,13 @@ class View:
             "start": None if start_at is None else round(start_at + self._shift_s),
         }
 
-    def _timeline(self, now: float) -> JsonObject:
+    def _timeline(self, now: float) -> JsonDict:
         timeline = self._gateway.records.timeline
         residents = self._view.latest_first
         timeline.settle(
             {each.model: each.loaded_at for each in residents if each.phase != "loading"}, now
         )
-        spans: dict[str, object] = {}
+        spans: JsonDict = {}
         for span in timeline.spans(now):
             end = [] if span.ended_at is None else [self._wall(span.ended_at)]
             spans[str(span.number)] = [span.model, span.kind, self._wall(span.began_at), *end]
@@ -277,7 +275,7 @@ class View:
         }
         return {"spans": spans, "marks": marks, "depths": depths}
 
-    def _ended(self, item: ItemEnded) -> JsonObject:
+    def _ended(self, item: ItemEnded) -> JsonDict:
         durations = {
             name: getattr(item, name)
             for name in ("queue_s", "swap_s", "first_byte_s", "backend_s", "total_s")
@@ -298,11 +296,11 @@ class View:
         )
 
 
-def _fields(of: object, *names: str) -> JsonObject:
+def _fields(of: object, *names: str) -> JsonDict:
     return {name: getattr(of, name) for name in names}
 
 
-def _names(item: QueueItem | ItemEnded) -> JsonObject:
+def _names(item: QueueItem | ItemEnded) -> JsonDict:
     return _fields(item, "sequence", "request_id", "caller", "task_type", "model") | {
         "lane": item.lane.value
     }
@@ -314,7 +312,7 @@ def jobs_shown(
     owner: str | None,
     line: tuple[int, float | None, tuple[Job, ...]],
     failed: Iterable[Job],
-) -> JsonObject:
+) -> JsonDict:
     """Durable jobs of an owner, of all for None: how many, the first that wait, what is on its way,
     what failed last.
 
@@ -359,7 +357,7 @@ def jobs_shown(
     return dict(shown)
 
 
-def _job(job: Job) -> JsonObject:
+def _job(job: Job) -> JsonDict:
     return _fields(job, "caller", "task_type", "model") | {
         "accepted": round(job.accepted_wall_s, 2)
     }
@@ -376,12 +374,12 @@ def bare(value: object) -> object:
     return value
 
 
-def merge_patch(old: JsonObject, new: JsonObject) -> JsonObject:
+def merge_patch(old: JsonDict, new: JsonDict) -> JsonDict:
     """What makes `old` into `new` (RFC 7386), both as `bare` leaves them.
 
     Lists are replaced as a whole.
     """
-    patch: JsonObject = dict.fromkeys(old.keys() - new.keys())
+    patch: JsonDict = dict.fromkeys(old.keys() - new.keys())
     for key, value in new.items():
         before = old.get(key)
         if before is not value and before != value:

@@ -15,7 +15,7 @@ import asyncio
 import importlib
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,6 +39,7 @@ from hearth.types import (
     MIB,
     BackendCall,
     InstalledModel,
+    JsonMapping,
     LoadOptions,
     ResidentModel,
 )
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     import ollama
 
 T = TypeVar("T")
-Body = Mapping[str, object]
+Body = JsonMapping
 
 MAX_BODY_BYTES = 16 * 1024**2
 """A list of models takes less than a KiB for each."""
