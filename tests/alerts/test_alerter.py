@@ -163,7 +163,7 @@ async def test_excessive_swapping_is_told_after_a_swap_and_its_end_within_a_minu
 async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
     models = FakeModel(name="a", load_s=8.0), FakeModel(name="b", load_s=8.0)
     settings = settings_with(gpu={"home_model": "a"}, alerts={"webhook_url": WEBHOOK})
-    house, webhooks = House(*models, resident=("a",), settings=settings), Webhooks()
+    house, webhooks = House(*models, resident="a", settings=settings), Webhooks()
     events = house.gateway.events
     alerter = GatewayAlerter(
         settings=settings.alerts, clock=house.clock, events=events, poster=MemoryPoster(webhooks)

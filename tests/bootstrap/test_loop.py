@@ -37,7 +37,7 @@ async def shown() -> str:
 )
 def test_the_environment_and_pythons_own_flags_decide(
     flags: tuple[str, ...], debug: str, loop: str
-) -> None:
+):
     command, environ = (
         [sys.executable, *flags, "-c", PROGRAM],
         {**os.environ, "PYTHONASYNCIODEBUG": debug},

@@ -30,7 +30,7 @@ def problems(text: str, loader: Loader) -> list[tuple[str, int | None, str]]:
 
 
 @both_loaders
-def test_plain_values_come_with_the_lines_of_their_keys_and_text_stays_text(loader: Loader) -> None:
+def test_plain_values_come_with_the_lines_of_their_keys_and_text_stays_text(loader: Loader):
     document = Document(
         "a:\n  b: [1, -2.5,\n   true]\n\n'c': text # note\nd:\n", source="f", loader=loader
     )
@@ -83,7 +83,7 @@ NOT_SUPPORTED = ["&x 1", "*x", "{<<: 1}", "!!str 1", "!!python/object:os.system 
 )
 def test_what_does_not_mean_what_it_looks_like_is_refused_with_advice(
     loader: Loader, text: str, says: str
-) -> None:
+):
     ((_, line, said),) = problems(text, loader)
     assert (line, says in said) == (2, True)
     value: Any = Document(text, source="f", loader=loader).value
@@ -91,7 +91,7 @@ def test_what_does_not_mean_what_it_looks_like_is_refused_with_advice(
 
 
 @both_loaders
-def test_an_alias_bomb_costs_nothing(loader: Loader) -> None:
+def test_an_alias_bomb_costs_nothing(loader: Loader):
     levels = ["a0: &a0 [x, x]"] + [
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)
     ]
@@ -140,14 +140,14 @@ def test_an_alias_bomb_costs_nothing(loader: Loader) -> None:
 )
 def test_what_is_not_yaml_or_too_deep_is_told_with_its_line_and_advice(
     loader: Loader, text: str, says: str
-) -> None:
+):
     with pytest.raises(ConfigError) as caught:
         Document(text, source="f", loader=loader)
     assert caught.value.problems[-1].startswith("f:")
     assert says in caught.value.problems[-1]
 
 
-def test_sixteen_levels_are_read_and_a_hostile_key_cannot_reach_the_terminal() -> None:
+def test_sixteen_levels_are_read_and_a_hostile_key_cannot_reach_the_terminal():
     assert problems("{a: " * MAX_DEPTH + "1" + "}" * MAX_DEPTH, FASTEST_LOADER) == []
     with pytest.raises(ConfigError) as caught:
         parse_config('"\\e[31mred": 1\n"' + "k" * 5000 + '": 1\n', source="f", environ={})
@@ -160,7 +160,7 @@ def test_sixteen_levels_are_read_and_a_hostile_key_cannot_reach_the_terminal() -
     st.data(),
     st.text(alphabet=st.sampled_from("ab:1.-[]{}&*!|>'\"%@`#?,\n\t \ud800é0x~<=$"), max_size=40),
 )
-def test_any_text_or_damaged_file_is_read_or_a_config_error(data: st.DataObject, text: str) -> None:
+def test_any_text_or_damaged_file_is_read_or_a_config_error(data: st.DataObject, text: str):
     whole = SHIPPED.read_text("utf-8")
     at, dropped = data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, 40))
     damaged = whole[:at] + data.draw(st.text(max_size=6)) + whole[at + dropped :]

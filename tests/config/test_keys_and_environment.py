@@ -46,7 +46,7 @@ PLACES = (
 )
 
 
-def test_a_key_from_the_environment_is_a_digest_and_an_address_is_joined() -> None:
+def test_a_key_from_the_environment_is_a_digest_and_an_address_is_joined():
     text = (
         "auth: {keys: [{name: house, key: '${ENOUGH}', lane: internal, max_priority: "
         "normal, models: ['llama*'], admin: true}]}"
@@ -78,9 +78,7 @@ def test_a_key_from_the_environment_is_a_digest_and_an_address_is_joined() -> No
         ),
     ],
 )
-def test_a_variable_may_have_a_default_also_an_empty_one(
-    text: str, path: str, value: object
-) -> None:
+def test_a_variable_may_have_a_default_also_an_empty_one(text: str, path: str, value: object):
     held: Any = settings_of(text, **ENVIRON)
     for step in path.split("."):
         held = getattr(held, step)
@@ -102,7 +100,7 @@ def test_a_variable_may_have_a_default_also_an_empty_one(
 )
 def test_a_setting_left_empty_by_optional_variables_is_as_if_not_written(
     text: str,
-) -> None:
+):
     section, settings = text.partition(":")[0], settings_of(text, **ENVIRON)
     assert settings == Settings()
     held = getattr(settings, section)
@@ -110,11 +108,11 @@ def test_a_setting_left_empty_by_optional_variables_is_as_if_not_written(
     assert settings_of("ollama: {url: 'http://${BOX:-}'}", **ENVIRON).ollama.url == "http://gpu"
 
 
-def test_an_empty_text_that_names_no_variable_is_still_a_mistake() -> None:
+def test_an_empty_text_that_names_no_variable_is_still_a_mistake():
     assert only_problem_of("ollama: {url: ''}").startswith("f.yaml:1: ollama.url: ")
 
 
-def test_a_key_whose_optional_variable_is_not_set_opens_nothing() -> None:
+def test_a_key_whose_optional_variable_is_not_set_opens_nothing():
     entries = (
         "[{name: a, key: '${LOST:-}'}, {name: b, key: '${GONE:-}', admin: true}, "
         "{name: c, key: '${K:-}'}]"
@@ -197,13 +195,13 @@ UNUSABLE_KEYS = [
         ),
     ],
 )
-def test_a_mistake_is_named_and_no_secret_quoted(text: str, says: str) -> None:
+def test_a_mistake_is_named_and_no_secret_quoted(text: str, says: str):
     problem = only_problem_of(text, **ENVIRON)
     assert problem.startswith(f"f.yaml:1: {says}")
     assert not any(secret in problem for secret in (SECRET, "sk-ant-clear", DIGEST, *BAD_URLS))
 
 
-def test_two_keys_may_share_neither_name_nor_secret() -> None:
+def test_two_keys_may_share_neither_name_nor_secret():
     entries = (
         f"- {{name: a, sha256: '{DIGEST}'}}\n  - {{name: a, key: '${{K}}'}}\n  - "
         f"{{name: c, sha256: '{DIGEST.upper()}'}}\n"
@@ -240,7 +238,7 @@ def test_two_keys_may_share_neither_name_nor_secret() -> None:
         "gpu: {home_model: '${K}'}",
     ],
 )
-def test_no_problem_and_no_exception_chain_shows_a_key(text: str) -> None:
+def test_no_problem_and_no_exception_chain_shows_a_key(text: str):
     with pytest.raises(ConfigError) as caught:
         parse_config(text, source="f.yaml", environ={"K": SECRET})
     error: BaseException | None = caught.value
@@ -261,7 +259,7 @@ def test_no_problem_and_no_exception_chain_shows_a_key(text: str) -> None:
         ),
     ],
 )
-def test_a_secret_comes_from_the_environment_and_is_shown_nowhere(text: str, path: str) -> None:
+def test_a_secret_comes_from_the_environment_and_is_shown_nowhere(text: str, path: str):
     settings = settings_of(text, K=SECRET)
     held: Any = settings
     for step in path.split("."):
@@ -276,7 +274,7 @@ def test_a_secret_comes_from_the_environment_and_is_shown_nowhere(text: str, pat
 )
 def test_listening_on_this_machine_needs_no_key_and_elsewhere_one(
     host: str,
-) -> None:
+):
     key = f"auth: {{keys: [{{name: a, sha256: '{DIGEST.upper()}'}}]}}" if host in BEYOND else ""
     settings = settings_of(f"server: {{host: '{host}'}}\n{key}")
     assert (settings.server.host, [each.sha256 for each in settings.auth.keys]) == (

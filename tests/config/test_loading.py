@@ -51,7 +51,7 @@ CRON = "scheduling: {announcements: [{task_type: a, cron: '%s'}]}"
 NO_FIVE_FIELDS = ("0 6 * *", "0 0 6 * * *", "9" * 200 + " 6 * * *", "@daily")
 
 
-def test_all_problems_come_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_come_at_once_in_the_order_of_the_file():
     text = """\
 gpu:
   swap_timout_s: 3
@@ -92,7 +92,7 @@ auth:
     )
 
 
-def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
+def test_beyond_a_hundred_problems_only_their_number_is_told():
     problems = problems_of("\n".join(f"key_{number}: 1" for number in range(250)))
     assert len(problems) == 101
     assert problems[-1] == "f.yaml: and 150 more problems"
@@ -239,14 +239,14 @@ def test_beyond_a_hundred_problems_only_their_number_is_told() -> None:
         (CRON % "0 0 */31 * 1#3", "scheduling.announcements[0].cron: never matches a date"),
     ],
 )
-def test_a_wrong_value_is_answered_with_what_would_be_right(text: str, says: str) -> None:
+def test_a_wrong_value_is_answered_with_what_would_be_right(text: str, says: str):
     assert only_problem_of(text).startswith(f"f.yaml:1: {says}")
 
 
 @for_each(("node", "document_with"), [each for each in values() if "maximum" in each[0]])
 def test_every_number_has_a_range_that_holds_at_both_ends(
     node: Node, document_with: Callable[[float], object]
-) -> None:
+):
     def text(value: float) -> str:
         return json.dumps(document_with(int(value) if node["type"] == "integer" else value))
 
@@ -273,12 +273,12 @@ def test_every_number_has_a_range_that_holds_at_both_ends(
 )
 def test_a_text_has_a_length_and_one_character_beyond_it_is_refused(
     text: str, inside: int, outside: int, says: str
-) -> None:
+):
     settings_of(text % ("a" * inside))
     assert says in only_problem_of(text % ("a" * outside))
 
 
-def test_values_arrive_as_settings_that_cannot_be_changed() -> None:
+def test_values_arrive_as_settings_that_cannot_be_changed():
     settings = settings_of("""
 scheduling:
   active_hours: "22:15-06:45"
@@ -311,14 +311,14 @@ ollama: {url: "http://gpu.lan:11434/"}
         ("backend: emulator", "backend: {mode: emulator}"),
     ],
 )
-def test_what_is_left_out_has_its_default(text: str, same: str) -> None:
+def test_what_is_left_out_has_its_default(text: str, same: str):
     assert settings_of("{}") == Settings()
     assert settings_of(text) == settings_of(same)
 
 
 def test_the_named_file_is_read_else_the_one_in_the_usual_place_else_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOUSE_GPU_BOX", "gpu")
     assert load_gateway_config() == GatewayConfig()
@@ -356,7 +356,7 @@ def test_the_named_file_is_read_else_the_one_in_the_usual_place_else_none(
 )
 def test_a_file_that_is_none_or_wrong_is_named_in_its_problem(
     tmp_path: Path, content: bytes | Callable[[Path], None] | None, says: str
-) -> None:
+):
     path = tmp_path / says.partition(":")[2].replace("/", "")
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -379,7 +379,7 @@ def instant(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def test_a_task_type_has_the_priority_that_the_map_gives_it_else_normal() -> None:
+def test_a_task_type_has_the_priority_that_the_map_gives_it_else_normal():
     config = parsed("priority_map: {parse_task: critical, nudge: background}")
     found = [
         config.priority_for_task_type(each) for each in ("parse_task", "nudge", "PARSE_TASK", None)
@@ -404,7 +404,7 @@ def test_a_task_type_has_the_priority_that_the_map_gives_it_else_normal() -> Non
 )
 def test_a_caller_has_its_own_limits_else_the_owners_else_ours(
     limits: str, per_minute: int, per_hour: int
-) -> None:
+):
     config = parsed(f"rate_limits: {limits}")
     assert (config.rpm_for_caller("a"), config.rph_for_caller("a")) == (per_minute, per_hour)
 
@@ -416,14 +416,14 @@ def test_a_caller_has_its_own_limits_else_the_owners_else_ours(
         'scheduling:\n  active_hours:\n    - "Mon-Fri 06:00-09:00"\n    - "Sat,Sun 10:00-23:00"\n',
     ],
 )
-def test_several_windows_are_a_list(text: str) -> None:
+def test_several_windows_are_a_list(text: str):
     read = parsed(text)
     week, end = read.settings.scheduling.active_hours
     assert (week.days, end.days) == ((0, 1, 2, 3, 4), (5, 6))
     assert parsed(as_yaml(read.settings)) == read
 
 
-def test_active_hours_and_announcements_are_read_in_the_configured_zone() -> None:
+def test_active_hours_and_announcements_are_read_in_the_configured_zone():
     announced = "announcements: [{task_type: digest, cron: '30 6 * * *'}]"
     config = parsed(
         f"scheduling: {{active_hours: '06:00-22:00', time_zone: Asia/Kolkata, {announced}}}"
@@ -437,7 +437,7 @@ def test_active_hours_and_announcements_are_read_in_the_configured_zone() -> Non
     assert parsed("{}").next_announcements(0.0) is None
 
 
-def test_the_scheduler_gets_its_part_of_the_settings() -> None:
+def test_the_scheduler_gets_its_part_of_the_settings():
     config = parsed(
         "queue: {max_interrupt_count: 9}\nbackend: {wait_when_down_s: 1}\ngpu: "
         "{parallel: 2}\nmodels: {m: {parallel: 3}}"
@@ -480,13 +480,11 @@ LIMITED = "rate_limits: {callers: {%s: {requests_per_minute: 3}}}"
         ),
     ],
 )
-def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(
-    text: str, says: list[str]
-) -> None:
+def test_a_setting_that_can_have_no_effect_is_named_with_the_reason(text: str, says: list[str]):
     assert [*effectless(parsed(text).settings)] == says
 
 
-def test_a_drain_that_holds_back_more_than_before_is_named() -> None:
+def test_a_drain_that_holds_back_more_than_before_is_named():
     text = "scheduling: {schedule_drain_minutes: 2, announcements: %s}"
     task = "[{cron: '0 7 * * *', task_type: digest}]"
     said = [*changed_meanings(parsed(text % task).settings)]
@@ -495,13 +493,13 @@ def test_a_drain_that_holds_back_more_than_before_is_named() -> None:
     assert [*changed_meanings(parsed(text % "[]").settings)] == []
 
 
-def test_an_own_swap_timeout_is_named_since_it_bounds_less_than_before() -> None:
+def test_an_own_swap_timeout_is_named_since_it_bounds_less_than_before():
     [said] = changed_meanings(parsed("gpu: {swap_timeout_s: 300}").settings)
     assert said.startswith("gpu.swap_timeout_s: bounds how long a load shows no progress")
     assert [*changed_meanings(parsed("gpu: {swap_timeout_s: 120}").settings)] == []
 
 
-def test_a_request_limit_without_embeddings_is_named_until_those_have_one() -> None:
+def test_a_request_limit_without_embeddings_is_named_until_those_have_one():
     text = (
         "rate_limits: {default: {requests_per_hour: 5, embeddings_per_minute: 7}, "
         "callers: {local: {requests_per_minute: 3%s}}}"

@@ -35,7 +35,7 @@ MISREAD = (
 @for_each(("node", "document_with"), values())
 def test_settings_written_as_yaml_read_back_as_the_same_settings(
     node: Node, document_with: Callable[[object], object]
-) -> None:
+):
     found = [
         *node.get("enum", ()),
         *([True, False] if node["type"] == "boolean" else []),
@@ -47,7 +47,7 @@ def test_settings_written_as_yaml_read_back_as_the_same_settings(
             assert settings_of(as_yaml(settings_of(text))) == settings_of(text)
 
 
-def test_text_that_yaml_would_misread_survives_being_written() -> None:
+def test_text_that_yaml_would_misread_survives_being_written():
     names = [each for each in MISREAD if " " not in each]
     text = json.dumps(
         {
@@ -58,7 +58,7 @@ def test_text_that_yaml_would_misread_survives_being_written() -> None:
     assert settings_of(as_yaml(settings_of(text))) == settings_of(text)
 
 
-def test_a_change_is_named_with_whether_a_reload_applies_it() -> None:
+def test_a_change_is_named_with_whether_a_reload_applies_it():
     old = settings_of("models: {m: {num_ctx: 1}, gone: {parallel: 2}}\npriority_map: {a: normal}")
     new = settings_of("""
 models: {m: {num_ctx: 2}, "new:8b": {}}
@@ -79,7 +79,7 @@ rate_limits: {default: {requests_per_hour: 5}}
     assert differences(new, new.replace(server=new.server.replace())) == {}
 
 
-def test_only_the_beginning_of_a_secret_is_shown_and_a_change_always_counts() -> None:
+def test_only_the_beginning_of_a_secret_is_shown_and_a_change_always_counts():
     webhook = (
         "alerts: {discord_webhook_url: 'https://discord.com/api/webhooks/1/canary?thread_id=2'}"
     )

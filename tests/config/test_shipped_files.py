@@ -61,7 +61,7 @@ def comment_above(path: KeyPath) -> str:
     return " ".join(comment)
 
 
-def test_the_shipped_file_loads_and_differs_only_in_task_types() -> None:
+def test_the_shipped_file_loads_and_differs_only_in_task_types():
     settings = load_gateway_config(FOLDER / "llm_gateway.yaml", {}).settings
     assert settings == Settings(priority_map=settings.priority_map)
     tasks = {
@@ -91,13 +91,13 @@ def test_the_shipped_file_loads_and_differs_only_in_task_types() -> None:
     }
 
 
-def test_donnas_own_configuration_loads_and_keeps_its_limits_and_its_home_model() -> None:
+def test_donnas_own_configuration_loads_and_keeps_its_limits_and_its_home_model():
     config = load_gateway_config(FOLDER.parent / "examples" / "donna.yaml", {})
     assert (config.rpm_for_caller("anyone"), config.rph_for_caller("anyone")) == (10, 100)
     assert config.settings.gpu.home_model == "qwen2.5:32b-instruct-q6_K"
 
 
-def test_the_file_that_donna_ships_loads_under_its_old_names_with_notes() -> None:
+def test_the_file_that_donna_ships_loads_under_its_old_names_with_notes():
     text = (FOLDER.parent / "examples" / "donna.yaml").read_text()
     text = text.replace(
         "  schedule_drain_minutes: 2\n", "  schedule_drain_minutes: 2\n  timezone: Europe/Berlin\n"
@@ -124,7 +124,7 @@ def test_the_file_that_donna_ships_loads_under_its_old_names_with_notes() -> Non
         )
 
 
-def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
+def test_every_line_that_is_commented_out_can_be_taken_in():
     assert COMPLETE != SHIPPED
     parse_config(COMPLETE, source="f", environ={})
     assert {cls for cls, _, _ in FIELDS} == set(settings_classes())
@@ -133,7 +133,7 @@ def test_every_line_that_is_commented_out_can_be_taken_in() -> None:
 @for_each(("cls", "name", "path"), FIELDS)
 def test_a_settings_comment_is_its_docstring_default_and_effect(
     cls: type[Section], name: str, path: KeyPath
-) -> None:
+):
     field, section, comment = (
         cls.model_fields[name],
         section_in(kind_of(cls, name)),
@@ -161,7 +161,7 @@ def test_a_settings_comment_is_its_docstring_default_and_effect(
         )
 
 
-def test_the_schema_is_the_generated_one_and_editors_are_led_to_it() -> None:
+def test_the_schema_is_the_generated_one_and_editors_are_led_to_it():
     assert SHIPPED.splitlines()[0] == "# yaml-language-server: $schema=llm_gateway.schema.json"
     assert (FOLDER / "llm_gateway.schema.json").read_text("utf-8") == schema_text()
     assert schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -199,7 +199,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("text", "taken"), [*((text, True) for text in TAKEN), *((text, False) for text in REFUSED)]
 )
-def test_the_schema_and_the_loader_agree(text: str, taken: bool) -> None:
+def test_the_schema_and_the_loader_agree(text: str, taken: bool):
     assert jsonschema_rs.validator_for(schema()).is_valid(Document(text, source="f").value) is taken
     with contextlib.nullcontext() if taken else pytest.raises(ConfigError):
         parse_config(text, source="f", environ={"K": "hearth_key_of_the_tests"})

@@ -199,7 +199,7 @@ def places(path: str, frames: list[bytes]) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
+def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str):
     went_on = 0
     for number in range(DRAWN):
         rng = random.Random(number)
@@ -223,7 +223,7 @@ def test_every_byte_of_a_stream_is_a_place_to_go_on_from(path: str) -> None:
 @pytest.mark.parametrize("path", CHATS)
 def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on(
     path: str, calls: tuple[str, ...]
-) -> None:
+):
     reason = TOLD_BY.get(path, "stop") if calls else "stop"
     for number in range(DRAWN):
         rng = random.Random(number)
@@ -244,7 +244,7 @@ def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on(
 )
 def test_any_text_goes_on_from_any_place_also_with_stop_sequences(
     path: str, content: str, seed: int
-) -> None:
+):
     rng, answer = random.Random(seed), said(content)
     stop = (content[rng.randrange(len(content)) :] + "?", "END")
     seen = gone_on(
@@ -258,7 +258,7 @@ def test_any_text_goes_on_from_any_place_also_with_stop_sequences(
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: str) -> None:
+def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: str):
     answer, rng = said("one two three four five"), random.Random(3)
     for had in list(places(path, list(stream(path, answer, Run(rng=rng)))))[300::7]:
         sent = sent_of(path, had)
@@ -311,12 +311,12 @@ def asked_for(sent: str, *, from_before: bool = True, **options: Any) -> Any:
 )
 def test_it_is_asked_from_before_what_cannot_be_read_again_as_it_was(
     sent: str, stop: list[str], known: str
-) -> None:
+):
     assert asked_for(sent, stop=stop)["prompt"] == PREFIX + known
     assert asked_for(sent, stop=stop, from_before=False)["prompt"] == PREFIX + sent.replace("|", "")
 
 
-def test_the_rest_of_the_budget_and_another_seed_are_asked_for() -> None:
+def test_the_rest_of_the_budget_and_another_seed_are_asked_for():
     body = asked_for("one| two| three|  ", num_predict=10, seed=7, temperature=0.8, num_ctx=512)
     assert body["options"] == {"num_predict": 7, "seed": 10, "temperature": 0.8, "num_ctx": 512}
     assert (body["raw"], body["stream"], body["truncate"], body["model"]) == (
@@ -331,14 +331,12 @@ def test_the_rest_of_the_budget_and_another_seed_are_asked_for() -> None:
     ("path", "more", "expected"),
     [(CHAT, {"shift": False}, {"shift": False}), (GPT, {"shift": False}, {}), (CHAT, {}, {})],
 )
-def test_whether_the_context_may_shift_is_asked_for_as_a_native_caller_said(
-    path, more, expected
-) -> None:
+def test_whether_the_context_may_shift_is_asked_for_as_a_native_caller_said(path, more, expected):
     body = asked(after(path, said("one|"), 1, **more))
     assert {name: value for name, value in body.items() if name == "shift"} == expected
 
 
-def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None:
+def test_a_budget_that_is_used_up_ends_the_answer_without_another_word():
     rest = after(CHAT, said("one|"), 1, options={"num_predict": 1})
     assert asked(rest)["options"] == {"num_predict": 1}
     seen = stream(CHAT, said("one|"), Words(rng=random.Random(0)))[0]
@@ -348,7 +346,7 @@ def test_a_budget_that_is_used_up_ends_the_answer_without_another_word() -> None
     assert (last["eval_count"], last["prompt_eval_count"]) == (1, 29)
 
 
-def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
+def test_counts_and_durations_are_those_of_the_whole_answer():
     rest = after(CHAT, said("one|one|one"), 3)
     asked(rest)
     rest.before = Elapsed(total_s=2.0, prompt_s=0.5, decode_s=1.5)
@@ -376,7 +374,7 @@ def test_counts_and_durations_are_those_of_the_whole_answer() -> None:
         (None, 27, 3),
     ],
 )
-def test_the_text_so_far_has_as_many_tokens_as_the_server_counts(prompt, read, known) -> None:
+def test_the_text_so_far_has_as_many_tokens_as_the_server_counts(prompt, read, known):
     rest = after("/api/generate", said("three| |wörter"), 3, options={"num_predict": 20})
     rest.prefix("", PREFIX, None)
     rest.prompt_tokens = prompt
@@ -391,7 +389,7 @@ def test_the_text_so_far_has_as_many_tokens_as_the_server_counts(prompt, read, k
     assert seen["eval_count"] == known + len(native_rest("more").splitlines()) - 1
 
 
-def test_an_answer_without_a_limit_is_counted_when_it_ends() -> None:
+def test_an_answer_without_a_limit_is_counted_when_it_ends():
     rest = after("/api/generate", said("three| words"), 2)
     assert not rest.is_limited
     rest.prefix("", PREFIX, None)
@@ -402,7 +400,7 @@ def test_an_answer_without_a_limit_is_counted_when_it_ends() -> None:
     assert (seen["prompt_eval_count"], seen["eval_count"]) == (20, 11)
 
 
-def test_one_token_is_asked_for_to_count_a_prompt_on_the_model_as_it_is_loaded() -> None:
+def test_one_token_is_asked_for_to_count_a_prompt_on_the_model_as_it_is_loaded():
     rest = after(
         CHAT,
         said("one|two"),
@@ -437,7 +435,7 @@ def test_one_token_is_asked_for_to_count_a_prompt_on_the_model_as_it_is_loaded()
     ("limit", "reason", "tokens"),
     [(None, "stop", 6), (9, "stop", 6), (5, "length", 5), (4, "length", 4), (9, "length", 5)],
 )
-def test_an_answer_that_had_ended_counts_its_end(limit, reason, tokens) -> None:
+def test_an_answer_that_had_ended_counts_its_end(limit, reason, tokens):
     """Its text was closed, or the finish was told; the rest that is asked for is not passed on."""
     answer = Answer(parts=(("content", "one|two"),), reason=reason)
     options = {} if limit is None else {"max_tokens": limit}
@@ -473,13 +471,13 @@ def continuing(text: str, *, stop: tuple[str, ...] = ()) -> Rest:
         (continuing("one"), b'{"error":"unexpected EOF"}\n', BackendError),
     ],
 )
-def test_a_wrong_start_or_an_error_is_refused_before_anything_comes_out(rest, told, error) -> None:
+def test_a_wrong_start_or_an_error_is_refused_before_anything_comes_out(rest, told, error):
     with pytest.raises(error):
         rest.feed(told, WALL_S)
     assert rest.asked_from_before is (error is StreamDiverged)
 
 
-def test_a_stop_sequence_across_the_cut_ends_the_answer() -> None:
+def test_a_stop_sequence_across_the_cut_ends_the_answer():
     rest = continuing("say EN", stop=("END",))
     assert rest.feed(native_rest(""), WALL_S) == b""
     ending, end = rest.end(WALL_S)
@@ -529,13 +527,13 @@ NOT_PLAIN: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "more"), NOT_PLAIN)
-def test_what_is_no_plain_text_is_not_continued(path, more) -> None:
+def test_what_is_no_plain_text_is_not_continued(path, more):
     with pytest.raises(StreamDiverged):
         after(path, TWO, 6, **more)
 
 
 @pytest.mark.parametrize("arguments", [b"\xff", b"\xed\xa0\x80", b"\\ud800", b"{", b"[]"])
-def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments) -> None:
+def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments):
     call = {"id": "c", "function": {"name": "f", "arguments": "HERE"}}
     asked: Any = {
         "model": "m",
@@ -550,7 +548,7 @@ def test_arguments_of_a_call_that_are_no_json_object_are_not_continued(arguments
     )
 
 
-def test_after_the_text_was_closed_a_call_may_follow_and_thoughts_may_not() -> None:
+def test_after_the_text_was_closed_a_call_may_follow_and_thoughts_may_not():
     frames = len(stream(CLAUDE, TWO, Run(rng=random.Random(0))))
     with pytest.raises(StreamDiverged):
         after(CLAUDE, TWO, frames - 2, **offering(CLAUDE))
@@ -568,7 +566,7 @@ def test_after_the_text_was_closed_a_call_may_follow_and_thoughts_may_not() -> N
     "parts", [(("thinking", "well well"),), (("content", "one"), ("call", '["t", {}]'))]
 )
 @pytest.mark.parametrize("path", CHATS)
-def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path, parts) -> None:
+def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path, parts):
     whole = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0))))
     place = whole.rindex(b"well" if parts[0][0] == "thinking" else b'"t"')
     with pytest.raises(StreamDiverged):
@@ -666,7 +664,7 @@ NATIVE: list[tuple[str, dict[str, Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "more", "messages"), NATIVE)
-def test_messages_tools_and_results_take_native_form_as_in_ollama(path, more, messages) -> None:
+def test_messages_tools_and_results_take_native_form_as_in_ollama(path, more, messages):
     rest = after(path, TWO, 6, **more)
     if "tools" in more:
         body = asked(rest)
@@ -702,7 +700,7 @@ WARM = {"temperature": 1.0, "top_p": 1.0}
         (RESPONSES, {"max_output_tokens": 50}, {"temperature": 1.0, "num_predict": 42}),
     ],
 )
-def test_options_are_brought_into_native_form_as_ollama_does_it(path, more, options) -> None:
+def test_options_are_brought_into_native_form_as_ollama_does_it(path, more, options):
     head = {CLAUDE: 2, RESPONSES: 4}.get(path, 0)
     assert asked(after(path, said("a|b|c|d|e|f|g|h|i"), head + 8, **more))["options"] == options
 
@@ -710,7 +708,7 @@ def test_options_are_brought_into_native_form_as_ollama_does_it(path, more, opti
 HERE = "the answer begins here 5f3c9a"
 
 
-def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it() -> None:
+def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it():
     assert goes_on_with_the_answer("", "<a>", f"<a>{HERE}")
     assert goes_on_with_the_answer("<final>", "<a>", f"<a><final>{HERE}")
     for plain, answered in (
@@ -721,13 +719,13 @@ def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it() -> No
         assert not goes_on_with_the_answer("", plain, answered)
 
 
-def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering() -> None:
+def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering():
     assert lead_in("<a>", f"<a>{HERE}<end>") == ""
     assert lead_in("<a>", f"<a><channel>final<message>{HERE}<end>") == "<channel>final<message>"
     assert lead_in("<a><think>", f"<a>{HERE}") == ""
 
 
-def test_thoughts_are_in_the_prompt_only_where_the_template_shows_them() -> None:
+def test_thoughts_are_in_the_prompt_only_where_the_template_shows_them():
     data = b"".join(
         stream(
             CHAT,
@@ -758,9 +756,7 @@ def test_thoughts_are_in_the_prompt_only_where_the_template_shows_them() -> None
         ("[THINK]", f"<a>{HERE}", "[THINK][/THINK]\n\n"),
     ],
 )
-def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(
-    opened, answered, closed
-) -> None:
+def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(opened, answered, closed):
     rest = after(CHAT, TWO, 3)
     assert rest.needs_answered(f"<a>{opened}")
     assert rest.prefix("", f"<a>{opened}", answered) == f"<a>{closed}"
@@ -775,15 +771,13 @@ def test_a_thought_that_the_template_opens_is_closed_once_text_was_sent(
         (GENERATE, TWO, {"raw": True}),
     ],
 )
-def test_thoughts_are_text_where_the_model_server_does_not_tell_them_apart(
-    path, answer, more
-) -> None:
+def test_thoughts_are_text_where_the_model_server_does_not_tell_them_apart(path, answer, more):
     rest = after(path, answer, 3, **more)
     assert not rest.needs_answered("<a><think>\n")
     assert rest.prefix("", "<a><think>\n", None) == "<a><think>\n"
 
 
-def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it() -> None:
+def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it():
     for more in (
         {"thinking": {"type": "enabled", "budget_tokens": 9}},
         {"output_config": {"effort": "low"}},
@@ -797,7 +791,7 @@ def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it() -> None:
     assert not after(CHAT, TWO, 3, think=True).relax_thinking()
 
 
-def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation() -> None:
+def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation():
     data = b"".join(
         stream(
             GENERATE,
@@ -843,6 +837,6 @@ def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation() -> N
         b'{"_debug_info":{"rendered_template":"x","image_count":1}}',
     ],
 )
-def test_an_answer_without_a_rendering_shows_none(answer) -> None:
+def test_an_answer_without_a_rendering_shows_none(answer):
     assert rendered_in(answer) is None
     assert rendered_in(b'{"_debug_info":{"rendered_template":"\\u003cuser\\u003e"}}') == "<user>"

@@ -51,7 +51,7 @@ def text(said: str) -> Answer:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(path: str) -> None:
+def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(path: str):
     for number in range(STREAMS):
         seed = f"{path} {number}"
         rng = random.Random(seed)
@@ -62,13 +62,13 @@ def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(p
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_run_passes_unchanged_if_nothing_was_sent_and_adds_nothing_if_all_was(
     path: str,
-) -> None:
+):
     first, second = map(b"".join, runs(path, text("abcdef"), text("abcdef")))
     assert go_on(path, sent_of(path, b""), first, random.Random(5)) == first
     assert go_on(path, sent_of(path, first), second, random.Random(1)) == b""
 
 
-def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed() -> None:
+def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed():
     sent = Sent(route(CHAT), limit_bytes=10)
     assert (sent.feed(b"0123456789"), sent.replayable, sent.data) == (False, True, b"0123456789")
     assert (sent.feed(b"x"), sent.feed(b"y"), sent.replayable, sent.data) == (
@@ -81,7 +81,7 @@ def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed() -> None:
         Replay(route(CHAT), sent)
 
 
-def test_whole_frames_are_passed_on_as_the_very_chunks_that_came() -> None:
+def test_whole_frames_are_passed_on_as_the_very_chunks_that_came():
     sent = Sent(route(CHAT), limit_bytes=10)
     chunks = (b'{"a":1}\n', b"{}\n")
     assert all(passed is chunk for passed, chunk in zip(sent.whole(chunks), chunks, strict=True))
@@ -114,7 +114,7 @@ def test_whole_frames_are_passed_on_as_the_very_chunks_that_came() -> None:
         *((name, 11) for name in ("anth_stream", "oai_resp_stream")),
     ],
 )
-def test_a_recorded_stream_goes_on_from_all_over_to_its_own_end(name: str, step: int) -> None:
+def test_a_recorded_stream_goes_on_from_all_over_to_its_own_end(name: str, step: int):
     stream_of = captured(name)
     for cut in range(0, len(stream_of.body), step):
         sent = sent_of(stream_of.path, stream_of.body[:cut])
@@ -133,7 +133,7 @@ def escaped(data: bytes) -> bytes:
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
     st.randoms(use_true_random=False),
 )
-def test_any_text_goes_on_from_any_byte_also_within_a_character(path, said, rng) -> None:
+def test_any_text_goes_on_from_any_byte_also_within_a_character(path, said, rng):
     first, second = (b"".join(stream(path, text(said), Run(rng=rng))) for _ in range(2))
     first, second = rng.choice([(first, escaped(second)), (escaped(first), second)])
     sent = sent_of(path, first[: rng.randrange(1, len(first) + 1)])
@@ -167,7 +167,7 @@ def changed(answer: Answer, rng: random.Random) -> Answer:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path: str) -> None:
+def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path: str):
     outcomes = set()
     for number in range(320):
         rng = random.Random(f"{path} {number}")
@@ -190,7 +190,7 @@ def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: str) -> None:
+def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: str):
     long, short = runs(path, text("abcdef"), text("abc"))
     with pytest.raises(StreamDiverged):
         go_on(path, sent_of(path, b"".join(long[:-1])), b"".join(short), random.Random(1))
@@ -203,7 +203,7 @@ def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: st
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_reported_error_reaches_the_caller_while_the_answer_does_not(
     path: str,
-) -> None:
+):
     first, second = runs(path, text("abcdef"), text("abcdef"))
     replay = Replay(route(path), sent_of(path, b"".join(first[:-1])))
     assert b"boom" in replay.feed(
@@ -255,7 +255,7 @@ def deep(levels: int) -> bytes:
 )
 def test_the_same_letters_elsewhere_and_other_marks_are_another_answer(
     path: str, sent: bytes, again: bytes
-) -> None:
+):
     with pytest.raises(StreamDiverged):
         Replay(route(path), sent_of(path, sent)).feed(again)
 
@@ -287,11 +287,11 @@ def test_the_same_letters_elsewhere_and_other_marks_are_another_answer(
 )
 def test_of_frames_that_say_the_same_only_what_is_new_is_passed_on(
     path: str, sent: bytes, again: bytes, passed: bytes
-) -> None:
+):
     assert Replay(route(path), sent_of(path, sent)).feed(again) == passed
 
 
-def test_comments_and_pings_are_no_part_of_the_answer() -> None:
+def test_comments_and_pings_are_no_part_of_the_answer():
     for path, noise in (
         (GPT, b": waiting\n\n"),
         (CLAUDE, b'event: ping\ndata: {"type":"ping"}\n\n'),
@@ -302,7 +302,7 @@ def test_comments_and_pings_are_no_part_of_the_answer() -> None:
         assert told(path, sent.data.replace(noise, b"")).answer == expected(path, text("abcdef"))
 
 
-def test_the_rest_of_a_token_comes_without_the_log_probability_of_the_whole() -> None:
+def test_the_rest_of_a_token_comes_without_the_log_probability_of_the_whole():
     probability = {"content": [{"token": " abc", "logprob": -0.5}]}
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 
@@ -335,7 +335,7 @@ def test_the_rest_of_a_token_comes_without_the_log_probability_of_the_whole() ->
 )
 def test_frames_are_the_same_however_the_bytes_arrive_and_no_byte_is_lost(
     data: list[bytes], path: str
-) -> None:
+):
     pieces, fed = WholeFrames(route(path)), WholeFrames(route(path))
     frames = [frame for piece in data for frame in pieces.split(piece)]
     assert b"".join(frames) + pieces.rest == b"".join(data)

@@ -33,14 +33,14 @@ ASKING = {"include_usage": True}
 )
 def test_a_stream_is_asked_for_its_usage_and_everything_else_stays(
     path: str, given: dict[str, Any]
-) -> None:
+):
     body = b' {"model": "m",  "x":1' + (b"," + encode(given)[1:-1] if given else b"") + b"}"
     asking, fields = counted(route(path), body, json.loads(body))
     assert json.loads(asking) == fields == json.loads(body) | {"stream_options": ASKING}
     assert given or asking == b' {"stream_options":{"include_usage":true},"model": "m",  "x":1}'
 
 
-def test_what_else_a_caller_says_of_its_stream_is_kept() -> None:
+def test_what_else_a_caller_says_of_its_stream_is_kept():
     asked: JsonObject = {"stream_options": {"Include_Usage": False, "include_obfuscation": False}}
     assert counted(route(CHAT), encode(asked), asked)[1]["stream_options"] == {
         "include_obfuscation": False,
@@ -58,13 +58,13 @@ def test_what_else_a_caller_says_of_its_stream_is_kept() -> None:
         *((path, {}) for path in ("/api/chat", "/v1/responses", "/v1/messages")),
     ],
 )
-def test_a_body_stays_the_same_where_usage_is_asked_for_or_always_comes(path, fields) -> None:
+def test_a_body_stays_the_same_where_usage_is_asked_for_or_always_comes(path, fields):
     body = encode({"model": "m", **fields})
     assert counted(route(path), body, fields)[0] is body
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_what_is_left_is_the_stream_without_its_usage_in_the_same_chunks(path: str) -> None:
+def test_what_is_left_is_the_stream_without_its_usage_in_the_same_chunks(path: str):
     for number in range(20 * EXAMPLES):
         answer = some_answer(random.Random(number), path)
         told, silent = (
@@ -77,7 +77,7 @@ def test_what_is_left_is_the_stream_without_its_usage_in_the_same_chunks(path: s
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_how_it_is_cut_never_matters(path: str) -> None:
+def test_how_it_is_cut_never_matters(path: str):
     for number in range(20 * EXAMPLES):
         rng = random.Random(number)
         answer = some_answer(rng, path)
@@ -93,7 +93,7 @@ def test_how_it_is_cut_never_matters(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["oai_chat_stream_usage", "oai_compl_stream"])
-def test_of_a_recorded_stream_nothing_is_left_that_names_a_usage(name: str) -> None:
+def test_of_a_recorded_stream_nothing_is_left_that_names_a_usage(name: str):
     told = captured(name)
     hidden = HiddenUsage(route(told.path))
     passed = [hidden.without(chunk) for chunk in told.chunks]
@@ -104,7 +104,7 @@ def test_of_a_recorded_stream_nothing_is_left_that_names_a_usage(name: str) -> N
     assert passed[-1].endswith(b"data: [DONE]\n\n")
 
 
-def test_foreign_usage_goes_too_and_a_text_that_speaks_of_it_stays() -> None:
+def test_foreign_usage_goes_too_and_a_text_that_speaks_of_it_stays():
     hidden = HiddenUsage(route(CHAT))
     null = b'data: {"choices":[{"delta":{"content":"\\"usage\\": x"}}],"usage":null}\n\n'
     assert hidden.without(null) == b'data: {"choices":[{"delta":{"content":"\\"usage\\": x"}}]}\n\n'
@@ -117,7 +117,7 @@ def test_foreign_usage_goes_too_and_a_text_that_speaks_of_it_stays() -> None:
     assert hidden.rest() == b"data: half"
 
 
-def test_a_line_without_end_is_not_held_for_ever() -> None:
+def test_a_line_without_end_is_not_held_for_ever():
     hidden, piece = HiddenUsage(route(CHAT)), b"x" * 100_000
     passed = [hidden.without(piece) for _ in range(20)]
     assert b"".join(passed) == piece * 20

@@ -134,20 +134,18 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
 
 
 @pytest.mark.parametrize("block", SHELL, ids=lambda block: block.place)
-async def test_every_command_in_a_shell_block_runs(run: Run, tmp_path: Path, block: Block) -> None:
+async def test_every_command_in_a_shell_block_runs(run: Run, tmp_path: Path, block: Block):
     assert not OUTSIDE.search(block.text), "the test must not touch the machine"
     await run(BASH, "-euo", "pipefail", "-c", block.text.replace("/tmp/", f"{tmp_path}/"))
 
 
 @pytest.mark.parametrize("block", SCRIPTS, ids=lambda block: block.place)
-async def test_every_script_of_the_client_pages_runs_and_prints_an_answer(
-    run: Run, block: Block
-) -> None:
+async def test_every_script_of_the_client_pages_runs_and_prints_an_answer(run: Run, block: Block):
     assert (await run(sys.executable, "-c", block.text)).strip()
 
 
 @pytest.mark.parametrize("block", OURS)
-def test_every_piece_of_our_configuration_that_is_shown_is_usable(block: Block) -> None:
+def test_every_piece_of_our_configuration_that_is_shown_is_usable(block: Block):
     parse_config(
         block.text,
         source=block.place,
@@ -156,7 +154,7 @@ def test_every_piece_of_our_configuration_that_is_shown_is_usable(block: Block) 
 
 
 @for_each("text", sorted(text for text in INLINE if text.startswith("hearth ")))
-def test_every_hearth_command_in_a_text_exists_with_its_options(text: str) -> None:
+def test_every_hearth_command_in_a_text_exists_with_its_options(text: str):
     command: click.Command = main
     words = text.split()[1:]
     while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z][a-z-]*", words[0]):

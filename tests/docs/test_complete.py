@@ -21,7 +21,7 @@ from tests.docs.test_commands import ROOT
 SETTINGS = [setting for section in sections() for setting in section.settings]
 
 
-def test_every_setting_is_in_the_reference() -> None:
+def test_every_setting_is_in_the_reference():
     kinds = {
         (cls, name): section_in(kind_of(cls, name))
         for cls in settings_classes()
@@ -32,7 +32,7 @@ def test_every_setting_is_in_the_reference() -> None:
     }
 
 
-def test_the_reference_says_what_a_setting_does_and_when_an_edit_counts() -> None:
+def test_the_reference_says_what_a_setting_does_and_when_an_edit_counts():
     silent = [
         each.path
         for each in SETTINGS
@@ -63,7 +63,7 @@ def matches(path: str, documented: str) -> bool:
     return re.sub(r"\{[^}]*\}", "", documented) == re.sub(r"\{[^}]*\}", "", path)
 
 
-async def test_every_address_is_in_the_reference(gateway: FakeGateway) -> None:
+async def test_every_address_is_in_the_reference(gateway: FakeGateway):
     listed = await addresses(gateway)
     for method, path in served(gateway):
         known = [each for each in listed if each.method == method and matches(path, each.path)]
@@ -74,7 +74,7 @@ async def test_every_address_is_in_the_reference(gateway: FakeGateway) -> None:
         ), (method, path)
 
 
-async def test_who_may_use_an_address_is_as_the_reference_says(gateway: FakeGateway) -> None:
+async def test_who_may_use_an_address_is_as_the_reference_says(gateway: FakeGateway):
     app = FakeGateway(keys=KEYS).app()
     for address in await addresses(gateway):
         path = re.sub(r"\{[^}]*\}", "1", address.path).replace("/static/1", "/static/app.css")
@@ -91,7 +91,7 @@ async def test_who_may_use_an_address_is_as_the_reference_says(gateway: FakeGate
         ), address
 
 
-def test_every_test_that_the_security_policy_names_is_there() -> None:
+def test_every_test_that_the_security_policy_names_is_there():
     named = re.findall(
         r"`((?:\.\./docs/)?test_\w+\.py)`", (ROOT / "SECURITY.md").read_text("utf-8")
     )
@@ -99,7 +99,7 @@ def test_every_test_that_the_security_policy_names_is_there() -> None:
     assert [name for name in named if not (ROOT / "tests" / "security" / name).is_file()] == []
 
 
-def test_every_path_of_tests_that_the_makefile_names_is_there() -> None:
+def test_every_path_of_tests_that_the_makefile_names_is_there():
     named = re.findall(r"\btests/[\w/.]+", (ROOT / "Makefile").read_text("utf-8"))
     assert len(named) > 8
     assert [name for name in named if not (ROOT / name).exists()] == []

@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(site: Path):
     built = {
         page.relative_to(site).as_posix(): page.read_text("utf-8") for page in site.rglob("*.html")
     }
@@ -45,9 +45,7 @@ def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
     assert "fonts.g" not in "".join(each.read_text("utf-8") for each in site.rglob("*.css"))
 
 
-async def test_the_search_works_in_a_browser_that_opens_the_site_as_files(
-    site: Path, browser: Any
-) -> None:
+async def test_the_search_works_in_a_browser_that_opens_the_site_as_files(site: Path, browser: Any):
     page = await browser.new_page()
     await page.goto((site / "index.html").as_uri())
     await page.get_by_role("textbox", name="Search").fill("promote_after_s")

@@ -55,7 +55,7 @@ def test_a_request_at_the_home_models_return_is_served(
     winners = winners_of(
         race,
         seed,
-        lambda: House(*models, resident=("a",), settings=settings),
+        lambda: House(*models, resident="a", settings=settings),
         rounds=ROUNDS,
         apart_s=APART_S,
     )
@@ -65,7 +65,7 @@ def test_a_request_at_the_home_models_return_is_served(
 def shared_house() -> House:
     """Somebody else uses its model server too."""
     house = House(
-        *(FakeModel(name=name, load_s=1.0) for name in "ab"), resident=("a",), ollama=SharedOllama
+        *(FakeModel(name=name, load_s=1.0) for name in "ab"), resident="a", ollama=SharedOllama
     )
     assert isinstance(house.ollama, SharedOllama)
     house.ollama.believed = lambda: frozenset(house.worker.scheduler.device.residency.residents)
@@ -151,7 +151,7 @@ def test_a_job_that_is_cancelled_as_it_ends_ends_once_and_the_store_says_how(see
         return end.state
 
     winners = winners_of(
-        race, seed, lambda: JobHouse("a", resident=("a",)), rounds=ROUNDS, apart_s=APART_S
+        race, seed, lambda: JobHouse("a", resident="a"), rounds=ROUNDS, apart_s=APART_S
     )
     assert winners == {"completed", "cancelled"}
 
@@ -178,6 +178,6 @@ def test_a_batch_cancelled_at_its_last_line_has_written_each_once(seed: int):
         return batch.status
 
     winners = winners_of(
-        race, seed, lambda: BatchHouse("a", resident=("a",)), rounds=ROUNDS // 2, apart_s=APART_S
+        race, seed, lambda: BatchHouse("a", resident="a"), rounds=ROUNDS // 2, apart_s=APART_S
     )
     assert winners == {"completed", "cancelled"}

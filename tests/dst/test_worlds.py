@@ -62,7 +62,7 @@ EXPECTED = Counter(
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_no_world_breaks_a_rule_and_the_first_contain_what_the_rules_are_about(block: int) -> None:
+def test_no_world_breaks_a_rule_and_the_first_contain_what_the_rules_are_about(block: int):
     seen: Counter[str] = Counter()
     for number in range(block * BLOCK, block * BLOCK + BLOCK):
         try:
@@ -99,14 +99,14 @@ def contents(world: World) -> Counter[str]:
     return sum((life.watch.seen for life in lives), seen)
 
 
-def test_no_world_that_once_broke_a_rule_breaks_it_again() -> None:
+def test_no_world_that_once_broke_a_rule_breaks_it_again():
     for number in REGRESSIONS:
         simulated(number, without=frozenset({More.DISK}))
     for number in WITH_DISKS:
         simulated(number)
 
 
-def test_a_world_tells_the_same_story_each_time() -> None:
+def test_a_world_tells_the_same_story_each_time():
     first, second = ([ask.text_of_story() for ask in simulated(7).asks] for _ in range(2))
     assert first == second
 
@@ -116,9 +116,7 @@ def test_a_world_tells_the_same_story_each_time() -> None:
     [(datetime(2026, 3, 29, tzinfo=BERLIN), 1), (datetime(2026, 10, 25, tzinfo=BERLIN), 2)],
     ids=["the day of 23 hours", "the day of 25 hours"],
 )
-def test_no_rule_is_broken_in_the_days_around_a_change_of_the_clocks(
-    change: datetime, number: int
-) -> None:
+def test_no_rule_is_broken_in_the_days_around_a_change_of_the_clocks(change: datetime, number: int):
     world = lived_days(number, change - timedelta(days=DAYS / 2), rests=5 * DAYS)
     last_s = max(
         item.ended.at

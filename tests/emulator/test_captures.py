@@ -63,9 +63,7 @@ async def come_to(
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *LISTED])
-async def test_a_recorded_request_is_answered_as_recorded(
-    name: str, start_emulator: StartEmulator
-) -> None:
+async def test_a_recorded_request_is_answered_as_recorded(name: str, start_emulator: StartEmulator):
     emulator, url = await start_emulator(models_of(name), vram_gib=0, marked=False)
     await come_to(name, emulator, url)
     exchange = read_capture(name)
@@ -75,7 +73,7 @@ async def test_a_recorded_request_is_answered_as_recorded(
 
 async def test_a_body_in_zstd_is_answered_as_recorded_but_for_template_tokens(
     start_emulator: StartEmulator,
-) -> None:
+):
     _, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture("oai_chat_zstd")
     answer, recorded = (
@@ -86,9 +84,7 @@ async def test_a_body_in_zstd_is_answered_as_recorded_but_for_template_tokens(
 
 
 @pytest.mark.parametrize("name", BUSY)
-async def test_a_full_load_queue_is_refused_as_recorded(
-    name: str, start_emulator: StartEmulator
-) -> None:
+async def test_a_full_load_queue_is_refused_as_recorded(name: str, start_emulator: StartEmulator):
     _, url = await start_emulator(toys(), max_queue=1, vram_gib=0, marked=False)
     waiting = []
     for model in ("slow", "ma"):
@@ -112,7 +108,7 @@ async def until_in_loader(url: str) -> None:
 @pytest.mark.parametrize("name", KILLED)
 async def test_a_runner_that_dies_in_mid_stream_breaks_it_off_as_recorded(
     name: str, start_emulator: StartEmulator
-) -> None:
+):
     emulator, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture(name)
     reader, writer = await connect(url)
@@ -137,7 +133,7 @@ def _shapes(chunks: tuple[bytes, ...]) -> list[bytes]:
 @pytest.mark.parametrize("name", KILLED_WHOLE)
 async def test_a_runner_that_dies_before_the_answer_is_a_recorded_error(
     name: str, start_emulator: StartEmulator
-) -> None:
+):
     emulator, url = await start_emulator(toys(), vram_gib=0, marked=False)
     exchange = read_capture(name)
     answering = asyncio.ensure_future(send(url, exchange.request))

@@ -90,7 +90,7 @@ def told(path: str, body: bytes) -> str:
     return str(error if path.startswith("/api/") else error["message"])
 
 
-async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_alive(build) -> None:
+async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_alive(build):
     home = await build("eviction-wedge", parallel=2)
     long = home.caller.begin("a", tokens=40, keep_alive=-1)
     await until(lambda: home.emulator.in_flight)
@@ -102,7 +102,7 @@ async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_a
 
 async def test_a_leaked_slot_costs_the_next_stream_one_timeout_and_a_reload(
     build,
-) -> None:
+):
     home = await build("slot-leak", first_byte_timeout_s=SHORT_S)
     await leave_in_mid_stream(home.emulator, home.caller)
     assert home.emulator.leaked_slots == {"a:latest": 1}
@@ -121,9 +121,7 @@ async def test_a_leaked_slot_costs_the_next_stream_one_timeout_and_a_reload(
 
 
 @pytest.mark.parametrize("path", STREAMS)
-async def test_a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialect(
-    path, build
-) -> None:
+async def test_a_stream_without_its_end_is_ended_with_an_error_in_its_own_dialect(path, build):
     home = await build("no-done")
     status, body = await home.caller.stream(path)
     assert status == 200
@@ -157,7 +155,7 @@ HEALED: dict[str, tuple[dict[str, Any], str, Callable[[Healing], bool]]] = {
 
 
 @pytest.mark.parametrize("quirk", HEALED)
-async def test_callers_see_nothing_of_a_bug_that_can_be_healed(quirk: str, build) -> None:
+async def test_callers_see_nothing_of_a_bug_that_can_be_healed(quirk: str, build):
     facts, asked, shows = HEALED[quirk]
     home = await build(quirk, **facts)
     assert [(await home.caller.generate(name))["done"] for name in asked] == [True] * len(asked)
@@ -166,7 +164,7 @@ async def test_callers_see_nothing_of_a_bug_that_can_be_healed(quirk: str, build
 
 async def test_a_load_that_never_ends_is_a_503_and_the_other_model_is_served(
     build,
-) -> None:
+):
     home = await build("endless-load=a", swap_timeout_s=SHORT_S)
     began_at = time.monotonic()
     hopeless = home.caller.begin("a")
@@ -181,7 +179,7 @@ async def test_a_load_that_never_ends_is_a_503_and_the_other_model_is_served(
 
 async def test_a_prompt_read_for_nobody_delays_the_next_until_a_reload(
     build,
-) -> None:
+):
     home = await build("ignores-disconnect", prompt_tokens_per_s=10.0)
     await home.caller.post("/api/generate", model="a")
     call = home.caller.begin("a")
@@ -199,7 +197,7 @@ def seen(home: Healing, count: int) -> bool:
 
 async def test_a_pinned_context_of_native_requests_only_reloads_at_each_change(
     build,
-) -> None:
+):
     home = await build(num_ctx=2048)
     await home.caller.generate("a")
     for count, path in enumerate(
@@ -217,7 +215,7 @@ async def test_a_pinned_context_of_native_requests_only_reloads_at_each_change(
 
 async def test_ollama_stop_unloads_an_unused_model_and_leaves_a_used_one(
     build,
-) -> None:
+):
     home = await build()
     stream = await home.caller.begin_stream()
     wished = await home.caller.unload("a")
@@ -234,7 +232,7 @@ async def test_ollama_stop_unloads_an_unused_model_and_leaves_a_used_one(
 
 async def test_a_model_deleted_in_memory_gives_way_to_its_origin(
     build,
-) -> None:
+):
     home = await build()
     direct = Caller(home.caller.session, home.direct_url)
     await direct.post("/api/create", model="butler", system="Be brief.", **{"from": "a"})

@@ -91,7 +91,7 @@ async def leave_while_it_runs(emulator: Emulator, caller: Caller, **body: Any) -
         ("stuck-unload=nan", None),
     ],
 )
-def test_a_quirk_is_read_with_a_value_it_can_have_or_none(text, setting) -> None:
+def test_a_quirk_is_read_with_a_value_it_can_have_or_none(text, setting):
     name = text.partition("=")[0]
     if setting is not None:
         assert parse_quirk(text) == (name, setting)
@@ -102,7 +102,7 @@ def test_a_quirk_is_read_with_a_value_it_can_have_or_none(text, setting) -> None
 
 async def test_every_quirk_is_documented_and_unknown_or_repeated_ones_are_refused(
     show,
-) -> None:
+):
     assert re.findall(r"^\| `([a-z0-9-]+)`", DOCUMENTATION.read_text(), re.MULTILINE)[
         -len(KINDS) :
     ] == list(KINDS)
@@ -119,7 +119,7 @@ async def test_every_quirk_is_documented_and_unknown_or_repeated_ones_are_refuse
 @pytest.mark.parametrize(
     ("texts", "wedged"), [((), True), (("eviction-wedge",), True), (("eviction-wedge=off",), False)]
 )
-async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedged, show) -> None:
+async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedged, show):
     emulator, caller = await show(*texts, parallel=2, **SLOW)
     long, waiting = await occupied(emulator, caller, "b")
     await caller.generate("a", keep_alive=-1)
@@ -135,7 +135,7 @@ async def test_the_eviction_wedge_is_there_unless_it_is_switched_off(texts, wedg
     ("texts", "leaked"),
     [((), {}), (("slot-leak=0.000001",), {}), (("slot-leak",), {"a:latest": 1})],
 )
-async def test_a_slot_leaks_by_the_odds_and_leaves_the_other_slot(texts, leaked, show) -> None:
+async def test_a_slot_leaks_by_the_odds_and_leaves_the_other_slot(texts, leaked, show):
     emulator, caller = await show(*texts, parallel=1 + len(leaked), **SLOW)
     (whole,) = await occupied(emulator, caller)
     await cancel(whole)
@@ -146,7 +146,7 @@ async def test_a_slot_leaks_by_the_odds_and_leaves_the_other_slot(texts, leaked,
     assert emulator.leaked_slots == leaked
 
 
-async def test_an_answer_without_done_has_the_keys_of_the_recorded_one(show) -> None:
+async def test_an_answer_without_done_has_the_keys_of_the_recorded_one(show):
     _, caller = await show("no-done")
     answer = await caller.post(
         "/api/chat", model="a", messages=MESSAGES, options={"num_predict": 5}
@@ -156,7 +156,7 @@ async def test_an_answer_without_done_has_the_keys_of_the_recorded_one(show) -> 
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk(path, show) -> None:
+async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk(path, show):
     emulator, caller = await show("empty-error-chunk=2")
     (_, whole), (status, cut) = await caller.stream(path), await caller.stream(path)
     last = json.loads(cut.strip().split(b"\n\n")[-1].removeprefix(b"data: "))
@@ -173,7 +173,7 @@ async def test_an_openai_stream_whose_runner_dies_ends_with_an_empty_chunk(path,
 @pytest.mark.parametrize(
     "text", ["endless-load", "endless-load=1", "endless-load=a", "endless-load=a:latest"]
 )
-async def test_an_endless_load_holds_up_every_other_until_its_caller_leaves(text, show) -> None:
+async def test_an_endless_load_holds_up_every_other_until_its_caller_leaves(text, show):
     emulator, caller = await show(text)
     hanging = caller.begin("a")
     await until(lambda: emulator.requests)
@@ -198,7 +198,7 @@ async def test_an_endless_load_holds_up_every_other_until_its_caller_leaves(text
 )
 async def test_a_model_larger_than_the_card_runs_as_many_times_slower_and_no_other(
     text, card_gib, facts, show
-) -> None:
+):
     _, caller = await show(text, card_gib=card_gib, decode_tokens_per_s=1000.0, **facts)
     took_ns = (await caller.generate("a", tokens=20))["eval_duration"]
     assert took_ns >= 7 * 19 * 1_000_000 if facts else took_ns < 30e9, "it would be a minute"
@@ -209,7 +209,7 @@ async def test_a_model_larger_than_the_card_runs_as_many_times_slower_and_no_oth
 )
 async def test_leaving_during_prompt_evaluation_frees_the_slot_now_or_at_its_end(
     texts, tokens_per_s, held_s, show
-) -> None:
+):
     emulator, caller = await show(*texts, prompt_tokens_per_s=tokens_per_s)
     await caller.post("/api/generate", model="a")
     began_at = time.monotonic()
@@ -220,7 +220,7 @@ async def test_leaving_during_prompt_evaluation_frees_the_slot_now_or_at_its_end
 
 async def test_a_model_that_cannot_go_stays_listed_and_holds_up_the_next(
     show,
-) -> None:
+):
     emulator, caller = await show("stuck-unload")
     await caller.generate("a", keep_alive=0)
     assert (await caller.generate("a", keep_alive=-1))["done"] is True
@@ -238,7 +238,7 @@ async def test_a_model_that_cannot_go_stays_listed_and_holds_up_the_next(
     assert emulator.resident == ("b:latest",)
 
 
-async def test_an_emulator_with_a_leak_an_orphan_and_a_stuck_model_stops(show) -> None:
+async def test_an_emulator_with_a_leak_an_orphan_and_a_stuck_model_stops(show):
     emulator, caller = await show(
         "slot-leak",
         "ignores-disconnect",

@@ -160,7 +160,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("path", "body", "says"), REFUSED)
 async def test_what_ollama_cannot_read_is_refused_before_the_model_is_asked(
     emulated: Emulated, path: str, body: Any, says: str
-) -> None:
+):
     _, caller = await emulated(model("a", capabilities=("completion", "tools", "thinking")))
     answer = await caller.post(path, model="a", **body)
     error = answer["error"]
@@ -198,7 +198,7 @@ READ: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), READ)
-async def test_what_ollama_reads_is_answered(emulated: Emulated, path: str, body: Any) -> None:
+async def test_what_ollama_reads_is_answered(emulated: Emulated, path: str, body: Any):
     _, caller = await emulated(
         model("a", capabilities=("completion", "tools", "thinking")).model_copy(
             update={"ends": True}

@@ -224,7 +224,7 @@ async def test_a_fast_emulator_is_not_limited_by_the_resolution_of_timers(emulat
 )
 async def test_many_embeddings_are_computed_in_many_steps_of_the_loop(
     emulated: Emulated, path: str, packed: dict[str, str]
-) -> None:
+):
     _, caller = await emulated(model("a", capabilities=("embedding",), embedding_length=768))
     body = {"model": "a", "input": [f"text {number}" for number in range(1000)], **packed}
 

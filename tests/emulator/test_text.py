@@ -34,7 +34,7 @@ def said(wish: Wish, prompt: str = "hello") -> str:
     return plan_reply(MODEL, prompt, wish).text
 
 
-def test_seed_prompt_limit_and_stop_string_shape_a_reply() -> None:
+def test_seed_prompt_limit_and_stop_string_shape_a_reply():
     whole, plan = said(Wish(seed=1)), plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
     assert len({whole, said(Wish(seed=2)), said(Wish(seed=1), "hallo")}) == 3
     assert (len(plan.said), plan.output_tokens, plan.reason) == (5, 5, "length")
@@ -46,7 +46,7 @@ def test_seed_prompt_limit_and_stop_string_shape_a_reply() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int) -> None:
+def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int):
     whole = said(Wish(seed=seed), PROMPT)
     rests = [whole[:cut] + said(Wish(seed=seed), PROMPT + whole[:cut]) for cut in range(len(whole))]
     wrong = [cut for cut, text in enumerate(rests) if text != whole]
@@ -60,7 +60,7 @@ def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int) -> None:
     )
 
 
-def test_what_may_begin_a_stop_string_is_sent_with_the_token_that_decides() -> None:
+def test_what_may_begin_a_stop_string_is_sent_with_the_token_that_decides():
     words = [Text(text=text) for text in ("one", " st", "op", " sto", "p", ".")]
     due = list(held_back(words, (" stop!", "x"), "stop"))
     assert [(piece.text, token) for piece, token in due] == [("one", 1), (" stop stop.", 6)]
@@ -72,7 +72,7 @@ def test_what_may_begin_a_stop_string_is_sent_with_the_token_that_decides() -> N
     assert [token for _, token in held_back(thoughts, (" stop!",), "stop")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_tags_around_thoughts_are_tokens_too() -> None:
+def test_the_tags_around_thoughts_are_tokens_too():
     thinker = MODEL.model_copy(update={"capabilities": ("completion", "thinking")})
     for limit in (1, 2, 3, 10, 30, None):
         plan = plan_reply(thinker, PROMPT, Wish(seed=1, thinks=True, limit_tokens=limit))
@@ -84,7 +84,7 @@ def test_the_tags_around_thoughts_are_tokens_too() -> None:
         assert limit is None or plan.output_tokens <= limit
 
 
-def test_a_schema_is_followed_and_one_that_refers_to_itself_comes_to_an_end() -> None:
+def test_a_schema_is_followed_and_one_that_refers_to_itself_comes_to_an_end():
     schema: JsonObject = {
         "$defs": {"size": {"type": "integer", "minimum": 3, "maximum": 3}},
         "properties": {
@@ -100,7 +100,7 @@ def test_a_schema_is_followed_and_one_that_refers_to_itself_comes_to_an_end() ->
     assert sample({"type": "object", "properties": {"next": {"$ref": "#"}}}, draws("k")) is not None
 
 
-def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it() -> None:
+def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it():
     tool: JsonObject = {
         "type": "function",
         "function": {"name": "turn_on_lamp", "parameters": {"type": "object", "properties": {}}},
@@ -111,7 +111,7 @@ def test_a_tool_is_called_only_when_the_last_user_message_asks_for_it() -> None:
     assert chosen_tool([ChatMessage(role="user", content="good night")], [tool]) is None
 
 
-def test_the_oldest_messages_are_dropped_and_the_system_message_stays() -> None:
+def test_the_oldest_messages_are_dropped_and_the_system_message_stays():
     turns = [
         ChatMessage(role="system", content="be kind"),
         *(ChatMessage(role="user", content=f"number {n} " * 20) for n in range(9)),
@@ -125,7 +125,7 @@ def test_the_oldest_messages_are_dropped_and_the_system_message_stays() -> None:
         fitted(MODEL, replace(ask, truncate=False), options)
 
 
-def test_vectors_are_those_of_their_text_and_prompts_are_cut_without_loss() -> None:
+def test_vectors_are_those_of_their_text_and_prompts_are_cut_without_loss():
     vector = vector_of(MODEL, "text", 16)
     assert vector == vector_of(MODEL, "text", 16) != vector_of(MODEL, "other", 16)
     assert all(len(repr(shortest(value))) <= 15 for value in vector)
@@ -183,7 +183,7 @@ async def test_at_temperature_0_a_request_says_the_same_and_with_warmth_another_
 
 async def test_a_warm_cache_differs_where_the_quirk_is_on_and_a_cold_one_never(
     emulated,
-) -> None:
+):
     _, caller = await emulated(model("a"), quirks=["cache-drift=1"])
     ask = {
         "model": "a",

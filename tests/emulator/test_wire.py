@@ -34,7 +34,7 @@ def request(method: str, path: str, body: str = "", *headers: str) -> bytes:
     return "\r\n".join([*lines, "", body]).encode()
 
 
-def test_keep_alives_timestamps_and_durations_are_gos() -> None:
+def test_keep_alives_timestamps_and_durations_are_gos():
     kept = [keep_alive_s(Body({"keep_alive": value})) for value in (None, 0, 2.5, "1m", -1, "-5m")]
     assert kept == [None, 0.0, 2.5, 60.0, inf, inf]
     assert [timestamp(0.5), timestamp(3.0), timestamp(inf)[:2]] == [
@@ -56,9 +56,7 @@ def test_keep_alives_timestamps_and_durations_are_gos() -> None:
         *((text, None) for text in ("", "bad name!!", "a:", "a/b/c/d", "/a", ":x")),
     ],
 )
-def test_names_are_completed_with_their_defaults_or_impossible(
-    text: str, short: str | None
-) -> None:
+def test_names_are_completed_with_their_defaults_or_impossible(text: str, short: str | None):
     name = parse_name(text)
     assert (name and name.short) == short
 
@@ -78,7 +76,7 @@ def test_names_are_completed_with_their_defaults_or_impossible(
         ("localhost:1", "http://localhost.evil.example", False),
     ],
 )
-def test_only_local_hosts_and_pages_are_served(host: str, origin: str, expected: bool) -> None:
+def test_only_local_hosts_and_pages_are_served(host: str, origin: str, expected: bool):
     assert served(host, origin) is expected
     assert foreign_page(origin, host) is (origin not in ("", "http://localhost:1"))
 
@@ -89,7 +87,7 @@ SHA = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 async def test_requests_at_the_edges_are_answered_like_gin_and_logged(
     start_emulator: StartEmulator,
-) -> None:
+):
     emulator, url = await start_emulator(toys("tiny-a", "emb"))
     for method, path, body, status, said in (
         ("GET", "/api/tags/", "", 301, b""),
@@ -129,7 +127,7 @@ async def test_requests_at_the_edges_are_answered_like_gin_and_logged(
 
 async def test_the_mux_of_go_takes_out_double_slashes_before_ollama_sees_a_request(
     start_emulator: StartEmulator,
-) -> None:
+):
     emulator, url = await start_emulator(toys("tiny-a"))
     for method, path, to, said in (
         (
@@ -152,7 +150,7 @@ async def test_the_mux_of_go_takes_out_double_slashes_before_ollama_sees_a_reque
 
 async def test_connections_are_kept_half_closed_or_of_http_1_0(
     start_emulator: StartEmulator,
-) -> None:
+):
     emulator, url = await start_emulator(toys("tiny-a", "ma"))
     reader, writer = await connect(url)
     for _ in range(2):
@@ -193,7 +191,7 @@ async def test_connections_are_kept_half_closed_or_of_http_1_0(
 )
 def test_a_model_file_may_be_json_and_a_bad_one_is_a_config_error(
     text: str,
-) -> None:
+):
     assert [
         one.name for one in load_profiles('[{"name": "a"}, {"name": "b:c", "vram_gib": 3}]')
     ] == ["a", "b:c"]
@@ -205,7 +203,7 @@ def test_a_model_file_may_be_json_and_a_bad_one_is_a_config_error(
 # through a gateway with this emulator.
 
 
-async def test_ollama_manages_models(start_emulator: StartEmulator) -> None:
+async def test_ollama_manages_models(start_emulator: StartEmulator):
     url = (await start_emulator(default_profiles(), speed=1000.0))[1]
     async with ollama.AsyncClient(host=url, trust_env=False) as native:
         await native.copy("qwen2.5-coder:14b", "mine")
@@ -233,7 +231,7 @@ async def test_ollama_manages_models(start_emulator: StartEmulator) -> None:
 
 async def test_a_thinking_model_thinks_first_in_every_dialect(
     start_emulator: StartEmulator,
-) -> None:
+):
     thinker = default_profiles()[1].model_copy(
         update={"name": "thinker", "capabilities": ("completion", "thinking")}
     )

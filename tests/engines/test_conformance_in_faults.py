@@ -162,7 +162,7 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
 
 async def test_what_a_model_can_do_is_in_the_list_or_can_be_asked_for(
     bench: Bench,
-) -> None:
+):
     listed = {model.name: model.capabilities for model in await bench.engine.installed()}
     assert listed == {"a:latest": None, "emb:latest": frozenset({"embedding"})}
     assert [await bench.engine.capabilities(name) for name in listed] == [
@@ -173,7 +173,7 @@ async def test_what_a_model_can_do_is_in_the_list_or_can_be_asked_for(
 
 async def test_a_model_is_loaded_with_its_sizes_and_context_and_dropped(
     bench: Bench,
-) -> None:
+):
     assert await bench.engine.version() == wire.VERSION
     assert [(model.name, model.digest) for model in await bench.engine.installed()] == [
         ("a:latest", "digest-0-of-a:latest"),
@@ -201,7 +201,7 @@ async def test_a_model_is_loaded_with_its_sizes_and_context_and_dropped(
 
 async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs(
     bench: Bench,
-) -> None:
+):
     await bench.engine.load("a:latest", UNPINNED)
     assert await bench.engine.probe("a:latest", LoadOptions(num_ctx=2048), LONG_S)
     bench.world.wedge("a:latest")
@@ -211,7 +211,7 @@ async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs(
 
 async def test_dropping_what_is_gone_from_the_disk_is_model_not_found(
     bench: Bench,
-) -> None:
+):
     await bench.engine.load("a:latest", UNPINNED)
     bench.world.delete("a:latest")
     with pytest.raises(ModelNotFound, match="'a:latest' not found"):
@@ -220,7 +220,7 @@ async def test_dropping_what_is_gone_from_the_disk_is_model_not_found(
     assert [model.name for model in await bench.engine.installed()] == ["emb:latest"]
 
 
-async def test_a_list_that_has_not_changed_is_the_same_one(bench: Bench) -> None:
+async def test_a_list_that_has_not_changed_is_the_same_one(bench: Bench):
     first = await bench.engine.installed()
     assert await bench.engine.installed() is first
     bench.world.install("new:latest")
@@ -233,7 +233,7 @@ async def test_a_list_that_has_not_changed_is_the_same_one(bench: Bench) -> None
     assert await bench.engine.installed() == first
 
 
-async def test_every_load_that_fails_has_its_own_error(bench: Bench) -> None:
+async def test_every_load_that_fails_has_its_own_error(bench: Bench):
     bench.world.next_loads(LoadFault.FAIL)
     with pytest.raises(SwapFailed, match="signal: killed"):
         await bench.engine.load("a:latest", UNPINNED)
@@ -242,7 +242,7 @@ async def test_every_load_that_fails_has_its_own_error(bench: Bench) -> None:
     assert await bench.resident() == []
 
 
-async def test_a_load_ends_with_whoever_awaits_it(bench: Bench) -> None:
+async def test_a_load_ends_with_whoever_awaits_it(bench: Bench):
     bench.world.next_loads(LoadFault.NEVER)
     loading = asyncio.create_task(bench.engine.load("a:latest", UNPINNED))
     await bench.arrived()
@@ -255,7 +255,7 @@ async def test_a_load_ends_with_whoever_awaits_it(bench: Bench) -> None:
     assert await bench.resident() == []
 
 
-async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench) -> None:
+async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench):
     bench.kill()
     load, unload = (
         partial(bench.engine.load, "a:latest", UNPINNED),
@@ -307,7 +307,7 @@ async def seen_leaving(world: FakeOllama) -> None:
 
 async def test_status_and_headers_are_handed_on_and_chunks_come_in_order(
     serving: Bench,
-) -> None:
+):
     exchange = await generate(serving)
     chunks = await read(exchange)
     for _ in range(2):
@@ -324,7 +324,7 @@ async def test_status_and_headers_are_handed_on_and_chunks_come_in_order(
 
 async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_alone(
     serving: Bench,
-) -> None:
+):
     exchange = await generate(serving, CallFault.STALL)
     assert await anext(chunks_of(exchange))
     reading, beside = asyncio.create_task(read(exchange)), await generate(serving)
@@ -338,7 +338,7 @@ async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_al
 
 async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
     serving: Bench,
-) -> None:
+):
     opening = asyncio.ensure_future(generate(serving, CallFault.SILENT))
     await serving.arrived()
     opening.cancel()
@@ -349,7 +349,7 @@ async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
 
 async def test_a_server_that_breaks_off_is_gone_and_leaves_the_backend_usable(
     serving: Bench,
-) -> None:
+):
     with pytest.raises(BackendGone):
         await generate(serving, CallFault.GONE_BEFORE_HEAD)
     came, error = await read_until_broken(await generate(serving, CallFault.GONE_MID_STREAM))

@@ -99,7 +99,7 @@ async def received(
 @pytest.mark.parametrize("segment_bytes", [7, 65_536])
 async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(
     name: str, segment_bytes: int
-) -> None:
+):
     expected, wire = captured(name), read_capture(name).response
     segments = [wire[start : start + segment_bytes] for start in range(0, len(wire), segment_bytes)]
     async with StubServer(saying(*segments)) as server, backend_at(server.url) as backend:
@@ -210,7 +210,7 @@ ANSWERS: dict[
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_chunks_come_as_made_and_what_breaks_gives_what_came_then_an_error(
     name: str,
-) -> None:
+):
     said, limits, expected, ended_by = ANSWERS[name]
     opened = asyncio.Event()
     serve = saying_in_two(*said, opened=opened, waits="endless" in name)
@@ -252,7 +252,7 @@ NO_ANSWERS = [
 @pytest.mark.parametrize("said", NO_ANSWERS)
 async def test_what_is_no_plain_answer_is_an_error_and_no_redirect_is_followed(
     said: bytes,
-) -> None:
+):
     async with StubServer(saying(OK)) as target:
         moved = said.replace(b"TARGET", target.url.encode())
         async with (
@@ -265,7 +265,7 @@ async def test_what_is_no_plain_answer_is_an_error_and_no_redirect_is_followed(
         assert target.connections == 0
 
 
-async def test_the_answer_loses_only_its_hop_by_hop_fields_and_what_is_hearths_to_say() -> None:
+async def test_the_answer_loses_only_its_hop_by_hop_fields_and_what_is_hearths_to_say():
     dropped = (
         b"Connection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nSet-Cookie: "
         b"a=1\r\nAccess-Control-Allow-Origin: *\r\n"
@@ -282,7 +282,7 @@ async def test_the_answer_loses_only_its_hop_by_hop_fields_and_what_is_hearths_t
         assert exchange.headers == ((b"x-stay", b"1"), (b"x-stay", b"2"), (b"content-length", b"0"))
 
 
-async def test_a_reset_before_the_head_or_in_mid_body_is_gone() -> None:
+async def test_a_reset_before_the_head_or_in_mid_body_is_gone():
     seen = asyncio.Event()
 
     async def serve(peer: Peer) -> None:
@@ -301,7 +301,7 @@ async def test_a_reset_before_the_head_or_in_mid_body_is_gone() -> None:
             await anext(chunks)
 
 
-async def test_a_server_is_held_back_while_nobody_reads_its_answer() -> None:
+async def test_a_server_is_held_back_while_nobody_reads_its_answer():
     pieces, sent = 64, list[int]()
 
     async def serve(peer: Peer) -> None:
@@ -332,7 +332,7 @@ HOP_BY_HOP = (
 )
 
 
-async def test_the_request_carries_what_was_given_without_key_or_invention() -> None:
+async def test_the_request_carries_what_was_given_without_key_or_invention():
     odd = (
         (b"content-type", b"text/odd"),
         (b"x-custom", "grüße".encode()),
@@ -353,7 +353,7 @@ async def test_the_request_carries_what_was_given_without_key_or_invention() -> 
 
 
 @pytest.mark.parametrize("size", [0, 1, 3 * 1024**2])
-async def test_a_body_of_any_size_arrives_whole(size: int) -> None:
+async def test_a_body_of_any_size_arrives_whole(size: int):
     peer = await received(body=b"x" * size)
     assert (peer.body, dict(peer.fields)[b"content-length"]) == (b"x" * size, b"%d" % size)
 
@@ -363,7 +363,7 @@ async def test_a_body_of_any_size_arrives_whole(size: int) -> None:
 )
 async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_url(
     path: str,
-) -> None:
+):
     assert (await received(path=path)).path == path
     assert (await received(path=path, prefix="/ollama/")).path == f"/ollama{path}"
 
@@ -382,7 +382,7 @@ async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_u
         "header",
     ],
 )
-async def test_what_is_no_plain_path_or_header_is_refused_and_not_sent(path: str) -> None:
+async def test_what_is_no_plain_path_or_header_is_refused_and_not_sent(path: str):
     refused = (
         call(b"{}", (b"x-a", b"1\r\nauthorization: Bearer k"))
         if path == "header"
@@ -397,12 +397,12 @@ async def test_what_is_no_plain_path_or_header_is_refused_and_not_sent(path: str
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1:11434", "ftp://127.0.0.1", "http://", "http://[::1"]
 )
-def test_a_url_that_is_no_http_url_is_a_config_error(url: str) -> None:
+def test_a_url_that_is_no_http_url_is_a_config_error(url: str):
     with pytest.raises(ConfigError):
         DataPath(url, connect_timeout_s=1.0)
 
 
-async def test_nobody_listening_is_unreachable_and_no_password_shows() -> None:
+async def test_nobody_listening_is_unreachable_and_no_password_shows():
     async with StubServer(saying()) as server:
         server.stop_listening()
         for url in (server.url, "http://user:secret@127.0.0.1:1", "http://nowhere.invalid:1"):
@@ -413,7 +413,7 @@ async def test_nobody_listening_is_unreachable_and_no_password_shows() -> None:
             assert "secret" not in str(caught.value)
 
 
-async def test_a_connection_that_is_never_accepted_ends_after_the_connect_timeout() -> None:
+async def test_a_connection_that_is_never_accepted_ends_after_the_connect_timeout():
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -434,7 +434,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_leaving_is_immediate_even_when_the_server_stopped_reading() -> None:
+async def test_leaving_is_immediate_even_when_the_server_stopped_reading():
     """An orderly close would keep the connection until the unsent rest of the body is gone."""
     async with (
         StubServer(saying(waits=True), reads_body=False) as server,
@@ -452,7 +452,7 @@ async def test_leaving_is_immediate_even_when_the_server_stopped_reading() -> No
         assert open_descriptors() == before + 1, "only the server's end may be open"
 
 
-async def test_waiting_calls_keep_no_other_back_and_cancelled_ones_leave_nothing() -> None:
+async def test_waiting_calls_keep_no_other_back_and_cancelled_ones_leave_nothing():
     async with StubServer(saying(waits=True)) as server, backend_at(server.url) as backend:
         before = open_descriptors()
         waiting = [asyncio.ensure_future(backend.open(call())) for _ in range(150)]
@@ -466,7 +466,7 @@ async def test_waiting_calls_keep_no_other_back_and_cancelled_ones_leave_nothing
         assert open_descriptors() <= before + 1
 
 
-async def test_closing_the_backend_ends_answers_and_nothing_is_sent_afterwards() -> None:
+async def test_closing_the_backend_ends_answers_and_nothing_is_sent_afterwards():
     async with StubServer(saying(BEGUN, waits=True)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
         chunks = chunks_of(exchange)
@@ -482,7 +482,7 @@ async def test_closing_the_backend_ends_answers_and_nothing_is_sent_afterwards()
 
 
 @pytest.mark.parametrize("rest", [b"no chunk\r\n", b"180000\r\n" + 0x180000 * b"x", b""])
-async def test_an_answer_that_broke_off_is_let_go_of_by_whoever_was_told(rest: bytes) -> None:
+async def test_an_answer_that_broke_off_is_let_go_of_by_whoever_was_told(rest: bytes):
     """The error that is raised knows the answer."""
     limits = {"max_body_bytes": 1 << 20, "max_line_bytes": 1 << 20}
     opened = asyncio.Event()
@@ -539,7 +539,7 @@ CONNECTIONS_FOR_3: dict[str, tuple[Serve, int]] = {
 
 
 @pytest.mark.parametrize("name", CONNECTIONS_FOR_3)
-async def test_a_connection_is_kept_for_the_next_call_where_it_can_be_trusted(name: str) -> None:
+async def test_a_connection_is_kept_for_the_next_call_where_it_can_be_trusted(name: str):
     serve, connections = CONNECTIONS_FOR_3[name]
     async with StubServer(serve, keeps=True) as server, backend_at(server.url) as backend:
         for _ in range(3):
@@ -551,7 +551,7 @@ async def test_a_connection_is_kept_for_the_next_call_where_it_can_be_trusted(na
 @pytest.mark.parametrize("is_read", [True, False])
 async def test_a_connection_on_which_the_server_speaks_unasked_is_ended(
     unasked: bytes, is_read: bool
-) -> None:
+):
     idle = asyncio.Event()
 
     async def serve(peer: Peer) -> None:
@@ -574,7 +574,7 @@ async def test_a_connection_on_which_the_server_speaks_unasked_is_ended(
             assert await read(exchange) == [b"hi"]
 
 
-async def test_a_connection_that_took_half_a_request_carries_no_second_call() -> None:
+async def test_a_connection_that_took_half_a_request_carries_no_second_call():
     async def serve(peer: Peer) -> None:
         peer.stop_reading()
         await peer.send(WHOLE)
@@ -586,7 +586,7 @@ async def test_a_connection_that_took_half_a_request_carries_no_second_call() ->
         assert server.connections == 2
 
 
-async def test_a_begun_answer_is_not_repeated_nor_a_call_on_a_new_connection() -> None:
+async def test_a_begun_answer_is_not_repeated_nor_a_call_on_a_new_connection():
     async with (
         StubServer(dying_with(b"HTTP/1.1 2"), keeps=True) as server,
         backend_at(server.url) as backend,
@@ -601,7 +601,7 @@ async def test_a_begun_answer_is_not_repeated_nor_a_call_on_a_new_connection() -
         assert server.connections == 1
 
 
-async def test_an_idle_connection_is_closed_after_a_while_or_with_the_backend() -> None:
+async def test_an_idle_connection_is_closed_after_a_while_or_with_the_backend():
     async with StubServer(saying(WHOLE), keeps=True) as server:
         async with aclosing(
             DataPath(server.url, connect_timeout_s=30.0, kept_for_s=0.01)
@@ -617,7 +617,7 @@ async def several(backend: DataPath, count: int) -> None:
     assert await asyncio.gather(*(ask(backend) for _ in range(count))) == [[b"hi"]] * count
 
 
-async def test_one_dead_kept_connection_condemns_the_others_and_the_call_is_resent() -> None:
+async def test_one_dead_kept_connection_condemns_the_others_and_the_call_is_resent():
     async with StubServer(dying_with(b""), keeps=True) as server, backend_at(server.url) as backend:
         await several(backend, 4)
         assert await ask(backend, call(b"once more")) == [b"hi"]
@@ -626,7 +626,7 @@ async def test_one_dead_kept_connection_condemns_the_others_and_the_call_is_rese
         assert server.connections == 5
 
 
-async def test_calls_at_the_same_time_never_share_a_connection_and_each_is_kept() -> None:
+async def test_calls_at_the_same_time_never_share_a_connection_and_each_is_kept():
     async with StubServer(saying(WHOLE), keeps=True) as server, backend_at(server.url) as backend:
         for _ in range(2):
             await several(backend, 70)
@@ -638,7 +638,7 @@ async def test_calls_at_the_same_time_never_share_a_connection_and_each_is_kept(
 
 async def test_no_proxy_of_the_environment_is_used_and_no_cookie_is_kept(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     baked = WHOLE.replace(OK, OK + b"Set-Cookie: a=1\r\n")
@@ -648,7 +648,7 @@ async def test_no_proxy_of_the_environment_is_used_and_no_cookie_is_kept(
             assert b"cookie" not in dict((await server.peers.get()).fields)
 
 
-async def test_informational_answers_before_the_answer_are_passed_over() -> None:
+async def test_informational_answers_before_the_answer_are_passed_over():
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     async with StubServer(saying(early + WHOLE)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())
@@ -690,7 +690,7 @@ async def asked_by_a_process(url: str, **environment: str) -> str:
     return said.decode().strip().splitlines()[-1]
 
 
-async def test_over_tls_only_a_certificate_that_somebody_vouches_for_is_taken() -> None:
+async def test_over_tls_only_a_certificate_that_somebody_vouches_for_is_taken():
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(CERTIFICATE)
     async with StubServer(saying(WHOLE), tls=context) as server:

@@ -88,7 +88,7 @@ async def small(backend: DataPath) -> list[bytes]:
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_answer_after_a_large_one_comes_at_once_on_the_same_connection(
     size: int, framed: Callable[[int], bytes], reading: Reading
-) -> None:
+):
     async with (
         StubServer(serving(framed(size)), keeps=True) as server,
         backend_at(server.url) as backend,
@@ -104,7 +104,7 @@ async def test_the_answer_after_a_large_one_comes_at_once_on_the_same_connection
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_reader_who_stops_in_a_large_answer_leaves_nothing_behind(
     size: int, framed: Callable[[int], bytes]
-) -> None:
+):
     async with (
         StubServer(serving(framed(size)), keeps=True) as server,
         backend_at(server.url) as backend,
@@ -118,7 +118,7 @@ async def test_a_reader_who_stops_in_a_large_answer_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_the_control_path_answers_at_once_after_a_long_list_of_models(size: int) -> None:
+async def test_the_control_path_answers_at_once_after_a_long_list_of_models(size: int):
     count = size // 100
     row = (
         b'{"name":"model-%07d:latest","model":"model-%07d:latest",'

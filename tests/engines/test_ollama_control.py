@@ -84,7 +84,7 @@ MOVED = saying(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-
 
 
 @pytest.mark.parametrize("asked", READS)
-async def test_what_is_no_ollama_answer_is_a_protocol_error_and_none_is_late(asked: Asked) -> None:
+async def test_what_is_no_ollama_answer_is_a_protocol_error_and_none_is_late(asked: Asked):
     for body in (
         b"<html>hello</html>",
         b"[1, 2]",
@@ -128,7 +128,7 @@ ODD: list[tuple[bytes, int, str]] = [
 )
 async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expected(
     asked: Asked, path: str
-) -> None:
+):
     for body, status, words in ODD:
         error = await failure(saying(json_answer(body, status)), asked)
         assert (type(error), error.message) == (
@@ -139,7 +139,7 @@ async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expec
 
 
 @pytest.mark.parametrize("field", ["size", "size_vram", "context_length"])
-async def test_a_size_that_is_no_number_is_named(field: str) -> None:
+async def test_a_size_that_is_no_number_is_named(field: str):
     said = json_answer(b'{"models":[{"name":"a","%b":"12"}]}' % field.encode())
     assert f"`{field}` that is no number" in (await failure(saying(said), Control.resident)).message
 
@@ -179,12 +179,12 @@ async def test_a_size_that_is_no_number_is_named(field: str) -> None:
 )
 async def test_a_refused_swap_has_failed_in_the_servers_words(
     asked: Asked, said: bytes, kind: type[HearthError], text: str
-) -> None:
+):
     error = await failure(saying(said), asked)
     assert (type(error), text in error.message) == (kind, True), error.message
 
 
-async def test_an_unload_without_an_answer_has_failed() -> None:
+async def test_an_unload_without_an_answer_has_failed():
     assert type(await failure(SILENT, unload, SILENT_S)) is SwapFailed
 
 
@@ -202,7 +202,7 @@ def pinned(control: Control) -> Awaitable[object]:
 )
 async def test_a_swap_is_an_empty_prompt_that_stays_for_ever_or_not_at_all(
     asked: Asked, wish: dict[str, object]
-) -> None:
+):
     by_prompt = ("/api/generate", {"model": "a", **wish})
     assert await bodies_sent(asked, json_answer(captured("load_generate").body)) == [by_prompt]
     refusal = json_answer(b'{"error":"\\"a\\" does not support generate"}', 400)
@@ -251,11 +251,11 @@ READ: tuple[tuple[Asked, bytes, object], ...] = (
 
 
 @pytest.mark.parametrize(("asked", "body", "read"), READ)
-async def test_what_the_server_says_is_understood(asked: Asked, body: bytes, read: object) -> None:
+async def test_what_the_server_says_is_understood(asked: Asked, body: bytes, read: object):
     assert await ask(saying(json_answer(body)), asked) == read
 
 
-async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug() -> None:
+async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug():
     reports: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     answer = asyncio.Event()
@@ -300,7 +300,7 @@ asyncio.run(main())
 """
 
 
-async def test_the_library_is_imported_with_the_first_load_off_the_loop() -> None:
+async def test_the_library_is_imported_with_the_first_load_off_the_loop():
     async def serve(peer: Peer) -> None:
         await peer.send(json_answer(b'{"version":"0.33.0"}'))
 
@@ -312,7 +312,7 @@ async def test_the_library_is_imported_with_the_first_load_off_the_loop() -> Non
     assert said.decode().splitlines() == ["0.33.0", "imported in False"]
 
 
-async def test_closing_ends_calls_that_still_run_and_tells_their_callers() -> None:
+async def test_closing_ends_calls_that_still_run_and_tells_their_callers():
     async with StubServer(saying(waits=True)) as server:
         control = Control(server.url, timeout_s=LONG_S)
         leaving = asyncio.ensure_future(unload(control))

@@ -53,7 +53,7 @@ async def cut_of(house: House, model: str) -> tuple[bool, float]:
 @in_virtual_time
 async def test_a_load_whose_memory_comes_back_is_cut_at_once_however_often(card: dict[str, Any]):
     """Also while other programs take more, as far as the driver names them."""
-    async with CardHouse(*MODELS, resident=("a",), settings=ONE_AT_A_TIME, card=card) as house:
+    async with CardHouse(*MODELS, resident="a", settings=ONE_AT_A_TIME, card=card) as house:
         for model in ("b", "c", "b"):
             asyncio.get_running_loop().call_later(2.0, play, house.card)
             clean, after_s = await cut_of(house, model)
@@ -67,7 +67,7 @@ def play(card: FakeCard) -> None:
 
 
 def on_a_card(**card: Any) -> House:
-    return CardHouse(*MODELS, resident=("a",), settings=ONE_AT_A_TIME, card=card)
+    return CardHouse(*MODELS, resident="a", settings=ONE_AT_A_TIME, card=card)
 
 
 def in_main_memory() -> House:
@@ -77,7 +77,7 @@ def in_main_memory() -> House:
 
 
 def unseen() -> House:
-    return House(*MODELS, resident=("a",), settings=ONE_AT_A_TIME, capacity_mib=TOTAL_MIB)
+    return House(*MODELS, resident="a", settings=ONE_AT_A_TIME, capacity_mib=TOTAL_MIB)
 
 
 @pytest.mark.parametrize(

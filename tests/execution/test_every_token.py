@@ -368,7 +368,7 @@ async def _everywhere(name: str, path: str, way: ResumeMode, rng: Random) -> int
 )
 def test_a_stream_broken_into_after_any_token_is_the_answer_it_would_have_been(
     name: str, way: ResumeMode
-) -> None:
+):
     """After every token in `make reliability`."""
     for number, path in enumerate(ASKS[name].paths):
         went_on = run_virtual(

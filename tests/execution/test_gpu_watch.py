@@ -172,7 +172,7 @@ async def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(nam
     async with CardHouse(
         model("a", a_gib),
         model("b", b_gib),
-        resident=("a",),
+        resident="a",
         settings=settings,
         card=card,
         **capacity,
@@ -223,7 +223,7 @@ async def test_swaps_never_look_like_other_programs(names):
 
 @in_virtual_time
 async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
-    async with CardHouse("a", resident=("a",), card={"fault": "no_driver"}) as house:
+    async with CardHouse("a", resident="a", card={"fault": "no_driver"}) as house:
         await sleep_until(3600.0)
         (word,) = house.events.of(GpuUnreadable)
         assert (word.at, word.reason) == (0.0, "no_driver")
@@ -249,7 +249,7 @@ async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
 @in_virtual_time
 async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each():
     async with CardHouse(
-        model("a", 10), model("b", 10), resident=("a",), settings=sized(a=10, b=10)
+        model("a", 10), model("b", 10), resident="a", settings=sized(a=10, b=10)
     ) as house:
         await sleep_until(1.0)
         house.card.fault = "gpu_lost"
@@ -277,7 +277,7 @@ async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each():
 
 @in_virtual_time
 async def test_a_reading_that_never_ends_delays_nobody():
-    async with CardHouse("a", resident=("a",), card={"hangs": True}) as house:
+    async with CardHouse("a", resident="a", card={"hangs": True}) as house:
         assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
         assert (house.now, house.gpu_status["readings"]) == (1.0, "unknown")
     async with CardHouse("a", card={"names": False}) as house:
@@ -431,7 +431,7 @@ async def offloaded_models(house: House) -> list[object]:
 
 @in_virtual_time
 async def test_every_change_by_somebody_else_is_counted_and_shown_within_the_interval():
-    async with House("a", "b", resident=("a",), capacity_mib=20_000.0) as house:
+    async with House("a", "b", resident="a", capacity_mib=20_000.0) as house:
         for count, (appears, vanishes, left) in enumerate(
             (
                 ((), (), ["a"]),
@@ -494,7 +494,7 @@ async def test_a_model_off_the_card_is_told_of_once_and_shown_while_it_is_there(
 
 @in_virtual_time
 async def test_a_resident_model_that_is_loaded_anew_and_split_is_told_of():
-    async with House("a", resident=("a",)) as house:
+    async with House("a", resident="a") as house:
         await sleep_until(1.0)
         house.ollama.gpu.models["a:latest"] = replace(
             house.ollama.gpu.models["a:latest"], size_mib=12_000.0

@@ -63,7 +63,7 @@ def pinned_to(num_ctx: int, *models: str) -> dict[str, ModelSettings]:
     return dict.fromkeys(models, ModelSettings(num_ctx=num_ctx))
 
 
-@in_house("a", FakeModel(name="b", vram_mib=6000.0, size_mib=9000.0), resident=("a",))
+@in_house("a", FakeModel(name="b", vram_mib=6000.0, size_mib=9000.0), resident="a")
 async def test_a_swap_unloads_first_and_is_reported_with_its_time_and_cpu_share(
     house: House,
 ):
@@ -102,7 +102,7 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
     }
     settings = settings_with(gpu={"vram_gb": 20.0}).replace(models=needs)
     async with House(
-        "a", slow, large, resident=("a", "b"), settings=settings, capacity_mib=20_480.0
+        "a", slow, large, resident="a b", settings=settings, capacity_mib=20_480.0
     ) as house:
         await body_of(house.submit("c"))
         (completed,) = house.events.of(SwapCompleted)
@@ -230,7 +230,7 @@ async def test_a_load_has_twice_as_long_as_the_longest_of_its_model_so_far(house
 
 
 @pytest.mark.parametrize(("stuck", "served"), [(1, True), (2, False)])
-@in_house("a", "b", resident=("a",))
+@in_house("a", "b", resident="a")
 async def test_a_model_that_will_not_leave_is_told_again_before_others_lose(house, stuck, served):
     house.ollama.next_unloads(*[UnloadFault.STUCK] * stuck)
     said, error = await heard(house.submit("b"))
@@ -244,7 +244,7 @@ async def test_a_model_that_will_not_leave_is_told_again_before_others_lose(hous
         assert (error.status, error.retry_after_s, house.ollama.calls) == (503, 30.0, [])
 
 
-@in_house("a", "b", resident=("a",), settings=settings_with(backend={"check_interval_s": 0.25}))
+@in_house("a", "b", resident="a", settings=settings_with(backend={"check_interval_s": 0.25}))
 async def test_a_model_that_is_deleted_keeps_no_other_from_coming(
     house: House,
 ):
@@ -293,7 +293,7 @@ class Defective(FakeOllama):
         raise ZeroDivisionError
 
 
-@in_house("a", "b", resident=("b",), ollama=Defective, expect_faults=True)
+@in_house("a", "b", resident="b", ollama=Defective, expect_faults=True)
 async def test_a_defect_in_a_load_is_reported_and_ends_the_swap(house: House):
     assert (await heard(house.submit("a")))[1] is not None
     assert {(fault.where, fault.detail) for fault in house.events.of(InternalFault)} == {
@@ -304,7 +304,7 @@ async def test_a_defect_in_a_load_is_reported_and_ends_the_swap(house: House):
 # Home.
 
 
-@in_house("h", "a", resident=("a",), settings=HOME)
+@in_house("h", "a", resident="a", settings=HOME)
 async def test_the_home_model_comes_back_after_the_delay_and_once(house: House):
     await body_of(house.submit("a"))
     await sleep_until(500.0)
@@ -320,14 +320,14 @@ async def test_the_home_model_comes_back_after_the_delay_and_once(house: House):
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.25, 0.5, 1.0, 2.4])
-@in_house("h", "a", resident=("a",), settings=HOME)
+@in_house("h", "a", resident="a", settings=HOME)
 async def test_an_arrival_at_any_instant_of_a_restore_is_served(house: House, after_s: float):
     await sleep_until(HOME_S + after_s)
     assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
     assert house.now <= HOME_S + 2.5 + 2.5 + 1.0
 
 
-@in_house("h", "a", resident=("a",), settings=HOME)
+@in_house("h", "a", resident="a", settings=HOME)
 async def test_a_home_model_not_installed_empties_nothing_and_comes_once_pulled(
     house: House,
 ):
@@ -345,7 +345,7 @@ async def test_a_home_model_not_installed_empties_nothing_and_comes_once_pulled(
     assert (house.gpu_status["is_home"], house.gateway.warnings()) == (True, [])
 
 
-@in_house("h", "a", "p", resident=("a",), settings=HOME)
+@in_house("h", "a", "p", resident="a", settings=HOME)
 async def test_a_deleted_pinned_model_empties_nothing_and_home_stands_in(
     house: House,
 ):
@@ -433,7 +433,7 @@ async def test_a_home_model_under_any_name_or_installed_later_comes_home_once(
 
 @in_house(
     FakeModel(name="a", parallel=2),
-    resident=("a",),
+    resident="a",
     settings=settings_with().replace(models={"A": ModelSettings(parallel=2)}),
 )
 async def test_what_is_set_for_a_model_counts_in_every_spelling_also_after_a_reload(house: House):
@@ -476,7 +476,7 @@ async def test_models_made_from_the_same_weights_are_served_one_after_the_other(
         assert house.gpu_status["resident_models"] == ["a:latest", "b:latest"] or not vram_gb
 
 
-@in_house("a", "b", resident=("a",), ollama=OneRunner)
+@in_house("a", "b", resident="a", ollama=OneRunner)
 async def test_weights_under_a_deleted_name_are_made_to_go_by_another_name(
     house: House,
 ):
@@ -492,7 +492,7 @@ async def test_weights_under_a_deleted_name_are_made_to_go_by_another_name(
 
 
 @pytest.mark.parametrize("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
-@in_house("a", "b:cloud", resident=("a",), ollama=WithCloud)
+@in_house("a", "b:cloud", resident="a", ollama=WithCloud)
 async def test_a_model_that_runs_elsewhere_is_refused_and_nothing_is_unloaded(
     house: House, spelling: str
 ):
@@ -525,13 +525,13 @@ async def check_offering(house: House) -> None:
         await house.gateway.check_capable(OFFERING)
 
 
-@in_house("a", ABLE, resident=("a",))
+@in_house("a", ABLE, resident="a")
 async def test_what_a_model_cannot_do_is_known_from_the_list(house: House):
     await check_offering(house)
     assert house.ollama.shown == []
 
 
-@in_house("a", ABLE, resident=("a",), ollama=Older)
+@in_house("a", ABLE, resident="a", ollama=Older)
 async def test_what_the_list_does_not_say_is_asked_once_or_again_later(
     house: House,
 ):

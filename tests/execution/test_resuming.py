@@ -194,7 +194,7 @@ def house_of(model: Callable[[BackendCall], Service], **more: Any) -> House:
     return House(
         FakeModel(name="m"),
         "b",
-        resident=("m",),
+        resident="m",
         service=model,
         settings=more.pop("settings", AT_ONCE),
         **more,

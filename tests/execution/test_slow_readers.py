@@ -46,7 +46,7 @@ def long_stream(house: House, seconds: int = 200) -> Ticket:
 async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(
     settings: Settings,
 ):
-    async with House("a", resident=("a",), settings=settings) as house:
+    async with House("a", resident="a", settings=settings) as house:
         ticket, other, most_bytes = long_stream(house), house.submit("a"), 0
         while not other.reply.complete:
             await sleep_until(house.now + 1.0)
@@ -65,7 +65,7 @@ async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(
         assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
 
 
-@in_house("a", resident=("a",), settings=SMALL_BUFFER)
+@in_house("a", resident="a", settings=SMALL_BUFFER)
 async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(house: House):
     ticket, lines = long_stream(house, 50), 0
     await ticket.reply.head()
@@ -75,7 +75,7 @@ async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(hous
     assert (lines, (await house.end_of(ticket)).outcome) == (50, Outcome.COMPLETED)
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_a_slow_reader_does_not_keep_the_model_busy_while_the_buffer_has_room(
     house: House,
 ):
@@ -101,7 +101,7 @@ async def test_the_first_ending_of_a_reply_counts_and_is_told_to_whoever_asks_la
         await failed.body()
 
 
-@in_house("a", resident=("a",), settings=narrow(10, 30.0))
+@in_house("a", resident="a", settings=narrow(10, 30.0))
 async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(
     house: House,
 ):
@@ -116,7 +116,7 @@ async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(
     assert len(b"".join(parts).splitlines()) == 6
 
 
-@in_house("a", resident=("a",), settings=HASTY)
+@in_house("a", resident="a", settings=HASTY)
 async def test_a_server_falling_silent_behind_a_still_reader_is_noticed_later(
     house: House,
 ):
@@ -181,7 +181,7 @@ async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
     ("stays_s", "fault"),
     [(0.5, None), (5.5, None), (AT_MOST_S, None), *((AT_MOST_S, fault) for fault in CallFault)],
 )
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_nothing_is_left_of_a_request_however_it_ends(
     house: House, uncollected: None, stream: bool, stays_s: float, fault: CallFault | None
 ):
@@ -193,7 +193,7 @@ async def test_nothing_is_left_of_a_request_however_it_ends(
     await house.ollama.settled()
 
 
-@in_house("a", resident=("a",), settings=narrow(100))
+@in_house("a", resident="a", settings=narrow(100))
 async def test_nothing_is_left_of_a_stream_whose_caller_stops_reading(
     house: House, uncollected: None
 ):

@@ -39,7 +39,7 @@ async def busy_house(act_at: float, act: Callable[[House], object]) -> list[Any]
     """Streams, a swap, a preemption and a queue, and `act` at an instant; what every item came to,
     and when.
     """
-    async with House(*MODELS, resident=("a",), settings=settings_with(**SETTINGS)) as house:
+    async with House(*MODELS, resident="a", settings=settings_with(**SETTINGS)) as house:
         asyncio.get_running_loop().call_at(act_at, act, house)
         tickets = [
             house.submit("a", service_s=2.0),
@@ -125,7 +125,7 @@ FIRST_MINUTE = settings_with(
 
 
 @pytest.mark.parametrize(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
-@in_house("a", resident=("a",), settings=FIRST_MINUTE)
+@in_house("a", resident="a", settings=FIRST_MINUTE)
 async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(
     house: House, asked_at: float, interrupted: int
 ):
@@ -138,7 +138,7 @@ async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(
 
 
 @pytest.mark.parametrize("asked_at", [59.0, 59.4, 60.0])
-@in_house(*MODELS, resident=("a",), settings=FIRST_MINUTE)
+@in_house(*MODELS, resident="a", settings=FIRST_MINUTE)
 async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(
     house: House, asked_at: float
 ):
@@ -157,7 +157,7 @@ async def test_a_swap_on_which_active_hours_end_is_finished_and_serves_both(
         *((late_s, ["b:latest", "a:latest"]) for late_s in (0.9, 1.4, 1.6)),
     ],
 )
-@in_house(*MODELS, resident=("a",))
+@in_house(*MODELS, resident="a")
 async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(
     house: House, leaves_after_s: float, loads: list[str]
 ):
@@ -174,7 +174,7 @@ async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(
 @in_virtual_time
 async def test_thousands_who_wait_and_leave_at_once_are_gone_at_once():
     settings = settings_with(queue={"max_external_depth": 20_000})
-    async with House("a", resident=("a",), settings=settings) as house:
+    async with House("a", resident="a", settings=settings) as house:
         running = house.submit("a", stream=True, service_s=20.0, chunks=5)
         tickets = [house.submit("a", caller=f"caller {number % 100}") for number in range(CROWD)]
         await sleep_until(5.0)
@@ -209,7 +209,7 @@ async def test_a_job_that_is_being_accepted_during_a_stop_is_durable_or_refused(
 ):
     disk = Disk()
     disk.latency_s = 0.5
-    async with JobHouse("a", resident=("a",), disk=disk) as house:
+    async with JobHouse("a", resident="a", disk=disk) as house:
         stops: list[asyncio.Future[None]] = []
         asyncio.get_running_loop().call_at(
             stopped_at, lambda: stops.append(asyncio.ensure_future(house.gateway.stop(0.0)))

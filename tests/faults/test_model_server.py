@@ -49,7 +49,7 @@ class OddOllama(FakeOllama):
 
 
 def house(*odd: Callable[[Chunks], Chunks]) -> House:
-    made = House("a", resident=("a",), ollama=OddOllama)
+    made = House("a", resident="a", ollama=OddOllama)
     assert isinstance(made.ollama, OddOllama)
     made.ollama.odd = list(odd)
     return made
@@ -161,7 +161,7 @@ class ProxiedOllama(FakeOllama):
 
 
 def proxied(*pages: tuple[int, bytes, bytes]) -> House:
-    made = House("a", resident=("a",), ollama=ProxiedOllama)
+    made = House("a", resident="a", ollama=ProxiedOllama)
     assert isinstance(made.ollama, ProxiedOllama)
     made.ollama.pages = list(pages)
     return made

@@ -147,7 +147,7 @@ def test_the_table_is_complete_and_everything_that_it_names_exists():
 @in_virtual_time
 async def test_nothing_is_lost_doubled_or_left_over_and_the_house_recovers(fault: str, phase: str):
     models = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
-    async with House(*models, resident=("a",), settings=settings_with(**SETTINGS)) as house:
+    async with House(*models, resident="a", settings=settings_with(**SETTINGS)) as house:
         tickets = PHASES[phase](house)
         await sleep_until(1.3)
         FAULTS[fault](house)

@@ -35,7 +35,7 @@ SMALL_BUFFER = settings_with(server={"write_deadline_s": TIMEOUT_S, "write_buffe
         ({"service_s": 5.0, "chunks": 3}, 1.0, 3600.0),
     ],
 )
-@in_house("a", resident=("a",), settings=IMPATIENT)
+@in_house("a", resident="a", settings=IMPATIENT)
 async def test_what_came_while_the_loop_stood_still_has_come(
     house: House, asked: dict[str, float], held_at: float, held_s: float
 ):
@@ -50,7 +50,7 @@ async def test_what_came_while_the_loop_stood_still_has_come(
     )
 
 
-@in_house("a", resident=("a",), settings=IMPATIENT)
+@in_house("a", resident="a", settings=IMPATIENT)
 async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon(house: House):
     house.ollama.next_calls(CallFault.STALL)
     ticket = house.submit("a", **STREAM)
@@ -60,7 +60,7 @@ async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon(ho
     assert house.now <= 31.0 + 2 * TIMEOUT_S
 
 
-@in_house("a", resident=("a",), settings=SMALL_BUFFER)
+@in_house("a", resident="a", settings=SMALL_BUFFER)
 async def test_a_reader_about_to_read_when_the_loop_stood_still_is_not_dropped(
     house: House,
 ):
@@ -70,7 +70,7 @@ async def test_a_reader_about_to_read_when_the_loop_stood_still_is_not_dropped(
     assert b" w19" in await body_of(ticket)
 
 
-@in_house("a", "b", resident=("a",), settings=IMPATIENT)
+@in_house("a", "b", resident="a", settings=IMPATIENT)
 async def test_after_a_hold_up_everybody_is_served_and_nothing_is_sent_again(house: House):
     tickets = [
         house.submit(model, stream=bool(n % 2), service_s=4.0) for n, model in enumerate("aabba")

@@ -58,7 +58,7 @@ async def chat_several_times(session: aiohttp.ClientSession, front: Front) -> No
 
 
 @pytest.mark.parametrize("inputs", [7, 24])
-async def test_a_chat_after_an_embedding_of_many_inputs_is_answered_at_once(inputs: int) -> None:
+async def test_a_chat_after_an_embedding_of_many_inputs_is_answered_at_once(inputs: int):
     async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
         for _ in range(2):
             said = await post(
@@ -68,7 +68,7 @@ async def test_a_chat_after_an_embedding_of_many_inputs_is_answered_at_once(inpu
             await chat_several_times(session, front)
 
 
-async def test_a_chat_after_merged_embeddings_is_answered_at_once() -> None:
+async def test_a_chat_after_merged_embeddings_is_answered_at_once():
     async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
         for _ in range(2):
             calls = (
@@ -80,7 +80,7 @@ async def test_a_chat_after_merged_embeddings_is_answered_at_once() -> None:
         assert max(flushed.inputs for flushed in front.events.of(EmbeddingsFlushed)) >= 7
 
 
-async def test_a_request_after_a_large_body_on_its_connection_is_answered_at_once() -> None:
+async def test_a_request_after_a_large_body_on_its_connection_is_answered_at_once():
     connector = aiohttp.TCPConnector(limit=1)
     async with (
         opened() as front,
@@ -101,7 +101,7 @@ async def test_a_request_after_a_large_body_on_its_connection_is_answered_at_onc
             await chat_several_times(session, front)
 
 
-async def test_a_chat_after_a_caller_who_stopped_reading_is_answered_at_once() -> None:
+async def test_a_chat_after_a_caller_who_stopped_reading_is_answered_at_once():
     async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(front.url.rpartition(":")[2]), limit=1024

@@ -24,7 +24,7 @@ uvicorn.
 """
 
 
-async def test_a_waiting_caller_takes_little_memory() -> None:
+async def test_a_waiting_caller_takes_little_memory():
     # Signs of life have buffers of their own; on a busy machine they would come while others still
     # arrive.
     async with opened(queue={"max_external_depth": 2 * HELD}, keepalive={"after_s": 1e6}) as front:

@@ -168,7 +168,7 @@ ERRORS = [
 
 
 def busy_house(settings: Settings | None = None) -> House:
-    return House("a", resident=("a",), settings=settings)
+    return House("a", resident="a", settings=settings)
 
 
 @pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
@@ -287,7 +287,7 @@ async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, 
     )
     house = House(
         "a",
-        resident=("a",),
+        resident="a",
         settings=settings,
         service=lambda call: says(call) if b"true" in call.body else Service(service_s=400.0),
     )

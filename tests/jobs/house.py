@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,8 +16,8 @@ from hearth.jobs.tasks import Tasks
 from hearth.types import Lane, Priority
 from tests.storage.memory import Disk
 from tests.support.fake_ollama import FakeModel
-from tests.support.house import House, settings_with
-from tests.support.virtual_time import LoopClock, in_virtual_time
+from tests.support.house import House, Test, settings_with, within
+from tests.support.virtual_time import LoopClock
 
 
 def job(
@@ -104,22 +102,9 @@ def with_jobs(**keys: Any) -> Settings:
 
 def in_house(
     *models: str | FakeModel, kind: type[JobHouse] = JobHouse, **how: Any
-) -> Callable[[Callable[..., Any]], Any]:
+) -> Callable[[Test], Callable[..., None]]:
     """Run a test in virtual time within a house, its first argument; with one model, `a`, which is
     in memory, unless others are named.
     """
-
-    def of(test: Callable[..., Any]) -> Any:
-        @functools.wraps(test)
-        async def scenario(*args: Any, **others: Any) -> None:
-            async with kind(
-                *(models or ("a",)), **({} if models else {"resident": ("a",)}) | how
-            ) as house:
-                await test(house, *args, **others)
-
-        run: Any = in_virtual_time(scenario)
-        _, *parameters = inspect.signature(test).parameters.values()
-        run.__signature__ = inspect.Signature(parameters)  # what pytest reads
-        return run
-
-    return of
+    how = how if models else {"resident": "a"} | how
+    return within(lambda: kind(*(models or ("a",)), **how))

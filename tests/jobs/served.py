@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import openai
 import pytest
 
 from hearth.api.app import HearthApp
@@ -45,9 +44,6 @@ class Life(Home):
 
     async def get(self, path: str, key: str | None = None) -> Got:
         return await self.ask("GET", path, key=key)
-
-    def client(self, key: str = "x") -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     async def shown(self, look: Callable[[], Awaitable[T]], holds: Callable[[T], bool]) -> T:
         """What `look` shows once that holds; it looks again after every event, also after one that

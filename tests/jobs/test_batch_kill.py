@@ -29,7 +29,7 @@ def client_of(url: str) -> openai.AsyncOpenAI:
 
 async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_once(
     tmp_path: Path,
-) -> None:
+):
     async with Process.start(tmp_path, CONFIG) as process, client_of(await process.url()) as client:
         content = requests_of(
             "/v1/embeddings",

@@ -84,7 +84,7 @@ async def wanted_of(
 async def test_the_official_client_drives_a_batch_from_upload_to_answers(
     live, endpoint, body, answer
 ):
-    async with live() as house, house.client() as client:
+    async with live() as house, house.gpt() as client:
         content = requests_of(endpoint, *[body] * 3)
         file = await client.files.create(file=("night.jsonl", content), purpose="batch")
         assert (file.filename, file.purpose, file.status, file.bytes) == (
@@ -124,7 +124,7 @@ async def test_the_official_client_drives_a_batch_from_upload_to_answers(
 async def test_files_are_listed_by_page_deleted_and_come_back_as_uploaded(
     live,
 ):
-    async with live() as house, house.client() as client:
+    async with live() as house, house.gpt() as client:
         names = [
             (await client.files.create(file=(f"{n}.jsonl", b"x" * n), purpose="batch")).id
             for n in range(5)
@@ -160,7 +160,7 @@ async def test_files_are_listed_by_page_deleted_and_come_back_as_uploaded(
 async def test_files_and_batches_of_a_key_do_not_exist_for_others(
     live,
 ):
-    async with live(keys=True) as house, house.client(FRIEND_KEY) as friend:
+    async with live(keys=True) as house, house.gpt(FRIEND_KEY) as friend:
         file = await friend.files.create(
             file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch"
         )
@@ -199,7 +199,7 @@ async def test_files_and_batches_of_a_key_do_not_exist_for_others(
 
 async def test_a_running_batch_can_be_cancelled_and_its_file_is_not_deleted(live):
     body = {"model": SLOW, "prompt": "x", "max_tokens": LONG_TOKENS}
-    async with live() as house, house.client() as client:
+    async with live() as house, house.gpt() as client:
         file = await client.files.create(
             file=("x.jsonl", requests_of("/v1/completions", *[body] * 5)), purpose="batch"
         )
@@ -224,7 +224,7 @@ async def test_a_running_batch_can_be_cancelled_and_its_file_is_not_deleted(live
 
 
 async def test_a_file_that_is_not_in_order_is_told_of_line_by_line(live):
-    async with live(keys=True) as house, house.client(GUEST_KEY) as client:
+    async with live(keys=True) as house, house.gpt(GUEST_KEY) as client:
         bodies = [EMBED, {"model": "nowhere", "input": "x"}, {"model": SLOW, "input": "x"}]
         batch = await client.batches.create(**await wanted_of(client, *bodies))
         batch = await until_ended(house, client, batch.id)
@@ -351,7 +351,7 @@ async def test_a_batch_is_taken_once_for_a_key_and_listed_latest_first(
     live,
 ):
     key = {"Idempotency-Key": "k" * 255}
-    async with live() as house, house.client() as client:
+    async with live() as house, house.gpt() as client:
         wanted = await wanted_of(client, EMBED)
         first = await client.batches.with_raw_response.create(**wanted, extra_headers=key)
         assert "idempotency-replayed" not in first.headers
@@ -389,7 +389,7 @@ async def test_an_upload_a_batch_and_a_job_count_once_each_against_the_rate(
     live,
 ):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=3, requests_per_hour=20))
-    async with live(keys=True, rate_limits=limits) as house, house.client(FRIEND_KEY) as client:
+    async with live(keys=True, rate_limits=limits) as house, house.gpt(FRIEND_KEY) as client:
         wanted = await wanted_of(client, *[EMBED] * 30)
         await until_ended(house, client, (await client.batches.create(**wanted)).id)
         job = (await house.ask("POST", "/llm/jobs", {"request": EMBED}, FRIEND_KEY)).json
@@ -448,7 +448,7 @@ async def test_without_a_store_there_are_no_files_and_batches(live):
 
 async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
     body = {"model": SLOW, "prompt": "x", "max_tokens": LONG_TOKENS}
-    async with live(keys=True) as house, house.client(FRIEND_KEY) as client:
+    async with live(keys=True) as house, house.gpt(FRIEND_KEY) as client:
         batch = await client.batches.create(
             **await wanted_of(client, *[body] * 200, endpoint="/v1/completions")
         )

@@ -95,7 +95,7 @@ async def test_requests_are_cut_out_of_a_file_as_they_were_written(
     assert [json.loads(call.body)["prompt"] for call in house.ollama.calls] == prompts
 
 
-@in_batch_house("a", "b", resident=("a",))
+@in_batch_house("a", "b", resident="a")
 async def test_requests_for_one_model_go_together(house):
     both = [line(f"r{number}", "ab"[number % 2]) for number in range(40)]
     await house.started(jsonl(*both))
@@ -127,7 +127,7 @@ async def test_what_the_server_cannot_do_is_in_the_error_file_and_the_rest_goes_
         (jsonl(line("x"), line("y", "b")), [(2, "model_not_allowed")]),
     ],
 )
-@in_batch_house("a", "b", resident=("a",))
+@in_batch_house("a", "b", resident="a")
 async def test_a_file_that_is_not_in_order_fails_and_nothing_of_it_runs(house, content, problems):
     await house.started(content, models=() if b"nowhere" in content else ("a*",))
     batch = await house.ended_batch()
@@ -247,13 +247,13 @@ async def test_a_batch_survives_the_end_of_its_process_and_writes_every_request_
     ends_at, orderly
 ):
     disk = Disk()
-    async with BatchHouse("a", "b", resident=("a",), disk=disk) as house:
+    async with BatchHouse("a", "b", resident="a", disk=disk) as house:
         await house.started(
             jsonl(*[line(f"r{number}", "ab"[number % 2], service_s=1.0) for number in range(100)])
         )
         await sleep_until(ends_at)
         left_behind = disk if orderly else disk.copy()
-    async with BatchHouse("a", "b", resident=("a",), disk=left_behind) as house:
+    async with BatchHouse("a", "b", resident="a", disk=left_behind) as house:
         if (await house.batch()).status != "completed":
             await house.ended_batch()
         batch = await house.batch()
@@ -280,7 +280,7 @@ async def test_while_the_disk_fails_or_lies_a_batch_waits_and_then_goes_on(house
 @in_virtual_time
 async def test_a_defect_in_one_batch_holds_up_no_other():
     broken = {**lines(1)[0], "url": "/no/route"}
-    async with BatchHouse("a", resident=("a",), expect_faults=True) as house:
+    async with BatchHouse("a", resident="a", expect_faults=True) as house:
         await house.started(jsonl(broken), "batch_0", endpoint="/no/route")
         await house.started(jsonl(*lines(2)))
         assert await house.outcome() == (["r1", "r2"], {})
@@ -350,7 +350,7 @@ async def test_a_changed_window_holds_at_once_for_requests_that_are_jobs():
     day = settings_with(scheduling={"active_hours": (Window(start_minute=0, end_minute=60),)})
     off_peak = day.replace(batches=BatchSettings(window="offpeak"))
     async with BatchHouse(
-        "a", resident=("a",), settings=off_peak.replace(jobs=JobSettings(max_in_queue=1))
+        "a", resident="a", settings=off_peak.replace(jobs=JobSettings(max_in_queue=1))
     ) as house:
         await house.started(jsonl(*lines(6)))
         await sleep_until(60.0)
@@ -371,7 +371,7 @@ async def test_a_full_store_holds_a_batch_up_until_there_is_room():
     settings = settings_with().replace(
         jobs=JobSettings(max_stored_mib=(len(content) + 200) / (1 << 20))
     )
-    async with BatchHouse("a", resident=("a",), settings=settings) as house:
+    async with BatchHouse("a", resident="a", settings=settings) as house:
         await house.started(content)
         await sleep_until(30.0)
         assert (house.batches.status(), house.ollama.calls) == (
@@ -483,12 +483,12 @@ async def test_a_list_goes_on_after_an_entry_that_was_deleted_and_whose_room_is_
 @in_virtual_time
 async def test_a_batch_of_ended_requests_is_complete_though_its_process_died():
     disk = Disk()
-    async with BatchHouse("a", resident=("a",), disk=disk) as house:
+    async with BatchHouse("a", resident="a", disk=disk) as house:
         await house.started(jsonl(*lines(2)), window_s=60.0)
         await house.events.until(lambda: len(house.events.of(JobEnded)) == 2)
         left = disk.copy()
     await sleep_until(100.0)
-    async with BatchHouse("a", resident=("a",), disk=left) as house:
+    async with BatchHouse("a", resident="a", disk=left) as house:
         assert await house.outcome() == (["r1", "r2"], {})
         assert (await house.batch()).status == "completed"
 

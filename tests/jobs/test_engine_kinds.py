@@ -23,9 +23,7 @@ GONE = ("failed", "emulator_gone")
 
 def life(disk: Disk, *, emulated: bool, **settings: Any) -> JobHouse:
     """One process's time with the disk."""
-    return JobHouse(
-        "a", resident=("a",), disk=disk, emulated=emulated, settings=with_jobs(**settings)
-    )
+    return JobHouse("a", resident="a", disk=disk, emulated=emulated, settings=with_jobs(**settings))
 
 
 def started(house: JobHouse) -> list[str]:
@@ -103,7 +101,7 @@ async def test_a_key_stands_for_its_job_but_not_for_what_the_emulator_has_done()
 
 @in_virtual_time
 async def test_what_waits_for_the_emulator_ends_when_a_model_server_comes():
-    async with JobHouse("a", resident=("a",), emulated=True) as house:
+    async with JobHouse("a", resident="a", emulated=True) as house:
         runtime = house.gateway.worker.runtime
         for number in (1, 2, 3):
             await house.accept(job(f"job_{number}", service_s=50.0))
@@ -131,7 +129,7 @@ async def test_a_batch_is_checked_and_run_by_the_kind_it_was_accepted_for():
     first = BatchHouse("a", disk=disk)
     await first.started(jsonl(*lines(3)), "batch_1")
     # whose models it does not name
-    async with BatchHouse("b", resident=("b",), disk=disk, emulated=True) as house:
+    async with BatchHouse("b", resident="b", disk=disk, emulated=True) as house:
         await sleep_until(60.0)
         assert (await house.batch("batch_1")).status == "validating"
         made_up = await house.started(jsonl(*lines(2, "b")), "batch_2")
@@ -139,7 +137,7 @@ async def test_a_batch_is_checked_and_run_by_the_kind_it_was_accepted_for():
         assert await house.outcome("batch_2") == (["r1", "r2"], {})
         await house.started(jsonl(*lines(2, "b", service_s=100.0)), "batch_3")
         await sleep_until(house.now + 10.0)
-    async with BatchHouse("a", "b", resident=("a",), disk=disk) as house:
+    async with BatchHouse("a", "b", resident="a", disk=disk) as house:
         assert await house.outcome("batch_1") == (["r1", "r2", "r3"], {})
         done, codes = await house.outcome("batch_3")
         assert (done, codes) == ([], {"r1": "emulator_gone", "r2": "emulator_gone"})

@@ -48,7 +48,7 @@ async def order(first: list[Job], *, suspects: tuple[int, ...] = (), at_once: in
     for number in suspects:
         await left.table.claim(number)
     async with JobHouse(
-        "a", "b", resident=("a",), disk=left.disk, settings=with_jobs(max_in_queue=at_once)
+        "a", "b", resident="a", disk=left.disk, settings=with_jobs(max_in_queue=at_once)
     ) as house:
         await house.ended(*(each.job_id for each in first))
         return [int(event.job_id.removeprefix("job_")) for event in house.events.of(JobStarted)]
@@ -85,7 +85,7 @@ async def test_a_batch_does_not_go_on_for_ever():
     assert (await order(jobs(*wanted))).index(2) == 1 + BATCH_LIMIT
 
 
-@in_house("a", "b", resident=("a",), settings=with_jobs(max_in_queue=4))
+@in_house("a", "b", resident="a", settings=with_jobs(max_in_queue=4))
 async def test_jobs_of_a_type_share_one_model_and_follow_each_other_on_several(
     house,
 ):
@@ -132,7 +132,7 @@ async def test_jobs_of_models_that_fit_into_memory_together_run_beside_each_othe
 
 @in_virtual_time
 async def test_a_more_urgent_job_of_another_model_waits_for_no_batch():
-    async with JobHouse("a", "b", resident=("a",), settings=with_jobs(max_in_queue=4)) as house:
+    async with JobHouse("a", "b", resident="a", settings=with_jobs(max_in_queue=4)) as house:
         for each in jobs(("a", {}), ("a", {}), ("b", CRITICAL)):
             await house.accept(each)
         ended = await house.ended("job_1", "job_2", "job_3")

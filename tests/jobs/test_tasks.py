@@ -47,7 +47,7 @@ async def test_a_listed_type_goes_through_the_durable_queue_with_its_band(
     assert (item.lane, item.task_type) == (Lane.INTERNAL, "letter")
 
 
-@in_house("a", "b", resident=("a",), settings=LLM)
+@in_house("a", "b", resident="a", settings=LLM)
 async def test_letters_and_research_are_done_in_batches_each_in_its_order(house):
     """Peregrine: N letters and M research tasks, and room for one model: one swap, not one per
     task.

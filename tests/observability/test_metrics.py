@@ -246,7 +246,7 @@ def test_many_models_callers_reasons_and_directions_share_the_label_other():
 @in_virtual_time
 async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
     settings = settings_with(queue={"max_external_depth": 7})
-    async with House("a", "b", "c", "d", resident=("a",), settings=settings) as house:
+    async with House("a", "b", "c", "d", resident="a", settings=settings) as house:
         first = house.submit("a", service_s=100.0)
         for after_s in (5, 10):
             await asyncio.sleep(after_s)
@@ -289,7 +289,7 @@ async def test_the_oldest_of_the_interrupted_is_not_the_one_that_goes_first():
         models={"a": ModelSettings(parallel=2)}
     )
     async with House(
-        FakeModel(name="a", parallel=2), "b", resident=("a",), settings=settings
+        FakeModel(name="a", parallel=2), "b", resident="a", settings=settings
     ) as house:
         house.submit("a", service_s=50.0)
         await asyncio.sleep(4)
@@ -314,7 +314,7 @@ CARD_METRICS = (
 )
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: House):
     gateway, tracker = house.gateway, house.worker.tracker
 
@@ -331,7 +331,7 @@ async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: H
     assert card() == [0, None, None, None, None]
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_orders_are_read_while_there_are_some(house: House):
     gateway, orders = house.gateway, house.gateway.orders
 

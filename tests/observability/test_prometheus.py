@@ -46,7 +46,7 @@ def promtool(*arguments: str, stdin: bytes = b"", cwd: Path = HERE) -> str:
 
 @in_virtual_time
 async def test_promtool_finds_nothing_wrong_with_the_page():
-    async with House("a", "b", resident=("a",)) as house:
+    async with House("a", "b", resident="a") as house:
         for event in (*map(sample, all_kinds()), ended(), interrupted(), rejected()):
             for sink in vars(house.gateway.records).values():
                 sink.emit(event)

@@ -65,7 +65,7 @@ class EmbeddingHouse(House):
         self.counted: list[str] = []
         """What was counted as a call of the model server, by the input that made it one."""
         super().__init__(
-            *models, resident=("emb",), settings=settings, service=lambda _: service, ollama=ollama
+            *models, resident="emb", settings=settings, service=lambda _: service, ollama=ollama
         )
 
     def ask(self, text: str, model: str = "emb", **wanted: Any) -> Ticket:

@@ -26,7 +26,7 @@ async def refused(order: Awaitable[object], why: str) -> None:
         await order
 
 
-@in_house("a", "b", resident=("a",))
+@in_house("a", "b", resident="a")
 async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken(house: House):
     taken = [house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")]
     await sleep_until(1.0)
@@ -52,7 +52,7 @@ async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken(house: Ho
 
 @in_virtual_time
 async def test_jobs_are_taken_during_a_drain_and_done_after_it():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=1)) as house:
+    async with JobHouse("a", resident="a", settings=with_jobs(max_in_queue=1)) as house:
         await house.accept(job("job_0", service_s=5.0))
         await house.accept(job("job_1"))
         await settle()
@@ -68,7 +68,7 @@ async def test_jobs_are_taken_during_a_drain_and_done_after_it():
 
 @in_virtual_time
 async def test_paused_jobs_keep_no_internal_job_from_the_queue():
-    async with JobHouse("a", resident=("a",), settings=with_jobs(max_in_queue=2)) as house:
+    async with JobHouse("a", resident="a", settings=with_jobs(max_in_queue=2)) as house:
         busy = house.submit("a", service_s=5.0)
         for name in ("x", "y"):
             await house.accept(job(name, lane=Lane.EXTERNAL))
@@ -84,7 +84,7 @@ async def test_paused_jobs_keep_no_internal_job_from_the_queue():
         assert house.now < 10.0
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_a_pause_lets_others_wait_and_internal_work_goes_on(house: House):
     house.gateway.orders.pause()
     theirs = house.submit("a")
@@ -96,7 +96,7 @@ async def test_a_pause_lets_others_wait_and_internal_work_goes_on(house: House):
     assert text_of(await body_of(theirs)) == FULL_TEXT
 
 
-@in_house("a", "b", resident=("a",))
+@in_house("a", "b", resident="a")
 async def test_an_order_given_twice_is_given_once_and_a_load_can_be_taken_back(
     house: House,
 ):
@@ -142,7 +142,7 @@ async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_r
     }
     settings = settings_with(gpu={"vram_gb": 24.0})
     async with House(
-        "a", "b", "huge", resident=("a",), settings=settings.replace(models=sizes)
+        "a", "b", "huge", resident="a", settings=settings.replace(models=sizes)
     ) as house:
         orders = house.gateway.orders
         running, *waiting = house.submit("a", service_s=5.0), house.submit("b"), house.submit("b")
@@ -168,7 +168,7 @@ async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_r
     "home",
     "a",
     "b",
-    resident=("home",),
+    resident="home",
     settings=settings_with(gpu={"home_model": "home", "restore_home_delay_s": 1.0}),
 )
 async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model(
@@ -188,7 +188,7 @@ async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model(
     } == {("visitor", "home:latest", "home model")}
 
 
-@in_house("a", "b", resident=("a",))
+@in_house("a", "b", resident="a")
 async def test_a_claimed_model_stays_and_any_other_goes_when_a_caller_asks(
     house: House,
 ):
@@ -232,7 +232,7 @@ async def test_a_model_held_for_returning_callers_stays_and_another_goes(
     }
     settings = settings_with(gpu={"vram_gb": 24.0}).replace(models=sizes)
     async with House(
-        "a", "b", "c", resident=("a", "b"), settings=settings, capacity_mib=24_576.0
+        "a", "b", "c", resident="a b", settings=settings, capacity_mib=24_576.0
     ) as house:
         await body_of(house.submit("a", lane=lane, caller="returns"))
         waiting = house.submit("c", caller="other")

@@ -33,7 +33,7 @@ def waiting(house: House, digest: bytes, caller: str) -> ActiveRequest:
     return work
 
 
-@in_house("a", "b", resident=("a",), settings=DEEP)
+@in_house("a", "b", resident="a", settings=DEEP)
 async def test_to_keep_a_place_no_other_is_looked_at(house: House):
     house.submit("a", service_s=100.0)
     works = [waiting(house, str(number).encode(), Counted("me")) for number in range(MANY)]
@@ -48,7 +48,7 @@ async def test_to_keep_a_place_no_other_is_looked_at(house: House):
 
 
 @pytest.mark.parametrize(("after_s", "found"), [(1.0, 2), (KEPT_S, 2), (KEPT_S + 1.0, 0)])
-@in_house("a", "b", resident=("a",), settings=DEEP)
+@in_house("a", "b", resident="a", settings=DEEP)
 async def test_a_place_is_taken_once_and_for_as_long_as_it_is_kept(
     house: House, after_s: float, found: int
 ):

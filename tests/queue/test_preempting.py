@@ -28,7 +28,7 @@ FIFTY_MS = 0.05
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_internal_work_stops_an_external_call_within_50_ms_which_ends_later(
     house: House, stream: bool
 ):
@@ -46,7 +46,7 @@ async def test_internal_work_stops_an_external_call_within_50_ms_which_ends_late
 @in_virtual_time
 async def test_an_often_interrupted_call_is_protected_and_its_owner_told_once():
     settings = settings_with(queue={"max_interrupt_count": 2}, scheduling=AT_ONCE)
-    async with House("a", resident=("a",), settings=settings) as house:
+    async with House("a", resident="a", settings=settings) as house:
         external = house.submit("a", service_s=10.0)
         for _ in range(3):
             await settle()
@@ -69,7 +69,7 @@ async def test_internal_work_waiting_at_active_hours_stops_the_call_at_that_inst
     last_decision_s: float,
 ):
     await sleep_until(7.0)  # so that no regular look at the clock is at that instant
-    async with House("a", resident=("a",), settings=BY_DAY) as house:
+    async with House("a", resident="a", settings=BY_DAY) as house:
         await sleep_until(MORNING_S - 60)
         external = house.submit("a", service_s=100.0)
         await sleep_until(MORNING_S - last_decision_s)
@@ -80,7 +80,7 @@ async def test_internal_work_waiting_at_active_hours_stops_the_call_at_that_inst
 
 
 @pytest.mark.parametrize(("stream", "yielding", "ends_at"), [(False, 1, 3.0), (True, 0, 2.0)])
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_the_owner_can_make_external_work_yield_that_can_be_stopped_unnoticed(
     house: House, stream, yielding, ends_at
 ):
@@ -91,7 +91,7 @@ async def test_the_owner_can_make_external_work_yield_that_can_be_stopped_unnoti
     assert (house.now, (await house.end_of(external)).interrupt_count) == (ends_at, yielding)
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time(house: House):
     external = house.submit("a", service_s=2.0)
     await sleep_until(1.0)
@@ -156,13 +156,13 @@ async def test_a_cron_entry_holds_external_work_like_an_announcement_each_time(
     cron: str, asked_at: float, starts_at: float
 ):
     async with House(
-        "a", resident=("a",), settings=settings_with(scheduling=announcing(("briefing", cron)))
+        "a", resident="a", settings=settings_with(scheduling=announcing(("briefing", cron)))
     ) as house:
         await sleep_until(asked_at)
         assert await start_of(house, house.submit("a")) == pytest.approx(starts_at)
 
 
-@in_house("a", resident=("a",), settings=settings_with(scheduling=announcing(BRIEFING)))
+@in_house("a", resident="a", settings=settings_with(scheduling=announcing(BRIEFING)))
 async def test_a_reload_announces_a_new_entry_and_a_removed_one_holds_nothing(
     house: House,
 ):
@@ -209,7 +209,7 @@ async def test_a_clock_that_jumps_ahead_skips_and_one_that_jumps_back_repeats(
         pytest.param(3600.0, 0.0, 98.0, 100.0, id="it is announced right after the clock was set"),
     ],
 )
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_a_task_is_due_by_the_calendar_though_clock_or_machine_stood_still(
     house: House, earlier_s: float, step_s: float, asked_at: float, starts_at: float
 ):

@@ -29,7 +29,7 @@ PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_rest
 
 
 def one_model() -> House:
-    return House("a", resident=("a",), settings=PROMPT)
+    return House("a", resident="a", settings=PROMPT)
 
 
 def winners_of(

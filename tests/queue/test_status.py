@@ -52,7 +52,7 @@ async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happ
     assert house.events.of(HomeModelMissing) == [], "none is set"
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_the_status_shows_what_runs_waits_in_order_and_stops(
     house: House,
 ):
@@ -98,7 +98,7 @@ async def test_the_status_shows_what_runs_waits_in_order_and_stops(
 
 @in_virtual_time
 async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end():
-    house = House("a", "b", resident=("a",))
+    house = House("a", "b", resident="a")
     first = house.submit("a", caller="me")
     assert house.state_of(first.sequence) == "accepted"
     async with house:
@@ -119,9 +119,7 @@ async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end
         assert house.worker.get_item(99) is None
 
 
-@in_house(
-    "a", resident=("a",), settings=settings_with(queue={"max_external_depth": REMEMBERED + 2})
-)
+@in_house("a", resident="a", settings=settings_with(queue={"max_external_depth": REMEMBERED + 2}))
 async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house: House):
     tickets = [house.submit("a", request_id=f"req_{number}") for number in range(REMEMBERED + 2)]
     for ticket in tickets:
@@ -137,7 +135,7 @@ async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house
     ] == [None, True]
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_the_expected_starts_are_worked_out_a_few_times_a_second_at_most(
     house: House,
 ):
@@ -151,7 +149,7 @@ async def test_the_expected_starts_are_worked_out_a_few_times_a_second_at_most(
     assert starts[0] != starts[2]
 
 
-@in_house("a", "b", resident=("a",))
+@in_house("a", "b", resident="a")
 async def test_swap_overhead_is_swap_time_over_swap_and_execution_time(house: House):
     await body_of(house.submit("a", service_s=1.5))
     await body_of(house.submit("b", service_s=1.0))
@@ -165,7 +163,7 @@ async def test_swap_overhead_is_swap_time_over_swap_and_execution_time(house: Ho
     )
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker(house: House):
     changes = house.worker.changes()
     seen = [await anext(changes)]
@@ -183,7 +181,7 @@ async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker(h
 
 @in_house(
     "a",
-    resident=("a",),
+    resident="a",
     settings=settings_with(scheduling={"aging": AgingSettings(promote_after_s=20.0)}),
 )
 async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house: House):
@@ -210,7 +208,7 @@ async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house
 async def test_the_next_round_begins_with_the_first_byte_of_the_last_prompt():
     packing = PackingSettings(mode="pack", prefill_max_tokens=100)
     settings = settings_with(scheduling={"packing": packing}, gpu={"parallel": 4})
-    async with House(FakeModel(name="a", parallel=4), resident=("a",), settings=settings) as house:
+    async with House(FakeModel(name="a", parallel=4), resident="a", settings=settings) as house:
         asked = {"stream": True, "first_byte_s": 0.02, "service_s": 1.0}
         tickets = [house.submit("a", prompt_tokens=tokens, **asked) for tokens in (90, 95, 20, 30)]
         await asyncio.gather(*map(body_of, tickets))
@@ -236,7 +234,7 @@ def put_in_force(house: House, settings: Settings) -> None:
     assert house.gateway.reload(GatewayConfig(settings=settings))
 
 
-@in_house(FakeModel(name="a", parallel=2), resident=("a",))
+@in_house(FakeModel(name="a", parallel=2), resident="a")
 async def test_a_lower_depth_drops_nobody_and_more_slots_start_who_waits_at_once(house: House):
     tickets = [house.submit("a") for _ in range(4)]
     await settle()
@@ -252,7 +250,7 @@ async def test_a_lower_depth_drops_nobody_and_more_slots_start_who_waits_at_once
     assert [event.at for event in house.events.of(ItemDispatched)] == [0.0, 1.0, 2.0, 2.5, 3.0]
 
 
-@in_house("a", resident=("a",), settings=settings_with(backend={"check_interval_s": 86_400.0}))
+@in_house("a", resident="a", settings=settings_with(backend={"check_interval_s": 86_400.0}))
 async def test_a_shorter_check_interval_does_not_wait_for_the_longer_one_to_pass(house: House):
     await sleep_until(100.0)
     put_in_force(house, settings_with(backend={"check_interval_s": 5.0}))
@@ -295,7 +293,7 @@ async def test_a_long_list_of_models_is_shown_by_a_thread_as_it_was():
         calls += 1
 
     async with House(
-        *(f"m{number}" for number in range(2 * LONG_LIST)), "a", resident=("a",)
+        *(f"m{number}" for number in range(2 * LONG_LIST)), "a", resident="a"
     ) as house:
         tickets = [house.submit(f"m{number}") for number in range(3)]
         sys.setprofile(count)  # of this thread alone

@@ -15,7 +15,7 @@ from tests.support.virtual_time import in_virtual_time, sleep_until
 ONE_EACH = settings_with(queue={"max_external_depth": 1, "max_internal_depth": 1})
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_positions_count_those_ahead_within_a_tick_and_no_less_urgent_ones(
     house: House,
 ):
@@ -43,7 +43,7 @@ async def test_positions_count_those_ahead_within_a_tick_and_no_less_urgent_ones
     ]
 
 
-@in_house("a", "b", resident=("b",))
+@in_house("a", "b", resident="b")
 async def test_an_in_process_call_gives_text_and_counts_of_its_model(
     house: House,
 ):
@@ -64,7 +64,7 @@ async def test_an_in_process_call_gives_text_and_counts_of_its_model(
     assert len(house.events.of(ItemQueued)) == accepted
 
 
-@in_house("a", "b", resident=("a",))
+@in_house("a", "b", resident="a")
 async def test_a_caller_is_told_of_the_swap_and_the_line_of_its_own_model(house: House):
     assert house.submit("a", max_tokens=40).estimated_wait_s == 0.0
     await sleep_until(house.now + 0.01)
@@ -75,7 +75,7 @@ async def test_a_caller_is_told_of_the_swap_and_the_line_of_its_own_model(house:
     assert [behind_swap_s, behind_one_s] == pytest.approx([1.0 + swap_s, 1.0], abs=0.1)
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
     house.submit("a", max_tokens=40, service_s=9.0)  # expected to run 1 s
     waiting = house.submit("a", max_tokens=40)
@@ -96,14 +96,14 @@ async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
 @in_virtual_time
 async def test_of_several_at_once_only_the_first_is_told_of_the_swap(parallel: int, turn_s: float):
     settings = settings_with(queue={"max_external_depth": 9}, gpu={"parallel": parallel})
-    async with House("a", "b", resident=("a",), settings=settings) as house:
+    async with House("a", "b", resident="a", settings=settings) as house:
         house.submit("a", max_tokens=40)
         await sleep_until(house.now + 0.01)
         told = [house.submit("b", max_tokens=40).estimated_wait_s or 0.0 for _ in range(5)]
         assert told[4] - told[0] == pytest.approx(turn_s, rel=0.1)
 
 
-@in_house("a", resident=("a",), settings=ONE_EACH)
+@in_house("a", resident="a", settings=ONE_EACH)
 async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_return(
     house: House,
 ):
@@ -121,7 +121,7 @@ async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_return
 
 @in_virtual_time
 async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
-    house = House("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 2}))
+    house = House("a", resident="a", settings=settings_with(queue={"max_external_depth": 2}))
     accepted = [house.submit("a") for _ in range(2)]
     urgent = house.internal("a")
     assert [ticket.position for ticket in (*accepted, urgent)] == [0, 1, 0]
@@ -135,7 +135,7 @@ async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
 
 @in_virtual_time
 async def test_nothing_is_accepted_after_a_stop_and_the_advice_is_the_grace():
-    house = House("a", resident=("a",), settings=settings_with(server={"shutdown_grace_s": 7.0}))
+    house = House("a", resident="a", settings=settings_with(server={"shutdown_grace_s": 7.0}))
     async with house:
         pass
     for ask in (lambda: house.submit("a"), house.worker.admission.check_open):
@@ -146,7 +146,7 @@ async def test_nothing_is_accepted_after_a_stop_and_the_advice_is_the_grace():
         await house.worker.enqueue_internal("hello", "a")
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_a_request_for_no_model_is_refused_where_there_is_none_left(
     house: House,
 ):
@@ -161,7 +161,7 @@ async def test_a_request_for_no_model_is_refused_where_there_is_none_left(
         house.submit(None)
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_who_left_while_waiting_and_asks_the_same_again_has_the_old_place(house: House):
     house.submit("a", service_s=400.0)
     await sleep_until(1.0)
@@ -207,7 +207,7 @@ def placed_at(house: House, **asked: Any) -> float:
         ({"priority": Priority.CRITICAL}, 1.0, 101.0),
     ],
 )
-@in_house("a", "b", resident=("a",))
+@in_house("a", "b", resident="a")
 async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
     house: House, asked: dict[str, Any], after_s: float, at: float
 ):
@@ -220,7 +220,7 @@ async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
     assert placed_at(house, **asked) == at
 
 
-@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 4}))
+@in_house("a", resident="a", settings=settings_with(queue={"max_external_depth": 4}))
 async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(
     house: House,
 ):
@@ -242,7 +242,7 @@ async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(
         assert placed_at(house, digest=digest) == at, digest
 
 
-@in_house("a", resident=("a",))
+@in_house("a", resident="a")
 async def test_a_place_loses_the_time_its_caller_was_away_too_long(
     house: House,
 ):
@@ -269,7 +269,7 @@ def fill(house: House, caller: str) -> int:
     raise AssertionError("nothing is refused")
 
 
-@in_house("a", resident=("a",), settings=settings_with(queue={"max_external_depth": 8}))
+@in_house("a", resident="a", settings=settings_with(queue={"max_external_depth": 8}))
 async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(
     house: House,
 ):
@@ -293,7 +293,7 @@ async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(
 
 @in_house(
     "a",
-    resident=("a",),
+    resident="a",
     settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}),
 )
 async def test_a_queue_with_one_place_has_no_shares_nor_has_the_internal_lane(

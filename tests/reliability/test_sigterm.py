@@ -105,9 +105,7 @@ def is_whole(dialect: str, status: int, body: bytes) -> bool:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-async def test_every_stream_ends_properly_and_the_process_in_time(
-    tmp_path: Path, phase: str
-) -> None:
+async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path, phase: str):
     model, words, tokens, reached = PHASES[phase]
     connector = aiohttp.TCPConnector(limit=0)
     async with (
@@ -139,7 +137,7 @@ async def test_every_stream_ends_properly_and_the_process_in_time(
     assert any(whole) or phase != "ending"
 
 
-async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path) -> None:
+async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path):
     async with (
         Process.start(tmp_path, CONFIG % (HOME, HOME, OTHER, GRACE_S)) as house,
         aiohttp.ClientSession() as session,

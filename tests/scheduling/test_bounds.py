@@ -141,9 +141,7 @@ def calls_of(settings: SchedulerSettings, depth: int, lane: Lane) -> int:
         ("policy=affinity", Lane.INTERNAL),
     ],
 )
-def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(
-    settings: str, lane: Lane
-) -> None:
+def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(settings: str, lane: Lane):
     assert calls_of(settings_of(settings), 6_000, lane) <= 1.5 * calls_of(
         settings_of(settings), 60, lane
     )

@@ -239,7 +239,7 @@ def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
         {"format": 1, "recent_swaps_s": {"b": [None]}, "idle_ends": [[["a"], [[1, 0]]]]},
     ],
 )
-def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]) -> None:
+def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]):
     estimates = after()
     estimates.restore(document)
     assert (
@@ -288,9 +288,7 @@ def lived(story: str) -> Arrivals:
         ("+x b 0, x a 0, -x b 8, x a 8.5, +x b 9, x a 9.5", [[inf]]),
     ],
 )
-def test_a_gap_runs_from_a_callers_last_end_to_its_next_item(
-    story: str, gaps: list[list[float]]
-) -> None:
+def test_a_gap_runs_from_a_callers_last_end_to_its_next_item(story: str, gaps: list[list[float]]):
     assert [list(habit.gaps) for habit in lived(story).habits("a")] == gaps
 
 
@@ -306,11 +304,11 @@ def test_a_gap_runs_from_a_callers_last_end_to_its_next_item(
 )
 def test_the_steps_of_the_caller_that_was_answered_last_are_told(
     story: str, steps: list[tuple[str, float]]
-) -> None:
+):
     assert lived(story).next_steps() == steps
 
 
-def test_the_memory_of_habits_is_bounded_whatever_happens() -> None:
+def test_the_memory_of_habits_is_bounded_whatever_happens():
     crowd = [f"caller-{index // 2} a {index}" for index in range(6 * MAX_HABITS)]
     known = lived(
         ", ".join([*crowd, *(f"regular a {10_000 + index}" for index in range(3 * GAPS))])
@@ -325,7 +323,7 @@ def test_the_memory_of_habits_is_bounded_whatever_happens() -> None:
     )
 
 
-def test_callers_are_watched_only_while_a_policy_reads_of_them() -> None:
+def test_callers_are_watched_only_while_a_policy_reads_of_them():
     shell = Shell(settings_of("policy=affinity"), resident=("a",))
     shell.finish(shell.arrive("a"))
     assert shell.gateway.arrivals.habits("a") == []

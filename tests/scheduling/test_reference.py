@@ -264,7 +264,7 @@ def starts_of(workload: Workload, policy: PolicyName) -> list[tuple[float, int, 
 @pytest.mark.parametrize("block", range(4 * EXAMPLES))
 def test_the_scheduler_starts_what_the_reference_starts_when_it_starts_it(
     policy: PolicyName, block: int
-) -> None:
+):
     for seed in range(block * 25, block * 25 + 25):
         workload = drawn(seed)
         assert starts_of(workload, policy) == Reference(workload, rules(), policy).run(), (
@@ -273,7 +273,7 @@ def test_the_scheduler_starts_what_the_reference_starts_when_it_starts_it(
 
 
 @pytest.mark.parametrize("seed", [814])
-def test_the_reference_agrees_where_it_once_did_not(seed: int) -> None:
+def test_the_reference_agrees_where_it_once_did_not(seed: int):
     """814: while somebody insists on what was loaded, the house's work for any model goes by
     band.
     """
@@ -283,7 +283,7 @@ def test_the_reference_agrees_where_it_once_did_not(seed: int) -> None:
     )
 
 
-def test_the_random_workloads_contain_what_the_reference_is_there_for() -> None:
+def test_the_random_workloads_contain_what_the_reference_is_there_for():
     """Otherwise agreement would mean little."""
     runs = [
         simulate(workload, workload.settings(rules(), PolicyName.AFFINITY))

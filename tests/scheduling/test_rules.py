@@ -609,5 +609,5 @@ TABLES = (
 
 
 @for_each("example", [example for table in TABLES for example in examples(table)])
-def test_what_happens_is_decided_upon_as_the_rules_say(example: Example) -> None:
+def test_what_happens_is_decided_upon_as_the_rules_say(example: Example):
     play(example)

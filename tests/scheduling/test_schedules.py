@@ -407,7 +407,7 @@ BLOCKS = 2 if EXAMPLES == 1 else 6 * EXAMPLES
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_no_schedule_breaks_a_rule_and_they_contain_what_the_rules_are_about(block: int) -> None:
+def test_no_schedule_breaks_a_rule_and_they_contain_what_the_rules_are_about(block: int):
     seen: Counter[str] = Counter()
     for number in range(block * BLOCK, block * BLOCK + BLOCK):
         schedule = Schedule(number)

@@ -422,7 +422,7 @@ def look_into(folder: Path, sinks: Sinks) -> None:
 
 async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belongs(
     tmp_path: Path,
-) -> None:
+):
     sinks, claude = Sinks(), FakeClaude()
     await claude.start()
     emulator = outspoken()

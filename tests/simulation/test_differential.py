@@ -132,21 +132,21 @@ CASES = [
 @for_each(("policy", "seed", "mix"), CASES)
 def test_the_live_worker_and_the_simulator_take_the_same_decisions(
     policy: PolicyName, seed: int, mix: Mix
-) -> None:
+):
     live, simulated = both_logs(*drawn(seed, mix), policy)
     assert [action for _, action in live] == [action for _, action in simulated]
     assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(HOMES))
-def test_they_take_the_same_decisions_in_the_home_of_an_assistant(seed: int) -> None:
+def test_they_take_the_same_decisions_in_the_home_of_an_assistant(seed: int):
     policy = PolicyName.ADAPTIVE if seed % 2 else tuple(PolicyName)[seed // 2 % len(PolicyName)]
     live, simulated = both_logs(*drawn_home(seed), policy)
     assert [action for _, action in live] == [action for _, action in simulated]
     assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6)
 
 
-def test_the_workloads_contain_what_the_comparison_is_for() -> None:
+def test_the_workloads_contain_what_the_comparison_is_for():
     drawings = [drawn(seed) for seed in range(20)]
     runs = [
         simulate(workload, workload.settings(rules, PolicyName.AFFINITY))

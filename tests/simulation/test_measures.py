@@ -142,7 +142,7 @@ def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
 )
 def test_estimates_are_compared_with_what_came_of_them(
     workload: Workload, every: int, expected: tuple[float | None, ...]
-) -> None:
+):
     settings = workload.settings(SchedulerSettings(), PolicyName.FIFO)
     brain = Estimating(Scheduler(settings), every=every)
     simulate(workload, settings, brain.handle)

@@ -57,11 +57,11 @@ def shipped(name: str, policy: PolicyName) -> Summary:
 )
 def test_adaptive_comes_close_to_what_is_possible_on_the_reports_profiles(
     name: str, limit_s: float
-) -> None:
+):
     assert shipped(name, ADAPTIVE).makespan_s <= 1.05 * limit_s
 
 
-def test_one_model_alone_never_waits_under_any_policy() -> None:
+def test_one_model_alone_never_waits_under_any_policy():
     assert [shipped("single_model", policy).mean_wait_s for policy in PolicyName] == [0.0] * len(
         PolicyName
     )
@@ -70,7 +70,7 @@ def test_one_model_alone_never_waits_under_any_policy() -> None:
 @for_each(("name", "policy", "wait", "makespan"), COMPARED)
 def test_adaptive_is_never_much_worse_than_affinity_and_often_far_better(
     name, policy, wait, makespan
-) -> None:
+):
     ours, theirs = shipped(name, ADAPTIVE), shipped(name, policy)
     assert ours.mean_wait_s <= wait * theirs.mean_wait_s
     assert makespan is None or ours.makespan_s <= makespan * theirs.makespan_s
@@ -80,7 +80,7 @@ def test_adaptive_is_never_much_worse_than_affinity_and_often_far_better(
 @pytest.mark.parametrize("policy", [policy for policy in PolicyName if policy is not FIFO])
 def test_under_twice_the_load_that_fits_swaps_stay_within_their_share(
     name: str, policy: PolicyName
-) -> None:
+):
     found = shipped(name, policy)
     busy_s = found.swap_s + found.busy_pct / 100 * found.makespan_s
     assert found.swap_s <= SHARE * busy_s
@@ -88,7 +88,7 @@ def test_under_twice_the_load_that_fits_swaps_stay_within_their_share(
 
 @pytest.mark.timeout(900 + 15 * EXAMPLES)
 @pytest.mark.parametrize(("load", "factor"), [(mixes.HEAVY, 1.25), (mixes.MEDIUM, 1.6)])
-def test_adaptive_is_near_a_schedule_that_knows_every_arrival(load: float, factor: float) -> None:
+def test_adaptive_is_near_a_schedule_that_knows_every_arrival(load: float, factor: float):
     kinds = (mixes.TWO, mixes.EQUAL, mixes.THREE, mixes.FOUR)
     drawn = [mixes.poisson(each, load, jobs=400, seed=seed) for each in kinds for seed in SEEDS]
     ratios = [
@@ -98,7 +98,7 @@ def test_adaptive_is_near_a_schedule_that_knows_every_arrival(load: float, facto
     assert max(ratios) <= factor + 0.4, "no mix is an exception"
 
 
-def test_going_home_serves_a_house_better_than_any_fixed_delay() -> None:
+def test_going_home_serves_a_house_better_than_any_fixed_delay():
     """The best fixed delays had a mean wait of 10.7 s (120 s and more; the home model's 9.7), or of
     6.3 s for the home model (30 s).
     """
@@ -110,7 +110,7 @@ def test_going_home_serves_a_house_better_than_any_fixed_delay() -> None:
     )
 
 
-def test_names_of_callers_are_not_needed_to_see_an_agent() -> None:
+def test_names_of_callers_are_not_needed_to_see_an_agent():
     """Everybody under one name, as in a trace without callers."""
     alike = replace(
         mixes.agents(), jobs=tuple(replace(job, caller="trace") for job in mixes.agents().jobs)
@@ -160,7 +160,7 @@ def household_latencies_s(
 )
 def test_a_household_pays_little_for_its_assistant(
     load_s: float, pause_s: float, assistant_ratio: float, others_ratio: float
-) -> None:
+):
     """The numbers of docs/scheduling.md; directly, a model server serves in order of arrival."""
     own_s, others_s = household_latencies_s(
         FIFO, directly=True, pause_s=pause_s, load_s=load_s, bound_s=0.0
@@ -180,7 +180,7 @@ def test_a_household_pays_little_for_its_assistant(
 
 
 @for_each("name", WORKLOADS)
-def test_a_workload_is_the_same_every_time_and_can_be_run(name: str) -> None:
+def test_a_workload_is_the_same_every_time_and_can_be_run(name: str):
     workload = WORKLOADS[name]()
     known = {job.id for job in workload.jobs}
     assert (workload, len(known)) == (WORKLOADS[name](), len(workload.jobs))
@@ -193,9 +193,7 @@ def test_a_workload_is_the_same_every_time_and_can_be_run(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "size", "late_s"), [("balanced", 2, 0.1), ("bursty", 10, 0.0)])
-def test_a_round_or_a_burst_begins_when_the_last_one_has_ended(
-    name: str, size: int, late_s: float
-) -> None:
+def test_a_round_or_a_burst_begins_when_the_last_one_has_ended(name: str, size: int, late_s: float):
     workload = WORKLOADS[name]()
     records = simulate(workload, workload.settings(SchedulerSettings(), AFFINITY)).records
     assert len(records) == 40
@@ -207,7 +205,7 @@ def test_a_round_or_a_burst_begins_when_the_last_one_has_ended(
 
 @pytest.mark.parametrize("load", [mixes.MEDIUM, mixes.HEAVY, mixes.OVERLOAD])
 @pytest.mark.parametrize("kinds", [*mixes.MIXES.values()])
-def test_a_mix_has_the_load_that_it_says(kinds: tuple[mixes.ModelKind, ...], load: float) -> None:
+def test_a_mix_has_the_load_that_it_says(kinds: tuple[mixes.ModelKind, ...], load: float):
     assert offered(mixes.poisson(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.1)
     assert offered(mixes.diurnal(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.2)
     assert offered(mixes.in_bursts(kinds, load, jobs=4000)) == pytest.approx(load, rel=0.2)
@@ -217,7 +215,7 @@ def offered(workload: Workload) -> float:
     return sum(job.service_s for job in workload.jobs) / max(job.at for job in workload.jobs)
 
 
-def test_each_kind_of_work_comes_at_its_hours_and_prompts_are_for_packing() -> None:
+def test_each_kind_of_work_comes_at_its_hours_and_prompts_are_for_packing():
     jobs = WORKLOADS["house_day"]().jobs
     internal = [job for job in jobs if job.lane is Lane.INTERNAL]
     assert all(6 * 3600 <= job.at <= 22 * 3600 for job in internal)

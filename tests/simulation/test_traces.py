@@ -77,9 +77,7 @@ REPORTS = {"output_tokens": 40, "decode_s": 2}
         ),
     ],
 )
-def test_a_request_is_read_field_by_field(
-    request_line: object, expected: dict[str, object]
-) -> None:
+def test_a_request_is_read_field_by_field(request_line: object, expected: dict[str, object]):
     job = parse_trace(text(request_line), source="t").jobs[0]
     assert {name: getattr(job, name) for name in expected} == expected
 
@@ -190,7 +188,7 @@ def test_every_problem_is_told_at_once_also_contradicting_requests():
         (text(GOOD) + '\n\n{"id": 1, "model": "zz", "service_s": 1}', "t:4: model"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_line(content: str, problem: str) -> None:
+def test_what_cannot_be_read_is_named_with_its_line(content: str, problem: str):
     with pytest.raises(ConfigError, match=problem):
         parse_trace(content, source="t")
 

@@ -312,7 +312,7 @@ class Soak:
 @pytest.mark.timeout(PLAN.warm_up_s + PLAN.seconds + 1800)
 async def test_memory_descriptors_and_tasks_stand_still_under_traffic_and_faults(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     # connections that break off under the emulator are the point
     caplog.set_level(logging.CRITICAL, logger="aiohttp.server")
     seed = int(os.environ.get("HEARTH_SOAK_SEED") or random.SystemRandom().randrange(2**32))

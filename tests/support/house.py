@@ -1,7 +1,7 @@
 """A whole gateway over a fake Ollama, in virtual time: what every scenario of the live shell starts
 from and is judged by at its end.
 
-    @in_house("a", "b", resident=("a",))
+    @in_house("a", "b", resident="a")
     async def test_a_request_is_answered(house: House):
         assert text_of(await body_of(house.submit("a", service_s=2.0))) == FULL_TEXT
 
@@ -16,7 +16,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -179,12 +179,15 @@ def gateway_over(
 
 
 class House:
-    """The gateway, the world around it, and what it said."""
+    """The gateway, the world around it, and what it said.
+
+    `resident` names the models that are in memory, with blanks between them.
+    """
 
     def __init__(
         self,
         *models: str | FakeModel,
-        resident: Iterable[str] = (),
+        resident: str = "",
         settings: Settings | None = None,
         capacity_mib: float | None = None,
         service: Callable[[BackendCall], Service] = service_asked_for,
@@ -200,7 +203,7 @@ class House:
         self.events = Recorder()
         self.clock = clock or LoopClock()
         self.closed: list[str] = []
-        self._resident = tuple(map(canonical_model, resident))
+        self._resident = tuple(map(canonical_model, resident.split()))
         self._expect_faults = expect_faults
         self._tasks_before: set[asyncio.Task[Any]] = set()
         self.gateway = gateway_over(

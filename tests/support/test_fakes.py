@@ -33,7 +33,7 @@ def with_a() -> FakeOllama:
 
 
 @in_virtual_time
-async def test_a_call_takes_exactly_the_time_that_it_asks_for() -> None:
+async def test_a_call_takes_exactly_the_time_that_it_asks_for():
     ollama = with_a()
     came = await run(ollama, fake={"service_s": 2.0, "first_byte_s": 0.5, "chunks": 3})
     assert [at for at, _ in came] == [0.5, 1.0, 1.5, 2.0]
@@ -80,7 +80,7 @@ async def load_beside(ollama: FakeOllama) -> None:
 @in_virtual_time
 async def test_the_referee_sees_every_broken_rule(
     misdeed: Callable[[FakeOllama], Awaitable[None]], violation: str
-) -> None:
+):
     ollama = with_a()
     await misdeed(ollama)
     assert ollama.violations == [violation]
@@ -89,7 +89,7 @@ async def test_the_referee_sees_every_broken_rule(
 
 
 @in_virtual_time
-async def test_no_timer_runs_before_its_due_time_and_work_in_a_thread_holds_the_clock() -> None:
+async def test_no_timer_runs_before_its_due_time_and_work_in_a_thread_holds_the_clock():
     loop, lateness_s, gate = asyncio.get_running_loop(), list[float](), threading.Event()
     waiting, sleeper = (
         asyncio.create_task(asyncio.to_thread(gate.wait, 5)),
@@ -105,7 +105,7 @@ async def test_no_timer_runs_before_its_due_time_and_work_in_a_thread_holds_the_
     assert (len(lateness_s), min(lateness_s)) == (2_000, 0)
 
 
-def test_an_endless_scenario_fails_and_a_seed_repeats_its_shuffle() -> None:
+def test_an_endless_scenario_fails_and_a_seed_repeats_its_shuffle():
     async def waits() -> None:
         await asyncio.get_running_loop().create_future()
 

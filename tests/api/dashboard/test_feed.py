@@ -54,7 +54,7 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_sent(seed):
     @in_virtual_time
     async def scenario() -> None:
         rng = random.Random(seed)
-        async with House("a", "b", "c", resident=("a",), settings=DEEP) as house:
+        async with House("a", "b", "c", resident="a", settings=DEEP) as house:
             feed = DashboardFeed(house.gateway)
             async with watching(house.gateway, feed=feed) as page:
                 for number in range(40):
@@ -85,7 +85,7 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_sent(seed):
 
 @in_virtual_time
 async def test_an_idle_gateway_costs_a_heartbeat_and_nothing_else():
-    async with House("a", resident=("a",)) as house, watching(house.gateway) as page:
+    async with House("a", resident="a") as house, watching(house.gateway) as page:
         orders = house.gateway.orders
         for situation, bytes_per_s in (("idle", 10), ("commands", 10), ("running", 100)):
             await asyncio.sleep(30.1)
@@ -120,7 +120,7 @@ async def test_an_idle_gateway_costs_a_heartbeat_and_nothing_else():
 
 @in_virtual_time
 async def test_ten_thousand_who_wait_are_a_number_and_a_few_rows():
-    async with House("a", resident=("a",), settings=DEEP) as house:
+    async with House("a", resident="a", settings=DEEP) as house:
         for number in range(10_000):
             house.submit("a", service_s=1.0, request_id=f"req_{number}")
         await asyncio.sleep(0.5)
@@ -134,7 +134,7 @@ async def test_ten_thousand_who_wait_are_a_number_and_a_few_rows():
 
 @in_virtual_time
 async def test_a_change_is_sent_within_250_ms_and_a_storm_in_four_frames_a_second():
-    async with House("a", resident=("a",)) as house, watching(house.gateway) as page:
+    async with House("a", resident="a") as house, watching(house.gateway) as page:
         for _ in range(200):
             house.submit("a", service_s=0.04)
             await asyncio.sleep(0.05)
@@ -149,7 +149,7 @@ async def test_a_change_is_sent_within_250_ms_and_a_storm_in_four_frames_a_secon
 
 @in_virtual_time
 async def test_of_what_ended_a_caller_sees_its_own_and_an_admin_all():
-    async with House("a", resident=("a",)) as house:
+    async with House("a", resident="a") as house:
         feed = DashboardFeed(house.gateway)
         async with watching(house.gateway, feed=feed) as owner:
             await asyncio.sleep(1.3)
@@ -171,7 +171,7 @@ async def test_of_what_ended_a_caller_sees_its_own_and_an_admin_all():
 
 @in_virtual_time
 async def test_a_view_serves_who_comes_within_half_a_pause():
-    async with House("a", resident=("a",)) as house:
+    async with House("a", resident="a") as house:
         for after_s, is_shared in (
             (MIN_INTERVAL_S / 2 - 0.02, True),
             (MIN_INTERVAL_S / 2 + 0.02, False),
@@ -200,7 +200,7 @@ async def test_a_view_serves_who_comes_within_half_a_pause():
 @in_virtual_time
 async def test_a_waiting_item_says_what_it_waits_for(situation, kind):
     settings = settings_with(backend={"wait_when_down_s": 60.0})
-    async with House("a", "b", resident=("a",), settings=settings) as house:
+    async with House("a", "b", resident="a", settings=settings) as house:
         async with watching(house.gateway) as page:
             await asyncio.sleep(1)
             if situation == "down":
@@ -235,7 +235,7 @@ async def test_a_waiting_item_says_what_it_waits_for(situation, kind):
 
 @in_virtual_time
 async def test_the_order_shown_is_the_order_in_which_items_should_start():
-    async with House("a", "b", resident=("a",)) as house, watching(house.gateway) as page:
+    async with House("a", "b", resident="a") as house, watching(house.gateway) as page:
         house.submit("a", service_s=20.0)
         await asyncio.sleep(0.1)
         house.submit("b", service_s=5.0, caller="needs a swap")
@@ -264,7 +264,7 @@ async def test_a_stream_ends_with_the_server_and_with_the_worker(ending):
 async def test_of_very_many_models_the_page_has_those_in_use_and_the_first_by_name():
     names = [f"m{number:05}" for number in range(2 * MODELS_SHOWN)]
     home = settings_with(gpu={"home_model": names[-1]})
-    async with House(*names, resident=(names[-2],), settings=home) as house:
+    async with House(*names, resident=names[-2], settings=home) as house:
         ticket = house.submit(names[-3], service_s=1.0)
         shown = await View(house.gateway, 0.0).build(house.now)
         assert isinstance(shown["models"], dict)
