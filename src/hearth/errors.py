@@ -54,6 +54,8 @@ def _kind(
     """An error that has nothing to say beside its status, message and reason, which is its name in
     other letters where none is given.
     """
+    # Forty such errors are a table rather than forty classes. Each is assigned to its own name, so
+    # that a search finds it; a type checker sees its base.
     reason = reason or re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     values = {
         "__doc__": message,

@@ -423,6 +423,7 @@ def unchunked(send: Send) -> Send:
             has_length = b"content-length" in fields
             streams = not has_length and fields.get(b"content-type", b"").startswith(_STREAMS)
             if streams:
+                # else uvicorn announces chunks where no length is declared
                 cycle.chunked_encoding = False
             # which have no body to measure
             if not has_length and not streams and message["status"] not in (204, 304):
@@ -431,6 +432,8 @@ def unchunked(send: Send) -> Send:
             await send(message)
             return
         if streams:
+            # uvicorn refuses a body that is longer or shorter than this. No length was declared:
+            # the connection ends where the stream does.
             cycle.expected_content_length = len(message.get("body", b""))
         if kept_head is None:
             await send(message)

@@ -229,7 +229,8 @@ class ClaudeCall:
                     exchange = await backend.open(self.to_send, self._note_sending)
             except TimeoutError as error:
                 raise BackendTimeout("Claude did not answer in time") from error
-            unclear = (*_UNCLEAR, BackendProtocolError)  # it said yes
+            # From here on it has said yes: what cannot be read now may have been charged.
+            unclear = (*_UNCLEAR, BackendProtocolError)
             async with aclosing(exchange):
                 await self._pass_on(exchange, registry, clock)
         except HearthError as error:

@@ -89,8 +89,11 @@ def decode_document(body: bytes, *, whole: bool = False) -> tuple[JsonValue, boo
     value, end = _first_value(_decoder(built, in_pieces=is_large), text, start)
     if whole and text[end:].strip(_SPACE):
         raise GoJsonError(f"invalid JSON near character {end}: another value")
+    # With fewer brackets, those in texts included, nothing can be nested deeper: so the walk over
+    # all values is rare.
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _refuse_deep(value)
+    # In a large body, each text was cleaned as it was read (`_string_in_pieces`).
     if not is_large and _SURROGATE_ESCAPE.search(body):
         value = _without_surrogates(value)
     return value, not repeated

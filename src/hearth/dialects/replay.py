@@ -196,6 +196,7 @@ class Replay:
 
     def _passed(self, raw: bytes) -> bytes:
         was_caught_up = self.caught_up
+        # Only OpenAI's frames repeat ids, dates or numbers that the caller knows by other ones.
         if was_caught_up and self._route.dialect != "openai":
             return raw
         frame = frame_of(self._route, raw)
@@ -206,6 +207,7 @@ class Replay:
             return self._rename.known(frame).raw
         texts = [self._new_text(slot) for slot in reading.slots]
         marks = sum([self._is_new(mark) for mark in reading.marks])
+        # The caller has all of this frame, also where it is the one that catches up exactly.
         if not self.caught_up or not (was_caught_up or marks or any(texts)):
             return b""
         passed = self._rename.known(shortened(frame, reading, texts, marks))

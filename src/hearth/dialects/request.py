@@ -333,6 +333,8 @@ def seeded(route: Route, body: bytes, fields: JsonObject, seed: int) -> bytes:
     if route.dialect == "ollama":
         others = {name: one for name, one in sampling.items() if name != "seed"}
         added = {"options": added | others}
+    # Where the field is there already (a null, or options), the body is written anew. Else the seed
+    # goes before the first field, and every other byte stays as it came.
     if fields.keys() & added.keys():
         return _written({**fields, **added}, body)
     return _with_first(added, body)

@@ -410,6 +410,8 @@ class PresenceSignals:
     def note(self, sent: tuple[bytes, ...]) -> None:
         """The caller has been sent this of the answer."""
         if self._wants_events:
+            # A frame that came in parts is put together; behind a whole one the last begins anew.
+            # Where nothing was sent, the last stays: an empty one says that there was no byte yet.
             whole = self._last.endswith(_END)
             self._last = (b"".join(sent if whole else (self._last, *sent)) or self._last)[
                 :_KEPT_BYTES

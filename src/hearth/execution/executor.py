@@ -233,7 +233,9 @@ class Executor:
                     await self._answers.whole(work, exchange, route_of(call.path))
                 whole = True
         except TimeoutError as error:
-            # of a whole answer nothing comes before its end: a token tells whether the model works
+            # Of a whole answer nothing comes before its end, so silence tells nothing. One token
+            # tells whether the model works: if it does, this answer takes too long, and the model
+            # is not loaded anew.
             if exchange is None and (streaming or not await self._makes_a_token(work, call)):
                 raise FirstByteTimeout from error
             raise BackendTimeout from error

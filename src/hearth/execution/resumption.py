@@ -125,7 +125,8 @@ class Resumption:
         """What runs now, as `attempt`, can be stopped, and the answer can go on."""
         modes = self._modes_on(model)
         was_continued = attempt.resumed is not None and attempt.resumed.mode == "continued"
-        # no run of the whole says again what was drawn in two
+        # Once continued, the text was drawn in two runs, and no single run of the whole repeats it:
+        # then only another continuation will do, and whether that can be asked has to be read.
         if not modes or ("replayed" in modes and not was_continued):
             return bool(modes)
         try:

@@ -248,6 +248,8 @@ class JobRunner:
         """End the jobs of a caller, or of all, of which a cancel was reported as failed, and may
         have been made; how many that were.
         """
+        # Where such a cancel was made after all, the job has ended in the store: who asks that for
+        # the jobs that wait or run does not find it.
         doubtful = [
             each.job
             for each in self._cancels.values()

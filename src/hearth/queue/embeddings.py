@@ -223,6 +223,7 @@ class EmbeddingBatcher(HandlingSink):
 
         def on_event(event: Event) -> None:
             self._emit(event)
+            # as in `_told`: not within the decision that has ended it
             if isinstance(event, ItemEnded):
                 asyncio.get_running_loop().call_soon(self._over, key)
 
@@ -319,6 +320,8 @@ class EmbeddingBatcher(HandlingSink):
         elif isinstance(event, ItemInterrupted | ItemProtected | ItemResent | ItemPromoted):
             if isinstance(event, ItemInterrupted | ItemResent):
                 work.back_in_line(work.interrupts + isinstance(event, ItemInterrupted))
+            # The event tells of the shared call; a member may have been in others before, so its
+            # own counts take the place of those of the call, in the events that have them.
             own: dict[str, Any] = {
                 "attempt": work.attempt.number,
                 "interrupt_count": work.interrupts,

@@ -230,6 +230,8 @@ class _Shadow:
         now = self._began_at
         if residency.swap is None:
             return
+        # An unload ends at once here. What it really takes is not lost: `_load_s` puts whatever has
+        # not been cleared yet of the expected swap on the load behind it.
         for leaving in residency.unloading:
             self._at(now, inputs.Unloaded(model=leaving))
         if residency.cutting is not None:

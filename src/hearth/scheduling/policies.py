@@ -278,6 +278,8 @@ def is_late(oldest: Candidate, candidates: Candidates, device: DeviceState, now:
     """Rule 1 of the module docstring: is this item, which has waited `max_swap_wait_s`, late?"""
     waited_s = now - oldest.entry.item.arrived_at
     if not candidates.served:  # 1a
+        # No loaded model has work, so this only goes before rule 3. Where what it evicts has not
+        # earned its own swap yet, it takes twice the patience.
         has_earned = oldest.may_evict()
         return _is_past_patience(waited_s if has_earned else waited_s / 2, candidates, device)
     if not oldest.may_evict(MOST_TRIPS):
@@ -407,6 +409,8 @@ def held_until(
         # by rule 1 of `sharing`, which knows its habits by themselves.
         external = best.entry.external
         used_last = [habit for habit in used_last if habit.is_external is external]
+    # Each of these holds pays by itself. Of several the longest counts: a swap after a shorter one
+    # would lose what the longer one was to win.
     returns = [_returns_by(habit, now, best.swap.trip_s, waiting) for habit in used_last]
     return max([until for until in returns if until is not None], default=None)
 

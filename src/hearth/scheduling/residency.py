@@ -424,6 +424,8 @@ class Evictions:
             return ()
         if len(leaving) < 2:  # as nearly always: nothing to choose from
             return (leaving[0].model,) if _freed_mib(leaving) >= missing else None
+        # The sets that are kept are of all that may go; those for a model that is in memory are
+        # without itself.
         if model in residents:
             return _Choices(residency, leaving).fewest(missing)
         if self._choices is None:

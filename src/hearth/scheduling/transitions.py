@@ -34,9 +34,7 @@ UNLOAD_RETRY_S = 5.0
 SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
 _EXTERNAL_BAND = Band.EXTERNAL
 _EXTERNAL_LANE = Lane.EXTERNAL
-"""Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a
-function.
-"""
+"""Members of an enumeration, looked up once: in Python 3.11 that costs as much as a call."""
 
 
 def take_in(device: DeviceState, fact: Input, now: float) -> list[Action] | None:  # noqa: PLR0911 - a closed set, one answer each
@@ -300,6 +298,8 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
         entry.breaks += 1
         _put_first(device.gateway, entry, fact.kept_tokens or 0, now)
         return [Requeue(sequence=entry.item.sequence, broke_off=True)]
+    # Not once more: nobody wants it, it would fail again, its caller has a part that cannot go on,
+    # or it has had its second attempt.
     if (
         entry.cancelled
         or fault == "fatal"

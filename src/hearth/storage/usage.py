@@ -59,6 +59,7 @@ _MARK = """
       0
     )
 """
+# the columns of `usage_hours` in their order: `_ROLL_UP` inserts them by position
 _OF_LOG = f"""
     SELECT
       CAST(ended_wall_s / 3600 AS INTEGER) AS hour,

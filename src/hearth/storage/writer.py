@@ -149,6 +149,8 @@ def commit_together(
     after an error at the COMMIT itself the transaction may turn out to be there when the file is
     opened again.
     """
+    # The inner `try` is for a function that fails by its own doing, the outer one for a disk that
+    # does, which the second run may meet as well.
     try:
         try:
             return _committed(connection, statements)

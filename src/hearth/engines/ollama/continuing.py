@@ -467,6 +467,8 @@ class Rest:
         """The text without an end that is a blank, or may be the beginning of what ends the
         answer.
         """
+        # Without its blanks the text may end with the beginning of a stop sequence, and without
+        # that with blanks again.
         while True:
             kept = _TO_ASK_AGAIN.sub("", text)
             beginnings = [
