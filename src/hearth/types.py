@@ -25,6 +25,7 @@ EMULATOR_HEADER = b"x-hearth-emulator"
 """`1` in each answer of the emulator: what it says is made up."""
 
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -41,6 +42,11 @@ def value(cls: type[T]) -> type[T]:
     create.
     """
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
+
+
+def without_none(fields: Mapping[K, T | None]) -> dict[K, T]:
+    """The fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 NANO_PER_USD = 1_000_000_000

@@ -30,7 +30,7 @@ from hearth.cli.client import (
 from hearth.cli.options import LIMIT, TEXT_FILE
 from hearth.clock import SystemClock
 from hearth.job_types import JobState
-from hearth.types import JsonDict, Priority
+from hearth.types import JsonDict, Priority, without_none
 
 _JOBS = "/llm/jobs"
 _EVERY_S = 1.0
@@ -66,7 +66,7 @@ def list_jobs(
     client: GatewayClient, *, as_json: bool, unended: bool, **wanted: str | int | None
 ) -> None:
     """List jobs, the latest first."""
-    asked = {name: value for name, value in wanted.items() if value is not None}
+    asked = without_none(wanted)
     if unended:
         asked["unended"] = "true"
     draw("jobs", client.fetch(f"{_JOBS}?{urlencode(asked)}"), as_json=as_json)
@@ -247,7 +247,7 @@ def submit(
         "priority": priority,
         "window": "offpeak" if off_peak else None,
     }
-    extra = {name: value for name, value in named.items() if value is not None}
+    extra = without_none(named)
     bodies = _bodies(content, model)
     digest = hashlib.sha256(content.encode()).hexdigest()
     accepted: list[str] = []

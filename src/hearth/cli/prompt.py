@@ -40,7 +40,7 @@ from hearth.cli.client import (
 from hearth.cli.options import TEXT_FILE
 from hearth.cli.views import console_for, duration, loading_model
 from hearth.clock import SystemClock, new_id
-from hearth.types import JsonDict, Priority
+from hearth.types import JsonDict, Priority, without_none
 
 _EVERY_S = 1.0
 _NS_PER_S = 1e9
@@ -95,10 +95,10 @@ def submit(
         "options": None if max_tokens is None else {"num_predict": max_tokens},
         "format": "json" if json_mode else None,
     }
-    body = {name: value for name, value in wanted.items() if value is not None}
+    body = without_none(wanted)
     request_id = new_id("req_")
     named = {"X-Task-Type": task_type, "X-Priority": priority}
-    headers = {name: value for name, value in named.items() if value is not None}
+    headers = without_none(named)
     output, last = "", {}
     with streamed(client, "/api/generate", body, request_id, headers) as (answered, lines):
         for last in lines:

@@ -26,7 +26,7 @@ from hearth.cli.client import (
     gateway_options,
 )
 from hearth.cli.options import LIMIT
-from hearth.types import Outcome, __version__
+from hearth.types import Outcome, __version__, without_none
 
 _STREAM = "/llm/queue/stream"
 _SILENCE_S = 45.0
@@ -90,7 +90,7 @@ def models(client: GatewayClient, *, as_json: bool) -> None:
 @AS_ANSWERED
 def log(client: GatewayClient, *, as_json: bool, **wanted: str | int | None) -> None:
     """List finished requests, the latest first."""
-    asked = urlencode({name: value for name, value in wanted.items() if value is not None})
+    asked = urlencode(without_none(wanted))
     draw("log", client.fetch(f"/llm/log?{asked}"), as_json=as_json)
 
 

@@ -31,7 +31,7 @@ from hearth.dialects.writers import (
     response_in_progress,
 )
 from hearth.errors import BackendGone, BackendProtocolError
-from hearth.types import MAX_TOKENS, BilledTokens, JsonMapping
+from hearth.types import MAX_TOKENS, BilledTokens, JsonMapping, without_none
 
 _PASSED = (
     "message_start",
@@ -121,7 +121,7 @@ class Meter:
     def _read(self, usage: JsonObject) -> None:
         hour = _object(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")
         counts = {**{name: _count(usage.get(name)) for name in _COUNTERS}, "hour": _count(hour)}
-        self._usage |= {name: count for name, count in counts.items() if count is not None}
+        self._usage |= without_none(counts)
 
 
 class Answer:

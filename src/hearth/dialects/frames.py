@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode
 from hearth.dialects.routes import Endpoint, Route
-from hearth.types import frozen
+from hearth.types import frozen, without_none
 
 _EVENT = re.compile(rb"^event: ?([^\n]*)\n", re.MULTILINE)
 _DATA = re.compile(rb"^data: ?([^\n]*)", re.MULTILINE)
@@ -385,7 +385,7 @@ def identities(route: Route, frame: Frame) -> JsonObject:
         f"item {place}": at(fields, ("item", "id")),
         f"call {place}": at(fields, ("item", "call_id")),
     }
-    return {key: name for key, name in named.items() if name is not None}
+    return without_none(named)
 
 
 def renamed(value: JsonValue, names: Mapping[str | int, JsonValue]) -> JsonValue:

@@ -23,7 +23,17 @@ from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonObject, decode,
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.writers import NativeWriter
 from hearth.errors import BackendProtocolError, HearthError, ProxyFailed
-from hearth.types import JSON_BODY, MIB, NO_USAGE, BackendCall, Completion, Headers, Usage, value
+from hearth.types import (
+    JSON_BODY,
+    MIB,
+    NO_USAGE,
+    BackendCall,
+    Completion,
+    Headers,
+    Usage,
+    value,
+    without_none,
+)
 
 LINE_CAP_BYTES = 4 * 1024 * 1024
 """Longest line that is understood: the last line of a long native answer lists its whole context,
@@ -265,7 +275,7 @@ def completion_call(
     if json_mode:
         request["format"] = "json"
     limits = {"num_predict": max_tokens, "num_ctx": num_ctx}
-    options: JsonObject = {name: value for name, value in limits.items() if value is not None}
+    options: JsonObject = without_none(limits)
     if options:
         request["options"] = options
     body = b'{"prompt":%b,%b' % (prompt_json, encode(request)[1:])

@@ -74,7 +74,7 @@ from hearth.emulator.text import (
 )
 from hearth.emulator.wire import EVENTS, NDJSON, EmulatedCall, keep_alive_s, with_rows
 from hearth.errors import BadRequest
-from hearth.types import frozen
+from hearth.types import frozen, without_none
 
 _PIECES_BEFORE_DEATH = 3
 
@@ -351,7 +351,7 @@ def _openai_ask(body: Body, *, limit: str) -> Ask:
     return Ask(
         model=body.string("model"),
         stream=body.flag("stream"),
-        options={name: value for name, value in options.items() if value is not None},
+        options=without_none(options),
         render_only=body.flag("_debug_render_only"),
     )
 

@@ -47,7 +47,7 @@ from hearth.events import (
 )
 from hearth.observability.requests import Origin, SwapEvent, TrackedRequest
 from hearth.ports import EventSink
-from hearth.types import JsonDict, Outcome, __version__
+from hearth.types import JsonDict, Outcome, __version__, without_none
 
 CLOSE_TIMEOUT_S = 3.0
 """For the last spans at the end; a collector that is gone must not hold it up."""
@@ -311,7 +311,7 @@ class _Trace:
         call, self._call = self._call, None
         if call is None:
             return
-        call.span.set_attributes(_without_none({**about, "error.type": error or None}))
+        call.span.set_attributes(without_none({**about, "error.type": error or None}))
         if call.first_byte_at is not None:
             first_s = call.first_byte_at - call.began_at
             call.span.set_attribute("gen_ai.response.time_to_first_chunk", first_s)
@@ -331,7 +331,7 @@ class _Trace:
             name,
             context=parent,
             kind=kind,
-            attributes=_without_none(about),
+            attributes=without_none(about),
             start_time=self._ns(at),
         )
 
@@ -382,7 +382,3 @@ def _of_request(event: ItemEnded, origin: Origin) -> _Known:
         "hearth.interruptions": event.interrupt_count,
         **{f"hearth.{name}": getattr(event, name) for name in _SHOWN_FIELDS},
     }
-
-
-def _without_none(known: _Known) -> dict[str, str | int | float | bool]:
-    return {name: value for name, value in known.items() if value is not None}

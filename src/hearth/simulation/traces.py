@@ -27,7 +27,7 @@ from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import JsonDict, Lane, Outcome, Priority, Usage
+from hearth.types import JsonDict, Lane, Outcome, Priority, Usage, without_none
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
@@ -359,7 +359,7 @@ def _request_line(job: WorkloadJob) -> JsonDict:
 
 
 def _given(**fields: object) -> JsonDict:
-    return {name: value for name, value in fields.items() if value is not None}
+    return without_none(fields)
 
 
 MINUTE_S = 60.0

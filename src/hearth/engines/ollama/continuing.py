@@ -31,7 +31,16 @@ from hearth.dialects.writers import (
     Writer,
 )
 from hearth.errors import BackendError, RunnerDied, StreamDiverged
-from hearth.types import JSON_BODY, NO_TIME, NO_USAGE, BackendCall, Headers, ResumeMode, Usage
+from hearth.types import (
+    JSON_BODY,
+    NO_TIME,
+    NO_USAGE,
+    BackendCall,
+    Headers,
+    ResumeMode,
+    Usage,
+    without_none,
+)
 
 _HERE = "the answer begins here 5f3c9a"
 """Stands for an answer in a rendering, to see what the model's template writes before one."""
@@ -596,7 +605,7 @@ def _as_conversation(fields: JsonObject) -> JsonObject:
         if text
     ]
     kept = {name: lookup(fields, name) for name in ("model", "options", "think", "shift")}
-    return {**{name: one for name, one in kept.items() if one is not None}, "messages": turns}
+    return {**without_none(kept), "messages": turns}
 
 
 def _rendering(path: Endpoint, fields: JsonObject, headers: Headers) -> BackendCall:
