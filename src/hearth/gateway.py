@@ -342,7 +342,8 @@ class Gateway:
         now = self.clock.monotonic()
         live = partial(
             live_metrics,
-            view=self.worker.runtime.view.metrics(now),
+            view=self.worker.runtime.view,
+            now=now,
             limits=self.config.settings.queue,
             gpu=self.worker.tracker.get_metrics(now),
             health=self.health(),

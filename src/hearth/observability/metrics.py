@@ -53,7 +53,7 @@ from hearth.observability.metric_families import (
     LabelCap,
 )
 from hearth.observability.requests import PHASES, seconds_of
-from hearth.scheduling.views import LANE_OF, MetricsView
+from hearth.scheduling.views import LANE_OF, StatusView
 from hearth.types import MIB, JsonMapping, Lane, Outcome
 
 NOBODY = "unknown"
@@ -283,7 +283,8 @@ Rows = dict[str, dict[tuple[str, ...], float]]
 def live_metrics(
     label_of: LabelOf,
     *,
-    view: MetricsView,
+    view: StatusView,
+    now: float,
     limits: QueueSettings,
     gpu: JsonMapping,
     health: JsonMapping,
@@ -295,7 +296,7 @@ def live_metrics(
     `label_of` gives the bounded name of a model. Rows with the same labels are added up.
     """
     rows: Rows = {each.name: {} for each in FAMILIES.values() if each.live}
-    gateway, queue = _gateway(view, health, parts, label_of), _queue(view, limits, label_of)
+    gateway, queue = _gateway(view, health, parts, label_of), _queue(view, now, limits, label_of)
     for name, labels, value in chain(
         gateway, queue, _residency(view, gpu, label_of), _cloud(parts), _status(gpu, health, parts)
     ):
@@ -319,7 +320,7 @@ def metrics_of(rows: Rows) -> list[Metric]:
 
 
 def _gateway(
-    view: MetricsView, health: JsonMapping, parts: JsonMapping, label_of: LabelOf
+    view: StatusView, health: JsonMapping, parts: JsonMapping, label_of: LabelOf
 ) -> Iterator[Reading]:
     backend, config = _part(health, "backend"), _part(health, "config")
     yield (
@@ -338,24 +339,27 @@ def _gateway(
     yield "hearth_config_restart_pending", (), len(_listed(config, "restart_pending"))
 
 
-def _queue(view: MetricsView, limits: QueueSettings, label_of: LabelOf) -> Iterator[Reading]:
+def _queue(
+    view: StatusView, now: float, limits: QueueSettings, label_of: LabelOf
+) -> Iterator[Reading]:
     for band, lane in LANE_OF.items():
         labels = lane.value, band.name.lower()
-        yield "hearth_queue_depth", labels, view.depth[band]
-        yield "hearth_queue_oldest_age_seconds", labels, view.oldest_age_s[band]
+        yield "hearth_queue_depth", labels, view.depth(band)
+        yield "hearth_queue_oldest_age_seconds", labels, view.oldest_age_s(band, now)
     yield "hearth_queue_limit", (Lane.INTERNAL.value,), limits.max_internal_depth
     yield "hearth_queue_limit", (Lane.EXTERNAL.value,), limits.max_external_depth
-    for wanted, waiting in view.wanted.items():
+    for wanted, waiting in view.wanted_models.items():
         yield "hearth_queue_model_depth", (label_of(wanted or ANY_MODEL),), waiting
     for (model, band), count in view.rounds.items():
         yield "hearth_packing_rounds_total", (label_of(model), band.name.lower()), count
-    for resident in view.residents:
-        for lane, running in resident.running.items():
+    for resident in view.latest_first:
+        for lane in Lane:
+            running = sum(entry.item.lane is lane for entry in resident.running.values())
             yield "hearth_requests_running", (lane.value, label_of(resident.model)), running
 
 
-def _residency(view: MetricsView, gpu: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
-    for resident in view.residents:
+def _residency(view: StatusView, gpu: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
+    for resident in view.latest_first:
         model, reserved_mib = label_of(resident.model), resident.reserved_mib
         yield "hearth_model_resident", (model, resident.phase), 1.0
         yield (

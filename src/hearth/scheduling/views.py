@@ -1,8 +1,8 @@
 """What the rest of Hearth reads of the scheduler: its state is its own.
 
-`StatusView` says at any instant what runs, what waits and what is in memory; `MetricsView` has the
-numbers of one instant; `ForecastView` (`scheduling.forecast`) tells of time to come. The entries,
-residents and swaps that a view hands out are for reading.
+`StatusView` has what runs, what waits and what is in memory at the moment of asking; `ForecastView`
+(`scheduling.forecast`) is about time to come. The entries, residents and swaps that a view hands
+out are for reading.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hearth.scheduling.reasons import Reason, reason_of
 from hearth.scheduling.residency import Resident, Swap
 from hearth.scheduling.state import ModelHold, Turn
 from hearth.scheduling.waiting import BANDS, Entry
-from hearth.types import Band, Lane, value
+from hearth.types import Band, Lane
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -35,6 +35,7 @@ class StatusView:
         # questions that a part of the state answers
         self.entry = gateway.entries.get
         self.pending = gateway.waiting.count
+        self.depth = gateway.waiting.depth
         self.external_of = gateway.waiting.external_of
         self.ahead_of = gateway.waiting.ahead_of
         self.behind = gateway.waiting.behind
@@ -79,27 +80,18 @@ class StatusView:
         """How many of what runs could be stopped without their callers noticing."""
         return sum(interruptible(self._gateway, entry) for entry in self._gateway.running)
 
-    def metrics(self, now: float) -> MetricsView:
+    def oldest_age_s(self, band: Band, now: float) -> float:
+        """How long the oldest entry of a band has been known; 0 where none waits."""
         waiting = self._gateway.waiting
-        lines = {
-            # the head of a line is its oldest, except where the latest interrupted goes first
-            band: waiting.in_order(band) if band is Band.INTERRUPTED else waiting.heads(band)
-            for band in BANDS
-        }
-        return MetricsView(
-            active=self._gateway.active,
-            draining=self._gateway.draining,
-            paused=self._gateway.paused,
-            pinned=self._gateway.pinned_name,
-            depth={band: waiting.depth(band) for band in BANDS},
-            oldest_age_s={
-                band: max((now - entry.item.arrived_at for entry in entries), default=0.0)
-                for band, entries in lines.items()
-            },
-            wanted=self.wanted_models,
-            rounds=dict(self._device.rounds),
-            residents=tuple(map(_resident, self.latest_first)),
-        )
+        # the head of a line is its oldest, except where the latest interrupted goes first
+        is_by_age = band is not Band.INTERRUPTED
+        oldest = waiting.heads(band) if is_by_age else waiting.in_order(band)
+        return max((now - entry.item.arrived_at for entry in oldest), default=0.0)
+
+    @property
+    def rounds(self) -> Mapping[tuple[str, Band], int]:
+        """Rounds of admission so far, by model and band."""
+        return self._device.rounds
 
     # What was ordered.
 
@@ -114,6 +106,11 @@ class StatusView:
     @property
     def draining(self) -> bool:
         return self._gateway.draining
+
+    @property
+    def pinned(self) -> str | None:
+        """The model that the owner wants to come back to, installed or not."""
+        return self._gateway.pinned_name
 
     @property
     def promotions(self) -> int:
@@ -194,40 +191,3 @@ class StatusView:
     def fits_beside(self, model: str, keep: Iterable[str], task_type: str | None = None) -> bool:
         """Can it be loaded while these stay, whatever else has to go?"""
         return self._device.residency.eviction_for(model, keep, task_type) is not None
-
-
-@value
-class ResidentView:
-    """A model in memory, or on its way in or out."""
-
-    model: str
-    phase: str
-    parallel: int
-    reserved_mib: float | None
-    running: Mapping[Lane, int]
-
-
-@value
-class MetricsView:
-    """The numbers of one instant."""
-
-    active: bool
-    draining: bool
-    paused: bool
-    pinned: str | None
-    depth: Mapping[Band, int]
-    oldest_age_s: Mapping[Band, float]
-    wanted: Mapping[str | None, int]  # how many wait for each model, None: for any
-    rounds: Mapping[tuple[str, Band], int]
-    residents: tuple[ResidentView, ...]
-
-
-def _resident(resident: Resident) -> ResidentView:
-    lanes = [entry.item.lane for entry in resident.running.values()]
-    return ResidentView(
-        model=resident.model,
-        phase=resident.phase,
-        parallel=resident.parallel,
-        reserved_mib=resident.reserved_mib,
-        running={lane: lanes.count(lane) for lane in Lane},
-    )
