@@ -49,8 +49,8 @@ _MAX_OUTSIDE_MIB = 8
 _FIRST_PIECE_CHARS = 512
 _ESCAPE_CHARS = 6
 
-_SPACE = " \t\r\n"
-_behind_space: Callable[[str, int], re.Match[str]] = re.compile(f"[{_SPACE}]*").match  # type: ignore[assignment]  # it always matches
+JSON_SPACE = " \t\r\n"
+_behind_space: Callable[[str, int], re.Match[str]] = re.compile(f"[{JSON_SPACE}]*").match  # type: ignore[assignment]  # it always matches
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HIGH_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
@@ -82,12 +82,12 @@ def decode_document(body: bytes, *, whole: bool = False) -> tuple[JsonValue, boo
         return fields
 
     text = _text(body)
-    start = len(text) - len(text.lstrip(_SPACE))
+    start = len(text) - len(text.lstrip(JSON_SPACE))
     if start == len(text):
         raise GoJsonError("EOF")
     is_large = len(body) > LARGE_BYTES
     value, end = _first_value(_decoder(built, in_pieces=is_large), text, start)
-    if whole and text[end:].strip(_SPACE):
+    if whole and text[end:].strip(JSON_SPACE):
         raise GoJsonError(f"invalid JSON near character {end}: another value")
     # With fewer brackets, those in texts included, nothing can be nested deeper: so the walk over
     # all values is rare.
@@ -106,7 +106,7 @@ def _first_value(decoder: json.JSONDecoder, text: str, start: int) -> tuple[Json
     except RecursionError:
         raise GoJsonError("exceeded max depth") from None
     except json.JSONDecodeError as error:
-        if error.pos >= len(text.rstrip(_SPACE)) or error.msg.startswith("Unterminated string"):
+        if error.pos >= len(text.rstrip(JSON_SPACE)) or error.msg.startswith("Unterminated string"):
             raise GoJsonError("unexpected EOF") from error
         raise GoJsonError(f"invalid JSON near character {error.pos}: {error.msg}") from error
     except ValueError as error:  # more digits than Python reads

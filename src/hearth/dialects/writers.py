@@ -120,6 +120,10 @@ class Writer(ABC):
     def say(self, said: Said, wall_s: float) -> list[bytes]:
         """The frames of one part."""
 
+    def say_text(self, text: str, wall_s: float) -> list[bytes]:
+        """As `say` for text of the answer, and nothing beside it: nearly all parts are that."""
+        return self.say(Text(text=text), wall_s)
+
     @abstractmethod
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         """The frames after the last part; none where the answer was broken off."""
@@ -172,11 +176,13 @@ class NativeWriter(Writer):
         if isinstance(said, ToolCall) and said.arguments is None:
             return []
         if isinstance(said, Text) and said.is_plain:
-            created_at = rfc3339(wall_s).encode()
-            return [self._text_form % (b'"%b"' % created_at, encode(said.text))]
+            return self.say_text(said.text, wall_s)
         line = encode(self.line(wall_s, (said,)) | {"done": False} | _logprobs((said,))) + b"\n"
         self._calls += isinstance(said, ToolCall)
         return [line]
+
+    def say_text(self, text: str, wall_s: float) -> list[bytes]:
+        return [self._text_form % (_created_at(wall_s), encode(text))]
 
     @cached_property
     def _text_form(self) -> bytes:
@@ -240,18 +246,23 @@ class OpenAiWriter(Writer):
         self._calls = 0
 
     def say(self, said: Said, wall_s: float) -> list[bytes]:
-        del wall_s
         if isinstance(said, ToolCall):
             index, self._calls = self._calls, self._calls + 1
             return [_data(self._chunk({"content": "", "tool_calls": [_function(said, index)]}))]
         if said.thinking and not self._chat:  # a text completion has no place for thoughts
             return []
-        if said.is_plain and self._begun:
-            return [self._text_form % encode(said.text)]
+        if said.is_plain:
+            return self.say_text(said.text, wall_s)
         delta: JsonObject = (
             {"content": "", "reasoning": said.text} if said.thinking else {"content": said.text}
         )
         return [_data(self._chunk(delta, said=said))]
+
+    def say_text(self, text: str, wall_s: float) -> list[bytes]:
+        del wall_s
+        if not self._begun:
+            return [_data(self._chunk({"content": text}))]
+        return [self._text_form % encode(text)]
 
     @cached_property
     def _text_form(self) -> bytes:
@@ -405,15 +416,16 @@ class ResponsesWriter(Writer):
         )
 
     def say(self, said: Said, wall_s: float) -> list[bytes]:
-        del wall_s
         if isinstance(said, ToolCall):
             return [*self.begin(), *self._close_message(), *self._call(said)]
-        if said.thinking:
-            return []
-        opened = [*self.begin(), *([] if self._open else self._open_message())]
-        self._texts.append(said.text)
+        return [] if said.thinking else self.say_text(said.text, wall_s)
+
+    def say_text(self, text: str, wall_s: float) -> list[bytes]:
+        del wall_s
+        opened = [] if self._open else [*self.begin(), *self._open_message()]
+        self._texts.append(text)
         number, self._number = self._number, self._number + 1
-        return [*opened, self._delta_form % (encode(said.text), b"%d" % number)]
+        return [*opened, self._delta_form % (encode(text), b"%d" % number)]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         begun = self.begin()
@@ -720,6 +732,11 @@ def rfc3339(wall_s: float) -> str:
     """
     decimals = f".{int(wall_s % 1 * 1e9):09d}".rstrip("0").rstrip(".")
     return f"{_to_the_second(int(wall_s))}{decimals}Z"
+
+
+@lru_cache(maxsize=4)  # the tokens of a burst come at one instant
+def _created_at(wall_s: float) -> bytes:
+    return encode(rfc3339(wall_s))
 
 
 @lru_cache(maxsize=4)  # tokens come many a second

@@ -174,17 +174,19 @@ class _RestReader:
         was asked for again is not said again, or thoughts follow the text. BackendError: the model
         server has ended the rest with an error. RunnerDied: with its model.
         """
-        whole = self._frames.feed(chunk)
-        return b"".join([self._line(line, wall_s) for line in whole.split(b"\n") if line])
+        frames: list[bytes] = []
+        for line in self._frames.feed(chunk).split(b"\n"):
+            if line:
+                frames += self._line(line, wall_s)
+        return b"".join(frames)
 
-    def _line(self, line: bytes, wall_s: float) -> bytes:
+    def _line(self, line: bytes, wall_s: float) -> list[bytes]:
         fields = said_in(line)
-        error = fields.get("error")
+        error, message = fields.get("error"), fields.get("message")
         if isinstance(error, str) and runner_died(error):
             raise RunnerDied(error)
         if error:
             raise BackendError(f"the model server said: {str(error)[:500]}")
-        message = fields.get("message")
         said: JsonObject = (
             message if isinstance(message, dict) else {"content": fields.get("response")}
         )
@@ -198,11 +200,11 @@ class _RestReader:
                 raise StreamDiverged(
                     "the continuation ended before it reached the text already sent"
                 )
-        frames = self._writer.say(Text(text=new), wall_s) if new else []
+        frames = self._writer.say_text(new, wall_s) if new else []
         for call in calls if isinstance(calls, list) and not self.is_mute else ():
             self.calls.append(_tool_call(call))
             frames += self._writer.say(self.calls[-1], wall_s)
-        return b"".join(frames)
+        return frames
 
     def _new(self, text: str) -> str:
         """What of it the caller has not got."""
