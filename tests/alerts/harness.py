@@ -17,7 +17,7 @@ from hearth.events import AlertFailed, AlertSent, Event
 from hearth.observability.fanout import EventFanout
 from tests.support.fake_webhooks import OK, MemoryPoster, Reply, Webhooks
 from tests.support.recorder import Recorder
-from tests.support.virtual_time import LoopClock
+from tests.support.virtual_time import LoopClock, loop_s
 
 SECRET = "canary-77aa"
 DISCORD = f"https://discord.example/api/webhooks/1/{SECRET}"
@@ -69,7 +69,7 @@ class Harness:
 
     @property
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return loop_s()
 
     @property
     def target(self) -> Target:

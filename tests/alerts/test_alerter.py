@@ -36,7 +36,7 @@ from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import FakeModel
 from tests.support.fake_webhooks import MemoryPoster, Reply, Webhooks
-from tests.support.house import House, body_of, settings_with
+from tests.support.house import House, settings_with
 from tests.support.virtual_time import in_virtual_time
 
 MUTED = ONE.replace(mute=(AlertType.BACKEND_DOWN,))
@@ -172,7 +172,7 @@ async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
     join_alerts(house.gateway, alerter, None)
     async with house:
         for _ in range(2):
-            await body_of(house.submit("b", service_s=6.0))
+            await house.answer("b", service_s=6.0)
             await asyncio.sleep(3600)
         assert len(house.events.of(SwapCompleted)) == 4
         alerter.alert_queue_full("webui")

@@ -23,7 +23,7 @@ from hearth.events import (
     InternalFault,
 )
 from tests.support.house import House, body_of
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
 
 STARTED = GatewayStarted(at=0.0, url="http://x", version="1", backend="b", authentication=False)
 STOPPING = GatewayStopping(at=0.0, grace_s=10.0, waiting=3, running=2)
@@ -56,7 +56,7 @@ class Heard:
     async def until(self, instant: float) -> list[str]:
         """What comes until then; read often, since a socket holds ten messages."""
         found = self.all()
-        for second in range(int(asyncio.get_running_loop().time()) + 1, int(instant) + 1):
+        for second in range(int(loop_s()) + 1, int(instant) + 1):
             await sleep_until(float(second))
             found += self.all()
         return found

@@ -19,8 +19,9 @@ from hearth.dialects.replay import Replay, Sent
 from hearth.errors import BackendGone, StreamDiverged
 from hearth.types import RequestId
 from tests.dialects.captured import captured
-from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import (
+from tests.support.examples import EXAMPLES
+from tests.support.replay_readers import told
+from tests.support.replay_streams import (
     ROUTES,
     Answer,
     Run,
@@ -33,7 +34,6 @@ from tests.dialects.replay_streams import (
     some_answer,
     stream,
 )
-from tests.support.examples import EXAMPLES
 
 STREAMS = 400 if EXAMPLES == 1 else 840 * EXAMPLES
 """Random ones for each of six routes."""

@@ -14,8 +14,8 @@ from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import counted
 from hearth.dialects.usage import HiddenUsage
 from tests.dialects.captured import captured
-from tests.dialects.replay_streams import Run, chunked, route, some_answer, stream
 from tests.support.examples import EXAMPLES
+from tests.support.replay_streams import Run, chunked, route, some_answer, stream
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASKING = {"include_usage": True}

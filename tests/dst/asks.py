@@ -38,6 +38,7 @@ from hearth.types import (
     ResumeMode,
 )
 from tests.support.ollama_wire import Service, is_embedding, vector_of
+from tests.support.virtual_time import loop_s
 
 _CANARY = re.compile(rb"canary(\d+)x")
 MAX_TOKENS = 100
@@ -221,7 +222,7 @@ class Ask:
                 yield
             self.whole = True
         except TimeoutError:
-            self.left_at = asyncio.get_running_loop().time()
+            self.left_at = loop_s()
         except HearthError as error:
             self.error = error
 

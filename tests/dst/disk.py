@@ -18,6 +18,7 @@ from typing import Literal, Self, TypeVar, cast
 from hearth.errors import StorageUnavailable
 from hearth.storage.writer import Statement, commit_together
 from tests.storage.memory import Disk, SteadyReader, SteadyWriter
+from tests.support.virtual_time import loop_s
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Trouble:
         return None if before else blow
 
     def hit(self) -> StorageUnavailable:
-        self.hits.append(asyncio.get_running_loop().time())
+        self.hits.append(loop_s())
         return StorageUnavailable("io_error")
 
     def failed_between(self, since: float, until: float) -> bool:
@@ -113,7 +114,7 @@ class FailingWriter(SteadyWriter):
             raise trouble.hit()
         results = commit_together(self._disk.connection, [*self._posted, *statements])
         self._posted.clear()
-        trouble.wrote_at = asyncio.get_running_loop().time()
+        trouble.wrote_at = loop_s()
         if blow == "synced":
             trouble.silent += 1
             raise trouble.hit()

@@ -4,7 +4,6 @@ store in memory.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from tests.dst.drawing import More
 from tests.dst.outside import SocketlessPoster, no_price
 from tests.dst.watch import Watch
 from tests.support.house import FAKE
+from tests.support.virtual_time import loop_s
 
 if TYPE_CHECKING:
     from tests.dst.world import World
@@ -137,13 +137,11 @@ class Life:
 
     async def end(self, grace_s: float | None = None) -> None:
         """Stop it in good order."""
-        stops_at = asyncio.get_running_loop().time()
+        stops_at = loop_s()
         await self.gateway.stop(grace_s)
         trouble = self.disk.trouble
         if trouble is not None:
-            self.cut_off = trouble.failed_between(
-                stops_at - JUST_BEFORE_S, asyncio.get_running_loop().time()
-            )
+            self.cut_off = trouble.failed_between(stops_at - JUST_BEFORE_S, loop_s())
             self.unwritten = dict(self.purse._unwritten)
             self.lost = self._not_in_the_log(self.disk, trouble)
 
@@ -155,7 +153,7 @@ class Life:
             the disk as it was at that instant.
         """
         left = self.disk.copy()
-        self.killed, self.killed_at = True, asyncio.get_running_loop().time()
+        self.killed, self.killed_at = True, loop_s()
         self.unwritten = dict(self.purse._unwritten)
         self.watch.deaf = True
         if left.trouble is not None:

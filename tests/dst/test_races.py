@@ -39,7 +39,7 @@ def test_a_request_at_the_home_models_return_is_served(
     settings = settings_with(gpu={"home_model": "a", "restore_home_delay_s": 8.0})
 
     async def race(house: House, start: float) -> str:
-        await body_of(house.submit("b"))
+        await house.answer("b")
         leaves_at = house.now + 8.0
         # of two timers for one instant the older one is first
         asked_at = leaves_at if turns(start) else math.nextafter(leaves_at, 0.0)
@@ -94,7 +94,7 @@ def test_a_model_that_goes_as_it_is_asked_for_is_asked_all_the_same(seed: int, o
         reloaded = any(each.kind == "load" for each in shared.control[loads:])
         await asyncio.sleep(20.0)
         if shared.gpu.place("a:latest") is None:
-            await body_of(house.submit("a"))
+            await house.answer("a")
         return "reloaded" if reloaded else "served"
 
     assert winners_of(race, seed, shared_house, rounds=ROUNDS, apart_s=APART_S) == {

@@ -31,7 +31,7 @@ from tests.support.fake_ollama import (
     Service,
     UnloadFault,
 )
-from tests.support.virtual_time import WALL_AT_START, AtOnce, LoopClock
+from tests.support.virtual_time import WALL_AT_START, AtOnce, LoopClock, loop_s
 
 GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
 EMBEDDINGS = ("/api/embed", "/v1/embeddings")
@@ -90,7 +90,7 @@ class World:
 
     @property
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return loop_s()
 
     @property
     def life(self) -> Life:

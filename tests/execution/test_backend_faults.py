@@ -36,6 +36,7 @@ from tests.support.fake_ollama import CallFault, FakeModel, FakeOllama
 from tests.support.house import (
     FULL_TEXT,
     House,
+    bodies_of,
     body_of,
     heard,
     in_house,
@@ -44,7 +45,7 @@ from tests.support.house import (
     settle,
     text_of,
 )
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
 
 CONTEXT_TOKENS = 20_000
 UNLOAD_S, LOAD_S, SERVICE_S = 0.5, 2.0, 1.0
@@ -55,7 +56,7 @@ TWO_SLOTS = settings_with(gpu={"parallel": 2})
 
 async def whole(house: House, **wanted: object) -> bool:
     """Submit a request to `a`; whether it gets its whole answer."""
-    return text_of(await body_of(house.submit("a", **wanted))) == FULL_TEXT
+    return await house.answer("a", **wanted) == FULL_TEXT
 
 
 # It is away.
@@ -150,9 +151,7 @@ async def test_a_killed_backend_serves_all_soon_after_its_return_or_fails_in_tim
     await sleep_until(back_at)
     assert house.gateway.ready()[0] is False
     house.ollama.come_up()
-    assert [text_of(body) for body in await asyncio.gather(*map(body_of, tickets))] == [
-        FULL_TEXT
-    ] * 2
+    assert [text_of(body) for body in await bodies_of(tickets)] == [FULL_TEXT] * 2
     assert {event.outcome for event in house.events.of(ItemEnded)} == {Outcome.COMPLETED}
     assert house.now <= back_at + 1.0 + LOAD_S + 2 * SERVICE_S
 
@@ -280,7 +279,7 @@ async def test_each_reload_for_silence_is_reported_with_its_count(
     for seconds in (0.0, 300.0, 400.0, 650.0, 5_000.0):
         await sleep_until(seconds)
         house.ollama.wedge("a:latest")
-        assert text_of(await body_of(house.submit("a", stream=True))) == FULL_TEXT
+        assert await house.answer("a", stream=True) == FULL_TEXT
     assert [event.reloads for event in house.events.of(ModelUnresponsive)] == [1, 2, 3, 3, 1]
     assert {event.model for event in house.events.of(ModelUnresponsive)} == {"a:latest"}
 
@@ -327,7 +326,7 @@ async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(
 ):
     cut = house.submit("a", stream=True, service_s=20.0, first_byte_s=1.0, chunks=20)
     await sleep_until(5.0)
-    house.worker.cancel(cut.sequence)
+    house.cancel(cut)
     house.ollama.wedge("a:latest")
     assert await whole(house, stream=stream)
     assert house.now == 5.0 + PROBE_S + HEALED_S
@@ -344,7 +343,7 @@ async def test_a_model_that_others_run_on_is_not_asked_whether_it_works(
         for _ in range(2)
     )
     await sleep_until(5.0)
-    house.worker.cancel(cut.sequence)
+    house.cancel(cut)
     assert await whole(house, stream=True)
     assert house.ollama.probes == []
     await body_of(running)
@@ -367,7 +366,7 @@ class Listless(FakeOllama):
     """Answers, and says nothing about its models."""
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        if asyncio.get_running_loop().time() > 1.0:
+        if loop_s() > 1.0:
             raise BackendTimeout
         return await super().resident()
 
@@ -422,5 +421,5 @@ async def test_a_model_that_somebody_else_loaded_is_used_as_it_is(
         )
         await settle()
         assert (drifts(house), house.now < 5.0) == (seen, True)
-    await body_of(house.submit("b"))
+    await house.answer("b")
     assert house.ollama.control == []

@@ -39,7 +39,7 @@ async def cut_of(house: House, model: str) -> tuple[bool, float]:
     ours = house.internal("a", priority=Priority.CRITICAL)
     while len(house.events.of(LoadCut)) == known:
         await sleep_until(house.now + 0.25)
-    house.worker.cancel(theirs.sequence)
+    house.cancel(theirs)
     assert text_of(await body_of(ours)) == FULL_TEXT
     began_at = next(
         record.at

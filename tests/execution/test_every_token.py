@@ -29,20 +29,18 @@ from hearth.gateway import Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.types import BackendCall, Lane
 from tests.api.house import drive, http_scope
-from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import ROUTES, Answer
-from tests.dialects.test_continuing import offering
 from tests.support.emulated import EmulatedOllama
 from tests.support.examples import EXAMPLES
-from tests.support.house import body_of, gateway_over, new_item, settings_with
+from tests.support.house import ALWAYS_PREEMPT, body_of, gateway_over, new_item, settings_with
 from tests.support.recorder import Recorder
-from tests.support.virtual_time import LoopClock, run_virtual, sleep_until
+from tests.support.replay_readers import told
+from tests.support.replay_streams import ROUTES, TURNS, Answer, offering
+from tests.support.virtual_time import LoopClock, loop_s, run_virtual, sleep_until
 
 CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE, RESPONSES = ROUTES
 MODEL, OTHER = "m", "b"
 TOKENS = 12
 LOAD_S, UNLOAD_S = 20.0, 0.1
-TURNS = [{"role": "user", "content": "hello"}]
 BEFORE = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "me"}, *TURNS]
 Break = Literal["same model", "other model", "death"]
 BREAKS: tuple[Break, ...] = ("same model", "other model", "death")
@@ -286,7 +284,7 @@ async def broken_into(
     breaks: list[tuple[float, Break]],
 ) -> Read:
     """The same with this happening to it so long after its start."""
-    began_at = asyncio.get_running_loop().time()
+    began_at = loop_s()
     reading = asyncio.ensure_future(read(home, path, body, agent))
     for after_s, how in breaks:
         await sleep_until(began_at + after_s)
@@ -322,9 +320,8 @@ def saying_something_else(path: str) -> Any:
 
 AT_ONCE = settings_with(
     scheduling={
+        **ALWAYS_PREEMPT,
         "policy": "affinity",  # which waits for nobody to come back
-        "preempt_min_remaining_s": 0.0,
-        "preempt_restart_bound_s": 0.0,
         "preempt_finish_bound_s": 1000.0,
     },
     queue={"max_interrupt_count": 9},

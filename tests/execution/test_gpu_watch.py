@@ -38,10 +38,10 @@ from hearth.types import GpuProcess, GpuReading, ResidentModel
 from tests.backends.stub_driver import UUID, StubDriver
 from tests.support.fake_gpu import FakeGpu
 from tests.support.fake_ollama import FakeModel
-from tests.support.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+from tests.support.house import FULL_TEXT, House, settings_with, settle
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
-from tests.support.virtual_time import in_virtual_time, sleep_until
+from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
 
 GIB = 1024.0
 TOTAL_MIB = 24 * GIB
@@ -63,15 +63,13 @@ class FakeCard:
         self.reads: list[float] = []
 
     async def read(self) -> GpuReading:
-        self.reads.append(asyncio.get_running_loop().time())
+        self.reads.append(loop_s())
         if self.hangs:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(0)
         if self.fault is not None:
             raise GpuUnavailable(self.fault, "it is gone")
-        own = [
-            mib + self.overhead_mib for mib in self.gpu.taken_mib(asyncio.get_running_loop().time())
-        ]
+        own = [mib + self.overhead_mib for mib in self.gpu.taken_mib(loop_s())]
         return GpuReading(
             name="Fake 3090",
             total_mib=self.total_mib,
@@ -177,7 +175,7 @@ async def test_where_there_is_no_room_for_both_one_model_is_loaded_at_a_time(nam
         card=card,
         **capacity,
     ) as house:
-        assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+        assert await house.answer("b") == FULL_TEXT
         assert house.orders() == orders
         assert [(found.name, found.total_mib) for found in house.events.of(GpuFound)] in (
             [("Fake 3090", house.card.total_mib)],
@@ -214,8 +212,8 @@ async def test_swaps_never_look_like_other_programs(names):
     large = [replace(model(name, 14), load_s=12.0) for name in ("a", "b")]
     async with CardHouse(*large, card={"names": names, "overhead_mib": 100.0}) as house:
         for _ in range(20):
-            await body_of(house.submit("a", service_s=0.7))
-            await body_of(house.submit("b", service_s=1.3))
+            await house.answer("a", service_s=0.7)
+            await house.answer("b", service_s=1.3)
         assert (len(house.events.of(SwapCompleted)), house.gpu_status["drift_count"]) == (40, 0)
         assert len(house.card.reads) > 100
         assert max(told.foreign_mib for told in house.told) <= 100.0
@@ -270,7 +268,7 @@ async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each():
         (back,) = house.events.of(GpuRecovered)
         assert back.lost_s == back.at - 5.0
         assert house.told[-1] == GpuSampled(capacity_mib=TOTAL_MIB, foreign_mib=0.0)
-        await body_of(house.submit("b"))
+        await house.answer("b")
         assert house.orders() == ["load b:latest"]
         assert len(house.events.of(GpuFound)) == 1
 
@@ -278,7 +276,7 @@ async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each():
 @in_virtual_time
 async def test_a_reading_that_never_ends_delays_nobody():
     async with CardHouse("a", resident="a", card={"hangs": True}) as house:
-        assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+        assert await house.answer("a") == FULL_TEXT
         assert (house.now, house.gpu_status["readings"]) == (1.0, "unknown")
     async with CardHouse("a", card={"names": False}) as house:
         await sleep_until(house.now + 1.0)
@@ -473,7 +471,7 @@ async def test_a_model_off_the_card_is_told_of_once_and_shown_while_it_is_there(
 ):
     async with House(model, settings=settings_with(gpu={"vram_gb": vram_gb})) as house:
         if by_us:
-            await body_of(house.submit(model.name))
+            await house.answer(model.name)
         else:
             house.ollama.appear(f"{model.name}:latest")
         for _ in range(3):

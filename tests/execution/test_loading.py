@@ -38,7 +38,16 @@ from hearth.types import (
 )
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault, UnloadFault
-from tests.support.house import FULL_TEXT, House, body_of, heard, in_house, settings_with, text_of
+from tests.support.house import (
+    FULL_TEXT,
+    House,
+    bodies_of,
+    body_of,
+    heard,
+    in_house,
+    settings_with,
+    text_of,
+)
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 SHORT_SWAPS = settings_with(gpu={"swap_timeout_s": 10.0})
@@ -76,7 +85,7 @@ async def test_a_swap_unloads_first_and_is_reported_with_its_time_and_cpu_share(
     assert (shown["name"], shown["vram_mib"]) == ("b:latest", 6000.0), (
         "what was loaded has been looked at"
     )
-    await body_of(house.submit("a"))
+    await house.answer("a")
     started, completed = house.events.of(SwapStarted)[0], house.events.of(SwapCompleted)
     assert (started.from_models, started.to_model, started.why) == (
         ("a:latest",),
@@ -104,7 +113,7 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
     async with House(
         "a", slow, large, resident="a b", settings=settings, capacity_mib=20_480.0
     ) as house:
-        await body_of(house.submit("c"))
+        await house.answer("c")
         (completed,) = house.events.of(SwapCompleted)
         assert (completed.swap_s, sorted(completed.from_models)) == (5.0, ["a:latest", "b:latest"])
 
@@ -148,7 +157,7 @@ async def test_a_load_that_fails_lies_or_does_not_end_is_an_error_for_all_who_wa
     gpu = house.gpu_status
     assert (gpu["loaded_model"], gpu["current_swap"], gpu["residents"]) == (None, None, [])
     await sleep_until(16.0)
-    assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+    assert await house.answer("b") == FULL_TEXT
 
 
 @in_house("a", "b", settings=SHORT_SWAPS)
@@ -163,7 +172,7 @@ async def test_an_endless_load_holds_up_for_its_timeout_and_is_used_if_it_ends(
     assert isinstance((await heard(house.submit("a")))[1], SwapTimedOut)
     loads = len(done_to(house))
     await sleep_until(house.now + 6.0)
-    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+    assert await house.answer("a") == FULL_TEXT
     assert len(done_to(house)) == loads
 
 
@@ -215,11 +224,11 @@ async def test_a_load_is_given_up_without_progress_or_after_ten_times_as_long(
 
 @in_house(FakeModel(name="a", load_s=8.0), "b", settings=SHORT_SWAPS)
 async def test_a_load_has_twice_as_long_as_the_longest_of_its_model_so_far(house: House):
-    await body_of(house.submit("a"))
+    await house.answer("a")
     house.ollama.gpu.models["a:latest"] = FakeModel(name="a:latest", load_s=15.0)
-    await body_of(house.submit("b"))
-    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
-    await body_of(house.submit("b"))
+    await house.answer("b")
+    assert await house.answer("a") == FULL_TEXT
+    await house.answer("b")
     house.ollama.next_loads(LoadFault.NEVER)
     began_at = house.now
     _, error = await heard(house.submit("a"))
@@ -249,7 +258,7 @@ async def test_a_model_that_is_deleted_keeps_no_other_from_coming(
     house: House,
 ):
     house.ollama.delete("a:latest")
-    assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+    assert await house.answer("b") == FULL_TEXT
     assert (done_to(house), house.events.of(SwapFailedEvent)) == (
         ["unload a:latest", "load b:latest"],
         [],
@@ -268,7 +277,7 @@ async def test_a_model_that_is_deleted_keeps_no_other_from_coming(
 async def test_a_model_is_loaded_with_its_pinned_context_and_a_job_asks_for_it():
     settings = settings_with().replace(models=pinned_to(8192, "b"))
     async with House("b", settings=settings) as house:
-        await body_of(house.submit("b"))
+        await house.answer("b")
         pinned = house.worker.watch.load_options("b")
         assert [record.options for record in house.ollama.control] == [pinned]
     assert pinned == LoadOptions(num_ctx=8192)
@@ -306,7 +315,7 @@ async def test_a_defect_in_a_load_is_reported_and_ends_the_swap(house: House):
 
 @in_house("h", "a", resident="a", settings=HOME)
 async def test_the_home_model_comes_back_after_the_delay_and_once(house: House):
-    await body_of(house.submit("a"))
+    await house.answer("a")
     await sleep_until(500.0)
     assert [record.at for record in house.ollama.control if record.kind == "load"] == [
         1.0 + HOME_S + 0.5
@@ -323,7 +332,7 @@ async def test_the_home_model_comes_back_after_the_delay_and_once(house: House):
 @in_house("h", "a", resident="a", settings=HOME)
 async def test_an_arrival_at_any_instant_of_a_restore_is_served(house: House, after_s: float):
     await sleep_until(HOME_S + after_s)
-    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+    assert await house.answer("a") == FULL_TEXT
     assert house.now <= HOME_S + 2.5 + 2.5 + 1.0
 
 
@@ -333,7 +342,7 @@ async def test_a_home_model_not_installed_empties_nothing_and_comes_once_pulled(
 ):
     house.ollama.delete("h:latest")
     await sleep_until(10.0)
-    await body_of(house.submit("a"))
+    await house.answer("a")
     await sleep_until(4 * 3600.0)
     assert (done_to(house), [event.model for event in house.events.of(HomeModelMissing)]) == (
         [],
@@ -352,7 +361,7 @@ async def test_a_deleted_pinned_model_empties_nothing_and_home_stands_in(
     await house.gateway.orders.pin("p")
     await sleep_until(10.0)
     house.ollama.delete("p:latest")
-    await body_of(house.submit("a"))
+    await house.answer("a")
     await sleep_until(3600.0)
     assert [each for each in done_to(house) if each.startswith("load")] == [
         "load p:latest",
@@ -453,7 +462,7 @@ async def test_a_copy_under_another_name_changes_nothing_for_those_who_wait(
     tickets = [house.submit("b", service_s=3.0) for _ in range(3)]
     await sleep_until(1.0)
     house.ollama.install("a:latest")
-    await asyncio.gather(*map(body_of, tickets))
+    await bodies_of(tickets)
     assert (swapped_to(house), house.events.of(ResidencyDrifted)) == (["b:latest"], [])
 
 
@@ -465,14 +474,14 @@ async def test_models_made_from_the_same_weights_are_served_one_after_the_other(
     )
     async with House("a", "b", settings=settings, ollama=OneRunner, capacity_mib=math.inf) as house:
         for model in "abab":
-            assert text_of(await body_of(house.submit(model))) == FULL_TEXT
+            assert await house.answer(model) == FULL_TEXT
         assert swapped_to(house) == ["a:latest", "b:latest", "a:latest", "b:latest"]
         assert len(house.events.of(SwapFailedEvent)) == 1
     # a single lie says nothing of shared weights
     async with House("a", "b", settings=settings, capacity_mib=math.inf) as house:
         house.ollama.next_loads(LoadFault.LIE)
         for model in "ab":
-            await body_of(house.submit(model))
+            await house.answer(model)
         assert house.gpu_status["resident_models"] == ["a:latest", "b:latest"] or not vram_gb
 
 
@@ -481,7 +490,7 @@ async def test_weights_under_a_deleted_name_are_made_to_go_by_another_name(
     house: House,
 ):
     house.ollama.delete("a:latest")
-    assert text_of(await body_of(house.submit("b"))) == FULL_TEXT
+    assert await house.answer("b") == FULL_TEXT
     assert done_to(house) == [
         "unload a:latest",
         "load b:latest",

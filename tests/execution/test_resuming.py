@@ -38,19 +38,36 @@ from hearth.events import (
 )
 from hearth.execution.request import Submission, Ticket
 from hearth.types import BackendCall, Lane, Outcome, Priority, QueueItem, RequestId, ResumeMode
-from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import ROUTES, Answer, Run, expected, stream
-from tests.dialects.test_continuing import BODIES, CHATS, TOLD_BY, native_rest, offering
 from tests.support import ollama_wire as wire
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, Service
-from tests.support.house import House, body_of, heard, settings_with, settle, text_of
+from tests.support.house import (
+    ALWAYS_PREEMPT,
+    House,
+    body_of,
+    heard,
+    settings_with,
+    settle,
+    text_of,
+)
+from tests.support.replay_readers import told
+from tests.support.replay_streams import (
+    BODIES,
+    CHATS,
+    ROUTES,
+    TOLD_BY,
+    Answer,
+    Run,
+    expected,
+    native_rest,
+    offering,
+    stream,
+)
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
 
 WORDS = (" one", " two", " three", " four", " five", " six", " seven", " eight", " nine", " ten")
 TEXT = "".join(WORDS)
-AT_ONCE = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
 ASSISTANT = "<assistant>"
 ONLY: tuple[ResumeMode, ...] = ("continued",)
 A_WORD_S = 1.0
@@ -240,11 +257,7 @@ SENT, SAID = "".join(WORDS[:3]), "".join(WORDS[:4])
 
 
 def tightened(**sections: dict[str, Any]) -> Settings:
-    scheduling = {
-        "preempt_min_remaining_s": 0.0,
-        "preempt_restart_bound_s": 0.0,
-        **sections.pop("scheduling", {}),
-    }
+    scheduling = ALWAYS_PREEMPT | sections.pop("scheduling", {})
     return settings_with(scheduling=scheduling, **sections)
 
 
@@ -326,7 +339,6 @@ STORIES = {
         Model(WORDS * 3),
         (3.5, 12.5, 20.25),
         by="b",
-        settings=AT_ONCE,
         text=TEXT * 3,
         how=("continued",) * 3,
     ),
@@ -553,7 +565,7 @@ async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller
         house.ollama.go_down()
         await sleep_until(6.0)
         if leaves:
-            house.worker.cancel(ticket.sequence)
+            house.cancel(ticket)
         else:
             await house.worker.stop(0.0)
         _, error = await listening
@@ -847,7 +859,7 @@ async def test_a_caller_who_leaves_while_it_goes_on_frees_the_model(ways, leaves
         house.ollama.render_s = 5.0 if leaves_at is None else 0.0
         urgent = house.internal("m")
         await (settle() if leaves_at is None else sleep_until(leaves_at))
-        house.worker.cancel(ticket.sequence)
+        house.cancel(ticket)
         await body_of(urgent)
         await listening
         assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED

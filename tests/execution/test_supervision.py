@@ -42,17 +42,15 @@ from tests.support.fake_ollama import FakeOllama
 from tests.support.house import (
     FULL_TEXT,
     House,
-    body_of,
     heard,
     in_house,
     new_item,
     settings_with,
     settle,
-    text_of,
 )
 from tests.support.recorder import Recorder
 from tests.support.taking import Taking
-from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
+from tests.support.virtual_time import LoopClock, in_virtual_time, loop_s, sleep_until
 
 
 def faults(events: Recorder) -> Counter[tuple[str, str]]:
@@ -65,7 +63,7 @@ async def test_a_decision_that_raises_is_reported_and_the_next_one_works(house: 
     waiting, state.waiting = state.waiting, None  # type: ignore[assignment]
     house.worker.post(TimerFired())
     state.waiting = waiting
-    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+    assert await house.answer("a") == FULL_TEXT
     assert faults(house.events) == {("queue", "AttributeError"): 1}
 
 
@@ -98,7 +96,7 @@ async def test_a_defect_in_or_before_an_attempt_fails_that_item_and_frees_its_sl
     assert error is not None
     assert (error.status, (await house.end_of(failing)).outcome) == (500, Outcome.FAILED)
     forecasts.limit_s = house.worker.scheduler.estimates.limit_s
-    assert text_of(await body_of(house.submit("a"))) == FULL_TEXT
+    assert await house.answer("a") == FULL_TEXT
     assert faults(house.events) == {(where, detail): 1}
 
 
@@ -107,7 +105,7 @@ async def test_a_task_that_breaks_is_reported_and_started_again_until_the_stop()
     events, starts = Recorder(), list[float]()
 
     async def breaks_twice() -> None:
-        starts.append(asyncio.get_running_loop().time())
+        starts.append(loop_s())
         if len(starts) < 3:
             raise ValueError("private")
         await asyncio.Event().wait()
@@ -136,7 +134,7 @@ async def test_a_task_that_breaks_is_reported_and_started_again_until_the_stop()
         ("broken", "KeyError"): 11,
         ("holding on", "TypeError"): 1,
     }
-    assert (len(asyncio.all_tasks()), asyncio.get_running_loop().time()) == (1, 10.5)
+    assert (len(asyncio.all_tasks()), loop_s()) == (1, 10.5)
 
 
 @in_house("a", "b", resident="a")

@@ -19,7 +19,15 @@ from tests.jobs.house import JobHouse, job
 from tests.storage.memory import Disk
 from tests.support.examples import EXAMPLES
 from tests.support.fake_gpu import FakeModel
-from tests.support.house import House, body_of, in_house, settings_with, settle
+from tests.support.house import (
+    ALWAYS_PREEMPT,
+    House,
+    bodies_of,
+    body_of,
+    in_house,
+    settings_with,
+    settle,
+)
 from tests.support.virtual_time import in_virtual_time, run_virtual, sleep_until
 
 HOUR_S = 3600.0
@@ -28,7 +36,7 @@ TO_1970_S = -1_767_571_200.0
 CROWD = 2_000 if EXAMPLES == 1 else 10_000
 SCENARIO_S = 12.0
 MODELS = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
-SETTINGS = {"scheduling": {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}}
+SETTINGS = {"scheduling": ALWAYS_PREEMPT}
 
 
 def undisturbed(house: House) -> None:
@@ -53,7 +61,7 @@ async def busy_house(act_at: float, act: Callable[[House], object]) -> list[Any]
             house.submit("a", stream=True, service_s=1.0),
             house.internal("b", service_s=0.5),
         ]
-        bodies = await asyncio.gather(*map(body_of, tickets))
+        bodies = await bodies_of(tickets)
         await sleep_until(SCENARIO_S)
         ends = house.events.of(ItemEnded)
         assert len(ends) == len(tickets)
@@ -165,7 +173,7 @@ async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(
     await settle()
     back = house.submit("a")
     await sleep_until(leaves_after_s)
-    house.worker.cancel(away.sequence)
+    house.cancel(away)
     await body_of(back)
     assert [record.model for record in house.ollama.control if record.kind == "load"] == loads
     assert house.now < 6.0
@@ -179,7 +187,7 @@ async def test_thousands_who_wait_and_leave_at_once_are_gone_at_once():
         tickets = [house.submit("a", caller=f"caller {number % 100}") for number in range(CROWD)]
         await sleep_until(5.0)
         for ticket in tickets:
-            house.worker.cancel(ticket.sequence)
+            house.cancel(ticket)
         await settle()
         assert len(house.worker.scheduler.gateway.entries) == 1
         ended = [event.outcome for event in house.events.of(ItemEnded)]

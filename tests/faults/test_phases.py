@@ -22,7 +22,7 @@ from tests.faults.table import PARTS
 from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeModel
 from tests.support.fake_ollama import CallFault, LoadFault, UnloadFault
-from tests.support.house import FULL_TEXT, House, body_of, settings_with, text_of
+from tests.support.house import ALWAYS_PREEMPT, FULL_TEXT, House, body_of, settings_with, text_of
 from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
 
 DEPTH = 4
@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ollama": {"first_byte_timeout_s": 3.0, "idle_timeout_s": 3.0},
     "backend": {"wait_when_down_s": 60.0},
     "gpu": {"swap_timeout_s": 8.0},
-    "scheduling": {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0},
+    "scheduling": ALWAYS_PREEMPT,
 }
 Fault = Callable[[House], object]
 
@@ -165,7 +165,7 @@ async def test_nothing_is_lost_doubled_or_left_over_and_the_house_recovers(fault
         await asyncio.sleep(house.gateway.config.settings.gpu.swap_timeout_s)
         require_over(house)
         calm_at = house.now
-        assert text_of(await body_of(house.submit("a", caller="after"))) == FULL_TEXT
+        assert await house.answer("a", caller="after") == FULL_TEXT
         assert house.now - calm_at <= RECOVERED_WITHIN_S
 
 

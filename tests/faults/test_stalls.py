@@ -14,14 +14,23 @@ import pytest
 from hearth.errors import BackendTimeout
 from hearth.events import ItemResent, SwapStarted
 from tests.support.fake_ollama import CallFault
-from tests.support.house import House, body_of, heard, in_house, settings_with, settle
+from tests.support.house import (
+    ALWAYS_PREEMPT,
+    House,
+    bodies_of,
+    body_of,
+    heard,
+    in_house,
+    settings_with,
+    settle,
+)
 from tests.support.virtual_time import hold_up, sleep_until
 
 TIMEOUT_S = 2.0
 IMPATIENT = settings_with(
     ollama={"first_byte_timeout_s": TIMEOUT_S, "idle_timeout_s": TIMEOUT_S},
     server={"write_deadline_s": TIMEOUT_S},
-    scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0},
+    scheduling=ALWAYS_PREEMPT,
 )
 STREAM = {"stream": True, "service_s": 100.0, "chunks": 70}
 SMALL_BUFFER = settings_with(server={"write_deadline_s": TIMEOUT_S, "write_buffer_mib": 0.0001})
@@ -78,6 +87,6 @@ async def test_after_a_hold_up_everybody_is_served_and_nothing_is_sent_again(hou
     tickets.append(house.internal("a"))
     await sleep_until(1.0)
     hold_up(30.0)
-    await asyncio.gather(*map(body_of, tickets))
+    await bodies_of(tickets)
     await settle()
     assert house.events.of(ItemResent) == []

@@ -22,7 +22,7 @@ from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.gateway.front import Front, front_settings, open_front
 from tests.support.examples import EXAMPLES
-from tests.support.house import House, new_item, settings_with
+from tests.support.house import ALWAYS_PREEMPT, House, new_item, settings_with
 from tests.support.patience import until
 from tests.support.virtual_time import run_virtual, sleep_until
 
@@ -206,7 +206,7 @@ def _open_files() -> int:
 
 ROUNDS, ENOUGH = 700, 1250
 PROMPT = settings_with(
-    scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0},
+    scheduling=ALWAYS_PREEMPT,
     queue={"max_interrupt_count": 1_000_000},
 )
 """Nothing is too near its end, or too often interrupted, to be interrupted."""
@@ -245,4 +245,4 @@ async def preempted_and_left(house: House, dice: random.Random) -> None:
     for ticket in dice.sample((external, internal), k=dice.choice((1, 2))):
         await asyncio.sleep(dice.choice((0.0, 0.0, 0.05, 0.3, 1.0, 1.2)))
         ticket.reply.abandon()
-        house.worker.cancel(ticket.sequence)
+        house.cancel(ticket)

@@ -26,7 +26,7 @@ from hearth.api.app import HearthApp
 from hearth.config.settings import Settings
 from tests.execution.test_resuming import TEXT, Model
 from tests.support.fake_ollama import Service
-from tests.support.house import FULL_TEXT, House, settings_with, settle
+from tests.support.house import ALWAYS_PREEMPT, FULL_TEXT, House, settings_with, settle
 from tests.support.in_process import Wire, transport
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time
 
@@ -282,9 +282,7 @@ async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: A
 @in_virtual_time
 async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, waits: bool):
     says = Model()
-    settings = settings_with(
-        scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}
-    )
+    settings = settings_with(scheduling=ALWAYS_PREEMPT)
     house = House(
         "a",
         resident="a",

@@ -32,7 +32,7 @@ from tests.jobs.house import job
 from tests.storage.memory import Disk
 from tests.support.fake_exchange import CallFault
 from tests.support.house import settings_with
-from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
+from tests.support.virtual_time import LoopClock, in_virtual_time, loop_s, sleep_until
 
 
 @in_batch_house()
@@ -498,7 +498,7 @@ async def test_a_batch_of_ended_requests_is_complete_though_its_process_died():
 )
 @in_virtual_time
 async def test_an_upload_that_comes_to_nothing_leaves_nothing(how):
-    disk, begun_at = Disk(), asyncio.get_running_loop().time()
+    disk, begun_at = Disk(), loop_s()
     async with BatchHouse("a", disk=disk) as house:
         number = await house.files.begin("test")
         await house.files.append(number, 0, b"x" * 1000, 1 << 20)

@@ -27,7 +27,7 @@ from tests.jobs.house import JobHouse, in_house, job, with_jobs
 from tests.storage.memory import Disk
 from tests.support.fake_exchange import CallFault
 from tests.support.fake_ollama import FakeModel
-from tests.support.house import body_of, settings_with, settle
+from tests.support.house import bodies_of, body_of, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 
@@ -252,7 +252,7 @@ async def test_a_full_queue_of_the_gpu_is_no_fault_of_the_job(house):
     (end,) = await house.ended("job_1")
     assert (end.state, end.attempts) == ("completed", 1)
     assert house.events.of(JobRequeued)[0].reason == "queue_full"
-    await asyncio.gather(*map(body_of, tickets))
+    await bodies_of(tickets)
 
 
 @in_house()

@@ -35,7 +35,7 @@ from tests.jobs.house import job
 from tests.storage.memory import Disk
 from tests.support.cases import for_each
 from tests.support.recorder import Recorder
-from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time
+from tests.support.virtual_time import WALL_AT_START, LoopClock, in_virtual_time, loop_s
 
 SECRET = "a secret of the owner"
 URL = "http://hook.lan:8080/t0ken"
@@ -225,7 +225,7 @@ class ScriptedPoster:
         self.came: list[tuple[float, str, Mapping[str, str]]] = []
 
     async def post(self, post: Post, timeout_s: float) -> PostAnswer:
-        self.came.append((asyncio.get_running_loop().time(), post.url, post.headers))
+        self.came.append((loop_s(), post.url, post.headers))
         await asyncio.sleep(self._slow_s.get(post.headers["webhook-id"], 0.0))
         said = self._said.pop(0) if len(self._said) > 1 else self._said[0]
         return PostAnswer(failure=said) if said else PostAnswer(status=204)
@@ -299,7 +299,7 @@ class Teller:
 async def test_a_message_goes_out_after_its_job_until_taken_or_given_up(
     said, settings, posted_at, state, reason
 ):
-    poster, began_at = ScriptedPoster(*said), asyncio.get_running_loop().time()
+    poster, began_at = ScriptedPoster(*said), loop_s()
     async with Teller(Disk(), poster, settings) as teller:
         await asyncio.sleep(1)
         await teller.end_a_job()
@@ -327,7 +327,7 @@ async def test_a_restart_goes_on_telling_and_a_clock_set_back_delays_nothing(bac
     poster, disk, began_at = (
         ScriptedPoster("dns", "timeout", ""),
         Disk(),
-        asyncio.get_running_loop().time(),
+        loop_s(),
     )
     async with Teller(disk, poster, clock=LoopClock(wall_at_start=WALL_AT_START + back_s)) as ahead:
         await ahead.end_a_job()

@@ -265,7 +265,7 @@ async def test_the_queue_is_read_by_lane_and_band_with_the_age_of_its_oldest():
         assert number(gateway, "hearth_queue_model_depth", model="b:latest") == 2
         assert number(gateway, "hearth_requests_running", lane="external", model="a:latest") == 1
         assert number(gateway, "hearth_model_resident", model="a:latest", phase="ready") == 1
-        house.worker.cancel(first.sequence)
+        house.cancel(first)
         await asyncio.sleep(30)
         overhead = float(str(house.gpu_status["swap_overhead_pct_1h"]))
         assert number(gateway, "hearth_swap_overhead_ratio") == pytest.approx(overhead / 100) != 0

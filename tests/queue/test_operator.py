@@ -45,7 +45,7 @@ async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken(house: Ho
     house.gateway.orders.resume()
     assert house.worker.decisions() > seen
     assert house.gateway.ready() == (True, "")
-    await body_of(house.submit("a"))
+    await house.answer("a")
     (started,), (ended,) = house.events.of(DrainStarted), house.events.of(DrainEnded)
     assert (started.running, started.waiting, ended.drained_s) == (1, 2, resumed_at - 1.0)
 
@@ -177,7 +177,7 @@ async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model(
     orders = house.gateway.orders
     for _ in range(3):
         assert await orders.wish_unloaded("home", "visitor") == "home model"
-    await body_of(house.submit("a"))
+    await house.answer("a")
     assert await orders.wish_unloaded("home", "visitor") == ""  # not in memory
     await sleep_until(house.now + 60.0)
     assert [*house.worker.scheduler.device.residency.residents] == ["home:latest"], "it came back"
@@ -234,7 +234,7 @@ async def test_a_model_held_for_returning_callers_stays_and_another_goes(
     async with House(
         "a", "b", "c", resident="a b", settings=settings, capacity_mib=24_576.0
     ) as house:
-        await body_of(house.submit("a", lane=lane, caller="returns"))
+        await house.answer("a", lane=lane, caller="returns")
         waiting = house.submit("c", caller="other")
         await settle()
         orders, residents = house.gateway.orders, house.worker.scheduler.device.residency.residents

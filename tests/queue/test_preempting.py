@@ -76,7 +76,7 @@ async def test_internal_work_waiting_at_active_hours_stops_the_call_at_that_inst
         await body_of(house.internal("a"))
         assert house.now == pytest.approx(MORNING_S + 1.0, abs=0.01)
         assert [event.active for event in house.events.of(ModeChanged)] == [False, True]
-        house.worker.cancel(external.sequence)
+        house.cancel(external)
 
 
 @pytest.mark.parametrize(("stream", "yielding", "ends_at"), [(False, 1, 3.0), (True, 0, 2.0)])
@@ -97,7 +97,7 @@ async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time(house: Ho
     await sleep_until(1.0)
     internal = house.internal("a")
     await sleep_until(1.5)
-    house.worker.cancel(external.sequence)
+    house.cancel(external)
     await body_of(internal)
     ended = await house.end_of(external)
     assert (ended.outcome, ended.attempts, ended.backend_s, ended.queue_s) == (

@@ -17,14 +17,23 @@ from hearth.execution.request import Ticket
 from hearth.types import Outcome
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallRecord, Ending
-from tests.support.house import FULL_TEXT, House, body_of, settings_with, settle, text_of
+from tests.support.house import (
+    ALWAYS_PREEMPT,
+    FULL_TEXT,
+    House,
+    bodies_of,
+    body_of,
+    settings_with,
+    settle,
+    text_of,
+)
 from tests.support.virtual_time import AtOnce, run_virtual, sleep_until
 
 T = TypeVar("T")
 
 ROUNDS = 60 if EXAMPLES == 1 else 500
 SEEDS = (1, 2, 3)
-PROMPT = settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0})
+PROMPT = settings_with(scheduling=ALWAYS_PREEMPT)
 """Estimates, which learn from round to round, keep nothing from being stopped."""
 
 
@@ -111,8 +120,8 @@ def test_completion_and_cancel_in_one_tick_have_one_winner(seed: int, stream: bo
         )
         if by == "id":
             await sleep_until(start + 1.0)
-            said, _ = [house.worker.cancel(ticket.sequence) for ticket in (running, waiting)]
-            assert house.worker.cancel(running.sequence) is said
+            said, _ = [house.cancel(ticket) for ticket in (running, waiting)]
+            assert house.cancel(running) is said
         else:
             cancelled = await at(start + 1.0, lambda: house.worker.cancel_caller("me"))
             said = cancelled == ["req_1", "req_2"]
@@ -138,7 +147,7 @@ def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(
     async def race(house: House, start: float) -> str:
         external = house.submit("a", caller="me", service_s=5.0)
         cancel = (
-            (lambda: house.worker.cancel(external.sequence))
+            (lambda: house.cancel(external))
             if by == "id"
             else (lambda: house.worker.cancel_caller("me"))
         )
@@ -165,9 +174,7 @@ def test_preemption_and_cancel_in_one_tick_in_either_order_end_the_item_once(
 def test_a_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing(seed: int):
     async def race(house: House, start: float) -> str:
         external = house.submit("a", stream=True, service_s=5.0, first_byte_s=1.0)
-        internal, _ = await at(
-            start + 1.0, lambda: (house.internal("a"), house.worker.cancel(external.sequence))
-        )
+        internal, _ = await at(start + 1.0, lambda: (house.internal("a"), house.cancel(external)))
         await body_of(internal)
         assert house.now == start + 2.0
         stopped = calls_since(house, start)[0]
@@ -181,7 +188,7 @@ def test_a_byte_a_preemption_and_a_cancel_in_one_tick_leave_nothing(seed: int):
 def test_an_item_that_leaves_as_its_place_comes_free_makes_way_for_the_next(seed: int):
     async def race(house: House, start: float) -> str:
         running, leaving, staying = (house.submit("a") for _ in range(3))
-        await at(start + 1.0, lambda: house.worker.cancel(leaving.sequence))
+        await at(start + 1.0, lambda: house.cancel(leaving))
         await asyncio.gather(body_of(running), body_of(staying))
         assert house.now == start + 2.0
         assert [call.ending for call in calls_since(house, start)].count(Ending.COMPLETED) == 2
@@ -199,7 +206,7 @@ def test_internal_work_during_a_start_or_a_return_starts_once_and_first(seed: in
         urgent = [house.internal("a")]
         await asyncio.sleep(0)
         urgent.append(house.internal("a"))
-        await asyncio.gather(*map(body_of, [*urgent, external]))
+        await bodies_of([*urgent, external])
         assert house.now == start + ran_s + 4.0
         return str((await house.end_of(external)).interrupt_count)
 

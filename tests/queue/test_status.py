@@ -23,7 +23,7 @@ from hearth.execution.backend_watch import LONG_LIST
 from hearth.queue.registry import REMEMBERED
 from hearth.types import Priority
 from tests.support.fake_ollama import FakeModel
-from tests.support.house import House, body_of, in_house, settings_with, settle
+from tests.support.house import House, bodies_of, body_of, in_house, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 DONNA_KEYS = {
@@ -85,7 +85,7 @@ async def test_the_status_shows_what_runs_waits_in_order_and_stops(
     assert (first["caller"], first["band"], first["interrupt_count"]) == ("first", "interrupted", 1)
     assert [item["sequence"] for item in others] == [ticket.sequence for ticket in external]
     assert shown["gpu"]["loaded_model"] == "a:latest"
-    house.worker.cancel(critical.sequence)
+    house.cancel(critical)
     stopping = house.status["current_request"]
     assert (stopping["sequence"], stopping["waited_s"], stopping["running_s"]) == (
         critical.sequence,
@@ -123,7 +123,7 @@ async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end
 async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house: House):
     tickets = [house.submit("a", request_id=f"req_{number}") for number in range(REMEMBERED + 2)]
     for ticket in tickets:
-        house.worker.cancel(ticket.sequence)
+        house.cancel(ticket)
     await settle()
     assert [house.worker.get_item(ticket.sequence) is None for ticket in tickets[:3]] == [
         True,
@@ -151,8 +151,8 @@ async def test_the_expected_starts_are_worked_out_a_few_times_a_second_at_most(
 
 @in_house("a", "b", resident="a")
 async def test_swap_overhead_is_swap_time_over_swap_and_execution_time(house: House):
-    await body_of(house.submit("a", service_s=1.5))
-    await body_of(house.submit("b", service_s=1.0))
+    await house.answer("a", service_s=1.5)
+    await house.answer("b", service_s=1.0)
     await settle()
     gpu = house.gpu_status
     # 0.5 s out and 2 s in, beside 1.5 s and 1 s of work
@@ -201,7 +201,7 @@ async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house
         house.status["promotions"],
         house.status["internal_queue"]["next_items"][0]["band"],
     ) == (1, "normal")
-    await asyncio.gather(*map(body_of, tickets))
+    await bodies_of(tickets)
 
 
 @in_virtual_time
@@ -211,7 +211,7 @@ async def test_the_next_round_begins_with_the_first_byte_of_the_last_prompt():
     async with House(FakeModel(name="a", parallel=4), resident="a", settings=settings) as house:
         asked = {"stream": True, "first_byte_s": 0.02, "service_s": 1.0}
         tickets = [house.submit("a", prompt_tokens=tokens, **asked) for tokens in (90, 95, 20, 30)]
-        await asyncio.gather(*map(body_of, tickets))
+        await bodies_of(tickets)
         starts = [(event.sequence, round(event.at, 2)) for event in house.events.of(ItemDispatched)]
         assert starts == [(1, 0.0), (3, 0.02), (4, 0.02), (2, 0.04)]
 
@@ -224,7 +224,7 @@ async def test_the_next_round_begins_with_the_first_byte_of_the_last_prompt():
 )
 async def test_what_can_never_fit_is_refused_with_the_numbers(house: House):
     with pytest.raises(NeverFits, match=r"needs 30\.0 GiB of GPU memory, the GPU has 16\.0 GiB"):
-        await body_of(house.submit("a"))
+        await house.answer("a")
 
 
 # A new configuration takes effect at the next decision and costs nobody anything.
@@ -311,4 +311,4 @@ async def test_a_long_list_of_models_is_shown_by_a_thread_as_it_was():
             "m2:latest",
         ]
         assert [model["name"] for model in listed if model["resident"]] == ["a:latest"]
-        await asyncio.gather(*map(body_of, tickets))
+        await bodies_of(tickets)

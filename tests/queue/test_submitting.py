@@ -31,7 +31,7 @@ async def test_positions_count_those_ahead_within_a_tick_and_no_less_urgent_ones
         0,
         0,
     ]
-    house.worker.cancel(together[1].sequence)
+    house.cancel(together[1])
     assert [ticket.sequence for ticket in (first, *together, *urgent, house.submit("a"))] == [
         1,
         2,
@@ -86,8 +86,8 @@ async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
         starts.append(house.status["external_queue"]["next_items"][0]["estimated_start_s"])
         newcomer = house.submit("a", max_tokens=40)
         told.append(newcomer.estimated_wait_s)
-        house.worker.cancel(newcomer.sequence)
-    house.worker.cancel(waiting.sequence)
+        house.cancel(newcomer)
+    house.cancel(waiting)
     assert starts == [1.0, 1.0, 0.8]  # to a tenth
     assert told == pytest.approx([2.0, 2.8, 1.75])  # the second as if the first had not left
 
@@ -125,7 +125,7 @@ async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
     accepted = [house.submit("a") for _ in range(2)]
     urgent = house.internal("a")
     assert [ticket.position for ticket in (*accepted, urgent)] == [0, 1, 0]
-    house.worker.cancel(urgent.sequence)
+    house.cancel(urgent)
     with pytest.raises(QueueFull):
         house.submit("a")
     async with house:
@@ -227,7 +227,7 @@ async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(
     ran = house.submit("a", service_s=400.0, digest=b"ran")
     await sleep_until(1.0)
     cancelled = house.submit("a", digest=b"cancelled")
-    house.worker.cancel(cancelled.sequence)
+    house.cancel(cancelled)
     for sequence in (ran.sequence, cancelled.sequence):
         house.worker.leave(sequence)
     house.submit("a", service_s=400.0)

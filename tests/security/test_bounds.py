@@ -31,7 +31,7 @@ from tests.security.house import (
     tell,
 )
 from tests.support.home import LLAMA
-from tests.support.house import House, body_of, settings_with
+from tests.support.house import ALWAYS_PREEMPT, House, body_of, settings_with
 from tests.support.patience import WITHIN_S
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -448,10 +448,7 @@ async def latencies(house: House, *, flooded: bool) -> list[float]:
 
 @in_virtual_time
 async def test_ten_times_too_much_external_work_changes_nothing_for_the_house():
-    prompt, p99 = (
-        settings_with(scheduling={"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}),
-        list[float](),
-    )
+    prompt, p99 = settings_with(scheduling=ALWAYS_PREEMPT), list[float]()
     for flooded in (False, True):
         async with House("a", resident="a", settings=prompt) as house:
             p99.append(statistics.quantiles(await latencies(house, flooded=flooded), n=100)[98])

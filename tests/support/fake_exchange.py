@@ -15,6 +15,7 @@ from hearth.errors import BackendGone, HearthError
 from hearth.types import Headers
 from tests.support import ollama_wire as wire
 from tests.support.taking import Taking
+from tests.support.virtual_time import loop_s
 
 
 class CallFault(StrEnum):
@@ -116,7 +117,7 @@ class FakeExchange(Taking):
         if self._fault is CallFault.GONE_BEFORE_HEAD:
             self.end(Ending.BROKEN)
             raise BackendGone
-        self._record.first_byte_at = asyncio.get_running_loop().time()
+        self._record.first_byte_at = loop_s()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         last = len(self._answer.chunks) - 1
@@ -143,7 +144,7 @@ class FakeExchange(Taking):
         if self._record.ending is not None:
             return
         self._record.ending = ending
-        self._record.ended_at = asyncio.get_running_loop().time()
+        self._record.ended_at = loop_s()
         self._at_end()
         if self._waiter is not None:
             settle(self._waiter)

@@ -40,6 +40,7 @@ from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
 from tests.support.fake_gpu import FakeGpu, FakeModel, Place
 from tests.support.ollama_wire import Service
+from tests.support.virtual_time import loop_s
 
 __all__ = [
     "CallFault",
@@ -495,7 +496,7 @@ class FakeOllama(OllamaTraits):
 
     @staticmethod
     def _now() -> float:
-        return asyncio.get_running_loop().time()
+        return loop_s()
 
 
 def _instants(opened_at: float, service: Service, chunks: int) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from aiohttp import web
 from yarl import URL
 
 from hearth.types import Post, PostAnswer
+from tests.support.virtual_time import loop_s
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Webhooks:
                 self.script.popleft() if self.script else self.default
             )
         accepted = 200 <= reply.status < 300 and not reply.stall and not reply.reset
-        at = asyncio.get_running_loop().time()
+        at = loop_s()
         self.seen.append(
             Received(
                 path, dict(query), {k.lower(): v for k, v in headers.items()}, body, at, accepted

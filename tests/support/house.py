@@ -16,7 +16,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,8 @@ from tests.support.virtual_time import LoopClock, VirtualTimeLoop, run_virtual, 
 
 FULL_TEXT = " alpha beta gamma"
 """What the fake says where a test does not ask for another number of words."""
+ALWAYS_PREEMPT = {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0}
+"""Scheduling settings under which nothing is too near its end, or too dear, to be interrupted."""
 ALL_DAY = (Window(start_minute=0, end_minute=0),)
 
 
@@ -112,6 +114,11 @@ async def body_of(ticket: Ticket) -> bytes:
     """The whole answer. Raises HearthError where there is none."""
     await ticket.reply.head()
     return await ticket.reply.body()
+
+
+async def bodies_of(tickets: Iterable[Ticket]) -> list[bytes]:
+    """The whole answers of requests that are under way together."""
+    return await asyncio.gather(*map(body_of, tickets))
 
 
 async def read_into(parts: list[bytes], ticket: Ticket) -> None:
@@ -272,6 +279,14 @@ class House:
     def submit(self, model: str | None = "a", **wanted: Any) -> Ticket:
         """Submit `new_item(model, **wanted)`."""
         return self.worker.submit(new_item(model, **wanted))
+
+    async def answer(self, model: str | None = "a", **wanted: Any) -> str:
+        """Submit it, and wait for the text of its whole answer."""
+        return text_of(await body_of(self.submit(model, **wanted)))
+
+    def cancel(self, ticket: Ticket) -> bool:
+        """Cancel it, and say whether that was in time."""
+        return self.worker.cancel(ticket.sequence)
 
     def internal(self, model: str | None = "a", **wanted: Any) -> Ticket:
         """Submit it as the house's own."""

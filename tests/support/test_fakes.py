@@ -14,14 +14,14 @@ import pytest
 from hearth.types import BackendCall, LoadOptions
 from tests.support.fake_ollama import Ending, FakeModel, FakeOllama
 from tests.support.taking import chunks_of
-from tests.support.virtual_time import Stuck, in_virtual_time, run_virtual, sleep_until
+from tests.support.virtual_time import Stuck, in_virtual_time, loop_s, run_virtual, sleep_until
 
 
 async def run(ollama: FakeOllama, **fields: object) -> list[tuple[float, bytes]]:
     body = json.dumps({"model": "a", **fields}).encode()
     exchange = await ollama.open(BackendCall(method="POST", path="/api/generate", body=body))
     try:
-        return [(asyncio.get_running_loop().time(), chunk) async for chunk in chunks_of(exchange)]
+        return [(loop_s(), chunk) async for chunk in chunks_of(exchange)]
     finally:
         exchange.close()
 

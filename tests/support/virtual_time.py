@@ -136,6 +136,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             await super().shutdown_default_executor(*args)
 
 
+def loop_s() -> float:
+    """What the clock of the running loop shows."""
+    return asyncio.get_running_loop().time()
+
+
 def run_virtual(
     main: Callable[[], Coroutine[Any, Any, T]],
     *,

@@ -67,7 +67,7 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_sent(seed):
                     submit = house.internal if rng.random() < 0.2 else house.submit
                     ticket = submit(rng.choice("abc"), **wanted)
                     if rng.random() < 0.1:
-                        house.worker.cancel(ticket.sequence)
+                        house.cancel(ticket)
                 await settle()
                 await asyncio.sleep(3 * MIN_INTERVAL_S)
                 async with watching(house.gateway, feed=feed) as late:

@@ -45,8 +45,8 @@ from tests.dialects.claude.stories import (
     tool,
     whole,
 )
-from tests.dialects.replay_readers import told as read_strictly
 from tests.support.examples import EXAMPLES
+from tests.support.replay_readers import told as read_strictly
 
 CHAT, GENERATE, OAI, COMPLETIONS, RESPONSES, MESSAGES = ROUTES
 SAID = "He said <hi> & 😀\u2028ok"

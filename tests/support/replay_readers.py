@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.dialects.replay_streams import Answer, Part
+from tests.support.replay_streams import Answer, Part
 
 
 class Refused(AssertionError):

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hearth.dialects.frames import WholeFrames, event, frame_of
-from hearth.dialects.gojson import JsonObject
+from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.writers import (
@@ -247,3 +248,73 @@ def expected(path: str, answer: Answer) -> Answer:
         parts=answer.parts,
         reason="stop" if path == "/v1/responses" else "tool_calls" if by_calls else answer.reason,
     )
+
+
+# Requests for such streams, and what a model server says when one of them goes on.
+
+TURNS = [{"role": "user", "content": "hello"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/chat": {"messages": TURNS},
+    "/api/generate": {"prompt": "hello"},
+    "/v1/chat/completions": {"messages": TURNS, "stream_options": {"include_usage": True}},
+    "/v1/completions": {"prompt": "hello", "stream_options": {"include_usage": True}},
+    "/v1/messages": {"messages": TURNS, "max_tokens": 9999},
+    "/v1/responses": {"input": "hello"},
+}
+
+SCHEMA: JsonObject = {"type": "object"}
+TOOL: JsonObject = {
+    "type": "function",
+    "function": {"name": "find", "description": "Finds", "parameters": SCHEMA},
+}
+
+
+def offering(path: str) -> dict[str, Any]:
+    """The tool in the words of a route."""
+    told = {"name": "find", "description": "Finds"}
+    by_path: dict[str, Any] = {
+        "/v1/messages": {**told, "input_schema": SCHEMA},
+        "/v1/responses": {**told, "type": "function", "parameters": SCHEMA, "strict": None},
+    }
+    return {"tools": [by_path.get(path, TOOL)]}
+
+
+CHATS = [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")]
+TOLD_BY = {"/v1/chat/completions": "tool_calls", "/v1/messages": "tool_calls"}
+"""How an answer that calls a tool ends, where that is not `stop`."""
+
+
+def native_rest(
+    rest: str, *, done: str = "stop", cut: Run | None = None, calls: Sequence[str] | None = None
+) -> bytes:
+    """What a model server says to `raw`; with `calls` to `/api/chat` with the beginning of an
+    answer.
+    """
+    said: list[dict[str, Any]] = [
+        {"content": piece} for piece in (cut or Run(rng=random.Random(1))).cut(rest)
+    ]
+    for number, (name, arguments) in enumerate(map(json.loads, calls or ())):
+        called = {
+            "id": f"call_{number}",
+            "function": {"index": number, "name": name, "arguments": arguments},
+        }
+        said.append({"content": "", "tool_calls": [called]})
+    counts = {
+        "total_duration": 5,
+        "prompt_eval_count": 30,
+        "eval_count": len(said),
+        "eval_duration": 3,
+    }
+    lines: list[tuple[dict[str, Any], dict[str, Any]]] = [(one, {"done": False}) for one in said]
+    lines += [({"content": ""}, {"done": True, "done_reason": done, **counts})]
+    head: dict[str, Any] = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
+    shaped = [
+        (
+            {"response": one["content"]}
+            if calls is None
+            else {"message": {"role": "assistant", **one}},
+            end,
+        )
+        for one, end in lines
+    ]
+    return b"".join(encode({**head, **one, **end}) + b"\n" for one, end in shaped)

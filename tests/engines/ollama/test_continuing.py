@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,33 +24,32 @@ from hearth.engines.ollama.continuing import (
 )
 from hearth.errors import BackendError, StreamDiverged
 from hearth.types import BackendCall, Elapsed, LoadOptions
-from tests.dialects.replay_readers import told
-from tests.dialects.replay_streams import (
+from tests.support.examples import EXAMPLES
+from tests.support.replay_readers import told
+from tests.support.replay_streams import (
+    BODIES,
+    CHATS,
     ROUTES,
+    SCHEMA,
+    TOLD_BY,
+    TOOL,
+    TURNS,
     Answer,
     Run,
     chunked,
     expected,
+    native_rest,
+    offering,
     sent_of,
     some_text,
     stream,
 )
-from tests.dialects.replay_streams import route as route_of
-from tests.support.examples import EXAMPLES
+from tests.support.replay_streams import route as route_of
 
 CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE, RESPONSES = ROUTES
 DRAWN = 2 if EXAMPLES == 1 else 3 * EXAMPLES
 """Answers for each route that are interrupted everywhere."""
 PREFIX = "<user>hello\n<assistant>"
-TURNS = [{"role": "user", "content": "hello"}]
-BODIES: dict[str, dict[str, Any]] = {
-    "/api/chat": {"messages": TURNS},
-    "/api/generate": {"prompt": "hello"},
-    "/v1/chat/completions": {"messages": TURNS, "stream_options": {"include_usage": True}},
-    "/v1/completions": {"prompt": "hello", "stream_options": {"include_usage": True}},
-    "/v1/messages": {"messages": TURNS, "max_tokens": 9999},
-    "/v1/responses": {"input": "hello"},
-}
 
 
 class Words(Run):
@@ -60,26 +59,6 @@ class Words(Run):
         return iter(text.split("|"))
 
 
-SCHEMA: JsonObject = {"type": "object"}
-TOOL: JsonObject = {
-    "type": "function",
-    "function": {"name": "find", "description": "Finds", "parameters": SCHEMA},
-}
-
-
-def offering(path: str) -> dict[str, Any]:
-    """The tool in the words of a route."""
-    told = {"name": "find", "description": "Finds"}
-    by_path: dict[str, Any] = {
-        "/v1/messages": {**told, "input_schema": SCHEMA},
-        "/v1/responses": {**told, "type": "function", "parameters": SCHEMA, "strict": None},
-    }
-    return {"tools": [by_path.get(path, TOOL)]}
-
-
-CHATS = [path for path in ROUTES if path not in ("/api/generate", "/v1/completions")]
-TOLD_BY = {"/v1/chat/completions": "tool_calls", "/v1/messages": "tool_calls"}
-"""How an answer that calls a tool ends, where that is not `stop`."""
 WALL_S = 1_795_227_019.0
 
 
@@ -89,42 +68,6 @@ def call_to(path: str, **more: Any) -> BackendCall:
         path=path,
         body=encode({"model": "m", **BODIES[path], "stream": True, **more}),
     )
-
-
-def native_rest(
-    rest: str, *, done: str = "stop", cut: Run | None = None, calls: Sequence[str] | None = None
-) -> bytes:
-    """What a model server says to `raw`; with `calls` to `/api/chat` with the beginning of an
-    answer.
-    """
-    said: list[dict[str, Any]] = [
-        {"content": piece} for piece in (cut or Run(rng=random.Random(1))).cut(rest)
-    ]
-    for number, (name, arguments) in enumerate(map(json.loads, calls or ())):
-        called = {
-            "id": f"call_{number}",
-            "function": {"index": number, "name": name, "arguments": arguments},
-        }
-        said.append({"content": "", "tool_calls": [called]})
-    counts = {
-        "total_duration": 5,
-        "prompt_eval_count": 30,
-        "eval_count": len(said),
-        "eval_duration": 3,
-    }
-    lines: list[tuple[dict[str, Any], dict[str, Any]]] = [(one, {"done": False}) for one in said]
-    lines += [({"content": ""}, {"done": True, "done_reason": done, **counts})]
-    head: dict[str, Any] = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
-    shaped = [
-        (
-            {"response": one["content"]}
-            if calls is None
-            else {"message": {"role": "assistant", **one}},
-            end,
-        )
-        for one, end in lines
-    ]
-    return b"".join(encode({**head, **one, **end}) + b"\n" for one, end in shaped)
 
 
 def gone_on(
