@@ -15,9 +15,15 @@ from hearth.errors import ConfigError, HearthError, StorageBusy, StorageRefused
 from hearth.types import __version__
 
 _COMMANDS = {
-    "serve": ("hearth.cli.serve:serve", "Run the gateway in front of Ollama."),
-    "demo": ("hearth.cli.demo:demo", "Show a busy home in a minute, without a GPU or Ollama."),
-    "emulate": ("hearth.cli.emulate:emulate", "Run an Ollama that needs no GPU."),
+    "serve": ("hearth.cli.serve:serve", "Run the gateway in front of the model server."),
+    "demo": (
+        "hearth.cli.demo:demo",
+        "Show a busy home in a minute, without a GPU or a model server.",
+    ),
+    "emulate": (
+        "hearth.cli.emulate:emulate",
+        "Run the emulator: a model server that needs no GPU.",
+    ),
     "status": ("hearth.cli.status:status", "Show what runs, what waits, and the GPU."),
     "top": ("hearth.cli.status:top", "Watch the queue, the GPU and the callers live."),
     "models": ("hearth.cli.status:models", "List the models: loaded, requested, installed."),

@@ -141,7 +141,7 @@ CALLERS = tuple(dict.fromkeys(caller for _, caller, _, _ in ROUND))
     help="Port of the gateway. [default: 8411, or a free one]",
 )
 def demo(seconds: float | None, speed: float, port: int | None) -> None:
-    """Show a busy home in a minute, without a GPU or Ollama."""
+    """Show a busy home in a minute, without a GPU or a model server."""
     console = console_for(sys.stdout)
     asyncio.run(
         run_demo(

@@ -117,7 +117,7 @@ def emulate(
     vram_gib: float,
     quirks: tuple[str, ...],
 ) -> None:
-    """Run an Ollama that needs no GPU."""
+    """Run the emulator: a model server that needs no GPU."""
     models = read_models(models_file)
     clock = SystemClock()
     emulator = Emulator(

@@ -61,7 +61,7 @@ def serve(
     emulator: bool,
     first_key: Path | None,
 ) -> None:
-    """Run the gateway in front of Ollama."""
+    """Run the gateway in front of the model server."""
     if emulator and ollama_url is not None:
         raise click.UsageError("--emulator and --ollama-url exclude each other")
     path, source = find_config(file)

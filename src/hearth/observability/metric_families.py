@@ -87,7 +87,8 @@ class LabelCap:
         return value
 
 
-def _family(kind: str, name: str, text: str, *labels: str, **more: Any) -> Family:  # noqa: ANN401 - the other fields of a family
+# `more`: the other fields of a family
+def _family(kind: str, name: str, text: str, *labels: str, **more: Any) -> Family:  # noqa: ANN401
     return Family(name, text, kind, labels, **more)
 
 
@@ -352,8 +353,8 @@ _ALL = (
     _gauge("hearth_models_offloaded", "Resident models that run partly or entirely on the CPU."),
     _live_counter(
         "hearth_residency_drifts_total",
-        "Times another program loaded or unloaded a model, or Ollama reloaded one with another"
-        " context length.",
+        "Times another program loaded or unloaded a model, or the model server reloaded one with"
+        " another context length.",
         at="gpu.drift_count",
     ),
     # The model server and the card.
@@ -438,7 +439,7 @@ _ALL = (
     _counter(
         "hearth_webhooks_total", "Webhooks at the end of jobs: delivered or failed.", "result"
     ),
-    # What the owner is told and has decided; what is kept.
+    # Alerts, the owner's configuration, and the store.
     _counter("hearth_alerts_sent_total", "Delivered alerts.", "target", on=AlertSent, by="alerts"),
     _counter(
         "hearth_alerts_failed_total",
