@@ -185,7 +185,7 @@ async def test_a_loop_that_is_gone_does_not_trouble_the_thread(tmp_path):
         pass
     writer._loop = asyncio.new_event_loop()
     writer._loop.close()
-    await asyncio.to_thread(writer._tell, lambda: None)
+    await asyncio.to_thread(writer._call_in_loop, lambda: None)
 
 
 async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp_path):

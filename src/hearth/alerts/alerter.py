@@ -8,7 +8,7 @@ debounced per type and caller.
 from __future__ import annotations
 
 import asyncio
-import os
+import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -264,7 +264,14 @@ class GatewayAlerter(HandlingSink):
         self._wake.set()
         return sent is not None and self._deliver(sent)
 
-    def _alert(self, kind: AlertType, text: str, at: float | None, **more: Any) -> bool:  # noqa: ANN401 - the other fields of an alert
+    # `more`: the other fields of an alert
+    def _alert(
+        self,
+        kind: AlertType,
+        text: str,
+        at: float | None,
+        **more: Any,  # noqa: ANN401
+    ) -> bool:
         return self.send_alert(Alert(type=kind, text=text, at=self._at(at), **more))
 
     async def run(self) -> None:
@@ -433,8 +440,7 @@ async def watch_loop_lag(
 
 def free_mib(directory: Path) -> float:
     """What an ordinary user may still write there, in MiB. Blocks. Raises OSError."""
-    disk = os.statvfs(directory)
-    return disk.f_bavail * disk.f_frsize / MIB
+    return shutil.disk_usage(directory).free / MIB
 
 
 async def watch_disk(

@@ -275,7 +275,8 @@ class Target:
         try:
             post = await asyncio.to_thread(self._compose, url, message)
             answer = await self._poster.post(post, POST_TIMEOUT_S)
-        except Exception as error:  # noqa: BLE001 - a message that cannot be made must not end the task that sends all others
+        except Exception as error:  # noqa: BLE001
+            # A message that cannot be made must not end the task that sends all others.
             now, detail = self._clock.monotonic(), type(error).__name__
             self._events.emit(InternalFault(at=now, where=OWN_TASK, detail=detail))
             return "refused", PostAnswer(failure="broken")

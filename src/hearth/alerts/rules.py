@@ -167,7 +167,8 @@ class _OneAlert:
     lasting: bool = False
     resolved: bool = False
 
-    def __call__(self, event: Any) -> tuple[Alert, ...]:  # noqa: ANN401 - of the kind that the text is for
+    # `event`: of the kind that the text is written for
+    def __call__(self, event: Any) -> tuple[Alert, ...]:  # noqa: ANN401
         alert = Alert(
             type=self.kind,
             subject=str(getattr(event, self.about)) if self.about else "",

@@ -87,7 +87,9 @@ class Section(BaseModel):
                 field.description += f" {cls.reload_of(name)}"
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - pydantic's own
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return _none_is(dict, handler(source))
 
     @classmethod
@@ -131,7 +133,9 @@ def within(annotation: object, step: str) -> object:
 
 class _Items:
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - pydantic's own
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return _none_is(tuple, handler(source))
 
 
@@ -139,7 +143,9 @@ class _ReadOnlyTable:
     """Read-only once it is checked."""
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401 - pydantic's own
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         inner = handler(source)
         written = core_schema.wrap_serializer_function_ser_schema(
             lambda value, write: write(dict(value)), schema=inner
@@ -220,10 +226,10 @@ def http_url(text: str) -> str:
 
 
 _ROUTES = (
-    "chat/completions chat completions embeddings embed generate messages models ps responses tags"  # noqa: SIM905
-    " version".split()
+    "chat/completions|chat|completions|embeddings|embed|generate|messages|models|ps|responses"
+    "|tags|version"
 )
-_API_PATH = re.compile(f"/(v1|api)(/({'|'.join(_ROUTES)}))?$")
+_API_PATH = re.compile(f"/(v1|api)(/({_ROUTES}))?$")
 
 
 def server_url(text: str) -> str:

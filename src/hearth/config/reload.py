@@ -192,7 +192,8 @@ class ConfigInForce:
         for listener in self._listeners:
             try:
                 listener(fresh)
-            except Exception as error:  # noqa: BLE001 - supervision point: one part's defect must not keep the others from hearing
+            except Exception as error:  # noqa: BLE001
+                # Supervision point: one part's defect must not keep the others from hearing.
                 where = f"reload: {getattr(listener, '__qualname__', type(listener).__name__)}"
                 self._events.emit(
                     InternalFault(
@@ -261,7 +262,8 @@ class Reloader:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hearth-config")
         self._ended = False
 
-    def touched(self, writing: bool = False) -> None:  # noqa: FBT001, FBT002 - the one fact that a watch reports
+    # positional, as a watch calls it with its one fact
+    def touched(self, writing: bool = False) -> None:  # noqa: FBT001, FBT002
         """Something happened at the file; `writing` while its writer has not closed it."""
         self._plan.touched(self._clock.monotonic(), writing=writing)
         self._wake.set()
@@ -485,7 +487,8 @@ def observe(directories: list[str], on_event: Callable[[FileSystemEvent], None])
     Raises OSError where the system has no more of what it takes (inotify instances and watches are
     limited).
     """
-    from watchdog.events import FileSystemEventHandler  # noqa: PLC0415 - paid for by gateways that have a file
+    # imported only by a gateway that has a file to watch
+    from watchdog.events import FileSystemEventHandler  # noqa: PLC0415
     from watchdog.observers import Observer  # noqa: PLC0415
 
     handler = FileSystemEventHandler()

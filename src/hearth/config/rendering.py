@@ -210,14 +210,14 @@ def _without_titles(value: Any) -> Any:  # noqa: ANN401
         return [_without_titles(each) for each in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: _without_titles(each) for key, each in value.items() if not _is_title(key, each)}
+    kept = {
+        key: _without_titles(each)
+        for key, each in value.items()
+        if not (key == "title" and isinstance(each, str))
+    }
     if isinstance(description := kept.get("description"), str):
         kept["description"] = " ".join(description.split())
     return kept
-
-
-def _is_title(key: str, value: object) -> bool:
-    return key == "title" and isinstance(value, str)
 
 
 def schema_text() -> str:

@@ -57,7 +57,7 @@ class Reserve:
     """
 
     def __init__(self, path: Path, mib: float) -> None:
-        self.path = path.with_name(path.name + ".reserve")
+        self.path = beside(path, ".reserve")
         self._bytes = int(mib * MIB)
 
     @property
@@ -87,13 +87,7 @@ class Reserve:
         return True
 
     def _free_bytes(self) -> int:
-        return free_bytes(self.path.parent)
-
-
-def free_bytes(directory: Path) -> int:
-    """What a process without privileges may still write to the disk. Raises OSError."""
-    disk = os.statvfs(directory)
-    return disk.f_bavail * disk.f_frsize
+        return shutil.disk_usage(self.path.parent).free
 
 
 class Database:
@@ -293,7 +287,7 @@ class Database:
         return spent or self._log_bytes() < before
 
     def _log_bytes(self) -> int:
-        log = self.path.with_name(self.path.name + "-wal")
+        log = beside(self.path, "-wal")
         return log.stat().st_size if log.exists() else 0
 
     def discard(self) -> None:
@@ -333,7 +327,7 @@ def set_aside(path: Path) -> Path | None:
             return copy
     needed_bytes = path.stat().st_size + log.stat().st_size
     # tried again and again, half a copy would be all that the disk does
-    if free_bytes(path.parent) < needed_bytes:
+    if shutil.disk_usage(path.parent).free < needed_bytes:
         text = f"no room for a copy of the damaged database ({needed_bytes / MIB:.0f} MiB)"
         raise OSError(errno.ENOSPC, text, str(copy))
     draft = beside(copy, "-wal.new")
@@ -376,7 +370,7 @@ def back_up(path: Path, target: Path) -> None:
 
     Raises StorageRefused.
     """
-    draft = target.with_name(target.name + ".new")
+    draft = beside(target, ".new")
     _copy(path, draft)
     draft.replace(target)
     sync(target.absolute().parent)
@@ -394,7 +388,7 @@ def restore(copy: Path, path: Path) -> Path | None:
     except OSError as error:
         raise refusal(path, error) from error
     try:
-        draft = path.with_name(path.name + ".new")
+        draft = beside(path, ".new")
         _copy(copy, draft)
         former = _move_aside(path)
         draft.replace(path)
@@ -432,8 +426,8 @@ def _move_aside(path: Path) -> Path | None:
         if not each.exists()
     )
     path.rename(aside)
-    log = path.with_name(path.name + "-wal")
+    log = beside(path, "-wal")
     if log.exists():
-        log.rename(aside.with_name(aside.name + "-wal"))
-    path.with_name(path.name + "-shm").unlink(missing_ok=True)
+        log.rename(beside(aside, "-wal"))
+    beside(path, "-shm").unlink(missing_ok=True)
     return aside

@@ -51,7 +51,7 @@ POINTS = (
 )
 """`before_commit`: the statements have run, their transaction is open.
 
-`after_commit`: it is on the disk, and nobody has been told.
+`after_commit`: it is on the disk, and nobody knows yet.
 """
 
 

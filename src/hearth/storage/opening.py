@@ -16,6 +16,7 @@ from pathlib import Path
 from hearth.clock import Clock
 from hearth.errors import StorageBusy, StorageFault, StorageRefused, StorageUnavailable
 from hearth.storage import failpoints
+from hearth.storage.wal import beside
 from hearth.types import __version__
 
 
@@ -213,7 +214,7 @@ def lock_instance(path: Path) -> int:
     two files of one name. Raises StorageBusy where another process holds it, StorageRefused where
     the file cannot be made, OSError where the disk is full.
     """
-    lock = path.with_name(path.name + ".lock")
+    lock = beside(path, ".lock")
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -321,7 +322,7 @@ def require_whole(path: Path) -> None:
     """Raises StorageRefused for what is left of a database that lost a part: SQLite would take it
     for a new one, and lose the rest.
     """
-    wal = path.with_name(path.name + "-wal")
+    wal = beside(path, "-wal")
     if path.exists() and path.stat().st_size == 0:
         raise StorageRefused(f"{path} is empty: another program truncated it. {RESTORE}")
     if not path.exists() and wal.exists() and wal.stat().st_size > 0:
@@ -330,7 +331,7 @@ def require_whole(path: Path) -> None:
 
 def create(path: Path, connect: Connect, migrations: Migrations) -> None:
     """Make an empty database (0600) of the newest version; it gets its name once it is complete."""
-    draft = path.with_name(path.name + ".new")
+    draft = beside(path, ".new")
     _remove_draft(draft)
     try:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -350,7 +351,7 @@ def create(path: Path, connect: Connect, migrations: Migrations) -> None:
 
 
 def _remove_draft(draft: Path) -> None:
-    for leftover in (draft, draft.with_name(draft.name + "-journal")):
+    for leftover in (draft, beside(draft, "-journal")):
         leftover.unlink(missing_ok=True)
 
 

@@ -113,7 +113,7 @@ def checksum_of(data: bytes, byte_order: str, before: Checksum = (0, 0)) -> Chec
 
 
 def beside(database: Path, suffix: str) -> Path:
-    """A file of the database: `-wal` is its log, `-shm` the index of that."""
+    """A file named after another, such as the log of a database (`-wal`) and its index (`-shm`)."""
     return database.with_name(database.name + suffix)
 
 

@@ -326,7 +326,7 @@ class StoreWriter:
                 break
             self._tend()
         self._database.close()
-        self._tell(lambda: self._ended.set_result(flushed))
+        self._call_in_loop(lambda: self._ended.set_result(flushed))
 
     def _patience_s(self) -> float:
         return (
@@ -347,7 +347,7 @@ class StoreWriter:
             waiting = self._backlog.put_back(writes)
             self._note(error)
             if waiting:
-                self._tell(partial(_resolve, waiting, [error.again() for _ in waiting]))
+                self._call_in_loop(partial(_resolve, waiting, [error.again() for _ in waiting]))
             return False
         failed = sum(
             write.future is None and isinstance(result, Exception)
@@ -358,7 +358,7 @@ class StoreWriter:
             self._report()
         self._note(None)
         if any(write.future is not None for write in writes):
-            self._tell(partial(_resolve, writes, results))
+            self._call_in_loop(partial(_resolve, writes, results))
         return True
 
     def _commit(self, writes: list[Write]) -> list[object]:
@@ -417,10 +417,10 @@ class StoreWriter:
             self._report()
 
     def _report(self) -> None:
-        self._tell(partial(self._listener, self.health))
+        self._call_in_loop(partial(self._listener, self.health))
 
-    def _tell(self, what: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+    def _call_in_loop(self, what: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(what)
 
 
