@@ -20,7 +20,7 @@ from hearth.alerts.alerter import GatewayAlerter
 from hearth.cloud.service import Cloud
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, Reloader, attempt
-from hearth.config.settings import GatewayConfig
+from hearth.config.settings import GatewayConfig, Settings
 from hearth.engines.port import Engine
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
@@ -30,7 +30,7 @@ from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import Tasks
 from hearth.observability.fanout import EventFanout
-from hearth.observability.metrics import live_metrics
+from hearth.observability.metrics import PARTS_READ, live_metrics
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
 from hearth.queue import status
@@ -126,6 +126,11 @@ class Gateway:
     def config(self) -> GatewayConfig:
         return self.in_force.config
 
+    @property
+    def settings(self) -> Settings:
+        """Those in force; another object after a reload."""
+        return self.config.settings
+
     def accompany(self, name: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
         """Have `run` run from `start` to `stop`, and start it again where it fails; before `start`
         only.
@@ -177,7 +182,7 @@ class Gateway:
         backend = " ".join(
             filter(None, (server, self._watch.version, "at", self.identity.url, missing))
         )
-        keys = bool(self.config.settings.auth.keys)
+        keys = bool(self.settings.auth.keys)
         self.events.emit(
             GatewayStarted(
                 at=self.clock.monotonic(),
@@ -225,7 +230,7 @@ class Gateway:
             self.events.emit(OwnerWarned(at=self.clock.monotonic(), text=note))
 
     async def _drain(self, grace_s: float | None, hurry: asyncio.Event | None) -> None:
-        grace_s = self.config.settings.server.shutdown_grace_s if grace_s is None else grace_s
+        grace_s = self.settings.server.shutdown_grace_s if grace_s is None else grace_s
         view = self.worker.runtime.view
         now = self.clock.monotonic()
         self.events.emit(
@@ -340,14 +345,13 @@ class Gateway:
 
     def metrics(self) -> list[Metric]:
         now = self.clock.monotonic()
+        gpu = self.worker.tracker.get_metrics(now)
         live = partial(
             live_metrics,
             view=self.worker.runtime.view,
             now=now,
-            limits=self.config.settings.queue,
-            gpu=self.worker.tracker.get_metrics(now),
-            health=self.health(),
-            parts=self.worker.parts(),
+            limits=self.settings.queue,
+            parts=self.worker.parts(PARTS_READ) | {"gpu": gpu, "health": self.health()},
         )
         return self.records.metrics.metrics(live)
 
@@ -388,7 +392,7 @@ class Gateway:
         }
 
     def warnings(self) -> list[str]:
-        expected = (("home", self.config.settings.gpu.home_model), ("pinned", self.orders.pinned))
+        expected = (("home", self.settings.gpu.home_model), ("pinned", self.orders.pinned))
         missing = [
             f"{what} model {name} is not installed: {self.engine.how_to_install(name)}"
             for what, name in expected

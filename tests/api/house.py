@@ -35,7 +35,7 @@ from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.execution.runtime import ChangeCounter
-from hearth.gateway import Gateway
+from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory
 from hearth.queue.admission import QueueAdmission
@@ -324,7 +324,8 @@ class FakeGateway:
         self.cloud = self.batches = self.jobs = self.alerter = None
         self.embeddings = NoBatcher()
         self.history: InvocationHistory | None = None
-        self.emulated = self.stopping = False
+        self.identity = BackendIdentity(mode="auto", url="", emulator=False)
+        self.stopping = False
         self.not_ready = self.store_fault = ""
         self.missing: set[str] = set()
         self.models_elsewhere: frozenset[str] = frozenset()
@@ -333,6 +334,10 @@ class FakeGateway:
         self.problems: list[str] = []
         self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
         self._app: HearthApp | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.settings
 
     def load_options(self, model: str) -> LoadOptions:
         models = self.config.with_names(canonical_model).settings.models
@@ -343,7 +348,7 @@ class FakeGateway:
         return self.one_name.get(model, canonical_model(model))
 
     def health(self) -> dict[str, object]:
-        return {"status": "ok", "backend": {"emulator": self.emulated}}
+        return {"status": "ok", "backend": {"emulator": self.identity.emulator}}
 
     def cannot_write(self) -> str:
         return self.store_fault
@@ -372,7 +377,7 @@ class FakeGateway:
     def config_in_force(self) -> dict[str, object]:
         return self.config_summary() | {"settings": as_values(self.config.settings)}
 
-    async def check_capable(self, needs: Needs) -> None:
+    async def check_capable(self, needs: Needs | None) -> None:
         """Every model can do everything here."""
 
     def list_may_differ(self) -> None:

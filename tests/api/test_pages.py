@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -96,7 +97,7 @@ async def test_life_is_public_and_names_the_emulator_and_readiness_has_a_reason(
         "status": "ok",
         "emulator": False,
     }
-    gateway.emulated = True
+    gateway.identity = replace(gateway.identity, emulator=True)
     said = (await gateway.ask("GET", "/healthz", peer="10.0.0.9")).json
     assert (said["emulator"], "EMULATOR" in said["warning"]) == (True, True)
     assert (await gateway.ask("GET", "/readyz")).json == {"ready": True}

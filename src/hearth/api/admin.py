@@ -153,7 +153,7 @@ class AdminPages:
         """How much each caller keeps. Raises NotFound, StorageUnavailable."""
         found = await batches_of(self._gateway).files.stored()
         kept = sum(each["file_bytes"] + each["job_bytes"] for each in found)
-        max_mib = self._gateway.config.settings.jobs.max_stored_mib
+        max_mib = self._gateway.settings.jobs.max_stored_mib
         return {"kept_mib": round(kept / MIB, 3), "max_stored_mib": max_mib, "callers": found}
 
     async def files(self, query: Annotated[AllFilesQuery, Query()]) -> JsonDict:

@@ -58,7 +58,7 @@ class HearthApp:
 
     def __init__(self, gateway: Gateway, *, host: str | None = None) -> None:
         self._gateway = gateway
-        self._host = host or gateway.config.settings.server.host
+        self._host = host or gateway.settings.server.host
         self._new_id = partial(new_id, "req_")
         self._errors = ErrorResponder(gateway.events, gateway.clock)
         self._bodies = Bodies(gateway)
@@ -74,7 +74,7 @@ class HearthApp:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request."""
-        base_path = self._gateway.config.settings.server.base_path
+        base_path = self._gateway.settings.server.base_path
         return self._serve(request_of(scope, receive, send, self._new_id, base_path))
 
     def end_streams(self) -> None:
@@ -112,7 +112,8 @@ class HearthApp:
                 else ()
             )
             await self._errors.refuse(request, identity, error, allow)
-        except Exception as fault:  # noqa: BLE001 - whatever a defect raises, its caller gets an answer, and it is reported
+        except Exception as fault:  # noqa: BLE001
+            # Whatever a defect raises, its caller gets an answer, and it is reported.
             where = f"{request.method} {request.path[:PATH_SHOWN]}"
             self._gateway.events.emit(
                 InternalFault(
@@ -125,7 +126,7 @@ class HearthApp:
         if access == "admin" and not identity.admin:
             raise Forbidden("this requires an admin key")
         if access == "model manager" and not identity.may_manage_models:
-            url = self._gateway.config.settings.engine.url
+            url = self._gateway.settings.engine.url
             advice = self._gateway.engine.how_to_manage(url)
             raise Forbidden(_MANAGEMENT_TEXT.format(advice=advice))
 

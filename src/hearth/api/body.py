@@ -87,7 +87,7 @@ class RequestBody:
 
         Raises HearthError.
         """
-        max_bytes = int(self._bodies.gateway.config.settings.server.max_body_mib * MIB)
+        max_bytes = int(self._bodies.gateway.settings.server.max_body_mib * MIB)
         text = None
         if limit_bytes:
             text = (
@@ -169,7 +169,7 @@ class RequestBody:
     def hold(self, size_bytes: int) -> None:
         """So many bytes are held from now on. Raises NoRoomForBodies."""
         if size_bytes != self._held_bytes:
-            server = self._bodies.gateway.config.settings.server
+            server = self._bodies.gateway.settings.server
             # a caller's share is three eighths
             limit_bytes = int(max(server.max_bodies_mib, 3 * server.max_body_mib) * MIB)
             lane, caller = self.admission.lane, self.admission.identity.caller

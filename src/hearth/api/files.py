@@ -277,9 +277,9 @@ class FilePages:
                 request,
                 form,
                 batches,
-                limits_of(self._gateway.config.settings, admitted.lane),
+                limits_of(self._gateway.settings, admitted.lane),
             )
-            life_s = life_s_of(form, self._gateway.config.settings.batches.keep_files_days * DAY_S)
+            life_s = life_s_of(form, self._gateway.settings.batches.keep_files_days * DAY_S)
             file = await batches.files.seal(
                 number, file_id=new_id("file-"), filename=form.filename or "", life_s=life_s
             )
@@ -309,7 +309,7 @@ class FilePages:
             await batches.files.append(number, place, bytes(waiting), *may_have)
 
     def _limit_bytes(self) -> int:
-        return int(self._gateway.config.settings.batches.max_file_mib * MIB)
+        return int(self._gateway.settings.batches.max_file_mib * MIB)
 
     async def content(self, request: Request, body: RequestBody) -> None:
         """The content of a file, piece by piece.

@@ -104,7 +104,7 @@ class Inference:
 
     async def _read(self, route: Route, body: RequestBody) -> Envelope:
         read = partial(
-            _read, route, settings=self._gateway.config.settings, pinned=self._gateway.load_options
+            _read, route, settings=self._gateway.settings, pinned=self._gateway.load_options
         )
         content = await body.read()
         envelope = await body.parsed(read, content)
@@ -117,7 +117,7 @@ class Inference:
         """The model in memory that answers a background task in place of the one it names; None
         where that one does.
         """
-        wanted = self._gateway.config.settings.clients.background_tasks == "resident"
+        wanted = self._gateway.settings.clients.background_tasks == "resident"
         canonical = self._gateway.engine.canonical
         # a stream has to repeat itself when it is interrupted
         if not wanted or not envelope.background or envelope.streaming:

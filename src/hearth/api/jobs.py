@@ -117,7 +117,7 @@ class JobPages:
             "new": is_new,
             "position": kept.position,
         }
-        base_path = self._gateway.config.settings.server.base_path
+        base_path = self._gateway.settings.server.base_path
         location = {"location": f"{base_path}{JOBS_PATH}/{kept.job_id}"}
         return JSONResponse(
             shown, status_code=202, headers=location | replayed_header(is_new=is_new)
@@ -125,7 +125,7 @@ class JobPages:
 
     async def _new(self, asked: JobBody, request: Request, body: RequestBody) -> Job:
         """The job that a caller asks for, who may have it."""
-        settings = self._gateway.config.settings
+        settings = self._gateway.settings
         caller = body.admission.identity
         path, content, envelope, digest = await body.run(
             partial(_request_of, asked, large=body.is_large)
@@ -138,8 +138,7 @@ class JobPages:
         )
         admitted = body.admission.admit(envelope.model, task_type=asked.task_type)
         model = await self._gateway.resolve(envelope.model)
-        if envelope.needs is not None:
-            await self._gateway.check_capable(envelope.needs)
+        await self._gateway.check_capable(envelope.needs)
         return Job(
             job_id=new_id(JOB_PREFIX),
             caller=caller.caller,
@@ -331,7 +330,7 @@ class BatchPages:
             BadRequest, RateLimited: a batch counts once. NotFound: the caller has no such file.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
-        batches, settings = batches_of(self._gateway), self._gateway.config.settings
+        batches, settings = batches_of(self._gateway), self._gateway.settings
         if asked.endpoint not in ENDPOINTS:
             raise BadRequest(f"endpoint: must be one of {', '.join(ENDPOINTS)}")
         key = idempotency_key_of(request)

@@ -183,7 +183,8 @@ class HttpConnection(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn: always a Transport
+    # always a Transport, as in uvicorn
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit it, have it answered that there are too many, or close it; one that says nothing is
         as slow as one that says it slowly.
         """
@@ -196,7 +197,8 @@ class HttpConnection(HttpToolsProtocol):
         if self._place == "rejecting":
             self.app = self._refuse
         self._outgoing = CoalescingTransport(transport, self.loop)
-        super().connection_made(self._outgoing)  # type: ignore[arg-type]  # all of a transport that uvicorn uses
+        # it has all of a transport that uvicorn uses
+        super().connection_made(self._outgoing)  # type: ignore[arg-type]
         self._expect_within(self._deadlines.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -264,19 +266,17 @@ class HttpConnection(HttpToolsProtocol):
         """
         if self._reading == "body" and self._declared_bytes is not None:
             return max(1, self._declared_bytes - self._body_bytes)
-        end = self._unread.find(
-            _HEAD_END, _CHUNKED_PIECE_BYTES if self._reading == "body" else 0
-        ) + len(_HEAD_END)
-        found = end >= len(_HEAD_END)
+        end = self._unread.find(_HEAD_END, _CHUNKED_PIECE_BYTES if self._reading == "body" else 0)
+        size = len(self._unread) if end < 0 else end + len(_HEAD_END)
         if self._reading == "body":
-            return end if found else len(self._unread)
-        if (end if found else len(self._unread)) > HEAD_LIMIT_BYTES:
+            return size
+        if size > HEAD_LIMIT_BYTES:
             self.send_400_response("The headers are too large.")
             return 0
         # else it is no head, and gets its error at once
-        if not found and self._unread[:1].isupper() and b"\n\n" not in self._unread:
+        if end < 0 and self._unread[:1].isupper() and b"\n\n" not in self._unread:
             return 0
-        return end if found else len(self._unread)
+        return size
 
     def _parse(self, data: bytes) -> None:
         if self._reading == "head":
@@ -318,7 +318,8 @@ class HttpConnection(HttpToolsProtocol):
         length = values.get(b"content-length")
         self._declared_bytes = None if length is None else int(length)
         self.scope["headers"] = fields
-        self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]  # beside those of ASGI
+        # a key of Hearth's own beside those of ASGI
+        self.scope[DISCONNECTED] = self._disconnected  # type: ignore[literal-required]
         super().on_headers_complete()
         self.headers = []  # trailers come too late to be fields of the request
 
@@ -406,7 +407,7 @@ class HttpConnection(HttpToolsProtocol):
 
 def unchunked(send: Send) -> Send:
     """What sends an answer to a caller of HTTP/1.0, who cannot read chunks; nginx asks like that
-    unless it is told otherwise.
+    unless it is configured otherwise.
 
     A stream ends with the connection. Any other answer without a declared length is sent as a
     whole: half of it would look like all.

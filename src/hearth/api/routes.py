@@ -203,7 +203,7 @@ class Routes:
 
     @property
     def _base_path(self) -> str:
-        return self._gateway.config.settings.server.base_path
+        return self._gateway.settings.server.base_path
 
     async def _describe(self, request: Request, _: RequestBody) -> None:
         servers = {"servers": [{"url": self._base_path}]} if self._base_path else {}

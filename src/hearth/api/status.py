@@ -174,10 +174,9 @@ class StatusPages:
     async def alive(self) -> JsonDict:
         """The process answers.
 
-        The only page without a key: it says nothing but whether answers are made up.
+        The only page without a key: it shows nothing but whether answers are made up.
         """
-        backend = self._gateway.health().get("backend")
-        emulated = isinstance(backend, dict) and bool(backend.get("emulator"))
+        emulated = self._gateway.identity.emulator
         return {"service": SERVICE, "status": "ok", "emulator": emulated} | (
             {"warning": _EMULATOR_WARNING} if emulated else {}
         )

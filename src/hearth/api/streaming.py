@@ -39,7 +39,7 @@ class Relay:
     ) -> None:
         self._worker = gateway.worker
         self._clock = gateway.clock
-        self._keepalive = gateway.config.settings.keepalive
+        self._keepalive = gateway.settings.keepalive
         self._request = request
         self._ticket = ticket
         self._route = route

@@ -37,7 +37,7 @@ async def submit(
     """
     admitted = admission.admit(envelope.model or None, task_type=task_type)
     item = _item_of(request, admission, admitted, envelope)
-    if gateway.config.settings.server.prompt_previews:
+    if gateway.settings.server.prompt_previews:
         item.prompt_preview = _preview(envelope.body, prompt)
     new = Submission(item=item, call=call, digest=envelope.digest, needs=envelope.needs)
     ticket, cloud = None, gateway.cloud
@@ -99,8 +99,7 @@ async def _settle_model(gateway: Gateway, new: Submission) -> None:
                     f'model "{item.model}" not found, try pulling it first'
                 ) from error
             raise
-    if new.needs is not None:
-        await gateway.check_capable(new.needs)
+    await gateway.check_capable(new.needs)
 
 
 def _preview(body: bytes, prompt: str | None) -> str:

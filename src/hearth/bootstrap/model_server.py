@@ -45,7 +45,8 @@ async def find_backend(
         reason = f"nothing is configured, and nothing listens at {url}"
     if not reason:
         return BackendIdentity(mode=mode.value, url=url, emulator=False), _nothing_to_stop
-    from hearth.emulator import (  # noqa: PLC0415 - a fifth of the imports, never needed beside an Ollama
+    # a fifth of all imports, not needed where a model server answers
+    from hearth.emulator import (  # noqa: PLC0415
         Emulator,
         default_profiles,
     )
@@ -106,13 +107,13 @@ def join_computing(
     """
     if identity.instead_of:
         gateway.accompany("stand-in", standin.run)
-    if gateway.config.settings.gpu.nvml and (identity.instead_of or not identity.emulator):
+    if gateway.settings.gpu.nvml and (identity.instead_of or not identity.emulator):
         _watch_gpu(gateway, closing, standin if identity.instead_of else None)
 
 
 def _watch_gpu(gateway: Gateway, closing: AsyncExitStack, standin: StandIn | None) -> None:
     """Have the GPU read, where the emulator answers first from its end on."""
-    settings = gateway.config.settings.gpu
+    settings = gateway.settings.gpu
     card = GpuThread((NvmlCard(settings.device), AmdCard(settings.device)))
     closing.push_async_callback(card.aclose)
 

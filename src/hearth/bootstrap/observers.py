@@ -43,7 +43,8 @@ def open_telemetry(
     if not settings.otlp_endpoint:
         return None
     try:
-        from hearth.observability.tracing import (  # noqa: PLC0415 - an extra, and a fifth of a second
+        # an extra, and importing it takes a fifth of a second
+        from hearth.observability.tracing import (  # noqa: PLC0415
             OtlpTraces,
         )
     except ModuleNotFoundError as error:
@@ -82,7 +83,7 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, folder: Path | None) 
     gateway.show("alerts", alerter.status)
     gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
 
-    settings, note = lambda: gateway.config.settings.alerts, gateway.records.metrics.note_loop_lag
+    settings, note = lambda: gateway.settings.alerts, gateway.records.metrics.note_loop_lag
     gateway.accompany(
         "loop lag",
         partial(watch_loop_lag, clock=clock, events=events, settings=settings, note=note),

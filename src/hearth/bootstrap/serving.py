@@ -80,7 +80,7 @@ def _server_for(gateway: Gateway, host: str) -> HearthServer:
     gateway.show("connections", connections.shown)
     return HearthServer(
         HearthApp(gateway, host=host),
-        lambda: gateway.config.settings.server,
+        lambda: gateway.settings.server,
         connections=connections,
     )
 

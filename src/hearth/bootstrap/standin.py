@@ -192,7 +192,7 @@ class StandIn:
 
     async def _reason(self) -> str:
         """Why the emulator may not answer any more, empty where it may."""
-        settings = self._gateway.config.settings
+        settings = self._gateway.settings
         named = named_server(settings)
         if named:
             return f"{named} is configured"
@@ -221,7 +221,7 @@ class StandIn:
                 return
 
     def _replace(self, reason: str, learned: JsonMapping | None) -> None:
-        gateway, url = self._gateway, self._gateway.config.settings.engine.url
+        gateway, url = self._gateway, self._gateway.settings.engine.url
         self._turn_to(url)
         claim, shared = claim_server(url)
 

@@ -164,10 +164,12 @@ class BackendWatch:
                     self._answered = True
             return self._answered
 
-    async def check_capable(self, needs: Needs) -> None:
+    async def check_capable(self, needs: Needs | None) -> None:
         """Raises NotCapable for what the model could not do once it was
         loaded. Where the model server does not say what its models can do, it says no itself.
         """
+        if needs is None:
+            return
         known = self._known(needs.model)
         if known is None or not needs.capabilities:
             return

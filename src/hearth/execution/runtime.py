@@ -27,10 +27,15 @@ class WakeableSleep:
         self.ring = self._rung.set
 
     async def pause(self, pause_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._rung.wait()
+        await wait_at_most(pause_s, self._rung)
         self._rung.clear()
+
+
+async def wait_at_most(seconds: float, event: asyncio.Event) -> None:
+    """Wait until the event is set, or so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

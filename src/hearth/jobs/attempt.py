@@ -91,8 +91,7 @@ async def _submission_of(job: Job, worker: LLMQueueWorker) -> Submission:
         new = await asyncio.to_thread(item_of, job, model, pinned)
     else:
         new = item_of(job, model, pinned)
-    if new.needs is not None:
-        await worker.watch.check_capable(new.needs)
+    await worker.watch.check_capable(new.needs)
     return new
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, JobEnded
 from hearth.events.handling import HandlingSink
+from hearth.execution.runtime import wait_at_most
 from hearth.job_types import PART_BYTES, Batch, BatchEnd, BatchLine
 from hearth.jobs.batch_lines import Check, jobs_of, outcome_of, portion, undone
 from hearth.jobs.queue import key_in_use
@@ -63,7 +64,7 @@ class Batches(HandlingSink):
 
         Raises as `Jobs.accept`, and NotFound: no such file.
         """
-        settings = self._runtime.config.settings
+        settings = self._runtime.settings
         if self._jobs.runner.stopping:
             raise ShuttingDown(retry_after_s=settings.server.shutdown_grace_s)
         if settings.batches.window == "offpeak" and not self._jobs.off_peak_comes():
@@ -122,9 +123,7 @@ class Batches(HandlingSink):
                 await asyncio.sleep(STORE_RETRY_S)
                 continue
             if not again:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._patience_s()):
-                        await self._wake.wait()
+                await wait_at_most(self._patience_s(), self._wake)
                 await asyncio.sleep(GATHER_S)
 
     async def _round(self) -> bool:
@@ -204,7 +203,7 @@ class Batches(HandlingSink):
         return bool(lines) or bool(await self.store.ended_lines(batch.number))
 
     async def _feed(self, batch: Batch) -> None:
-        limits = limits_of(self._runtime.config.settings, batch.lane)
+        limits = limits_of(self._runtime.settings, batch.lane)
         most = max(1, min(JOBS_AT_ONCE, limits.max_queued // 2))  # the rest is for jobs of others
         lines = portion(await self.store.lines_without_job(batch.number, most))
         if not lines:
@@ -239,7 +238,7 @@ class Batches(HandlingSink):
     async def _validate(self, batch: Batch) -> None:
         check = self._checks.get(batch.number)
         if check is None:
-            settings = self._runtime.config.settings
+            settings = self._runtime.settings
             check = Check(
                 batch=batch,
                 files=self.files,
@@ -298,8 +297,7 @@ class Batches(HandlingSink):
         while True:
             self._deleted.clear()
             before = (
-                self._runtime.clock.wall()
-                - self._runtime.config.settings.batches.keep_files_days * DAY_S
+                self._runtime.clock.wall() - self._runtime.settings.batches.keep_files_days * DAY_S
             )
             with suppress(StorageUnavailable):
                 # until the disk has taken it: what ends an upload is often the disk itself
@@ -310,6 +308,4 @@ class Batches(HandlingSink):
                     pass
                 while await self.store.forget(before):
                     pass
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FORGET_INTERVAL_S):
-                    await self._deleted.wait()
+            await wait_at_most(FORGET_INTERVAL_S, self._deleted)

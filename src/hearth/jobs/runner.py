@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any, TypedDict, TypeVar
@@ -24,6 +24,7 @@ from hearth.events import (
     JobsRecovered,
     JobStarted,
 )
+from hearth.execution.runtime import wait_at_most
 from hearth.job_types import Job, JobEnd, JobState
 from hearth.jobs.attempt import CANCELLED, JobRun, Retry, attempt
 from hearth.jobs.queue import BATCH_LIMIT, next_job, rank_of
@@ -275,9 +276,7 @@ class JobRunner:
             while True:
                 self._wake.clear()
                 pause_s = await self._feed()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
-                        await self._wake.wait()
+                await wait_at_most(pause_s, self._wake)
         except asyncio.CancelledError:
             self.stopping = True
             await self.tasks.end(STOP_S)
@@ -423,7 +422,7 @@ class JobRunner:
             JobStarted(**self._of(job), attempt=job.attempts, waited_s=waited_s)
         )
         try:
-            came = await attempt(run, job, self._runtime.config.settings, self._worker)
+            came = await attempt(run, job, self._runtime.settings, self._worker)
         # supervision point: a defect must not leave a job without an end
         except Exception as error:  # noqa: BLE001
             self._runtime.report_fault("job", error)
@@ -511,4 +510,4 @@ class JobRunner:
 
     @property
     def _settings(self) -> JobSettings:
-        return self._runtime.config.settings.jobs
+        return self._runtime.settings.jobs

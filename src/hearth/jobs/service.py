@@ -64,7 +64,7 @@ class Jobs(HandlingSink):
         have been taken, and asking again with that makes sure.
         """
         if self.runner.stopping:
-            raise ShuttingDown(retry_after_s=self._runtime.config.settings.server.shutdown_grace_s)
+            raise ShuttingDown(retry_after_s=self._runtime.settings.server.shutdown_grace_s)
         if new.off_peak and not self.off_peak_comes():
             raise BadRequest(
                 "window: active hours last all day (scheduling.active_hours), so the job would"
@@ -76,9 +76,7 @@ class Jobs(HandlingSink):
 
     async def _add(self, new: Job) -> Job:
         with self.runner.accepting([new]):
-            accepted = await self.store.accept(
-                new, limits_of(self._runtime.config.settings, new.lane)
-            )
+            accepted = await self.store.accept(new, limits_of(self._runtime.settings, new.lane))
             if accepted.job_id != new.job_id:
                 return accepted
             self.runner.announce(accepted)
@@ -162,8 +160,7 @@ class Jobs(HandlingSink):
         """Delete ended jobs after `jobs.keep_results_days`, a little at a time, until cancelled."""
         while True:
             before = (
-                self._runtime.clock.wall()
-                - self._runtime.config.settings.jobs.keep_results_days * DAY_S
+                self._runtime.clock.wall() - self._runtime.settings.jobs.keep_results_days * DAY_S
             )
             with suppress(StorageUnavailable):
                 while await self.store.forget(before):

@@ -86,8 +86,7 @@ class Tasks:
         body = body_of(path, request)
         envelope = envelope_of(path, body)
         model = await self._worker.watch.resolve(envelope.model)
-        if envelope.needs is not None:
-            await self._worker.watch.check_capable(envelope.needs)
+        await self._worker.watch.check_capable(envelope.needs)
         return Job(
             job_id=new_id(JOB_PREFIX),
             caller=Lane.INTERNAL.value,
@@ -140,4 +139,4 @@ class Tasks:
 
     @property
     def _settings(self) -> JobSettings:
-        return self._runtime.config.settings.jobs
+        return self._runtime.settings.jobs

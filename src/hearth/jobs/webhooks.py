@@ -15,7 +15,6 @@ import ipaddress
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.events.handling import HandlingSink
+from hearth.execution.runtime import wait_at_most
 from hearth.job_types import Delivery
 from hearth.ports import EventSink, Poster, WebhookOutbox
 from hearth.types import Post
@@ -229,9 +229,7 @@ class WebhookSender(HandlingSink):
             while True:
                 self._wake.clear()
                 pause_s = await self._begin(group)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
-                        await self._wake.wait()
+                await wait_at_most(pause_s, self._wake)
 
     async def _begin(self, group: asyncio.TaskGroup) -> float:
         """Begin what is due, as far as its hosts have room; seconds until something else is due."""

@@ -80,7 +80,8 @@ PHASE_BOUNDS_S = (
 )
 INPUT_BOUNDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a time series for each of the others, of which nobody asked
+# they would be a time series more for each counter and histogram
+disable_created_metrics()  # type: ignore[no-untyped-call]
 _KNOWN = {
     "hearth_replays_total": ("verified", "diverged"),
     "hearth_resumed_streams_total": ("continued", "replayed", "failed"),
@@ -157,7 +158,8 @@ class Metrics(HandlingSink):
         rows = self._counts[name]
         rows[labels] = rows.get(labels, 0.0) + amount
 
-    def _model(self, event: Any) -> str:  # noqa: ANN401 - of any event that has one, as the two below
+    # `event`: any that has this field; so in the two below
+    def _model(self, event: Any) -> str:  # noqa: ANN401
         return self._model_cap.of(event.model or ANY_MODEL)
 
     def _caller(self, event: Any) -> str:  # noqa: ANN401
@@ -278,6 +280,8 @@ Reading = tuple[str, tuple[str, ...], float | None]
 """Name of a metric, values of its labels, and the number; None where it is not known."""
 Rows = dict[str, dict[tuple[str, ...], float]]
 """Numbers by metric and by the values of its labels."""
+PARTS_READ = frozenset({"orders", *(each.at.partition(".")[0] for each in FAMILIES.values())})
+"""The parts of the status that `live_metrics` reads: some of the others take long to build."""
 
 
 def live_metrics(
@@ -286,19 +290,20 @@ def live_metrics(
     view: StatusView,
     now: float,
     limits: QueueSettings,
-    gpu: JsonMapping,
-    health: JsonMapping,
     parts: JsonMapping,
 ) -> list[Metric]:
-    """Every metric of this moment, from the scheduler's numbers and what the status shows of the
-    GPU, of health and of the other parts.
+    """Every metric of this moment, from the scheduler's numbers and the `parts` of the status, the
+    GPU and health among them.
 
     `label_of` gives the bounded name of a model. Rows with the same labels are added up.
     """
     rows: Rows = {each.name: {} for each in FAMILIES.values() if each.live}
-    gateway, queue = _gateway(view, health, parts, label_of), _queue(view, now, limits, label_of)
     for name, labels, value in chain(
-        gateway, queue, _residency(view, gpu, label_of), _cloud(parts), _status(gpu, health, parts)
+        _gateway(view, parts, label_of),
+        _queue(view, now, limits, label_of),
+        _residency(view, parts, label_of),
+        _cloud(parts),
+        _status(parts),
     ):
         if value is not None:
             rows[name][labels] = rows[name].get(labels, 0.0) + value
@@ -319,10 +324,8 @@ def metrics_of(rows: Rows) -> list[Metric]:
     return metrics
 
 
-def _gateway(
-    view: StatusView, health: JsonMapping, parts: JsonMapping, label_of: LabelOf
-) -> Iterator[Reading]:
-    backend, config = _part(health, "backend"), _part(health, "config")
+def _gateway(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
+    health, backend, config = (_part(parts, name) for name in ("health", "backend", "config"))
     yield (
         "hearth_build_info",
         (_text(health, "version"), _text(backend, "mode"), _text(backend, "version")),
@@ -358,7 +361,8 @@ def _queue(
             yield "hearth_requests_running", (lane.value, label_of(resident.model)), running
 
 
-def _residency(view: StatusView, gpu: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
+def _residency(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
+    gpu = _part(parts, "gpu")
     for resident in view.latest_first:
         model, reserved_mib = label_of(resident.model), resident.reserved_mib
         yield "hearth_model_resident", (model, resident.phase), 1.0
@@ -385,19 +389,12 @@ def _cloud(parts: JsonMapping) -> Iterator[Reading]:
         yield "hearth_cloud_reserved_usd", (lane.value,), _number(cloud, f"{prefix}reserved_usd")
 
 
-def _status(gpu: JsonMapping, health: JsonMapping, parts: JsonMapping) -> Iterator[Reading]:
-    every = {
-        **parts,
-        "backend": health.get("backend"),
-        "config": health.get("config"),
-        "gpu": gpu,
-        "health": health,
-    }
+def _status(parts: JsonMapping) -> Iterator[Reading]:
     for family in FAMILIES.values():
         part, _, key = family.at.partition(".")
         if key:
-            yield family.name, (), _number(_part(every, part), key, family.factor)
-    yield "hearth_gpu_up", (), {"ok": 1.0, "lost": 0.0}.get(_text(gpu, "readings"))
+            yield family.name, (), _number(_part(parts, part), key, family.factor)
+    yield "hearth_gpu_up", (), {"ok": 1.0, "lost": 0.0}.get(_text(_part(parts, "gpu"), "readings"))
     store = _part(parts, "storage")
     yield "hearth_store_up", (), _text(store, "state") == "ok" if store else None
     for alert in _listed(_part(parts, "alerts"), "active"):

@@ -6,7 +6,7 @@ scheduler, so there is no lock. Futures, sockets and bodies stay out here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from collections.abc import Sequence as Several
 from functools import partial
 from typing import TypeAlias
@@ -307,9 +307,11 @@ class LLMQueueWorker:
         """Have the status carry what `part` returns, under `key`."""
         self._shown[key] = part
 
-    def parts(self) -> JsonDict:
-        """What the status shows beside the queue and the GPU."""
-        return {key: part() for key, part in self._shown.items()}
+    def parts(self, names: Container[str] | None = None) -> JsonDict:
+        """What the status shows beside the queue and the GPU; only those of these names, if any are
+        given.
+        """
+        return {key: part() for key, part in self._shown.items() if names is None or key in names}
 
     def shown(self, work: ActiveRequest) -> JsonDict:
         now = self._clock.monotonic()
@@ -327,7 +329,8 @@ class LLMQueueWorker:
             if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
                 self._read_calendar(now)
             self._apply(fact, now)
-        except Exception as error:  # noqa: BLE001 - supervision point: a defect in one decision must not end all of them
+        except Exception as error:  # noqa: BLE001
+            # Supervision point: a defect in one decision must not end all of them.
             self.runtime.report_fault("queue", error)
 
     def _read_calendar(self, now: float) -> None:

@@ -146,7 +146,7 @@ class View:
         }
 
     def _gpu(self, now: float) -> JsonDict:
-        limits = self._gateway.config.settings.gpu.alerts
+        limits = self._gateway.settings.gpu.alerts
         capacity_mib = self._view.capacity_mib
         if capacity_mib is not None:
             capacity_mib = None if isinf(capacity_mib) else round(capacity_mib)
