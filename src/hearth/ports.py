@@ -110,7 +110,7 @@ class GpuReader(Protocol):
 
 class JobStore(Protocol):
     """Durable jobs by number and by id. Each state is left once, and each job ends once: who comes
-    late is told so and changes nothing.
+    late gets False or None and changes nothing.
     """
 
     @property

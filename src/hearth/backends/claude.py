@@ -75,7 +75,8 @@ class ClaudeExchange:
             HearthError: the stream says that it failed. BackendGone: the connection broke;
             BackendProtocolError: something that is no event came.
         """
-        from anthropic import AnthropicError  # noqa: PLC0415 - imported already, by whoever opened this
+        # imported already, by whoever opened this
+        from anthropic import AnthropicError  # noqa: PLC0415
         from httpx2 import HTTPError, StreamError  # noqa: PLC0415
 
         try:
@@ -111,14 +112,15 @@ class ClaudeBackend:
     ) -> ClaudeExchange:
         """Send a call and read the answer's head; see `ports.CloudBackend`."""
         client = await self._client(call)
-        from anthropic import APIConnectionError, APIStatusError, AsyncStream  # noqa: PLC0415 - imported in the thread
+        # imported already, in the thread that made the client
+        from anthropic import APIConnectionError, APIStatusError, AsyncStream  # noqa: PLC0415
         from httpx2 import ConnectError, ConnectTimeout, PoolTimeout  # noqa: PLC0415
 
         try:
             stream = await client.post(
                 _PATH,
                 cast_to=object,
-                content=_told(call.body, sending),
+                content=_sent_body(call.body, sending),
                 options={
                     "headers": {
                         "Content-Type": "application/json",
@@ -156,7 +158,7 @@ class ClaudeBackend:
                 await made.close()
 
 
-async def _told(body: bytes, sending: Callable[[], None]) -> AsyncIterator[bytes]:
+async def _sent_body(body: bytes, sending: Callable[[], None]) -> AsyncIterator[bytes]:
     """The body; `sending` is called once it is wanted, which is after the connection was made and
     the head was sent.
     """
@@ -206,16 +208,16 @@ def _error_of(body: object, error: APIStatusError | None) -> HearthError:
     `error` is None for one inside a stream, whose status is 200 and says nothing.
     """
     reported = body.get("error") if isinstance(body, Mapping) else None
-    said = reported if isinstance(reported, Mapping) else {}
-    text = str(said.get("message", ""))[:_MAX_TEXT]
-    cls = _class_of(str(said.get("type", "")), None if error is None else error.status_code)
+    fields = reported if isinstance(reported, Mapping) else {}
+    text = str(fields.get("message", ""))[:_MAX_TEXT]
+    cls = _class_of(str(fields.get("type", "")), None if error is None else error.status_code)
     if cls is CloudUnavailable or _is_about_the_account(cls, text.lower()):
         return CloudUnavailable()
     if cls in (BadRequest, BodyTooLarge, ModelNotFound):
         return cls(f"Claude says: {text}" if text else None)
     retry_after_s = None if error is None else _seconds(error.response.headers.get("retry-after"))
     return cls(
-        f"Claude failed ({said.get('type') or 'no reason given'})"[:_MAX_TEXT],
+        f"Claude failed ({fields.get('type') or 'no reason given'})"[:_MAX_TEXT],
         retry_after_s=retry_after_s,
     )
 
@@ -266,7 +268,8 @@ async def price_of(model: str) -> Price | None:
 
 
 def _price_of(model: str) -> Price | None:
-    from genai_prices import Usage, calc_price  # noqa: PLC0415 - 0.2 s of CPU, paid in a thread when first needed
+    # importing it takes 0.2 s of CPU: in a thread, when it is first needed
+    from genai_prices import Usage, calc_price  # noqa: PLC0415
 
     try:
         found = calc_price(

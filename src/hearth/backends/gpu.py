@@ -82,7 +82,8 @@ class GpuThread:
                 pending.set_result(self._read())
             except GpuUnavailable as error:
                 pending.set_exception(error)
-            except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything; its text may be anything too
+            except Exception as error:  # noqa: BLE001
+                # a driver's binding may raise anything, and its text may be anything too
                 pending.set_exception(
                     GpuUnavailable(
                         "driver_error", f"reading the GPU failed with {type(error).__name__}"
@@ -132,7 +133,8 @@ class NvmlCard:
         self._handle: object | None = None
 
     def read(self) -> GpuReading:
-        import pynvml as nvml  # type: ignore[import-untyped]  # noqa: PLC0415 - 30 ms that a house without a card never needs
+        # importing it takes 30 ms, which a home without a GPU never needs
+        import pynvml as nvml  # type: ignore[import-untyped]  # noqa: PLC0415
 
         try:
             if self._handle is None:
@@ -234,9 +236,9 @@ def _processes(nvml: ModuleType, ask: Callable[..., Any]) -> tuple[GpuProcess, .
         return None
     held: dict[int, float | None] = {}
     for process in (*compute, *(graphics or ())):
-        said = None if process.usedGpuMemory is None else process.usedGpuMemory / MIB
+        used_mib = None if process.usedGpuMemory is None else process.usedGpuMemory / MIB
         known = held.get(process.pid)
-        held[process.pid] = said if known is None else max(known, said or 0.0)
+        held[process.pid] = used_mib if known is None else max(known, used_mib or 0.0)
     return tuple(
         GpuProcess(pid=pid, name=_name_of(nvml, pid), used_mib=used_mib)
         for pid, used_mib in held.items()

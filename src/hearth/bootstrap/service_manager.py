@@ -61,17 +61,19 @@ class ServiceManager:
         """Have the gateway read its file again, and the manager wait for that."""
         if self._address and not self._stopping:
             self._reloading = True
-            self._tell(f"RELOADING=1\nMONOTONIC_USEC={int(self._gateway.clock.monotonic() * 1e6)}")
+            self._notify(
+                f"RELOADING=1\nMONOTONIC_USEC={int(self._gateway.clock.monotonic() * 1e6)}"
+            )
         self._gateway.request_reload()
 
     def emit(self, event: Event) -> None:
         match event:
             case GatewayStarted():
                 self._status = self._in_a_line()
-                self._tell(f"READY=1\nSTATUS={self._status}")
+                self._notify(f"READY=1\nSTATUS={self._status}")
             case GatewayStopping(grace_s=grace_s, running=running):
                 self._stopping = True
-                self._tell(
+                self._notify(
                     f"STOPPING=1\nSTATUS=stopping: {running}"
                     f" running\nEXTEND_TIMEOUT_USEC={int((grace_s + LAST_STEPS_S) * 1e6)}"
                 )
@@ -79,7 +81,7 @@ class ServiceManager:
                 self._reloading and not self._stopping
             ):
                 self._reloading = False
-                self._tell("READY=1")
+                self._notify("READY=1")
 
     async def run(self) -> None:
         worker = self._gateway.worker
@@ -94,7 +96,7 @@ class ServiceManager:
                 self._send(f"STATUS={status}")
             await asyncio.sleep(self._beat_s)
 
-    def _tell(self, message: str) -> None:
+    def _notify(self, message: str) -> None:
         """What the manager waits for; tried again with each beat until it is taken, in order: the
         last word counts.
         """

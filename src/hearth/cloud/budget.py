@@ -23,7 +23,7 @@ from hearth.ports import Documents, EventSink, SpendLedger
 from hearth.types import Lane, nano_usd, usd
 
 RETRY_WRITE_S = 5.0
-_TOLD = "budget.told"
+_NOTIFIED = "budget.told"
 """The document that says since when (`crossed_wall_s`) the owner knows that most of a day's money
 is gone.
 """
@@ -50,7 +50,7 @@ class CloudBudget(HandlingSink):
         self._events = events
         self._config = config
         self._budget = Budget()
-        self._told_wall_s: float | None = None
+        self._notified_wall_s: float | None = None
         self._crossed_wall_s: float | None = None
         self._unwritten: dict[str, int] = {}
         self._recording: set[str] = set()
@@ -63,9 +63,9 @@ class CloudBudget(HandlingSink):
         """Today, with what the ledger knows of it. Raises StorageUnavailable."""
         # which may have ended, or be another one, once it is read
         while not self._budget.knows(day := self._today()):
-            if self._told_wall_s is None:
-                told = (await self._documents.load(_TOLD) or {}).get("crossed_wall_s")
-                self._told_wall_s = told if isinstance(told, float) else 0.0
+            if self._notified_wall_s is None:
+                crossed = (await self._documents.load(_NOTIFIED) or {}).get("crossed_wall_s")
+                self._notified_wall_s = crossed if isinstance(crossed, float) else 0.0
             rows = await self._ledger.booked(
                 start_wall_s=day.start_wall_s, end_wall_s=day.end_wall_s
             )
@@ -73,7 +73,7 @@ class CloudBudget(HandlingSink):
                 continue
             # A day that another time zone begins may hold so much of two days of which nothing had
             # to be emitted.
-            known = self._told_wall_s in day or self._budget.was_crossed(self._clock.wall())
+            known = self._notified_wall_s in day or self._budget.was_crossed(self._clock.wall())
             self._budget.open_day(
                 day, [(name, caller, lane, nano_usd(spent)) for name, caller, lane, spent in rows]
             )
@@ -135,8 +135,8 @@ class CloudBudget(HandlingSink):
     def _on_alert_sent(self, event: AlertSent) -> None:
         """Note for the next process what the owner knows."""
         if AlertType.BUDGET in event.types and self._crossed_wall_s is not None:
-            self._told_wall_s, self._crossed_wall_s = self._crossed_wall_s, None
-            self._documents.save(_TOLD, {"crossed_wall_s": self._told_wall_s})
+            self._notified_wall_s, self._crossed_wall_s = self._crossed_wall_s, None
+            self._documents.save(_NOTIFIED, {"crossed_wall_s": self._notified_wall_s})
 
     async def flush(self) -> bool:
         """Write down what has ended; False where the disk does not take it."""

@@ -49,7 +49,7 @@ IMAGE_TOKENS = 8192
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0
 LONGEST_ADVICE_S = 10.0
-"""Where Claude asks for a longer pause, the caller is told instead of kept."""
+"""Where Claude asks for a longer pause, the caller gets the error instead of waiting."""
 _GOLDEN = 0.6180339887498949
 _UNCLEAR: tuple[type[HearthError], ...] = (BackendGone, BackendTimeout)
 """After these nobody knows whether the prompt was charged."""
@@ -152,7 +152,7 @@ class ClaudeCall:
         prompt_bound: the most tokens that its prompt can have.
         reservation: the name of the money set aside for it, `reserved_nano_usd`.
         sent: the request may have reached Claude, so its prompt may be charged.
-        ending: why it was told to stop; None while it runs and where it ends by itself.
+        ending: why it was stopped; None while it runs and where it ends by itself.
     """
 
     work: ActiveRequest

@@ -63,7 +63,8 @@ class EventFanout:
         for sink, take in takers:
             try:
                 take(event)
-            except Exception as error:  # noqa: BLE001 - supervision point: a port says "must not raise", and one defect must stay one
+            except Exception as error:  # noqa: BLE001
+                # Supervision point: a port says "must not raise", and one defect must stay one.
                 self._report(sink, event, error)
 
     def _report(self, sink: EventSink, event: Event, error: Exception) -> None:

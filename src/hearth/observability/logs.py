@@ -58,8 +58,8 @@ _SECRETS = (
     ),
     (
         re.compile(
-            r"(?i)\b(x-api-key|api[_-]?key|authorization|password|secret|token)(\"?\s*[:=]\s*\"?)(?!\w+"
-            r" \*)[^\s\"',;&]+"
+            r"(?i)\b(x-api-key|api[_-]?key|authorization|password|secret|token)"
+            r"(\"?\s*[:=]\s*\"?)(?!\w+ \*)[^\s\"',;&]+"
         ),
         r"\1\2***",
     ),
@@ -465,7 +465,8 @@ class _LineHandler(logging.Handler):
         """Never blocks; formatting happens on the writing thread."""
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001 - a library's own mistake, in its format string or in what it would show
+        except Exception:  # noqa: BLE001
+            # A library's own mistake, in its format string or in what it would show.
             message = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
         fields: JsonDict = {"logger": record.name, "message": message}
         if record.exc_info and record.exc_info[0] is not None:

@@ -246,7 +246,8 @@ class Effects:
             self._executor.start(
                 work, prompt_s=self._forecasts.prompt_s(work.item, model), limit_s=limit_s
             )
-        except Exception as error:  # noqa: BLE001 - supervision point: an attempt that nobody runs would keep its slot for ever
+        except Exception as error:  # noqa: BLE001
+            # Supervision point: an attempt that nobody runs would keep its slot for ever.
             self._runtime.report_fault("dispatching", error)
             work.attempt.error = HearthError()
             self._runtime.post(
@@ -417,7 +418,8 @@ class Effects:
 
     # Refusals.
 
-    def _error_of(self, work: ActiveRequest, why: Refusal) -> HearthError:  # noqa: PLR0911 - a closed set, one answer each
+    # a closed set, with one answer each
+    def _error_of(self, work: ActiveRequest, why: Refusal) -> HearthError:  # noqa: PLR0911
         model = work.item.model or self._view.home or ""
         match why:
             case "load_failed":

@@ -280,7 +280,7 @@ class EmbeddingBatcher(HandlingSink):
         self._underway[batch.key] += 1
         inputs = len(batch.members)
         try:
-            ticket = self._worker.submit(batch.submission(partial(self._told, batch)))
+            ticket = self._worker.submit(batch.submission(partial(self._on_call_event, batch)))
         except HearthError as error:
             self._dismiss(batch, error)
             self._over(batch.key)
@@ -297,7 +297,7 @@ class EmbeddingBatcher(HandlingSink):
 
     # What became of it.
 
-    def _told(self, batch: SharedCall, event: Event) -> None:
+    def _on_call_event(self, batch: SharedCall, event: Event) -> None:
         """Called within a decision of the worker's: what leads to another submission has to wait
         for its end.
         """
@@ -308,9 +308,9 @@ class EmbeddingBatcher(HandlingSink):
         if isinstance(event, ItemDispatched):
             batch.asked = tuple(batch.members.values()) or batch.asked
         for work in batch.works:
-            self._tell(work, event)
+            self._pass_to(work, event)
 
-    def _tell(self, work: ActiveRequest, event: Event) -> None:
+    def _pass_to(self, work: ActiveRequest, event: Event) -> None:
         """Something has happened to the call that it is in; its own attempts go on counting over
         several calls.
         """
@@ -338,7 +338,8 @@ class EmbeddingBatcher(HandlingSink):
         try:
             if batch.members and batch.reply is not None:
                 self._hand_out(batch, batch.reply, ended)
-        except Exception as error:  # noqa: BLE001 - supervision point: whatever a defect raises, no caller waits for ever
+        except Exception as error:  # noqa: BLE001
+            # Supervision point: whatever a defect raises, no caller waits for ever.
             self._runtime.report_fault("embeddings", error)
             self._dismiss(batch, HearthError())
         self._over(batch.key)
