@@ -44,6 +44,12 @@ def value(cls: type[T]) -> type[T]:
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
 
 
+@dataclass_transform(eq_default=False)
+def entity(cls: type[T]) -> type[T]:
+    """A slotted dataclass for what changes and is only equal to itself."""
+    return dataclass(slots=True, eq=False)(cls)
+
+
 def without_none(fields: Mapping[K, T | None]) -> dict[K, T]:
     """The fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}

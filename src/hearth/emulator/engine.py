@@ -31,6 +31,7 @@ from hearth.emulator.models import (
 )
 from hearth.emulator.prompts import LoadKey
 from hearth.emulator.quirks import Faults
+from hearth.types import entity
 
 _LOGGED = 10_000
 _CACHED_PROMPTS = 8
@@ -91,7 +92,7 @@ class _SlotUse:
     streams: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class _Pending:
     installed: Installed
     key: LoadKey

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hearth.engines.port import LaterRun
 from hearth.errors import HearthError
-from hearth.types import NO_USAGE, Usage
+from hearth.types import NO_USAGE, Usage, entity
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Attempt:
     """One run of a request. Whoever carries the request out owns it; others read it.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TypeAlias
 
@@ -41,7 +41,7 @@ from hearth.scheduling.inputs import (
     Stopped,
     Unresumable,
 )
-from hearth.types import MIB, BackendCall, LoadOptions, Sequence
+from hearth.types import MIB, BackendCall, LoadOptions, Sequence, entity
 
 _PassOn: TypeAlias = "Callable[[ActiveRequest, Exchange, BackendCall, Deadline], Awaitable[None]]"
 MIN_TIMEOUT_S = 30.0
@@ -50,7 +50,7 @@ PROBE_S = 10.0
 """A model that does nothing else makes one token within this, or none at all."""
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class _RunningAttempt:
     """An attempt that is under way.
 

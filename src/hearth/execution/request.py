@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol, TypeAlias, TypedDict
 
 from hearth.dialects.capabilities import Needs
@@ -26,6 +26,7 @@ from hearth.types import (
     RequestId,
     ResumeMode,
     Sequence,
+    entity,
     value,
 )
 
@@ -285,7 +286,7 @@ class FinishedRequest(NamedTuple):
     outcome: Outcome
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class ActiveRequest:
     """An accepted request.
 

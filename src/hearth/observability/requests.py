@@ -45,7 +45,7 @@ from hearth.events import (
 from hearth.events.handling import HandlingSink
 from hearth.observability.metric_families import ANY_MODEL, MODELS, LabelCap
 from hearth.ports import EventSink
-from hearth.types import Invocation, JsonDict, Lane, LoggedSwap, Sequence, frozen
+from hearth.types import Invocation, JsonDict, Lane, LoggedSwap, Sequence, entity, frozen
 
 TTL_S = 60.0
 LOOK_EVERY_S = 10.0
@@ -112,7 +112,7 @@ _UNKNOWN = Origin()
 _ITEM_FIELDS = ItemEvent.__dataclass_fields__.keys() - {"at"}
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class TrackedRequest:
     """One that has not ended; `seen_at`: its last sign of life; `steps`: what happened to it,
     oldest first.
@@ -362,7 +362,7 @@ SpanKind: TypeAlias = Literal["resident", "busy", "swap", "failed"]
 """
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Span:
     """A stretch of time of one model; `ended_at` is None while it goes on.
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from math import ceil, inf
 from typing import Any, NamedTuple, TypeVar
 
-from hearth.types import Band, JsonDict, QueueItem, Usage
+from hearth.types import Band, JsonDict, QueueItem, Usage, entity
 
 ALPHA = 0.3
 SWAP_CAP_S = 60.0
@@ -338,7 +338,7 @@ def _measured(found: Iterable[tuple[K, float]]) -> dict[K, float]:
     return {key: float(value) for key, value in found if 0 < value <= MOST}
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Habit:
     """When a caller comes back to a model.
 

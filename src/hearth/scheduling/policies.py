@@ -55,7 +55,7 @@ from hearth.scheduling.estimates import Habit
 from hearth.scheduling.residency import Evictions
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry, Key
-from hearth.types import Band, frozen
+from hearth.types import Band, entity, frozen
 
 # a request is late when it has waited this many times what serving the whole band takes
 PATIENCE = 3.0
@@ -111,7 +111,7 @@ class SwapCost(NamedTuple):
 NO_SWAP = SwapCost()
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Candidate:
     """The head of a line at one instant.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import combinations, islice
 from math import exp, inf
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +20,7 @@ from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.waiting import Entry
-from hearth.types import Sequence
+from hearth.types import Sequence, entity
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -33,7 +33,7 @@ USE_MEMORY_S = 1800.0  # a use so long ago counts 1/e of one now
 MAX_USED = 1000
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Resident:
     """One model in memory or on its way in or out."""
 
@@ -77,7 +77,7 @@ class Resident:
         return self.phase == "ready" and not self.suspect
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Swap:
     """The swap under way: residents that are unloading go; what comes is decided anew when they are
     gone, and is loading then.

@@ -9,7 +9,7 @@ the scheduler holds one `DeviceState`; nothing in `GatewayState` knows of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappush
 from math import inf
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.inputs import MAX_CUT_FAILURES
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.waiting import BANDS, NEVER, Entry, Since, WaitingRoom
-from hearth.types import Band, DeviceId, Lane, Sequence, value
+from hearth.types import Band, DeviceId, Lane, Sequence, entity, value
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -39,7 +39,7 @@ class ModelHold:
     until: float
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Turn:
     """External work has the memory for a while; see `scheduling.sharing`."""
 
@@ -48,7 +48,7 @@ class Turn:
     until: float | None = None  # None before that
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class GatewayState:
     """What there is once, however many devices serve: who waits, what was ordered, the mode."""
 
@@ -194,7 +194,7 @@ class GatewayState:
             self.arrivals.left(entry.item.caller)
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class DeviceState:
     """What one device has: its memory, and what was learned, tried and decided there.
 

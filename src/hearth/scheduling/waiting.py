@@ -12,13 +12,12 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
-from hearth.types import Band, Lane, QueueItem, Sequence
+from hearth.types import Band, Lane, QueueItem, Sequence, entity
 
 Key = tuple[int, float, Sequence]
 """(rank, arrived_at, sequence).
@@ -49,7 +48,7 @@ class Since(NamedTuple):
 NEVER = Since(-inf, -inf)
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Entry:
     """One accepted item and what has happened to it. Owned and changed by the scheduler alone."""
 

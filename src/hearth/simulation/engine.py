@@ -29,10 +29,10 @@ from hearth.scheduling.inputs import (
     Unloaded,
 )
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import QueueItem, RequestId, Sequence, frozen
+from hearth.types import QueueItem, RequestId, Sequence, entity, frozen
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Record:
     """What became of one job."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -25,7 +24,7 @@ from hearth.engines.ollama.continuing import (
 )
 from hearth.engines.port import Exchange, LaterRun
 from hearth.errors import HearthError, StreamDiverged
-from hearth.types import BackendCall, Elapsed
+from hearth.types import BackendCall, Elapsed, entity
 
 RENDER_S = 2.0
 """How long a model server may take to show how a model's prompts are rendered."""
@@ -38,7 +37,7 @@ class Opens(Protocol):
     async def open(self, call: BackendCall) -> Exchange: ...
 
 
-@dataclass(slots=True, eq=False)
+@entity
 class Template:
     """What was found out about how a model's prompts are rendered.
 
