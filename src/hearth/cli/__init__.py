@@ -83,19 +83,19 @@ class ExitCode(IntEnum):
 class CommandFailed(click.ClickException):
     """The command could not do its work."""
 
-    exit_code = int(ExitCode.FAILED)
+    exit_code = ExitCode.FAILED
 
 
 class Unusable(click.ClickException):
     """Something that the options or the configuration name cannot be used."""
 
-    exit_code = int(ExitCode.USAGE)
+    exit_code = ExitCode.USAGE
 
 
 class GatewayUnreachable(click.ClickException):
     """No gateway answers there."""
 
-    exit_code = int(ExitCode.UNREACHABLE)
+    exit_code = ExitCode.UNREACHABLE
 
 
 class LazyCommand(click.Command):

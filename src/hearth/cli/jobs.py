@@ -27,10 +27,10 @@ from hearth.cli.client import (
     read_text,
     text,
 )
-from hearth.cli.options import LIMIT, TEXT_FILE
+from hearth.cli.options import LIMIT, PRIORITY, TEXT_FILE
 from hearth.clock import SystemClock
 from hearth.job_types import JobState
-from hearth.types import JsonDict, Priority, without_none
+from hearth.types import JsonDict, without_none
 
 _JOBS = "/llm/jobs"
 _EVERY_S = 1.0
@@ -209,7 +209,7 @@ def ended(
 )
 @click.option(
     "--priority",
-    type=click.Choice([each.name.lower() for each in Priority]),
+    type=PRIORITY,
     help="For keys of lane internal.",
 )
 @click.option("--off-peak", is_flag=True, help="Run outside scheduling.active_hours only.")

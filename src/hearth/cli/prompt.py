@@ -37,10 +37,10 @@ from hearth.cli.client import (
     text,
     without_controls,
 )
-from hearth.cli.options import TEXT_FILE
+from hearth.cli.options import PRIORITY, TEXT_FILE
 from hearth.cli.views import console_for, duration, loading_model
 from hearth.clock import SystemClock, new_id
-from hearth.types import JsonDict, Priority, without_none
+from hearth.types import JsonDict, without_none
 
 _EVERY_S = 1.0
 _NS_PER_S = 1e9
@@ -66,7 +66,7 @@ _HELP = (
 @click.option("--task-type", help="Task type. With an internal key, it sets the priority.")
 @click.option(
     "--priority",
-    type=click.Choice([each.name.lower() for each in Priority]),
+    type=PRIORITY,
     help="Lower the priority of an internal request.",
 )
 @json_option("Print one JSON object at the end: the text, tokens and wait.")

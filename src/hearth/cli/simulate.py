@@ -53,6 +53,7 @@ SILENT_S = 1.0
 """What is over by then shows no bar."""
 ESTIMATES = 50
 """Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
+_BUILDERS = {**WORKLOADS, **LONG, **MANY_MODELS, **HOMES}
 _POLICIES = [policy.value for policy in PolicyName]
 _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
 
@@ -68,7 +69,7 @@ Runs = dict[str | None, list[tuple[str, SimulationRun, EstimateError]]]
 @click.option(
     "--workload",
     "names",
-    type=click.Choice([*WORKLOADS, *LONG, *MANY_MODELS, *HOMES, ALL]),
+    type=click.Choice([*_BUILDERS, ALL]),
     metavar="NAME",
     multiple=True,
     help=(
@@ -175,7 +176,7 @@ def _workloads(
     """By name, which is None where there is only one and it has none."""
     if names:
         return {
-            name: {**WORKLOADS, **LONG, **MANY_MODELS, **HOMES}[name]()
+            name: _BUILDERS[name]()
             for name in (WORKLOADS if ALL in names else dict.fromkeys(names))
         }
     if trace_file is None:
@@ -300,12 +301,11 @@ def progress_bar(
 
 def _as_json(runs: Runs) -> list[JsonDict]:
     """The runs; those of a workload that ships with its name."""
-    named = (
-        (({} if name is None else {"workload": name}), each)
+    return [
+        ({} if name is None else {"workload": name}) | as_json(*each)
         for name, found in runs.items()
         for each in found
-    )
-    return [name | as_json(*each) for name, each in named]
+    ]
 
 
 def _print(runs: Runs) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -45,9 +45,14 @@ def console_for(stream: TextIO, *, environ: Mapping[str, str] = os.environ) -> C
     """
     columns = environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and int(columns) > 0 else _PIPE_WIDTH
-    colours = None if environ.get("NO_COLOR") else "auto"
-    options: Any = {"width": None if stream.isatty() else width, "color_system": colours}
-    return Console(file=stream, markup=False, emoji=False, highlight=False, **options)
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else width,
+        color_system=None if environ.get("NO_COLOR") else "auto",
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
 
 
 def duration(seconds: float | None) -> str:

@@ -48,10 +48,10 @@ from hearth.emulator.reading import (
     anthropic_message,
     anthropic_tools,
     as_function,
+    check_images,
     check_integers,
     effort_of,
     go_type,
-    images,
     native_message,
     openai_message,
     plain_text,
@@ -206,7 +206,7 @@ async def generate(call: EmulatedCall) -> None:
     prompt, suffix, raw = body.string("prompt"), body.string("suffix"), body.flag("raw")
     system = system_message(body.string("system"))
     body.string("template")
-    images(body)
+    check_images(body)
     check_integers(body, "context")
     turns = [*system, ChatMessage(role="user", content=prompt + suffix)] if prompt else []
     ask = replace(

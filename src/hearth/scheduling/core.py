@@ -64,6 +64,13 @@ class Scheduler:
         scheduler.device = device
         return scheduler
 
+    def successor(self) -> Scheduler:
+        """A new one that knows all that this one has learned, of callers as well."""
+        scheduler = Scheduler(self.gateway.settings)
+        scheduler.device.estimates = self.device.estimates
+        scheduler.gateway.arrivals = self.gateway.arrivals
+        return scheduler
+
     @property
     def estimates(self) -> Estimates:
         """What was learned, for those who carry it over a restart."""

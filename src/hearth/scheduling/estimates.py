@@ -263,18 +263,13 @@ class Estimates:
                 [origin, target, seconds] for (origin, target), seconds in self._swap_s.items()
             ],
             "target_s": dict(self._target_s),
-            "recent_swaps_s": {
-                target: list(seconds) for target, seconds in self._recent_swaps_s.items()
-            },
+            "recent_swaps_s": dict(self._recent_swaps_s),
             "decode_tps": dict(self._decode_tps),
             "prompt_tps": dict(self._prompt_tps),
             "prompt_factor": dict(self._prompt_factor),
             "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
-            "stretches": {model: list(seen) for model, seen in self._stretches.items()},
-            "idle_ends": [
-                [list(models), [list(end) for end in ends]]
-                for models, ends in self._idle_ends.items()
-            ],
+            "stretches": dict(self._stretches),
+            "idle_ends": list(self._idle_ends.items()),
             "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
         }
 

@@ -9,7 +9,7 @@ the same everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -19,7 +19,7 @@ from statistics import fmean
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
 from hearth.simulation.engine import Record, SimulationRun, simulate
-from hearth.simulation.workloads import Workload, WorkloadJob
+from hearth.simulation.workloads import Builders, Workload, WorkloadJob
 from hearth.types import HOUR_S, Lane, Priority, Usage, frozen
 
 ASSISTANT = "assistant"
@@ -165,21 +165,20 @@ def homes(
     loads_s: Sequence[tuple[float, float]] = LOADS,
     priority: Priority = Priority.CRITICAL,
     whole: bool = False,
-) -> dict[str, Callable[[], Workload]]:
+) -> Builders:
     """The 48 homes by name, such as `home_8s_3_12_1`: returns, both loads in seconds, how many
     others.
     """
-    found: dict[str, Callable[[], Workload]] = {}
     drawn = product(RETURNS.items(), loads_s, OTHERS)
-    for seed, ((name, returns), (own_s, their_s), others) in enumerate(drawn, start=first_seed):
-        build = partial(
-            home, returns, (own_s, their_s), others, seed=seed, priority=priority, whole=whole
+    return {
+        f"home_{name}_{pair_s[0]:g}_{pair_s[1]:g}_{others}": partial(
+            home, returns, pair_s, others, seed=seed, priority=priority, whole=whole
         )
-        found[f"home_{name}_{own_s:g}_{their_s:g}_{others}"] = build
-    return found
+        for seed, ((name, returns), pair_s, others) in enumerate(drawn, start=first_seed)
+    }
 
 
-HOMES: Mapping[str, Callable[[], Workload]] = homes()
+HOMES = homes()
 
 
 @frozen

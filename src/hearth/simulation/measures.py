@@ -10,7 +10,7 @@ the product, since it can starve.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from math import ceil
 from statistics import fmean, geometric_mean, median
@@ -264,42 +264,49 @@ ESTIMATE_SEEDS = range(301, 304)
 KINDS = tuple(workloads.MIXES.values())
 
 
+Lines = Mapping[str, deque[WorkloadJob]]
+Runs = Mapping[str, list[float]]
+
+
 def exhaustive_waits_s(workload: Workload) -> list[float]:
     """The waits under exhaustive service with a rate index; for open arrivals, one model at a time
     and one slot.
     """
-    coming = deque(sorted(workload.jobs, key=lambda job: job.at))
-    lines: dict[str, deque[WorkloadJob]] = {name: deque() for name in workload.models}
-    runs_s: dict[str, list[float]] = {name: [] for name in workload.models}
-    now = 0.0
-    loaded = workload.resident[0]
-    waited_s = list[float]()
-    while coming or any(lines.values()):
-        while coming and coming[0].at <= now:
-            job = coming.popleft()
-            lines[job.model or ""].append(job)
-        if not any(lines.values()):
-            now = coming[0].at
-        elif lines[loaded]:
-            job = lines[loaded].popleft()
-            waited_s.append(now - job.at)
-            runs_s[loaded].append(job.service_s)
-            now += job.service_s
-        else:
-            loaded, swap_s = _best(workload, lines, runs_s, loaded)
-            now += swap_s
-    return waited_s
+
+    def next_model(lines: Lines, runs_s: Runs, loaded: str) -> str:
+        """The one that serves most items per second of swap and work, as far as that was seen."""
+
+        def rate(name: str) -> float:
+            waiting = len(lines[name])
+            work_s = waiting * fmean(runs_s[name] or [PRIOR_RUN_S])
+            return waiting / (workload.swap_s((loaded,), name) + work_s)
+
+        return max((name for name, line in lines.items() if line), key=rate)
+
+    return _waits_until_empty_s(workload, next_model)
 
 
 def grouped_waits_s(workload: Workload) -> list[float]:
     """The waits in order of arrival, grouped by model, as llama-swap serves since its pull request
     790; for open arrivals and one slot.
+    """
 
-    A model is served until nothing waits for it, then the one that the longest waiting request
-    needs.
+    def next_model(lines: Lines, _runs_s: Runs, _loaded: str) -> str:
+        """The one that the longest waiting request needs."""
+        return min((line[0].at, name) for name, line in lines.items() if line)[1]
+
+    return _waits_until_empty_s(workload, next_model)
+
+
+def _waits_until_empty_s(
+    workload: Workload, next_model: Callable[[Lines, Runs, str], str]
+) -> list[float]:
+    """The waits where each model is served until nothing waits for it; the next is chosen by what
+    waits, the run times seen so far, and the model that is loaded.
     """
     coming = deque(sorted(workload.jobs, key=lambda job: job.at))
-    lines: dict[str, deque[WorkloadJob]] = {name: deque() for name in workload.models}
+    lines = {name: deque[WorkloadJob]() for name in workload.models}
+    runs_s = {name: list[float]() for name in workload.models}
     now = 0.0
     loaded = workload.resident[0]
     waited_s = list[float]()
@@ -310,9 +317,10 @@ def grouped_waits_s(workload: Workload) -> list[float]:
         if lines[loaded]:
             job = lines[loaded].popleft()
             waited_s.append(now - job.at)
+            runs_s[loaded].append(job.service_s)
             now += job.service_s
         elif any(lines.values()):
-            target = min((line[0].at, name) for name, line in lines.items() if line)[1]
+            target = next_model(lines, runs_s, loaded)
             now += workload.swap_s((loaded,), target)
             loaded = target
         else:
@@ -320,28 +328,12 @@ def grouped_waits_s(workload: Workload) -> list[float]:
     return waited_s
 
 
-def _best(
-    workload: Workload,
-    lines: Mapping[str, deque[WorkloadJob]],
-    runs_s: Mapping[str, list[float]],
-    loaded: str,
-) -> tuple[str, float]:
-    """The model that serves most items per second of swap and work, as far as that was seen, and
-    the swap to it.
-    """
-    swaps_s = {name: workload.swap_s((loaded,), name) for name, line in lines.items() if line}
-
-    def rate(name: str) -> float:
-        return len(lines[name]) / (
-            swaps_s[name] + len(lines[name]) * fmean(runs_s[name] or [PRIOR_RUN_S])
-        )
-
-    best = max(swaps_s, key=rate)
-    return best, swaps_s[best]
+Rows = Iterator[tuple[str, str]]
+"""What is measured, and what was found."""
 
 
-def scoreboard(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
-    """(what, found), each as soon as it is known."""
+def scoreboard(base: SchedulerSettings) -> Rows:
+    """Each as soon as it is known."""
     for one in (
         _homes,
         _many_models,
@@ -365,7 +357,7 @@ def _run(
     return simulate(workload, settings, scheduler.handle, keep_decisions=False)
 
 
-def _homes(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+def _homes(base: SchedulerSettings) -> Rows:
     """The homes of `simulation.homes`, seeds 1 to 48 of `Random`."""
     drawn = {
         "streams": homes(),
@@ -383,7 +375,7 @@ def _homes(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         )
 
 
-def _many_models(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+def _many_models(base: SchedulerSettings) -> Rows:
     ratios = []
     for build in workloads.MANY_MODELS.values():
         ours_s = waits_s(_run(build(), base, knows_swaps=True).records)
@@ -403,7 +395,7 @@ def _many_models(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     )
 
 
-def _against_exhaustive(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+def _against_exhaustive(base: SchedulerSettings) -> Rows:
     """With what swaps take known from the start, as after a restart: the yardstick knows it too."""
     means = []
     longest = []
@@ -429,7 +421,7 @@ def _against_exhaustive(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     )
 
 
-def _adversaries(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+def _adversaries(base: SchedulerSettings) -> Rows:
     for name in ("two_agents", "rare_in_overload"):
         run = _run(LONG[name](), base)
         rare_s = max(waits_s(record for record in run.records if record.job.model == "rare"))
@@ -441,7 +433,7 @@ def _adversaries(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     )
 
 
-def _short(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+def _short(base: SchedulerSettings) -> Rows:
     loads = (workloads.MEDIUM, workloads.HEAVY)
     drawn = [
         poisson(kinds, load, seed=seed) for kinds in KINDS for load in loads for seed in SHORT_SEEDS
@@ -456,7 +448,7 @@ def _short(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     yield "profiles of the report, makespan / limit, worst", f"{worst:.3f}"
 
 
-def _house_day(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+def _house_day(base: SchedulerSettings) -> Rows:
     workload = WORKLOADS["house_day"]()
     run = _run(workload, base)
     home_s = fmean(waits_s(record for record in run.records if record.job.model == workload.home))
@@ -466,7 +458,7 @@ def _house_day(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
     )
 
 
-def _estimates(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+def _estimates(base: SchedulerSettings) -> Rows:
     for name, load in workloads.LOADS.items():
         errors_pct: list[float] = []
         for workload in (
@@ -483,7 +475,7 @@ def _estimates(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         )
 
 
-def _restart(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
+def _restart(base: SchedulerSettings) -> Rows:
     """The same hour by a scheduler that has worked before, and by one that has only read what the
     other has written.
     """
@@ -496,12 +488,9 @@ def _restart(base: SchedulerSettings) -> Iterator[tuple[str, str]]:
         restarted = Scheduler(settings)
         simulate(before, settings, old.handle, keep_decisions=False)
         restarted.estimates.restore(old.estimates.export())
-        later = Scheduler(settings)
-        later.device.estimates = old.estimates
-        later.gateway.arrivals = old.gateway.arrivals
         found_s = [
             summary(simulate(hour, settings, each.handle, keep_decisions=False)).mean_wait_s
-            for each in (restarted, later)
+            for each in (restarted, old.successor())
         ]
         ratios.append(found_s[0] / found_s[1])
     yield "400 requests after a restart / later, mean wait", f"{geometric_mean(ratios):.3f}"
