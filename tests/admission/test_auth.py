@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-from typing import Any
 
 import pytest
 
@@ -24,9 +23,10 @@ from hearth.errors import (
     WrongKey,
 )
 from hearth.types import LOCAL_CALLER, Lane, Priority
+from tests.support.fields import Fields
 
 KEY = "hearth_correct"
-RIGHTS: dict[str, Any] = {
+RIGHTS: Fields = {
     "lane": Lane.INTERNAL,
     "max_priority": Priority.NORMAL,
     "models": ("llama*",),

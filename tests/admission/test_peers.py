@@ -72,9 +72,7 @@ def test_many_peers_take_bounded_memory_and_the_quietest_is_forgotten():
 
 
 @given(st.lists(st.floats(min_value=0, max_value=20, allow_nan=False), max_size=200))
-def test_no_minute_has_more_answers_than_allowed_and_promises_are_kept(
-    gaps: list[float],
-):
+def test_no_minute_has_more_answers_than_allowed_and_promises_are_kept(gaps: list[float]):
     keys, now, answered = WrongKeys(), 0.0, list[float]()
     for gap in gaps:
         now += gap

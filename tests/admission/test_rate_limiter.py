@@ -47,9 +47,7 @@ def test_a_limit_of_zero_refuses_always_and_advises_one_hour():
 
 
 @pytest.mark.parametrize("span_s", [MINUTE_S, HOUR_S])
-def test_a_nanosecond_decides_and_waiting_for_retry_after_is_enough(
-    span_s: float,
-):
+def test_a_nanosecond_decides_and_waiting_for_retry_after_is_enough(span_s: float):
     rng, one = random.Random(7), limits(minute=1, hour=1) if span_s == HOUR_S else limits(minute=1)
     for _ in range(2000):
         limiter = RateLimiter(one)

@@ -380,9 +380,7 @@ def test_what_is_remembered_is_bounded_and_what_goes_on_is_kept():
 
 
 @for_each("seed", range(50 * EXAMPLES))
-def test_no_window_has_two_messages_and_the_owner_learns_the_truth(
-    seed,
-):
+def test_no_window_has_two_messages_and_the_owner_learns_the_truth(seed):
     rng = random.Random(seed)
     debouncer = Debouncer(WINDOW_S)
     now, is_down, told_at, believed_down = 0.0, False, [], False

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +19,7 @@ from hearth.types import Post
 from tests.alerts.harness import alert, down, message, up
 from tests.support.examples import EXAMPLES
 from tests.support.fake_webhooks import why_discord_refuses
+from tests.support.fields import Fields
 
 SECRET = "canary-9f8e7d"
 URL = f"https://discord.com/api/webhooks/1/{SECRET}?thread_id=7"
@@ -29,7 +29,7 @@ NASTY = (
 )
 
 
-def embed_of(post: Post) -> dict[str, Any]:
+def embed_of(post: Post) -> Fields:
     (embed,) = json.loads(post.body)["embeds"]
     return dict(embed)
 

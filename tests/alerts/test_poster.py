@@ -87,9 +87,7 @@ async def test_the_real_poster_and_the_fake_agree_and_follow_no_redirect(name, o
     assert (len(real.body) <= MAX_ANSWER_BYTES, len(webhooks.seen)) == (True, 1)
 
 
-async def test_a_post_arrives_as_it_is_and_credentials_become_a_header(
-    open_poster,
-):
+async def test_a_post_arrives_as_it_is_and_credentials_become_a_header(open_poster):
     webhooks, poster = Webhooks(), open_poster()
     async with serving(webhooks) as url:
         for name, path in (
@@ -147,9 +145,7 @@ async def test_what_goes_wrong_is_a_failure_in_one_word(open_poster):
         ) == PostAnswer(failure="dns")
 
 
-async def test_names_are_looked_up_beside_the_threads_of_requests(
-    open_poster,
-):
+async def test_names_are_looked_up_beside_the_threads_of_requests(open_poster):
     webhooks, release, asked = Webhooks(), threading.Event(), []
 
     def lookup(host: str, port: int) -> Found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typing
 from dataclasses import replace
-from typing import Any
 
 from hearth import events as ev
 from hearth.alerts.rules import OWN_TASK, RULES, Alert
@@ -12,13 +11,14 @@ from hearth.config.settings import AlertType
 from hearth.events import Event
 from tests.observability.samples import all_kinds, sample
 from tests.support.cases import for_each
+from tests.support.fields import Fields
 
 OF_SEVERAL_EVENTS = {
     *(AlertType.RATE_LIMITED, AlertType.QUEUE_DEPTH, AlertType.QUEUE_FULL, AlertType.TEST),
     *(AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_LATENCY, AlertType.GPU_SWAP_OVERHEAD),
 }
 LOADED = "swap_failed of word ends: word is loaded."
-ALERTS: list[tuple[type[Event], dict[str, Any], list[str]]] = [
+ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (
         ev.BackendWentDown,
         {"problem": ""},

@@ -47,6 +47,7 @@ from hearth.scheduling.views import StatusView
 from hearth.types import (
     BackendCall,
     Headers,
+    JsonDict,
     Lane,
     LoadOptions,
     Priority,
@@ -54,7 +55,8 @@ from hearth.types import (
     RequestId,
     Sequence,
 )
-from tests.support.patience import WITHIN_S
+from tests.support.fields import Fields
+from tests.support.patience import for_ever, in_time
 from tests.support.recorder import Recorder
 from tests.support.taking import Taking
 
@@ -108,7 +110,7 @@ begins_and_breaks = scripted(b"first\n", BackendGone("it broke off"))
 
 async def never(new: Submission, reply: Reply) -> None:
     """Leave the caller in the queue."""
-    await asyncio.Event().wait()
+    await for_ever()
 
 
 class FakeAdmission(QueueAdmission):
@@ -133,7 +135,7 @@ class FakeWorker:
     replies: list[Reply] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     announced: list[tuple[str, float]] = field(default_factory=list)
-    status: dict[str, object] = field(default_factory=lambda: {"mode": "active"})
+    status: JsonDict = field(default_factory=lambda: {"mode": "active"})
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     counter: ChangeCounter = field(default_factory=ChangeCounter)
@@ -194,10 +196,10 @@ class FakeWorker:
             self.cancel(Sequence(number))
         return [self.submitted[number - 1].request_id for number in mine]
 
-    def get_status(self) -> dict[str, object]:
+    def get_status(self) -> JsonDict:
         return {**self.status, "revision": self.counter.count()}
 
-    def get_item(self, sequence: int) -> dict[str, object] | None:
+    def get_item(self, sequence: int) -> JsonDict | None:
         if 1 <= sequence <= len(self.submitted):
             new = self.submitted[sequence - 1]
             return {
@@ -239,7 +241,7 @@ class ScriptedExchange(Taking):
     async def chunks(self) -> AsyncIterator[bytes]:
         for part in self.parts:
             if part is None:
-                await asyncio.Event().wait()
+                await for_ever()
             elif isinstance(part, Exception):
                 raise part
             else:
@@ -330,7 +332,7 @@ class FakeGateway:
         self.missing: set[str] = set()
         self.models_elsewhere: frozenset[str] = frozenset()
         self.one_name: dict[str, str] = {}
-        self.shown_models: list[dict[str, object]] = [{"name": "m", "resident": True}]
+        self.shown_models: list[JsonDict] = [{"name": "m", "resident": True}]
         self.problems: list[str] = []
         self.reload_listeners: list[Callable[[GatewayConfig], None]] = []
         self._app: HearthApp | None = None
@@ -347,7 +349,7 @@ class FakeGateway:
     def name_of(self, model: str) -> str | None:
         return self.one_name.get(model, canonical_model(model))
 
-    def health(self) -> dict[str, object]:
+    def health(self) -> JsonDict:
         return {"status": "ok", "backend": {"emulator": self.identity.emulator}}
 
     def cannot_write(self) -> str:
@@ -371,10 +373,10 @@ class FakeGateway:
             raise ShuttingDown
         return not self.problems
 
-    def config_summary(self) -> dict[str, object]:
+    def config_summary(self) -> JsonDict:
         return {"generation": 2, "problems": self.problems}
 
-    def config_in_force(self) -> dict[str, object]:
+    def config_in_force(self) -> JsonDict:
         return self.config_summary() | {"settings": as_values(self.config.settings)}
 
     async def check_capable(self, needs: Needs | None) -> None:
@@ -388,7 +390,7 @@ class FakeGateway:
             raise ModelNotFound(f"model '{model}' not found")
         return model
 
-    async def models(self) -> list[dict[str, object]]:
+    async def models(self) -> list[JsonDict]:
         return self.shown_models
 
     cancel_item = Gateway.cancel_item
@@ -442,7 +444,7 @@ class Got:
 
 def http_scope(
     method: str, path: str, headers: tuple[tuple[bytes, bytes], ...], peer: str
-) -> dict[str, Any]:
+) -> Fields:
     target, _, query = path.partition("?")
     return {
         "type": "http",
@@ -478,20 +480,20 @@ async def ask(
 
 async def drive(
     app: HearthApp,
-    scope: dict[str, Any],
+    scope: Fields,
     body: bytes,
     take: Callable[[Any], Awaitable[None]] | None = None,
 ) -> Got:
     """Run the application over one scope, with a caller who stays until the answer is complete, and
     takes each message when `take` says.
     """
-    sent: list[dict[str, Any]] = []
+    sent: list[Fields] = []
     incoming = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive() -> dict[str, Any]:
+    async def receive() -> Fields:
         if incoming:
             return incoming.pop()
-        await asyncio.Event().wait()
+        await for_ever()
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
@@ -550,7 +552,7 @@ async def answer_to(url: str, raw: bytes) -> bytes:
     """All that comes back until the connection is closed; nothing where it is reset."""
     caller = await Caller.to(url)
     try:
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             await caller.send(raw)
             return await caller.until_closed()
     except ConnectionError:

@@ -357,9 +357,7 @@ async def test_managing_models_needs_an_admin_key_even_on_loopback(gateway):
     assert gateway.engine.calls == []
 
 
-async def test_without_keys_only_this_machine_comes_in_and_two_lengths_are_400(
-    gateway,
-):
+async def test_without_keys_only_this_machine_comes_in_and_two_lengths_are_400(gateway):
     assert (await gateway.ask("GET", "/llm/health", peer="127.0.0.1")).status == 200
     assert (
         await gateway.ask("GET", "/llm/health", peer="192.168.1.9", x_forwarded_for="127.0.0.1")

@@ -32,10 +32,11 @@ from tests.api.house import (
     begins_and_breaks,
     scripted,
 )
+from tests.support.fields import Fields
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
 PROMPT, INPUT = {"model": "m", "prompt": "hi"}, {"model": "m", "input": "hi"}
-BODIES: dict[str, dict[str, Any]] = {
+BODIES: dict[str, Fields] = {
     **dict.fromkeys(("/api/chat", "/v1/chat/completions"), CHAT),
     **dict.fromkeys(("/api/generate", "/api/embeddings", "/v1/completions"), PROMPT),
     **dict.fromkeys(("/api/embed", "/v1/embeddings", "/v1/responses"), INPUT),
@@ -84,9 +85,7 @@ async def test_chunks_headers_and_status_come_back_as_the_backend_sent_them(gate
     )
 
 
-async def test_a_resumable_stream_without_a_seed_is_given_one(
-    gateway,
-):
+async def test_a_resumable_stream_without_a_seed_is_given_one(gateway):
     seeds = set()
     for path in ("/api/chat", "/api/generate", "/v1/chat/completions") * 2:
         got = await gateway.ask("POST", path, {**BODIES[path], "stream": True})
@@ -106,9 +105,7 @@ async def test_a_resumable_stream_without_a_seed_is_given_one(
         ) == (body, False, ways)
 
 
-async def test_openai_streams_ask_for_usage_that_callers_see_only_if_they_asked(
-    gateway,
-):
+async def test_openai_streams_ask_for_usage_that_callers_see_only_if_they_asked(gateway):
     path, frames = (
         "/v1/chat/completions",
         (b'data: {"choices":[{}]}\n\n', b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n'),
@@ -156,9 +153,7 @@ async def test_the_query_is_forwarded_and_credentials_cookies_and_origins_are_no
     assert keyed.worker.submitted[0].caller == "owner"
 
 
-async def test_a_well_formed_request_id_is_kept_and_any_other_replaced(
-    gateway,
-):
+async def test_a_well_formed_request_id_is_kept_and_any_other_replaced(gateway):
     for own in ("abc-123_X", "x" * 64, "job_17", "batch_req_17", f"job_{'0' * 33}"):
         got = await gateway.ask("POST", "/api/chat", CHAT, x_request_id=own)
         assert got.headers["x-request-id"] == own == gateway.worker.submitted[-1].request_id
@@ -181,9 +176,7 @@ async def test_a_well_formed_request_id_is_kept_and_any_other_replaced(
         ), other
 
 
-async def test_a_load_goes_through_the_queue_and_the_rest_is_answered_at_once(
-    keyed,
-):
+async def test_a_load_goes_through_the_queue_and_the_rest_is_answered_at_once(keyed):
     gateway = FakeGateway()
     await gateway.ask("POST", "/api/generate", {"model": "m"})
     assert gateway.worker.submitted.pop().kind == "load"
@@ -254,9 +247,7 @@ async def test_what_is_answered_at_once_or_names_no_model_counts_too():
         assert seen == [status] * 3 + [429], path
 
 
-async def test_an_unload_of_a_model_that_stays_is_answered_with_the_reason(
-    gateway,
-):
+async def test_an_unload_of_a_model_that_stays_is_answered_with_the_reason(gateway):
     gateway.worker.post(inputs.Loaded(model="m"))
     await gateway.orders.pin("m")
     for body in (
@@ -360,9 +351,7 @@ async def test_a_failure_has_a_status_before_the_first_byte_and_then_a_frame(pat
     assert gateway.events.of(RequestRejected) == []
 
 
-async def test_what_has_no_room_for_an_error_stays_unfinished(
-    gateway,
-):
+async def test_what_has_no_room_for_an_error_stays_unfinished(gateway):
     sized = scripted(b"first\n", BackendGone(), headers=((b"content-length", b"100"),))
     for path, serve in (("/v1/chat/completions", begins_and_breaks), ("/api/chat", sized)):
         gateway.worker.serve = serve
@@ -514,9 +503,7 @@ async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_jso
     assert gateway.engine.answer.closed.is_set()
 
 
-async def test_a_backend_that_is_down_is_503_and_a_broken_answer_stays_unfinished(
-    gateway,
-):
+async def test_a_backend_that_is_down_is_503_and_a_broken_answer_stays_unfinished(gateway):
     for path in ("/api/tags", "/v1/models"):
         got = await gateway.ask("GET", path)
         assert (got.status, got.headers["retry-after"], "cannot be reached" in got.error) == (

@@ -25,7 +25,7 @@ from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSetting
 from hearth.errors import BackendGone, CapacityError, RateLimited
 from hearth.events import RequestRejected
 from hearth.queue.worker import LLMQueueWorker
-from hearth.types import Lane, Priority
+from hearth.types import JsonDict, Lane, Priority
 from tests.api.conftest import serving
 from tests.api.house import (
     ADMIN_KEY,
@@ -38,6 +38,7 @@ from tests.api.house import (
     FakeWorker,
     scripted,
 )
+from tests.support.fields import Fields
 from tests.support.patience import until
 from tests.support.virtual_time import in_virtual_time
 
@@ -68,7 +69,7 @@ async def test_pages_show_what_the_gateway_says_and_no_whole_digest():
     ]
 
 
-class NotedModel(dict[str, object]):
+class NotedModel(JsonDict):
     """A model that notes in which threads it is rendered."""
 
     threads: ClassVar[set[int]] = set()
@@ -89,9 +90,7 @@ async def test_models_however_many_are_rendered_beside_the_loop(gateway, number)
     assert threading.get_ident() not in NotedModel.threads
 
 
-async def test_life_is_public_and_names_the_emulator_and_readiness_has_a_reason(
-    gateway,
-):
+async def test_life_is_public_and_names_the_emulator_and_readiness_has_a_reason(gateway):
     assert (await gateway.ask("GET", "/healthz", peer="10.0.0.9")).json == {
         "service": "hearth",
         "status": "ok",
@@ -112,9 +111,7 @@ async def test_life_is_public_and_names_the_emulator_and_readiness_has_a_reason(
     )
 
 
-async def test_an_item_is_shown_to_its_caller_and_admins_and_hidden_from_others(
-    keyed,
-):
+async def test_an_item_is_shown_to_its_caller_and_admins_and_hidden_from_others(keyed):
     await begin(keyed, "one", "two", "two", "cancel")
     for method, *paths in (
         ("GET", "/llm/queue/item/1", "/llm/queue/item/9"),
@@ -171,9 +168,7 @@ async def test_a_key_cancels_all_of_its_own_and_an_admin_those_of_anybody(keyed)
     assert keyed.worker.cancelled == [1, 2, 3]
 
 
-async def test_an_owner_announces_a_task_in_either_form_and_reloads_the_file(
-    gateway,
-):
+async def test_an_owner_announces_a_task_in_either_form_and_reloads_the_file(gateway):
     for at in ("2030-01-01T08:00:00+01:00", 1893481200):
         assert (
             await gateway.ask("POST", "/llm/admin/announce", {"task_type": "digest", "at": at})
@@ -339,7 +334,7 @@ async def test_a_completion_that_comes_to_nothing_says_why_and_is_no_refusal(ser
 
 
 def one(caller: str = "owner", *, peer: str | None = None, **rights: Any) -> Listener:
-    known: dict[str, Any] = {
+    known: Fields = {
         "lane": Lane.EXTERNAL,
         "max_priority": Priority.NORMAL,
         "models": (),
@@ -379,9 +374,7 @@ async def test_the_present_status_comes_first_then_changes_and_heartbeats():
 
 @pytest.mark.parametrize("ending", ["stream", "worker"])
 @in_virtual_time
-async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_end(
-    ending,
-):
+async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_end(ending):
     worker = FakeWorker()
     stream = stream_of(worker)
 

@@ -31,7 +31,7 @@ from tests.api.house import (
     scripted,
 )
 from tests.support.line import Line, Plug
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, in_time
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
@@ -260,9 +260,7 @@ async def test_an_address_that_cannot_be_listened_on_is_named_with_advice(host, 
         await server.stop(0.1)
 
 
-async def test_the_url_can_be_called_from_this_machine_until_the_stop(
-    app,
-):
+async def test_the_url_can_be_called_from_this_machine_until_the_stop(app):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     server = HearthServer(app, ServerSettings)
     url = await server.start("0.0.0.0", 0)
@@ -332,7 +330,7 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
         before = alive()
         for raw in (HEALTH, CHAT, STREAM):
             await answer_to(url, raw.replace(b"\r\n\r\n", LAST_ONE, 1))
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             while alive() > before:  # noqa: ASYNC110 - the last callbacks of a connection tell nobody
                 await asyncio.sleep(0.01)
     finally:

@@ -18,6 +18,7 @@ from hearth.api.protocol import SLOWEST_BODY_BYTES_S, Deadlines, HttpConnection
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.settings import ServerSettings
 from tests.api.house import FakeGateway, Serve, drive, hello, http_scope, never, scripted
+from tests.support.fields import Fields
 from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -201,7 +202,7 @@ async def test_nothing_goes_to_who_takes_nothing_and_no_keepalive_splits_a_frame
         )
 
 
-def scope(path: str) -> dict[str, Any]:
+def scope(path: str) -> Fields:
     return http_scope("POST", path, ((b"host", b"localhost"),), "127.0.0.1")
 
 

@@ -29,7 +29,7 @@ from hearth.errors import (
 from hearth.types import CloudCall
 from tests.support.cases import for_each
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, in_time
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ async def test_the_pause_that_claude_asks_for_is_kept_where_it_is_one(
     backend, claude, header, pause_s
 ):
     claude.default = refusal(429, "rate_limit_error", retry_after=header)
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         with pytest.raises(BackendBusy) as caught:
             await backend.open(call_to(claude))
     assert caught.value.retry_after_s == pause_s

@@ -187,9 +187,7 @@ async def test_what_the_manager_waits_for_is_told_in_order_until_it_is_taken():
 
 
 @in_virtual_time
-async def test_a_message_reaches_a_file_socket_and_one_unread_holds_nobody_up(
-    tmp_path: Path,
-):
+async def test_a_message_reaches_a_file_socket_and_one_unread_holds_nobody_up(tmp_path: Path):
     with closing(Heard(str(tmp_path / "notify"))) as heard:
         _, manager = managed(heard)
         for _ in range(2000):

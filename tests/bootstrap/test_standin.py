@@ -30,6 +30,7 @@ from hearth.config.settings import (
 )
 from hearth.events import EmulatorStarted
 from tests.bootstrap.by_hand import free_address, tried, untouched
+from tests.support.fields import Fields
 from tests.support.recorder import Recorder
 
 MODEL = "llama3.1:8b"
@@ -96,9 +97,9 @@ def test_a_setting_that_implies_a_model_server_is_found_and_none_is_shipped(text
     ],
 )
 def test_what_keeps_a_process_running_is_known_by_what_it_leaves_in_it(
-    environ: dict[str, str], process: dict[str, Any], manager: str
+    environ: dict[str, str], process: Fields, manager: str
 ):
-    known: dict[str, Any] = {
+    known: Fields = {
         "pid": 30,
         "parent": Parent(29, "bash", "bash"),
         "at_terminal": False,
@@ -142,7 +143,7 @@ async def test_where_nothing_is_configured_and_nothing_listens_the_emulator_answ
         assert await house.get("/readyz") == (200, {"ready": True})
 
 
-CONFIGURED: list[dict[str, Any]] = [
+CONFIGURED: list[Fields] = [
     {"models": {MODEL: ModelSettings(parallel=2)}},
     {"gpu": GpuSettings(home_model=MODEL)},
     {"auth": AuthSettings(keys=(KEY,))},
@@ -162,9 +163,7 @@ async def is_waited_for(house: Any) -> None:
 
 @pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("sections", CONFIGURED)
-async def test_with_a_configuration_callers_get_503_until_the_server_is_there(
-    sections: dict[str, Any],
-):
+async def test_with_a_configuration_callers_get_503_until_the_server_is_there(sections: Fields):
     async with tried(untouched(free_address(), **sections)) as house:
         house.authorize("hearth_owner")
         await is_waited_for(house)

@@ -40,7 +40,7 @@ from hearth.events import (
 from hearth.gateway import Gateway
 from hearth.types import Priority
 from tests.bootstrap.by_hand import Tried, free_address, tried, untouched
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 
 BOTH = "llama3.1:8b"
 """A model that the emulator has, and the Ollama that comes, too."""
@@ -77,7 +77,7 @@ async def generate(house: Tried, model: str, tokens: int = 2) -> tuple[int, Any,
 
 
 async def handed_over(house: Tried) -> EmulatorStopped:
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         await house.events.until(lambda: bool(house.events.of(EmulatorStopped)))
         await house.events.until(lambda: len(house.events.of(BackendCameUp)) == 2)
     return house.events.of(EmulatorStopped)[0]
@@ -87,7 +87,7 @@ async def becomes(gateway: Gateway, holds: Callable[[], bool]) -> None:
     """Returns after the first decision of the scheduler, this one included, after which it
     holds.
     """
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         async for _ in gateway.worker.changes():
             if holds():
                 return
@@ -205,9 +205,7 @@ async def test_the_log_says_which_requests_the_emulator_worked_on(tmp_path: Path
         ).fetchall() == [(BOTH, 1), (BOTH, 0)]
 
 
-async def test_of_the_emulators_jobs_the_running_one_completes_and_others_fail(
-    tmp_path: Path,
-):
+async def test_of_the_emulators_jobs_the_running_one_completes_and_others_fail(tmp_path: Path):
     url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
     async with tried(untouched(url, storage=storage), store=True) as house:
         await generate(house, BOTH)
@@ -217,14 +215,14 @@ async def test_of_the_emulators_jobs_the_running_one_completes_and_others_fail(
         await becomes(house.gateway, lambda: bool(state.running))
         async with ollama_at(url):
             await handed_over(house)
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 await house.events.until(lambda: len(house.events.of(JobEnded)) == 6)
             ends = {end.job_id: (end.state, end.reason) for end in house.events.of(JobEnded)}
             assert [ends[name] for name in names] == [("completed", "")] + [
                 ("failed", "emulator_gone")
             ] * 5
             real = (await house.post("/llm/jobs", request={"model": OURS, "prompt": "hi"}))[1]["id"]
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 await house.events.until(lambda: len(house.events.of(JobEnded)) == 7)
             assert (await house.get(f"/llm/jobs/{real}"))[1]["emulator"] is False
 
@@ -262,7 +260,7 @@ async def neighbour_at(url: str, service: str) -> AsyncIterator[Neighbour]:
 async def test_what_listens_and_is_no_ollama_is_left_alone_and_asked_again(service: str, last: str):
     url = free_address()
     async with tried(untouched(url)) as house:
-        async with neighbour_at(url, service) as neighbour, asyncio.timeout(WITHIN_S):
+        async with neighbour_at(url, service) as neighbour, in_time():
             asked = 0
             while asked < 2:
                 asked += await neighbour.asked.get() == last
@@ -271,9 +269,7 @@ async def test_what_listens_and_is_no_ollama_is_left_alone_and_asked_again(servi
             await handed_over(house)
 
 
-async def test_once_configured_the_model_server_is_waited_for_and_taken(
-    tmp_path: Path,
-):
+async def test_once_configured_the_model_server_is_waited_for_and_taken(tmp_path: Path):
     url = free_address()
     async with tried(untouched(url)) as house:
         settings = untouched(
@@ -282,7 +278,7 @@ async def test_once_configured_the_model_server_is_waited_for_and_taken(
             backend=BackendSettings(wait_when_down_s=0.05),
         )
         assert house.gateway.reload(GatewayConfig(settings=settings))
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             await house.events.until(lambda: bool(house.events.of(BackendWentDown)))
         assert [event.reason for event in house.events.of(EmulatorStopped)] == [
             "models is configured"
@@ -290,7 +286,7 @@ async def test_once_configured_the_model_server_is_waited_for_and_taken(
         assert (await house.get("/readyz"))[0] == 503
         assert (await generate(house, BOTH))[0] == 503
         async with ollama_at(url):
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 await house.events.until(lambda: len(house.events.of(BackendCameUp)) == 2)
             assert (await generate(house, BOTH))[0] == 200
         assert len(house.events.of(EmulatorStarted)) == 1
@@ -316,7 +312,7 @@ async def test_an_answer_the_emulator_began_is_not_finished_by_the_new_ollama():
             internal = await house.gateway.worker.enqueue_internal(
                 prompt="word " * 8_000, model=BOTH, task_type="urgent", priority=Priority.CRITICAL
             )
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 await house.events.until(lambda: bool(house.events.of(ItemInterrupted)))
             async with ollama_at(url):
                 await becomes(house.gateway, lambda: state.handing_over)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,9 @@ from hearth.emulator.models import default_profiles
 from hearth.events import JobEnded
 from tests.bootstrap.by_hand import free_address, tried, untouched
 from tests.gateway.test_traps import body_for
-from tests.support.patience import WITHIN_S
+from tests.support.fields import Fields
+from tests.support.patience import in_time
+from tests.support.places import ROOT
 
 MODEL = "llama3.1:8b"
 FAST = tuple(
@@ -36,7 +36,7 @@ async def emulator_url():
     await emulator.stop()
 
 
-ASKED: dict[str, dict[str, Any]] = {path: body_for(path) for path in INFERENCE_ROUTES}
+ASKED: dict[str, Fields] = {path: body_for(path) for path in INFERENCE_ROUTES}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -88,7 +88,7 @@ async def test_what_a_program_gets_in_process_and_as_a_completion_and_a_job_says
             "/llm/jobs", request={"model": MODEL, "prompt": "hi", "options": {"num_predict": 1}}
         )
         assert status == 202
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             await house.events.until(lambda: bool(house.events.of(JobEnded)))
         _, shown, *_ = await house.get(f"/llm/jobs/{job['id']}")
         assert (shown["state"], shown["emulator"]) == ("completed", True)
@@ -111,7 +111,7 @@ asyncio.run(main())
 
 
 def test_a_program_that_embeds_hearth_is_told_on_stderr():
-    environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""}
+    environ = {"PYTHONPATH": str(ROOT), "PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", SNIPPET], env=environ, capture_output=True, text=True, check=False
     )

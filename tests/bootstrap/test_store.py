@@ -31,9 +31,11 @@ from hearth.gateway import Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.queue.learned import SAVE_INTERVAL_S, LearnedEstimates
 from hearth.scheduling.estimates import Estimates
+from hearth.types import JsonDict
 from tests.api.house import Got, ask
 from tests.storage.house import WALL, Fuse, StoppedClock, ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.fields import Fields
 from tests.support.home import (
     ADMIN_KEY,
     EMBEDDER,
@@ -69,8 +71,8 @@ class Life(Home):
         assert got.status == 200, got.body
         return got.json
 
-    async def logged(self, key: str | None = None, query: str = "") -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = (await self.get(f"/llm/log{query}", key))["items"]
+    async def logged(self, key: str | None = None, query: str = "") -> list[Fields]:
+        items: list[Fields] = (await self.get(f"/llm/log{query}", key))["items"]
         return items
 
 
@@ -127,9 +129,7 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(sett
     assert third.events.of(InternalFault) == []
 
 
-async def test_embedding_calls_are_counted_apart_after_a_restart(
-    settings,
-):
+async def test_embedding_calls_are_counted_apart_after_a_restart(settings):
     several = [{"model": EMBEDDER, "input": text} for text in "abcdefg"]
     async with live(limited(settings, 100)) as first:
         got = await asyncio.gather(
@@ -294,9 +294,7 @@ SENSELESS = {
 """What is said behind the name of the field."""
 
 
-async def test_the_log_is_filtered_and_paged_and_swaps_and_history_have_windows(
-    settings,
-):
+async def test_the_log_is_filtered_and_paged_and_swaps_and_history_have_windows(settings):
     async with live(settings) as life:
         for _ in range(3):
             await life.chat()
@@ -363,7 +361,7 @@ class Shelf:
         self.saved[name] = dict(document)
         self.writes += 1
 
-    async def load(self, name: str) -> dict[str, object] | None:
+    async def load(self, name: str) -> JsonDict | None:
         if self.burnt:
             raise StorageUnavailable("corrupt")
         found = self.saved.get(name)

@@ -13,12 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.support.fields import Fields
 
-def recorded(name: str) -> dict[str, Any]:
+
+def recorded(name: str) -> Fields:
     """A fresh copy of an answer in `recorded/`."""
-    answer: dict[str, Any] = json.loads(
-        (Path(__file__).parent / "recorded" / f"{name}.json").read_text()
-    )
+    answer: Fields = json.loads((Path(__file__).parent / "recorded" / f"{name}.json").read_text())
     return answer
 
 

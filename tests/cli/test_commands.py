@@ -11,7 +11,6 @@ import signal
 import socket
 import threading
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from hearth.cli.client import GatewayClient
 from hearth.cli.status import looks
 from tests.cli.stub_gateway import recorded
 from tests.support.cases import for_each
+from tests.support.fields import Fields
 
 STATUS, STREAM = "/llm/queue/status", "/llm/queue/stream"
 LOG_OPTIONS = "--caller 'n8n &1' --model llama3.1:8b --outcome failed --since 1h --limit 5"
@@ -43,7 +43,7 @@ DELIVERED = "discord (discord.org): delivered\n"
 ALERT = ("admin alert test", "POST /llm/admin/alert/test")
 
 
-def tried(*answers: str) -> dict[str, Any]:
+def tried(*answers: str) -> Fields:
     """What each target of alerts answered."""
     named = zip(("discord", "ntfy"), answers, strict=True)
     return {
@@ -59,7 +59,7 @@ def tried(*answers: str) -> dict[str, Any]:
     }
 
 
-def all_of_caller(requests: int, jobs: int, batches: int) -> dict[str, Any]:
+def all_of_caller(requests: int, jobs: int, batches: int) -> Fields:
     return {"requests": ["req_1"] * requests, "jobs": jobs, "batches": batches}
 
 

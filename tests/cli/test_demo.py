@@ -34,12 +34,13 @@ from hearth.events import Event, ItemEnded
 from hearth.types import Lane, Outcome
 from tests.cli.stub_gateway import StubGateway
 from tests.observability import samples
+from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S
 
 CODER = "qwen2.5-coder:14b"
 
 
-KNOWN: dict[str, Any] = {
+KNOWN: Fields = {
     "at": 0.0,
     "caller": "editor",
     "model": CODER,
@@ -223,9 +224,7 @@ async def test_a_round_shows_an_interruption_swaps_and_the_cost_of_arrival_order
     assert not any(each.offloaded for each in found.swaps)  # the dashboard would have an alert
 
 
-def test_a_taken_port_ends_with_1_and_the_usual_one_is_replaced(
-    hearth,
-):
+def test_a_taken_port_ends_with_1_and_the_usual_one_is_replaced(hearth):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = hearth("demo", "--seconds", "1", "--port", str(taken.getsockname()[1]))
     assert (result.exit_code, "cannot listen on" in result.stderr) == (1, True)

@@ -231,9 +231,7 @@ def test_findings_are_compared_with_the_configuration_and_the_gateway(found, exp
     assert all(line.startswith(begins) for line, begins in zip(said, expected, strict=True)), said
 
 
-def test_the_environment_of_the_serving_process_is_read(
-    tmp_path,
-):
+def test_the_environment_of_the_serving_process_is_read(tmp_path):
     for pid, name, command, environ in (
         ("1", "bash", b"bash\0serve\0", b"A=1\0"),
         ("20", "ollama", b"ollama\0run\0", b"A=2\0"),

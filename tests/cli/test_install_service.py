@@ -18,6 +18,7 @@ from hearth.cli.install_service import check_visible, unit_text, variables_in
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, Settings
 from tests.support.patience import WITHIN_S
+from tests.support.places import ROOT
 
 HEARTH = Path(sys.executable).with_name("hearth")
 INSTALL = ("install-service", "--unit-dir", "units")
@@ -179,9 +180,7 @@ def test_without_systemd_or_with_a_home_directory_it_says_what_to_do(hearth, tmp
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
 )
-def test_systemd_accepts_the_units_and_rates_them_as_the_page_says(
-    tmp_path: Path,
-):
+def test_systemd_accepts_the_units_and_rates_them_as_the_page_says(tmp_path: Path):
     def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["systemd-analyze", *arguments],
@@ -198,7 +197,7 @@ def test_systemd_accepts_the_units_and_rates_them_as_the_page_says(
         assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
     rated = analyze("security", "--offline=yes", "--no-pager", unit).stdout
     score = re.search(r"exposure level for hearth\.service: ([0-9.]+)", rated)
-    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     said = re.search(r"rates its exposure at \*\*([0-9.]+)\*\*", page)
     assert score is not None, rated
     assert said is not None

@@ -13,13 +13,13 @@ import yaml
 from hearth.admission.auth import digest_of
 from hearth.cli.keys import with_key, without_key
 from hearth.config.loading import load_gateway_config, parse_config
-from hearth.types import Lane, Priority
+from hearth.types import JsonDict, Lane, Priority
 
 ENTRY = ["name: new", f'sha256: "{"a" * 64}"', "lane: external"]
 B = "b" * 64
 
 
-def made(result) -> tuple[str, dict[str, object]]:
+def made(result) -> tuple[str, JsonDict]:
     """The key and the entry of `auth.keys` in what was printed."""
     assert result.exit_code == 0, result.output
     (key,) = re.findall(r"hearth_[A-Za-z0-9_-]{43}\b", result.output)

@@ -27,6 +27,7 @@ from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.events import ItemEnded
 from tests.cli.stub_gateway import StubGateway, recorded
 from tests.cli.test_views import Terminal
+from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 
@@ -303,7 +304,7 @@ def test_ctrl_c_aborts_a_submit_and_stops_an_answer_but_not_the_chat(hearth, bus
 # The line that says how the wait goes.
 
 
-def status(*waiting: str, ahead: int = 0, **more: Any) -> dict[str, Any]:
+def status(*waiting: str, ahead: int = 0, **more: Any) -> Fields:
     items = [
         {"request_id": name, "estimated_start_s": 75.0 * (index + 1)}
         for index, name in enumerate(waiting)
@@ -315,7 +316,7 @@ def status(*waiting: str, ahead: int = 0, **more: Any) -> dict[str, Any]:
     }
 
 
-def mine(**fields: object) -> dict[str, Any]:
+def mine(**fields: object) -> Fields:
     return {"external_queue": {"next_items": [{"request_id": "me", **fields}]}}
 
 

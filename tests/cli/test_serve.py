@@ -34,7 +34,7 @@ from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S
 from hearth.errors import ConfigError, StorageUnavailable
 from hearth.events import EmulatorStarted, GatewayStarted, GatewayStopped, ModeChanged
 from hearth.gateway import Gateway
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, in_time
 from tests.support.recorder import Recorder
 
 
@@ -230,7 +230,7 @@ async def test_the_port_opens_when_the_store_is_open_and_read():
             pass
 
     living = asyncio.ensure_future(live())
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         await history.asked.wait()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
@@ -239,9 +239,7 @@ async def test_the_port_opens_when_the_store_is_open_and_read():
         await living
 
 
-async def test_a_hearth_in_front_of_itself_or_another_is_refused(
-    tmp_path: Path,
-):
+async def test_a_hearth_in_front_of_itself_or_another_is_refused(tmp_path: Path):
     file = tmp_path / "config.yaml"
     file.write_text("storage: {enabled: false}\n")
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -7,7 +7,6 @@ import sys
 from datetime import datetime
 from io import StringIO
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -23,6 +22,8 @@ from tests.cli.stub_gateway import StubGateway
 from tests.simulation.test_log_trace import BEGAN, swap
 from tests.simulation.test_log_trace import row as item
 from tests.simulation.test_measures import TRACE
+from tests.support.fields import Fields
+from tests.support.places import ROOT
 
 FIRST, SECOND = list(WORKLOADS)[:2]
 BOTH = ("--workload", SECOND, "--workload", FIRST)
@@ -34,7 +35,7 @@ class LogGateway(StubGateway):
     first, at most `limit` after `skip`.
     """
 
-    def keep(self, *items: dict[str, Any], swaps: tuple[dict[str, Any], ...] = ()) -> None:
+    def keep(self, *items: Fields, swaps: tuple[Fields, ...] = ()) -> None:
         self.put("/llm/swaps?since=7d&limit=1000", {"swaps": list(swaps)})
         latest_first = sorted(items, key=lambda row: row["ended_wall_s"], reverse=True)
         self.put("/llm/log?since=7d&limit=1000", {"items": latest_first[:PAGE_ROWS]})
@@ -55,9 +56,9 @@ def gateway():
         yield stub
 
 
-def runs_of(result: Any) -> list[dict[str, Any]]:
+def runs_of(result: Any) -> list[Fields]:
     assert result.exit_code == 0, result.output
-    runs: list[dict[str, Any]] = json.loads(result.stdout)
+    runs: list[Fields] = json.loads(result.stdout)
     return runs
 
 
@@ -184,7 +185,7 @@ def test_workloads_are_named_and_a_saved_one_is_the_same_when_read(hearth, tmp_p
     )
     again = runs_of(hearth("simulate", "--trace", saved, "--policy", "affinity", "--json", "-"))
     assert [run | {"workload": SECOND} for run in again] == first
-    example = Path(__file__).parents[2] / "examples" / "two_models.jsonl"
+    example = ROOT / "examples" / "two_models.jsonl"
     assert len(runs_of(hearth("simulate", "--trace", str(example), "--json", "-"))) == len(
         PolicyName
     )
@@ -230,9 +231,7 @@ def test_rows_of_one_instant_that_outnumber_a_page_are_all_listed(gateway, of_on
 
 
 @pytest.mark.parametrize("ended_wall_s", [BEGAN, BEGAN + 2.4e-7, BEGAN + 0.1, 1e300, "soon", None])
-def test_a_page_ends_no_earlier_than_its_last_row_to_the_microsecond(
-    ended_wall_s,
-):
+def test_a_page_ends_no_earlier_than_its_last_row_to_the_microsecond(ended_wall_s):
     told = _instant({"ended_wall_s": ended_wall_s})
     if not isinstance(ended_wall_s, float) or ended_wall_s > 2 * BEGAN:
         assert told is None

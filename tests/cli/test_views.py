@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,9 @@ from rich.text import Text
 
 from hearth.cli.client import printable
 from hearth.cli.views import console_for, duration, top_view, view, watch
+from hearth.types import JsonDict
 from tests.cli.stub_gateway import recorded
+from tests.support.fields import Fields
 
 HOSTILE = "\x1b[2Jx"
 FIELDS = (
@@ -68,7 +69,7 @@ def lines(drawn: RenderableType, columns: int = 140) -> list[str]:
     return [" ".join(line.split()) for line in stream.getvalue().splitlines() if line.strip()]
 
 
-def busy(**changed: object) -> dict[str, Any]:
+def busy(**changed: object) -> Fields:
     return {**recorded("status_busy"), **changed}
 
 
@@ -141,7 +142,7 @@ UNKNOWN_CARD = CARD | {"memory_used_mib": None, "temperature_c": None, "throttle
 LOADING = [{"model": "old", "phase": "ready"}, {"model": "new", "phase": "loading"}]
 
 
-def hour(lane: str, model: str | None, requests: int, typical_s: float) -> dict[str, object]:
+def hour(lane: str, model: str | None, requests: int, typical_s: float) -> JsonDict:
     figures = {"p50": typical_s, "p95": 10 * typical_s, "p99": 20 * typical_s}
     phases = {"queue_wait_s": figures, "first_byte_s": None, "total_s": figures}
     return {"last_hour": [{"lane": lane, "model": model, "requests": requests, **phases}]}
@@ -377,7 +378,7 @@ def test_the_last_screen_stays_with_the_reason_while_the_gateway_is_away():
     assert "... and 20 more" in stream.getvalue()
 
 
-ITEM: dict[str, Any] = {
+ITEM: Fields = {
     "sequence": 7,
     "caller": "open-webui",
     "model": "llama3.1:8b",

@@ -26,7 +26,7 @@ from tests.support.home import (
     exhaust,
     house_settings,
 )
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, in_time
 
 Asks = dict[str, tuple[type[Exception], Any, Any]]
 """The client's own error, the client, and how it is asked of a model for so many tokens."""
@@ -112,7 +112,7 @@ async def test_a_stream_whose_runner_dies_is_read_to_its_end_as_one(home: Home, 
     stream = parts(home, name, LLAMA, 30)
     read = [await anext(stream)]
     home.emulator.kill_runner(LLAMA)
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         read += [part async for part in stream]
     assert len(home.events.of(ItemBrokenOff)) == 1
     assert [event.how for event in home.events.of(ItemResumed)] == ["continued"]

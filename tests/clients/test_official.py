@@ -18,6 +18,7 @@ import pytest
 from hearth.config.settings import CallerLimits, RateLimitSettings
 from hearth.events import ItemEnded, ItemQueued, SwapCompleted
 from hearth.types import Lane
+from tests.support.fields import Fields
 from tests.support.home import (
     BOOK_SCHEMA,
     CODER,
@@ -75,7 +76,7 @@ async def test_ollamas_client_is_answered_whole_and_streamed_alike(clients):
 
 async def test_openais_client_is_answered_whole_and_streamed_alike(clients):
     _, gpt, _ = clients
-    asked: dict[str, Any] = {"model": LLAMA, "messages": HELLO, "seed": 7, "max_tokens": 20}
+    asked: Fields = {"model": LLAMA, "messages": HELLO, "seed": 7, "max_tokens": 20}
     whole = await gpt.chat.completions.create(**asked)
     parts = [part async for part in await gpt.chat.completions.create(**asked, stream=True)]
     assert (
@@ -88,7 +89,7 @@ async def test_openais_client_is_answered_whole_and_streamed_alike(clients):
     )
     called = [part async for part in calling]
     assert json.loads(called[0].choices[0].delta.tool_calls[0].function.arguments) == PARIS
-    text: dict[str, Any] = {"model": LLAMA, "prompt": "once", "seed": 7, "max_tokens": 6}
+    text: Fields = {"model": LLAMA, "prompt": "once", "seed": 7, "max_tokens": 6}
     streamed = [
         part.choices[0].text async for part in await gpt.completions.create(**text, stream=True)
     ]
@@ -106,7 +107,7 @@ async def test_openais_client_is_answered_whole_and_streamed_alike(clients):
 
 async def test_the_tokens_of_a_stream_are_known_though_the_client_asks_for_none(home, clients):
     _, gpt, _ = clients
-    asked: dict[str, Any] = {"model": LLAMA, "seed": 7, "max_tokens": 20, "stream": True}
+    asked: Fields = {"model": LLAMA, "seed": 7, "max_tokens": 20, "stream": True}
     for ask, more in (
         (gpt.chat.completions.create, {"messages": HELLO}),
         (gpt.completions.create, {"prompt": "once"}),
@@ -216,9 +217,7 @@ async def test_a_caller_over_its_rate_gets_its_clients_own_error_with_a_delay(
         assert 60 < int(error.response.headers["retry-after"]) <= 3600
 
 
-async def test_all_three_clients_share_one_queue_and_card_under_any_spelling(
-    start_home: StartHome,
-):
+async def test_all_three_clients_share_one_queue_and_card_under_any_spelling(start_home: StartHome):
     home = await start_home(house_settings(gpu=NARROW))
     spellings = (LLAMA, "LLAMA3.1:8B", "registry.ollama.ai/library/llama3.1:8b")
     home.gateway.orders.pause()
@@ -274,9 +273,7 @@ async def test_each_client_is_served_under_the_name_of_its_key_also_as_a_bearer_
         ).usage.output_tokens == 1
 
 
-async def test_a_wrong_key_or_a_forbidden_model_is_each_clients_own_error(
-    start_home: StartHome,
-):
+async def test_a_wrong_key_or_a_forbidden_model_is_each_clients_own_error(start_home: StartHome):
     home = await start_home(house_settings(keys=KEYS))
     for stream in (False, True):
         by_native, by_gpt, by_claude = await one_each(

@@ -4,7 +4,6 @@ what a hasty caller leaves behind.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hearth.config.settings import ClientSettings, KeySettings, ModelSettings, S
 from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import FakeGateway, Got, ask
+from tests.support.fields import Fields
 from tests.support.home import (
     CODER,
     EMBEDDER,
@@ -28,15 +28,15 @@ from tests.support.home import (
     house_settings,
     open_home,
 )
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 
 FOLDER = Path(__file__).parent / "recorded"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
-def recording(name: str) -> dict[str, Any]:
+def recording(name: str) -> Fields:
     """One request by the name of its file: client, path (with its query), headers, body."""
-    read: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    read: Fields = json.loads((FOLDER / f"{name}.json").read_text())
     return read
 
 
@@ -202,7 +202,7 @@ async def test_a_completion_that_is_given_up_at_once_frees_the_slot_every_time(h
             got = await session.post(f"{home.url}/api/generate", json=body)
             await got.content.readany()
             got.close()
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             await home.idle()
 
     assert [event.outcome for event in home.events.of(ItemEnded)] == [Outcome.CANCELLED] * 5

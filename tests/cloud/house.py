@@ -7,7 +7,6 @@ async with open_cloud_home(tmp_path) as home:
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -30,8 +29,9 @@ from hearth.config.settings import (
 from hearth.events import ItemEnded
 from hearth.types import Lane, nano_usd
 from tests.support.fake_claude import KEY, FakeClaude
+from tests.support.fields import Fields
 from tests.support.home import HELLO, Home, house_settings, open_home
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, in_time
 from tests.support.reading import read_to_its_end
 
 RICH, STAY, POOR, BOSS, SAVER = (
@@ -53,7 +53,7 @@ CLOUD_KEYS = (
 HAIKU = "claude-fake-1"
 ELSEWHERE = "nowhere-local:70b"
 """A model that the emulator does not have."""
-BODY: dict[str, Any] = {"model": ELSEWHERE, "messages": HELLO}
+BODY: Fields = {"model": ELSEWHERE, "messages": HELLO}
 
 
 @dataclass
@@ -78,7 +78,7 @@ class CloudHome(Home):
         return self.ended
 
     async def post(
-        self, body: dict[str, Any], key: str = RICH, path: str = "/api/chat"
+        self, body: Fields, key: str = RICH, path: str = "/api/chat"
     ) -> tuple[int, bytes, dict[str, str]]:
         headers = {"authorization": f"Bearer {key}"}
         async with (
@@ -106,7 +106,7 @@ class CloudHome(Home):
 
     async def backend_is(self, *, up: bool) -> None:
         """Return once Hearth has noticed."""
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             await self.until(
                 lambda status: (
                     status["backend"]["up"] is up
@@ -114,8 +114,8 @@ class CloudHome(Home):
                 )
             )
 
-    def spent(self) -> dict[str, Any]:
-        shown: dict[str, Any] = self.cloud.status()
+    def spent(self) -> Fields:
+        shown: Fields = self.cloud.status()
         return shown
 
 
@@ -141,7 +141,7 @@ def cloud_settings(
         base or house_settings(keys=keys),
         {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)},
     )
-    given: dict[str, Any] = {
+    given: Fields = {
         "model": HAIKU,
         "prices": prices,
         "timeout_s": WITHIN_S,

@@ -20,9 +20,7 @@ COUNTS = (PROMPT_TOKENS, len(WORDS))
 ASKED: Any = {"model": ELSEWHERE, "messages": HELLO}
 
 
-async def test_anthropics_client_is_answered_and_refused_in_its_own_shape(
-    home: CloudHome,
-):
+async def test_anthropics_client_is_answered_and_refused_in_its_own_shape(home: CloudHome):
     """What the other clients read is in `tests/golden` and `tests/dialects/claude`."""
     asked: Any = {"model": HAIKU, "max_tokens": 50, "messages": HELLO}
     async with home.claude(RICH) as claude:
@@ -86,9 +84,7 @@ async def test_local_models_stay_local_and_items_share_one_row_of_numbers(home: 
     assert home.emulator.resident == (LLAMA,)
 
 
-async def test_only_a_key_that_says_so_is_sent_to_claude_with_what_can_be_carried(
-    home: CloudHome,
-):
+async def test_only_a_key_that_says_so_is_sent_to_claude_with_what_can_be_carried(home: CloudHome):
     for key in (POOR, STAY):
         async with home.gpt(key) as client:
             for model in (ELSEWHERE, HAIKU):

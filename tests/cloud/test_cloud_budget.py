@@ -27,7 +27,7 @@ from hearth.config.settings import (
 )
 from hearth.errors import BudgetExceeded, StorageUnavailable, TooExpensive
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
-from hearth.types import Lane, nano_usd
+from hearth.types import JsonDict, Lane, nano_usd
 from tests.storage.house import StoppedClock
 from tests.support.examples import EXAMPLES
 from tests.support.recorder import Recorder
@@ -43,7 +43,7 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[float, str, Lane, float, float | None]] = {}
-        self.documents: dict[str, dict[str, object]] = {}
+        self.documents: dict[str, JsonDict] = {}
         self.broken = False
 
     async def _check(self) -> None:
@@ -91,7 +91,7 @@ class MemoryLedger:
     def save(self, name: str, document: Mapping[str, object]) -> None:
         self.documents[name] = dict(document)
 
-    async def load(self, name: str) -> dict[str, object] | None:
+    async def load(self, name: str) -> JsonDict | None:
         await self._check()
         return self.documents.get(name)
 
@@ -276,9 +276,7 @@ async def test_a_warning_lost_with_its_process_is_emitted_by_the_next_one():
 
 @pytest.mark.parametrize("lane", Lane)
 @in_virtual_time
-async def test_every_refusal_has_the_numbers_of_the_budget_that_refused(
-    lane,
-):
+async def test_every_refusal_has_the_numbers_of_the_budget_that_refused(lane):
     money = Money()
     await money.spend(nano_usd(0.5))
     await money.reserve(nano_usd(0.4))

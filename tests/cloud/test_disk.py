@@ -17,6 +17,7 @@ from tests.dst.drawing import Drawn, houses
 from tests.dst.judge import lived
 from tests.dst.outside import CONNECT_S, HAIKU
 from tests.dst.world import World
+from tests.support.fields import Fields
 
 SLOW_S = 5.0
 """As long as another program's lock on the file is waited for."""
@@ -27,7 +28,7 @@ def told(story: Callable[[World], Awaitable[None]], **cloud: Any) -> World:
     `judge` has to hold at its end.
     """
     drawn = houses()[0].settings[0]
-    given: dict[str, Any] = {"when_wait_over_s": 0.0} | cloud
+    given: Fields = {"when_wait_over_s": 0.0} | cloud
     settings = drawn.replace(
         cloud=drawn.cloud.replace(**given),
         gpu=drawn.gpu.replace(home_model="", vram_gb=None, parallel=1),
@@ -74,9 +75,7 @@ def test_whoever_leaves_pays_once_the_call_was_sent_and_not_before(patience_s, s
 
 
 @pytest.mark.parametrize("latency_s", [0.0, SLOW_S])
-def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue(
-    latency_s,
-):
+def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue(latency_s):
     async def story(world: World) -> None:
         world.disk.latency_s, world.disk.broken_writes = latency_s, True
         waiting, only_claudes = asks(world), asks(world, HAIKU)

@@ -34,7 +34,7 @@ from tests.cloud.house import (
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
 from tests.support.home import HELLO, LLAMA, LONG_TOKENS, SLOW, house_settings
 from tests.support.house import new_item
-from tests.support.patience import WITHIN_S, until
+from tests.support.patience import WITHIN_S, in_time, until
 from tests.support.skipping import skip
 
 DENSE = Script(words=("a", "b", "c", "d", "e", "f"))
@@ -71,7 +71,7 @@ async def test_attempts_are_bounded_and_a_long_pause_is_the_callers_to_wait(home
     assert (status, len(home.claude_api.requests), "retry-after" in headers) == (503, 3, True)
     assert (await home.ends(1))[0].cost_usd is None
     home.claude_api.default = refusal(429, "rate_limit_error", retry_after="120")
-    async with asyncio.timeout(WITHIN_S), home.gpt(RICH) as client:
+    async with in_time(), home.gpt(RICH) as client:
         with pytest.raises(openai.InternalServerError) as caught:
             await client.chat.completions.create(model=ELSEWHERE, messages=HELLO)
     assert (caught.value.status_code, caught.value.response.headers["retry-after"]) == (503, "120")
@@ -112,9 +112,7 @@ async def test_a_refused_account_is_not_asked_again_until_a_reload(home: CloudHo
     await home.billed_equals_ledger()
 
 
-async def test_a_refused_key_replaced_meanwhile_says_nothing_of_the_new_one(
-    home: CloudHome,
-):
+async def test_a_refused_key_replaced_meanwhile_says_nothing_of_the_new_one(home: CloudHome):
     home.claude_api.scripts = [
         refusal(529, "overloaded_error", retry_after="5"),
         refusal(401, "authentication_error"),
@@ -131,9 +129,7 @@ async def test_a_refused_key_replaced_meanwhile_says_nothing_of_the_new_one(
     await fresh.stop()
 
 
-async def test_what_the_caller_has_to_change_reaches_it_and_is_not_retried(
-    home: CloudHome,
-):
+async def test_what_the_caller_has_to_change_reaches_it_and_is_not_retried(home: CloudHome):
     for trouble, status in (
         (refusal(400, "invalid_request_error", "messages: too odd"), 400),
         (refusal(413, "request_too_large"), 413),
@@ -192,7 +188,7 @@ async def test_a_stream_that_breaks_off_is_an_error_in_every_client_and_is_paid_
 async def test_a_stall_ends_despite_signs_of_life_and_may_have_been_charged(tmp_path, pings):
     async with open_cloud_home(tmp_path, timeout_s=LIMIT_S) as home:
         home.claude_api.default = replace(STALLS, pings=pings)
-        async with asyncio.timeout(WITHIN_S), home.native(RICH) as native:
+        async with in_time(), home.native(RICH) as native:
             stream = await native.chat(model=ELSEWHERE, messages=HELLO, stream=True)
             await anext(stream)
             await stalled(home)
@@ -215,9 +211,7 @@ async def test_a_stall_ends_despite_signs_of_life_and_may_have_been_charged(tmp_
         )
 
 
-async def test_an_answer_that_says_nothing_may_have_been_charged_for_its_prompt(
-    home: CloudHome,
-):
+async def test_an_answer_that_says_nothing_may_have_been_charged_for_its_prompt(home: CloudHome):
     before = 0
     for garbage in (
         b"event: message_start\ndata: {broken\n\n",
@@ -235,9 +229,7 @@ async def test_an_answer_that_says_nothing_may_have_been_charged_for_its_prompt(
     assert len(home.claude_api.requests) == 4
 
 
-async def test_a_prompt_that_nobody_can_count_is_paid_at_its_worst(
-    home: CloudHome,
-):
+async def test_a_prompt_that_nobody_can_count_is_paid_at_its_worst(home: CloudHome):
     for count, tokens in enumerate((None, 0, -1, "40", 10**30), start=1):
         home.claude_api.default = Script(usage={"input_tokens": tokens})
         assert (await home.post(BODY | {"stream": False}))[0] == 200
@@ -304,9 +296,7 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     assert json.loads((await home.post({}, BOSS, by_id))[1])["cancelled"]
 
 
-async def test_a_running_call_gets_its_grace_and_then_a_retryable_error(
-    tmp_path,
-):
+async def test_a_running_call_gets_its_grace_and_then_a_retryable_error(tmp_path):
     async with open_cloud_home(tmp_path, grace_s=WITHIN_S) as home:
         home.claude_api.scripts = [STALLS, Script(words=DENSE.words * 20)]
         endless = asyncio.ensure_future(home.post(BODY | {"stream": True}))
@@ -363,9 +353,7 @@ async def test_a_call_that_is_still_being_read_at_the_stop_is_refused(home: Clou
         await taking
 
 
-async def test_what_could_cost_too_much_or_is_unknown_is_refused_with_the_reason(
-    home: CloudHome,
-):
+async def test_what_could_cost_too_much_or_is_unknown_is_refused_with_the_reason(home: CloudHome):
     for change, status, reason in (
         ({"options": {"num_predict": 900_000}}, 400, b"max_per_request_usd"),
         ({"model": "claude-nonsense-9"}, 404, b"cloud.prices"),
@@ -375,9 +363,7 @@ async def test_what_could_cost_too_much_or_is_unknown_is_refused_with_the_reason
     assert home.claude_api.requests == []
 
 
-async def test_a_refusal_for_money_says_when_to_return_and_spares_the_house(
-    tmp_path,
-):
+async def test_a_refusal_for_money_says_when_to_return_and_spares_the_house(tmp_path):
     async with open_cloud_home(tmp_path, daily_usd=0.001) as home:
         status, body, headers = await home.post(BODY)
         assert (status, b"budget" in body, 1 <= int(headers["retry-after"]) <= 25 * 3600) == (
@@ -493,9 +479,7 @@ async def test_after_a_run_full_of_faults_the_ledger_is_what_claude_charged(home
     await home.billed_equals_ledger()
 
 
-async def test_another_time_zone_during_a_call_changes_neither_bill_nor_display(
-    home: CloudHome,
-):
+async def test_another_time_zone_during_a_call_changes_neither_bill_nor_display(home: CloudHome):
     def move(hour: int) -> None:
         """The owner saves a time zone in which it is about that hour."""
         settings, zone = home.gateway.config.settings, f"Etc/GMT{datetime.now(UTC).hour - hour:+d}"

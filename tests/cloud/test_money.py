@@ -44,6 +44,7 @@ from hearth.errors import (
 )
 from hearth.events import CloudCameUp, CloudWentDown
 from hearth.types import BilledTokens, Price, Rates, Sequence, nano_usd, usd
+from tests.support.fields import Fields
 from tests.support.recorder import Recorder
 
 CHEAP = Rates.in_usd(
@@ -139,11 +140,11 @@ def test_the_owners_prices_fill_in_the_usual_ratios(given, rates):
     assert (own.cache_read, own.cache_write, own.cache_write_hour) == rates
 
 
-def message(*content: Any, role: str = "user") -> dict[str, Any]:
+def message(*content: Any, role: str = "user") -> Fields:
     return {"messages": [{"role": role, "content": [*content]}]}
 
 
-def called(given: Any) -> dict[str, Any]:
+def called(given: Any) -> Fields:
     return message({"type": "tool_use", "id": "a", "name": "b", "input": given}, role="assistant")
 
 
@@ -194,11 +195,11 @@ def test_text_is_bounded_by_its_bytes_and_images_by_their_ceiling(body, images):
     assert b"?" in encoded("m", {"messages": "\ud800"})  # half a character does not stop a call
 
 
-def delta(**fields: str) -> dict[str, Any]:
+def delta(**fields: str) -> Fields:
     return {"type": "content_block_delta", "delta": {"type": "some_delta", **fields}}
 
 
-def usage(kind: str = "message_delta", **tokens: Any) -> dict[str, Any]:
+def usage(kind: str = "message_delta", **tokens: Any) -> Fields:
     return (
         {"type": kind, "message": {"usage": tokens}}
         if kind == "message_start"

@@ -15,8 +15,9 @@ from hearth.config.loading import parse_config
 from hearth.config.rendering import schema
 from hearth.config.settings import Settings
 from hearth.errors import ConfigError
+from tests.support.fields import Fields
 
-Node = dict[str, Any]
+Node = Fields
 _SCHEMA = schema()
 NEEDED = {
     "name": "a",

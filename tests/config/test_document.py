@@ -6,7 +6,6 @@ With libyaml and without it.
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,9 @@ from hearth.config.document import FASTEST_LOADER, MAX_DEPTH, Document
 from hearth.config.loading import parse_config
 from hearth.errors import ConfigError
 from tests.support.cases import for_each
+from tests.support.places import ROOT
 
-SHIPPED = Path(__file__).parents[2] / "config/llm_gateway.yaml"
+SHIPPED = ROOT / "config/llm_gateway.yaml"
 Loader = type[Any]
 both_loaders = pytest.mark.parametrize("loader", [FASTEST_LOADER, yaml.SafeLoader])
 

@@ -16,6 +16,7 @@ from hearth.errors import ConfigError
 from hearth.types import Lane, Priority
 from tests.config.reading import only_problem_of, problems_of, settings_of
 from tests.support.cases import for_each
+from tests.support.fields import Fields
 
 SECRET = "hk_correct-horse-battery-staple"
 DIGITS = "01234567"
@@ -53,7 +54,7 @@ def test_a_key_from_the_environment_is_a_digest_and_an_address_is_joined():
     )
     settings = settings_of(text + "\nollama: {url: 'http://${BOX}:1${ONE}'}", ONE="1", **ENVIRON)
     digest = hashlib.sha256(ENVIRON["ENOUGH"].encode()).hexdigest()
-    rights: dict[str, Any] = {
+    rights: Fields = {
         "lane": Lane.INTERNAL,
         "max_priority": Priority.NORMAL,
         "models": ("llama*",),
@@ -98,9 +99,7 @@ def test_a_variable_may_have_a_default_also_an_empty_one(text: str, path: str, v
         "jobs: {webhooks: {secret: '${NOPE:-}'}}",
     ],
 )
-def test_a_setting_left_empty_by_optional_variables_is_as_if_not_written(
-    text: str,
-):
+def test_a_setting_left_empty_by_optional_variables_is_as_if_not_written(text: str):
     section, settings = text.partition(":")[0], settings_of(text, **ENVIRON)
     assert settings == Settings()
     held = getattr(settings, section)
@@ -272,9 +271,7 @@ def test_a_secret_comes_from_the_environment_and_is_shown_nowhere(text: str, pat
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST", *BEYOND]
 )
-def test_listening_on_this_machine_needs_no_key_and_elsewhere_one(
-    host: str,
-):
+def test_listening_on_this_machine_needs_no_key_and_elsewhere_one(host: str):
     key = f"auth: {{keys: [{{name: a, sha256: '{DIGEST.upper()}'}}]}}" if host in BEYOND else ""
     settings = settings_of(f"server: {{host: '{host}'}}\n{key}")
     assert (settings.server.host, [each.sha256 for each in settings.auth.keys]) == (

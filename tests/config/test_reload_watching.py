@@ -25,8 +25,9 @@ from hearth.errors import ShuttingDown
 from hearth.events import ConfigRejected, ConfigReloaded, InternalFault, ItemEnded, ItemQueued
 from tests.config.keeping import depth, keeping
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 from tests.support.home import HELLO, LLAMA, LONG, SLOW, new_emulator
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 from tests.support.recorder import Recorder
 
 Save = Callable[[Path, str], object]
@@ -77,9 +78,7 @@ async def test_every_way_of_saving_is_noticed_again_and_again(save: Save, file):
         ] * 3
 
 
-async def test_a_swapped_symlink_as_of_kubernetes_is_noticed_every_time(
-    tmp_path: Path,
-):
+async def test_a_swapped_symlink_as_of_kubernetes_is_noticed_every_time(tmp_path: Path):
     def publish(number: int) -> None:
         version = tmp_path / f"..{number}"
         version.mkdir()
@@ -112,9 +111,7 @@ async def test_a_file_behind_a_symlink_is_noticed_where_it_lies(
             await kept.reloaded(number)
 
 
-async def test_a_file_that_is_gone_is_refused_once_and_a_good_one_counts(
-    file,
-):
+async def test_a_file_that_is_gone_is_refused_once_and_a_good_one_counts(file):
     async with keeping(file, watching=FileWatch) as kept:
 
         def is_refused(count: int) -> bool:
@@ -151,9 +148,7 @@ async def test_where_the_system_has_no_watches_left_changes_are_found_by_looking
         assert kept.in_force.summary()["watch"] == "polling"
 
 
-async def test_what_was_saved_before_the_watch_is_not_lost_and_a_touch_is_nothing(
-    file,
-):
+async def test_what_was_saved_before_the_watch_is_not_lost_and_a_touch_is_nothing(file):
     def late(
         path: Path, touched: Callable[[bool], None], loop: asyncio.AbstractEventLoop
     ) -> FileWatch:
@@ -175,7 +170,7 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
     told: asyncio.Queue[bool] = asyncio.Queue()
     watch = FileWatch(file, told.put_nowait, asyncio.get_running_loop())
     assert await asyncio.to_thread(watch.refresh)
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         with file.open("a") as stream:
             stream.write("#")
             stream.flush()
@@ -185,9 +180,7 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
     await asyncio.to_thread(watch.close)
 
 
-async def test_another_file_is_news_once_closed_and_a_burst_is_reported_once(
-    file,
-):
+async def test_another_file_is_news_once_closed_and_a_burst_is_reported_once(file):
     """The database may lie there, and is written to all the time."""
     reported, heard = list[bool](), list[Callable[[Any], None]]()
 
@@ -240,14 +233,12 @@ def config_text(per_hour: int) -> str:
     )
 
 
-async def test_edits_under_load_drop_nothing_and_hold_on_the_next_request(
-    file,
-):
+async def test_edits_under_load_drop_nothing_and_hold_on_the_next_request(file):
     file.write_text(config_text(100_000))
     emulator = new_emulator()
     model_server = await emulator.start("127.0.0.1", 0)
     events, answers, ending = Recorder(), Counter[int](), asyncio.Event()
-    options: dict[str, Any] = {
+    options: Fields = {
         "port": 0,
         "backend_mode": BackendMode.OLLAMA,
         "backend_url": model_server,

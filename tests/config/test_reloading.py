@@ -163,9 +163,7 @@ class DeafWatch(FileWatch):
 
 
 @in_virtual_time
-async def test_a_bad_content_changes_nothing_and_the_summary_says_so(
-    file,
-):
+async def test_a_bad_content_changes_nothing_and_the_summary_says_so(file):
     clock = LoopClock()
     async with keeping(file, clock=clock) as kept:
         before, began = kept.in_force.config, clock.wall()
@@ -206,9 +204,7 @@ async def test_a_bad_content_changes_nothing_and_the_summary_says_so(
 
 
 @in_virtual_time
-async def test_orders_that_come_together_share_a_try_and_one_may_give_up(
-    file,
-):
+async def test_orders_that_come_together_share_a_try_and_one_may_give_up(file):
     async with keeping(file, clock=LoopClock()) as kept:
         leaving, *staying = (asyncio.ensure_future(kept.reloader.reload()) for _ in range(100))
         await asyncio.sleep(0)
@@ -261,9 +257,7 @@ async def test_an_order_that_is_being_obeyed_on_the_way_out_is_refused_as_well(
 
 
 @in_virtual_time
-async def test_a_listener_that_breaks_keeps_no_other_from_hearing(
-    file,
-):
+async def test_a_listener_that_breaks_keeps_no_other_from_hearing(file):
     async with keeping(file, clock=LoopClock(), watching=DeafWatch) as kept:
         heard: list[GatewayConfig] = []
 

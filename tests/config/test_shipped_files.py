@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -21,8 +20,9 @@ from hearth.errors import ConfigError
 from hearth.types import Priority
 from tests.config.reading import entry_of, kind_of, section_in, settings_classes
 from tests.support.cases import for_each
+from tests.support.places import ROOT
 
-FOLDER = Path(__file__).parents[2] / "config"
+FOLDER = ROOT / "config"
 SHIPPED = (FOLDER / "llm_gateway.yaml").read_text("utf-8")
 COMPLETE = re.sub(r"^( *)#(?=[^ #\n])", r"\1", SHIPPED, flags=re.MULTILINE)
 WHOLE = Document(COMPLETE, source="f")

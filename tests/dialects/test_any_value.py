@@ -22,6 +22,7 @@ from hearth.errors import CallerError
 from hearth.types import LoadOptions
 from tests.dialects.claude.stories import PNG
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 
 ODD: list[Any] = [
     None,
@@ -53,7 +54,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}
 TEXT = {"type": "text", "text": "x"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 DOCUMENT = {"type": "document", "source": {"type": "content", "content": [TEXT]}}
-REQUESTS: dict[str, dict[str, Any]] = {
+REQUESTS: dict[str, Fields] = {
     "/api/chat": {
         "messages": [
             {"role": "user", "content": "x", "images": [PNG]},

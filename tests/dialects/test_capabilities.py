@@ -9,12 +9,13 @@ import pytest
 from hearth.dialects.capabilities import needs_of, refusal
 from hearth.dialects.gojson import folded
 from hearth.dialects.routes import INFERENCE_ROUTES
+from tests.support.fields import Fields
 
-USER: dict[str, Any] = {"role": "user", "content": "hi"}
+USER: Fields = {"role": "user", "content": "hi"}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "f"}}]
 
 
-def turn(*parts: dict[str, Any]) -> list[Any]:
+def turn(*parts: Fields) -> list[Any]:
     return [USER, {"role": "user", "content": [{"type": "text", "text": "see"}, *parts]}]
 
 
@@ -99,7 +100,7 @@ def test_an_embedding_of_nothing_only_loads_the_model(path, asked, wanted):
     assert needs_of(INFERENCE_ROUTES[path], folded(asked), "m").capabilities == wanted
 
 
-EVERYTHING: dict[str, Any] = {
+EVERYTHING: Fields = {
     "messages": [{**USER, "images": ["AA=="]}],
     "tools": TOOLS,
     "think": True,

@@ -29,6 +29,7 @@ from hearth.errors import BadRequest, CallerError, ModelNotFound
 from hearth.types import MIB, LoadOptions, ResumeMode
 from tests.dialects.captured import captured
 from tests.support.cases import for_each
+from tests.support.fields import Fields
 
 CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE = (
     "/api/chat",
@@ -38,7 +39,7 @@ CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE = (
     "/v1/messages",
 )
 HELLO = [{"role": "user", "content": "hello"}]
-ASKED: dict[str, Any] = {"model": "a", "prompt": "x"}
+ASKED: Fields = {"model": "a", "prompt": "x"}
 
 
 def raw(body: object) -> bytes:
@@ -78,7 +79,7 @@ def test_a_body_without_the_owners_options_stays_the_same_object(name):
 
 GENERATES, LOADS, UNLOADS, EMBEDS = "generate", "load", "unload", "embed"
 IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:" + "A" * 999}}
-READ: list[tuple[str, str, dict[str, Any], Any]] = [
+READ: list[tuple[str, str, Fields, Any]] = [
     ("kind", GENERATE, {"prompt": "x", "keep_alive": 0}, GENERATES),
     ("kind", GENERATE, {}, LOADS),
     ("kind", GENERATE, {"prompt": "", "keep_alive": -1}, LOADS),
@@ -186,7 +187,7 @@ RELOADING = [
 ]
 TWICE = b'{"model":"a","prompt":"x","options":{"num_ctx":1},"options":{"seed":2}}'
 SPELLED = {**ASKED, "options": {"num_ctx": 1, "top_k": 3}, "Options": {"seed": 2}}
-REWRITTEN: list[tuple[Any, int | None, dict[str, Any], tuple[str, ...]]] = [
+REWRITTEN: list[tuple[Any, int | None, Fields, tuple[str, ...]]] = [
     *(
         ({"model": "a", key: -1, "prompt": "x"}, None, {}, ("keep_alive",))
         for key in ("keep_alive", "Keep_Alive", "\u212aeep_alive")
@@ -568,9 +569,7 @@ KEPT: list[Any] = [
 
 
 @pytest.mark.parametrize("system", KEPT)
-def test_a_system_prompt_without_the_line_comes_back_as_the_same_object(
-    system,
-):
+def test_a_system_prompt_without_the_line_comes_back_as_the_same_object(system):
     said = [{"role": "user", "content": [text_block(LINE)]}, {"role": "assistant", "content": LINE}]
     fields = {"model": "m", "system": system, "messages": said}
     assert without_attribution(fields) is fields

@@ -73,9 +73,7 @@ def test_a_stream_that_ollama_ended_is_complete_at_its_last_line(name, usage):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_stream_that_only_stops_is_not_complete(
-    name,
-):
+def test_a_stream_that_only_stops_is_not_complete(name):
     reported, died = name in ("midstream_kill_chat", "midstream_kill_generate"), "kill" in name
     expected = Ending(
         complete=False,

@@ -33,6 +33,7 @@ from hearth.dialects.gojson import (
 )
 from hearth.errors import BadRequest
 from tests.support.cases import for_each
+from tests.support.fields import Fields
 
 JSON = st.recursive(
     st.none()
@@ -139,7 +140,7 @@ def test_text_is_written_as_go_writes_it():
     assert encode("\ud800") == encode_large("\ud800") == '"\ufffd"'.encode()
 
 
-PLAIN: dict[str, Any] = {"model": "a", "options": {"Seed": 1}}
+PLAIN: Fields = {"model": "a", "options": {"Seed": 1}}
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,7 @@ def test_any_answer_interrupted_anywhere_and_often_is_read_as_one_valid_stream(p
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_a_run_passes_unchanged_if_nothing_was_sent_and_adds_nothing_if_all_was(
-    path: str,
-):
+def test_a_run_passes_unchanged_if_nothing_was_sent_and_adds_nothing_if_all_was(path: str):
     first, second = map(b"".join, runs(path, text("abcdef"), text("abcdef")))
     assert go_on(path, sent_of(path, b""), first, random.Random(5)) == first
     assert go_on(path, sent_of(path, first), second, random.Random(1)) == b""
@@ -201,9 +199,7 @@ def test_a_run_that_ends_before_it_has_said_everything_again_is_refused(path: st
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_a_reported_error_reaches_the_caller_while_the_answer_does_not(
-    path: str,
-):
+def test_a_reported_error_reaches_the_caller_while_the_answer_does_not(path: str):
     first, second = runs(path, text("abcdef"), text("abcdef"))
     replay = Replay(route(path), sent_of(path, b"".join(first[:-1])))
     assert b"boom" in replay.feed(

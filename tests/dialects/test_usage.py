@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from hearth.dialects.request import counted
 from hearth.dialects.usage import HiddenUsage
 from tests.dialects.captured import captured
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 from tests.support.replay_streams import Run, chunked, route, some_answer, stream
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -31,9 +31,7 @@ ASKING = {"include_usage": True}
         {"stream_options": {"include_usage": False}},
     ],
 )
-def test_a_stream_is_asked_for_its_usage_and_everything_else_stays(
-    path: str, given: dict[str, Any]
-):
+def test_a_stream_is_asked_for_its_usage_and_everything_else_stays(path: str, given: Fields):
     body = b' {"model": "m",  "x":1' + (b"," + encode(given)[1:-1] if given else b"") + b"}"
     asking, fields = counted(route(path), body, json.loads(body))
     assert json.loads(asking) == fields == json.loads(body) | {"stream_options": ASKING}

@@ -25,9 +25,9 @@ from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
 from tests.docs import stand_ins
 from tests.support.cases import for_each
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 TEXTS = {
     page.relative_to(ROOT).as_posix(): page.read_text("utf-8")
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -116,7 +116,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
             *words, cwd=tmp_path, env=environ, stdout=pipe, stderr=asyncio.subprocess.STDOUT
         )
         try:
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 output, _ = await process.communicate()
         except TimeoutError:
             process.kill()

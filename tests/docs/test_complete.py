@@ -16,7 +16,7 @@ from docs_build.settings_page import sections
 from hearth.dialects.routes import TRANSCRIPTIONS_PATH
 from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
 from tests.config.reading import kind_of, section_in, settings_classes
-from tests.docs.test_commands import ROOT
+from tests.support.places import ROOT
 
 SETTINGS = [setting for section in sections() for setting in section.settings]
 

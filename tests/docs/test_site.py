@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.test_commands import ROOT
+from tests.support.places import ROOT
 
 LOADED = re.compile(
     r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]*)"

@@ -31,12 +31,14 @@ from hearth.types import (
     JSON_BODY,
     BackendCall,
     Completion,
+    JsonDict,
     Lane,
     LoadOptions,
     Priority,
     RequestId,
     ResumeMode,
 )
+from tests.support.fields import Fields
 from tests.support.ollama_wire import Service, is_embedding, vector_of
 from tests.support.virtual_time import loop_s
 
@@ -161,7 +163,7 @@ class Ask:
             call,
         )
 
-    def body(self) -> dict[str, object]:
+    def body(self) -> JsonDict:
         if self.embeds:
             return {"model": canonical_model(self.model or "a"), "input": self.prompt}
         said = (
@@ -169,7 +171,7 @@ class Ask:
             if self.path == "/api/generate"
             else {"messages": [{"role": "user", "content": self.prompt}]}
         )
-        limit: dict[str, object] = (
+        limit: JsonDict = (
             {"max_tokens": MAX_TOKENS}
             if self.path.startswith("/v1/")
             else {"options": {"num_predict": MAX_TOKENS}}
@@ -306,7 +308,7 @@ def words_of(number: int, count: int) -> tuple[str, ...]:
 
 
 def _vectors(body: bytes) -> str:
-    said: dict[str, Any] = json.loads(body) if body else {"error": ""}
+    said: Fields = json.loads(body) if body else {"error": ""}
     assert "error" not in said or not (said.keys() & {"embeddings", "data"}), (
         f"half an answer: {body!r}"
     )

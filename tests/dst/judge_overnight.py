@@ -18,6 +18,7 @@ from tests.dst.deeds import Batch
 from tests.dst.outside import Arrival
 from tests.dst.world import World
 from tests.support.fake_ollama import CallRecord
+from tests.support.fields import Fields
 
 BATCH_COLUMNS = (
     "status, total, completed, failed, output_file, error_file, output_file_id, "
@@ -96,7 +97,7 @@ def may_be_kept(world: World, ask: Ask) -> bool:
 # Batches.
 
 
-def lines_of(world: World, file: int | None) -> list[dict[str, Any]]:
+def lines_of(world: World, file: int | None) -> list[Fields]:
     """The lines of a file of the store, in its order."""
     if file is None:
         return []

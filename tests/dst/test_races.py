@@ -32,9 +32,7 @@ def turns(start: float) -> int:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_request_at_the_home_models_return_is_served(
-    seed: int,
-):
+def test_a_request_at_the_home_models_return_is_served(seed: int):
     models = [FakeModel(name=name, load_s=1.0, unload_s=0.5) for name in "ab"]
     settings = settings_with(gpu={"home_model": "a", "restore_home_delay_s": 8.0})
 

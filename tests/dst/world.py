@@ -31,6 +31,7 @@ from tests.support.fake_ollama import (
     Service,
     UnloadFault,
 )
+from tests.support.fields import Fields
 from tests.support.virtual_time import WALL_AT_START, AtOnce, LoopClock, loop_s
 
 GAPS_S = (0.0, 0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 6.0)
@@ -156,7 +157,7 @@ class World:
 
     def new_ask(self, **known: Any) -> Ask:
         rng, number = self.rng, len(self.asks)
-        drawn: dict[str, Any] = {
+        drawn: Fields = {
             "caller": rng.choice(CALLERS),
             "model": rng.choice((*MODELS, "a", "a")),
             "path": rng.choice(("/api/generate", "/api/chat", "/v1/chat/completions")),
@@ -214,7 +215,7 @@ class World:
         """Somebody indexes something, an input at a time and many at once; or several do."""
         rng = self.rng
         lane = rng.choice((Lane.EXTERNAL, Lane.INTERNAL))
-        same: dict[str, Any] = {
+        same: Fields = {
             "path": rng.choice(EMBEDDINGS),
             "model": rng.choice(MODELS),
             "service_s": rng.choice((0.25, 1.0, 2.0)),

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from hearth.emulator import EmulatedModel, Emulator
+from tests.support.fields import Fields
 from tests.support.patience import until
 from tests.support.reading import read_to_its_end
 
@@ -30,7 +31,7 @@ def model(name: str, **changes: Any) -> EmulatedModel:
 SLOW = {"decode_tokens_per_s": 500.0}
 FOREVER_TOKENS = 20_000
 MESSAGES = [{"role": "user", "content": "hello"}]
-STREAMS: dict[str, dict[str, Any]] = {
+STREAMS: dict[str, Fields] = {
     "/api/generate": {"prompt": "hello", "options": {"num_predict": 20}},
     "/api/chat": {"messages": MESSAGES, "options": {"num_predict": 20}},
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 20},
@@ -44,19 +45,19 @@ class Caller:
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self.session, self.url = session, url
 
-    async def post(self, path: str, **body: Any) -> dict[str, Any]:
+    async def post(self, path: str, **body: Any) -> Fields:
         async with self.session.post(self.url + path, json={"stream": False, **body}) as response:
-            answer: dict[str, Any] = await response.json()
+            answer: Fields = await response.json()
             return answer | {"status": response.status}
 
-    async def generate(self, name: str, *, tokens: int = 3, **body: Any) -> dict[str, Any]:
+    async def generate(self, name: str, *, tokens: int = 3, **body: Any) -> Fields:
         options = {"num_predict": tokens, **body.pop("options", {})}
         return await self.post("/api/generate", model=name, prompt="hello", options=options, **body)
 
-    def begin(self, name: str, *, tokens: int = 3, **body: Any) -> asyncio.Task[dict[str, Any]]:
+    def begin(self, name: str, *, tokens: int = 3, **body: Any) -> asyncio.Task[Fields]:
         return asyncio.create_task(self.generate(name, tokens=tokens, **body))
 
-    async def unload(self, name: str) -> dict[str, Any]:
+    async def unload(self, name: str) -> Fields:
         return await self.post("/api/generate", model=name, keep_alive=0)
 
     async def stream(self, path: str) -> tuple[int, bytes]:
@@ -73,15 +74,13 @@ class Caller:
         await response.content.readline()
         return response
 
-    async def ps(self) -> list[dict[str, Any]]:
+    async def ps(self) -> list[Fields]:
         async with self.session.get(self.url + "/api/ps") as response:
-            models: list[dict[str, Any]] = (await response.json())["models"]
+            models: list[Fields] = (await response.json())["models"]
             return models
 
 
-async def occupied(
-    emulator: Emulator, caller: Caller, *waiting: str
-) -> list[asyncio.Task[dict[str, Any]]]:
+async def occupied(emulator: Emulator, caller: Caller, *waiting: str) -> list[asyncio.Task[Fields]]:
     """An answer of `a` that never ends, then a request for each of these models, in this order of
     arrival.
     """

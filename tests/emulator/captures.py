@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from hearth.types import frozen
 
 CAPTURES = Path(__file__).parent.parent / "captures"
 
@@ -33,13 +35,13 @@ body: only their shape is compared.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Exchange:
     request: bytes
     response: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Answer:
     """A response taken apart: masked header lines in wire order, and the masked body, one entry per
     HTTP chunk.

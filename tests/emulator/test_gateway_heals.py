@@ -31,6 +31,7 @@ from tests.emulator.callers import (
     loaded_names,
     model,
 )
+from tests.support.fields import Fields
 from tests.support.home import Home, house_settings, open_home
 from tests.support.patience import WITHIN_S, until
 
@@ -100,9 +101,7 @@ async def test_alternating_models_never_wedge_though_every_caller_sends_a_keep_a
     assert set(loaded_names(home.emulator)) == {"a", "b"}
 
 
-async def test_a_leaked_slot_costs_the_next_stream_one_timeout_and_a_reload(
-    build,
-):
+async def test_a_leaked_slot_costs_the_next_stream_one_timeout_and_a_reload(build):
     home = await build("slot-leak", first_byte_timeout_s=SHORT_S)
     await leave_in_mid_stream(home.emulator, home.caller)
     assert home.emulator.leaked_slots == {"a:latest": 1}
@@ -132,7 +131,7 @@ def swaps(home: Healing) -> list[SwapCompleted]:
     return home.events.of(SwapCompleted)
 
 
-HEALED: dict[str, tuple[dict[str, Any], str, Callable[[Healing], bool]]] = {
+HEALED: dict[str, tuple[Fields, str, Callable[[Healing], bool]]] = {
     # what the model `a` is like beside, whom callers ask for in turn, and what shows that the bug
     # was there
     "dead-runner=1": ({}, "aaa", lambda home: loaded_names(home.emulator) == ["a", "a", "a"]),
@@ -162,9 +161,7 @@ async def test_callers_see_nothing_of_a_bug_that_can_be_healed(quirk: str, build
     assert shows(home)
 
 
-async def test_a_load_that_never_ends_is_a_503_and_the_other_model_is_served(
-    build,
-):
+async def test_a_load_that_never_ends_is_a_503_and_the_other_model_is_served(build):
     home = await build("endless-load=a", swap_timeout_s=SHORT_S)
     began_at = time.monotonic()
     hopeless = home.caller.begin("a")
@@ -177,9 +174,7 @@ async def test_a_load_that_never_ends_is_a_503_and_the_other_model_is_served(
     assert (await other)["done"] is True
 
 
-async def test_a_prompt_read_for_nobody_delays_the_next_until_a_reload(
-    build,
-):
+async def test_a_prompt_read_for_nobody_delays_the_next_until_a_reload(build):
     home = await build("ignores-disconnect", prompt_tokens_per_s=10.0)
     await home.caller.post("/api/generate", model="a")
     call = home.caller.begin("a")
@@ -195,9 +190,7 @@ def seen(home: Healing, count: int) -> bool:
     return len(home.events.of(ResidencyDrifted)) >= count
 
 
-async def test_a_pinned_context_of_native_requests_only_reloads_at_each_change(
-    build,
-):
+async def test_a_pinned_context_of_native_requests_only_reloads_at_each_change(build):
     home = await build(num_ctx=2048)
     await home.caller.generate("a")
     for count, path in enumerate(
@@ -213,9 +206,7 @@ async def test_a_pinned_context_of_native_requests_only_reloads_at_each_change(
     ]
 
 
-async def test_ollama_stop_unloads_an_unused_model_and_leaves_a_used_one(
-    build,
-):
+async def test_ollama_stop_unloads_an_unused_model_and_leaves_a_used_one(build):
     home = await build()
     stream = await home.caller.begin_stream()
     wished = await home.caller.unload("a")
@@ -230,9 +221,7 @@ async def test_ollama_stop_unloads_an_unused_model_and_leaves_a_used_one(
     await until(lambda: not home.emulator.resident)
 
 
-async def test_a_model_deleted_in_memory_gives_way_to_its_origin(
-    build,
-):
+async def test_a_model_deleted_in_memory_gives_way_to_its_origin(build):
     home = await build()
     direct = Caller(home.caller.session, home.direct_url)
     await direct.post("/api/create", model="butler", system="Be brief.", **{"from": "a"})

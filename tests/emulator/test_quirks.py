@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +25,10 @@ from tests.emulator.callers import (
     occupied,
 )
 from tests.emulator.captures import dechunk, masked, read_capture
-from tests.support.patience import WITHIN_S, until
+from tests.support.patience import in_time, until
+from tests.support.places import ROOT
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "emulator.md"
+DOCUMENTATION = ROOT / "docs" / "emulator.md"
 Show = Callable[..., Awaitable[tuple[Emulator, Caller]]]
 
 
@@ -100,9 +100,7 @@ def test_a_quirk_is_read_with_a_value_it_can_have_or_none(text, setting):
         parse_quirk(text)
 
 
-async def test_every_quirk_is_documented_and_unknown_or_repeated_ones_are_refused(
-    show,
-):
+async def test_every_quirk_is_documented_and_unknown_or_repeated_ones_are_refused(show):
     assert re.findall(r"^\| `([a-z0-9-]+)`", DOCUMENTATION.read_text(), re.MULTILINE)[
         -len(KINDS) :
     ] == list(KINDS)
@@ -218,9 +216,7 @@ async def test_leaving_during_prompt_evaluation_frees_the_slot_now_or_at_its_end
     assert time.monotonic() - began_at > held_s
 
 
-async def test_a_model_that_cannot_go_stays_listed_and_holds_up_the_next(
-    show,
-):
+async def test_a_model_that_cannot_go_stays_listed_and_holds_up_the_next(show):
     emulator, caller = await show("stuck-unload")
     await caller.generate("a", keep_alive=0)
     assert (await caller.generate("a", keep_alive=-1))["done"] is True
@@ -250,5 +246,5 @@ async def test_an_emulator_with_a_leak_an_orphan_and_a_stuck_model_stops(show):
     await leave_in_mid_stream(emulator, caller)
     await leave_while_it_runs(emulator, caller, options={"stop": ["x"]})
     await caller.unload("a")
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         await emulator.stop()

@@ -11,21 +11,22 @@ import pytest
 
 from tests.emulator.callers import model
 from tests.emulator.conftest import Emulated
+from tests.support.fields import Fields
 
 NOT_AN_OBJECT = "Value looks like object, but can't find closing '}' symbol"
 """Of the parser with which Ollama keeps the order of arguments."""
 THINK = 'must be "high", "medium", "low", "max", true, or false)'
 
 
-def native(**fields: Any) -> dict[str, Any]:
+def native(**fields: Any) -> Fields:
     return {"messages": [{"role": "assistant", "content": "", **fields}]}
 
 
-def called(arguments: Any, **more: Any) -> dict[str, Any]:
+def called(arguments: Any, **more: Any) -> Fields:
     return {"tool_calls": [{"function": {"name": "f", "arguments": arguments, **more}}]}
 
 
-def offered(parameters: Any, **function: Any) -> dict[str, Any]:
+def offered(parameters: Any, **function: Any) -> Fields:
     return {
         "tools": [
             {"type": "function", "function": {"name": "f", "parameters": parameters, **function}}
@@ -33,12 +34,12 @@ def offered(parameters: Any, **function: Any) -> dict[str, Any]:
     }
 
 
-def blocks(*content: Any) -> dict[str, Any]:
+def blocks(*content: Any) -> Fields:
     return {"messages": [{"role": "assistant", "content": [*content]}], "max_tokens": 5}
 
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
+REFUSED: list[tuple[str, Fields, str]] = [
     ("/api/chat", native(**called(["a"])), NOT_AN_OBJECT),
     ("/api/chat", native(**called('{"a": 1}')), NOT_AN_OBJECT),
     ("/api/chat", native(**called({}, name=5)), "name must be of type string"),
@@ -168,7 +169,7 @@ async def test_what_ollama_cannot_read_is_refused_before_the_model_is_asked(
     assert (answer["status"], said) == (500 if "option" in says else 400, says)
 
 
-READ: list[tuple[str, dict[str, Any]]] = [
+READ: list[tuple[str, Fields]] = [
     ("/api/chat", native(**called({"a": [1]}), tool_name="f", images=["aaaa", "aaa="])),
     ("/api/chat", native(**called(None))),
     (

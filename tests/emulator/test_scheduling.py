@@ -23,12 +23,10 @@ from tests.emulator.callers import (
 )
 from tests.emulator.conftest import Emulated
 from tests.support.examples import needs_quiet
-from tests.support.patience import WITHIN_S, until
+from tests.support.patience import in_time, until
 
 
-async def test_loads_are_served_in_order_and_a_loaded_model_past_a_waiting_load(
-    emulated,
-):
+async def test_loads_are_served_in_order_and_a_loaded_model_past_a_waiting_load(emulated):
     emulator, caller = await emulated(model("a", **SLOW), model("b"), model("c"), num_parallel=2)
     long, *waiting = await occupied(emulator, caller, "b", "c", "b")
     assert (await caller.generate("a"))["done"] is True
@@ -68,9 +66,7 @@ async def test_slots_bound_what_runs_at_the_same_time(emulated):
         assert emulator.max_concurrent == slots
 
 
-async def test_another_num_ctx_reloads_and_other_options_do_not(
-    emulated,
-):
+async def test_another_num_ctx_reloads_and_other_options_do_not(emulated):
     emulator, caller = await emulated(model("a"))
     for options in ({}, {"temperature": 0.1, "seed": 3}, {"num_ctx": 1024}, {"num_ctx": 1024}, {}):
         await caller.generate("a", options=options)
@@ -127,9 +123,7 @@ async def test_models_share_the_card_up_to_four_fifths_of_what_is_free(
     assert set(emulator.resident) == resident
 
 
-async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive(
-    emulated,
-):
+async def test_the_victim_is_the_idle_model_with_the_shortest_keep_alive(emulated):
     emulator, caller = await emulated(
         *(model(name, size_gib=0.1, vram_gib=0.1) for name in "abc"), max_loaded=2
     )
@@ -156,9 +150,7 @@ async def test_names_that_share_weights_share_a_runner_with_its_context(emulated
     )
 
 
-async def test_a_stop_ends_with_open_streams_and_stalled_readers_and_may_repeat(
-    session,
-):
+async def test_a_stop_ends_with_open_streams_and_stalled_readers_and_may_repeat(session):
     emulator = Emulator([model("a", decode_tokens_per_s=1e6)], clock=SystemClock(), seed=1)
     url = await emulator.start("127.0.0.1", 0)
     stalled = await session.post(
@@ -166,7 +158,7 @@ async def test_a_stop_ends_with_open_streams_and_stalled_readers_and_may_repeat(
         json={"model": "a", "prompt": "x", "options": {"num_predict": 60_000}},
     )
     assert stalled.status == 200
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         await emulator.stop()
         await emulator.stop()
     stalled.close()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -25,6 +24,7 @@ from hearth.emulator.text import (
     vector_of,
 )
 from tests.emulator.callers import STREAMS, model
+from tests.support.fields import Fields
 
 MODEL = default_profiles()[2]
 PROMPT = "<user>hello\n<assistant>"
@@ -138,8 +138,8 @@ def test_vectors_are_those_of_their_text_and_prompts_are_cut_without_loss():
     assert "".join(pieces_of(text)) == text
 
 
-def at(temperature: object, path: str, **more: object) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": "a", **STREAMS[path]}
+def at(temperature: object, path: str, **more: object) -> Fields:
+    body: Fields = {"model": "a", **STREAMS[path]}
     place = {"temperature": temperature, **more}
     return body | ({"options": body["options"] | place} if "options" in body else place)
 
@@ -181,9 +181,7 @@ async def test_at_temperature_0_a_request_says_the_same_and_with_warmth_another_
         assert (answer["status"], wrong[1] in str(answer["error"])) == (wrong[0], True)
 
 
-async def test_a_warm_cache_differs_where_the_quirk_is_on_and_a_cold_one_never(
-    emulated,
-):
+async def test_a_warm_cache_differs_where_the_quirk_is_on_and_a_cold_one_never(emulated):
     _, caller = await emulated(model("a"), quirks=["cache-drift=1"])
     ask = {
         "model": "a",

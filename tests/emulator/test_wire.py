@@ -148,9 +148,7 @@ async def test_the_mux_of_go_takes_out_double_slashes_before_ollama_sees_a_reque
     assert list(emulator.requests) == []
 
 
-async def test_connections_are_kept_half_closed_or_of_http_1_0(
-    start_emulator: StartEmulator,
-):
+async def test_connections_are_kept_half_closed_or_of_http_1_0(start_emulator: StartEmulator):
     emulator, url = await start_emulator(toys("tiny-a", "ma"))
     reader, writer = await connect(url)
     for _ in range(2):
@@ -189,9 +187,7 @@ async def test_connections_are_kept_half_closed_or_of_http_1_0(
         "",
     ],
 )
-def test_a_model_file_may_be_json_and_a_bad_one_is_a_config_error(
-    text: str,
-):
+def test_a_model_file_may_be_json_and_a_bad_one_is_a_config_error(text: str):
     assert [
         one.name for one in load_profiles('[{"name": "a"}, {"name": "b:c", "vram_gib": 3}]')
     ] == ["a", "b:c"]
@@ -229,9 +225,7 @@ async def test_ollama_manages_models(start_emulator: StartEmulator):
         ]
 
 
-async def test_a_thinking_model_thinks_first_in_every_dialect(
-    start_emulator: StartEmulator,
-):
+async def test_a_thinking_model_thinks_first_in_every_dialect(start_emulator: StartEmulator):
     thinker = default_profiles()[1].model_copy(
         update={"name": "thinker", "capabilities": ("completion", "thinking")}
     )

@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self, cast
 
 from hearth.engines.ollama.data_path import DataPath
 from hearth.engines.port import Exchange
 from hearth.errors import BackendError
+from tests.support.fields import Fields
 from tests.support.ollama_wire import Answer
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 from tests.support.taking import chunks_of
 
 STREAM_HEAD = (
@@ -74,8 +75,8 @@ class Peer:
         self.method, self.path, _ = self.head.split(b"\r\n")[0].decode().split(" ")
 
     @property
-    def json(self) -> dict[str, Any]:
-        parsed: dict[str, Any] = json.loads(self.body or b"{}")
+    def json(self) -> Fields:
+        parsed: Fields = json.loads(self.body or b"{}")
         return parsed
 
     @property
@@ -174,7 +175,7 @@ class StubServer:
         may.
         """
         waiting_for = len(self._tasks) - count
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             while len(self._tasks) > waiting_for:
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
@@ -182,7 +183,7 @@ class StubServer:
         """Returns when every connection so far has ended; fails where that takes longer than it
         may.
         """
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             await asyncio.gather(*self._tasks)
 
     def stop_listening(self) -> None:

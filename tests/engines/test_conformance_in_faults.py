@@ -31,7 +31,7 @@ from tests.engines.stub_server import (
 from tests.support import ollama_wire as wire
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, FakeOllama, LoadFault
-from tests.support.patience import until
+from tests.support.patience import for_ever, until
 from tests.support.taking import chunks_of
 
 LOAD_S = 0.02
@@ -148,7 +148,7 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
     if "raw" in asked:
         assert (asked["raw"], asked["stream"], asked["options"]["num_predict"]) == (True, False, 1)
         if not await world.probe(asked["model"], options, 0.0):
-            await asyncio.Event().wait()
+            await for_ever()
     elif asked["keep_alive"] == 0:
         await world.unload(asked["model"])
     else:
@@ -160,9 +160,7 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
 # The control path.
 
 
-async def test_what_a_model_can_do_is_in_the_list_or_can_be_asked_for(
-    bench: Bench,
-):
+async def test_what_a_model_can_do_is_in_the_list_or_can_be_asked_for(bench: Bench):
     listed = {model.name: model.capabilities for model in await bench.engine.installed()}
     assert listed == {"a:latest": None, "emb:latest": frozenset({"embedding"})}
     assert [await bench.engine.capabilities(name) for name in listed] == [
@@ -171,9 +169,7 @@ async def test_what_a_model_can_do_is_in_the_list_or_can_be_asked_for(
     ]
 
 
-async def test_a_model_is_loaded_with_its_sizes_and_context_and_dropped(
-    bench: Bench,
-):
+async def test_a_model_is_loaded_with_its_sizes_and_context_and_dropped(bench: Bench):
     assert await bench.engine.version() == wire.VERSION
     assert [(model.name, model.digest) for model in await bench.engine.installed()] == [
         ("a:latest", "digest-0-of-a:latest"),
@@ -199,9 +195,7 @@ async def test_a_model_is_loaded_with_its_sizes_and_context_and_dropped(
     assert await bench.resident() == []
 
 
-async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs(
-    bench: Bench,
-):
+async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs(bench: Bench):
     await bench.engine.load("a:latest", UNPINNED)
     assert await bench.engine.probe("a:latest", LoadOptions(num_ctx=2048), LONG_S)
     bench.world.wedge("a:latest")
@@ -209,9 +203,7 @@ async def test_a_model_that_makes_a_token_is_told_from_one_that_hangs(
     assert [probe.options.num_ctx for probe in bench.world.probes] == [2048, None]
 
 
-async def test_dropping_what_is_gone_from_the_disk_is_model_not_found(
-    bench: Bench,
-):
+async def test_dropping_what_is_gone_from_the_disk_is_model_not_found(bench: Bench):
     await bench.engine.load("a:latest", UNPINNED)
     bench.world.delete("a:latest")
     with pytest.raises(ModelNotFound, match="'a:latest' not found"):
@@ -305,9 +297,7 @@ async def seen_leaving(world: FakeOllama) -> None:
     await until(lambda: Ending.CLOSED in {record.ending for record in world.calls})
 
 
-async def test_status_and_headers_are_handed_on_and_chunks_come_in_order(
-    serving: Bench,
-):
+async def test_status_and_headers_are_handed_on_and_chunks_come_in_order(serving: Bench):
     exchange = await generate(serving)
     chunks = await read(exchange)
     for _ in range(2):
@@ -322,9 +312,7 @@ async def test_status_and_headers_are_handed_on_and_chunks_come_in_order(
     assert (b"content-length", b"%d" % len(body)) in missing.headers
 
 
-async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_alone(
-    serving: Bench,
-):
+async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_alone(serving: Bench):
     exchange = await generate(serving, CallFault.STALL)
     assert await anext(chunks_of(exchange))
     reading, beside = asyncio.create_task(read(exchange)), await generate(serving)
@@ -336,9 +324,7 @@ async def test_closing_in_mid_stream_is_seen_by_the_server_and_ends_this_call_al
     assert len(await read(beside)) == 4
 
 
-async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
-    serving: Bench,
-):
+async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(serving: Bench):
     opening = asyncio.ensure_future(generate(serving, CallFault.SILENT))
     await serving.arrived()
     opening.cancel()
@@ -347,9 +333,7 @@ async def test_cancelling_an_open_that_waits_for_the_head_closes_the_connection(
     await seen_leaving(serving.world)
 
 
-async def test_a_server_that_breaks_off_is_gone_and_leaves_the_backend_usable(
-    serving: Bench,
-):
+async def test_a_server_that_breaks_off_is_gone_and_leaves_the_backend_usable(serving: Bench):
     with pytest.raises(BackendGone):
         await generate(serving, CallFault.GONE_BEFORE_HEAD)
     came, error = await read_until_broken(await generate(serving, CallFault.GONE_MID_STREAM))

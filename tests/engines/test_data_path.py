@@ -43,7 +43,7 @@ from tests.engines.stub_server import (
     saying_in_two,
 )
 from tests.support.cases import for_each
-from tests.support.patience import WITHIN_S
+from tests.support.patience import for_ever, in_time
 from tests.support.taking import chunks_of
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -208,9 +208,7 @@ ANSWERS: dict[
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_chunks_come_as_made_and_what_breaks_gives_what_came_then_an_error(
-    name: str,
-):
+async def test_chunks_come_as_made_and_what_breaks_gives_what_came_then_an_error(name: str):
     said, limits, expected, ended_by = ANSWERS[name]
     opened = asyncio.Event()
     serve = saying_in_two(*said, opened=opened, waits="endless" in name)
@@ -250,9 +248,7 @@ NO_ANSWERS = [
 
 
 @pytest.mark.parametrize("said", NO_ANSWERS)
-async def test_what_is_no_plain_answer_is_an_error_and_no_redirect_is_followed(
-    said: bytes,
-):
+async def test_what_is_no_plain_answer_is_an_error_and_no_redirect_is_followed(said: bytes):
     async with StubServer(saying(OK)) as target:
         moved = said.replace(b"TARGET", target.url.encode())
         async with (
@@ -361,9 +357,7 @@ async def test_a_body_of_any_size_arrives_whole(size: int):
 @pytest.mark.parametrize(
     "path", ["/api/show?verbose=1&x=%2F%20", "//evil.example/api", "/a/../b", "/v1/models/a%3Ab"]
 )
-async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_url(
-    path: str,
-):
+async def test_the_path_is_sent_as_it_came_behind_the_prefix_of_the_configured_url(path: str):
     assert (await received(path=path)).path == path
     assert (await received(path=path, prefix="/ollama/")).path == f"/ollama{path}"
 
@@ -456,7 +450,7 @@ async def test_waiting_calls_keep_no_other_back_and_cancelled_ones_leave_nothing
     async with StubServer(saying(waits=True)) as server, backend_at(server.url) as backend:
         before = open_descriptors()
         waiting = [asyncio.ensure_future(backend.open(call())) for _ in range(150)]
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             for _ in waiting:
                 await server.peers.get()
         for opening in waiting:
@@ -578,7 +572,7 @@ async def test_a_connection_that_took_half_a_request_carries_no_second_call():
     async def serve(peer: Peer) -> None:
         peer.stop_reading()
         await peer.send(WHOLE)
-        await asyncio.Event().wait()
+        await for_ever()
 
     async with StubServer(serve, reads_body=False) as server, backend_at(server.url) as backend:
         assert await ask(backend, call(b"x" * 16 * 1024**2)) == [b"hi"]

@@ -13,6 +13,7 @@ from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from tests.api.house import ask
 from tests.support.echo_engine import EchoEngine
+from tests.support.fields import Fields
 from tests.support.house import gateway_over, settings_with
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time
@@ -32,7 +33,7 @@ async def home(*models: str) -> AsyncIterator[tuple[Gateway, HearthApp]]:
         yield gateway, HearthApp(gateway)
 
 
-def asked(model: str, **more: Any) -> dict[str, Any]:
+def asked(model: str, **more: Any) -> Fields:
     return {"model": model, "prompt": "who is there?", **more}
 
 

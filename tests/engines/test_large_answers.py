@@ -22,7 +22,7 @@ from tests.engines.stub_server import (
     chunked,
     read,
 )
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, in_time
 
 SMALL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 SIZES = (300_000, 1_000_000, 10_000_000)
@@ -94,7 +94,7 @@ async def test_the_answer_after_a_large_one_comes_at_once_on_the_same_connection
         backend_at(server.url) as backend,
     ):
         for _ in range(3):
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 assert await reading(backend) == size
                 assert await small(backend) == [b"hi"]
         assert server.connections == 1
@@ -113,7 +113,7 @@ async def test_a_reader_who_stops_in_a_large_answer_leaves_nothing_behind(
             exchange = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}"))
             assert await exchange.take()
             exchange.close()
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 assert await small(backend) == [b"hi"]
 
 

@@ -22,7 +22,7 @@ from hearth.errors import (
     ModelNotFound,
     SwapFailed,
 )
-from hearth.types import InstalledModel, LoadOptions, ResidentModel
+from hearth.types import InstalledModel, JsonDict, LoadOptions, ResidentModel
 from tests.dialects.captured import captured
 from tests.engines.stub_server import Peer, Serve, StubServer, saying
 
@@ -201,7 +201,7 @@ def pinned(control: Control) -> Awaitable[object]:
     ],
 )
 async def test_a_swap_is_an_empty_prompt_that_stays_for_ever_or_not_at_all(
-    asked: Asked, wish: dict[str, object]
+    asked: Asked, wish: JsonDict
 ):
     by_prompt = ("/api/generate", {"model": "a", **wish})
     assert await bodies_sent(asked, json_answer(captured("load_generate").body)) == [by_prompt]
@@ -256,7 +256,7 @@ async def test_what_the_server_says_is_understood(asked: Asked, body: bytes, rea
 
 
 async def test_a_failure_that_nobody_awaits_any_more_is_not_reported_as_a_bug():
-    reports: list[dict[str, object]] = []
+    reports: list[JsonDict] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     answer = asyncio.Event()
 

@@ -92,9 +92,7 @@ async def test_a_backend_down_at_the_start_fails_the_oldest_and_is_noticed_when_
 
 
 @in_house("a", resident="a")
-async def test_a_server_that_answers_oddly_is_down_and_says_how_once(
-    house: House,
-):
+async def test_a_server_that_answers_oddly_is_down_and_says_how_once(house: House):
     odd, odder = "GET /api/ps answered 404 with HTML.", "GET /api/ps answered 200 with null."
     await sleep_until(7.0)
     for problem in (odd, odder, odd, ""):
@@ -273,9 +271,7 @@ async def test_a_model_that_stays_silent_is_unloaded_loaded_again_and_asked_once
 
 
 @in_house("a", resident="a")
-async def test_each_reload_for_silence_is_reported_with_its_count(
-    house: House,
-):
+async def test_each_reload_for_silence_is_reported_with_its_count(house: House):
     for seconds in (0.0, 300.0, 400.0, 650.0, 5_000.0):
         await sleep_until(seconds)
         house.ollama.wedge("a:latest")
@@ -335,9 +331,7 @@ async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(
 
 
 @in_house(FakeModel(name="a", parallel=2), resident="a", settings=TWO_SLOTS)
-async def test_a_model_that_others_run_on_is_not_asked_whether_it_works(
-    house: House,
-):
+async def test_a_model_that_others_run_on_is_not_asked_whether_it_works(house: House):
     cut, running = (
         house.submit("a", stream=True, service_s=20.0, first_byte_s=1.0, chunks=20)
         for _ in range(2)
@@ -350,9 +344,7 @@ async def test_a_model_that_others_run_on_is_not_asked_whether_it_works(
 
 
 @in_house("a", resident="a", settings=SHORT_SILENCE)
-async def test_a_silent_stream_ends_within_twice_its_timeout_and_a_slow_one_lives(
-    house: House,
-):
+async def test_a_silent_stream_ends_within_twice_its_timeout_and_a_slow_one_lives(house: House):
     body = await body_of(house.submit("a", stream=True, service_s=200.0, chunks=25, max_tokens=1))
     assert (len(body.splitlines()), house.now) == (26, 200.0)
     house.ollama.next_calls(CallFault.STALL)
@@ -372,9 +364,7 @@ class Listless(FakeOllama):
 
 
 @in_house("a", resident="a", ollama=Listless)
-async def test_a_server_that_answers_is_not_down_because_a_model_hangs(
-    house: House,
-):
+async def test_a_server_that_answers_is_not_down_because_a_model_hangs(house: House):
     await sleep_until(20.0)
     assert house.gateway.ready() == (True, "")
     assert [*house.events.of(BackendWentDown), *house.events.of(ResidencyDrifted)] == []
@@ -389,9 +379,7 @@ def drifts(house: House) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 @in_house("a", resident="a")
-async def test_a_model_that_vanishes_is_missed_at_the_check_or_after_its_work(
-    house: House,
-):
+async def test_a_model_that_vanishes_is_missed_at_the_check_or_after_its_work(house: House):
     ticket = house.submit("a", stream=True, service_s=12.0)
     await sleep_until(1.0)
     house.ollama.vanish("a:latest")
@@ -408,9 +396,7 @@ async def test_a_model_that_vanishes_is_missed_at_the_check_or_after_its_work(
 
 
 @in_house("a", "b", resident="a", capacity_mib=20_000.0)
-async def test_a_model_that_somebody_else_loaded_is_used_as_it_is(
-    house: House,
-):
+async def test_a_model_that_somebody_else_loaded_is_used_as_it_is(house: House):
     assert await whole(house)
     house.ollama.appear("b:latest")
     new = new_item("a")

@@ -17,6 +17,7 @@ from hearth.types import Priority
 from tests.execution.test_gpu_watch import TOTAL_MIB, CardHouse, FakeCard, sized
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import FakeModel, LoadFault
+from tests.support.fields import Fields
 from tests.support.house import FULL_TEXT, House, body_of, text_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -51,7 +52,7 @@ async def cut_of(house: House, model: str) -> tuple[bool, float]:
 
 @pytest.mark.parametrize("card", [{}, {"names": False}, {"overhead_mib": 300.0}])
 @in_virtual_time
-async def test_a_load_whose_memory_comes_back_is_cut_at_once_however_often(card: dict[str, Any]):
+async def test_a_load_whose_memory_comes_back_is_cut_at_once_however_often(card: Fields):
     """Also while other programs take more, as far as the driver names them."""
     async with CardHouse(*MODELS, resident="a", settings=ONE_AT_A_TIME, card=card) as house:
         for model in ("b", "c", "b"):

@@ -31,6 +31,7 @@ from hearth.types import BackendCall, Lane
 from tests.api.house import drive, http_scope
 from tests.support.emulated import EmulatedOllama
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 from tests.support.house import ALWAYS_PREEMPT, body_of, gateway_over, new_item, settings_with
 from tests.support.recorder import Recorder
 from tests.support.replay_readers import told
@@ -80,7 +81,7 @@ class EmulatedHouse:
         call = BackendCall(method="POST", path=GENERATE, body=body)
         await body_of(self.gateway.worker.submit(Submission(item=new.item, call=call)))
 
-    async def ask(self, path: str, body: dict[str, Any], agent: bytes) -> bytes:
+    async def ask(self, path: str, body: Fields, agent: bytes) -> bytes:
         scope = http_scope(
             "POST", path, ((b"host", b"localhost"), (b"user-agent", agent)), "127.0.0.1"
         )
@@ -114,17 +115,17 @@ class Asked:
     limit: int = TOKENS
     thinks: bool = False
     agent: bytes = b"test"
-    more: dict[str, Any] = field(default_factory=dict)
+    more: Fields = field(default_factory=dict)
 
-    def body(self, path: str) -> dict[str, Any]:
+    def body(self, path: str) -> Fields:
         more = dict(self.more)
-        body: dict[str, Any] = {"model": MODEL, "stream": True, **_prompt(path)}
+        body: Fields = {"model": MODEL, "stream": True, **_prompt(path)}
         if more.pop("tools", False):
             body |= offering(path)
         if more.pop("turns", False):
             body |= {"input" if path == RESPONSES else "messages": BEFORE}
         body |= more
-        options: dict[str, Any] = {"temperature": 0}
+        options: Fields = {"temperature": 0}
         if self.stop:
             options["stop_sequences" if path == CLAUDE else "stop"] = list(self.stop)
         if path.startswith("/api"):
@@ -134,13 +135,13 @@ class Asked:
         return body | options | _thinking(path, thinks=self.thinks)
 
 
-def _prompt(path: str) -> dict[str, Any]:
+def _prompt(path: str) -> Fields:
     if path in (GENERATE, COMPLETIONS):
         return {"prompt": "hello"}
     return {"input": "hello"} if path == RESPONSES else {"messages": TURNS}
 
 
-def _thinking(path: str, *, thinks: bool) -> dict[str, Any]:
+def _thinking(path: str, *, thinks: bool) -> Fields:
     if not thinks:
         return {}
     if path == CLAUDE:
@@ -256,7 +257,7 @@ def usage_of(path: str, data: bytes) -> tuple[int, ...]:
     )
 
 
-async def read(home: EmulatedHouse, path: str, body: dict[str, Any], agent: bytes) -> Read:
+async def read(home: EmulatedHouse, path: str, body: Fields, agent: bytes) -> Read:
     data = await home.ask(path, body, agent)
     ended = next(
         event for event in reversed(home.events.of(ItemEnded)) if event.lane is Lane.EXTERNAL
@@ -279,7 +280,7 @@ def frames(path: str, data: bytes) -> list[bytes]:
 async def broken_into(
     home: EmulatedHouse,
     path: str,
-    body: dict[str, Any],
+    body: Fields,
     agent: bytes,
     breaks: list[tuple[float, Break]],
 ) -> Read:

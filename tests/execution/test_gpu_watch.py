@@ -38,8 +38,9 @@ from hearth.types import GpuProcess, GpuReading, ResidentModel
 from tests.backends.stub_driver import UUID, StubDriver
 from tests.support.fake_gpu import FakeGpu
 from tests.support.fake_ollama import FakeModel
+from tests.support.fields import Fields
 from tests.support.house import FULL_TEXT, House, settings_with, settle
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
 
@@ -96,9 +97,7 @@ class CardHouse(House):
         card: attributes of the card, from before the first reading.
     """
 
-    def __init__(
-        self, *models: str | FakeModel, card: dict[str, Any] | None = None, **wanted: Any
-    ) -> None:
+    def __init__(self, *models: str | FakeModel, card: Fields | None = None, **wanted: Any) -> None:
         super().__init__(*models, **{"capacity_mib": TOTAL_MIB} | wanted)
         self.card = FakeCard(self)
         for name, value in (card or {}).items():
@@ -130,7 +129,7 @@ def sized(**gib: float) -> Settings:
 
 
 UNLOADED_FIRST = ["unload a:latest", "load b:latest"]
-ROOM: dict[str, tuple[float, float, dict[str, Any], float | None, list[str]]] = {
+ROOM: dict[str, tuple[float, float, Fields, float | None, list[str]]] = {
     # GiB of the models, the card, the owner's number for it, what Ollama was told to do
     "the card's own size lets models share it": (10, 10, {}, None, ["load b:latest"]),
     "what the driver keeps for itself is no room for models": (
@@ -510,7 +509,7 @@ async def test_a_resident_model_that_is_loaded_anew_and_split_is_told_of():
 @asynccontextmanager
 async def gateway_status(
     gpu: GpuSettings, mode: BackendMode, events: Recorder
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncIterator[Fields]:
     """The `gpu` part of the status once the first reading is in, where there is one to wait for."""
     emulator = Emulator(default_profiles(), clock=SystemClock())
     url = await emulator.start("127.0.0.1", 0)
@@ -519,7 +518,7 @@ async def gateway_status(
         async with await build_gateway(
             config, backend_mode=mode, backend_url=url, sinks=(events,)
         ) as gateway:
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 async for _ in gateway.worker.changes():
                     shown: Any = gateway.worker.get_status()["gpu"]
                     if shown["readings"] != "unknown":

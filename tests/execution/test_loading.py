@@ -38,6 +38,7 @@ from hearth.types import (
 )
 from tests.support.fake_gpu import Place
 from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault, UnloadFault
+from tests.support.fields import Fields
 from tests.support.house import (
     FULL_TEXT,
     House,
@@ -73,9 +74,7 @@ def pinned_to(num_ctx: int, *models: str) -> dict[str, ModelSettings]:
 
 
 @in_house("a", FakeModel(name="b", vram_mib=6000.0, size_mib=9000.0), resident="a")
-async def test_a_swap_unloads_first_and_is_reported_with_its_time_and_cpu_share(
-    house: House,
-):
+async def test_a_swap_unloads_first_and_is_reported_with_its_time_and_cpu_share(house: House):
     ticket = house.submit("b")
     await body_of(ticket)
     assert (house.now, done_to(house)) == (0.5 + 2.0 + 1.0, ["unload a:latest", "load b:latest"])
@@ -161,9 +160,7 @@ async def test_a_load_that_fails_lies_or_does_not_end_is_an_error_for_all_who_wa
 
 
 @in_house("a", "b", settings=SHORT_SWAPS)
-async def test_an_endless_load_holds_up_for_its_timeout_and_is_used_if_it_ends(
-    house: House,
-):
+async def test_an_endless_load_holds_up_for_its_timeout_and_is_used_if_it_ends(house: House):
     house.ollama.next_loads(LoadFault.NEVER)
     stuck, other = house.submit("a"), house.submit("b")
     assert text_of(await body_of(other)) == FULL_TEXT
@@ -254,9 +251,7 @@ async def test_a_model_that_will_not_leave_is_told_again_before_others_lose(hous
 
 
 @in_house("a", "b", resident="a", settings=settings_with(backend={"check_interval_s": 0.25}))
-async def test_a_model_that_is_deleted_keeps_no_other_from_coming(
-    house: House,
-):
+async def test_a_model_that_is_deleted_keeps_no_other_from_coming(house: House):
     house.ollama.delete("a:latest")
     assert await house.answer("b") == FULL_TEXT
     assert (done_to(house), house.events.of(SwapFailedEvent)) == (
@@ -281,7 +276,7 @@ async def test_a_model_is_loaded_with_its_pinned_context_and_a_job_asks_for_it()
         pinned = house.worker.watch.load_options("b")
         assert [record.options for record in house.ollama.control] == [pinned]
     assert pinned == LoadOptions(num_ctx=8192)
-    named: dict[str, Any] = {
+    named: Fields = {
         "caller": "me",
         "lane": Lane.EXTERNAL,
         "priority": Priority.NORMAL,
@@ -337,9 +332,7 @@ async def test_an_arrival_at_any_instant_of_a_restore_is_served(house: House, af
 
 
 @in_house("h", "a", resident="a", settings=HOME)
-async def test_a_home_model_not_installed_empties_nothing_and_comes_once_pulled(
-    house: House,
-):
+async def test_a_home_model_not_installed_empties_nothing_and_comes_once_pulled(house: House):
     house.ollama.delete("h:latest")
     await sleep_until(10.0)
     await house.answer("a")
@@ -355,9 +348,7 @@ async def test_a_home_model_not_installed_empties_nothing_and_comes_once_pulled(
 
 
 @in_house("h", "a", "p", resident="a", settings=HOME)
-async def test_a_deleted_pinned_model_empties_nothing_and_home_stands_in(
-    house: House,
-):
+async def test_a_deleted_pinned_model_empties_nothing_and_home_stands_in(house: House):
     await house.gateway.orders.pin("p")
     await sleep_until(10.0)
     house.ollama.delete("p:latest")
@@ -424,7 +415,7 @@ class OneRunner(FakeOllama):
 )
 @in_virtual_time
 async def test_a_home_model_under_any_name_or_installed_later_comes_home_once(
-    models: tuple[str, ...], how: dict[str, Any], home: str, later: str | None, name: str
+    models: tuple[str, ...], how: Fields, home: str, later: str | None, name: str
 ):
     gpu = {"home_model": home, "restore_home_delay_s": 2.0}
     async with House(
@@ -456,9 +447,7 @@ async def test_what_is_set_for_a_model_counts_in_every_spelling_also_after_a_rel
 
 
 @in_house("b", ollama=Twins, settings=settings_with(backend={"check_interval_s": 1.0}))
-async def test_a_copy_under_another_name_changes_nothing_for_those_who_wait(
-    house: House,
-):
+async def test_a_copy_under_another_name_changes_nothing_for_those_who_wait(house: House):
     tickets = [house.submit("b", service_s=3.0) for _ in range(3)]
     await sleep_until(1.0)
     house.ollama.install("a:latest")
@@ -486,9 +475,7 @@ async def test_models_made_from_the_same_weights_are_served_one_after_the_other(
 
 
 @in_house("a", "b", resident="a", ollama=OneRunner)
-async def test_weights_under_a_deleted_name_are_made_to_go_by_another_name(
-    house: House,
-):
+async def test_weights_under_a_deleted_name_are_made_to_go_by_another_name(house: House):
     house.ollama.delete("a:latest")
     assert await house.answer("b") == FULL_TEXT
     assert done_to(house) == [
@@ -541,9 +528,7 @@ async def test_what_a_model_cannot_do_is_known_from_the_list(house: House):
 
 
 @in_house("a", ABLE, resident="a", ollama=Older)
-async def test_what_the_list_does_not_say_is_asked_once_or_again_later(
-    house: House,
-):
+async def test_what_the_list_does_not_say_is_asked_once_or_again_later(house: House):
     for _ in range(2):
         await check_offering(house)
         await house.gateway.check_capable(ANY)  # of this one nothing is said
@@ -576,9 +561,7 @@ async def test_many_names_that_nobody_knows_ask_the_model_server_once_a_second(h
 
 
 @in_house("Mixed:7b", "a")
-async def test_names_are_resolved_as_in_ollama_and_asked_again_before_unknown(
-    house: House,
-):
+async def test_names_are_resolved_as_in_ollama_and_asked_again_before_unknown(house: House):
     resolve = house.gateway.resolve
     assert [await resolve(name) for name in ("mixed:7B", "A", "library/a")] == [
         "Mixed:7b",

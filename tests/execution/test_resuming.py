@@ -42,6 +42,7 @@ from tests.support import ollama_wire as wire
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import CallFault, Ending, FakeModel, Service
+from tests.support.fields import Fields
 from tests.support.house import (
     ALWAYS_PREEMPT,
     House,
@@ -145,7 +146,7 @@ class Model:
         frames = tuple(stream(call.path, self._answer(words), run))
         return Service(frames=frames, first_byte_s=A_WORD_S, service_s=len(frames) * A_WORD_S)
 
-    def _rest(self, body: dict[str, Any]) -> Service:
+    def _rest(self, body: Fields) -> Service:
         """Goes on from the text so far; from another one, it says so."""
         known = (
             body["prompt"].rpartition(ASSISTANT)[2]
@@ -256,7 +257,7 @@ SENT, SAID = "".join(WORDS[:3]), "".join(WORDS[:4])
 """What a caller has after 3.5 s, and after 4.5 s."""
 
 
-def tightened(**sections: dict[str, Any]) -> Settings:
+def tightened(**sections: Fields) -> Settings:
     scheduling = ALWAYS_PREEMPT | sections.pop("scheduling", {})
     return settings_with(scheduling=scheduling, **sections)
 
@@ -264,14 +265,14 @@ def tightened(**sections: dict[str, Any]) -> Settings:
 AT_ONCE = tightened(scheduling={"preemption": "at_once"})
 
 
-def closing(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
+def closing(path: str, body: Fields, at: float) -> wire.Answer | None:
     """Renders as a template that closes an answer which was begun."""
     return wire.rendering(
         path, {**body, "messages": [*body["messages"], {"role": "user", "content": ""}]}, at
     )
 
 
-def opening(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
+def opening(path: str, body: Fields, at: float) -> wire.Answer | None:
     """Renders as a template that opens a thought; it shows an answer without one."""
     turns = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
     if body.get("raw") or turns[-1]["role"] == "assistant":
@@ -280,7 +281,7 @@ def opening(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
     return wire.rendering(path, {**body, "messages": [*turns, last]}, at)
 
 
-def thoughtless(path: str, body: dict[str, Any], at: float) -> wire.Answer | None:
+def thoughtless(path: str, body: Fields, at: float) -> wire.Answer | None:
     """Renders as a model without thoughts: a wish for them is refused on Ollama's own routes."""
     refused = wire.error(path, 400, '"m" does not support thinking')
     return refused if body.get("think") else wire.rendering(path, body, at)
@@ -308,9 +309,9 @@ class Story:
     path: str = GENERATE
     by: str = "m"
     faults: tuple[CallFault, ...] = ()
-    render: Callable[[str, dict[str, Any], float], wire.Answer | None] | None = None
+    render: Callable[[str, Fields, float], wire.Answer | None] | None = None
     settings: Settings = AT_ONCE
-    more: dict[str, Any] = field(default_factory=dict)
+    more: Fields = field(default_factory=dict)
     text: str | None = TEXT
     """None for the beginning of the right one, more than the caller had when it was interrupted
     first.
@@ -324,7 +325,7 @@ class Story:
 
 
 OTHERS = [(*WORDS[:place], " elephants", *WORDS[place + 1 :]) for place in (0, 2, 3)]
-DIVERGES: dict[str, Any] = {
+DIVERGES: Fields = {
     "at": (4.5,),
     "ways": REPLAYED,
     "text": SAID,
@@ -436,9 +437,7 @@ STORIES = {
 
 @for_each("story", STORIES)
 @in_virtual_time
-async def test_a_stream_goes_on_as_one_finishes_first_or_ends_with_an_error(
-    story: str,
-):
+async def test_a_stream_goes_on_as_one_finishes_first_or_ends_with_an_error(story: str):
     given = STORIES[story]
     async with house_of(given.model, settings=given.settings) as house:
         house.ollama.render = given.render or house.ollama.render
@@ -576,9 +575,7 @@ async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller
 
 @pytest.mark.parametrize("wedged", [False, True])
 @in_virtual_time
-async def test_a_silent_stream_goes_on_after_a_reload_where_its_model_is_stuck(
-    wedged: bool,
-):
+async def test_a_silent_stream_goes_on_after_a_reload_where_its_model_is_stuck(wedged: bool):
     async with house_of(
         Model(WORDS * 2), settings=tightened(ollama={"idle_timeout_s": 5.0})
     ) as house:
@@ -681,9 +678,7 @@ async def test_a_stream_with_tools_on_offer_goes_on_by_chat_whose_parser_finds_c
 
 @pytest.mark.parametrize("limit", [0, 20])
 @in_virtual_time
-async def test_the_tokens_so_far_are_counted_before_a_limited_rest_else_at_the_end(
-    limit: int,
-):
+async def test_the_tokens_so_far_are_counted_before_a_limited_rest_else_at_the_end(limit: int):
     async with house_of(Model(limit=limit)) as house:
         house.ollama.count = lambda prompt: 7 + 2 * prompt.count(" ")
         ticket = streaming(house, options={"num_predict": limit} if limit else {})
@@ -822,7 +817,7 @@ async def test_a_model_that_drops_a_last_blank_is_asked_from_the_whole_text():
     class Hasty(Model):
         rests = 0
 
-        def _rest(self, body: dict[str, Any]) -> Service:
+        def _rest(self, body: Fields) -> Service:
             self.rests += 1
             return Service(words=("elephants",)) if self.rests == 1 else super()._rest(body)
 
@@ -837,7 +832,7 @@ async def test_a_model_that_drops_a_last_blank_is_asked_from_the_whole_text():
 @in_virtual_time
 async def test_a_text_that_the_context_has_no_room_for_is_replayed():
     class Full(Model):
-        def _rest(self, body: dict[str, Any]) -> Service:
+        def _rest(self, body: Fields) -> Service:
             assert body["truncate"] is False
             house.ollama.refuse_next = (
                 "the prompt is longer than the context length currently available to the model"
@@ -980,7 +975,7 @@ async def _many(rounds: int, rng: Random) -> tuple[int, int]:
                 [model.stop] if model.stop else [],
                 {"num_predict": model.limit} if model.limit else {},
             )
-            more: dict[str, Any] = {"options": {**limit, "stop": stops}}
+            more: Fields = {"options": {**limit, "stop": stops}}
             if path.startswith("/v1/"):
                 name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
                 more = {

@@ -21,6 +21,7 @@ from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Ticket
 from hearth.types import MIB, Outcome
 from tests.api.house import http_scope
 from tests.support.fake_exchange import CallFault
+from tests.support.fields import Fields
 from tests.support.house import House, body_of, heard, in_house, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -43,9 +44,7 @@ def long_stream(house: House, seconds: int = 200) -> Ticket:
 
 @pytest.mark.parametrize("settings", [SMALL_BUFFER, HASTY])
 @in_virtual_time
-async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(
-    settings: Settings,
-):
+async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(settings: Settings):
     async with House("a", resident="a", settings=settings) as house:
         ticket, other, most_bytes = long_stream(house), house.submit("a"), 0
         while not other.reply.complete:
@@ -76,9 +75,7 @@ async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(hous
 
 
 @in_house("a", resident="a")
-async def test_a_slow_reader_does_not_keep_the_model_busy_while_the_buffer_has_room(
-    house: House,
-):
+async def test_a_slow_reader_does_not_keep_the_model_busy_while_the_buffer_has_room(house: House):
     ticket, other = long_stream(house), house.submit("a")
     await body_of(other)
     assert house.now == 201.0
@@ -102,9 +99,7 @@ async def test_the_first_ending_of_a_reply_counts_and_is_told_to_whoever_asks_la
 
 
 @in_house("a", resident="a", settings=narrow(10, 30.0))
-async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(
-    house: House,
-):
+async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(house: House):
     ticket, parts = (
         house.submit("a", stream=True, service_s=146.0, first_byte_s=1.0, chunks=5),
         list[bytes](),
@@ -117,9 +112,7 @@ async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(
 
 
 @in_house("a", resident="a", settings=HASTY)
-async def test_a_server_falling_silent_behind_a_still_reader_is_noticed_later(
-    house: House,
-):
+async def test_a_server_falling_silent_behind_a_still_reader_is_noticed_later(house: House):
     ticket = long_stream(house)
     while not ticket.reply.full:
         await sleep_until(house.now + 1.0)
@@ -164,7 +157,7 @@ async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
     said, scope = [0], http_scope("POST", "/api/generate", ((b"host", b"localhost"),), "127.0.0.1")
     leaving = asyncio.get_running_loop().call_later(stays_s, scope[DISCONNECTED].set_result, None)
 
-    async def receive() -> dict[str, Any]:
+    async def receive() -> Fields:
         return {"type": "http.request", "body": json.dumps(asked).encode(), "more_body": False}
 
     async def send(message: Any) -> None:

@@ -37,7 +37,7 @@ from hearth.scheduling.inputs import (
     TimerFired,
 )
 from hearth.scheduling.views import StatusView
-from hearth.types import BackendCall, Headers, Outcome, Sequence
+from hearth.types import BackendCall, Headers, JsonDict, Outcome, Sequence
 from tests.support.fake_ollama import FakeOllama
 from tests.support.house import (
     FULL_TEXT,
@@ -48,6 +48,7 @@ from tests.support.house import (
     settings_with,
     settle,
 )
+from tests.support.patience import for_ever
 from tests.support.recorder import Recorder
 from tests.support.taking import Taking
 from tests.support.virtual_time import LoopClock, in_virtual_time, loop_s, sleep_until
@@ -108,14 +109,14 @@ async def test_a_task_that_breaks_is_reported_and_started_again_until_the_stop()
         starts.append(loop_s())
         if len(starts) < 3:
             raise ValueError("private")
-        await asyncio.Event().wait()
+        await for_ever()
 
     async def breaks_always() -> None:
         raise KeyError
 
     async def breaks_at_the_end() -> None:
         try:
-            await asyncio.Event().wait()
+            await for_ever()
         finally:
             raise TypeError
 
@@ -192,7 +193,7 @@ class Nobody:
     def give_up(self, works: list[ActiveRequest]) -> list[ActiveRequest]:
         raise AssertionError(works)
 
-    def shown(self, work: ActiveRequest) -> dict[str, object]:
+    def shown(self, work: ActiveRequest) -> JsonDict:
         raise AssertionError(work)
 
 

@@ -24,7 +24,8 @@ from hearth.errors import BackendError
 from hearth.types import LOCAL_CALLER, CloudCall
 from tests.emulator.callers import model
 from tests.gateway.front import Front, front_settings, open_front
-from tests.support.patience import WITHIN_S, until
+from tests.support.fields import Fields
+from tests.support.patience import in_time, until
 
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"
@@ -51,7 +52,7 @@ FAR_TOO_MANY = 400_000
 """18 MB: more than the buffers of both ends hold."""
 
 
-def opened(**sections: dict[str, Any]) -> Any:
+def opened(**sections: Fields) -> Any:
     models = (model("quick"), model("slow", decode_tokens_per_s=100.0))
     return open_front(front_settings(**{"auth": {"keys": ()}, **sections}), models)
 
@@ -71,7 +72,7 @@ async def answers_to(front: Front, *parts: bytes, ends: bool = False) -> bytes:
         await writer.drain()
     if not ends:
         writer.write(VERSION.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         said = await reader.read()
     writer.transport.abort()
     return said
@@ -218,7 +219,7 @@ async def test_a_body_after_its_head_is_read_also_behind_an_offer_of_http_2(
         writer.write(POST + length(BODY) + fields)
         await writer.drain()
         assert SERVED in await answers_to(front)  # by now the head alone has arrived
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             assert await reader.readexactly(len(told_first)) == told_first
             writer.write(BODY)
             said = await reader.readuntil(b"}")
@@ -264,7 +265,7 @@ async def test_a_key_that_is_taken_out_ends_nothing_and_begins_nothing():
         )
         assert front.gateway.reload(GatewayConfig(settings=front_settings(auth=WITHOUT_GUEST)))
         assert (await ask(1))[0] == 401
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             assert all(
                 status == 200 and b'"done":true' in body
                 for status, body in await asyncio.gather(*accepted)

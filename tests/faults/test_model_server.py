@@ -21,6 +21,7 @@ from hearth.types import BackendCall, Outcome
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
+from tests.support.fields import Fields
 from tests.support.house import FULL_TEXT, House, body_of, text_of
 from tests.support.in_process import Wire, transport
 from tests.support.virtual_time import in_virtual_time
@@ -36,7 +37,7 @@ class OddOllama(FakeOllama):
     odd: list[Callable[[Chunks], Chunks]]
 
     def _exchange(
-        self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None
+        self, call: BackendCall, body: Fields, record: CallRecord, fault: CallFault | None
     ) -> FakeExchange:
         exchange = super()._exchange(call, body, record, fault)
         if self.odd:
@@ -148,7 +149,7 @@ class ProxiedOllama(FakeOllama):
     pages: list[tuple[int, bytes, bytes]]
 
     def _exchange(
-        self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None
+        self, call: BackendCall, body: Fields, record: CallRecord, fault: CallFault | None
     ) -> FakeExchange:
         exchange = super()._exchange(call, body, record, fault)
         if self.pages:
@@ -171,7 +172,7 @@ PAGES = [
     *((status, b"text/html; charset=utf-8", HTML) for status in (502, 503, 504)),
     (502, b"text/plain; charset=utf-8", b"Bad Gateway"),
 ]
-ASKED: list[tuple[str, dict[str, Any], Callable[[Any], object]]] = [
+ASKED: list[tuple[str, Fields, Callable[[Any], object]]] = [
     ("/api/generate", {"prompt": "?"}, lambda said: said["error"]),
     (
         "/v1/chat/completions",
@@ -205,7 +206,7 @@ async def test_a_request_answered_by_a_proxy_is_sent_once_more(
 async def test_a_proxy_that_keeps_answering_is_an_error_in_the_dialect_of_the_caller(
     page: tuple[int, bytes, bytes],
     path: str,
-    body: dict[str, Any],
+    body: Fields,
     message: Callable[[Any], object],
     stream: bool,
 ):

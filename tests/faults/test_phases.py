@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,12 +21,13 @@ from tests.faults.table import PARTS
 from tests.support.cases import for_each
 from tests.support.fake_gpu import FakeModel
 from tests.support.fake_ollama import CallFault, LoadFault, UnloadFault
+from tests.support.fields import Fields
 from tests.support.house import ALWAYS_PREEMPT, FULL_TEXT, House, body_of, settings_with, text_of
 from tests.support.virtual_time import hold_up, in_virtual_time, sleep_until
 
 DEPTH = 4
 RECOVERED_WITHIN_S = 10.0
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, Fields] = {
     "queue": {"max_external_depth": DEPTH},
     "ollama": {"first_byte_timeout_s": 3.0, "idle_timeout_s": 3.0},
     "backend": {"wait_when_down_s": 60.0},

@@ -23,7 +23,8 @@ from hearth.emulator import Emulator
 from tests.emulator.callers import model
 from tests.reliability.served import Process, of, some
 from tests.support.examples import EXAMPLES
-from tests.support.patience import WITHIN_S, until
+from tests.support.fields import Fields
+from tests.support.patience import WITHIN_S, in_time, until
 from tests.support.reading import read_to_its_end
 
 QUICK, SLOW, THINKER = "quick", "slow", "thinker"
@@ -53,7 +54,7 @@ FEW_DESCRIPTORS = (
 )
 ON_ONE_CORE = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
 OPEN_UMASK = "import os; os.umask(0)"
-_Lines = list[dict[str, Any]]
+_Lines = list[Fields]
 
 
 @dataclass
@@ -164,9 +165,7 @@ async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_
         await serving.stopped_s()
 
 
-async def test_a_kill_in_mid_stream_leaves_nothing_and_one_in_a_stop_loses_no_job(
-    tmp_path: Path,
-):
+async def test_a_kill_in_mid_stream_leaves_nothing_and_one_in_a_stop_loses_no_job(tmp_path: Path):
     async with home(tmp_path) as house:
         serving, url = await house.serve()
         stream = await house.begin(url)
@@ -212,9 +211,7 @@ async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(tmp_pa
         await serving.stopped_s()
 
 
-async def test_a_hundred_reload_orders_cost_nothing_and_a_second_signal_ends_it(
-    tmp_path: Path,
-):
+async def test_a_hundred_reload_orders_cost_nothing_and_a_second_signal_ends_it(tmp_path: Path):
     nowhere = str(tmp_path / "nowhere")
     environ = {
         "HOME": nowhere,
@@ -259,7 +256,7 @@ async def test_a_process_out_of_descriptors_serves_again_when_there_are_some(tmp
         for _, writer in crowd:
             writer.transport.abort()
         await house.until(lambda: len(list(Path(f"/proc/{serving.process.pid}/fd").iterdir())) < 40)
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             assert (await house.ask(url))[0] == 200
         await serving.stopped_s()
         assert house.rows("SELECT outcome FROM invocation_log") == [("completed",)]

@@ -70,9 +70,7 @@ async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon(ho
 
 
 @in_house("a", resident="a", settings=SMALL_BUFFER)
-async def test_a_reader_about_to_read_when_the_loop_stood_still_is_not_dropped(
-    house: House,
-):
+async def test_a_reader_about_to_read_when_the_loop_stood_still_is_not_dropped(house: House):
     ticket = house.submit("a", stream=True, service_s=10.0, chunks=20)
     asyncio.get_running_loop().call_at(2.2, hold_up, 30.0)
     await sleep_until(2.5)

@@ -14,6 +14,7 @@ from hearth.config.settings import Settings
 from hearth.emulator import Emulator
 from tests.emulator.captures import Answer, read_capture, send, take_apart
 from tests.emulator.conftest import toys
+from tests.support.fields import Fields
 from tests.support.home import ADMIN_KEY, KEYS, NARROW, Home, house_settings, open_home
 
 Front = Home
@@ -30,7 +31,7 @@ ADDED_HEADERS = frozenset(
 _VARYING = re.compile(rb"^(date|content-length): .*", re.IGNORECASE)
 
 
-def front_settings(**sections: dict[str, Any]) -> Settings:
+def front_settings(**sections: Fields) -> Settings:
     """Settings under which nothing is refused, added, or restored; `server={...}` changes keys of a
     section.
     """

@@ -16,7 +16,7 @@ from hearth.events import EmbeddingsFlushed, ItemResent
 from hearth.types import MIB
 from tests.emulator.callers import model
 from tests.gateway.front import Front, front_settings, open_front
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, in_time
 
 EMBEDDER, CHAT = "embedder", "chat"
 EMBEDDING_LENGTH = 4096
@@ -59,7 +59,7 @@ async def chat_several_times(session: aiohttp.ClientSession, front: Front) -> No
 
 @pytest.mark.parametrize("inputs", [7, 24])
 async def test_a_chat_after_an_embedding_of_many_inputs_is_answered_at_once(inputs: int):
-    async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
+    async with opened() as front, aiohttp.ClientSession() as session, in_time():
         for _ in range(2):
             said = await post(
                 session, front, "/api/embed", model=EMBEDDER, input=["hello"] * inputs
@@ -69,7 +69,7 @@ async def test_a_chat_after_an_embedding_of_many_inputs_is_answered_at_once(inpu
 
 
 async def test_a_chat_after_merged_embeddings_is_answered_at_once():
-    async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
+    async with opened() as front, aiohttp.ClientSession() as session, in_time():
         for _ in range(2):
             calls = (
                 post(session, front, "/api/embed", model=EMBEDDER, input=f"text {number}")
@@ -85,7 +85,7 @@ async def test_a_request_after_a_large_body_on_its_connection_is_answered_at_onc
     async with (
         opened() as front,
         aiohttp.ClientSession(connector=connector) as session,
-        asyncio.timeout(WITHIN_S),
+        in_time(),
     ):
         for size in (300_000, 3_000_000):
             said = await post(
@@ -102,7 +102,7 @@ async def test_a_request_after_a_large_body_on_its_connection_is_answered_at_onc
 
 
 async def test_a_chat_after_a_caller_who_stopped_reading_is_answered_at_once():
-    async with opened() as front, aiohttp.ClientSession() as session, asyncio.timeout(WITHIN_S):
+    async with opened() as front, aiohttp.ClientSession() as session, in_time():
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", int(front.url.rpartition(":")[2]), limit=1024
         )

@@ -282,9 +282,7 @@ async def test_what_hearth_answers_itself_lets_no_page_of_another_origin_read_it
     assert not any(line.startswith((b"access-control-", b"vary")) for line in answer.headers)
 
 
-async def test_an_unknown_model_lacks_one_header_and_a_slash_is_redirected(
-    front: Front,
-):
+async def test_an_unknown_model_lacks_one_header_and_a_slash_is_redirected(front: Front):
     for name in ("anth_missing_stream", "trailing_slash"):
         answer = await replay(front, name)
         assert same(answer, without(recorded(name), b"cache-control")), answer

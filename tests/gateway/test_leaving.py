@@ -22,6 +22,7 @@ from tests.emulator.callers import model
 from tests.emulator.captures import connect
 from tests.gateway.front import Front, front_settings, open_front
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 from tests.support.house import ALWAYS_PREEMPT, House, new_item, settings_with
 from tests.support.patience import until
 from tests.support.virtual_time import run_virtual, sleep_until
@@ -41,7 +42,7 @@ WORDS = "one two three four five six seven eight nine ten"
 Leave = Callable[[asyncio.StreamWriter], object]
 
 
-Asked = tuple[str, dict[str, Any]]
+Asked = tuple[str, Fields]
 TURNS = [{"role": "user", "content": WORDS}]
 
 
@@ -82,7 +83,7 @@ MANNERS: list[Leave] = [
 ]
 
 
-def opened(**sections: dict[str, Any]) -> Any:
+def opened(**sections: Fields) -> Any:
     """A house without keys, so that `X-Task-Type` marks the house's own work."""
     return open_front(front_settings(auth={"keys": ()}, **sections), MODELS)
 

@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -25,19 +24,20 @@ from hearth.config import settings as settings_module
 from hearth.config.fields import Section
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.events import ItemQueued
+from tests.support.fields import Fields
 from tests.support.home import EMBEDDER, HELLO, LLAMA, house_settings, open_home
 
 SOURCE = Path(hearth.__file__).parent
 WAYS_IN = (*INFERENCE_ROUTES, "/llm/completions")
 
 
-def body_for(path: str) -> dict[str, Any]:
+def body_for(path: str) -> Fields:
     """A small request for any way in."""
     if path == "/llm/completions":
         return {"prompt": "x", "model": LLAMA, "max_tokens": 1}
     if INFERENCE_ROUTES[path].kind == "embed":
         return {"model": EMBEDDER, "input": "x", "prompt": "x"}
-    asked: dict[str, Any] = {"model": LLAMA, "stream": False}
+    asked: Fields = {"model": LLAMA, "stream": False}
     if path == Endpoint.GENERATE:
         return asked | {"prompt": "x", "options": {"num_predict": 1}}
     if path == Endpoint.CHAT:

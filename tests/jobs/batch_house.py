@@ -16,24 +16,23 @@ from hearth.jobs.batches import Batches
 from hearth.types import Lane, Priority
 from tests.jobs.house import JobHouse, in_house
 from tests.storage.memory import Disk
+from tests.support.fields import Fields
 
 COMPLETIONS = "/v1/completions"
 HOUR_S = 3600.0
 
 
-def line(
-    custom_id: str, model: str = "a", *, service_s: float = 1.0, prompt: str = "x"
-) -> dict[str, Any]:
+def line(custom_id: str, model: str = "a", *, service_s: float = 1.0, prompt: str = "x") -> Fields:
     """A request that takes the fake model server `service_s`."""
     body = {"model": canonical_model(model), "prompt": prompt, "fake": {"service_s": service_s}}
     return {"custom_id": custom_id, "method": "POST", "url": COMPLETIONS, "body": body}
 
 
-def lines(count: int, model: str = "a", *, service_s: float = 1.0) -> list[dict[str, Any]]:
+def lines(count: int, model: str = "a", *, service_s: float = 1.0) -> list[Fields]:
     return [line(f"r{number}", model, service_s=service_s) for number in range(1, count + 1)]
 
 
-def requests_of(url: str, *bodies: dict[str, Any]) -> bytes:
+def requests_of(url: str, *bodies: Fields) -> bytes:
     """An input file with a request for each body: r0, r1, ..."""
     return jsonl(
         *(
@@ -43,12 +42,12 @@ def requests_of(url: str, *bodies: dict[str, Any]) -> bytes:
     )
 
 
-def jsonl(*requests: dict[str, Any]) -> bytes:
+def jsonl(*requests: Fields) -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in requests)
 
 
 def new_batch(batch_id: str = "batch_1", **changed: Any) -> Batch:
-    wanted: dict[str, Any] = {
+    wanted: Fields = {
         "batch_id": batch_id,
         "caller": "test",
         "lane": Lane.INTERNAL,
@@ -144,7 +143,7 @@ class BatchHouse(JobHouse):
         assert [event.batch_id for event in self.events.of(BatchEnded)].count(batch_id) == 1
         return await self.batch(batch_id)
 
-    async def content(self, file_id: str | None) -> list[dict[str, Any]]:
+    async def content(self, file_id: str | None) -> list[Fields]:
         """The lines of a file that can be seen; none where there is no file."""
         if file_id is None:
             return []

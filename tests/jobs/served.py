@@ -4,7 +4,6 @@ emulated model server.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from hearth.api.app import HearthApp
 from hearth.config.settings import Settings, StorageSettings
 from tests.api.house import Got, ask
 from tests.support.home import FRIEND_KEY, KEYS, Home, house_settings, open_home
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 
 T = TypeVar("T")
 
@@ -49,7 +48,7 @@ class Life(Home):
         """What `look` shows once that holds; it looks again after every event, also after one that
         came while it looked.
         """
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             while True:
                 self.events.moved.clear()
                 if holds(shown := await look()):
@@ -58,7 +57,7 @@ class Life(Home):
 
     async def at_work(self) -> None:
         """Returns when the model server has work."""
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             await self.events.until(lambda: bool(self.gateway.worker.scheduler.gateway.running))
 
 

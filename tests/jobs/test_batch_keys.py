@@ -46,9 +46,7 @@ async def test_a_batch_that_exists_is_answered_whatever_would_refuse_a_new_one()
 
 
 @in_batch_house()
-async def test_a_batch_taken_by_a_commit_reported_as_failed_is_found_again(
-    house,
-):
+async def test_a_batch_taken_by_a_commit_reported_as_failed_is_found_again(house):
     await house.uploaded(jsonl(*lines(2)), file_id=FIRST.input_file_id)
     house.disk.silent = True
     with pytest.raises(StorageUnavailable):
@@ -60,9 +58,7 @@ async def test_a_batch_taken_by_a_commit_reported_as_failed_is_found_again(
 
 
 @in_batch_house()
-async def test_two_requests_with_one_key_at_once_conflict_and_later_are_one_batch(
-    house,
-):
+async def test_two_requests_with_one_key_at_once_conflict_and_later_are_one_batch(house):
     await house.uploaded(jsonl(*lines(1)), file_id=FIRST.input_file_id)
     house.disk.latency_s = 0.1
     first = asyncio.ensure_future(house.batches.create(FIRST))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from pathlib import Path
@@ -12,7 +11,7 @@ import openai
 
 from tests.jobs.batch_house import requests_of
 from tests.reliability.served import Process, some
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 
 REQUESTS = 30
 KEY = {"Idempotency-Key": "night-7"}
@@ -27,9 +26,7 @@ def client_of(url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
 
 
-async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_once(
-    tmp_path: Path,
-):
+async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_once(tmp_path: Path):
     async with Process.start(tmp_path, CONFIG) as process, client_of(await process.url()) as client:
         content = requests_of(
             "/v1/embeddings",
@@ -50,7 +47,7 @@ async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_on
         await process.ended_s(signal.SIGKILL, -signal.SIGKILL)
     async with Process.start(tmp_path, CONFIG) as process, client_of(await process.url()) as client:
         assert (await client.batches.create(**wanted)).id == batch.id
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             process.moved.clear()
             while (batch := await client.batches.retrieve(batch.id)).status != "completed":
                 await process.moved.wait()

@@ -14,6 +14,7 @@ from hearth.dialects.gojson import LARGE_BYTES
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.job_types import BatchEnd, BatchLine, EndedLine, JobEnd, JobState, LineProblem
 from hearth.jobs.batch_lines import RawLine, Splitter, check_line, outcome_of, request_in
+from hearth.types import JsonDict
 from tests.jobs.batch_house import COMPLETIONS, jsonl, line, new_batch
 from tests.support.cases import for_each
 
@@ -166,7 +167,7 @@ def test_what_is_no_object_too_long_or_for_a_forbidden_model_is_no_request(text,
 
 def written(
     end: JobEnd | None, ending: BatchEnd | None = None
-) -> tuple[bool, dict[str, object], tuple[int, int]]:
+) -> tuple[bool, JsonDict, tuple[int, int]]:
     outcome = outcome_of(
         EndedLine(line=1, custom_id='"x"', job=5, job_id="batch_req_1", end=end, ending=ending)
     )

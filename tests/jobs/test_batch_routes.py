@@ -16,6 +16,7 @@ from hearth.types import MIB
 from tests.api.house import Got
 from tests.jobs.batch_house import requests_of
 from tests.jobs.served import Life
+from tests.support.fields import Fields
 from tests.support.home import (
     ADMIN_KEY,
     EMBEDDER,
@@ -59,8 +60,8 @@ async def until_ended(house: Life, client: openai.AsyncOpenAI, batch_id: str) ->
 
 
 async def wanted_of(
-    client: openai.AsyncOpenAI, *bodies: dict[str, Any], endpoint: str = "/v1/embeddings"
-) -> dict[str, Any]:
+    client: openai.AsyncOpenAI, *bodies: Fields, endpoint: str = "/v1/embeddings"
+) -> Fields:
     """What a batch of these requests is asked for with, its file uploaded."""
     file = await client.files.create(
         file=("x.jsonl", requests_of(endpoint, *bodies)), purpose="batch"
@@ -121,9 +122,7 @@ async def test_the_official_client_drives_a_batch_from_upload_to_answers(
         assert (output.purpose, output.bytes) == ("batch_output", len(answers.content))
 
 
-async def test_files_are_listed_by_page_deleted_and_come_back_as_uploaded(
-    live,
-):
+async def test_files_are_listed_by_page_deleted_and_come_back_as_uploaded(live):
     async with live() as house, house.gpt() as client:
         names = [
             (await client.files.create(file=(f"{n}.jsonl", b"x" * n), purpose="batch")).id
@@ -157,9 +156,7 @@ async def test_files_are_listed_by_page_deleted_and_come_back_as_uploaded(
         assert got.response.headers["content-disposition"] == 'attachment; filename="x.jsonl"'
 
 
-async def test_files_and_batches_of_a_key_do_not_exist_for_others(
-    live,
-):
+async def test_files_and_batches_of_a_key_do_not_exist_for_others(live):
     async with live(keys=True) as house, house.gpt(FRIEND_KEY) as friend:
         file = await friend.files.create(
             file=("x.jsonl", requests_of("/v1/embeddings", EMBED)), purpose="batch"
@@ -235,7 +232,7 @@ async def test_a_file_that_is_not_in_order_is_told_of_line_by_line(live):
         ]
 
 
-UNUSABLE: list[tuple[dict[str, Any], str]] = [
+UNUSABLE: list[tuple[Fields, str]] = [
     ({"endpoint": "/v1/moderations"}, "endpoint"),
     ({"endpoint": "/api/chat"}, "endpoint"),
     ({"completion_window": "1d"}, "completion_window"),
@@ -347,9 +344,7 @@ async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live
         assert (got.status, got.json["filename"], got.json["bytes"]) == (200, "passwd", 1)
 
 
-async def test_a_batch_is_taken_once_for_a_key_and_listed_latest_first(
-    live,
-):
+async def test_a_batch_is_taken_once_for_a_key_and_listed_latest_first(live):
     key = {"Idempotency-Key": "k" * 255}
     async with live() as house, house.gpt() as client:
         wanted = await wanted_of(client, EMBED)
@@ -385,9 +380,7 @@ def counted(house: Life) -> tuple[int, int]:
     ).hour
 
 
-async def test_an_upload_a_batch_and_a_job_count_once_each_against_the_rate(
-    live,
-):
+async def test_an_upload_a_batch_and_a_job_count_once_each_against_the_rate(live):
     limits = RateLimitSettings(default=CallerLimits(requests_per_minute=3, requests_per_hour=20))
     async with live(keys=True, rate_limits=limits) as house, house.gpt(FRIEND_KEY) as client:
         wanted = await wanted_of(client, *[EMBED] * 30)

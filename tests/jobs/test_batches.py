@@ -65,9 +65,7 @@ async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file(house
 @pytest.mark.parametrize("max_queued", [1, 7, JOBS_AT_ONCE, 1000])
 @in_batch_house()
 async def test_few_requests_of_a_long_batch_are_jobs_at_one_time(house, max_queued):
-    house.gateway.reload(
-        GatewayConfig(settings=settings_with().replace(jobs=JobSettings(max_queued=max_queued)))
-    )
+    house.gateway.reload(GatewayConfig(settings=settings_with(jobs={"max_queued": max_queued})))
     await house.started(jsonl(*lines(2 * JOBS_AT_ONCE, service_s=0.1)))
     jobs, queued = list[int](), list[int]()
     while not house.events.of(BatchEnded):
@@ -81,9 +79,7 @@ async def test_few_requests_of_a_long_batch_are_jobs_at_one_time(house, max_queu
 
 
 @in_batch_house()
-async def test_requests_are_cut_out_of_a_file_as_they_were_written(
-    house,
-):
+async def test_requests_are_cut_out_of_a_file_as_they_were_written(house):
     prompts = [
         f"{number} " * times
         for number, times in enumerate([30_000] * 6 + [PORTION_BYTES // 2] + [5, 30_000, 5])
@@ -106,9 +102,7 @@ async def test_requests_for_one_model_go_together(house):
 
 
 @in_batch_house(settings=settings_with(jobs={"max_in_queue": 1, "max_attempts": 1}))
-async def test_what_the_server_cannot_do_is_in_the_error_file_and_the_rest_goes_on(
-    house,
-):
+async def test_what_the_server_cannot_do_is_in_the_error_file_and_the_rest_goes_on(house):
     house.ollama.next_calls(None, CallFault.SERVER_ERROR)
     await house.started(jsonl(*lines(3)))
     assert await house.outcome() == (["r1", "r3"], {"r2": "500"})
@@ -136,10 +130,8 @@ async def test_a_file_that_is_not_in_order_fails_and_nothing_of_it_runs(house, c
     assert (house.ollama.calls, batch.output_file_id, batch.error_file_id) == ([], None, None)
 
 
-@in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(max_requests=110)))
-async def test_too_many_requests_fail_and_a_hundred_problems_at_most_are_told(
-    house,
-):
+@in_batch_house("a", settings=settings_with(batches={"max_requests": 110}))
+async def test_too_many_requests_fail_and_a_hundred_problems_at_most_are_told(house):
     await house.started(jsonl(*lines(111)), "batch_1")
     assert [each["code"] for each in (await house.ended_batch("batch_1")).problems] == [
         "too_many_requests"
@@ -153,9 +145,7 @@ async def test_too_many_requests_fail_and_a_hundred_problems_at_most_are_told(
 
 
 @in_batch_house()
-async def test_a_cancelled_batch_keeps_its_answers_and_again_changes_nothing(
-    house,
-):
+async def test_a_cancelled_batch_keeps_its_answers_and_again_changes_nothing(house):
     await house.started(jsonl(*lines(200, service_s=10.0)))
     await sleep_until(35.0)
     await house.batches.cancel("batch_1")
@@ -173,9 +163,7 @@ async def test_a_cancelled_batch_keeps_its_answers_and_again_changes_nothing(
 
 
 @in_batch_house()
-async def test_a_batch_counts_where_all_of_its_caller_is_cancelled(
-    house,
-):
+async def test_a_batch_counts_where_all_of_its_caller_is_cancelled(house):
     await house.started(jsonl(*lines(5)), "batch_1")
     assert (await house.batch("batch_1")).status == "validating"
     assert await house.gateway.cancel_caller("test") == ((), 0, 1)
@@ -191,9 +179,7 @@ async def test_a_batch_counts_where_all_of_its_caller_is_cancelled(
 
 
 @in_batch_house()
-async def test_a_cancelled_batchs_code_is_right_while_another_is_written(
-    house,
-):
+async def test_a_cancelled_batchs_code_is_right_while_another_is_written(house):
     await house.started(
         jsonl(line("x")),
         "batch_1",
@@ -224,9 +210,7 @@ async def test_at_the_end_of_its_window_what_has_not_ended_is_named_in_the_error
 
 
 @in_batch_house()
-async def test_a_cancelled_or_deleted_request_is_named_and_the_others_are_done(
-    house,
-):
+async def test_a_cancelled_or_deleted_request_is_named_and_the_others_are_done(house):
     await house.started(jsonl(*lines(8, service_s=20.0)))
     await sleep_until(5.0)
     ((job_id,),) = house.disk.rows(
@@ -302,9 +286,7 @@ async def test_a_batch_whose_caller_was_told_otherwise_is_cancelled(house):
 
 
 @in_batch_house()
-async def test_a_request_of_a_cancelled_batch_ends_though_its_commit_seemed_to_fail(
-    house,
-):
+async def test_a_request_of_a_cancelled_batch_ends_though_its_commit_seemed_to_fail(house):
     await house.started(jsonl(*lines(2, service_s=50.0)))
     await sleep_until(5.0)
     await house.batches.cancel("batch_1")
@@ -385,7 +367,7 @@ async def test_a_full_store_holds_a_batch_up_until_there_is_room():
         assert house.now < 50.0
 
 
-@in_batch_house(settings=settings_with().replace(jobs=JobSettings(max_queued=10)))
+@in_batch_house(settings=settings_with(jobs={"max_queued": 10}))
 async def test_a_batch_takes_the_places_that_others_jobs_leave(house):
     for number in range(8):
         await house.accept(job(f"job_{number}", not_before_wall_s=LoopClock().wall() + 3000.0))
@@ -394,7 +376,7 @@ async def test_a_batch_takes_the_places_that_others_jobs_leave(house):
     assert house.now < 100.0
 
 
-@in_batch_house("a", settings=settings_with().replace(jobs=JobSettings(max_stored_mib=0.001)))
+@in_batch_house("a", settings=settings_with(jobs={"max_stored_mib": 0.001}))
 async def test_what_files_keep_is_not_there_for_jobs_or_other_files(house):
     await house.uploaded(b"x" * 1000)
     number = await house.files.begin("test")
@@ -405,10 +387,8 @@ async def test_what_files_keep_is_not_there_for_jobs_or_other_files(house):
         await house.accept(job())
 
 
-@in_batch_house("a", settings=settings_with().replace(batches=BatchSettings(max_open=1)))
-async def test_a_batch_is_refused_without_room_file_or_hours_and_while_stopping(
-    house,
-):
+@in_batch_house("a", settings=settings_with(batches={"max_open": 1}))
+async def test_a_batch_is_refused_without_room_file_or_hours_and_while_stopping(house):
     await house.started(jsonl(*lines(1)), "batch_1")
 
     async def refused(error: type[HearthError], batch_id: str, **changed: Any) -> str:
@@ -420,9 +400,7 @@ async def test_a_batch_is_refused_without_room_file_or_hours_and_while_stopping(
     await house.ended_batch("batch_1")
     await refused(NotFound, "batch_3", input_file_id="file-none")
     await refused(NotFound, "batch_4", caller="somebody else")
-    house.gateway.reload(
-        GatewayConfig(settings=settings_with().replace(batches=BatchSettings(window="offpeak")))
-    )
+    house.gateway.reload(GatewayConfig(settings=settings_with(batches={"window": "offpeak"})))
     assert "would never start" in await refused(BadRequest, "batch_5")
     await house.gateway.stop(0.0)
     await refused(ShuttingDown, "batch_6")
@@ -523,7 +501,7 @@ async def test_an_upload_that_comes_to_nothing_leaves_nothing(how):
         )
 
 
-@in_batch_house(settings=settings_with().replace(batches=BatchSettings(keep_files_days=1.0)))
+@in_batch_house(settings=settings_with(batches={"keep_files_days": 1.0}))
 async def test_ended_batches_are_forgotten_after_a_while(house):
     await house.started(jsonl(*lines(1)))
     await house.ended_batch()

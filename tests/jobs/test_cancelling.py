@@ -137,9 +137,7 @@ async def test_the_id_of_a_job_cancels_it_while_it_waits_and_nobody_elses(house,
 
 
 @in_house()
-async def test_an_ended_job_cannot_be_cancelled_and_its_item_ends_a_job_too(
-    house,
-):
+async def test_an_ended_job_cannot_be_cancelled_and_its_item_ends_a_job_too(house):
     await house.accept(job("job_1", caller="me"))
     await house.ended("job_1")
     assert await house.gateway.cancel_request(RequestId("job_1"), caller="me") is False
@@ -197,9 +195,7 @@ async def test_a_cancel_of_what_has_ended_tells_nobody_again_whatever_the_disk_d
 
 
 @in_house()
-async def test_a_job_cancelled_before_its_result_was_written_is_told_as_cancelled(
-    house,
-):
+async def test_a_job_cancelled_before_its_result_was_written_is_told_as_cancelled(house):
     await house.accept(job(service_s=1.0))
     await sleep_until(0.5)
     house.disk.broken_writes = True

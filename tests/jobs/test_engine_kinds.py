@@ -15,6 +15,7 @@ from tests.jobs.batch_house import BatchHouse, jsonl, lines
 from tests.jobs.house import JobHouse, job, with_jobs
 from tests.storage.house import StoppedClock
 from tests.storage.memory import Disk
+from tests.support.fields import Fields
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
@@ -56,9 +57,7 @@ async def test_a_job_for_a_model_server_waits_and_holds_up_none_of_the_emulators
 
 @pytest.mark.parametrize("was_running", [False, True])
 @in_virtual_time
-async def test_a_job_of_the_emulator_fails_once_a_model_server_answers(
-    was_running: bool,
-):
+async def test_a_job_of_the_emulator_fails_once_a_model_server_answers(was_running: bool):
     disk = Disk()
     first = life(disk, emulated=True)
     await first.accept(job("made_up", webhook_url="http://hook/", idempotency_key="k", digest="d"))
@@ -83,7 +82,7 @@ async def test_a_job_of_the_emulator_fails_once_a_model_server_answers(
 @in_virtual_time
 async def test_a_key_stands_for_its_job_but_not_for_what_the_emulator_has_done():
     table = Disk().tables(StoppedClock()).jobs
-    ways: tuple[dict[str, Any], ...] = (
+    ways: tuple[Fields, ...] = (
         {"idempotency_key": "k", "digest": "d"},
         {"task_type": "letter", "job_key": "7"},
     )

@@ -124,9 +124,7 @@ async def test_a_job_for_an_off_peak_time_that_never_comes_is_refused(house):
 
 
 @in_house()
-async def test_two_requests_with_one_key_at_once_conflict_and_later_are_one_job(
-    house,
-):
+async def test_two_requests_with_one_key_at_once_conflict_and_later_are_one_job(house):
     house.disk.latency_s = 0.1
     first = asyncio.ensure_future(house.accept(job(idempotency_key="k", digest="d")))
     await asyncio.sleep(0)
@@ -204,9 +202,7 @@ async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_give
 
 
 @in_house("a", FakeModel(name="emb", capabilities=frozenset({"embedding"})), resident="a")
-async def test_a_job_beyond_its_model_ends_as_if_asked_and_costs_no_swap(
-    house,
-):
+async def test_a_job_beyond_its_model_ends_as_if_asked_and_costs_no_swap(house):
     await house.accept(job(model="emb"))
     (end,) = await house.ended("job_1")
     assert (end.state, end.attempts, end.status, end.reason) == (
@@ -256,9 +252,7 @@ async def test_a_full_queue_of_the_gpu_is_no_fault_of_the_job(house):
 
 
 @in_house()
-async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits(
-    house,
-):
+async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits(house):
     await house.accept(job(service_s=5.0))
     await sleep_until(1.0)
     house.disk.broken = True
@@ -383,9 +377,7 @@ async def test_a_pause_of_external_work_holds_no_internal_job_up():
 
 
 @in_house(settings=with_jobs(max_in_queue=1))
-async def test_a_jobs_start_is_estimated_from_those_that_ran_unless_it_is_held_back(
-    house,
-):
+async def test_a_jobs_start_is_estimated_from_those_that_ran_unless_it_is_held_back(house):
     for n in range(3):
         await house.accept(job(f"job_{n}", lane=Lane.EXTERNAL, service_s=10.0))
     await settle()

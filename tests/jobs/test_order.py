@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 import pytest
 
@@ -22,17 +21,18 @@ from tests.storage.house import StoppedClock
 from tests.storage.memory import Disk
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 from tests.support.house import settings_with
 from tests.support.virtual_time import in_virtual_time
 
 LIMITS = StoreLimits(max_queued=1000, max_bytes=1 << 30)
-EXTERNAL: dict[str, Any] = {"lane": Lane.EXTERNAL}
-CRITICAL: dict[str, Any] = {"priority": Priority.CRITICAL}
-LETTER: dict[str, Any] = {"task_type": "letter"}
-RESEARCH: dict[str, Any] = {"task_type": "research"}
+EXTERNAL: Fields = {"lane": Lane.EXTERNAL}
+CRITICAL: Fields = {"priority": Priority.CRITICAL}
+LETTER: Fields = {"task_type": "letter"}
+RESEARCH: Fields = {"task_type": "research"}
 
 
-def jobs(*wanted: tuple[str, dict[str, Any]]) -> list[Job]:
+def jobs(*wanted: tuple[str, Fields]) -> list[Job]:
     return [
         job(f"job_{number}", model, **changed) for number, (model, changed) in enumerate(wanted, 1)
     ]
@@ -77,7 +77,7 @@ async def test_jobs_start_in_their_order(wanted, suspects, expected):
 
 @in_virtual_time
 async def test_a_batch_does_not_go_on_for_ever():
-    wanted: list[tuple[str, dict[str, Any]]] = [
+    wanted: list[tuple[str, Fields]] = [
         ("a", {}),
         ("b", {}),
         *[("a", {})] * (BATCH_LIMIT + 5),
@@ -86,9 +86,7 @@ async def test_a_batch_does_not_go_on_for_ever():
 
 
 @in_house("a", "b", resident="a", settings=with_jobs(max_in_queue=4))
-async def test_jobs_of_a_type_share_one_model_and_follow_each_other_on_several(
-    house,
-):
+async def test_jobs_of_a_type_share_one_model_and_follow_each_other_on_several(house):
     for each in jobs(("a", LETTER), ("a", LETTER), ("b", LETTER)):
         await house.accept(each)
     await house.events.until(lambda: len(house.events.of(JobStarted)) == 2)

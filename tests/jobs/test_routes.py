@@ -22,10 +22,11 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.errors import BadRequest
 from hearth.events import ItemDispatched, SwapCompleted
 from hearth.jobs.queue import body_of, endpoint_of
-from hearth.types import Lane, Priority
+from hearth.types import JsonDict, Lane, Priority
 from tests.api.house import Got
 from tests.gateway.test_traps import body_for
 from tests.jobs.served import Life
+from tests.support.fields import Fields
 from tests.support.home import (
     ADMIN_KEY,
     CODER,
@@ -86,9 +87,7 @@ async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live)
             assert isinstance(shown["result"], dict)
 
 
-async def test_all_jobs_of_one_type_go_first_with_one_swap_to_the_next_model(
-    live,
-):
+async def test_all_jobs_of_one_type_go_first_with_one_swap_to_the_next_model(live):
     async with live(gpu=NARROW) as house:
         first = await accepted(house, LONG, task_type="letter")  # runs until all others have come
         models = {"letter": SLOW, "research": CODER}
@@ -106,7 +105,7 @@ async def test_all_jobs_of_one_type_go_first_with_one_swap_to_the_next_model(
 
 
 def test_a_body_asks_for_one_whole_json_document_of_its_endpoint():
-    bodies: tuple[dict[str, object], ...] = ({"prompt": "x"}, {"messages": []}, {"input": "x"})
+    bodies: tuple[JsonDict, ...] = ({"prompt": "x"}, {"messages": []}, {"input": "x"})
     assert [endpoint_of(body, None) for body in bodies] == [
         "/api/generate",
         "/api/chat",
@@ -159,7 +158,7 @@ async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
         ] == [True, False]
 
 
-REFUSED: tuple[tuple[dict[str, Any], int, str], ...] = (
+REFUSED: tuple[tuple[Fields, int, str], ...] = (
     ({}, 400, "request"),
     ({"request": "text"}, 400, "request"),
     ({"request": {"model": LLAMA}}, 400, "with messages, prompt or input"),
@@ -197,9 +196,7 @@ async def test_what_cannot_be_done_is_refused_with_what_is_wrong(live):
         assert (await house.get("/llm/jobs")).json == {"jobs": []}
 
 
-async def test_a_job_belongs_to_its_key_and_an_admin_never_sees_its_result(
-    live,
-):
+async def test_a_job_belongs_to_its_key_and_an_admin_never_sees_its_result(live):
     async with live(keys=True) as house:
         done, running = await accepted(house), await accepted(house, LONG)
         assert "result" in await until(house, done, "completed")
@@ -304,9 +301,7 @@ async def test_a_job_counts_once_against_its_callers_limit_and_waits_in_its_lane
         assert (shown["lane"], shown["priority"]) == ("internal", "background")
 
 
-async def test_the_priority_is_the_task_types_or_asked_for_and_capped_by_the_key(
-    live,
-):
+async def test_the_priority_is_the_task_types_or_asked_for_and_capped_by_the_key(live):
     keys = [
         KeySettings(name=key, sha256=digest_of(key), lane=Lane.INTERNAL, max_priority=ceiling)
         for key, ceiling in ((HOUSE_KEY, Priority.CRITICAL), (FRIEND_KEY, Priority.NORMAL))
@@ -314,7 +309,7 @@ async def test_the_priority_is_the_task_types_or_asked_for_and_capped_by_the_key
     async with live(
         auth=AuthSettings(keys=tuple(keys)), priority_map={"letter": Priority.NORMAL}
     ) as house:
-        rows: tuple[tuple[dict[str, Any], str, str], ...] = (
+        rows: tuple[tuple[Fields, str, str], ...] = (
             ({}, HOUSE_KEY, "background"),
             ({"task_type": "letter"}, HOUSE_KEY, "normal"),
             ({"task_type": "letter", "priority": "critical"}, HOUSE_KEY, "critical"),

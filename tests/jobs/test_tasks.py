@@ -21,9 +21,7 @@ CHAT = {"model": "a:latest", "messages": [{"role": "user", "content": "x"}]}
 
 
 @in_house(settings=LLM.replace(priority_map={"letter": Priority.NORMAL}))
-async def test_a_listed_type_goes_through_the_durable_queue_with_its_band(
-    house,
-):
+async def test_a_listed_type_goes_through_the_durable_queue_with_its_band(house):
     submitted = await house.tasks.submit_task("letter", "7", request=LETTER)
     assert await house.tasks.submit_task("letter", "7", request=LETTER) == replace(
         submitted, is_new=False

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from tests.mutants.drawing import Mutant, drawn
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 LONGEST_S = 1200.0
 """A mutant whose tests take longer hangs, which is as good as a failure."""
 SLOW = ("soak", "clients", "reliability", "docs", "packaging", "mutants")

@@ -19,6 +19,7 @@ from hearth.events import (
     RequestRejected,
 )
 from hearth.types import Lane, Outcome, RequestId
+from tests.support.fields import Fields
 
 E = TypeVar("E", bound=Event)
 
@@ -39,7 +40,7 @@ def all_kinds() -> list[type[Event]]:
 def sample(kind: type[E], /, *, text: str = "word", at: float = 5.0, **chosen: Any) -> E:
     """An event of `kind` with `text` in every text field that is not chosen."""
     hints = typing.get_type_hints(kind)
-    values: dict[str, Any] = {field.name: _value(hints[field.name], text) for field in fields(kind)}
+    values: Fields = {field.name: _value(hints[field.name], text) for field in fields(kind)}
     return kind(**{**values, "at": at, **chosen})
 
 
@@ -68,21 +69,21 @@ def fact(at: float) -> Event:
     return BackendWentDown(at=at, reason="test")
 
 
-OF_ITEM: dict[str, Any] = {
+OF_ITEM: Fields = {
     "sequence": 1,
     "request_id": "req_1",
     "caller": "webui",
     "model": "home:32b",
     "task_type": None,
 }
-TOOK: dict[str, Any] = {
+TOOK: Fields = {
     "queue_s": 0.25,
     "swap_s": 0.0,
     "first_byte_s": 0.5,
     "backend_s": 2.0,
     "total_s": 2.25,
 }
-CAME_OUT: dict[str, Any] = {
+CAME_OUT: Fields = {
     "attempts": 1,
     "interrupt_count": 0,
     "prompt_tokens": 12,
@@ -90,7 +91,7 @@ CAME_OUT: dict[str, Any] = {
     "status": 200,
     "reason": "",
 }
-NOTHING: dict[str, Any] = {"resumed": None, "cost_usd": None, "chain_id": None}
+NOTHING: Fields = {"resumed": None, "cost_usd": None, "chain_id": None}
 
 
 def ended(

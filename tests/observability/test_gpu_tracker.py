@@ -11,6 +11,7 @@ from hearth.config.settings import AlertType, GpuAlertSettings
 from hearth.execution.gpu_tracker import GpuTracker
 from hearth.types import GpuReading
 from tests.support.cases import for_each
+from tests.support.fields import Fields
 
 HOME, OTHER = "home:32b", "other:14b"
 FREQUENCY, LATENCY, OVERHEAD = (
@@ -29,7 +30,7 @@ CARD = (
     "power_limit_w",
 )
 NOTHING_SAID = dict.fromkeys((*CARD, "throttled", "throttle_reasons"))
-NEW: dict[str, Any] = {
+NEW: Fields = {
     **dict.fromkeys(("loaded_model", "current_swap", "last_swap_ms", "avg_swap_ms")),
     **dict.fromkeys(
         (
@@ -88,7 +89,7 @@ def swap(
 UNDER_WAY = {"from_model": HOME, "to_model": OTHER}
 LOADED = ("loaded", HOME, 0.0)
 FAILED = (("swap_started", HOME, OTHER, 10.0), ("swap_failed", 130.0))
-STATES: dict[str, tuple[tuple[tuple[Any, ...], ...], float, dict[str, Any]]] = {
+STATES: dict[str, tuple[tuple[tuple[Any, ...], ...], float, Fields]] = {
     "a new tracker knows of nothing": ((), 0.0, NEW),
     "the home model": ((LOADED,), 1.0, {"is_home": True, "loaded_model": HOME}),
     "a completed swap replaces the model and is measured": (

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,6 +42,7 @@ from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, fact, rejected, sample
 from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
+from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S
 
 NOON = 1_767_268_800.0  # 2026-01-01T12:00:00Z
@@ -250,7 +250,7 @@ def logging_to(
         assert output.close()
 
 
-def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+def lines(stream: io.StringIO) -> list[Fields]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -467,7 +467,7 @@ def test_the_first_of_a_minute_are_told_and_the_rest_counted():
 
 
 @pytest.mark.parametrize("other", [{"caller": "camera"}, {"status": 503}, {"reason": "queue_full"}])
-def test_another_caller_status_or_reason_is_told_by_itself(other: dict[str, Any]):
+def test_another_caller_status_or_reason_is_told_by_itself(other: Fields):
     repeats = Repeats()
     for number in range(MOST + 1):
         repeats.admits(rejected(at=number / 10))

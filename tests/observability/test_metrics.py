@@ -8,8 +8,6 @@ import asyncio
 import json
 import re
 from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -33,15 +31,17 @@ from hearth.events import Event
 from hearth.gateway import Gateway
 from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS
 from hearth.observability.metrics import Metrics, render
-from hearth.types import Band, GpuReading, Lane, Outcome
+from hearth.types import Band, GpuReading, JsonDict, Lane, Outcome
 from tests.api.house import ask
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
+from tests.support.fields import Fields
 from tests.support.house import House, in_house, settings_with, settle
+from tests.support.places import ROOT
 from tests.support.virtual_time import in_virtual_time
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 RULES = DOCS / "grafana" / "hearth.rules.yml"
 Numbers = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -354,7 +354,7 @@ async def test_orders_are_read_while_there_are_some(house: House):
     assert read() == (None, 0, 0, 1)
 
 
-PARTS: dict[str, dict[str, object]] = {
+PARTS: dict[str, JsonDict] = {
     "storage": {"state": "disk_full", "waiting_rows": 12, "dropped": 3},
     "cloud": {"state": "ready", "running": [{}], "spent_today_usd": 1.5, "limit_today_usd": 5.0},
     "alerts": {"suppressed": 4, "dropped": 1, "active": [{"type": "gpu_lost", "subject": ""}]},
@@ -424,7 +424,7 @@ def metrics_in(expression: str) -> set[str]:
     }
 
 
-def expressions(dashboard: dict[str, Any]) -> list[str]:
+def expressions(dashboard: Fields) -> list[str]:
     panels = [
         target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())
     ]
@@ -463,9 +463,7 @@ EMPTY_AT_REST = {"hearth_alerts_active", "hearth_pinned", "hearth_queue_model_de
 """Gauges with a label for something that there is none of."""
 
 
-async def test_a_real_gateway_shows_every_metric_while_it_works(
-    tmp_path,
-):
+async def test_a_real_gateway_shows_every_metric_while_it_works(tmp_path):
     config = parse_config(EVERYTHING.format(folder=tmp_path), source="f", environ={"KEY": "x"})
     running = running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR, store=True)
     async with running as (_, url), aiohttp.ClientSession() as caller:

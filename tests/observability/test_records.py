@@ -48,9 +48,7 @@ def broken(event: Event) -> None:
     raise RuntimeError(SECRET)
 
 
-def test_every_sink_gets_every_event_it_wants_once_in_order(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_every_sink_gets_every_event_it_wants_once_in_order(caplog: pytest.LogCaptureFixture):
     fanout, last, guest, choosy = EventFanout(), Sink(), Sink(), Choosy()
     echo = Sink(
         lambda event: fanout.emit(fact(2.0)) if event.at == 1.0 else fanout.subscribe(guest)

@@ -24,6 +24,7 @@ from hearth.observability.requests import (
 from hearth.types import Invocation, Lane, Outcome, RequestId, Sequence
 from tests.observability.samples import ended, sample
 from tests.observability.test_metrics import number
+from tests.support.fields import Fields
 from tests.support.house import House, body_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -181,7 +182,7 @@ def logged(ended_wall_s: float, total_s: float) -> Invocation:
         if name in ev.ItemEnded.__dataclass_fields__ and name != "sequence"
     )
     known = {name: getattr(ended(), name) for name in shared}
-    about: dict[str, Any] = {
+    about: Fields = {
         "request_id": RequestId("req_1"),
         "accepted_wall_s": ended_wall_s - total_s,
         "ended_wall_s": ended_wall_s,

@@ -39,6 +39,7 @@ from hearth.types import Outcome
 from hearth.types import Sequence as SequenceNumber
 from tests.observability.samples import ended, sample
 from tests.support.fake_webhooks import Reply, Webhooks, serving
+from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time, loop_s
@@ -157,7 +158,7 @@ def below(spans: Sequence[ReadableSpan], parent: ReadableSpan) -> list[ReadableS
     ]
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def said(span: ReadableSpan) -> Fields:
     return dict(span.attributes or {})
 
 
@@ -431,9 +432,7 @@ async def test_a_collector_that_says_nothing_does_not_hold_up_the_end():
     assert loop_s() <= CLOSE_TIMEOUT_S + GIVING_UP_TIMEOUT_S
 
 
-async def test_with_nobody_at_the_endpoint_the_log_gets_one_event(
-    caplog: pytest.LogCaptureFixture,
-):
+async def test_with_nobody_at_the_endpoint_the_log_gets_one_event(caplog: pytest.LogCaptureFixture):
     heard = Recorder()
     way = OtlpTraces(
         TelemetrySettings(otlp_endpoint="http://127.0.0.1:9"), clock=SystemClock(), events=heard

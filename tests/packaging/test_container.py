@@ -27,8 +27,8 @@ from hearth.cli import main
 from hearth.cli.config import config_for_a_service
 from hearth.config.loading import load_gateway_config
 from tests.support.patience import WITHIN_S
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 STEPS = [
     line.split(maxsplit=1)
     for line in re.sub(

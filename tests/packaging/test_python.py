@@ -8,6 +8,7 @@ import pytest
 
 import hearth
 from hearth.config.settings import BackendMode
+from tests.support.fields import Fields
 
 MODEL = "llama3.1:8b"
 
@@ -44,9 +45,7 @@ async def test_a_wrong_argument_of_a_call_is_named_and_a_right_one_answered():
             "priority": ("critical", ValueError, "'critical' is not a valid Priority"),
         }
         for name, (value, error, says) in wrong.items():
-            arguments: dict[str, Any] = {"prompt": "why?", "model": MODEL, "max_tokens": 1} | {
-                name: value
-            }
+            arguments: Fields = {"prompt": "why?", "model": MODEL, "max_tokens": 1} | {name: value}
             with pytest.raises(error, match=says):
                 await gateway.worker.enqueue_internal(**arguments)
         future = await gateway.worker.enqueue_internal(

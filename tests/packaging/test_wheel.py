@@ -22,8 +22,8 @@ import pytest
 
 from hearth.types import __version__
 from tests.support.patience import WITHIN_S
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "hearth"
 SPEED = {"load_s": 0.01, "prompt_tokens_per_s": 10_000, "decode_tokens_per_s": 1000}
 MODEL = {"name": "tiny:latest", "vram_gib": 1.0, **SPEED}
@@ -121,9 +121,7 @@ def fetch(url: str, body: object = None) -> bytes:
     return content
 
 
-def test_the_wheel_has_every_file_of_the_package_and_nothing_else(
-    wheel: Path,
-):
+def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path):
     found = (
         path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )

@@ -13,6 +13,7 @@ from hearth.engines.ollama.traits import canonical_model
 from hearth.execution.request import Submission, Ticket
 from hearth.types import BackendCall, Lane, Priority, QueueItem, RequestId
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
+from tests.support.fields import Fields
 from tests.support.house import House, Test, body_of, settings_with, within
 from tests.support.ollama_wire import vector_of
 
@@ -75,7 +76,7 @@ class EmbeddingHouse(House):
             new, partial(self.counted.append, text)
         ) or self.worker.submit(new)
 
-    def reload(self, **sections: dict[str, Any]) -> None:
+    def reload(self, **sections: Fields) -> None:
         """Put `settings_with(**sections)` in force."""
         self.gateway.reload(GatewayConfig(settings=settings_with(**sections)))
 

@@ -44,9 +44,7 @@ async def test_a_load_that_others_wait_for_survives_those_that_caused_it(house: 
 
 
 @in_house("a", resident="a")
-async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses(
-    house: House,
-):
+async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses(house: House):
     mine = [house.submit("a", caller="me", request_id="req_shared") for _ in range(2)]
     theirs = house.submit("a", caller="them", request_id="req_shared")
     cancel, shared = house.worker.cancel_request, RequestId("req_shared")
@@ -137,9 +135,7 @@ async def test_it_is_given_up_at_once_in_every_phase_and_again_is_no_error(
 
 
 @in_house("a", "b", "c", resident="a")
-async def test_all_of_a_caller_is_given_up_in_one_decision_that_loads_nothing(
-    house: House,
-):
+async def test_all_of_a_caller_is_given_up_in_one_decision_that_loads_nothing(house: House):
     mine = [
         house.submit(model, caller="me", request_id=f"req_{number}")
         for number, model in enumerate("abcb")

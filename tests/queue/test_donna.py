@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,10 @@ from hearth.events import ItemDispatched, ItemInterrupted, ItemProtected
 from hearth.types import Band, Priority
 from tests.support.fake_gpu import FakeModel
 from tests.support.house import ALL_DAY, House, body_of
+from tests.support.places import ROOT
 from tests.support.virtual_time import in_virtual_time
 
-PAGE = Path(__file__).parents[2] / "examples" / "donna.yaml"
+PAGE = ROOT / "examples" / "donna.yaml"
 ANSWER_S = 30.0
 
 

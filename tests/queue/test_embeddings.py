@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -46,6 +45,7 @@ from tests.queue.embedding_house import (
 from tests.support.cases import for_each
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
 from tests.support.fake_ollama import FakeOllama
+from tests.support.fields import Fields
 from tests.support.house import body_of, settle
 from tests.support.ollama_wire import vector_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -59,7 +59,7 @@ class Forgetful(FakeOllama):
     """Leaves the last vector out where there are several."""
 
     def _exchange(
-        self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None
+        self, call: BackendCall, body: Fields, record: CallRecord, fault: CallFault | None
     ) -> FakeExchange:
         given = body.get("input")
         return super()._exchange(
@@ -93,7 +93,7 @@ async def lived(house: EmbeddingHouse, script: str) -> dict[str, Ticket]:
         elif word in {"down", "drain"}:
             {"down": house.ollama.go_down, "drain": house.gateway.orders.drain}[word]()
         else:
-            band: dict[str, Any] = (
+            band: Fields = (
                 {"lane": Lane.INTERNAL, "priority": BANDS[word[-1]]} if word[-1] in BANDS else {}
             )
             for text in re.findall("[a-zA-Z]", word):
@@ -222,7 +222,7 @@ async def lived(house: EmbeddingHouse, script: str) -> dict[str, Ticket]:
 )
 @in_virtual_time
 async def test_calls_share_a_call_of_the_model_server_and_each_gets_its_own_answer(
-    keys: dict[str, Any],
+    keys: Fields,
     faults: tuple[CallFault | None, ...],
     script: str,
     sent: str,
@@ -379,9 +379,7 @@ async def test_status_shows_one_item_with_its_inputs_and_each_member_can_be_look
 
 
 @in_embedding_house(max_inputs=4)
-async def test_one_request_of_a_shared_call_can_be_cancelled_or_all_of_it(
-    house: EmbeddingHouse,
-):
+async def test_one_request_of_a_shared_call_can_be_cancelled_or_all_of_it(house: EmbeddingHouse):
     tickets = {
         text: house.ask(text, caller=caller)
         for text, caller in zip("abcde", ("one", "one", "one", "two", "two"), strict=True)
@@ -514,9 +512,7 @@ async def test_a_full_queue_refuses_who_would_be_the_first_of_a_call(house: Embe
 
 
 @in_embedding_house(**LATE)
-async def test_a_thousand_inputs_are_all_answered_beside_a_queue_with_room(
-    house: EmbeddingHouse,
-):
+async def test_a_thousand_inputs_are_all_answered_beside_a_queue_with_room(house: EmbeddingHouse):
     house.reload(queue={"max_external_depth": 20})
     tickets = {
         f"chunk {number}": house.ask(f"chunk {number}", request_id=f"req_{number}")

@@ -15,6 +15,7 @@ import pytest
 
 from hearth.config.settings import QueueSettings, RateLimitSettings
 from hearth.events import EmbeddingsParted
+from tests.support.fields import Fields
 from tests.support.home import (
     ADMIN_KEY,
     EMBEDDER,
@@ -24,7 +25,7 @@ from tests.support.home import (
     house_settings,
     open_home,
 )
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 
 TEXTS = [f"paragraph {number} " + "word " * (number % 7) for number in range(64)]
 _TOLD = re.compile(
@@ -44,7 +45,7 @@ async def ask_all(
     headers = {"authorization": f"Bearer {key}"}
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session,
-        asyncio.timeout(WITHIN_S),
+        in_time(),
     ):
         return await asyncio.gather(*map(ask, texts))
 
@@ -66,7 +67,7 @@ def tokens(said: Any) -> int:
     ],
 )
 async def test_many_callers_make_few_calls_and_get_what_they_would_have_got_alone(
-    path: str, fields: dict[str, Any]
+    path: str, fields: Fields
 ):
     async with open_home(house_settings(keys=KEYS)) as home:
 

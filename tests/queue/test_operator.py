@@ -97,9 +97,7 @@ async def test_a_pause_lets_others_wait_and_internal_work_goes_on(house: House):
 
 
 @in_house("a", "b", resident="a")
-async def test_an_order_given_twice_is_given_once_and_a_load_can_be_taken_back(
-    house: House,
-):
+async def test_an_order_given_twice_is_given_once_and_a_load_can_be_taken_back(house: House):
     orders = house.gateway.orders
     running = house.submit("a", service_s=5.0)
     await orders.load("b")
@@ -171,9 +169,7 @@ async def test_what_could_never_be_or_is_used_or_asked_for_is_refused_with_the_r
     resident="home",
     settings=settings_with(gpu={"home_model": "home", "restore_home_delay_s": 1.0}),
 )
-async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model(
-    house: House,
-):
+async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model(house: House):
     orders = house.gateway.orders
     for _ in range(3):
         assert await orders.wish_unloaded("home", "visitor") == "home model"
@@ -189,9 +185,7 @@ async def test_a_caller_who_asks_for_an_unload_has_no_say_over_the_home_model(
 
 
 @in_house("a", "b", resident="a")
-async def test_a_claimed_model_stays_and_any_other_goes_when_a_caller_asks(
-    house: House,
-):
+async def test_a_claimed_model_stays_and_any_other_goes_when_a_caller_asks(house: House):
     orders = house.gateway.orders
     running = house.submit("a", service_s=5.0)
     await settle()
@@ -222,9 +216,7 @@ async def test_a_claimed_model_stays_and_any_other_goes_when_a_caller_asks(
 
 @pytest.mark.parametrize("lane", [Lane.INTERNAL, Lane.EXTERNAL])
 @in_virtual_time
-async def test_a_model_held_for_returning_callers_stays_and_another_goes(
-    lane: Lane,
-):
+async def test_a_model_held_for_returning_callers_stays_and_another_goes(lane: Lane):
     sizes = {
         A: ModelSettings(vram_gb=8.0),
         B: ModelSettings(vram_gb=8.0),

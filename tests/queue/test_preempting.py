@@ -11,7 +11,7 @@ import pytest
 from hearth.config.settings import Announcement, GatewayConfig, Window
 from hearth.events import ItemDispatched, ItemInterrupted, ItemProtected, ModeChanged, TaskAnnounced
 from hearth.execution.request import Ticket
-from hearth.types import Outcome
+from hearth.types import JsonDict, Outcome
 from tests.support.fake_ollama import Ending
 from tests.support.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time, sleep_until
@@ -112,7 +112,7 @@ async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time(house: Ho
 # Announced work: what would overrun it is held, what fits is not, nothing is lost.
 
 
-def announcing(*crons: tuple[str, str], **scheduling: float) -> dict[str, object]:
+def announcing(*crons: tuple[str, str], **scheduling: float) -> JsonDict:
     return {
         "announcements": tuple(Announcement(task_type=name, cron=cron) for name, cron in crons),
         **scheduling,
@@ -135,9 +135,7 @@ async def start_of(house: House, ticket: Ticket) -> float:
         scheduling=announcing(BRIEFING, BACKUP), backend={"check_interval_s": 600.0}
     ),
 )
-async def test_cron_entries_are_announced_in_time_and_once_each(
-    house: House,
-):
+async def test_cron_entries_are_announced_in_time_and_once_each(house: House):
     await sleep_until(2 * 3600.0 + 600.0)
     told = house.events.of(TaskAnnounced)
     assert sorted((event.task_type, round(event.at + event.due_s, 3)) for event in told) == [
@@ -163,9 +161,7 @@ async def test_a_cron_entry_holds_external_work_like_an_announcement_each_time(
 
 
 @in_house("a", resident="a", settings=settings_with(scheduling=announcing(BRIEFING)))
-async def test_a_reload_announces_a_new_entry_and_a_removed_one_holds_nothing(
-    house: House,
-):
+async def test_a_reload_announces_a_new_entry_and_a_removed_one_holds_nothing(house: House):
     house.worker.announce("by hand", WALL_AT_START + 500.0)
     await sleep_until(150.0)
     house.gateway.reload(

@@ -53,9 +53,7 @@ async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happ
 
 
 @in_house("a", resident="a")
-async def test_the_status_shows_what_runs_waits_in_order_and_stops(
-    house: House,
-):
+async def test_the_status_shows_what_runs_waits_in_order_and_stops(house: House):
     house.submit("a", caller="first")
     await sleep_until(0.25)
     external = [house.submit("a") for _ in range(2)]
@@ -136,9 +134,7 @@ async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house
 
 
 @in_house("a", resident="a")
-async def test_the_expected_starts_are_worked_out_a_few_times_a_second_at_most(
-    house: House,
-):
+async def test_the_expected_starts_are_worked_out_a_few_times_a_second_at_most(house: House):
     house.submit("a", service_s=8.0, max_tokens=40)
     house.submit("a", max_tokens=40)
     starts = []

@@ -88,9 +88,7 @@ async def test_what_runs_ends_well_and_who_waits_for_it_is_told_in_process_too(
 
 @pytest.mark.parametrize("starts", [False, True])
 @in_virtual_time
-async def test_a_gateway_that_never_started_closes_what_it_was_given(
-    starts: bool,
-):
+async def test_a_gateway_that_never_started_closes_what_it_was_given(starts: bool):
     house = House("a")
     if starts:
         starting = asyncio.create_task(house.gateway.start())
@@ -134,9 +132,7 @@ class LateClock(LoopClock):
 
 @pytest.mark.parametrize("lag_s", [0.0, 0.25])
 @in_virtual_time
-async def test_items_with_a_longest_wait_expire_and_leave_no_timer_behind(
-    lag_s: float,
-):
+async def test_items_with_a_longest_wait_expire_and_leave_no_timer_behind(lag_s: float):
     settings = settings_with(queue={"max_wait_s": 100.0})
     async with House("a", resident="a", settings=settings, clock=LateClock(lag_s)) as house:
         running, expiring = house.submit("a", service_s=200.0), house.submit("a", service_s=1.0)

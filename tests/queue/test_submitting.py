@@ -9,6 +9,7 @@ import pytest
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
 from hearth.types import Lane, Priority
+from tests.support.fields import Fields
 from tests.support.house import FULL_TEXT, House, body_of, heard, in_house, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -16,9 +17,7 @@ ONE_EACH = settings_with(queue={"max_external_depth": 1, "max_internal_depth": 1
 
 
 @in_house("a", resident="a")
-async def test_positions_count_those_ahead_within_a_tick_and_no_less_urgent_ones(
-    house: House,
-):
+async def test_positions_count_those_ahead_within_a_tick_and_no_less_urgent_ones(house: House):
     first = house.submit("a")
     await settle()
     together = [house.submit("a") for _ in range(3)]
@@ -44,9 +43,7 @@ async def test_positions_count_those_ahead_within_a_tick_and_no_less_urgent_ones
 
 
 @in_house("a", "b", resident="b")
-async def test_an_in_process_call_gives_text_and_counts_of_its_model(
-    house: House,
-):
+async def test_an_in_process_call_gives_text_and_counts_of_its_model(house: House):
     done = await (await house.worker.enqueue_external("hello", caller="script"))
     assert (done.output, done.model, done.tokens_in, done.tokens_out, done.latency_ms) == (
         FULL_TEXT,
@@ -104,9 +101,7 @@ async def test_of_several_at_once_only_the_first_is_told_of_the_swap(parallel: i
 
 
 @in_house("a", resident="a", settings=ONE_EACH)
-async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_return(
-    house: House,
-):
+async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_return(house: House):
     house.internal("a", priority=Priority.CRITICAL)  # runs
     await settle()
     house.submit("a")
@@ -147,9 +142,7 @@ async def test_nothing_is_accepted_after_a_stop_and_the_advice_is_the_grace():
 
 
 @in_house("a", resident="a")
-async def test_a_request_for_no_model_is_refused_where_there_is_none_left(
-    house: House,
-):
+async def test_a_request_for_no_model_is_refused_where_there_is_none_left(house: House):
     house.ollama.go_down()
     await sleep_until(6.0)
     ticket = house.submit(None)
@@ -209,7 +202,7 @@ def placed_at(house: House, **asked: Any) -> float:
 )
 @in_house("a", "b", resident="a")
 async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
-    house: House, asked: dict[str, Any], after_s: float, at: float
+    house: House, asked: Fields, after_s: float, at: float
 ):
     house.submit("a", service_s=400.0)
     await sleep_until(1.0)
@@ -221,9 +214,7 @@ async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
 
 
 @in_house("a", resident="a", settings=settings_with(queue={"max_external_depth": 4}))
-async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(
-    house: House,
-):
+async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(house: House):
     ran = house.submit("a", service_s=400.0, digest=b"ran")
     await sleep_until(1.0)
     cancelled = house.submit("a", digest=b"cancelled")
@@ -243,9 +234,7 @@ async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(
 
 
 @in_house("a", resident="a")
-async def test_a_place_loses_the_time_its_caller_was_away_too_long(
-    house: House,
-):
+async def test_a_place_loses_the_time_its_caller_was_away_too_long(house: House):
     house.submit("a", service_s=400.0)
     await sleep_until(1.0)
     for left in range(4):  # who asks and leaves at once, over and over, has waited for nothing
@@ -270,9 +259,7 @@ def fill(house: House, caller: str) -> int:
 
 
 @in_house("a", resident="a", settings=settings_with(queue={"max_external_depth": 8}))
-async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(
-    house: House,
-):
+async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(house: House):
     house.submit("a", service_s=1.0, caller="greedy")
     await settle()
     assert fill(house, "greedy") == 8
@@ -296,9 +283,7 @@ async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(
     resident="a",
     settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}),
 )
-async def test_a_queue_with_one_place_has_no_shares_nor_has_the_internal_lane(
-    house: House,
-):
+async def test_a_queue_with_one_place_has_no_shares_nor_has_the_internal_lane(house: House):
     house.submit("a", service_s=9.0)
     await settle()
     assert [fill(house, caller) for caller in ("one", "two")] == [1, 0]

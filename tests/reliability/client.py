@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from hearth.types import frozen
+
 LOOK_S = 0.05
 """Between two looks at what is left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Wish:
     """One job as the client wants it; its key is the prompt of the job, too."""
 

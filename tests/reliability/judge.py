@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from hearth.types import frozen
 from tests.reliability.client import History
+from tests.support.fields import Fields
 
 ENDED = {"completed", "failed", "cancelled"}
 _JOBS = (
@@ -21,7 +22,7 @@ _JOBS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """A job in the file."""
 
@@ -87,7 +88,7 @@ class Judge:
         return kept
 
 
-def asked(path: Path, question: str) -> list[dict[str, Any]]:
+def asked(path: Path, question: str) -> list[Fields]:
     """Rows of a sound file."""
     with closing(sqlite3.connect(path)) as connection:
         connection.row_factory = sqlite3.Row

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
+
+from hearth.types import JsonDict
+from tests.support.fields import Fields
+from tests.support.patience import for_ever
 
 MODELS = ("one:latest", "two:latest")
 
@@ -56,13 +60,13 @@ class ModelServer:
             return web.json_response(await self._generate(await request.json()))
         if request.path == "/hook":
             self.told[request.headers["webhook-id"]] += 1
-        pages: dict[str, object] = {
+        pages: JsonDict = {
             "/api/tags": {"models": _listed(MODELS)},
             "/api/ps": {"models": _listed(tuple(self._loaded))},
         }
         return web.json_response(pages.get(request.path, {"version": "0.99.0"}))
 
-    async def _generate(self, asked: dict[str, Any]) -> object:
+    async def _generate(self, asked: Fields) -> object:
         model, marker = asked["model"], asked.get("prompt", "")
         said = {
             "model": model,
@@ -78,7 +82,7 @@ class ModelServer:
         self.arrivals.append(marker)
         if self.holding and marker.startswith("hold") and marker not in self._seen:
             self._seen.add(marker)
-            await asyncio.Event().wait()
+            await for_ever()
         return {
             **said,
             "response": f"{marker} run {len(self.arrivals)}",
@@ -87,6 +91,6 @@ class ModelServer:
         }
 
 
-def _listed(names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _listed(names: tuple[str, ...]) -> list[Fields]:
     one = {"size": 1 << 30, "size_vram": 1 << 30, "context_length": 4096, "details": {}}
     return [{"name": name, "model": name, "digest": name[0] * 64, **one} for name in names]

@@ -24,7 +24,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.patience import WITHIN_S
+from tests.support.fields import Fields
+from tests.support.patience import in_time
 from tests.support.processes import die_with_parent
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +72,7 @@ class Life:
         self._writer = writer
         self._moved = asyncio.Event()
         self.pid = 0
-        self.said: list[dict[str, Any]] = []
+        self.said: list[Fields] = []
         self.over = asyncio.Event()
         self.orderly = False
         self._reading = asyncio.ensure_future(self._read(reader))
@@ -94,7 +95,7 @@ class Life:
         """Returns once it holds, looked at after every report; a life that ends before that is an
         error.
         """
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             while not holds():
                 assert not self.over.is_set(), "the process ended before that"
                 self._moved.clear()
@@ -102,7 +103,7 @@ class Life:
 
     async def url(self) -> str:
         """Where it listens; empty where it died before it did."""
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             while not (self.named("url") or self.over.is_set()):
                 self._moved.clear()
                 await self._moved.wait()
@@ -122,7 +123,7 @@ class Life:
         await self.gone()
 
     async def gone(self) -> None:
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             await self.over.wait()
         await self._reading
 

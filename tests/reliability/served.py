@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from tests.reliability.model_server import ModelServer
-from tests.support.patience import WITHIN_S
+from tests.support.fields import Fields
+from tests.support.patience import WITHIN_S, in_time
 from tests.support.processes import started
 
 CONFIG = """
@@ -30,10 +30,10 @@ server: {{log_format: json, shutdown_grace_s: 0.05}}
 """
 """In front of a model server."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
-Phase = Callable[[list[dict[str, Any]]], bool]
+Phase = Callable[[list[Fields]], bool]
 
 
-def of(said: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+def of(said: list[Fields], event: str) -> list[Fields]:
     return [line for line in said if line["event"] == event]
 
 
@@ -46,7 +46,7 @@ class Process:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.said: list[dict[str, Any]] = []
+        self.said: list[Fields] = []
         self.moved = asyncio.Event()
         self.start_s = 0.0
         self._began_at = time.monotonic()
@@ -80,7 +80,7 @@ class Process:
             "--config",
             str(file),
         )
-        pipes: dict[str, Any] = {
+        pipes: Fields = {
             "stdout": asyncio.subprocess.PIPE,
             "stderr": asyncio.subprocess.DEVNULL,
             "limit": 1 << 20,
@@ -104,7 +104,7 @@ class Process:
 
     async def until(self, phase: Phase) -> None:
         """Wait for what the log says."""
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             while not phase(self.said):
                 self.moved.clear()
                 await self.moved.wait()

@@ -28,6 +28,7 @@ from tests.reliability.model_server import ModelServer
 from tests.reliability.nursery import Life
 from tests.reliability.served import CONFIG
 from tests.storage.house import open_database
+from tests.support.places import ROOT
 
 KILLS = int(os.environ.get("HEARTH_KILLS", "5"))
 IN_QUEUE = 3
@@ -43,7 +44,7 @@ _BOOKS = ("ledger.", "estimates.", "storage.retention.", "jobs.forget.")
 BOOKS = tuple(name for name in POINTS if name.startswith(_BOOKS))
 """Reached without a gateway, by `work.keep_books`."""
 _ONCE_A_LIFE = ("storage.create.", "storage.epoch.", "jobs.recover.", "ledger.orphans.")
-SRC = Path(__file__).parents[2] / "src" / "hearth"
+SRC = ROOT / "src" / "hearth"
 
 
 def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():

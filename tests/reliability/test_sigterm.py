@@ -12,13 +12,13 @@ import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.reliability.served import Phase, Process, of, some
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S
 from tests.support.reading import read_to_its_end
 
@@ -59,8 +59,8 @@ sent.
 """
 
 
-def request(dialect: str, model: str, words: int, tokens: int) -> dict[str, Any]:
-    body: dict[str, Any] = {
+def request(dialect: str, model: str, words: int, tokens: int) -> Fields:
+    body: Fields = {
         "model": model,
         "messages": [{"role": "user", "content": "word " * words}],
         "stream": True,
@@ -71,7 +71,7 @@ def request(dialect: str, model: str, words: int, tokens: int) -> dict[str, Any]
 
 
 async def stream(
-    session: aiohttp.ClientSession, url: str, dialect: str, body: dict[str, Any]
+    session: aiohttp.ClientSession, url: str, dialect: str, body: Fields
 ) -> tuple[int, bytes]:
     """Status and body, read to their proper end: a connection that breaks off elsewhere raises."""
     async with session.post(url + dialect, json=body) as got:

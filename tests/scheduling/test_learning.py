@@ -21,9 +21,10 @@ from hearth.scheduling.estimates import (
     Arrivals,
     Estimates,
 )
-from hearth.types import Lane, Priority, QueueItem, RequestId, Usage
+from hearth.types import JsonDict, Lane, Priority, QueueItem, RequestId, Usage
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
+from tests.support.fields import Fields
 
 
 def item(caller: str = "c", **known: Any) -> QueueItem:
@@ -145,9 +146,7 @@ def test_the_longest_likely_length_is_learned_as_a_multiple_of_what_is_expected(
         ({"kind": "embed", "prompt_tokens": 1000}, 3.0),
     ],
 )
-def test_no_answer_is_taken_to_be_longer_than_its_own_limit(
-    known: dict[str, Any], longest_s: float
-):
+def test_no_answer_is_taken_to_be_longer_than_its_own_limit(known: Fields, longest_s: float):
     assert Estimates(swap_prior_s=10.0).longest_s(item(**known), "a") == pytest.approx(longest_s)
 
 
@@ -239,7 +238,7 @@ def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
         {"format": 1, "recent_swaps_s": {"b": [None]}, "idle_ends": [[["a"], [[1, 0]]]]},
     ],
 )
-def test_what_cannot_be_read_counts_as_never_learned(document: dict[str, object]):
+def test_what_cannot_be_read_counts_as_never_learned(document: JsonDict):
     estimates = after()
     estimates.restore(document)
     assert (

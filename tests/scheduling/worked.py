@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import pydantic
 import yaml
@@ -33,6 +33,7 @@ from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
 from hearth.types import Lane, Priority, Sequence, Usage, WorkKind
 from tests.scheduling.shell import Shell
+from tests.support.fields import Fields
 
 SECTIONS: dict[str, type[pydantic.BaseModel]] = {
     "scheduling": SchedulingSettings,
@@ -70,7 +71,7 @@ def _brackets(text: str) -> tuple[str, str]:
 
 def settings_of(text: str) -> SchedulerSettings:
     """The settings of a small gateway (`affinity`, one slot, no home model) with these changes."""
-    found: dict[str, dict[str, Any]] = {
+    found: dict[str, Fields] = {
         "scheduling": {"policy": "affinity"},
         "queue": {},
         "gpu": {"restore_home_delay_s": 30.0},
@@ -95,7 +96,7 @@ def settings_of(text: str) -> SchedulerSettings:
         else:
             place = found[section].setdefault(outer, {}) if outer else found[section]
             place[inner] = yaml.safe_load(value)
-    made: dict[str, Any] = {name: kind(**found[name]) for name, kind in SECTIONS.items()}
+    made: Fields = {name: kind(**found[name]) for name, kind in SECTIONS.items()}
     return SchedulerSettings(models=models, wait_when_down_s=wait_when_down_s, **made)
 
 

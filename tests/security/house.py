@@ -9,15 +9,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hearth.api.protocol import Deadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import KeySettings, ServerSettings, Settings, StorageSettings
 from tests.api.house import KEYS, Caller, FakeGateway, ScriptedExchange
 from tests.api.test_app import ADDRESSES
+from tests.support.fields import Fields
 from tests.support.home import Home, house_settings, open_home
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 
 
 class Seen(NamedTuple):
@@ -50,7 +51,7 @@ def open_fort(settings: Settings) -> AbstractAsyncContextManager[Home]:
     return open_home(settings, store=True)
 
 
-def described_routes() -> dict[str, Any]:
+def described_routes() -> Fields:
     """The OpenAPI description, as `/openapi.json` serves it."""
     return FakeGateway().app().routes.openapi
 
@@ -81,7 +82,7 @@ def request(
 
 async def tell(url: str, raw: bytes, *, head_only: bool = False) -> Seen:
     """What is answered to these bytes on a connection of their own."""
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         caller = await Caller.to(url)
         try:
             await caller.send(raw)

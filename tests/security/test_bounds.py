@@ -32,7 +32,7 @@ from tests.security.house import (
 )
 from tests.support.home import LLAMA
 from tests.support.house import ALWAYS_PREEMPT, House, body_of, settings_with
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 MIB = 1024 * 1024
@@ -67,7 +67,7 @@ async def test_what_never_ends_is_cut_off_long_before_125_mib(beginning, more):
     async with open_door() as (gateway, url):
         caller, sent = await Caller.to(url), 0
         with suppress(ConnectionError):
-            async with asyncio.timeout(WITHIN_S):
+            async with in_time():
                 await caller.send(beginning)
                 while sent < CUT_OFF_BYTES:
                     await caller.send(more)
@@ -370,7 +370,7 @@ async def test_callers_who_never_finish_their_requests_are_sent_away():
             assert (
                 await tell(url, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))
             ).status == 200
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             assert {await caller.until_closed() for caller in slow} == {b""}
         for caller in slow:
             caller.leave()
@@ -403,7 +403,7 @@ async def test_callers_who_stop_reading_hold_little_and_are_dropped_with_their_w
                 small, request("POST", "/api/chat", CHAT, key=HOUSE_KEY)
             )
             stalled.append(small)
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             while len(gateway.worker.cancelled) < len(stalled):  # noqa: ASYNC110 - forty ends, no event for the last
                 await asyncio.sleep(0.05)
         # the reply's limit is 1 MiB here; the rest is what the sockets of this machine hold

@@ -5,13 +5,11 @@ nothing can be read.
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 
 from tests.support.fake_webhooks import Reply, Webhooks, serving
-from tests.support.patience import WITHIN_S
 
 pytest.importorskip(
     "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
@@ -19,6 +17,7 @@ pytest.importorskip(
 
 from hearth.events import RequestRejected
 from tests.security.house import open_door
+from tests.support.patience import in_time
 
 ADMIN = ("/llm/admin/pause", "/llm/admin/config")
 PATHS = (
@@ -112,7 +111,7 @@ async def test_a_page_on_another_port_makes_the_gateway_do_nothing_and_reads_not
     ):
         page = await browser.new_page()
         await page.goto(elsewhere)
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             read = await page.evaluate(ATTACK, [url.replace("127.0.0.1", name), list(PATHS)])
         await page.close()
         tried = {event.path for event in gateway.events.all if isinstance(event, RequestRejected)}

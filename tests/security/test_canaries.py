@@ -29,7 +29,8 @@ from tests.security.house import Seen, request, tell
 from tests.support.fake_claude import KEY as CLAUDE_KEY
 from tests.support.fake_claude import FakeClaude, Script, refusal
 from tests.support.fake_webhooks import Reply, Webhooks, serving
-from tests.support.patience import WITHIN_S
+from tests.support.fields import Fields
+from tests.support.patience import in_time
 from tests.support.processes import started
 
 SPEED = 500.0
@@ -131,7 +132,7 @@ async def places(sinks: Sinks) -> AsyncIterator[str]:
         )
 
 
-def settings(places_url: str, claude_url: str, folder: Path) -> dict[str, Any]:
+def settings(places_url: str, claude_url: str, folder: Path) -> Fields:
     keys = [
         {"name": "owner", "sha256": digest_of(OWNER), "admin": True, "allow_cloud": True},
         {"name": "friend", "sha256": digest_of(FRIEND), "models": [f"{MODEL}*", "nomic*"]},
@@ -195,7 +196,7 @@ class Served:
 
     async def until(self, *events: str) -> None:
         """Return once these are in the log."""
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             while not all(f'"{event}"'.encode() in self.log() for event in events):  # noqa: ASYNC110 - a file tells nobody
                 await asyncio.sleep(0.02)
 
@@ -209,9 +210,7 @@ class Served:
 
 
 @asynccontextmanager
-async def hearth_serving(
-    config: dict[str, Any], ollama_url: str, folder: Path
-) -> AsyncIterator[Served]:
+async def hearth_serving(config: Fields, ollama_url: str, folder: Path) -> AsyncIterator[Served]:
     file, log = folder / "hearth.yaml", folder.parent / f"{folder.name}.log"
     file.write_text(yaml.safe_dump(config))
     command = [
@@ -246,15 +245,15 @@ PAGES = (
 )
 
 
-def user(text: str, model: str = MODEL, **more: Any) -> dict[str, Any]:
+def user(text: str, model: str = MODEL, **more: Any) -> Fields:
     return {"model": model, "messages": [{"role": "user", "content": text}], **more}
 
 
-def inference() -> Iterator[tuple[str, dict[str, Any]]]:
+def inference() -> Iterator[tuple[str, Fields]]:
     said, refused = PROMPTS, PROMPTS["refused"]
-    few: dict[str, Any] = {"max_tokens": 5}
-    predict: dict[str, Any] = {"options": {"num_predict": 5}}
-    system: dict[str, Any] = {"system": said["system"]}
+    few: Fields = {"max_tokens": 5}
+    predict: Fields = {"options": {"num_predict": 5}}
+    system: Fields = {"system": said["system"]}
     yield "/api/chat", user(said["chat"], **predict)
     yield (
         "/api/chat",
@@ -302,7 +301,7 @@ async def work(url: str, places_url: str) -> list[bytes]:
             answers.append(seen.body)
         elif "format" not in body:  # a schema decides what is said
             assert speaks(seen.body) is ("embed" not in path), (path, seen.body)
-    wrongs: list[dict[str, Any]] = [
+    wrongs: list[Fields] = [
         {"x_api_key": MISTYPED},
         {"authorization": f"Basic {MISTYPED}"},
         {"authorization": f"Bearer {OWNER}", "x_api_key": MISTYPED},
@@ -342,7 +341,7 @@ async def interrupted(url: str) -> None:
     short = {"model": SLOW, "prompt": PROMPTS["generate"], "options": {"num_predict": 5}}
     caller = await Caller.to(url)
     await caller.send(request("POST", "/api/chat", json.dumps(stream).encode(), key=OWNER))
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         for _ in range(5):
             await caller.reader.readuntil(b'"done":false')
         assert speaks((await post(url, "/api/generate", short, key=HOUSE)).body)
@@ -420,9 +419,7 @@ def look_into(folder: Path, sinks: Sinks) -> None:
             sinks[f"file {file.name}"] += file.read_bytes()
 
 
-async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belongs(
-    tmp_path: Path,
-):
+async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belongs(tmp_path: Path):
     sinks, claude = Sinks(), FakeClaude()
     await claude.start()
     emulator = outspoken()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-from typing import Any
 
 from hearth.admission.peers import PER_WINDOW, WINDOW_S
 from hearth.alerts.rules import RULES
@@ -27,6 +26,7 @@ from tests.api.house import (
 )
 from tests.api.test_app import ADDRESSES, ADMIN, CHAT, JSON, STREAMS
 from tests.security.house import method_of, open_door, request, tell
+from tests.support.fields import Fields
 
 PATHS = (*ADDRESSES, *STREAMS, "/nope")
 FETCH = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}
@@ -274,7 +274,7 @@ async def tried(
     **headers: str,
 ) -> int:
     method = "GET" if path.startswith("/llm") else "POST"
-    shown: dict[str, Any] = headers or {"authorization": f"Bearer {key or next(FRESH)}"}
+    shown: Fields = headers or {"authorization": f"Bearer {key or next(FRESH)}"}
     return (await gateway.ask(method, path, CHAT, peer=peer, **shown)).status
 
 
@@ -282,7 +282,7 @@ async def test_a_wrong_key_too_many_is_429_in_the_dialect_and_ends_the_connectio
     gateway = FakeGateway(keys=KEYS)
     assert [await tried(gateway) for _ in range(PER_WINDOW + 1)] == SLOWED
     gateway.clock.now += 20.0
-    unknown: tuple[dict[str, Any], ...] = (
+    unknown: tuple[Fields, ...] = (
         {},
         {"x_api_key": "wrong"},
         {"x_api_key": ADMIN_KEY[:-1]},
@@ -338,7 +338,7 @@ async def test_wrong_keys_count_by_machine_whatever_their_form_or_claim():
             assert await tried(gateway, authorization=blank) == 401  # who shows no key tries none
         for number in range(PER_WINDOW + 1):
             form, spelled = next(forms)
-            claims: dict[str, Any] = {
+            claims: Fields = {
                 "x_forwarded_for": f"10.0.0.{number}",
                 "forwarded": f"for=10.0.0.{number}",
             }

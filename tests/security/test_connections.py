@@ -28,7 +28,7 @@ from tests.api.house import ADMIN_KEY, KEYS, Caller, FakeGateway
 from tests.api.test_app import CHAT
 from tests.security.house import request, tell
 from tests.support.line import Line, Plug
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, in_time
 
 PATIENT = Deadlines(write_s=lambda: WITHIN_S, header_s=WITHIN_S, body_s=WITHIN_S)
 FEW = ConnectionLimits(all=10, this_machine=4, all_others=8, one_machine=3)
@@ -57,7 +57,7 @@ async def stay(url: str, callers: int) -> list[Caller]:
     found = [await Caller.to(url) for _ in range(callers)]
     for caller in found:
         await caller.send(STAYS)
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             assert (await caller.head())[0] == 200
     return found
 
@@ -66,7 +66,7 @@ async def until(connections: Connections, **shown: int) -> None:
     """Return once so many are open; ends of connections are noticed one turn of the loop after
     another.
     """
-    async with asyncio.timeout(WITHIN_S):
+    async with in_time():
         while not shown.items() <= connections.shown().items():  # noqa: ASYNC110 - nothing tells of the last end
             await asyncio.sleep(0.01)
 
@@ -123,7 +123,7 @@ async def test_who_cannot_even_wait_for_the_refusal_is_cut_off():
         waiting = [await Caller.to(url) for _ in range(MAX_REJECTING)]
         await until(connections, refused=MAX_REJECTING)
         outside = [await Caller.to(url) for _ in range(20)]
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             for caller in outside:
                 try:
                     assert await caller.until_closed() == b""
@@ -131,7 +131,7 @@ async def test_who_cannot_even_wait_for_the_refusal_is_cut_off():
                     continue
         await waiting[0].send(HEALTH)
         await held[0].send(HEALTH)
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             assert (await waiting[0].head())[0] == 503
             assert b"HTTP/1.1 200 " in await held[0].until_closed()
         await until(connections, open=3, refused=MAX_REJECTING + 20)

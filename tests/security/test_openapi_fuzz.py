@@ -28,6 +28,7 @@ from tests.security.house import (
     tell,
 )
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 from tests.support.home import EMBEDDER, LLAMA
 
 PER_KIND = 10 if EXAMPLES == 1 else min(20 * EXAMPLES, 500)
@@ -35,7 +36,7 @@ PER_KIND = 10 if EXAMPLES == 1 else min(20 * EXAMPLES, 500)
 INSTALLED = {"anyOf": [{"type": "string", "enum": [LLAMA, EMBEDDER]}, {"type": "string"}]}
 
 
-def tempting() -> dict[str, Any]:
+def tempting() -> Fields:
     """The description, in which models that are installed are likely names; or hardly anything
     would reach the queue.
     """

@@ -13,7 +13,7 @@ from hearth.api.protocol import Deadlines
 from tests.api.house import ADMIN_KEY, Caller, FakeGateway, answer_to
 from tests.api.test_app import CHAT, words
 from tests.security.house import Seen, method_of, open_door, request, tell
-from tests.support.patience import WITHIN_S
+from tests.support.patience import in_time
 
 SPELLINGS = (
     *words(
@@ -248,7 +248,7 @@ async def test_a_wish_for_http_2_is_ignored_and_the_body_is_no_request_of_its_ow
         await caller.send(raw[:cut])
         await asyncio.sleep(0)
         await caller.send(raw[cut:] + request("GET", "/healthz"))
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             answers = await caller.until_closed()
         caller.leave()
         assert answers.count(b"HTTP/1.1 200 OK") == 2

@@ -18,6 +18,7 @@ from hearth.scheduling.inputs import Arrived, Finished, FirstByte, Input, Starte
 from hearth.simulation.engine import PROGRESS_JOBS, SimulationRun, simulate
 from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Lane
+from tests.support.fields import Fields
 from tests.support.invariants import DecisionChecker
 from tests.support.workloads import Mix, random_workload
 
@@ -153,7 +154,7 @@ STREAM = {"streaming": True, "first_byte_s": 0.5}
     ],
 )
 def test_what_happens_takes_as_long_as_the_workload_says(
-    what: str, jobs: list[WorkloadJob], more: dict[str, Any], told: list[tuple[float, ...]]
+    what: str, jobs: list[WorkloadJob], more: Fields, told: list[tuple[float, ...]]
 ):
     records = run(workload(*jobs, **more)).records
     assert [(record.arrived, record.started, record.ended) for record in records] == [

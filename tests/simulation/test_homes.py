@@ -22,7 +22,7 @@ from hearth.simulation.homes import (
     homes,
     mean_figures,
 )
-from hearth.types import Lane, Priority
+from hearth.types import JsonDict, Lane, Priority
 
 BASE = SchedulerSettings()
 EPSILON_S = 1e-6
@@ -49,7 +49,7 @@ def test_beside_whole_answers_it_waits_longer_because_they_start_over():
 
 @pytest.mark.parametrize("drawn", [{"priority": Priority.NORMAL}, {"loads_s": DEAR_LOADS}])
 def test_an_assistant_and_dear_loads_cost_no_more_than_one_and_a_half_loads(
-    drawn: dict[str, object],
+    drawn: JsonDict,
 ):
     assert over(**drawn).mean_loads <= 1.5
 

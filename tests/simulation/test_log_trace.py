@@ -20,6 +20,7 @@ from hearth.config.settings import (
 from hearth.simulation.traces import UNKNOWN_SERVICE_S, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage
+from tests.support.fields import Fields
 
 BEGAN = datetime(2030, 1, 7, 12, 0, tzinfo=UTC).timestamp()
 NO_HOME = GpuSettings(home_model="")
@@ -32,7 +33,7 @@ def config(**more: Any) -> GatewayConfig:
     return GatewayConfig(settings=Settings(**{"scheduling": scheduling, "gpu": NO_HOME, **more}))
 
 
-def row(number: int, **changes: Any) -> dict[str, Any]:
+def row(number: int, **changes: Any) -> Fields:
     known = {
         "epoch": 1,
         "sequence": number,
@@ -58,7 +59,7 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
     return {**known, **timed, **ended, **changes}
 
 
-def swap(origin: str, target: str, seconds: float, **changes: Any) -> dict[str, Any]:
+def swap(origin: str, target: str, seconds: float, **changes: Any) -> Fields:
     known = {
         "ended_wall_s": BEGAN,
         "from_models": [origin] if origin else [],
@@ -132,7 +133,7 @@ UNANSWERED = {"backend_s": None, "first_byte_s": None}
     ],
 )
 def test_who_had_no_answer_would_have_got_what_is_usual(
-    others: list[Any], changes: dict[str, Any], told: tuple[float | None, ...]
+    others: list[Any], changes: Fields, told: tuple[float | None, ...]
 ):
     job = next(
         job for job in house(*others, row(3, caller="x", **changes)).jobs if job.caller == "x"

@@ -11,7 +11,7 @@ import pytest
 from hearth.errors import ConfigError
 from hearth.simulation.traces import parse_trace, read_trace, trace_text
 from hearth.simulation.workloads import WORKLOADS
-from hearth.types import Lane, Priority, Usage
+from hearth.types import JsonDict, Lane, Priority, Usage
 from tests.support.workloads import Mix, random_workload
 
 HEADER = {
@@ -77,7 +77,7 @@ REPORTS = {"output_tokens": 40, "decode_s": 2}
         ),
     ],
 )
-def test_a_request_is_read_field_by_field(request_line: object, expected: dict[str, object]):
+def test_a_request_is_read_field_by_field(request_line: object, expected: JsonDict):
     job = parse_trace(text(request_line), source="t").jobs[0]
     assert {name: getattr(job, name) for name in expected} == expected
 
@@ -193,9 +193,7 @@ def test_what_cannot_be_read_is_named_with_its_line(content: str, problem: str):
         parse_trace(content, source="t")
 
 
-def test_one_resident_needs_no_swap_costs_and_an_unreadable_file_is_an_error(
-    tmp_path,
-):
+def test_one_resident_needs_no_swap_costs_and_an_unreadable_file_is_an_error(tmp_path):
     assert parse_trace(text(GOOD, header={"models": {"a": {}}, "resident": ["a"]}), source="t").jobs
     with pytest.raises(ConfigError, match="cannot be read"):
         read_trace(tmp_path / "none.jsonl")

@@ -12,11 +12,12 @@ import json
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import aiohttp
 
 from tests.soak.model_server import EMBEDDER, HOME, SECOND
+from tests.support.fields import Fields
 from tests.support.reading import read_to_its_end
 
 SECOND_SHARE = 0.1
@@ -28,7 +29,7 @@ ERRORS = frozenset({500, 502, 503, 504})
 
 Anything else that is not 200 is a defect, of Hearth or of this test.
 """
-Body = dict[str, Any]
+Body = Fields
 
 
 End = Literal["whole", "refused", "told", "left", "broken"]  # how a request ended for its caller

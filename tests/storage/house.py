@@ -21,6 +21,7 @@ from hearth.storage.opening import Connect, connect_writer
 from hearth.storage.store import Store
 from hearth.storage.writer import StorageHealth, StoreWriter, Upkeep
 from hearth.types import DAY_S, Lane, Outcome, RequestId, Sequence
+from tests.support.fields import Fields
 from tests.support.recorder import Recorder
 
 WALL = 1_767_571_200.0
@@ -215,8 +216,8 @@ def notes(path: Path) -> list[int]:
 
 # Events as the gateway emits them.
 
-_ITEM: dict[str, Any] = {"lane": Lane.EXTERNAL, "model": "llama3.1:8b", "task_type": None}
-_ENDED: dict[str, Any] = _ITEM | {
+_ITEM: Fields = {"lane": Lane.EXTERNAL, "model": "llama3.1:8b", "task_type": None}
+_ENDED: Fields = _ITEM | {
     "at": 1000.0,
     "caller": "webui",
     "outcome": Outcome.COMPLETED,

@@ -113,9 +113,7 @@ def test_a_copy_for_which_there_is_no_room_is_not_begun(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["hearth.db", "hearth.db-wal"]
 
 
-def test_a_damaged_schema_is_refused_or_harmless_and_never_a_defect(
-    tmp_path,
-):
+def test_a_damaged_schema_is_refused_or_harmless_and_never_a_defect(tmp_path):
     path = tmp_path / "hearth.db"
     open_database(path).close()
     whole, refused = path.read_bytes(), 0
@@ -155,9 +153,7 @@ async def held(awaitable: Awaitable[T]) -> T:
 
 
 @in_virtual_time
-async def test_pages_overwritten_at_work_are_found_within_the_hour_and_end_writing(
-    tmp_path,
-):
+async def test_pages_overwritten_at_work_are_found_within_the_hour_and_end_writing(tmp_path):
     path, clock, events = tmp_path / "hearth.db", StoppedClock(), Recorder()
     store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, events=events)
     checking = asyncio.create_task(store.page_check.run())

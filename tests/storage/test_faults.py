@@ -189,9 +189,7 @@ async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(
     assert notes(path) == acknowledged
 
 
-async def test_on_a_full_disk_the_reserve_is_given_up_once_for_pruning(
-    tmp_path,
-):
+async def test_on_a_full_disk_the_reserve_is_given_up_once_for_pruning(tmp_path):
     fuse, reports, path = Fuse(sqlite3.SQLITE_FULL), Reports(), tmp_path / "hearth.db"
     reserve, prune = (
         tmp_path / "hearth.db.reserve",

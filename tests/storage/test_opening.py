@@ -43,6 +43,7 @@ from tests.storage.house import (
     opened,
     written,
 )
+from tests.support.fields import Fields
 from tests.support.recorder import Recorder
 
 STEPS = shipped_migrations()
@@ -52,9 +53,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_database_is_private_and_syncs_every_commit(
-    tmp_path,
-):
+def test_a_new_database_is_private_and_syncs_every_commit(tmp_path):
     path = tmp_path / "state" / "hearth" / "hearth.db"
     path.parent.mkdir(parents=True, mode=0o700)
     # what a first start left when it was killed
@@ -283,9 +282,7 @@ def test_a_disk_that_is_full_and_a_file_that_is_locked_may_be_well_later(code, k
     assert type(refusal(Path("hearth.db"), disk_error(code))) is kind
 
 
-def test_serve_ends_with_2_on_a_file_not_to_be_written_and_1_on_one_in_use(
-    tmp_path,
-):
+def test_serve_ends_with_2_on_a_file_not_to_be_written_and_1_on_one_in_use(tmp_path):
     path, used = tmp_path / "hearth.db", tmp_path / "used.db"
     newer(path)
     with closing(open_database(used)):
@@ -315,7 +312,7 @@ def schema(path: Path) -> list[tuple[str, str]]:
         return connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
 
 
-def with_step(sql: str) -> dict[str, Any]:
+def with_step(sql: str) -> Fields:
     return {"migrations": [*STEPS, (f"{len(STEPS) + 1:04}_test", sql)]}
 
 
@@ -487,9 +484,7 @@ async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path)
     (tmp_path / "elsewhere.db").rename(tmp_path / "hearth.db")
 
 
-async def test_a_waiting_question_is_refused_at_the_close_and_a_begun_one_answered(
-    store,
-):
+async def test_a_waiting_question_is_refused_at_the_close_and_a_begun_one_answered(store):
     asked, answer = threading.Event(), threading.Event()
 
     def slow(connection: sqlite3.Connection) -> bool:

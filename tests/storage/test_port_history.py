@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
 from hearth.clock import new_id
 from hearth.events import BackendWentDown
@@ -18,6 +17,7 @@ from hearth.types import (
     Outcome,
 )
 from tests.storage.house import WALL, ended, swap_failed, swapped
+from tests.support.fields import Fields
 
 
 async def test_a_row_says_what_the_event_said_and_is_written_once(process):
@@ -39,7 +39,7 @@ async def test_a_row_says_what_the_event_said_and_is_written_once(process):
             ports.log.emit(each)
         await ports.written()
     second, first = await (await process()).history.find(limit=50)
-    known: dict[str, Any] = {
+    known: Fields = {
         "epoch": 1,
         "chain_id": None,
         "accepted_wall_s": WALL - 12.0,
@@ -158,13 +158,13 @@ async def test_swaps_are_listed_latest_first_with_what_became_of_them(ports):
     for event in (swapped(at=990.0), swapped(at=990.0), ended(1), swap_failed()):
         ports.log.emit(event)
     await ports.written()
-    lost: dict[str, Any] = {
+    lost: Fields = {
         "vram_mib": None,
         "offloaded": None,
         "failed": True,
         "reason": "swap_timeout",
     }
-    kept: dict[str, Any] = {"vram_mib": 9000.0, "offloaded": True, "failed": False, "reason": ""}
+    kept: Fields = {"vram_mib": 9000.0, "offloaded": True, "failed": False, "reason": ""}
     failed = LoggedSwap(ended_wall_s=WALL, from_models=(), to_model="c:3", swap_s=120.0, **lost)
     done = LoggedSwap(
         ended_wall_s=WALL - 10.0, from_models=("a:1", "b:2"), to_model="c:3", swap_s=4.0, **kept

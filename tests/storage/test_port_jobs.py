@@ -104,9 +104,7 @@ async def test_a_job_that_is_put_back_starts_again_and_counts_what_counts(proces
         assert (await table.find("job_1")).not_before_wall_s == WALL + 5
 
 
-async def test_the_next_process_finds_jobs_in_order_and_running_ones_as_suspects(
-    process,
-):
+async def test_the_next_process_finds_jobs_in_order_and_running_ones_as_suspects(process):
     table = await process()
     for n in range(5):
         await table.accept(job(f"job_{n}", task_type="t", job_key=str(n), off_peak=n == 4), LIMITS)

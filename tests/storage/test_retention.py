@@ -129,9 +129,7 @@ def test_what_files_keep_does_not_push_out_the_log(connection):
     assert count(connection) == 100
 
 
-def test_old_swaps_and_closed_reservations_go_and_open_ones_stay(
-    connection,
-):
+def test_old_swaps_and_closed_reservations_go_and_open_ones_stay(connection):
     connection.execute(
         "INSERT INTO swaps VALUES (1, 1, 1, ?, '[]', 'a', 1.0, NULL, NULL, 0, '')",
         (WALL - 100 * DAY_S,),

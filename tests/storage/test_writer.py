@@ -34,9 +34,7 @@ class Gate:
         assert self.open.wait(30.0)
 
 
-async def test_everything_that_waits_during_a_sync_shares_the_next(
-    tmp_path,
-):
+async def test_everything_that_waits_during_a_sync_shares_the_next(tmp_path):
     commits = list[str]()
 
     class Counting(sqlite3.Connection):
@@ -152,9 +150,7 @@ async def test_what_finds_no_room_is_dropped_counted_and_reported_once(tmp_path)
     ]
 
 
-async def test_closing_writes_what_waits_tidies_up_and_takes_no_more(
-    tmp_path,
-):
+async def test_closing_writes_what_waits_tidies_up_and_takes_no_more(tmp_path):
     async with writing(tmp_path / "hearth.db") as writer:
         for number in range(1000):
             writer.post(same_note(number))
@@ -212,9 +208,7 @@ async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp
         assert len(steps) == 6
 
 
-async def test_a_reading_connection_can_write_nothing_and_the_log_is_folded(
-    tmp_path,
-):
+async def test_a_reading_connection_can_write_nothing_and_the_log_is_folded(tmp_path):
     path = tmp_path / "hearth.db"
     async with writing(path) as writer:
         for number in range(60):
@@ -272,9 +266,7 @@ COMING = st.lists(st.booleans(), max_size=4)
 
 
 @given(st.lists(st.tuples(COMING, st.integers(1, 4), COMING, st.booleans()), max_size=12))
-def test_whatever_comes_around_failing_attempts_is_tried_in_order_once(
-    rounds,
-):
+def test_whatever_comes_around_failing_attempts_is_tried_in_order_once(rounds):
     backlog, waiting = Backlog(8, gather_s=0.0), list[Write]()
 
     def come(somebody: list[bool]) -> list[Write]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BackendGone, BackendUnreachable, ModelNotFound
-from hearth.types import BackendCall, Headers, InstalledModel, LoadOptions, ResidentModel
+from hearth.types import BackendCall, Headers, InstalledModel, JsonDict, LoadOptions, ResidentModel
 from tests.support.taking import Taking
 
 SIZE_MIB = 64.0
@@ -20,7 +20,7 @@ SIZE_MIB = 64.0
 class Echo(Taking):
     """The `Exchange` of one call: its prompt word by word, then a line that says so."""
 
-    def __init__(self, status: int, lines: list[dict[str, object]]) -> None:
+    def __init__(self, status: int, lines: list[JsonDict]) -> None:
         self.status = status
         self.headers: Headers = ((b"content-type", b"application/x-ndjson"),)
         self._lines = lines
@@ -71,7 +71,7 @@ class EchoEngine:
             return Echo(404, [{"error": "not found"}])
         if not asked.get("stream", True):
             return Echo(200, [{"response": asked["prompt"], "done": True}])
-        words: list[dict[str, object]] = [
+        words: list[JsonDict] = [
             {"response": f"{word} ", "done": False} for word in asked["prompt"].split()
         ]
         return Echo(200, [*words, {"response": "", "done": True, "done_reason": "stop"}])

@@ -12,11 +12,12 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from aiohttp import web
 
 from hearth.types import BilledTokens, Rates
+from tests.support.fields import Fields
+from tests.support.patience import for_ever
 
 KEY = "sk-ant-fake-0123456789"
 RATES = Rates.in_usd(
@@ -45,7 +46,7 @@ class Script:
     """
 
     status: int = 200
-    body: dict[str, Any] | None = None
+    body: Fields | None = None
     headers: dict[str, str] = field(default_factory=dict)
     words: tuple[str, ...] = WORDS
     cut_after: int | None = None
@@ -58,7 +59,7 @@ class Script:
     no_start: bool = False
     pings: int = 1
     tool: str | None = None
-    usage: dict[str, Any] = field(default_factory=dict)
+    usage: Fields = field(default_factory=dict)
 
 
 def refusal(status: int, kind: str, message: str = "no", **headers: str) -> Script:
@@ -83,7 +84,7 @@ class FakeClaude:
     def __init__(self) -> None:
         self.default = Script()
         self.scripts: list[Script] = []
-        self.requests: list[dict[str, Any]] = []
+        self.requests: list[Fields] = []
         self.headers: list[dict[str, str]] = []
         self.bills: list[Bill] = []
         self.asked = asyncio.Event()
@@ -136,7 +137,7 @@ class FakeClaude:
             return web.json_response(script.body, status=script.status, headers=script.headers)
         if script.hold:
             self.stalling.set()
-            await asyncio.Event().wait()
+            await for_ever()
         response = web.StreamResponse(
             headers={
                 "content-type": "text/event-stream",
@@ -170,7 +171,7 @@ class FakeClaude:
             while script.pings:
                 await response.write(b'event: ping\ndata: {"type": "ping"}\n\n')
                 await asyncio.sleep(0.02)
-            await asyncio.Event().wait()
+            await for_ever()
         if script.garbage:
             await response.write(script.garbage)
         if script.cut_after is not None and request.transport is not None:
@@ -189,12 +190,12 @@ def _prompt(script: Script) -> BilledTokens:
     )
 
 
-def events_of(script: Script, model: str) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def events_of(script: Script, model: str) -> Iterator[tuple[int, Fields | None]]:
     """Events with the output tokens that are charged once they are sent; None where the stream ends
     before its time.
     """
     usage = {"input_tokens": PROMPT_TOKENS, "output_tokens": 0, **script.usage}
-    message: dict[str, Any] = {
+    message: Fields = {
         "id": "msg_fake",
         "type": "message",
         "role": "assistant",
@@ -210,7 +211,7 @@ def events_of(script: Script, model: str) -> Iterator[tuple[int, dict[str, Any] 
     )
     for _ in range(script.pings):
         yield 0, {"type": "ping"}
-    block: dict[str, Any] = {"type": "text", "text": ""}
+    block: Fields = {"type": "text", "text": ""}
     if script.tool is not None:
         block = {"type": "tool_use", "id": "toolu_fake", "name": script.tool, "input": {}}
     yield 0, {"type": "content_block_start", "index": 0, "content_block": block}
@@ -225,7 +226,7 @@ def events_of(script: Script, model: str) -> Iterator[tuple[int, dict[str, Any] 
                 {"type": "error", "error": {"type": script.error_type, "message": "it failed"}},
             )
             return
-        delta: dict[str, Any] = (
+        delta: Fields = (
             {"type": "text_delta", "text": word}
             if script.tool is None
             else {"type": "input_json_delta", "partial_json": word}

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hearth.types import ResidentModel
+from hearth.types import ResidentModel, frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FakeModel:
     """A model on the fake's disk.
 

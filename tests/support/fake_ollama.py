@@ -21,10 +21,9 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import (
@@ -35,10 +34,11 @@ from hearth.errors import (
     ModelNotFound,
     SwapFailed,
 )
-from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel
+from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel, frozen
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, Ending, FakeExchange, settle
 from tests.support.fake_gpu import FakeGpu, FakeModel, Place
+from tests.support.fields import Fields
 from tests.support.ollama_wire import Service
 from tests.support.virtual_time import loop_s
 
@@ -76,7 +76,7 @@ class UnloadFault(StrEnum):
     """It says yes and stays."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ControlRecord:
     at: float
     kind: str
@@ -98,12 +98,12 @@ def service_asked_for(call: BackendCall) -> Service:
     return Service(**named)
 
 
-def _body_of(call: BackendCall) -> dict[str, Any]:
+def _body_of(call: BackendCall) -> Fields:
     body = json.loads(call.body or b"{}")
     return body if isinstance(body, dict) else {}
 
 
-def _name_in(body: dict[str, Any], listed: Container[str]) -> str | None:
+def _name_in(body: Fields, listed: Container[str]) -> str | None:
     name = body.get("model")
     if not isinstance(name, str) or not name:
         return name
@@ -130,7 +130,7 @@ class FakeOllama(OllamaTraits):
         self.calls: list[CallRecord] = []
         self.renderings: list[CallRecord] = []
         """Calls that only asked how a prompt is rendered."""
-        self.render: Callable[[str, dict[str, Any], float], wire.Answer | None] = wire.rendering
+        self.render: Callable[[str, Fields, float], wire.Answer | None] = wire.rendering
         """What is answered to these; None: the server is too old, and says a word."""
         self.counts: list[CallRecord] = []
         """Calls that only asked how many tokens a prompt has."""
@@ -254,7 +254,7 @@ class FakeOllama(OllamaTraits):
     async def _shown(
         self,
         call: BackendCall,
-        body: dict[str, Any],
+        body: Fields,
         log: list[CallRecord],
         after_s: float,
         shown: Callable[[float], wire.Answer | None],
@@ -297,7 +297,7 @@ class FakeOllama(OllamaTraits):
         return record
 
     def _exchange(
-        self, call: BackendCall, body: dict[str, Any], record: CallRecord, fault: CallFault | None
+        self, call: BackendCall, body: Fields, record: CallRecord, fault: CallFault | None
     ) -> FakeExchange:
         refusal = self._refusal(call.path, record.model, fault)
         if refusal is not None or record.model is None:

@@ -7,7 +7,6 @@ for a part of the gateway.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -42,7 +41,8 @@ from hearth.emulator import Emulator
 from hearth.emulator.models import EmulatedModel, default_profiles
 from hearth.gateway import Gateway
 from hearth.types import Lane, Priority
-from tests.support.patience import WITHIN_S
+from tests.support.fields import Fields
+from tests.support.patience import in_time
 from tests.support.recorder import Recorder
 
 CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
@@ -141,23 +141,23 @@ class Home:
     def claude(self, key: str = "x") -> anthropic.AsyncAnthropic:
         return anthropic.AsyncAnthropic(base_url=self.url, api_key=key, max_retries=0)
 
-    async def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    async def until(self, condition: Callable[[Fields], object]) -> Fields:
         """The queue's status as soon as it fulfils the condition; raises `TimeoutError` where it
         does not in time.
         """
-        async with asyncio.timeout(WITHIN_S):
+        async with in_time():
             async for _ in self.gateway.worker.changes():
-                status: dict[str, Any] = self.gateway.worker.get_status()
+                status: Fields = self.gateway.worker.get_status()
                 if condition(status):
                     return status
         raise AssertionError("the gateway has stopped")
 
-    async def running(self, model: str) -> dict[str, Any]:
+    async def running(self, model: str) -> Fields:
         """The item that runs on `model`, as soon as one does."""
         status = await self.until(
             lambda status: any(item["model"] == model for item in status["running"])
         )
-        found: dict[str, Any] = next(item for item in status["running"] if item["model"] == model)
+        found: Fields = next(item for item in status["running"] if item["model"] == model)
         return found
 
     async def idle(self) -> None:
@@ -183,7 +183,7 @@ async def exhaust(answer: object) -> None:
             pass
 
 
-def waiting(status: dict[str, Any]) -> int:
+def waiting(status: Fields) -> int:
     """Items that wait in both lanes."""
     pending: int = status["external_queue"]["pending"] + status["internal_queue"]["pending"]
     return pending

@@ -44,6 +44,7 @@ from hearth.types import (
     Sequence,
 )
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
+from tests.support.fields import Fields
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, VirtualTimeLoop, run_virtual, sleep_until
 
@@ -54,7 +55,7 @@ ALWAYS_PREEMPT = {"preempt_min_remaining_s": 0.0, "preempt_restart_bound_s": 0.0
 ALL_DAY = (Window(start_minute=0, end_minute=0),)
 
 
-def settings_with(**sections: dict[str, Any]) -> Settings:
+def settings_with(**sections: Fields) -> Settings:
     """Settings for a small house, always within active hours and without a home model;
     `queue={"max_external_depth": 2}` changes keys.
     """
@@ -233,14 +234,14 @@ class House:
         return asyncio.get_running_loop().time()
 
     @property
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Fields:
         """What an owner sees."""
         return self.worker.get_status()
 
     @property
-    def gpu_status(self) -> dict[str, Any]:
+    def gpu_status(self) -> Fields:
         """The part of it about the GPU."""
-        shown: dict[str, Any] = self.status["gpu"]
+        shown: Fields = self.status["gpu"]
         return shown
 
     async def __aenter__(self) -> Self:

@@ -16,6 +16,7 @@ from typing import Any
 
 from hearth.api.app import HearthApp
 from hearth.api.request import DISCONNECTED, Message
+from tests.support.fields import Fields
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class Heard:
 class Call:
     """One request under way; `close` is the caller leaving."""
 
-    def __init__(self, app: HearthApp, scope: dict[str, Any], body: bytes, heard: Heard) -> None:
+    def __init__(self, app: HearthApp, scope: Fields, body: bytes, heard: Heard) -> None:
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
         self._body: list[bytes] = [body]

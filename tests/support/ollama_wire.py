@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -23,7 +22,8 @@ from hearth.dialects.writers import (
     response_in_progress,
     rfc3339,
 )
-from hearth.types import Headers, InstalledModel, ResidentModel
+from hearth.types import Headers, InstalledModel, ResidentModel, frozen
+from tests.support.fields import Fields
 from tests.support.virtual_time import WALL_AT_START
 
 NATIVE_JSON = b"application/json; charset=utf-8"
@@ -43,7 +43,7 @@ RUNNER_DIED = "an error was encountered while running the model: unexpected EOF"
 VERSION = "0.33.0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Service:
     """How one call is served.
 
@@ -62,7 +62,7 @@ class Service:
     done_reason: str = "stop"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Answer:
     """A whole answer: `chunks` are the HTTP chunks of the body, the last one carrying the dialect's
     terminator.
@@ -95,7 +95,7 @@ def listing(
 
     `has`: the capabilities of the model that is shown.
     """
-    known: dict[str, dict[str, Any]] = {
+    known: dict[str, Fields] = {
         "/api/version": {"version": VERSION},
         "/api/tags": {
             "models": [
@@ -127,11 +127,11 @@ def listing(
     )
 
 
-def _able(has: frozenset[str] | None) -> dict[str, Any]:
+def _able(has: frozenset[str] | None) -> Fields:
     return {} if has is None else {"capabilities": sorted(has)}
 
 
-def _listed(model: ResidentModel) -> dict[str, Any]:
+def _listed(model: ResidentModel) -> Fields:
     sizes = {"size": round(model.size_mib * 1048576), "size_vram": round(model.vram_mib * 1048576)}
     return {
         "name": model.name,
@@ -291,7 +291,7 @@ def vector_of(text: str) -> list[float]:
     return [0.25, crc32(text.encode()) / 2**20]
 
 
-def _embedding(route: str, body: Mapping[str, Any], service: Service) -> dict[str, Any]:
+def _embedding(route: str, body: Mapping[str, Any], service: Service) -> Fields:
     if route == "/api/embeddings":
         return {"embedding": [0.25, -0.5]}
     inputs = body.get("input", "")

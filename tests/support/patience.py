@@ -11,6 +11,16 @@ from collections.abc import Callable
 WITHIN_S = 600.0
 
 
+def in_time() -> asyncio.Timeout:
+    """For the time of the block, which fails where it takes longer than anything may."""
+    return asyncio.timeout(WITHIN_S)
+
+
+async def for_ever() -> None:
+    """Wait until cancelled."""
+    await asyncio.Event().wait()
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Return once `condition()` is true of what a real server does on its own time; raises
     `TimeoutError` where it is not in time.

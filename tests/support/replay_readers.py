@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
+from tests.support.fields import Fields
 from tests.support.replay_streams import Answer, Part
 
 
@@ -107,17 +107,17 @@ def _read_openai(reader: Told, data: bytes) -> None:
             reader.reason = choice["finish_reason"]
 
 
-def _events(data: bytes) -> Iterator[dict[str, Any]]:
+def _events(data: bytes) -> Iterator[Fields]:
     for frame in data.split(b"\n\n")[:-1]:
         event, _, payload = frame.partition(b"\ndata: ")
-        fields: dict[str, Any] = json.loads(payload)
+        fields: Fields = json.loads(payload)
         need(event == f"event: {fields['type']}".encode(), "event line and type differ")
         yield fields
 
 
-def _read_anthropic(reader: Told, events: Iterator[dict[str, Any]]) -> None:
+def _read_anthropic(reader: Told, events: Iterator[Fields]) -> None:
     expected, index, arguments = "message_start", -1, ""
-    block: dict[str, Any] = {}
+    block: Fields = {}
     for event in events:
         need(not reader.ended, "something after the end")
         kind = event["type"]
@@ -152,9 +152,9 @@ def _read_anthropic(reader: Told, events: Iterator[dict[str, Any]]) -> None:
             reader.ended = reader.reason is not None
 
 
-def _read_responses(reader: Told, events: Iterator[dict[str, Any]]) -> None:
-    names: dict[str, Any] = {}
-    items: list[dict[str, Any]] = []
+def _read_responses(reader: Told, events: Iterator[Fields]) -> None:
+    names: Fields = {}
+    items: list[Fields] = []
     said = ""
     for number, event in enumerate(events):
         need(event["sequence_number"] == number, "a number out of order")

@@ -8,7 +8,6 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hearth.dialects.frames import WholeFrames, event, frame_of
 from hearth.dialects.gojson import JsonObject, encode
@@ -26,6 +25,8 @@ from hearth.dialects.writers import (
     Writer,
     response_in_progress,
 )
+from hearth.types import frozen
+from tests.support.fields import Fields
 
 ROUTES = [
     "/api/chat",
@@ -42,7 +43,7 @@ Part = tuple[str, str]
 _LETTERS = 'ab é😀ß中\u2028\u0085\x00\x1f"\\<&>\n\r\t{}[]:, \u00a0\ufffd�\x7f\b\f'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Answer:
     """What a model says, and how it ends."""
 
@@ -253,7 +254,7 @@ def expected(path: str, answer: Answer) -> Answer:
 # Requests for such streams, and what a model server says when one of them goes on.
 
 TURNS = [{"role": "user", "content": "hello"}]
-BODIES: dict[str, dict[str, Any]] = {
+BODIES: dict[str, Fields] = {
     "/api/chat": {"messages": TURNS},
     "/api/generate": {"prompt": "hello"},
     "/v1/chat/completions": {"messages": TURNS, "stream_options": {"include_usage": True}},
@@ -269,10 +270,10 @@ TOOL: JsonObject = {
 }
 
 
-def offering(path: str) -> dict[str, Any]:
+def offering(path: str) -> Fields:
     """The tool in the words of a route."""
     told = {"name": "find", "description": "Finds"}
-    by_path: dict[str, Any] = {
+    by_path: Fields = {
         "/v1/messages": {**told, "input_schema": SCHEMA},
         "/v1/responses": {**told, "type": "function", "parameters": SCHEMA, "strict": None},
     }
@@ -290,7 +291,7 @@ def native_rest(
     """What a model server says to `raw`; with `calls` to `/api/chat` with the beginning of an
     answer.
     """
-    said: list[dict[str, Any]] = [
+    said: list[Fields] = [
         {"content": piece} for piece in (cut or Run(rng=random.Random(1))).cut(rest)
     ]
     for number, (name, arguments) in enumerate(map(json.loads, calls or ())):
@@ -305,9 +306,9 @@ def native_rest(
         "eval_count": len(said),
         "eval_duration": 3,
     }
-    lines: list[tuple[dict[str, Any], dict[str, Any]]] = [(one, {"done": False}) for one in said]
+    lines: list[tuple[Fields, Fields]] = [(one, {"done": False}) for one in said]
     lines += [({"content": ""}, {"done": True, "done_reason": done, **counts})]
-    head: dict[str, Any] = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
+    head: Fields = {"model": "m", "created_at": "2026-11-21T02:09:14.5Z"}
     shaped = [
         (
             {"response": one["content"]}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 from hearth.config.settings import ModelSettings
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import Lane, Priority
+from hearth.types import Lane, Priority, frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Mix:
     """The kind of random workload: how many jobs and models, how busy, and how often the less
     common things happen (0 to 1).

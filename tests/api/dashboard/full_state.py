@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from hearth.api.dashboard.feed import DashboardFeed
 from tests.api.dashboard.browsing import Site
 from tests.api.dashboard.listening import guest
+from tests.support.fields import Fields
 
 AT = 1_767_571_200.0
 JOB = {"caller": "n8n", "task_type": "letter", "model": "a:1", "accepted": AT}
@@ -18,7 +18,7 @@ FAILED = JOB | {
     "ended": AT,
     "attempts": 1,
 }
-JOBS: dict[str, Any] = {
+JOBS: Fields = {
     "counts": {"queued": 9, "running": 1, "completed": 3, "failed": 1, "cancelled": 0},
     "oldest": AT,
     "off_peak": {"now": False, "changes": AT + 60},
@@ -50,7 +50,7 @@ CLOUD |= {
     "internal_spent_today_usd": 0,
 }
 TARGET = {"name": "discord", "host": "discord.test", "state": "ready", "sent": 2, "failed": 1}
-IN_HOUSE: dict[str, Any] = {
+IN_HOUSE: Fields = {
     "reason": "it does not answer",
     "draining": True,
     "announced": {"digest": AT + 1e9},
@@ -61,7 +61,7 @@ IN_HOUSE: dict[str, Any] = {
     "cloud": CLOUD,
     "storage": {"state": "failing", "waiting_rows": 3},
 }
-ON_GPU: dict[str, Any] = {
+ON_GPU: Fields = {
     "readings": "ok",
     "device": "A card",
     "throttled": True,
@@ -75,7 +75,7 @@ ON_GPU |= {
 }
 
 
-async def full_state(house: Site, key: str = "") -> dict[str, Any]:
+async def full_state(house: Site, key: str = "") -> Fields:
     """What the stream says of a house in which something of everything goes on."""
     await house.ask("a:1", "ended", long=False, key=key)
     await house.ask("a:1", "runs", key=key)
@@ -89,7 +89,7 @@ async def full_state(house: Site, key: str = "") -> dict[str, Any]:
     frames = DashboardFeed(house.gateway).frames(guest())
     frame = await anext(frames)
     await frames.aclose()
-    state: dict[str, Any] = json.loads(frame.decode().partition("data: ")[2])["state"]
+    state: Fields = json.loads(frame.decode().partition("data: ")[2])["state"]
     config = state["house"]["config"] | {
         "problems": ["line 3: no"],
         "restart_pending": ["server.port"],
@@ -102,6 +102,6 @@ async def full_state(house: Site, key: str = "") -> dict[str, Any]:
     )
 
 
-def frame_of(state: dict[str, Any]) -> str:
+def frame_of(state: Fields) -> str:
     """As the stream says it."""
     return f"event: state\ndata: {json.dumps({'now': AT, 'state': state})}\n\n"

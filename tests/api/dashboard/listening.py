@@ -13,10 +13,11 @@ from hearth.api.dashboard.feed import DashboardFeed
 from hearth.api.status_stream import Listener
 from hearth.gateway import Gateway
 from hearth.types import Lane, Priority
+from tests.support.fields import Fields
 
 
 def guest(caller: str = "owner", *, admin: bool = True) -> Listener:
-    rights: dict[str, Any] = {
+    rights: Fields = {
         "lane": Lane.EXTERNAL,
         "max_priority": Priority.NORMAL,
         "models": (),

@@ -40,9 +40,7 @@ from tests.support.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
 from tests.support.patience import until
 
 
-async def test_the_page_shows_who_runs_and_waits_and_why_and_follows(
-    browser,
-):
+async def test_the_page_shows_who_runs_and_waits_and_why_and_follows(browser):
     async with house_with("a:1", "b:1", emulator=True) as house:
         watched = await opened(browser, house, path="/llm/queue/status")
         page = watched.page
@@ -80,9 +78,7 @@ async def test_the_page_shows_who_runs_and_waits_and_why_and_follows(
         assert (watched.complaints, watched.hosts) == ([], {urlsplit(house.url).netloc})
 
 
-async def test_the_page_asks_for_a_key_keeps_it_and_can_forget_it(
-    browser,
-):
+async def test_the_page_asks_for_a_key_keeps_it_and_can_forget_it(browser):
     async with house_with("a:1", keys=KEYS) as house:
         page = (await opened(browser, house)).page
 
@@ -112,9 +108,7 @@ async def test_the_page_asks_for_a_key_keeps_it_and_can_forget_it(
         await expect(page.get_by_text("friend", exact=True)).to_be_visible()
 
 
-async def test_a_request_is_cancelled_only_after_a_question(
-    browser,
-):
+async def test_a_request_is_cancelled_only_after_a_question(browser):
     async with house_with("a:1", "b:1") as house:
         watched = await opened(browser, house)
         page = watched.page
@@ -137,9 +131,7 @@ async def test_a_request_is_cancelled_only_after_a_question(
         assert watched.complaints == []
 
 
-async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(
-    browser,
-):
+async def test_who_is_no_admin_gets_no_buttons_that_would_be_refused(browser):
     async with house_with("a:1", "b:1", keys=KEYS) as house:
         owners = await house.ask("a:1", "owners", key="hearth_owner")
         friends = await house.ask("a:1", "friends", key="hearth_friend")
@@ -212,9 +204,7 @@ async def test_the_page_works_below_the_path_of_a_proxy_that_asks_for_a_password
         await context.close()
 
 
-async def test_a_page_that_lost_its_gateway_says_so_and_recovers(
-    browser,
-):
+async def test_a_page_that_lost_its_gateway_says_so_and_recovers(browser):
     async with house_with("a:1", "b:1") as house:
         watched = await opened(browser, house)
         page = watched.page

@@ -109,9 +109,7 @@ async def places(page: Page) -> AsyncIterator[str]:
     yield "page without a gateway"
 
 
-async def test_text_and_lines_stand_out_and_fingers_hit_every_button(
-    browser,
-):
+async def test_text_and_lines_stand_out_and_fingers_hit_every_button(browser):
     faults: dict[tuple[str, ...], float] = {}
     async with house_with("a:1", "b:1", keys=KEYS) as house:
         page = (
@@ -138,9 +136,7 @@ async def test_text_and_lines_stand_out_and_fingers_hit_every_button(
     assert faults == {}
 
 
-async def test_a_busy_page_keeps_its_height_and_alarms_only_where_it_helps(
-    browser,
-):
+async def test_a_busy_page_keeps_its_height_and_alarms_only_where_it_helps(browser):
     async with house_with("a:1", "b:1") as house:
         state = await full_state(house)
         (item,) = state["waiting"]["rows"].values()
@@ -191,9 +187,7 @@ async def test_a_busy_page_keeps_its_height_and_alarms_only_where_it_helps(
         await expect(page.get_by_role("dialog")).to_contain_text("Keyboard shortcuts")
 
 
-async def test_the_playground_streams_and_nothing_claims_to_be_ready_without_a_server(
-    browser,
-):
+async def test_the_playground_streams_and_nothing_claims_to_be_ready_without_a_server(browser):
     async with house_with("a:1", "embed:1") as house:
         await house.ask("embed:1", "loaded", long=False)
         watched = await opened(browser, house)
@@ -256,9 +250,7 @@ async def test_the_page_fits_every_screen_whatever_the_names(browser):
         assert all(names)
 
 
-async def test_a_wall_shows_no_buttons_and_a_filter_only_what_matches(
-    browser,
-):
+async def test_a_wall_shows_no_buttons_and_a_filter_only_what_matches(browser):
     async with house_with("a:1", "b:1", previews=True) as house:
         await house.ask("a:1", "first")
         await house.ask("b:1", "second")

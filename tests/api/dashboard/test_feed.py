@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
 from hearth.api.dashboard.view import MODELS_SHOWN, View, bare, merge_patch
 from hearth.api.status_stream import HEARTBEAT_S
-from hearth.types import Priority
+from hearth.types import JsonDict, Priority
 from tests.api.dashboard.listening import applied, watching
 from tests.support.examples import EXAMPLES
 from tests.support.fake_ollama import LoadFault
@@ -37,7 +37,7 @@ STATES = st.dictionaries(
 def test_a_patch_turns_the_old_state_into_the_new_and_names_only_changes(old, new):
     assert applied(old, merge_patch(old, new)) == new
     assert merge_patch(old, dict(old)) == {}
-    before: dict[str, object] = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
+    before: JsonDict = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
     assert merge_patch(before, {"a": {"x": 1, "y": 5}, "b": [1]}) == {
         "a": {"y": 5},
         "b": [1],

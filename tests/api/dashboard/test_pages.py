@@ -134,9 +134,7 @@ def test_what_others_wrote_is_here_as_they_published_it_with_licences():
 
 
 @pytest.mark.parametrize("path", sorted(path for path in STATIC.iterdir() if path.is_file()))
-def test_our_files_load_nothing_foreign_and_write_text_only_as_text(
-    path,
-):
+def test_our_files_load_nothing_foreign_and_write_text_only_as_text(path):
     text = path.read_text().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|\bsrc=\"//", text)
     assert not re.search(

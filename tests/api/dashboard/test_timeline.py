@@ -13,9 +13,10 @@ from hearth.events import Event
 from hearth.observability.requests import ENDED_KEPT, JOIN_S, SPAN_S, RequestTracker, Timeline
 from hearth.types import Invocation, Lane, LoggedSwap, Outcome, RequestId, Sequence
 from tests.observability.samples import sample
+from tests.support.fields import Fields
 
 
-def about(number: int) -> dict[str, Any]:
+def about(number: int) -> Fields:
     return {
         "sequence": Sequence(number),
         "request_id": RequestId(f"req_{number}"),
@@ -135,14 +136,14 @@ def test_what_is_older_than_an_hour_is_forgotten_and_nothing_grows():
     assert len(timeline.ended) == ENDED_KEPT
 
 
-TIMES: dict[str, Any] = {
+TIMES: Fields = {
     "accepted_wall_s": 1000.0,
     "ended_wall_s": 1010.0,
     "queue_s": 5.0,
     "swap_s": 0.0,
     "first_byte_s": 1.0,
 }
-MORE: dict[str, Any] = {
+MORE: Fields = {
     "backend_s": 4.0,
     "total_s": 10.0,
     "attempts": 1,

@@ -8,8 +8,9 @@ from typing import Any
 
 from hearth.dialects.claude_answer import Answer, Meter
 from hearth.dialects.claude_request import ClaudeRequest, claude_request
+from tests.support.fields import Fields
 
-Event = dict[str, Any]
+Event = Fields
 
 MODEL = "m"
 STARTED_AT = 100.0

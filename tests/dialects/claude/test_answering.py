@@ -204,9 +204,7 @@ def test_a_response_that_was_cut_off_says_so(reason, why):
 
 
 @pytest.mark.parametrize("events", STORIES.values())
-def test_a_message_keeps_claudes_own_events_under_the_requested_name(
-    events,
-):
+def test_a_message_keeps_claudes_own_events_under_the_requested_name(events):
     stream = streamed(MESSAGES, events)
     told = [
         (frame.partition(b"\n")[0].decode(), json.loads(frame.partition(b"\ndata: ")[2]))

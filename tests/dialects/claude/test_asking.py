@@ -19,6 +19,7 @@ from hearth.dialects.claude_request import ClaudeRequest, claude_request
 from hearth.errors import BadRequest, Untranslatable
 from tests.dialects.claude.stories import GIF, JPEG, PNG, ROUTES, WEBP, WITH_TOOLS, asked
 from tests.support.cases import for_each
+from tests.support.fields import Fields
 
 CHAT, GENERATE, OAI, COMPLETIONS, RESPONSES, MESSAGES = ROUTES
 WEATHER_SCHEMA = {
@@ -35,22 +36,22 @@ CLAUDE_TOOL = {
 _PARAMETERS: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsNonStreaming)
 
 
-def said(content: Any) -> dict[str, Any]:
+def said(content: Any) -> Fields:
     return {"type": "text", "text": content}
 
 
-def turn(role: str, content: Any, **more: Any) -> dict[str, Any]:
+def turn(role: str, content: Any, **more: Any) -> Fields:
     return {"role": role, "content": content, **more}
 
 
-def user(content: Any) -> dict[str, Any]:
+def user(content: Any) -> Fields:
     return {"messages": [turn("user", content)]}
 
 
 HELLO, HI = [turn("user", [said("hello")])], [turn("user", "hello")]
 
 
-def offered(path: str) -> list[dict[str, Any]]:
+def offered(path: str) -> list[Fields]:
     """One tool in the dialect of `path`."""
     if path == MESSAGES:
         return [CLAUDE_TOOL]
@@ -61,7 +62,7 @@ def offered(path: str) -> list[dict[str, Any]]:
     )
 
 
-def accepted(request: ClaudeRequest) -> dict[str, Any]:
+def accepted(request: ClaudeRequest) -> Fields:
     """The body, as the vendor's own types accept it, without a field that they do not know."""
     body = json.loads(json.dumps(request.body))
     checked = json.loads(
@@ -83,7 +84,7 @@ def test_streaming_is_what_the_caller_wants_by_the_rules_of_its_dialect(path):
     ]
 
 
-LIMITS: dict[str, Any] = {
+LIMITS: Fields = {
     **dict.fromkeys((CHAT, GENERATE), lambda n: {"options": {"num_predict": n}}),
     **dict.fromkeys((OAI, COMPLETIONS), lambda n: {"max_tokens": n}),
     RESPONSES: lambda n: {"max_output_tokens": n},
@@ -112,7 +113,7 @@ AS_BOOK = {
 END = {"stop_sequences": ["END"]}
 SAMPLING = {"temperature": 1, "top_p": 0.5}
 NATIVE_SAMPLING = {**SAMPLING, "top_k": 3, "seed": 1, "num_ctx": 9, "mirostat": 1, "made_up": 1}
-CARRIED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+CARRIED: list[tuple[str, Fields, Fields]] = [
     *((path, {}, {}) for path in ROUTES),
     (CHAT, {"messages": [turn("system", "Be brief."), *HI]}, BRIEFLY),
     (GENERATE, {"system": "Be brief."}, BRIEFLY),
@@ -224,7 +225,7 @@ def test_messages_of_a_role_are_merged_empty_ones_left_out_systems_gathered(path
     assert body["system"] == [said("late")]
 
 
-IMAGES: dict[str, Any] = {
+IMAGES: Fields = {
     CHAT: lambda data: {"messages": [turn("user", "hello", images=[data])]},
     GENERATE: lambda data: {"images": [data]},
     OAI: lambda data: user(
@@ -322,11 +323,11 @@ def calls(*given: tuple[str, Any], **more: Any) -> list[Any]:
     ]
 
 
-def result(content: Any, number: int) -> dict[str, Any]:
+def result(content: Any, number: int) -> Fields:
     return turn("tool", content, tool_call_id=f"call_{number}")
 
 
-def response_call(number: int, name: str, arguments: str) -> dict[str, Any]:
+def response_call(number: int, name: str, arguments: str) -> Fields:
     return {
         "type": "function_call",
         "call_id": f"call_{number}",
@@ -335,13 +336,13 @@ def response_call(number: int, name: str, arguments: str) -> dict[str, Any]:
     }
 
 
-def response_result(number: int, output: Any) -> dict[str, Any]:
+def response_result(number: int, output: Any) -> Fields:
     return {"type": "function_call_output", "call_id": f"call_{number}", "output": output}
 
 
 NATIVE_CALLS = {"thinking": "hm", "tool_calls": calls(("weather", ARGUMENTS), ("now", {}))}
 OAI_CALLS = {"tool_calls": calls(("weather", json.dumps(ARGUMENTS)), ("now", ""), type="function")}
-HISTORIES: dict[str, Any] = {
+HISTORIES: Fields = {
     CHAT: {"messages": [*HI, LOOK | NATIVE_CALLS, result("rain", 1), result("noon", 2), AND]},
     OAI: {"messages": [*HI, LOOK | OAI_CALLS, result([said("rain")], 1), result("noon", 2), AND]},
     RESPONSES: {
@@ -363,9 +364,7 @@ HISTORIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("path", HISTORIES)
-def test_calls_keep_their_ids_and_withdrawn_tools_are_defined_but_forbidden(
-    path,
-):
+def test_calls_keep_their_ids_and_withdrawn_tools_are_defined_but_forbidden(path):
     body = accepted(asked(path, tools=offered(path), **HISTORIES[path]))
     called = [("call_1", "weather", ARGUMENTS), ("call_2", "now", {})]
     uses = [
@@ -389,7 +388,7 @@ def test_calls_keep_their_ids_and_withdrawn_tools_are_defined_but_forbidden(
     )
 
 
-def native_round(*ids: str) -> list[dict[str, Any]]:
+def native_round(*ids: str) -> list[Fields]:
     called = [
         {"id": one, "function": {"name": name, "arguments": {}}}
         for one, name in zip(ids, ("a", "b"), strict=False)
@@ -480,7 +479,7 @@ def test_a_messages_request_keeps_its_own_words():
         {**CLAUDE_TOOL, "cache_control": {"type": "ephemeral"}},
         {**CLAUDE_TOOL, "name": "own", "type": "custom"},
     ]
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "max_tokens": 2000,
         "system": [cached],
         "messages": [
@@ -518,7 +517,7 @@ SEARCH, ADDRESS = (
     {"type": "url", "url": "https://x/"},
 )
 REMOTE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
+REFUSED: list[tuple[str, Fields, str]] = [
     (CHAT, {"logprobs": True}, "`logprobs`"),
     (CHAT, {"format": "xml"}, "`format`"),
     *(

@@ -13,10 +13,11 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
 
 import aiohttp
 from aiohttp import web
+
+from tests.support.fields import Fields
 
 MODEL = "tiny:latest"
 BETWEEN_LOOKS_S = 2.5
@@ -48,7 +49,7 @@ class Front:
         self._engine_url = engine_url
         self._session = session
         self._loaded = False
-        self.bodies: list[dict[str, Any]] = []
+        self.bodies: list[Fields] = []
         """Of the proxied requests, in order."""
         self.dies_after: int | None = None
         """Chunks after which the connection of the next stream breaks."""
@@ -101,7 +102,7 @@ class Front:
         # Shows how a conversation is rendered; it says nothing here.
         return web.json_response(await self._rendered(await request.json()))
 
-    async def _rendered(self, asked: dict[str, Any]) -> dict[str, Any]:
+    async def _rendered(self, asked: Fields) -> Fields:
         async with self._session.post(
             f"{self._engine_url}/apply-template", json={"messages": asked["messages"]}
         ) as answer:
@@ -112,7 +113,7 @@ class Front:
             "_debug_info": {"rendered_template": prompt},
         }
 
-    async def _raw(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+    async def _raw(self, request: web.Request, asked: Fields) -> web.StreamResponse:
         """The engine's own completion, as lines of NDJSON, or as one of them."""
         options = asked["options"]
         names = {
@@ -194,13 +195,13 @@ class Front:
         return passed
 
 
-async def _said(said: dict[str, Any], _: web.Request) -> web.Response:
+async def _said(said: Fields, _: web.Request) -> web.Response:
     return web.json_response(said)
 
 
-def _line(model: str, said: dict[str, Any]) -> bytes:
+def _line(model: str, said: Fields) -> bytes:
     """A piece of a completion as Ollama writes it."""
-    line: dict[str, Any] = {
+    line: Fields = {
         "model": model,
         "created_at": _AT,
         "response": said["content"],

@@ -25,6 +25,7 @@ from hearth.engines.ollama.continuing import (
 from hearth.errors import BackendError, StreamDiverged
 from hearth.types import BackendCall, Elapsed, LoadOptions
 from tests.support.examples import EXAMPLES
+from tests.support.fields import Fields
 from tests.support.replay_readers import told
 from tests.support.replay_streams import (
     BODIES,
@@ -432,7 +433,7 @@ def test_a_stop_sequence_across_the_cut_ends_the_answer():
     assert (end, ending.complete) == (b"", False)
 
 
-def turn(role: str, content: Any, **more: Any) -> dict[str, Any]:
+def turn(role: str, content: Any, **more: Any) -> Fields:
     return {"role": role, "content": content, **more}
 
 
@@ -444,7 +445,7 @@ IMAGE_URL, SEARCH = (
     {"type": "image_url", "image_url": {"url": "data:,"}},
     {"type": "web_search", "name": "web_search"},
 )
-NOT_PLAIN: list[tuple[str, dict[str, Any]]] = [
+NOT_PLAIN: list[tuple[str, Fields]] = [
     *(
         (CHAT, more)
         for more in (
@@ -546,7 +547,7 @@ RESPONSE_TOOL = {
     "parameters": SCHEMA,
 }
 BRIEF, HI = turn("system", "be brief"), turn("assistant", "hi")
-NATIVE: list[tuple[str, dict[str, Any], list[Any]]] = [
+NATIVE: list[tuple[str, Fields, list[Any]]] = [
     (
         GPT,
         {
