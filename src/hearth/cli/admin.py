@@ -98,7 +98,7 @@ def cancel(
 
 
 def _cancelled(client: GatewayClient, request: str) -> JsonDict:
-    """What the gateway says; with `error` where it knows no such request.
+    """What the gateway answers; with `error` where it knows no such request.
 
     The others are tried all the same.
     """

@@ -238,7 +238,7 @@ class GatewayClient:
             raise self._unreachable(str(error) or type(error).__name__) from error
 
     def _check(self, response: HTTPResponse) -> None:
-        """Raise what a refusal says as Hearth writes it: `{"error": "..."}`, and its `problems`, a
+        """Raise a refusal as Hearth writes it: `{"error": "..."}`, and its `problems`, a
         line each.
         """
         if 200 <= response.status < 300:
@@ -338,9 +338,9 @@ def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_client
 
 
-def json_option(says: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def json_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--json`, which is `as_json` to the command."""
-    return click.option("--json", "as_json", is_flag=True, help=says)
+    return click.option("--json", "as_json", is_flag=True, help=help_text)
 
 
 AS_ANSWERED = json_option("Print what the gateway answers.")

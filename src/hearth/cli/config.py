@@ -54,7 +54,7 @@ def find_config(
 
     The first of: `explicit`, `$HEARTH_CONFIG`, `config/llm_gateway.yaml` under `directory`, the
     user's configuration directory. A file that was named is taken even if it does not exist, so
-    that loading it says so; the other two count only if they exist.
+    that loading it reports that; the other two count only if they exist.
     """
     if explicit is not None:
         return explicit, str(explicit)
@@ -114,7 +114,7 @@ def check(file: Path | None) -> None:
 
 
 def _home_model(settings: Settings) -> Iterable[str]:
-    """What Ollama says of the home model, where it answers."""
+    """What Ollama knows of the home model, where it answers."""
     home, url = settings.gpu.home_model, settings.ollama.url
     if not home:
         return
@@ -133,11 +133,10 @@ def _home_model(settings: Settings) -> Iterable[str]:
 async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]]:
     """The version of the Ollama there, and what is installed.
 
-    Raises BackendError, also where it does not say what is loaded.
+    Raises BackendError, also where it does not list what is loaded.
     """
-    from hearth.engines.ollama.engine import (  # noqa: PLC0415 (only commands that ask Ollama pay for it)
-        Ollama,
-    )
+    # imported here, so that only commands that ask Ollama wait for it
+    from hearth.engines.ollama.engine import Ollama  # noqa: PLC0415
 
     engine = Ollama(url, connect_timeout_s=timeout_s, control_timeout_s=timeout_s)
     try:
@@ -264,7 +263,7 @@ def _running(client: GatewayClient) -> Side:
     try:
         page = client.fetch("/llm/admin/config")
     except CommandFailed as refused:
-        raise Unusable(refused.message) from refused  # 1 would say that there are differences
+        raise Unusable(refused.message) from refused  # 1 would mean that there are differences
     values = cast("Plain", part(page, "settings"))
     return (
         f"the gateway at {client.url}",

@@ -63,7 +63,7 @@ _USUAL_SPEED = 10.0
 # of the emulated GPU, and what the home model takes of it: none of it is on the CPU
 _VRAM_GIB, _HOME_GIB = 32.0, 28.0
 _REQUESTS_PER_MINUTE, _REQUESTS_PER_HOUR = 120, 2000
-_WORTH_SAYING_S = 0.05
+_WORTH_SHOWING_S = 0.05
 _LULL_S = 8.0
 """Quiet time after a round in which the home model comes back."""
 _INTRO = """\
@@ -355,7 +355,7 @@ class Narrator:
                 words, style = f"asks {printable(event.model or 'any model')}{ahead}", ""
             case ItemDispatched() if event.attempt > 1:
                 words, style = f"runs again (try {event.attempt})", "green"
-            case ItemDispatched() if event.waited_s >= _WORTH_SAYING_S:
+            case ItemDispatched() if event.waited_s >= _WORTH_SHOWING_S:
                 words, style = f"runs, after it waited {duration(event.waited_s)}", ""
             case ItemInterrupted():
                 words = f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first"
@@ -373,7 +373,7 @@ class Narrator:
                 words, style = f"{event.outcome.value}: {printable(event.reason)}", "red"
             case ItemEnded():
                 waited = f", of which it waited {duration(event.queue_s)}"
-                waited = waited if event.queue_s >= _WORTH_SAYING_S else ""
+                waited = waited if event.queue_s >= _WORTH_SHOWING_S else ""
                 words, style = f"has its answer after {duration(event.total_s)}{waited}", "green"
         return words, style
 
@@ -434,7 +434,7 @@ class Narrator:
         self._console.print(self._in_arrival_order(config, swap_s))
 
     def _in_arrival_order(self, config: GatewayConfig, swap_s: float) -> Text:
-        """What the simulator says that the same requests would have taken with the policy `fifo`,
+        """What the same requests would have taken in the simulator with the policy `fifo`,
         beside what they took.
         """
         items = [

@@ -330,7 +330,8 @@ def _store(settings: Settings) -> Iterator[Finding]:
         yield Finding("warn", "disk", says, "set it to true")
         return
     path = database_path(storage.path, os.environ)
-    folder = next(each for each in path.absolute().parents if os.path.exists(each))  # noqa: PTH110 (False where it may not be looked at)
+    # not `Path.exists`, which raises where a folder may not be read
+    folder = next(each for each in path.absolute().parents if os.path.exists(each))  # noqa: PTH110
     free_mib, low_mib = shutil.disk_usage(folder).free / MIB, settings.alerts.disk_free_warning_mib
     if not os.access(folder, os.W_OK | os.X_OK):
         advice = (
@@ -423,7 +424,8 @@ def _of_port(host: str, port: int) -> Finding:
 def _of_dashboard(url: str) -> Finding:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        asked = urllib.request.Request(f"{url}/", headers={"Accept": "text/html"})  # noqa: S310 (the gateway's own address)
+        # the gateway's own address
+        asked = urllib.request.Request(f"{url}/", headers={"Accept": "text/html"})  # noqa: S310
         with opener.open(asked, timeout=_TIMEOUT_S) as page:
             whole = b"<html" in page.read(MIB)
     except (OSError, HTTPException):

@@ -27,7 +27,7 @@ _QUIRKS_HELP = "\n".join(
     (
         "\b",
         "Quirks, the known bugs of a real Ollama (values: docs/emulator.md):",
-        *(f"  {name:<19} {kind.says}" for name, kind in KINDS.items()),
+        *(f"  {name:<19} {kind.meaning}" for name, kind in KINDS.items()),
     )
 )
 

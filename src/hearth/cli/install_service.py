@@ -113,7 +113,7 @@ def _settings(config: Path) -> Settings:
 
 
 def variables_in(environment_file: Path) -> dict[str, str]:
-    """What the file says, in the simple form `NAME=value` (systemd.exec(5), "EnvironmentFile=");
+    """What the file sets, in the simple form `NAME=value` (systemd.exec(5), "EnvironmentFile=");
     empty where it cannot be read.
     """
     try:
@@ -127,7 +127,7 @@ def variables_in(environment_file: Path) -> dict[str, str]:
 
 
 def _executable() -> Path:
-    """The `hearth` of this very installation, whatever PATH says."""
+    """The `hearth` of this very installation, whatever PATH names."""
     found = Path(sys.executable).with_name("hearth")
     if not found.is_file():
         raise CommandFailed(

@@ -125,7 +125,7 @@ def submit(
 def _model_at_hand(client: GatewayClient) -> str:
     gpu = part(client.status(), "gpu")
     for model in (text(gpu, "loaded_model"), text(gpu, "home_model")):
-        if model and "embed" not in model:  # as the dashboard tells models apart that write nothing
+        if model and "embed" not in model:  # as the dashboard knows models that write nothing
             return model
     raise click.UsageError(
         "no model is loaded and there is no home model: name one with --model (`hearth models`"
@@ -155,7 +155,8 @@ def chat(client: GatewayClient, model: str, system: str | None) -> None:
     interactive = sys.stdin.isatty()
     if interactive:
         with suppress(ImportError):
-            import readline  # noqa: F401, PLC0415 (it changes `input`, and only a terminal needs it)
+            # it changes `input`, and only a terminal needs it
+            import readline  # noqa: F401, PLC0415
         click.echo(
             f"{printable(model)} at {client.url}. /bye ends the chat, /? lists the commands."
         )
@@ -297,7 +298,7 @@ def waiting_line(
     *,
     pause: Callable[[threading.Event, float], bool] = threading.Event.wait,
 ) -> Iterator[Callable[[], None]]:
-    """A line that says how a request's wait goes, until the function that it gives is called, or
+    """A line that shows how a request's wait goes, until the function that it gives is called, or
     the block is left.
 
     Asks the gateway in a thread of its own, so that whoever waits for the answer is not held up.
@@ -313,7 +314,7 @@ def waiting_line(
 
     def ask() -> None:
         while not pause(over, _EVERY_S):
-            # the answer is what counts; its own connection says what is wrong
+            # the answer is what counts; its own connection reports what is wrong
             with suppress(click.ClickException):
                 line.update(waiting_words(client.status(), request_id))
 
@@ -326,7 +327,7 @@ def waiting_line(
 
 
 def waiting_words(answer: Json, request_id: str) -> str:
-    """What a status says of one request that has no answer yet. Never raises."""
+    """What a status shows of one request that has no answer yet. Never raises."""
     if any(item.get("request_id") == request_id for item in parts(answer, "running")):
         return "the model reads the prompt"
     model = loading_model(part(answer, "gpu"))

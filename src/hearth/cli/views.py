@@ -56,7 +56,7 @@ def console_for(stream: TextIO, *, environ: Mapping[str, str] = os.environ) -> C
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them: `0.8 s`, `42 s`, `3 min`, `2 h 5 min`; a dash for None."""
+    """Seconds as a person writes them: `0.8 s`, `42 s`, `3 min`, `2 h 5 min`; a dash for None."""
     if seconds is None:
         return "-"
     if seconds < 10:
@@ -208,7 +208,7 @@ def _swaps(gpu: Json) -> str:
 
 
 def _card(gpu: Json) -> Text | None:
-    """What the card says of itself; None where nobody reads it: switched off, an emulator, or an
+    """What the GPU reports of itself; None where nobody reads it: switched off, an emulator, or an
     older gateway.
     """
     readings, device = text(gpu, "readings"), text(gpu, "device")
@@ -328,7 +328,7 @@ def _outcome(row: Json) -> Text:
 
 
 def _phase(field: str) -> Callable[[Json], str]:
-    """As `duration` says it; hundredths below a second, where most first bytes are."""
+    """As `duration` writes it; hundredths below a second, where most first bytes are."""
 
     def cell(row: Json) -> str:
         seconds = number(row, field)
@@ -394,7 +394,7 @@ _JOB = (
 
 
 def _job_view(job: Json) -> RenderableType:
-    """One job, a line for each of its fields that says something."""
+    """One job, a line for each of its fields that has a value."""
     table = Table.grid(padding=(0, 2))
     for each in _JOB:
         value = each.of(job)
@@ -442,7 +442,7 @@ _LISTS = {
     "keys": (_KEYS, (), Text("no keys: callers on this machine only")),
 }
 """Of the list under that name: its columns, those that a narrow terminal can do without, and what
-is said where it is empty.
+is shown where it is empty.
 """
 
 

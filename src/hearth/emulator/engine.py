@@ -39,7 +39,7 @@ _TIMER_RESOLUTION_S = 0.001
 _KEEP_ALIVE_S = 300.0
 """Ollama's own, OLLAMA_KEEP_ALIVE unset."""
 
-Say = Callable[[Said], Awaitable[None]]
+SendPiece = Callable[[Said], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -118,8 +118,8 @@ class EmulatedServer:
         (OLLAMA_NUM_PARALLEL); max_queue: loads that may wait before 503 (OLLAMA_MAX_QUEUE).
         max_loaded: models in memory at most (OLLAMA_MAX_LOADED_MODELS). vram_gib: memory of the
         emulated card; 0 is a machine without one, and no limit. quirks: known bugs of a real Ollama
-        to show, each as `parse_quirk` reads it; raises `ConfigError`. marked: say in each answer
-        that it is made up, which is all that tells it from Ollama's.
+        to show, each as `parse_quirk` reads it; raises `ConfigError`. marked: each answer has a
+        header by which it is known to be made up, the only difference from Ollama's.
     """
 
     def __init__(
@@ -140,7 +140,8 @@ class EmulatedServer:
             raise ValueError("speed must be positive")
         self.clock, self.catalogue = clock, Catalogue(profiles, now_wall=clock.wall())
         self.marked = marked
-        self.rng = random.Random(seed)  # noqa: S311 - ids, texts and which request a quirk hits, no secrets
+        # ids, texts and which request a quirk hits: no secrets
+        self.rng = random.Random(seed)  # noqa: S311
         self.faults = Faults(quirks, self.rng)
         self._speed = speed
         self._num_parallel = num_parallel
@@ -219,22 +220,22 @@ class EmulatedServer:
         finally:
             self._release(runner)
 
-    async def speak(
+    async def generate(
         self,
         runner: Runner,
         prompt_tokens: int,
         pieces: Sequence[tuple[Text, int]] = (),
         eval_tokens: int = 0,
-        say: Say | None = None,
+        send_piece: SendPiece | None = None,
         *,
         dies_after: float = inf,
     ) -> tuple[float, float]:
-        """Read the prompt and say every piece when it is due, holding a slot until the last one has
-        been taken.
+        """Read the prompt and send every piece when it is due, holding a slot until the last one
+        has been taken.
 
         Args:
-            pieces: each with the number of the token with which it is said, from 1. say: takes a
-            piece; None where the answer is sent whole at the end. dies_after: pieces after which
+            pieces: each with the number of the token with which it is sent, from 1. send_piece:
+            None where the answer is sent whole at the end. dies_after: pieces after which
             the runner's process ends, at the latest after the last; infinity for never.
 
         Returns how long prompt and answer took, in seconds. Raises `OllamaError` 500 when the
@@ -247,18 +248,18 @@ class EmulatedServer:
                 began_at + prompt_tokens / model.prompt_tokens_per_s / speed
             )
             await self._until(runner, first_at)
-            spoke_at = self.clock.monotonic()
+            read_at = self.clock.monotonic()
             token_s = 1 / model.decode_tokens_per_s / speed
             dies_at = dies_after if dies_after == inf else min(dies_after, len(pieces))
             for place, (piece, token) in enumerate(pieces):
                 await self._until(runner, first_at + (token - 1) * token_s)
-                if say is not None:
-                    await say(piece)
+                if send_piece is not None:
+                    await send_piece(piece)
                     use.streams = True
                 if place + 1 == dies_at:
                     runner.died.set()
             await self._until(runner, first_at + max(0, eval_tokens - 1) * token_s)
-            return spoke_at - began_at, self.clock.monotonic() - spoke_at
+            return read_at - began_at, self.clock.monotonic() - read_at
 
     async def _until(self, runner: Runner, due_at: float) -> None:
         ahead_s = due_at - self.clock.monotonic()

@@ -30,7 +30,7 @@ from hearth.dialects.writers import (
     nanoseconds,
     response_in_progress,
 )
-from hearth.emulator.engine import Runner, Say
+from hearth.emulator.engine import Runner, SendPiece
 from hearth.emulator.models import EmulatedModel, Installed, OllamaError
 from hearth.emulator.prompts import (
     GREEDY_SEED,
@@ -80,7 +80,7 @@ _PIECES_BEFORE_DEATH = 3
 
 
 # One generation, the same for every dialect: a lease, a prompt, a planned reply, and how it is
-# told.
+# sent.
 
 
 @asynccontextmanager
@@ -105,21 +105,21 @@ class Session:
     runner: Runner
     held_at: float
 
-    async def tell(self, writer: Writer) -> None:
+    async def answer(self, writer: Writer) -> None:
         """Answer in the dialect of `writer`; raises `OllamaError` where nothing has been sent and
         the error is the whole answer.
         """
         call, wall_s = self.call, self.call.engine.clock.wall
         if not self.ask.stream:
-            await call.json(writer.whole(await self._speak(), wall_s()))
+            await call.json(writer.whole(await self._generate(), wall_s()))
             return
         call.prepare(NDJSON if call.native else EVENTS)
 
-        async def say(said: Said) -> None:
-            await call.send(writer.say(said, wall_s()))
+        async def send_piece(piece: Said) -> None:
+            await call.send(writer.say(piece, wall_s()))
 
         try:
-            done = await self._speak(say)
+            done = await self._generate(send_piece)
         except OllamaError as error:
             if not (call.native or call.started):
                 raise
@@ -132,8 +132,8 @@ class Session:
         text, _ = fitted(self.model, self.ask, self.options)
         return {"_debug_info": {"rendered_template": text}}
 
-    async def _speak(self, say: Say | None = None) -> Generation:
-        """The reply, part by part to `say` if there is one.
+    async def _generate(self, send_piece: SendPiece | None = None) -> Generation:
+        """The reply, piece by piece to `send_piece` if there is one.
 
         Raises `OllamaError` before the first part for a bad format or a prompt that is too long,
         and where the runner dies.
@@ -150,16 +150,17 @@ class Session:
             ]
         reason = None if engine.faults.strikes("no-done") else plan.reason
         dies_after = inf
-        if say is not None and not self.call.native and engine.faults.strikes("empty-error-chunk"):
+        streams_v1 = send_piece is not None and not self.call.native
+        if streams_v1 and engine.faults.strikes("empty-error-chunk"):
             dies_after = _PIECES_BEFORE_DEATH
         stops = () if ask.logprobs else self.options.stop
         due = list(held_back(pieces, stops, plan.reason))
-        prompt_s, output_s = await engine.speak(
-            self.runner, prompt_tokens, due, plan.output_tokens, say, dies_after=dies_after
+        prompt_s, output_s = await engine.generate(
+            self.runner, prompt_tokens, due, plan.output_tokens, send_piece, dies_after=dies_after
         )
-        if say is not None:
+        if send_piece is not None:
             for call in plan.calls:
-                await say(call)
+                await send_piece(call)
         return replace(
             plan,
             said=[*pieces, *plan.calls],
@@ -179,7 +180,7 @@ class Session:
         if not ask.shift:
             room_tokens = max(1, options.num_ctx - prompt_tokens)
             limit_tokens = min(limit_tokens or room_tokens, room_tokens)
-        before, said = begun(text)
+        before, written = begun(text)
         may_think = self.model.can("thinking") and ask.think not in (False, "none")
         tool = drift = None
         if self.runner.reads(before):
@@ -191,7 +192,7 @@ class Session:
             limit_tokens=limit_tokens,
             stop=options.stop,
             schema=ask.schema,
-            thinks=may_think and not said and ask.prompt is None,
+            thinks=may_think and not written and ask.prompt is None,
             tool=tool,
             drift=drift,
         )
@@ -260,7 +261,7 @@ async def _answer_native(call: EmulatedCall, installed: Installed, ask: Ask, *, 
                 answer["message"] = {"role": "", "content": ""}
             await call.json(answer | {"done": False} | session.rendered())
         else:
-            await session.tell(writer)
+            await session.answer(writer)
 
 
 # OpenAI's routes.
@@ -333,7 +334,7 @@ async def responses(call: EmulatedCall) -> None:
     response = response_in_progress(name, ask.model, asked, created_wall_s)
     writer = ResponsesWriter(f"msg_{name}", response)
     async with open_session(call, installed, ask) as session:
-        await session.tell(writer)
+        await session.answer(writer)
 
 
 def _openai_ask(body: Body, *, limit: str) -> Ask:
@@ -379,7 +380,7 @@ async def _answer_openai(
     )
     async with open_session(call, installed, ask) as session:
         if not ask.render_only:
-            await session.tell(writer)
+            await session.answer(writer)
         elif ask.stream:
             await call.whole(b"".join(writer.say(Text(text=""), 0.0)), EVENTS)
         else:
@@ -406,7 +407,7 @@ async def messages(call: EmulatedCall) -> None:
     check_capabilities(installed, ask, task="chat", strict_thinking=False)
     estimated_tokens = sum(len(one.content) for one in ask.messages) // 4 + 1
     async with open_session(call, installed, ask) as session:
-        await session.tell(
+        await session.answer(
             MessagesWriter(
                 call.engine.hex_id("msg_", 24), ask.model, estimated_tokens=estimated_tokens
             )
@@ -571,7 +572,7 @@ async def _embed(
             raise OllamaError(400, "the input length exceeds the context length")
         sizes = [min(tokens, options.num_ctx) for tokens in sizes]
         for tokens in sizes:
-            await engine.speak(runner, tokens)
+            await engine.generate(runner, tokens)
     return _Embedded(
         model=model, texts=texts, dimensions=dimensions, tokens=sum(sizes), load_s=load_s
     )

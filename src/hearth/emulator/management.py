@@ -1,4 +1,4 @@
-"""The routes that tell what is installed and in memory, and those that change what is installed.
+"""The routes that list what is installed and in memory, and those that change what is installed.
 
 Nothing is ever fetched: pulling a name that is installed succeeds, any other fails as it does
 without a network.
@@ -143,7 +143,7 @@ async def create(call: EmulatedCall) -> None:
         raise OllamaError(400, 'neither "from" or "files" was specified')
     streaming, found = body.flag("stream", default=True), catalogue.find(base_text)
     if found is None:
-        await _tell(call, [], streaming=streaming, error=_unreachable(valid_name(base_text)))
+        await _send_steps(call, [], streaming=streaming, error=_unreachable(valid_name(base_text)))
         return
     base, system, template = found.model, body.string("system"), body.string("template")
     changes = {
@@ -159,7 +159,7 @@ async def create(call: EmulatedCall) -> None:
         if (value := body.get(key))
     ]
     new = [f"creating new layer sha256:{sha256(layer).hexdigest()}" for layer in layers]
-    await _tell(
+    await _send_steps(
         call,
         [f"using existing layer sha256:{base.weights}", *new, "writing manifest"],
         streaming=streaming,
@@ -175,10 +175,10 @@ async def pull(call: EmulatedCall) -> None:
     installed = call.catalogue.find(_named(body))
     steps: list[str | JsonObject] = ["pulling manifest"]
     if installed is None:
-        await _tell(call, steps, streaming=streaming, error=_unreachable(name))
+        await _send_steps(call, steps, streaming=streaming, error=_unreachable(name))
         return
     steps += [_transfer("pulling", installed.model), "verifying sha256 digest", "writing manifest"]
-    await _tell(call, steps, streaming=streaming)
+    await _send_steps(call, steps, streaming=streaming)
 
 
 async def push(call: EmulatedCall) -> None:
@@ -187,7 +187,7 @@ async def push(call: EmulatedCall) -> None:
     if not _named(body):
         raise OllamaError(400, "model is required")
     transfer = _transfer("pushing", call.catalogue.require(_named(body)).model)
-    await _tell(
+    await _send_steps(
         call,
         ["retrieving manifest", transfer, "pushing manifest"],
         streaming=body.flag("stream", default=True),
@@ -204,7 +204,7 @@ def _transfer(verb: str, model: EmulatedModel) -> JsonObject:
     }
 
 
-async def _tell(
+async def _send_steps(
     call: EmulatedCall,
     steps: Sequence[str | JsonObject],
     *,
@@ -264,8 +264,8 @@ async def put_blob(call: EmulatedCall) -> None:
 
 
 def _unreachable(name: ModelName) -> OllamaError:
-    """What pulling says where there is no network: a registry on loopback refuses, any other cannot
-    be resolved.
+    """The error of a pull without a network: a registry on loopback refuses, any other cannot be
+    resolved.
     """
     bare, _, port = name.host.partition(":")
     reason = f": lookup {bare} on 198.51.100.53:53: no such host"

@@ -39,7 +39,7 @@ class QuirkKind(NamedTuple):
     people, and what a bare name means.
     """
 
-    says: str
+    meaning: str
     read: Callable[[str], Setting]
     value: str = ""
     default: str = ""
@@ -92,7 +92,7 @@ class Faults:
         return probability > 0 and self._rng.random() < probability
 
     def drift_after(self, request: str, *, greedy: bool) -> int | None:
-        """After how many words a request whose prompt is cached says something else than it says
+        """After how many words a request whose prompt is cached gets another answer than
         where it is not; None for never.
 
         The same each time: an engine is deterministic for a given history of its cache.

@@ -1,5 +1,5 @@
-"""What an emulated model says: each word is a function of the model, the text so far and the seed,
-as with a real one.
+"""What an emulated model writes: each word is a function of the model, the text so far and the
+seed, as with a real one.
 
 So a reply that is asked for again from its middle goes on as it would have, and whoever knows the
 words that can follow sees where a letter is missing. Pure: draws come from a hash.
@@ -32,12 +32,13 @@ _TEXT = (
     " summer road home lamp door note plan part place point"
 )
 _WORDS = _TEXT.split()
-_SAID = re.compile(r" ?[A-Za-z]+|\.| ")
+_WRITTEN = re.compile(r" ?[A-Za-z]+|\.| ")
 _THOUGHT = re.compile(re.escape(THOUGHT).replace(r"\{\}", ".*?"), re.DOTALL)
 _CHOICES = 4
 """Words that can follow a text; which of them does, the seed decides."""
 _MAX_DEPTH = 12
-_SAMPLES = "amber birch cedar delta ember fjord grove haven ivory juniper lumen meadow".split()  # noqa: SIM905
+_SAMPLE_TEXT = "amber birch cedar delta ember fjord grove haven ivory juniper lumen meadow"
+_SAMPLES = _SAMPLE_TEXT.split()
 _FORMATS = {
     "date": "2026-01-15",
     "date-time": "2026-01-15T08:30:00Z",
@@ -56,7 +57,7 @@ class Wish:
     schema: JsonValue = None  # `"json"`, a JSON schema, or None for free text
     thinks: bool = False  # begin with some reasoning
     tool: ToolCall | None = None  # answer with this call instead of text
-    # the piece from which a warm prompt cache makes it say something else; None for never
+    # the piece from which a warm prompt cache makes it write something else; None for never
     drift: int | None = None
 
 
@@ -76,23 +77,23 @@ def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> Generation:
         call: JsonObject = {"name": wish.tool.name, "arguments": wish.tool.arguments}
         spent = len(_json_pieces(call))
         return Generation(said=(wish.tool,), reason="stop", output_tokens=spent)
-    base, said = begun(prompt)
+    base, written = begun(prompt)
     source = draws(f"{model.name}\x00{wish.seed}\x00{base}")
     if wish.schema is not None:
         return _bounded(_texts(_json_pieces(sample(wish.schema, source))), wish)
     thoughts: list[str] = []
     before = base
     if wish.thinks:
-        thinker = _Speaker(model, f"{base}{next(source)}", "", Wish(seed=0))
-        thoughts = thinker.say(8 + next(source) % 16)
+        thinking = _Writing(model, f"{base}{next(source)}", "", Wish(seed=0))
+        thoughts = thinking.next_pieces(8 + next(source) % 16)
         before += THOUGHT.format("".join(thoughts))
-    spoken = _THOUGHT.sub("", said)
-    speaker = _Speaker(model, before + said[: len(said) - len(spoken)], spoken, wish)
+    text = _THOUGHT.sub("", written)
+    answer = _Writing(model, before + written[: len(written) - len(text)], text, wish)
     tokens = 40 + next(source) % 161 if model.ends else (wish.limit_tokens or 10 * 4096) + 2**20
-    tokens -= speaker.spoken
+    tokens -= answer.words
     if wish.limit_tokens is not None:
         tokens = min(tokens, wish.limit_tokens + 1)
-    pieces = _texts(thoughts, thinking=True) + _texts(speaker.say(tokens))
+    pieces = _texts(thoughts, thinking=True) + _texts(answer.next_pieces(tokens))
     return _bounded(pieces, wish)
 
 
@@ -106,42 +107,42 @@ def _json_pieces(value: JsonValue) -> list[str]:
 
 def begun(prompt: str) -> tuple[str, str]:
     """A rendered prompt up to the assistant's turn, and what of that turn it holds already."""
-    base, marker, said = prompt.rpartition(ASSISTANT)
-    return (base + marker, said) if marker else (prompt, "")
+    base, marker, written = prompt.rpartition(ASSISTANT)
+    return (base + marker, written) if marker else (prompt, "")
 
 
-class _Speaker:
-    """Says word after word, each of them a function of all the text before it.
+class _Writing:
+    """Writes word after word, each of them a function of all the text before it.
 
     Args:
-        before: what the model has read, up to its own words; said: these, as far as they go. They
-        may end within a word.
+        before: what the model has read, up to its own words; written: these, as far as they go.
+        They may end within a word.
     """
 
-    def __init__(self, model: EmulatedModel, before: str, said: str, wish: Wish) -> None:
+    def __init__(self, model: EmulatedModel, before: str, written: str, wish: Wish) -> None:
         self._vocabulary, self._wish = model.vocabulary, wish
-        pieces = _cut(model.vocabulary, said) if model.vocabulary else _SAID.findall(said)
-        part = pieces.pop() if pieces and said.endswith(pieces[-1]) else ""
-        self.spoken = len(pieces)
-        """Words that have been said."""
-        said = said.removesuffix(part)
-        self._last = said[-1:]
-        """The character that was said last."""
-        self._read = blake2b(f"{model.name}\x00{before}{said}".encode())
+        pieces = _cut(model.vocabulary, written) if model.vocabulary else _WRITTEN.findall(written)
+        part = pieces.pop() if pieces and written.endswith(pieces[-1]) else ""
+        self.words = len(pieces)
+        """How many have been written."""
+        written = written.removesuffix(part)
+        self._last = written[-1:]
+        """The character that was written last."""
+        self._read = blake2b(f"{model.name}\x00{before}{written}".encode())
         self._rest: list[str] = []
         if part:  # whoever is asked to go on from within a word finishes that word first
             words = (self._choice(), *self._possible(), part)
             whole = next(word for word in words if word.startswith(part))
             self._rest = [whole[len(part) :]] if self._note(whole) != part else []
 
-    def say(self, tokens: int) -> list[str]:
+    def next_pieces(self, tokens: int) -> list[str]:
         """The next pieces of the text; a sentence that is open then is closed."""
-        said, end = self._rest, self.spoken + tokens
-        while self.spoken < end:
-            said.append(self._note(self._choice()))
+        written, end = self._rest, self.words + tokens
+        while self.words < end:
+            written.append(self._note(self._choice()))
         if tokens >= 0 and not self._vocabulary and self._last not in ("", "."):
-            said.append(self._note("."))
-        return said
+            written.append(self._note("."))
+        return written
 
     def _possible(self) -> list[str]:
         """The pieces that can follow the text until now, the likeliest first."""
@@ -155,7 +156,7 @@ class _Speaker:
 
     def _choice(self) -> str:
         possible = self._possible()
-        drifted = self._wish.drift is not None and self.spoken >= self._wish.drift
+        drifted = self._wish.drift is not None and self.words >= self._wish.drift
         choice = (
             0 if self._wish.seed == GREEDY_SEED else self._number(str(self._wish.seed).encode())
         )
@@ -164,7 +165,7 @@ class _Speaker:
     def _note(self, piece: str) -> str:
         self._last = piece[-1:] or self._last
         self._read.update(piece.encode())
-        self.spoken += 1
+        self.words += 1
         return piece
 
     def _number(self, of: bytes = b"") -> int:
@@ -174,7 +175,7 @@ class _Speaker:
 
 
 def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
-    """The text as it was said, the last piece perhaps not whole."""
+    """The text as it was written, the last piece perhaps not whole."""
     pieces: list[str] = []
     while text:
         found = [word for word in vocabulary if text.startswith(word) or word.startswith(text)]
@@ -193,8 +194,8 @@ def _bounded(pieces: list[Text], wish: Wish) -> Generation:
         run = run + 1 if piece.text.strip() == before.text.strip() else 0
         if run > 30:  # equal tokens in a row: here Ollama gives up on a reply
             return Generation(said=pieces[:place], reason=None, output_tokens=place)
-    said = ends[len(pieces) - 1] if pieces else 0
-    return Generation(said=pieces, reason=reason, output_tokens=said + (reason == "stop"))
+    tokens = ends[len(pieces) - 1] if pieces else 0
+    return Generation(said=pieces, reason=reason, output_tokens=tokens + (reason == "stop"))
 
 
 def _tokens_of(pieces: Sequence[Text]) -> Iterator[int]:
@@ -355,7 +356,8 @@ def chosen_tool(
     """
     if not messages or messages[-1].role != "user":
         return None
-    said, lower = messages[-1].content, messages[-1].content.lower()
+    asked = messages[-1].content
+    lower = asked.lower()
     for tool in tools:
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
@@ -365,7 +367,7 @@ def chosen_tool(
         if name.lower() in lower or any(word in lower for word in words if len(word) > 4):
             parameters = function.get("parameters")
             has_fields = isinstance(parameters, dict) and parameters.get("properties")
-            value = sample(parameters, draws(said), hints=said) if has_fields else {}
+            value = sample(parameters, draws(asked), hints=asked) if has_fields else {}
             return ToolCall(
                 call_id=call_id, name=name, arguments=value if isinstance(value, dict) else {}
             )

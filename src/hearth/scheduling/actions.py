@@ -1,4 +1,4 @@
-"""What the scheduler tells its shell to do, in the imperative.
+"""What the scheduler orders its shell to do, in the imperative.
 
 The outcome of each comes back as the next input.
 """
@@ -136,7 +136,7 @@ class Hold:
 
 @value
 class Fail:
-    """Give the item up and tell its caller."""
+    """Give the item up and report that to its caller."""
 
     sequence: Sequence
     why: Refusal

@@ -85,7 +85,7 @@ class ForecastView:
         return self._device.down_since is None
 
     def is_paused(self, lane: Lane) -> bool:
-        """Does the work of this lane wait until the owner says otherwise?"""
+        """Does the work of this lane wait until the owner resumes it?"""
         return self._gateway.paused and lane is Lane.EXTERNAL
 
     def is_rough(self, newcomer: str | None = None) -> bool:

@@ -126,7 +126,7 @@ class LoadFailed(OfDevice):
 
     model: str
     permanent: bool = False  # trying once more cannot help (not installed, timed out)
-    unlisted: bool = False  # the model server said that it is loaded, and does not list it
+    unlisted: bool = False  # the model server reported it as loaded, and does not list it
 
 
 @value
@@ -166,8 +166,8 @@ class Drifted(OfDevice):
 
 @value
 class GpuSampled(OfDevice):
-    """What the GPU says of its memory: all that there is for models, None where unknown, and what
-    other programs hold of it.
+    """What the GPU reports of its memory: all that there is for models, None where unknown, and
+    what other programs hold of it.
     """
 
     capacity_mib: float | None
@@ -194,7 +194,7 @@ class Scheduled(Input):
 
 @value
 class ClockStepped(Input):
-    """The calendar has gone `ahead_s` seconds ahead of the clock that instants are told by
+    """The calendar has gone `ahead_s` seconds ahead of the clock that instants are counted by
     (negative: it was set back).
     """
 

@@ -14,7 +14,8 @@ from hearth.types import JsonDict
 Reason = JsonDict
 
 
-def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa: PLR0911 - a closed set, one answer each
+def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa: PLR0911
+    # a closed set, one answer each
     gateway = device.gateway
     if device.down_since is not None:
         return {"kind": "backend_down", "since": device.down_since}

@@ -129,7 +129,7 @@ class Residency:
             resident.parallel = settings.parallel(resident.model)
 
     def forget(self) -> None:
-        """Another model server has come, whose memory is empty until it says otherwise."""
+        """Another model server has come, whose memory is empty until it reports otherwise."""
         self.residents.clear()
         self.swap = None
         self._uses.clear()
@@ -139,7 +139,7 @@ class Residency:
         self._cleared_s = 0.0
 
     def sample(self, capacity_mib: float | None, foreign_mib: float = 0.0) -> None:
-        """Remember what the GPU says of its size, and what others hold of it."""
+        """Remember what the GPU reports of its size, and what others hold of it."""
         self._sampled_mib = capacity_mib
         self._foreign_mib = max(0.0, foreign_mib)
 
@@ -175,9 +175,9 @@ class Residency:
         return self._learned_mib.get(model) if gb is None else gb * MIB_PER_GB
 
     def never_fits(self, model: str, task_type: str | None = None) -> bool:
-        """It needs more than the owner says there is, so that no eviction can help.
+        """It needs more than the owner has configured, so that no eviction can help.
 
-        What a GPU says of itself refuses nobody: where its memory falls short, now or ever, the
+        What a GPU reports of itself refuses nobody: where its memory falls short, now or ever, the
         model is loaded alone and split.
         """
         if self._settings.gpu.vram_gb is None:

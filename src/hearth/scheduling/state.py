@@ -181,7 +181,7 @@ class GatewayState:
         return item.arrived_at + (item.band - entry.band + 1) * aging.promote_after_s
 
     def give_up(self, entries: list[Entry], why: Refusal) -> list[Action]:
-        """These wait no more and are done with; their callers are told why."""
+        """These wait no more and are done with; their callers get the reason."""
         for entry in entries:
             self.waiting.remove(entry)
             self.leave(entry)

@@ -1,9 +1,9 @@
 """Taking one reported fact into the state: the first step of every decision.
 
-Each fact changes the state and may say something at once (giving an item up, stopping an attempt).
-Nothing is started here: who runs next is decided afterwards, from the whole state. An order of the
-owner never goes before work: a load waits until nothing runs or waits, unless there is room beside
-what is in memory, and an unload is void as soon as somebody asks for the model.
+Each fact changes the state and may call for something at once (giving an item up, stopping an
+attempt). Nothing is started here: who runs next is decided afterwards, from the whole state. An
+order of the owner never goes before work: a load waits until nothing runs or waits, unless there is
+room beside what is in memory, and an unload is void as soon as somebody asks for the model.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _EXTERNAL_LANE = Lane.EXTERNAL
 """Members of an enumeration, looked up once: in Python 3.11 that costs as much as a call."""
 
 
-def take_in(device: DeviceState, fact: Input, now: float) -> list[Action] | None:  # noqa: PLR0911 - a closed set, one answer each
-    """What a fact changes, and what is said at once.
+def take_in(device: DeviceState, fact: Input, now: float) -> list[Action] | None:  # noqa: PLR0911
+    """What a fact changes, and what is to be done at once.
 
     Returns:
         None where it makes nothing possible, and nothing due, that was not so before: then there is
@@ -66,7 +66,9 @@ def take_in(device: DeviceState, fact: Input, now: float) -> list[Action] | None
             return []
 
 
-def _of_device(device: DeviceState, fact: inputs.OfDevice, now: float) -> list[Action]:  # noqa: C901 - a closed set, one case each
+def _of_device(  # noqa: C901
+    device: DeviceState, fact: inputs.OfDevice, now: float
+) -> list[Action]:
     """What a model server and its card report."""
     match fact:
         case inputs.Loaded():
@@ -95,8 +97,8 @@ def _of_device(device: DeviceState, fact: inputs.OfDevice, now: float) -> list[A
     return []
 
 
-def _note_wish(device: DeviceState, fact: Input, now: float) -> None:  # noqa: C901 - a closed set, one case each
-    """What the owner wants, and what the clock says. Nothing is said of it at once."""
+def _note_wish(device: DeviceState, fact: Input, now: float) -> None:  # noqa: C901
+    """What the owner wants, and what the clock shows: nothing to be done at once."""
     gateway = device.gateway
     match fact:
         case inputs.Switched(what="active", on=on):
@@ -285,7 +287,7 @@ def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> No
 
 def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) -> list[Action]:
     resident = device.residency.residents.get(entry.model or "")
-    # while the server is down, an attempt that fails says nothing of the item
+    # while the server is down, an attempt that fails is no fault of the item
     is_down = device.down_since is not None
     fault = fact.fault
     may_go_on = entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
@@ -329,7 +331,7 @@ def _stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float) ->
 
 
 def _left(gateway: GatewayState, entry: Entry, why: Refusal) -> list[Action]:
-    """Its last attempt is over; who is gone already is told nothing."""
+    """Its last attempt is over; nothing is reported to who is gone already."""
     gateway.leave(entry)
     return [] if entry.cancelled else [Fail(sequence=entry.item.sequence, why=why)]
 
@@ -433,7 +435,7 @@ def _unload_failed(device: DeviceState, model: str, now: float) -> list[Action]:
 
 
 def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float) -> None:
-    """What was learned of one server says nothing of another, nor does what its memory holds; what
+    """What was learned of one server does not hold for another, nor what is in its memory; what
     the owner wants stays.
     """
     device.residency.forget()
@@ -462,7 +464,7 @@ def _learn_arrivals_anew(gateway: GatewayState) -> None:
 
 
 def _listed(device: DeviceState, names: frozenset[str]) -> list[Action]:
-    """What waits for a model that is not there is told so before anything is unloaded for it.
+    """What waits for a model that is not there is given up before anything is unloaded for it.
 
     What the model server before this one accepted did not name a wrong model.
     """
@@ -479,7 +481,7 @@ def _listed(device: DeviceState, names: frozenset[str]) -> list[Action]:
 
 
 def _reconfigured(device: DeviceState, settings: SchedulerSettings) -> list[Action]:
-    """What waits and could never be loaded under the new settings is told so, as it would be on
+    """What waits and could never be loaded under the new settings is given up, as it would be on
     arrival; what was ordered is void.
     """
     gateway = device.gateway

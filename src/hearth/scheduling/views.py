@@ -146,7 +146,8 @@ class StatusView:
         hold = self._device.hold
         if hold is not None:
             return hold.model == model
-        # A policy says only until when it holds: what it holds is a model that somebody used last.
+        # A policy gives only the time until which it holds: it holds a model that somebody used
+        # last.
         is_held = self._device.held_until is not None
         return is_held and bool(self._gateway.arrivals.habits(model))
 

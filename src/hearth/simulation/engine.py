@@ -106,10 +106,10 @@ def simulate(
 
     Args:
         keep_decisions: fill `SimulationRun.decisions` (two for each request).
-        on_progress: told how many jobs have arrived, every `PROGRESS_JOBS` of them.
+        on_progress: called with how many jobs have arrived, every `PROGRESS_JOBS` of them.
 
     Raises:
-        KeyError: a model has to be loaded whose swap cost the workload does not tell.
+        KeyError: a model has to be loaded whose swap cost the workload does not have.
     """
     if handle is None:
         handle = Scheduler(settings, cuts_loads=workload.cut_s is not None).handle

@@ -188,7 +188,7 @@ class _TraceReader:
     def _checked_model(
         self, header: _TraceHeader, line: int, request: _TraceRequest
     ) -> _Model | None:
-        """What the header says of the request's model, its references having been checked."""
+        """What the header has of the request's model, its references having been checked."""
         model = header.models.get(request.model or "")
         taken = self._lines_by_id.get(request.id)
         if request.model is not None and model is None:
@@ -410,7 +410,7 @@ class _SwapRow(pydantic.BaseModel):
 def workload_from_log(
     items: Iterable[object], swaps: Iterable[object], config: GatewayConfig
 ) -> tuple[Workload, int]:
-    """The workload that a log tells of, on the GPU and in the active hours of `config`; rows as the
+    """The workload that a log records, on the GPU and in the active hours of `config`; rows as the
     gateway lists them, in any order.
 
     And how many rows could not become a request of it: never sent to the GPU, or not readable.
