@@ -105,18 +105,24 @@ class Rates:
         *,
         input_usd: float,
         output_usd: float,
-        cache_read_usd: float,
-        cache_write_usd: float,
-        cache_write_hour_usd: float,
+        cache_read_usd: float | None = None,
+        cache_write_usd: float | None = None,
+        cache_write_hour_usd: float | None = None,
     ) -> Rates:
-        """Rates given in US dollars for a million tokens, rounded up."""
-        given = (input_usd, output_usd, cache_read_usd, cache_write_usd, cache_write_hour_usd)
-        names = ("input", "output", "cache_read", "cache_write", "cache_write_hour")
+        """Rates given in US dollars for a million tokens, rounded up; of the cache, what is not
+        given is in Anthropic's usual ratio to the price of input.
+        """
+        given = {
+            "input": input_usd,
+            "output": output_usd,
+            "cache_read": input_usd * 0.1 if cache_read_usd is None else cache_read_usd,
+            "cache_write": input_usd * 1.25 if cache_write_usd is None else cache_write_usd,
+            "cache_write_hour": (
+                input_usd * 2 if cache_write_hour_usd is None else cache_write_hour_usd
+            ),
+        }
         return cls(
-            **{
-                name: math.ceil(round(each * MICRO_PER_USD, 3))
-                for name, each in zip(names, given, strict=True)
-            }
+            **{name: math.ceil(round(each * MICRO_PER_USD, 3)) for name, each in given.items()}
         )
 
     @property

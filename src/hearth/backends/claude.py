@@ -13,8 +13,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hearth.errors import (
     BackendBusy,
@@ -249,15 +248,14 @@ def _seconds(header: str | None) -> float | None:
 
 # What the models cost.
 
-_KINDS = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok")
-_OF_INPUT = {
-    "cache_read_mtok": Decimal("0.1"),
-    "cache_write_mtok": Decimal("1.25"),
-    "cache_write_1h_mtok": Decimal(2),
+_KINDS = {
+    "input_usd": "input_mtok",
+    "output_usd": "output_mtok",
+    "cache_read_usd": "cache_read_mtok",
+    "cache_write_usd": "cache_write_mtok",
+    "cache_write_hour_usd": "cache_write_1h_mtok",
 }
-"""Anthropic's usual prices of its cache as multiples of the input price, for models whose entry
-does not say.
-"""
+"""The parameters of `Rates.in_usd`, and what `genai-prices` calls them."""
 
 
 async def price_of(model: str) -> Price | None:
@@ -277,34 +275,24 @@ def _price_of(model: str) -> Price | None:
         ).model_price
     except LookupError:
         return None
-    listed = {kind: getattr(found, kind, None) for kind in _KINDS}
-    usual = {
-        kind: None if price is None else Decimal(getattr(price, "base", price))
-        for kind, price in listed.items()
+    listed = {name: getattr(found, kind, None) for name, kind in _KINDS.items()}
+    usual: dict[str, Any] = {
+        name: None if price is None else float(getattr(price, "base", price))
+        for name, price in listed.items()
     }
-    if not (usual["input_mtok"] and usual["output_mtok"]):
+    if not (usual["input_usd"] and usual["output_usd"]):
         return None
     # A price may depend on the length of the prompt; beyond the first tier, the dearest counts.
-    tiers = {kind: getattr(price, "tiers", ()) for kind, price in listed.items()}
+    tiers = {name: getattr(price, "tiers", ()) for name, price in listed.items()}
     starts = [tier.start for of in tiers.values() for tier in of]
     if not starts:
-        return Price(usual=_rates(usual))
-    dearest = {
-        kind: None if base is None else max([base, *(tier.price for tier in tiers[kind])])
-        for kind, base in usual.items()
+        return Price(usual=Rates.in_usd(**usual))
+    dearest: dict[str, Any] = {
+        name: None if base is None else max([base, *(float(tier.price) for tier in tiers[name])])
+        for name, base in usual.items()
     }
-    return Price(usual=_rates(usual), long=_rates(dearest), long_from_tokens=min(starts))
-
-
-def _rates(prices: Mapping[str, Decimal | None]) -> Rates:
-    usd = {
-        kind: float((prices["input_mtok"] or 0) * _OF_INPUT[kind] if price is None else price)
-        for kind, price in prices.items()
-    }
-    return Rates.in_usd(
-        input_usd=usd["input_mtok"],
-        output_usd=usd["output_mtok"],
-        cache_read_usd=usd["cache_read_mtok"],
-        cache_write_usd=usd["cache_write_mtok"],
-        cache_write_hour_usd=usd["cache_write_1h_mtok"],
+    return Price(
+        usual=Rates.in_usd(**usual),
+        long=Rates.in_usd(**dearest),
+        long_from_tokens=min(starts),
     )

@@ -80,13 +80,8 @@ def price_in(given: CloudPriceSettings) -> Price:
     usual = Rates.in_usd(
         input_usd=given.input_usd,
         output_usd=given.output_usd,
-        cache_read_usd=given.input_usd * 0.1
-        if given.cache_read_usd is None
-        else given.cache_read_usd,
-        cache_write_usd=given.input_usd * 1.25
-        if given.cache_write_usd is None
-        else given.cache_write_usd,
-        cache_write_hour_usd=given.input_usd * 2,
+        cache_read_usd=given.cache_read_usd,
+        cache_write_usd=given.cache_write_usd,
     )
     return Price(usual=usual)
 
