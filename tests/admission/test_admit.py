@@ -15,7 +15,7 @@ from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BadRequest, Draining, Forbidden, NoRoomForBodies, QueueFull, RateLimited
 from hearth.queue.admission import QueueAdmission
 from hearth.types import Lane, Priority
-from tests.storage.house import StoppedClock
+from tests.support.stopped_clock import StoppedClock
 
 CONFIG = GatewayConfig(
     settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND})

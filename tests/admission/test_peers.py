@@ -24,8 +24,8 @@ from hearth.admission.peers import (
 )
 from hearth.config.addresses import is_loopback
 from hearth.events import ConnectionsCrowded
-from tests.api.house import Clock
 from tests.support.recorder import Recorder
+from tests.support.stopped_clock import StoppedClock
 
 PEER = "192.168.1.9"
 PEERS = {
@@ -93,7 +93,7 @@ OTHERS = {f"10.0.0.{number}": 20 for number in range(4)}
 class Shares(Recorder):
     def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
         super().__init__()
-        self.clock = Clock()
+        self.clock = StoppedClock()
         self.connections = Connections(events=self, clock=self.clock, limits=limits)
 
     def fill(self, peer: str, count: int) -> int:
@@ -118,7 +118,7 @@ def test_each_gets_its_share_and_a_refusal_says_whose_is_full(before, peer, admi
     for each, count in before.items():
         shares.fill(each, count)
     shares.all.clear()
-    shares.clock.now += WINDOW_S
+    shares.clock.advance(WINDOW_S)
     assert shares.fill(peer, 1000) == admitted
     (crowded,) = shares.of(ConnectionsCrowded)
     assert (crowded.peer, crowded.bound, crowded.open, crowded.refused) == (
@@ -153,7 +153,7 @@ def test_a_refused_peer_is_reported_once_a_minute_in_bounded_memory():
     shares = Shares(ConnectionLimits(all=0, this_machine=0, all_others=0, one_machine=0))
     for _ in range(150):
         shares.connections.enter(PEER)
-        shares.clock.now += 1.0
+        shares.clock.advance(1.0)
     assert [(event.at - 1000.0, event.refused) for event in shares.of(ConnectionsCrowded)] == [
         (0, 1),
         (60, 60),

@@ -58,6 +58,7 @@ from hearth.types import (
 from tests.support.fields import Fields
 from tests.support.patience import for_ever, in_time
 from tests.support.recorder import Recorder
+from tests.support.stopped_clock import StoppedClock
 from tests.support.taking import Taking
 
 NDJSON: Headers = (
@@ -275,26 +276,6 @@ class NoBatcher:
         return None
 
 
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.cpu_s = 0.0
-        self.cpu_step_s = 0.0
-        """What a thread computes from one reading to the next."""
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return 1_700_000_000.0 + self.now
-
-    def thread_cpu(self) -> float:
-        self.cpu_s += self.cpu_step_s
-        return self.cpu_s
-
-
 class FakeGateway:
     """What the API sees of a gateway."""
 
@@ -313,7 +294,7 @@ class FakeGateway:
         )
         self.worker = FakeWorker()
         self.engine = FakeEngine()
-        self.clock = Clock()
+        self.clock = StoppedClock()
         self.events = Recorder()
         self.records = EventRecords()
         self.orders = OperatorCommands(

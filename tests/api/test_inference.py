@@ -293,7 +293,7 @@ async def test_a_caller_of_requests_that_take_long_to_read_is_refused_for_a_whil
     gateway.clock.cpu_step_s = 1.0
     for body in (CHAT, LONG_CHAT):
         assert (await gateway.ask("POST", "/api/chat", body)).status == 200
-        gateway.clock.now += 10.0
+        gateway.clock.advance(10.0)
     for path in ("/api/chat", "/api/embed", "/v1/messages"):
         got = await gateway.ask("POST", path, BODIES[path])
         assert (got.status, got.headers["retry-after"]) == (429, "40")
@@ -304,7 +304,7 @@ async def test_a_caller_of_requests_that_take_long_to_read_is_refused_for_a_whil
     assert (await gateway.ask("POST", "/api/chat", LONG_CHAT, x_task_type="reply")).status == 200, (
         "internal requests have no limits"
     )
-    gateway.clock.now += 40.0
+    gateway.clock.advance(40.0)
     assert (await gateway.ask("POST", "/api/chat", b"{" * 2 * LARGE_BYTES)).status == 400
     assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 429, (
         "what was refused took as long"

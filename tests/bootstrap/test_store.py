@@ -33,7 +33,7 @@ from hearth.queue.learned import SAVE_INTERVAL_S, LearnedEstimates
 from hearth.scheduling.estimates import Estimates
 from hearth.types import JsonDict
 from tests.api.house import Got, ask
-from tests.storage.house import WALL, Fuse, StoppedClock, ended
+from tests.storage.house import Fuse, ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.fields import Fields
 from tests.support.home import (
@@ -50,6 +50,7 @@ from tests.support.home import (
 )
 from tests.support.house import body_of, gateway_over, new_item
 from tests.support.recorder import Recorder
+from tests.support.stopped_clock import WALL, StoppedClock
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 CHAT = {"model": LLAMA, "prompt": "hi", "stream": False, "options": {"num_predict": 2}}

@@ -28,9 +28,9 @@ from hearth.config.settings import (
 from hearth.errors import BudgetExceeded, StorageUnavailable, TooExpensive
 from hearth.events import AlertSent, BudgetExhausted, BudgetThresholdReached
 from hearth.types import JsonDict, Lane, nano_usd
-from tests.storage.house import StoppedClock
 from tests.support.examples import EXAMPLES
 from tests.support.recorder import Recorder
+from tests.support.stopped_clock import StoppedClock
 from tests.support.virtual_time import in_virtual_time
 
 BERLIN = ZoneInfo("Europe/Berlin")

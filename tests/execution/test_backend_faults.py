@@ -40,6 +40,7 @@ from tests.support.house import (
     body_of,
     heard,
     in_house,
+    in_loaded_house,
     new_item,
     settings_with,
     settle,
@@ -91,7 +92,7 @@ async def test_a_backend_down_at_the_start_fails_the_oldest_and_is_noticed_when_
         assert house.gateway.ready() == (True, "")
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_server_that_answers_oddly_is_down_and_says_how_once(house: House):
     odd, odder = "GET /api/ps answered 404 with HTML.", "GET /api/ps answered 200 with null."
     await sleep_until(7.0)
@@ -114,7 +115,7 @@ async def test_a_server_that_answers_oddly_is_down_and_says_how_once(house: Hous
     assert [event.problem for event in house.events.of(BackendAnswerUnexpected)] == [odder]
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_backend_that_goes_down_while_idle_is_noticed_and_reported_once(house: House):
     await sleep_until(7.0)
     house.ollama.go_down()
@@ -132,7 +133,7 @@ async def test_a_backend_that_goes_down_while_idle_is_noticed_and_reported_once(
 
 
 @pytest.mark.parametrize("back_at", [1.0, 6.0, None])
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_killed_backend_serves_all_soon_after_its_return_or_fails_in_time(
     house: House, back_at
 ):
@@ -184,7 +185,7 @@ async def test_a_backend_that_is_killed_during_a_load_is_loaded_again_when_it_is
         (CallFault.RUNNER_DIED, True, BackendGone, "unexpected EOF"),
     ],
 )
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_what_breaks_before_the_first_byte_is_sent_once_more_and_then_fails(
     house: House, fault: CallFault, stream: bool, error: type[HearthError], says: str | None
 ):
@@ -205,7 +206,7 @@ async def test_what_breaks_before_the_first_byte_is_sent_once_more_and_then_fail
 @pytest.mark.parametrize(
     ("fault", "kind"), [(CallFault.GONE_MID_STREAM, BackendGone), (CallFault.NO_DONE, AnswerCut)]
 )
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_stream_that_breaks_or_ends_short_fails_and_is_not_sent_again(
     house: House, fault: CallFault, kind
 ):
@@ -226,7 +227,7 @@ async def test_a_stream_that_breaks_or_ends_short_fails_and_is_not_sent_again(
     ("fault", "stream", "status"),
     [(CallFault.ERROR_LINE, True, 200), (CallFault.SERVER_ERROR, False, 500)],
 )
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_an_error_of_the_server_reaches_the_caller_as_it_is_and_counts(
     house: House, fault: CallFault, stream: bool, status: int
 ):
@@ -256,7 +257,7 @@ async def test_an_error_of_the_server_reaches_the_caller_as_it_is_and_counts(
         (False, {"max_tokens": 1}, 30.0 + PROBE_S + HEALED_S),
     ],
 )
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_model_that_stays_silent_is_unloaded_loaded_again_and_asked_once_more(
     house: House, stream, more, healed_at
 ):
@@ -270,7 +271,7 @@ async def test_a_model_that_stays_silent_is_unloaded_loaded_again_and_asked_once
     assert (await house.end_of(ticket)).attempts == 2
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_each_reload_for_silence_is_reported_with_its_count(house: House):
     for seconds in (0.0, 300.0, 400.0, 650.0, 5_000.0):
         await sleep_until(seconds)
@@ -280,7 +281,7 @@ async def test_each_reload_for_silence_is_reported_with_its_count(house: House):
     assert {event.model for event in house.events.of(ModelUnresponsive)} == {"a:latest"}
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_model_that_stays_silent_twice_fails_the_request_and_serves_the_next(house: House):
     house.ollama.next_calls(CallFault.SILENT, CallFault.SILENT)
     ticket, other = house.submit("a", stream=True), house.submit("a", stream=True)
@@ -316,7 +317,7 @@ async def test_a_whole_answer_gets_twice_its_longest_time_and_its_model_stays(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_slot_that_a_cut_stream_took_with_it_is_missed_within_10_s(
     house: House, stream: bool
 ):
@@ -378,7 +379,7 @@ def drifts(house: House) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     return [(event.appeared, event.vanished) for event in house.events.of(ResidencyDrifted)]
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_model_that_vanishes_is_missed_at_the_check_or_after_its_work(house: House):
     ticket = house.submit("a", stream=True, service_s=12.0)
     await sleep_until(1.0)

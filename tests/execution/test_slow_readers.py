@@ -22,7 +22,15 @@ from hearth.types import MIB, Outcome
 from tests.api.house import http_scope
 from tests.support.fake_exchange import CallFault
 from tests.support.fields import Fields
-from tests.support.house import House, body_of, heard, in_house, settings_with, settle
+from tests.support.house import (
+    House,
+    body_of,
+    heard,
+    in_house,
+    in_loaded_house,
+    settings_with,
+    settle,
+)
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 
@@ -74,7 +82,7 @@ async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(hous
     assert (lines, (await house.end_of(ticket)).outcome) == (50, Outcome.COMPLETED)
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_slow_reader_does_not_keep_the_model_busy_while_the_buffer_has_room(house: House):
     ticket, other = long_stream(house), house.submit("a")
     await body_of(other)
@@ -174,7 +182,7 @@ async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
     ("stays_s", "fault"),
     [(0.5, None), (5.5, None), (AT_MOST_S, None), *((AT_MOST_S, fault) for fault in CallFault)],
 )
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_nothing_is_left_of_a_request_however_it_ends(
     house: House, uncollected: None, stream: bool, stays_s: float, fault: CallFault | None
 ):

@@ -16,8 +16,9 @@ from hearth.events import BatchStarted
 from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.types import DAY_S
 from tests.jobs.batch_house import BatchHouse, in_batch_house, jsonl, lines, new_batch
-from tests.storage.house import WALL, StoppedClock, opened
+from tests.storage.house import opened
 from tests.support.house import settings_with
+from tests.support.stopped_clock import WALL, StoppedClock
 from tests.support.virtual_time import in_virtual_time
 
 FIRST = new_batch(idempotency_key="k", digest="d1")

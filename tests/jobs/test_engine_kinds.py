@@ -13,9 +13,9 @@ from hearth.events import JobEnded, JobsRecovered, JobStarted
 from hearth.job_types import JobState, StoreLimits
 from tests.jobs.batch_house import BatchHouse, jsonl, lines
 from tests.jobs.house import JobHouse, job, with_jobs
-from tests.storage.house import StoppedClock
 from tests.storage.memory import Disk
 from tests.support.fields import Fields
+from tests.support.stopped_clock import StoppedClock
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)

@@ -17,12 +17,12 @@ from hearth.job_types import Job, StoreLimits
 from hearth.jobs.queue import BATCH_LIMIT, next_job
 from hearth.types import Lane, Priority
 from tests.jobs.house import JobHouse, in_house, job, with_jobs
-from tests.storage.house import StoppedClock
 from tests.storage.memory import Disk
 from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.fields import Fields
 from tests.support.house import settings_with
+from tests.support.stopped_clock import StoppedClock
 from tests.support.virtual_time import in_virtual_time
 
 LIMITS = StoreLimits(max_queued=1000, max_bytes=1 << 30)

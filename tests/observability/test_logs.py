@@ -40,10 +40,10 @@ from hearth.observability.logs import (
 )
 from hearth.types import Outcome
 from tests.observability.samples import all_kinds, ended, fact, rejected, sample
-from tests.storage.house import StoppedClock
 from tests.support.cases import for_each
 from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S
+from tests.support.stopped_clock import StoppedClock
 
 NOON = 1_767_268_800.0  # 2026-01-01T12:00:00Z
 CLOCK = StoppedClock(monotonic_s=100.0, wall_s=NOON)

@@ -37,7 +37,7 @@ from tests.observability.samples import all_kinds, ended, interrupted, rejected,
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
 from tests.support.fields import Fields
-from tests.support.house import House, in_house, settings_with, settle
+from tests.support.house import House, in_loaded_house, settings_with, settle
 from tests.support.places import ROOT
 from tests.support.virtual_time import in_virtual_time
 
@@ -314,7 +314,7 @@ CARD_METRICS = (
 )
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: House):
     gateway, tracker = house.gateway, house.worker.tracker
 
@@ -331,7 +331,7 @@ async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: H
     assert card() == [0, None, None, None, None]
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_orders_are_read_while_there_are_some(house: House):
     gateway, orders = house.gateway, house.gateway.orders
 

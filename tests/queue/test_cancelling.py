@@ -11,11 +11,20 @@ import pytest
 from hearth.errors import CallerGone
 from hearth.events import ItemEnded
 from hearth.types import Outcome, RequestId, Sequence
-from tests.support.house import FULL_TEXT, House, body_of, heard, in_house, settle, text_of
+from tests.support.house import (
+    FULL_TEXT,
+    House,
+    body_of,
+    heard,
+    in_house,
+    in_loaded_house,
+    settle,
+    text_of,
+)
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_what_is_cancelled_in_the_tick_of_its_arrival_is_never_sent(house: House):
     house.cancel(house.submit("a"))
     futures = [await house.worker.enqueue_internal("hello", "a") for _ in range(5)]
@@ -43,7 +52,7 @@ async def test_a_load_that_others_wait_for_survives_those_that_caused_it(house: 
     assert (house.now, [record.kind for record in house.ollama.control]) == (3.0, ["load"])
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses(house: House):
     mine = [house.submit("a", caller="me", request_id="req_shared") for _ in range(2)]
     theirs = house.submit("a", caller="them", request_id="req_shared")
@@ -68,7 +77,7 @@ async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses(hou
 
 @pytest.mark.parametrize("by", ["future", "caller"])
 @pytest.mark.parametrize("at_s", [0.0, 0.2, 0.7])
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_an_in_process_call_and_its_future_end_together(house: House, at_s: float, by: str):
     futures = [await house.worker.enqueue_external("hello", "a", caller="script") for _ in range(2)]
     kept = await house.worker.enqueue_internal("hello", "a")
@@ -86,7 +95,7 @@ async def test_an_in_process_call_and_its_future_end_together(house: House, at_s
     assert [event.outcome for event in house.events.of(ItemEnded)].count(Outcome.CANCELLED) == 2
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_an_abandoned_reply_holds_no_bytes_while_its_call_is_being_stopped(house: House):
     ticket = house.submit("a", stream=True)
     await sleep_until(0.5)

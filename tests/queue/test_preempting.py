@@ -13,7 +13,16 @@ from hearth.events import ItemDispatched, ItemInterrupted, ItemProtected, ModeCh
 from hearth.execution.request import Ticket
 from hearth.types import JsonDict, Outcome
 from tests.support.fake_ollama import Ending
-from tests.support.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
+from tests.support.house import (
+    FULL_TEXT,
+    House,
+    body_of,
+    in_house,
+    in_loaded_house,
+    settings_with,
+    settle,
+    text_of,
+)
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time, sleep_until
 
 MORNING_S = 6 * 3600.0
@@ -28,7 +37,7 @@ FIFTY_MS = 0.05
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_internal_work_stops_an_external_call_within_50_ms_which_ends_later(
     house: House, stream: bool
 ):
@@ -80,7 +89,7 @@ async def test_internal_work_waiting_at_active_hours_stops_the_call_at_that_inst
 
 
 @pytest.mark.parametrize(("stream", "yielding", "ends_at"), [(False, 1, 3.0), (True, 0, 2.0)])
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_the_owner_can_make_external_work_yield_that_can_be_stopped_unnoticed(
     house: House, stream, yielding, ends_at
 ):
@@ -91,7 +100,7 @@ async def test_the_owner_can_make_external_work_yield_that_can_be_stopped_unnoti
     assert (house.now, (await house.end_of(external)).interrupt_count) == (ends_at, yielding)
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_the_time_of_an_interrupted_call_counts_once_as_gpu_time(house: House):
     external = house.submit("a", service_s=2.0)
     await sleep_until(1.0)
@@ -205,7 +214,7 @@ async def test_a_clock_that_jumps_ahead_skips_and_one_that_jumps_back_repeats(
         pytest.param(3600.0, 0.0, 98.0, 100.0, id="it is announced right after the clock was set"),
     ],
 )
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_task_is_due_by_the_calendar_though_clock_or_machine_stood_still(
     house: House, earlier_s: float, step_s: float, asked_at: float, starts_at: float
 ):

@@ -23,7 +23,15 @@ from hearth.execution.backend_watch import LONG_LIST
 from hearth.queue.registry import REMEMBERED
 from hearth.types import Priority
 from tests.support.fake_ollama import FakeModel
-from tests.support.house import House, bodies_of, body_of, in_house, settings_with, settle
+from tests.support.house import (
+    House,
+    bodies_of,
+    body_of,
+    in_house,
+    in_loaded_house,
+    settings_with,
+    settle,
+)
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 DONNA_KEYS = {
@@ -52,7 +60,7 @@ async def test_the_status_has_the_keys_of_donnas_page_also_when_nothing_has_happ
     assert house.events.of(HomeModelMissing) == [], "none is set"
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_the_status_shows_what_runs_waits_in_order_and_stops(house: House):
     house.submit("a", caller="first")
     await sleep_until(0.25)
@@ -133,7 +141,7 @@ async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house
     ] == [None, True]
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_the_expected_starts_are_worked_out_a_few_times_a_second_at_most(house: House):
     house.submit("a", service_s=8.0, max_tokens=40)
     house.submit("a", max_tokens=40)
@@ -159,7 +167,7 @@ async def test_swap_overhead_is_swap_time_over_swap_and_execution_time(house: Ho
     )
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker(house: House):
     changes = house.worker.changes()
     seen = [await anext(changes)]

@@ -17,6 +17,7 @@ from tests.support.house import (
     body_of,
     heard,
     in_house,
+    in_loaded_house,
     settings_with,
     settle,
     text_of,
@@ -25,7 +26,7 @@ from tests.support.house import (
 from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
     running, waiting = house.submit("a", service_s=5.0), house.submit("a")
     await sleep_until(1.0)
@@ -69,7 +70,7 @@ async def test_a_stop_during_a_swap_tells_who_waits_for_it_and_ends(house: House
 
 
 @pytest.mark.parametrize("at_s", [0.0, 0.5])
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_what_runs_ends_well_and_who_waits_for_it_is_told_in_process_too(
     house: House, at_s: float
 ):
@@ -108,7 +109,7 @@ async def test_what_no_decision_has_seen_before_the_stop_is_told():
     assert (type((await heard(ticket))[1]), house.ollama.calls) == (ShuttingDown, [])
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_preempted_call_does_not_start_again_during_a_stop(house: House):
     external = house.submit("a")
     await sleep_until(0.5)

@@ -10,13 +10,22 @@ from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemQueued
 from hearth.types import Lane, Priority
 from tests.support.fields import Fields
-from tests.support.house import FULL_TEXT, House, body_of, heard, in_house, settings_with, settle
+from tests.support.house import (
+    FULL_TEXT,
+    House,
+    body_of,
+    heard,
+    in_house,
+    in_loaded_house,
+    settings_with,
+    settle,
+)
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 ONE_EACH = settings_with(queue={"max_external_depth": 1, "max_internal_depth": 1})
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_positions_count_those_ahead_within_a_tick_and_no_less_urgent_ones(house: House):
     first = house.submit("a")
     await settle()
@@ -72,7 +81,7 @@ async def test_a_caller_is_told_of_the_swap_and_the_line_of_its_own_model(house:
     assert [behind_swap_s, behind_one_s] == pytest.approx([1.0 + swap_s, 1.0], abs=0.1)
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
     house.submit("a", max_tokens=40, service_s=9.0)  # expected to run 1 s
     waiting = house.submit("a", max_tokens=40)
@@ -141,7 +150,7 @@ async def test_nothing_is_accepted_after_a_stop_and_the_advice_is_the_grace():
         await house.worker.enqueue_internal("hello", "a")
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_request_for_no_model_is_refused_where_there_is_none_left(house: House):
     house.ollama.go_down()
     await sleep_until(6.0)
@@ -154,7 +163,7 @@ async def test_a_request_for_no_model_is_refused_where_there_is_none_left(house:
         house.submit(None)
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_who_left_while_waiting_and_asks_the_same_again_has_the_old_place(house: House):
     house.submit("a", service_s=400.0)
     await sleep_until(1.0)
@@ -233,7 +242,7 @@ async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(h
         assert placed_at(house, digest=digest) == at, digest
 
 
-@in_house("a", resident="a")
+@in_loaded_house
 async def test_a_place_loses_the_time_its_caller_was_away_too_long(house: House):
     house.submit("a", service_s=400.0)
     await sleep_until(1.0)

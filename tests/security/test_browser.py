@@ -9,14 +9,9 @@ import json
 
 import pytest
 
-from tests.support.fake_webhooks import Reply, Webhooks, serving
-
-pytest.importorskip(
-    "playwright.async_api", reason="playwright is not installed: `make setup` brings it"
-)
-
 from hearth.events import RequestRejected
 from tests.security.house import open_door
+from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.patience import in_time
 
 ADMIN = ("/llm/admin/pause", "/llm/admin/config")

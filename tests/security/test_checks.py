@@ -53,7 +53,7 @@ async def ask(gateway: FakeGateway, method: str, path: str, **headers: str) -> G
     of its own.
     """
     gateway.engine.answer = ScriptedExchange(200, (), (b"{}",))
-    gateway.clock.now += WINDOW_S
+    gateway.clock.advance(WINDOW_S)
     body = CHAT if method == "POST" else b""
     return await gateway.ask(
         method, path, body, **{"host": "localhost", "content_type": "application/json", **headers}
@@ -281,7 +281,7 @@ async def tried(
 async def test_a_wrong_key_too_many_is_429_in_the_dialect_and_ends_the_connection():
     gateway = FakeGateway(keys=KEYS)
     assert [await tried(gateway) for _ in range(PER_WINDOW + 1)] == SLOWED
-    gateway.clock.now += 20.0
+    gateway.clock.advance(20.0)
     unknown: tuple[Fields, ...] = (
         {},
         {"x_api_key": "wrong"},
@@ -298,7 +298,7 @@ async def test_a_wrong_key_too_many_is_429_in_the_dialect_and_ends_the_connectio
         assert "wrong key" in got.error
     gateway.config = FakeGateway(keys=KEYS[:2]).config  # a reload forgets nothing
     assert await tried(gateway) == 429
-    gateway.clock.now += 40.0
+    gateway.clock.advance(40.0)
     assert await tried(gateway) == 401
     answers = [
         await FakeGateway(keys=KEYS).ask("GET", path, x_request_id="same", **each)
@@ -355,7 +355,7 @@ async def test_the_owner_hears_of_it_once_a_minute_without_any_key():
     gateway, sent = FakeGateway(keys=KEYS), [next(FRESH) for _ in range(180)]
     for key in sent:
         await tried(gateway, key=key)
-        gateway.clock.now += 1.0
+        gateway.clock.advance(1.0)
     events = gateway.events.of(KeysTried)
     assert [(event.peer, event.wrong) for event in events] == [(LAN, 11), (LAN, 60), (LAN, 60)]
     (alert,) = RULES[KeysTried](events[0])

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hearth.storage.store import Store
-from tests.storage.house import StoppedClock, opened
+from tests.storage.house import opened
 from tests.storage.port import IMPLEMENTATIONS, Ports, Process
+from tests.support.stopped_clock import StoppedClock
 
 
 @pytest.fixture

@@ -23,30 +23,7 @@ from hearth.storage.writer import StorageHealth, StoreWriter, Upkeep
 from hearth.types import DAY_S, Lane, Outcome, RequestId, Sequence
 from tests.support.fields import Fields
 from tests.support.recorder import Recorder
-
-WALL = 1_767_571_200.0
-"""Monday, 2026-01-05 00:00:00 UTC."""
-
-
-class StoppedClock:
-    """Both readings move only when a test moves them."""
-
-    def __init__(self, *, monotonic_s: float = 1000.0, wall_s: float = WALL) -> None:
-        self.monotonic_s = monotonic_s
-        self.wall_s = wall_s
-
-    def monotonic(self) -> float:
-        return self.monotonic_s
-
-    def wall(self) -> float:
-        return self.wall_s
-
-    def thread_cpu(self) -> float:
-        return 0.0
-
-    def advance(self, seconds: float) -> None:
-        self.monotonic_s += seconds
-        self.wall_s += seconds
+from tests.support.stopped_clock import StoppedClock
 
 
 def believed(

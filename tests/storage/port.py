@@ -21,8 +21,9 @@ from hearth.ports import (
     WebhookOutbox,
 )
 from hearth.storage.store import Store
-from tests.storage.house import StoppedClock, opened
+from tests.storage.house import opened
 from tests.storage.memory import Disk, Tables
+from tests.support.stopped_clock import StoppedClock
 
 
 class JobsAndOutbox(JobStore, WebhookOutbox, Protocol):

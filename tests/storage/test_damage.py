@@ -23,8 +23,9 @@ from hearth.storage.database import set_aside
 from hearth.storage.opening import lacks_space
 from hearth.storage.page_check import CHECK_INTERVAL_S, PageCheck
 from hearth.storage.store import Store
-from tests.storage.house import StoppedClock, ended, open_database, opened, written
+from tests.storage.house import ended, open_database, opened, written
 from tests.support.recorder import Recorder
+from tests.support.stopped_clock import StoppedClock
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time, sleep_until
 
 T = TypeVar("T")

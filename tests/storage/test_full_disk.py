@@ -11,8 +11,9 @@ import pytest
 
 from hearth.errors import StorageBusy, StorageRefused, StorageUnavailable
 from hearth.events import StorageRecovered
-from tests.storage.house import Fuse, StoppedClock, ended, open_database, opened, swapped, written
+from tests.storage.house import Fuse, ended, open_database, opened, swapped, written
 from tests.support.recorder import Recorder
+from tests.support.stopped_clock import StoppedClock
 
 CODES_OF_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 

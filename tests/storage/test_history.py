@@ -9,7 +9,8 @@ import pytest
 from hearth.clock import new_id
 from hearth.storage import usage
 from hearth.types import JOB_PREFIX, Lane
-from tests.storage.house import WALL, ended, opened, queued, written
+from tests.storage.house import ended, opened, queued, written
+from tests.support.stopped_clock import WALL
 
 HOUR = int(WALL // 3600)
 DAY = {"last_hour": HOUR, "hours": 24, "width_hours": 1}

@@ -13,8 +13,9 @@ from hearth.storage.jobs import insert
 from hearth.storage.opening import connect_writer, create, shipped_migrations
 from hearth.types import DAY_S
 from tests.jobs.house import job
-from tests.storage.house import WALL, opened
+from tests.storage.house import opened
 from tests.storage.memory import Disk
+from tests.support.stopped_clock import WALL
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
 LETTER = job(task_type="letter", job_key="7")

@@ -34,17 +34,10 @@ from hearth.storage.opening import (
 )
 from hearth.storage.store import Store
 from hearth.storage.writer import StorageHealth
-from tests.storage.house import (
-    Fuse,
-    StoppedClock,
-    disk_error,
-    ended,
-    open_database,
-    opened,
-    written,
-)
+from tests.storage.house import Fuse, disk_error, ended, open_database, opened, written
 from tests.support.fields import Fields
 from tests.support.recorder import Recorder
+from tests.support.stopped_clock import StoppedClock
 
 STEPS = shipped_migrations()
 

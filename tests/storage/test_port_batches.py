@@ -20,8 +20,8 @@ from hearth.job_types import (
 from hearth.types import DAY_S, Lane
 from tests.jobs.batch_house import new_batch
 from tests.jobs.house import job
-from tests.storage.house import WALL
 from tests.storage.port import Ports
+from tests.support.stopped_clock import WALL
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
 LINES = [BatchLine(line=n, custom_id=f"r{n}", model="a", start=10 * n, length=9) for n in (1, 2, 3)]

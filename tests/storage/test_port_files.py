@@ -12,8 +12,8 @@ from hearth.job_types import PART_BYTES, JobEnd, JobState, Page, StoreLimits
 from hearth.types import DAY_S
 from tests.jobs.batch_house import new_batch
 from tests.jobs.house import job
-from tests.storage.house import WALL
 from tests.storage.port import Ports
+from tests.support.stopped_clock import WALL
 
 ROOM = 1 << 40
 

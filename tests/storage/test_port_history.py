@@ -16,8 +16,9 @@ from hearth.types import (
     LoggedSwap,
     Outcome,
 )
-from tests.storage.house import WALL, ended, swap_failed, swapped
+from tests.storage.house import ended, swap_failed, swapped
 from tests.support.fields import Fields
+from tests.support.stopped_clock import WALL
 
 
 async def test_a_row_says_what_the_event_said_and_is_written_once(process):

@@ -15,8 +15,8 @@ from hearth.jobs.service import limits_of
 from hearth.types import DAY_S, MIB, Lane
 from tests.jobs.house import job
 from tests.storage import port
-from tests.storage.house import WALL
 from tests.storage.port import JobsAndOutbox
+from tests.support.stopped_clock import WALL
 
 LIMITS = StoreLimits(max_queued=100, max_bytes=1 << 20)
 DONE = JobEnd(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hearth.types import DAY_S, Lane
-from tests.storage.house import WALL
 from tests.storage.port import Ports
+from tests.support.stopped_clock import WALL
 
 
 async def booked(ports: Ports, *, days_later: int = 0) -> float:

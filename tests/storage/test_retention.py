@@ -16,8 +16,9 @@ from hearth.storage.retention import SLACK_PAGES, keeping
 from hearth.storage.usage import ROWS_PER_STEP
 from hearth.types import DAY_S
 from tests.jobs.house import job
-from tests.storage.house import WALL, StoppedClock, believed, ended, open_database, opened, written
+from tests.storage.house import believed, ended, open_database, opened, written
 from tests.support.recorder import Recorder
+from tests.support.stopped_clock import WALL, StoppedClock
 
 SEED = """
 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :rows)

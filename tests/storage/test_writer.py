@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from hearth.errors import StorageUnavailable
 from hearth.storage.opening import connect_reader, connect_writer
 from hearth.storage.writer import Backlog, Write
-from tests.storage.house import Reports, StoppedClock, note, notes, same_note, writing
+from tests.storage.house import Reports, note, notes, same_note, writing
 from tests.support.patience import WITHIN_S
+from tests.support.stopped_clock import StoppedClock
 
 
 class Gate:

@@ -340,3 +340,7 @@ def within(make: Callable[[], House]) -> Callable[[Test], Callable[..., None]]:
         return run
 
     return of
+
+
+in_loaded_house = in_house("a", resident="a")
+"""Run a test in a house with one model, which is in memory."""
