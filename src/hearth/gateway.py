@@ -25,7 +25,7 @@ from hearth.engines.port import Engine
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.backend_watch import LONG_LIST
-from hearth.execution.runtime import Supervisor
+from hearth.execution.tasks import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
 from hearth.jobs.tasks import Tasks

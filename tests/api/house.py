@@ -34,7 +34,7 @@ from hearth.dialects.capabilities import Needs
 from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
-from hearth.execution.runtime import ChangeCounter
+from hearth.execution.tasks import ChangeCounter
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.records import EventRecords
 from hearth.ports import InvocationHistory

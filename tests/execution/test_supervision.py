@@ -22,7 +22,8 @@ from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
 from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.request import ActiveRequest, Reply, Submission
-from hearth.execution.runtime import RESTART_AFTER_S, Runtime, Supervisor
+from hearth.execution.runtime import Runtime
+from hearth.execution.tasks import RESTART_AFTER_S, Supervisor
 from hearth.queue.mailbox import Mailbox
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.forecast import ForecastView

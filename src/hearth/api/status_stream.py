@@ -17,7 +17,7 @@ from hearth.admission.auth import Identity, Keyring
 from hearth.admission.http_checks import RequestHeaders
 from hearth.config.settings import AuthSettings
 from hearth.errors import CapacityError, HearthError
-from hearth.execution.runtime import next_of
+from hearth.execution.tasks import next_of
 from hearth.queue.worker import LLMQueueWorker
 from hearth.types import frozen
 

@@ -29,7 +29,7 @@ from hearth.dialects.claude_request import ClaudeRequest, claude_request
 from hearth.errors import CallerGone, CloudUnavailable, HearthError, ModelNotFound, ShuttingDown
 from hearth.events import CloudCameUp, CloudWentDown
 from hearth.execution.request import ActiveRequest, Submission, Ticket
-from hearth.execution.runtime import all_ended
+from hearth.execution.tasks import all_ended
 from hearth.ports import CloudBackend, EventSink
 from hearth.queue import status
 from hearth.queue.parts import QueueParts

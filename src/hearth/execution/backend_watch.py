@@ -31,7 +31,8 @@ from hearth.events import (
     ModelOffloaded,
     ResidencyDrifted,
 )
-from hearth.execution.runtime import Runtime, WakeableSleep
+from hearth.execution.runtime import Runtime
+from hearth.execution.tasks import WakeableSleep
 from hearth.scheduling.inputs import (
     BackendState,
     Drifted,
@@ -44,7 +45,7 @@ from hearth.types import InstalledModel, LoadOptions, ResidentModel
 
 DOWN_CHECK_INTERVAL_S = 1.0
 """Recovery is noticed this fast; a look at a closed port costs next to nothing."""
-TOLD_PROBLEMS = 20
+REPORTED_PROBLEMS = 20
 """Of one outage; a server that answers differently each time must not fill the log."""
 LIST_INTERVAL_S = 1.0
 """The list of models is read at most this often for names that are not in it."""
@@ -66,7 +67,7 @@ class BackendWatch:
         """Where the model server answers, but not as it should: the route, the status and what
         was expected.
         """
-        self._told_problems: set[str] = set()
+        self._reported_problems: set[str] = set()
         self.resident: tuple[ResidentModel, ...] = ()
         self.offloaded: frozenset[str] = frozenset()
         """Models that run, wholly or in part, on the CPU, though there is a GPU."""
@@ -95,7 +96,7 @@ class BackendWatch:
         self._answered = False
         self._showing = asyncio.Lock()
         self._shown: dict[str, tuple[float, frozenset[str] | None]] = {}
-        """By digest: when a model server was asked what the model can do, and what it said."""
+        """By digest: when a model server was asked what the model can do, and what it answered."""
         self._swaps_begun = -1
         self._missing_home = ""
         self._down_since: float | None = None
@@ -323,10 +324,13 @@ class BackendWatch:
         if self.up or self._down_since is None:
             self.up = False
             self._down_since = now
-            self._told_problems = {"", self.problem}
+            self._reported_problems = {"", self.problem}
             self._emit(BackendWentDown(at=now, reason=error.reason, problem=self.problem))
-        elif self.problem not in self._told_problems and len(self._told_problems) < TOLD_PROBLEMS:
-            self._told_problems.add(self.problem)
+        elif (
+            self.problem not in self._reported_problems
+            and len(self._reported_problems) < REPORTED_PROBLEMS
+        ):
+            self._reported_problems.add(self.problem)
             self._emit(BackendAnswerUnexpected(at=now, problem=self.problem))
         self._post(BackendState(up=False))
 
@@ -359,8 +363,8 @@ class BackendWatch:
         offloaded = frozenset(split)
         for name in sorted(offloaded - self.offloaded):
             model = seen[name]
-            told = name in self._view.residents and name not in before and model.vram_mib > 0
-            if not told:
+            is_known = name in self._view.residents and name not in before and model.vram_mib > 0
+            if not is_known:
                 now = self._clock.monotonic()
                 self._emit(
                     ModelOffloaded(
@@ -371,7 +375,7 @@ class BackendWatch:
         self._tracker.record_offloaded(offloaded)
 
     def _reconcile(self, seen: dict[str, ResidentModel]) -> None:
-        """Tell the scheduler what is really in memory.
+        """Report to the scheduler what is really in memory.
 
         A model that work runs on is left to that work to find gone.
         """

@@ -31,7 +31,8 @@ from hearth.engines.port import Engine
 from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import unclaimed_mib
-from hearth.execution.runtime import Runtime, cancel_all
+from hearth.execution.runtime import Runtime
+from hearth.execution.tasks import cancel_all
 from hearth.scheduling.inputs import (
     BackendState,
     Input,
@@ -120,6 +121,10 @@ def _late(model: str, took_s: float, patience_s: float, setting_s: float, *, gre
         f"model '{model}' did not load within {took_s:g} s, {seen}. If it needs more, raise"
         f" gpu.swap_timeout_s ({setting_s:g} s)"
     )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class Swapper:
@@ -225,12 +230,12 @@ class Swapper:
         """Beside the load, which takes next to nothing in the time that this needs, and is not kept
         waiting.
         """
-        self._before = await self._memory_in_use(asyncio.get_running_loop().time() + LOOK_S)
+        self._before = await self._memory_in_use(_now() + LOOK_S)
 
     async def _progress(self, model: str, load: asyncio.Task[None]) -> None:
         """Returns once the load has ended. Raises SwapTimedOut where it shows no progress."""
-        loop, growth = asyncio.get_running_loop(), Growth()
-        began_at = shown_at = loop.time()
+        growth = Growth()
+        began_at = shown_at = _now()
         longest_s = self._runtime.forecasts.longest_load_s(model)
         while not load.done():
             patience_s = max(
@@ -238,14 +243,14 @@ class Swapper:
             )
             quiet_until = shown_at + patience_s
             until = min(quiet_until, began_at + MOST_TIMES * patience_s)
-            if loop.time() >= until:
+            if _now() >= until:
                 setting_s, grew = self._runtime.settings.gpu.swap_timeout_s, until < quiet_until
                 raise SwapTimedOut(
-                    _late(model, loop.time() - began_at, patience_s, setting_s, grew=grew)
+                    _late(model, _now() - began_at, patience_s, setting_s, grew=grew)
                 )
-            await asyncio.wait((load,), timeout=min(LOOK_S, until - loop.time()))
+            await asyncio.wait((load,), timeout=min(LOOK_S, until - _now()))
             if growth.seen(self._runtime.tracker.memory_used_mib, await self._engine.memory_mib()):
-                shown_at = loop.time()
+                shown_at = _now()
 
     def _failed(self, model: str, error: HearthError, report: Input) -> None:
         self._errors[model] = error
@@ -259,8 +264,7 @@ class Swapper:
         One that ended at this very moment is unloaded. Where that fails, the model keeps its room
         as any other that could not be unloaded.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + CUT_TIMEOUT_S
+        deadline = _now() + CUT_TIMEOUT_S
         load, self._load_task = self._load_task, None
         try:
             if load is not None:
@@ -275,26 +279,26 @@ class Swapper:
             return
         self._post(
             LoadAborted(
-                model=model, clean=loop.time() < deadline and await self._is_given_back(deadline)
+                model=model, clean=_now() < deadline and await self._is_given_back(deadline)
             )
         )
 
     async def _is_given_back(self, deadline: float) -> bool:
         """Is the memory back by then that the load took? As far as it can be read."""
         while not (await self._memory_in_use(deadline)).is_back_at(self._before):
-            if asyncio.get_running_loop().time() >= deadline:
+            if _now() >= deadline:
                 return False
             await asyncio.sleep(CARD_POLL_S)
         return True
 
     async def _memory_in_use(self, until: float) -> MemoryInUse:
         """From now on, not as last read; what the card has not said by `until` is unknown."""
-        loop, tracker = asyncio.get_running_loop(), self._runtime.tracker
+        tracker = self._runtime.tracker
         known = tracker.readings_taken
         while (
             tracker.readings_taken == known
             and tracker.memory_used_mib is not None
-            and loop.time() < until
+            and _now() < until
         ):
             self._runtime.card_beat.ring()
             await asyncio.sleep(CARD_POLL_S)
@@ -305,9 +309,9 @@ class Swapper:
 
     async def _gone(self, model: str) -> None:
         """Raises SwapFailed: it is still listed after the time that an unload may take."""
-        deadline = asyncio.get_running_loop().time() + UNLOAD_TIMEOUT_S
+        deadline = _now() + UNLOAD_TIMEOUT_S
         while await self._find(model) is not None:
-            if asyncio.get_running_loop().time() >= deadline:
+            if _now() >= deadline:
                 self._stuck = SwapFailed(f"model '{model}' could not be unloaded")
                 raise self._stuck
             await asyncio.sleep(POLL_S)
@@ -330,12 +334,12 @@ class Swapper:
 
         Is that deleted, another one makes it go.
         """
-        lost, deadline = await self._lost(), asyncio.get_running_loop().time() + UNLOAD_TIMEOUT_S
+        lost, deadline = await self._lost(), _now() + UNLOAD_TIMEOUT_S
         if not lost:
             return False
         await self._engine.unload(model)
         while await self._lost() == lost:
-            if asyncio.get_running_loop().time() >= deadline:
+            if _now() >= deadline:
                 return False
             await asyncio.sleep(POLL_S)
         return True

@@ -14,7 +14,7 @@ from dataclasses import replace
 from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailable
 from hearth.events import BatchEnded, BatchStarted, JobEnded
 from hearth.events.handling import HandlingSink
-from hearth.execution.runtime import wait_at_most
+from hearth.execution.tasks import wait_at_most
 from hearth.job_types import PART_BYTES, Batch, BatchEnd, BatchLine
 from hearth.jobs.batch_lines import Check, jobs_of, outcome_of, portion, undone
 from hearth.jobs.queue import key_in_use

@@ -24,7 +24,7 @@ from hearth.events import (
     JobsRecovered,
     JobStarted,
 )
-from hearth.execution.runtime import wait_at_most
+from hearth.execution.tasks import wait_at_most
 from hearth.job_types import Job, JobEnd, JobState
 from hearth.jobs.attempt import CANCELLED, JobRun, Retry, attempt
 from hearth.jobs.queue import BATCH_LIMIT, next_job, rank_of

@@ -23,7 +23,7 @@ from hearth.config.settings import WebhookSettings
 from hearth.errors import BadRequest, Forbidden, StorageUnavailable
 from hearth.events import JobEnded, WebhookDelivered, WebhookFailed
 from hearth.events.handling import HandlingSink
-from hearth.execution.runtime import wait_at_most
+from hearth.execution.tasks import wait_at_most
 from hearth.job_types import Delivery
 from hearth.ports import EventSink, Poster, WebhookOutbox
 from hearth.types import Post

@@ -46,8 +46,9 @@ from hearth.events import (
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
 from hearth.execution.request import ActiveRequest
-from hearth.execution.runtime import Runtime, all_ended, cancel_all
+from hearth.execution.runtime import Runtime
 from hearth.execution.swapper import Swapper
+from hearth.execution.tasks import all_ended, cancel_all
 from hearth.queue.registry import Registry
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.execution.runtime import WakeableSleep
+from hearth.execution.tasks import WakeableSleep
 from hearth.queue.worker import LLMQueueWorker
 from hearth.scheduling import inputs
 

@@ -22,7 +22,7 @@ from hearth.errors import (
 )
 from hearth.events import ModeChanged
 from hearth.execution.request import ActiveRequest, Submission, Ticket
-from hearth.execution.runtime import ChangeCounter
+from hearth.execution.tasks import ChangeCounter
 from hearth.queue import status
 from hearth.queue.effects import Effects
 from hearth.queue.in_process import CallTask, PromptCall, complete

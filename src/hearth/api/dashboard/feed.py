@@ -16,7 +16,7 @@ from hearth.api.dashboard.view import JOBS_SHOWN, View, bare, jobs_shown, merge_
 from hearth.api.status_stream import Listener, Listeners
 from hearth.errors import StorageUnavailable
 from hearth.events import Event, ItemEvent, RequestRejected
-from hearth.execution.runtime import ChangeCounter
+from hearth.execution.tasks import ChangeCounter
 from hearth.gateway import Gateway
 from hearth.job_types import JobState
 from hearth.types import JsonDict
