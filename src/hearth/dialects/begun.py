@@ -69,12 +69,12 @@ class Begun:
             self.is_plain = False
         if self.texts and kind not in _OPENINGS:
             self.endings += 1
-            said = at(frame.fields, ("delta", "stop_reason")) or at(
+            reason = at(frame.fields, ("delta", "stop_reason")) or at(
                 frame.fields, ("choices", 0, "finish_reason")
             )
             self.reason = self.reason or (
-                {"max_tokens": "length", "end_turn": "stop"}.get(said, said)
-                if isinstance(said, str)
+                {"max_tokens": "length", "end_turn": "stop"}.get(reason, reason)
+                if isinstance(reason, str)
                 else ""
             )
         elif kind == "response.output_item.done":

@@ -22,7 +22,7 @@ Capability: TypeAlias = Literal["thinking", "completion", "tools", "insert", "vi
 EFFORTS = frozenset({"high", "medium", "low", "max"})
 """Words for how much a model is to think. What is no such word is refused by Ollama itself."""
 _TEXT_COMPLETION = frozenset({Endpoint.GENERATE, Endpoint.OPENAI_COMPLETIONS})
-_IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
+_IMAGE_PARTS = ("image", "image_url", "input_image")
 _SPLIT_SINCE = (0, 30)
 """Before this version of Ollama any model of text could make embeddings, too."""
 
@@ -78,10 +78,10 @@ def refusal(needs: Needs, has: frozenset[str], name: str, version: str) -> NotCa
         return NotCapable(
             "This server does not support embeddings. Start it with `--embeddings`", status=status
         )
-    return NotCapable(_said_of(missing, needs, name))
+    return NotCapable(_refusal_text(missing, needs, name))
 
 
-def _said_of(missing: Capability, needs: Needs, name: str) -> str:
+def _refusal_text(missing: Capability, needs: Needs, name: str) -> str:
     if missing == "thinking":
         return f'"{needs.model}" does not support thinking'
     if missing == "completion":
@@ -110,7 +110,7 @@ def _splits_embedders(version: str) -> bool:
 
 def _thinks(route: Route, fields: JsonObject) -> bool:
     """Whether it asks for thoughts; `/v1/messages` may, of any model."""
-    if route.dialect == "ollama":
+    if route.is_native:
         wish = fields.get("think")
     elif route.path is Endpoint.OPENAI_CHAT:
         wish = fields.get("reasoning_effort") or _field(fields.get("reasoning"), "effort")
@@ -136,7 +136,7 @@ def _shows_images(route: Route, fields: JsonObject) -> bool:
     turns = fields.get("input" if route.path is Endpoint.OPENAI_RESPONSES else "messages")
     if not isinstance(turns, list):
         return False
-    if route.dialect == "ollama":
+    if route.is_native:
         return any(_field(turn, "images") for turn in turns)
     return any(_has_image(_field(turn, "content")) for turn in turns)
 
@@ -146,12 +146,9 @@ def _has_image(content: JsonValue) -> bool:
     if not isinstance(content, list):
         return False
     return any(
-        _is_image(_field(part, "type")) or _has_image(_field(part, "content")) for part in content
+        _field(part, "type") in _IMAGE_PARTS or _has_image(_field(part, "content"))
+        for part in content
     )
-
-
-def _is_image(kind: JsonValue) -> bool:
-    return isinstance(kind, str) and kind in _IMAGE_PARTS
 
 
 def _field(given: JsonValue, name: str) -> JsonValue:

@@ -18,6 +18,7 @@ from hearth.dialects.claude_request import ClaudeRequest
 from hearth.dialects.frames import event as event_frame
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.stream import count_in
 from hearth.dialects.writers import (
     Generation,
     NativeWriter,
@@ -83,7 +84,9 @@ class Meter:
                 self._read(_object(_object(event.get("message")).get("usage")))
             case "message_delta":
                 usage = _object(event.get("usage"))
-                self._reported = self._reported or _count(usage.get("output_tokens")) is not None
+                self._reported = (
+                    self._reported or count_in(usage, "output_tokens", MAX_TOKENS) is not None
+                )
                 self._read(usage)
             case "message_stop":
                 self.stopped = True
@@ -119,8 +122,9 @@ class Meter:
         )
 
     def _read(self, usage: JsonObject) -> None:
-        hour = _object(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")
-        counts = {**{name: _count(usage.get(name)) for name in _COUNTERS}, "hour": _count(hour)}
+        cached = _object(usage.get("cache_creation"))
+        counts = {name: count_in(usage, name, MAX_TOKENS) for name in _COUNTERS}
+        counts["hour"] = count_in(cached, "ephemeral_1h_input_tokens", MAX_TOKENS)
         self._usage |= without_none(counts)
 
 
@@ -185,7 +189,7 @@ class Answer:
         done, wall_s, native = (
             self._generation(now),
             self._wall_s(now),
-            self._route.dialect == "ollama",
+            self._route.is_native,
         )
         only_objects = native or (self._writer is None and not self._request.streaming)
         if (
@@ -205,7 +209,7 @@ class Answer:
     @property
     def content_type(self) -> str:
         """As Ollama labels such an answer."""
-        native = self._route.dialect == "ollama"
+        native = self._route.is_native
         if self._request.streaming:
             return "application/x-ndjson" if native else "text/event-stream"
         return "application/json; charset=utf-8" if native else "application/json"
@@ -216,7 +220,7 @@ class Answer:
     def _new_writer(self, name: str) -> Writer | None:
         """None for `/v1/messages`, whose events are Claude's own."""
         path, created_wall_s = self._route.path, self._created_wall_s
-        if self._route.dialect == "ollama":
+        if self._route.is_native:
             return NativeWriter(self._model, chat=path is Endpoint.CHAT)
         if self._route.dialect == "anthropic":
             return None
@@ -380,10 +384,6 @@ def _object(value: JsonValue) -> JsonObject:
 def _string(fields: JsonObject, name: str) -> str:
     value = fields.get(name)
     return value if isinstance(value, str) else ""
-
-
-def _count(value: JsonValue) -> int | None:
-    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
 
 
 def _text_bytes(part: JsonObject) -> int:

@@ -100,7 +100,7 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
     if route is None or route.kind != "generate":
         raise Untranslatable("Claude makes no embeddings: ask a local embedding model")
     asked = Body(decode(body))
-    streaming = asked.flag("stream", default=route.dialect == "ollama")
+    streaming = asked.flag("stream", default=route.is_native)
     parameters, json_text = _READERS[route.dialect](asked, route.path)
     limit, thinking = parameters["max_tokens"], parameters.get("thinking")
     max_tokens = limit if isinstance(limit, int) and limit > 0 else default_max_tokens

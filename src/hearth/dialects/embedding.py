@@ -26,7 +26,8 @@ MAX_BODY_BYTES = 64 * 1024
 _NATIVE_HEAD, _OPENAI_HEAD = b'"embeddings":[', b'"data":['
 _VECTOR = re.compile(rb"\[[-+0-9.eE,]*\]")
 _EMBEDDING = re.compile(
-    rb'\{"object":"embedding","embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*"),"index":(\d{1,9})\}'
+    rb'\{"object":"embedding","embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*"),'
+    rb'"index":(\d{1,9})\}'
 )
 Part: TypeAlias = tuple[bytes, int | None]
 """One caller's answer, and the tokens of its prompt; None where the model server counted

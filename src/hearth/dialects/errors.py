@@ -75,18 +75,13 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
         dialect, ()
     )
     at_bind = error.status == 400 and not by_handler
+    body = encode(error_object(dialect, error, request_id))
     if isinstance(error, MethodNotAllowed) or error.message == PAGE_NOT_FOUND:
         content_type, body = b"text/plain", error.message.encode(errors="replace")
     elif dialect == "ollama" or at_bind:
-        content_type, body = (
-            b"application/json; charset=utf-8",
-            encode(error_object(dialect, error, request_id)),
-        )
+        content_type = b"application/json; charset=utf-8"
     else:
-        content_type, body = (
-            b"application/json",
-            encode(error_object(dialect, error, request_id)) + b"\n",
-        )
+        content_type, body = b"application/json", body + b"\n"
     headers: list[tuple[bytes, bytes]] = [(b"content-type", content_type)]
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
@@ -100,7 +95,7 @@ def stream_error(route: Route, error: HearthError, request_id: RequestId) -> byt
     client raise instead of stopping quietly.
     """
     shape = error_object(route.dialect, error, request_id)
-    if route.dialect == "ollama":
+    if route.is_native:
         return encode(shape) + b"\n"
     if route.dialect == "anthropic":
         return event(shape)

@@ -115,12 +115,12 @@ def frame_end(route: Route) -> bytes:
     """What ends a frame; also what must follow an unfinished frame before anything else can be said
     on the stream.
     """
-    return b"\n" if route.dialect == "ollama" else b"\n\n"
+    return b"\n" if route.is_native else b"\n\n"
 
 
 def frame_of(route: Route, raw: bytes) -> Frame:
     """The frame in `raw`, which may lack its end."""
-    if route.dialect == "ollama":
+    if route.is_native:
         payload = raw.removesuffix(b"\n")
         return Frame(head=b"", payload=payload, foot=raw[len(payload) :], fields=object_in(payload))
     found = list(_DATA.finditer(raw))
@@ -239,7 +239,7 @@ def read(route: Route, frame: Frame) -> Reading:
         return Reading(marks=(frame.payload,))
     if frame.fields.get("error") or frame.event in ("error", "response.failed"):
         return Reading(is_error=True)
-    if route.dialect == "ollama":
+    if route.is_native:
         base: Path = ("message",) if route.path is Endpoint.CHAT else ()
         return Reading(
             _slots(route.path, frame),
@@ -248,11 +248,7 @@ def read(route: Route, frame: Frame) -> Reading:
         )
     if route.path in (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS):
         return Reading(_slots(route.path, frame), _openai_marks(frame.fields))
-    slots = (
-        _slots(route.path, frame)
-        if frame.event.endswith("_delta") or frame.event.endswith(".delta")
-        else ()
-    )
+    slots = _slots(route.path, frame) if frame.event.endswith(("_delta", ".delta")) else ()
     return Reading(slots) if slots else Reading(marks=(encode(_lasting(frame.fields)),))
 
 

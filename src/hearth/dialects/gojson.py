@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in all but its stub
 from json.encoder import encode_basestring
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from hearth.errors import BadRequest
 from hearth.types import MIB
@@ -50,7 +50,8 @@ _FIRST_PIECE_CHARS = 512
 _ESCAPE_CHARS = 6
 
 JSON_SPACE = " \t\r\n"
-_behind_space: Callable[[str, int], re.Match[str]] = re.compile(f"[{JSON_SPACE}]*").match  # type: ignore[assignment]  # it always matches
+# it always matches
+_behind_space: Callable[[str, int], Any] = re.compile(f"[{JSON_SPACE}]*").match
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HIGH_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
@@ -118,9 +119,10 @@ def _decoder(
 ) -> json.JSONDecoder:
     decoder = json.JSONDecoder(object_pairs_hook=built, parse_float=_finite, parse_constant=_finite)
     if in_pieces:  # in Python: slower, but other threads get the interpreter's lock in between
-        decoder.parse_string = _string_in_pieces  # type: ignore[attr-defined]  # public in all but its stub
-        decoder.parse_object = _object_in_pieces  # type: ignore[attr-defined]
-        decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
+        parts: Any = decoder  # public in all but its stub
+        parts.parse_string = _string_in_pieces
+        parts.parse_object = _object_in_pieces
+        parts.scan_once = py_make_scanner(decoder)
     return decoder
 
 
@@ -202,7 +204,11 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _string_in_pieces(text: str, start: int, strict: bool = True) -> tuple[str, int]:  # noqa: FBT001, FBT002 - as the scanner calls it
+def _string_in_pieces(
+    text: str,
+    start: int,
+    strict: bool = True,  # noqa: FBT001, FBT002 - as the scanner calls it
+) -> tuple[str, int]:
     """As `json.decoder.scanstring`, a piece of the text at a time, the first ones short; a lone
     surrogate is U+FFFD.
     """
@@ -248,7 +254,7 @@ def _without_surrogates_of(written: str, read: str) -> str:
     return _SURROGATE.sub("\ufffd", read) if "\\ud" in written or "\\uD" in written else read
 
 
-def _key_in_pieces(text: str, start: int, strict: bool) -> tuple[str, int]:  # noqa: FBT001 - as the parser of objects calls it
+def _key_in_pieces(text: str, start: int, *, strict: bool) -> tuple[str, int]:
     key, end = _string_in_pieces(text, start, strict)
     if end - start > MAX_KEY_CHARS + 1:
         raise GoJsonError(f"a key is longer than {MAX_KEY_CHARS:,} characters")
@@ -278,7 +284,7 @@ def _object_in_pieces(
             raise json.JSONDecodeError(
                 "Expecting property name enclosed in double quotes", text, at
             )
-        key, at = _key_in_pieces(text, at + 1, strict)
+        key, at = _key_in_pieces(text, at + 1, strict=strict)
         if text[at : at + 1] != ":":  # nobody writes a space there: the match would be for nothing
             at = _behind_space(text, at).end()
         if text[at : at + 1] != ":":

@@ -282,8 +282,8 @@ def _message_turns(message: Body) -> list[JsonObject]:
     ]:
         turn["tool_calls"] = [*calls]
     results = [_result(one.get("tool_use_id"), one.get("content")) for one in blocks["tool_result"]]
-    said = [turn] if text or len(turn) > 2 else []
-    return [*results, *said] if role == "user" else [*said, *results]
+    spoken = [turn] if text or len(turn) > 2 else []
+    return [*results, *spoken] if role == "user" else [*spoken, *results]
 
 
 def _result(identity: JsonValue, content: JsonValue) -> JsonObject:

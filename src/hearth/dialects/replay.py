@@ -78,11 +78,11 @@ class Sent:
     @property
     def repeats_itself(self) -> bool:
         """It ends with as many equal pieces as make Ollama end an answer."""
-        said = deque[str](maxlen=_MOST_EQUAL)
+        last = deque[str](maxlen=_MOST_EQUAL)
         for frame in frames_in(self._route, b"".join(self._parts[-2 * _MOST_EQUAL :])):
             slots = read(self._route, frame).slots
-            said.extend(slot.text.strip() for slot in slots if slot.text and slot.channel != ROLE)
-        return len(said) == _MOST_EQUAL and len(set(said)) == 1
+            last.extend(slot.text.strip() for slot in slots if slot.text and slot.channel != ROLE)
+        return len(last) == _MOST_EQUAL and len(set(last)) == 1
 
     @property
     def frames(self) -> int:

@@ -47,7 +47,8 @@ INVALID_INPUT = "invalid input type"
 
 _NAME_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
 _MODEL_NAME = re.compile(
-    rf"(?:(?:(?:[^/]*://)?[A-Za-z0-9_][A-Za-z0-9_.:-]{{0,349}}/)?[A-Za-z0-9_][A-Za-z0-9_-]{{0,79}}/)?{_NAME_PART}(?::{_NAME_PART})?"
+    r"(?:(?:(?:[^/]*://)?[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}/)?[A-Za-z0-9_][A-Za-z0-9_-]{0,79}/)?"
+    rf"{_NAME_PART}(?::{_NAME_PART})?"
 )
 _UNIT_NS = {
     "ns": 1,
@@ -170,7 +171,7 @@ def read_request(
         strip_attribution: take Claude Code's changing line out of the system prompt.
         model: asks this one in place of the model that is named.
     """
-    if route.dialect == "ollama" and not body.strip():
+    if route.is_native and not body.strip():
         raise BadRequest("missing request body")
     document, exact = decode_document(body)
     asked = _asked(route, document)
@@ -180,7 +181,7 @@ def read_request(
     rewritten: list[str] = []
     if model is not None:
         fields, called = {**fields, "model": model}, model
-    if route.dialect == "ollama":
+    if route.is_native:
         fields, rewritten = _with_own_options(fields, asked.options, load_options(called).num_ctx)
         rewritten += [] if exact else ["duplicate keys"]
     elif route.dialect == "anthropic" and strip_attribution and exact:
@@ -221,7 +222,7 @@ def _asked(route: Route, document: JsonValue) -> _Asked:
     Raises BadRequest, ModelNotFound: with the text that Ollama answers for this body on this route.
     """
     body = Body(document)
-    is_native, generates = route.dialect == "ollama", route.kind == "generate"
+    is_native, generates = route.is_native, route.kind == "generate"
     model = body.string("model")
     stream = generates and body.flag("stream", default=is_native)
     if not model and route.dialect == "anthropic":
@@ -265,7 +266,7 @@ def _kind(route: Route, fields: JsonObject) -> WorkKind:
     """A native request without prompt or messages loads the model, with `keep_alive` 0 it unloads
     it.
     """
-    if route.dialect != "ollama":
+    if not route.is_native:
         return route.kind
     stay_ns = keep_alive_ns(fields.get("keep_alive"))
     content = {Endpoint.CHAT: "messages", Endpoint.GENERATE: "prompt"}.get(route.path)
@@ -330,7 +331,7 @@ def seeded(route: Route, body: bytes, fields: JsonObject, seed: int) -> bytes:
     if route.path not in _SEEDED or sampling.get("seed") is not None:
         return body
     added: JsonObject = {"seed": seed}
-    if route.dialect == "ollama":
+    if route.is_native:
         others = {name: one for name, one in sampling.items() if name != "seed"}
         added = {"options": added | others}
     # Where the field is there already (a null, or options), the body is written anew. Else the seed
@@ -369,7 +370,7 @@ def ways_on(
 
 def _sampling(route: Route, fields: JsonObject) -> JsonObject:
     """Where a body says how its text is drawn."""
-    if route.dialect != "ollama":
+    if not route.is_native:
         return fields
     options = fields.get("options")
     return options if isinstance(options, dict) else {}

@@ -90,16 +90,16 @@ class Ending:
     died: bool = False
 
 
-def says_that_it_died(route: Route, said: JsonObject) -> bool:
+def reports_death(route: Route, fields: JsonObject) -> bool:
     """This frame is what Ollama sends where the process of the model ends within a stream.
 
     Its Anthropic and Responses streams end without a word then. Source: recordings
     (`midstream_kill_*`).
     """
-    if route.dialect == "ollama":
-        error = said.get("error")
+    if route.is_native:
+        error = fields.get("error")
         return isinstance(error, str) and runner_died(error)
-    return route.path in _DEATH_MARKS and said.get("model") == ""
+    return route.path in _DEATH_MARKS and fields.get("model") == ""
 
 
 _DEATH_MARKS = {
@@ -108,12 +108,13 @@ _DEATH_MARKS = {
     Endpoint.OPENAI_CHAT: b'"model":""',
     Endpoint.OPENAI_COMPLETIONS: b'"model":""',
 }
-"""What every frame has by which a death is told: to look for that costs next to nothing."""
+"""What every frame has by which a death is reported: to look for that costs next to nothing."""
 
 
 class DeathNotice:
-    """Holds back the frame by which a death is told, so that the caller can be sent the rest of the
-    answer in its place. What is followed by anything is none. Chunks have to end with whole frames.
+    """Holds back the frame by which a death is reported, so that the caller can be sent the rest of
+    the answer in its place. What is followed by anything is none. Chunks have to end with whole
+    frames.
     """
 
     def __init__(self, route: Route) -> None:
@@ -128,7 +129,7 @@ class DeathNotice:
         if self._mark is None or not chunks or self._mark not in chunks[-1]:
             return chunks
         *_, last = frames_in(self._route, chunks[-1])
-        if not (chunks[-1].endswith(last.raw) and says_that_it_died(self._route, last.fields)):
+        if not (chunks[-1].endswith(last.raw) and reports_death(self._route, last.fields)):
             return chunks
         self._held = last.raw
         return (*chunks[:-1], chunks[-1].removesuffix(last.raw))
@@ -157,27 +158,27 @@ class StreamTail:
         """What the last lines say."""
         frames = self._frames()
         last = frames[0] if frames else b""
-        said = said_in(last)
-        kind, error = said.get("type"), said.get("error")
-        usages = (_usage(self._route, said_in(frame)) for frame in frames)
-        complete = self._is_terminator(last, said)
+        fields = fields_in(last)
+        kind, error = fields.get("type"), fields.get("error")
+        usages = (_usage(self._route, fields_in(frame)) for frame in frames)
+        complete = self._is_terminator(last, fields)
         reported_error = bool(error) or kind in ("error", "response.failed")
         says_nothing = self._route.path not in _DEATH_MARKS and not (complete or reported_error)
         return Ending(
             complete=complete,
             reported_error=reported_error,
             error=error if isinstance(error, str) else "",
-            died=says_nothing or says_that_it_died(self._route, said),
+            died=says_nothing or reports_death(self._route, fields),
             usage=next((usage for usage in usages if usage != NO_USAGE), NO_USAGE),
         )
 
-    def _is_terminator(self, last: bytes, said: JsonObject) -> bool:
-        if self._route.dialect == "ollama":
-            return said.get("done") is True
+    def _is_terminator(self, last: bytes, fields: JsonObject) -> bool:
+        if self._route.is_native:
+            return fields.get("done") is True
         if self._route.dialect == "anthropic":
-            return said.get("type") == "message_stop"
+            return fields.get("type") == "message_stop"
         if self._route.path is Endpoint.OPENAI_RESPONSES:
-            return said.get("type") in _RESPONSES_ENDS
+            return fields.get("type") in _RESPONSES_ENDS
         return last == b"[DONE]"
 
     def _frames(self) -> list[bytes]:
@@ -186,7 +187,7 @@ class StreamTail:
             line.strip()
             for line in reversed(self._tail.rsplit(b"\n", _KEPT_LINES + 1)[-_KEPT_LINES - 1 :])
         ]
-        if self._route.dialect == "ollama":
+        if self._route.is_native:
             return [bytes(line) for line in lines if line]
         return [bytes(line[5:].strip()) for line in lines if line.startswith(b"data:")]
 
@@ -200,47 +201,47 @@ def read_whole(route: Route, body: bytes) -> Ending:
         found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
         usage = NO_USAGE if found is None else Usage(prompt_tokens=int(found.group(1)))
         return Ending(complete=True, reported_error=False, usage=usage)
-    said = said_in(body)
+    fields = fields_in(body)
     return Ending(
-        complete=_is_complete(route, said), reported_error=False, usage=_usage(route, said)
+        complete=_is_complete(route, fields), reported_error=False, usage=_usage(route, fields)
     )
 
 
-def _is_complete(route: Route, said: JsonObject) -> bool:
-    if "_debug_info" in said:  # it was asked for the rendering of its prompt alone
+def _is_complete(route: Route, fields: JsonObject) -> bool:
+    if "_debug_info" in fields:  # it was asked for the rendering of its prompt alone
         return True
-    if route.dialect == "ollama":
-        return said.get("done") is True
-    choices = said.get("choices")
+    if route.is_native:
+        return fields.get("done") is True
+    choices = fields.get("choices")
     if not isinstance(choices, list):
-        return bool(said)
+        return bool(fields)
     return all(isinstance(choice, dict) and choice.get("finish_reason") for choice in choices)
 
 
-def _usage(route: Route, said: JsonObject) -> Usage:
-    if route.dialect == "ollama":
-        return native_usage(said)
-    response = said.get("response")
-    usage = (response if isinstance(response, dict) else said).get("usage")
+def _usage(route: Route, fields: JsonObject) -> Usage:
+    if route.is_native:
+        return native_usage(fields)
+    response = fields.get("response")
+    usage = (response if isinstance(response, dict) else fields).get("usage")
     if not isinstance(usage, dict):
-        return Usage()
+        return NO_USAGE
     prompt = count_in(usage, "input_tokens" if "input_tokens" in usage else "prompt_tokens")
     output = count_in(usage, "output_tokens" if "output_tokens" in usage else "completion_tokens")
     if not prompt and not output:
-        return Usage()  # `/v1/completions` fills every chunk but the last with zeros
+        return NO_USAGE  # `/v1/completions` fills every chunk but the last with zeros
     return Usage(prompt_tokens=prompt, output_tokens=output)
 
 
-def native_usage(said: JsonObject) -> Usage:
+def native_usage(fields: JsonObject) -> Usage:
     """Counters and timings of a native answer; absent keys are None, though Ollama also omits
     zeros.
     """
     return Usage(
-        prompt_tokens=count_in(said, "prompt_eval_count"),
-        output_tokens=count_in(said, "eval_count"),
-        load_s=_seconds(said, "load_duration"),
-        prompt_s=_seconds(said, "prompt_eval_duration"),
-        decode_s=_seconds(said, "eval_duration"),
+        prompt_tokens=count_in(fields, "prompt_eval_count"),
+        output_tokens=count_in(fields, "eval_count"),
+        load_s=_seconds(fields, "load_duration"),
+        prompt_s=_seconds(fields, "prompt_eval_duration"),
+        decode_s=_seconds(fields, "eval_duration"),
     )
 
 
@@ -255,7 +256,7 @@ def _seconds(fields: JsonObject, name: str) -> float | None:
     return None if duration_ns is None else duration_ns / 1e9
 
 
-def said_in(data: bytes) -> JsonObject:
+def fields_in(data: bytes) -> JsonObject:
     """Ollama's own words need none of the care that a caller's need, but for their length: an
     answer may list 20 log probabilities for each token.
     """
@@ -303,17 +304,19 @@ def read_completion(body: bytes, latency_ms: int, model: str) -> Completion:
     (`done` false).
     """
     try:
-        said = decode(body)
+        fields = decode(body)
     except GoJsonError as error:
         raise BackendProtocolError(f"the model server sent no JSON: {error.message}") from error
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         raise BackendProtocolError("the model server sent JSON that is not an object")
-    if said.get("error"):
-        raise BackendProtocolError(f"the model server failed: {str(said['error'])[:_QUOTED_CHARS]}")
-    output = said.get("response")
-    if not isinstance(output, str) or said.get("done") is not True:
+    if fields.get("error"):
+        raise BackendProtocolError(
+            f"the model server failed: {str(fields['error'])[:_QUOTED_CHARS]}"
+        )
+    output = fields.get("response")
+    if not isinstance(output, str) or fields.get("done") is not True:
         raise BackendProtocolError("the model server ended the answer early")
-    usage = native_usage(said)
+    usage = native_usage(fields)
     return Completion(
         output=output,
         model=model,
@@ -327,11 +330,7 @@ def error_text(body: bytes) -> str:
     """What an error answer of any dialect says, shortened; "no reason given" where it says nothing
     readable.
     """
-    try:
-        said = decode(body)
-    except GoJsonError:
-        return "no reason given"
-    reason = said.get("error") if isinstance(said, dict) else None
+    reason = object_in(body).get("error")
     if isinstance(reason, dict):
         reason = reason.get("message")
     return reason[:_QUOTED_CHARS] if isinstance(reason, str) else "no reason given"
@@ -384,7 +383,7 @@ _OPENINGS = ("response.created", "response.in_progress", "message_start")
 
 def stream_headers(route: Route) -> Headers:
     """The headers of a stream that begins before the backend's own head is there."""
-    if route.dialect == "ollama":
+    if route.is_native:
         return ((b"content-type", b"application/x-ndjson"),)
     return ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"))
 
@@ -443,7 +442,7 @@ class PresenceSignals:
         is_anthropic = self._route.dialect == "anthropic"
         if self._wants_events and not _ENDED.search(self._last):
             return self._delta() if is_anthropic else self._in_progress(wall_s)
-        if self._route.dialect != "ollama":
+        if not self._route.is_native:
             return _PING if is_anthropic else _COMMENT
         line = NativeWriter(self._model, chat=self._route.path is Endpoint.CHAT).line(wall_s)
         return encode(line | {"done": False}) + b"\n"
@@ -487,11 +486,13 @@ class PresenceSignals:
         """Says nothing that lasts: an empty block of text would, and no such block may be sent back
         in the next turn.
         """
-        told: JsonObject = {
-            "delta": {"stop_reason": None, "stop_sequence": None},
-            "usage": {"output_tokens": 0},
-        }
-        delta = event({"type": "message_delta", **told})
+        delta = event(
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": None, "stop_sequence": None},
+                "usage": {"output_tokens": 0},
+            }
+        )
         if self._last or self._frames is not None:
             return delta
         self._frames = WholeFrames(self._route)
@@ -501,13 +502,11 @@ class PresenceSignals:
             "role": "assistant",
             "model": self._model,
             "content": [],
-        }
-        rest: JsonObject = {
             "stop_reason": None,
             "stop_sequence": None,
             "usage": {"input_tokens": 0, "output_tokens": 0},
         }
-        return event({"type": "message_start", "message": message | rest}) + delta
+        return event({"type": "message_start", "message": message}) + delta
 
     def _fitted(self, raw: bytes) -> bytes:
         frame = frame_of(self._route, raw)
@@ -516,14 +515,14 @@ class PresenceSignals:
         if "sequence_number" not in frame.fields:
             return raw
         number, self._number = self._number, self._number + 1
-        response, told = frame.fields.get("response"), {**frame.fields, "sequence_number": number}
+        response, fields = frame.fields.get("response"), {**frame.fields, "sequence_number": number}
         if isinstance(response, dict):
-            told["response"] = response | {
+            fields["response"] = response | {
                 name: self._response[name]
                 for name in ("id", "created_at")
                 if name in self._response
             }
-        return frame.saying(told).raw
+        return frame.saying(fields).raw
 
 
 def _response(response_id: str, model: str, created_at: int) -> JsonObject:
@@ -534,15 +533,13 @@ def _response(response_id: str, model: str, created_at: int) -> JsonObject:
         "model": model,
         "object": "response",
         "status": "in_progress",
-    }
-    known |= {
         "metadata": {},
         "output": [],
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
+        **dict.fromkeys(
+            ("error", "incomplete_details", "instructions", "temperature", "top_p", "usage")
+        ),
     }
-    known |= dict.fromkeys(
-        ("error", "incomplete_details", "instructions", "temperature", "top_p", "usage")
-    )
-    return {name: known[name] for name in sorted(known)}
+    return dict(sorted(known.items()))

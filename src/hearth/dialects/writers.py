@@ -462,13 +462,13 @@ class ResponsesWriter(Writer):
         if not self._open:
             return []
         text, place, index = "".join(self._texts), self._place(), len(self._items)
-        head: JsonObject = {
+        item: JsonObject = {
             "id": self._message_id(),
             "type": "message",
             "status": "completed",
             "role": "assistant",
+            "content": [_part(text)],
         }
-        item: JsonObject = head | {"content": [_part(text)]}
         self._open = False
         self._items.append(item)
         return [
@@ -486,22 +486,13 @@ class ResponsesWriter(Writer):
             "call_id": call.call_id,
             "name": call.name,
         }
+        place: JsonObject = {"item_id": item_id, "output_index": index}
         done = head | {"status": "completed", "arguments": arguments}
         self._items.append(done)
         return [
             self._event("output_item.added", item=head | {"arguments": ""}, output_index=index),
-            self._event(
-                "function_call_arguments.delta",
-                delta=arguments,
-                item_id=item_id,
-                output_index=index,
-            ),
-            self._event(
-                "function_call_arguments.done",
-                arguments=arguments,
-                item_id=item_id,
-                output_index=index,
-            ),
+            self._event("function_call_arguments.delta", delta=arguments, **place),
+            self._event("function_call_arguments.done", arguments=arguments, **place),
             self._event("output_item.done", item=done, output_index=index),
         ]
 
@@ -513,9 +504,9 @@ class ResponsesWriter(Writer):
         return {"content_index": 0, "item_id": self._message_id(), "output_index": len(self._items)}
 
     def _event(self, name: str, **fields: JsonValue) -> bytes:
-        told = self._fields(name, **fields)
+        written = event(self._fields(name, **fields))
         self._number += 1
-        return event(told)
+        return written
 
     def _fields(self, name: str, **fields: JsonValue) -> JsonObject:
         fields |= {"sequence_number": self._number, "type": f"response.{name}"}

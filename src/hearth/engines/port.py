@@ -87,7 +87,7 @@ class Continuation(Protocol):
         """The engine goes on exactly behind the text so far."""
 
     @property
-    def nothing_said(self) -> bool:
+    def has_no_text(self) -> bool:
         """There is no text so far: any answer goes on from there."""
 
     async def prefix(self) -> str:

@@ -121,7 +121,7 @@ class Executor:
             return
         work, attempt = run.work, run.attempt
         is_unseen = work.outcome is not None or not attempt.forwarded
-        if is_unseen or self._can_resume(work, attempt):
+        if is_unseen or self._resumption_of(work, attempt) is not None:
             run.pausing = True
             self.abort(sequence)
         elif work.sent is not None and work.sent.replayable:
@@ -167,9 +167,7 @@ class Executor:
         reads.
         """
         work, attempt, resumption = run.work, run.attempt, run.work.resumption
-        if not run.pausing or not attempt.forwarded or work.outcome is not None:
-            return 0
-        if resumption is None:
+        if not run.pausing or not attempt.forwarded or work.outcome is not None or not resumption:
             return 0
         return await resumption.pause(work.model or "", attempt, self._runtime.clock.monotonic())
 
@@ -269,16 +267,12 @@ class Executor:
 
     # Going on with what was interrupted.
 
-    def _can_resume(self, work: ActiveRequest, attempt: Attempt) -> bool:
-        """What runs now can be stopped, and the answer can go on."""
-        sent = work.sent
-        if sent is None or not sent.replayable:
-            return False
-        if work.resumption is None:
-            work.resumption = Resumption(
-                self._memory, sent, modes=work.item.ways, call_on=work.new.call_on
-            )
-        return work.resumption.is_possible(work.model or "", attempt)
+    def _resumption_of(self, work: ActiveRequest, attempt: Attempt) -> Resumption | None:
+        """How the answer goes on where what runs now is stopped; None where it cannot."""
+        resumption = work.resumption_by(self._memory)
+        if resumption is None or not resumption.is_possible(work.model or "", attempt):
+            return None
+        return resumption
 
     def _kept_tokens(self, run: _RunningAttempt) -> int | None:
         """The attempt broke off: tokens of which its caller has the text where its stream can go
@@ -293,9 +287,10 @@ class Executor:
             return None
         if not attempt.forwarded or work.outcome is not None:
             return None
-        if not self._can_resume(work, attempt) or work.resumption is None:
+        resumption = self._resumption_of(work, attempt)
+        if resumption is None:
             return None
-        return work.resumption.broken_off(attempt, self._runtime.clock.monotonic())
+        return resumption.broken_off(attempt, self._runtime.clock.monotonic())
 
 
 def _fault_of(error: HearthError) -> Fault:

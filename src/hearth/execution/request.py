@@ -15,7 +15,7 @@ from hearth.dialects.routes import Route
 from hearth.errors import CallerGone, HearthError
 from hearth.events import Event
 from hearth.execution.attempt import Attempt
-from hearth.execution.resumption import Resumption
+from hearth.execution.resumption import ModelMemory, Resumption
 from hearth.types import (
     BackendCall,
     Headers,
@@ -351,6 +351,16 @@ class ActiveRequest:
         """
         if self.item.ways:
             self.sent = Sent(route, limit_bytes=limit_bytes, written_by=load)
+
+    def resumption_by(self, memory: ModelMemory) -> Resumption | None:
+        """How its stream goes on; None where what was sent is not remembered."""
+        if self.sent is None or not self.sent.replayable:
+            return None
+        if self.resumption is None:
+            self.resumption = Resumption(
+                memory, self.sent, modes=self.item.ways, call_on=self.new.call_on
+            )
+        return self.resumption
 
     def end_stream(self) -> None:
         """It is complete: nothing of it will ever go on."""

@@ -35,10 +35,6 @@ Run: TypeAlias = Callable[[BackendCall, LaterRun], Awaitable[None]]
 """Makes a call and passes on what comes out of a later run."""
 
 
-def _last_replays() -> defaultdict[str, deque[bool]]:
-    return defaultdict(lambda: deque(maxlen=REPLAYS))
-
-
 @dataclass(slots=True, frozen=True)
 class ModelMemory:
     """What is known of models as they are loaded, over all requests.
@@ -51,7 +47,9 @@ class ModelMemory:
 
     load_of: Callable[[str], str]
     continuations: Continuations | None
-    replays: defaultdict[str, deque[bool]] = field(default_factory=_last_replays)
+    replays: defaultdict[str, deque[bool]] = field(
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=REPLAYS))
+    )
 
 
 class ReplayedRun:
@@ -214,7 +212,7 @@ class Resumption:
 
     async def _continue(self, model: str, attempt: Attempt, run: Run, limit_s: float) -> None:
         continuation = self._read(model)
-        if continuation.nothing_said:  # any answer goes on from there, and says nothing of replays
+        if continuation.has_no_text:  # any answer goes on from there, and says nothing of replays
             call = self._call_on(model)
             await run(call, ReplayedRun(call, self._sent))
             return

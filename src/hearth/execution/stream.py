@@ -136,14 +136,14 @@ class AnswerStream:
             if not body:
                 raise BackendProtocolError("the model server sent an empty answer")
             is_large = len(body) > LARGE_BYTES
-            said = (
+            read = (
                 await asyncio.to_thread(read_whole, route, body)
                 if is_large
                 else read_whole(route, body)
             )
-            if not said.complete:
+            if not read.complete:
                 raise BackendGone
-            work.attempt.usage = said.usage
+            work.attempt.usage = read.usage
         # no news to anybody: the end follows at once
         work.attempt.forwarded, work.attempt.first_byte_at = True, self._clock.monotonic()
         work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))

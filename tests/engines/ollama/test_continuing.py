@@ -95,7 +95,7 @@ def gone_on(
         rest = Rest(call_to(path, **more, **(offering(path) if offers else {})), sent)
     except StreamDiverged:
         return None
-    if rest.nothing_said:
+    if rest.has_no_text:
         return None
     body, text = asked(rest), "".join(text for kind, text in answer.parts if kind == "content")
     read = PREFIX + body["messages"][-1]["content"] if offers else body["prompt"]
@@ -207,7 +207,7 @@ def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: s
     for had in list(places(path, list(stream(path, answer, Run(rng=rng)))))[300::7]:
         sent = sent_of(path, had)
         rest = Rest(call_to(path), sent)
-        if rest.nothing_said:
+        if rest.has_no_text:
             continue
         known = asked(rest)["prompt"].removeprefix(PREFIX)
         seen = sent.data + rest.feed(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -113,7 +113,8 @@ def open_session(*, connect_timeout_s: float, kept_for_s: float) -> aiohttp.Clie
     headers of its own.
     """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=kept_for_s)
-    connector._factory = partial(Connection, connector._loop)  # type: ignore[assignment]  # noqa: SLF001
+    connection: Any = partial(Connection, connector._loop)  # noqa: SLF001
+    connector._factory = connection  # noqa: SLF001
     return aiohttp.ClientSession(
         connector=connector,
         request_class=UpstreamRequest,

@@ -151,8 +151,8 @@ class OllamaContinuation:
         return rest.thinks in template.goes_on
 
     @property
-    def nothing_said(self) -> bool:
-        return self._rest.nothing_said
+    def has_no_text(self) -> bool:
+        return self._rest.has_no_text
 
     async def prefix(self) -> str:
         rest, rendered, lead = self._rest, self._server.rendered, self._template.lead

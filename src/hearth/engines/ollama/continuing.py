@@ -15,11 +15,11 @@ from dataclasses import replace
 
 from hearth.dialects.begun import Begun
 from hearth.dialects.frames import WholeFrames, at, frames_in, object_in
-from hearth.dialects.gojson import GoJsonError, JsonObject, JsonValue, decode, encode, lookup
+from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.native_form import native_form
 from hearth.dialects.replay import Sent
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route, route_of
-from hearth.dialects.stream import MOST_NANOSECONDS, Ending, count_in, runner_died, said_in
+from hearth.dialects.stream import MOST_NANOSECONDS, Ending, count_in, fields_in, runner_died
 from hearth.dialects.writers import (
     Generation,
     MessagesWriter,
@@ -108,13 +108,12 @@ def goes_on_with_the_answer(lead: str, plain: str, answered: str) -> bool:
 
 def load_options_in(body: bytes) -> JsonObject:
     """What a native body says of how its model is loaded."""
-    fields = object_in(body)
-    options = lookup(fields, "options")
+    options = lookup(object_in(body), "options")
     return _load_options(options) if isinstance(options, dict) else {}
 
 
 def _load_options(options: JsonObject) -> JsonObject:
-    return {name: options[name] for name in ("num_ctx",) if name in options}
+    return {"num_ctx": options["num_ctx"]} if "num_ctx" in options else {}
 
 
 def prompt_tokens_in(answer: bytes) -> int | None:
@@ -124,17 +123,9 @@ def prompt_tokens_in(answer: bytes) -> int | None:
 
 def rendered_in(answer: bytes) -> str | None:
     """The prompt that a model server shows; None where it shows none."""
-    try:
-        fields = decode(answer)
-    except GoJsonError:
-        return None
-    shown = fields.get("_debug_info") if isinstance(fields, dict) else None
-    text = shown.get("rendered_template") if isinstance(shown, dict) else None
-    return (
-        text
-        if isinstance(text, str) and not (isinstance(shown, dict) and shown.get("image_count"))
-        else None
-    )
+    shown = object_in(answer).get("_debug_info")
+    text = at(shown, ("rendered_template",))
+    return text if isinstance(text, str) and not at(shown, ("image_count",)) else None
 
 
 def lead_in(plain: str, answered: str) -> str:
@@ -181,18 +172,18 @@ class _RestReader:
         return b"".join(frames)
 
     def _line(self, line: bytes, wall_s: float) -> list[bytes]:
-        fields = said_in(line)
+        fields = fields_in(line)
         error, message = fields.get("error"), fields.get("message")
         if isinstance(error, str) and runner_died(error):
             raise RunnerDied(error)
         if error:
             raise BackendError(f"the model server said: {str(error)[:500]}")
-        said: JsonObject = (
+        answer: JsonObject = (
             message if isinstance(message, dict) else {"content": fields.get("response")}
         )
-        text, calls = said.get("content"), said.get("tool_calls")
+        text, calls = answer.get("content"), answer.get("tool_calls")
         new = self._new(text) if isinstance(text, str) and not self.is_mute else ""
-        if said.get("thinking") or (calls and self.missing):
+        if answer.get("thinking") or (calls and self.missing):
             raise StreamDiverged("the continuation differs from the text already sent")
         if fields.get("done") is True:
             self.last = fields
@@ -243,11 +234,11 @@ class Rest:
         for frame in frames_in(route, sent.data):
             self._begun.note(frame)
         closed = self.offers_tools and self._begun.endings > 0  # a call may be what follows
-        if closed or not self._begun.is_plain or (self.nothing_said and self.has_thought):
+        if closed or not self._begun.is_plain or (self.has_no_text and self.has_thought):
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._writer = _writer_for(route, fields, self._begun, hides_usage=call.hides_usage)
         # the frames of the end that were sent are written once more, to be left out
-        self._writer.resume(self._said_before(), self._begun.next_number - self._begun.endings)
+        self._writer.resume(self._parts_before(), self._begun.next_number - self._begun.endings)
         self._reader = _RestReader(self._writer)
         self.before = NO_TIME
         self.prompt = self._read = ""
@@ -261,7 +252,7 @@ class Rest:
         return self._begun.tokens
 
     @property
-    def nothing_said(self) -> bool:
+    def has_no_text(self) -> bool:
         """No text has been sent yet."""
         return not self._begun.texts
 
@@ -292,7 +283,7 @@ class Rest:
         )
         return other
 
-    def _said_before(self) -> list[Text]:
+    def _parts_before(self) -> list[Text]:
         texts = "".join(self._begun.thoughts), "".join(self._begun.texts)
         return [
             Text(text=text, thinking=is_thought)
@@ -317,13 +308,13 @@ class Rest:
         """The conversation with an answer that the model has begun; `thoughts`: the name of
         theirs.
         """
-        said: JsonObject = {thoughts: "".join(self._begun.thoughts)} if self.has_thought else {}
+        before: JsonObject = {thoughts: "".join(self._begun.thoughts)} if self.has_thought else {}
         messages = lookup(fields, "messages")
         return {
             **fields,
             "messages": [
                 *(messages if isinstance(messages, list) else []),
-                {"role": "assistant", "content": text, **said},
+                {"role": "assistant", "content": text, **before},
             ],
         }
 
@@ -365,15 +356,13 @@ class Rest:
         Raises:
             StreamDiverged: the template shows that it cannot be known.
         """
-        self.prompt = plain
+        self.prompt, between = plain, lead_in(plain, answered or "")
+        closing, thoughts = self._opened(plain), "".join(self._begun.thoughts).strip()
+        if closing is not None:
+            return plain + (between if closing in between else closing + _AFTER_A_THOUGHT)
         if not self.has_thought:
-            closing = self._opened(plain)
-            if closing is not None:
-                between = lead_in(plain, answered or "")
-                return plain + (between if closing in between else closing + _AFTER_A_THOUGHT)
             return _led(plain, lead) if self._native.turns else plain
-        between = lead_in(plain, answered or "")
-        if not self._native.turns or "".join(self._begun.thoughts).strip() not in between:
+        if not self._native.turns or thoughts not in between:
             raise StreamDiverged(
                 "the model's template does not show where the answer follows the thoughts"
             )
@@ -546,10 +535,10 @@ class Rest:
     def _counts(self) -> tuple[int, int]:
         """Tokens of the whole answer and of the prompt; an end of its own counts as one."""
         read = count_in(self._reader.last, "prompt_eval_count")
-        said = count_in(self._reader.last, "eval_count") or 0
+        generated = count_in(self._reader.last, "eval_count") or 0
         if not self.is_limited:
             self.count(read)
-        output = self._known_tokens + said
+        output = self._known_tokens + generated
         if self._reader.is_mute:
             known = max(self.again_tokens, self._known_tokens)
             output = known if self._limit is None else min(known, self._limit)
@@ -564,7 +553,7 @@ def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: 
     """
     names = begun.names
     chat, model = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT), str(begun.first.get("model"))
-    if route.dialect == "ollama":
+    if route.is_native:
         return NativeWriter(model, chat=chat)
     if route.dialect == "anthropic":
         return MessagesWriter("", model, estimated_tokens=0)  # its first frame names it

@@ -145,25 +145,30 @@ class Control:
             raise BackendUnreachable from error
 
     async def installed(self) -> tuple[InstalledModel, ...]:
-        """As the port says; what a server says is read once for as long as it says the same."""
-        answer, said = await self._ask(INSTALLED)
-        if (answer.status, said) != self._last_list:
-            read = partial(_read, INSTALLED, answer, said, _installed_in)
-            self._installed = (
-                await asyncio.to_thread(read) if len(said) > LONG_LIST_BYTES else read()
+        """As the port says; an answer is read once for as long as it stays the same."""
+        answer, body = await self._ask(INSTALLED)
+        if (answer.status, body) != self._last_list:
+            read = partial(
+                _read,
+                INSTALLED,
+                answer,
+                body,
+                lambda fields: tuple(_installed(model) for model in _models(fields)),
             )
-            self._last_list = answer.status, said
+            is_long = len(body) > LONG_LIST_BYTES
+            self._installed = await asyncio.to_thread(read) if is_long else read()
+            self._last_list = answer.status, body
         return self._installed
 
     async def capabilities(self, model: str) -> frozenset[str] | None:
-        answer, said = await self._ask(SHOW, {"model": model})
+        answer, body = await self._ask(SHOW, {"model": model})
         if answer.status == HTTPStatus.NOT_FOUND:
             raise ModelNotFound(f"model '{model}' not found")
-        return _read(SHOW, answer, said, _capabilities)
+        return _read(SHOW, answer, body, _capabilities)
 
     async def resident(self) -> tuple[ResidentModel, ...]:
         return await self._read(
-            RESIDENT, lambda said: tuple(_resident(model) for model in _models(said))
+            RESIDENT, lambda fields: tuple(_resident(model) for model in _models(fields))
         )
 
     async def memory_mib(self) -> float | None:
@@ -175,18 +180,15 @@ class Control:
 
     async def load(self, model: str, options: LoadOptions) -> None:
         """As the port says: by an empty prompt; models that only embed, by an empty input."""
-        pinned = {} if options.num_ctx is None else {"options": {"num_ctx": options.num_ctx}}
-        await self._change(model, {"keep_alive": FOREVER, **pinned}, None)
+        pinned = _pinned(options)
+        wish = {"keep_alive": FOREVER, "options": pinned} if pinned else {"keep_alive": FOREVER}
+        await self._change(model, wish, None)
 
     async def unload(self, model: str) -> None:
         await self._owned(self._change(model, {"keep_alive": 0}, self._timeout_s))
 
     async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
-        limits = (
-            {"num_predict": 1}
-            if options.num_ctx is None
-            else {"num_predict": 1, "num_ctx": options.num_ctx}
-        )
+        limits = {"num_predict": 1, **_pinned(options)}
         body = {"model": model, "prompt": " ", "raw": True, "stream": False, "options": limits}
         await self._client()
         try:
@@ -235,8 +237,7 @@ class Control:
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
     async def _read(self, path: str, understood: Callable[[Body], T]) -> T:
-        answer, said = await self._ask(path)
-        return _read(path, answer, said, understood)
+        return _read(path, *await self._ask(path), understood)
 
     async def _ask(self, path: str, asked: Body | None = None) -> tuple[OllamaAnswer, bytes]:
         body = b"" if asked is None else json.dumps(asked).encode()
@@ -258,8 +259,8 @@ class Control:
         """By the client's inner call: it has none for `/api/version`, and those for a load send
         more than a load needs.
         """
-        client = await self._client()
-        answer: httpx.Response = await client._request_raw(method, path, json=body)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        request_raw: Any = (await self._client())._request_raw  # noqa: SLF001
+        answer: httpx.Response = await request_raw(method, path, json=body)
         return answer
 
     async def _owned(self, call: Coroutine[Any, Any, T]) -> T:
@@ -297,6 +298,10 @@ class Control:
             return self._opened
 
 
+def _pinned(options: LoadOptions) -> dict[str, int]:
+    return {} if options.num_ctx is None else {"num_ctx": options.num_ctx}
+
+
 def _is_here(base_url: str) -> bool:
     host = urlsplit(base_url).hostname or ""
     return host == "localhost" or is_loopback(host)
@@ -324,28 +329,24 @@ async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float | None) -
     except (ValueError, TypeError, AttributeError) as error:
         # An answer of the wrong shape (HTML, a JSON list, a bare JSON string as the error) meets
         # the library's parsing unprepared.
-        raise _no_answer() from error
+        raise BackendProtocolError("The model server sent an invalid answer.") from error
 
 
-def _no_answer() -> BackendError:
-    return BackendProtocolError("The model server sent an invalid answer.")
-
-
-# What the routes say.
+# What the routes answer.
 
 
 class _Odd(Exception):
-    """An answer is not Ollama's; says what it is instead, and quotes nothing of it."""
+    """An answer is not Ollama's; names what it is instead, and quotes nothing of it."""
 
 
 def _method(path: str) -> str:
     return "POST" if path == SHOW else "GET"
 
 
-def _read(path: str, answer: OllamaAnswer, said: bytes, understood: Callable[[Body], T]) -> T:
+def _read(path: str, answer: OllamaAnswer, body: bytes, understood: Callable[[Body], T]) -> T:
     """What `understood` makes of the JSON object there; it raises _Odd for what is not Ollama's."""
     try:
-        return understood(_json_object(answer.status, said))
+        return understood(_json_object(answer.status, body))
     except _Odd as odd:
         text = (
             f"{_method(path)} {path} answered {answer.status} with {odd}; 200 with {EXPECTED[path]}"
@@ -356,12 +357,12 @@ def _read(path: str, answer: OllamaAnswer, said: bytes, understood: Callable[[Bo
 
 def _json_object(status: int, body: bytes) -> Body:
     try:
-        said = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
-        said = None
-    if status != HTTPStatus.OK or not isinstance(said, dict):
+        fields = None
+    if status != HTTPStatus.OK or not isinstance(fields, dict):
         raise _Odd(_kind_of(body))
-    return said
+    return fields
 
 
 _KINDS = {
@@ -384,16 +385,16 @@ def _kind_of(body: bytes) -> str:
         return "something that is no JSON"
 
 
-def _version(said: Body) -> str:
-    version = _text(said, "version")
+def _version(fields: Body) -> str:
+    version = _text(fields, "version")
     if not version:
         raise _Odd("an object without `version`")
     return version
 
 
-def _models(said: Body) -> list[Body]:
+def _models(fields: Body) -> list[Body]:
     """The models that have a name."""
-    models = said.get("models")
+    models = fields.get("models")
     if not isinstance(models, list):
         raise _Odd("an object without the list `models`")
     if not all(isinstance(model, dict) for model in models):
@@ -405,22 +406,18 @@ def _name_of(model: Body) -> str:
     return _text(model, "model") or _text(model, "name")
 
 
-def _text(said: Body, name: str) -> str:
-    text = said.get(name)
+def _text(fields: Body, name: str) -> str:
+    text = fields.get(name)
     if text is not None and not isinstance(text, str):
         raise _Odd(f"`{name}` that is no string")
     return text or ""
 
 
-def _number(said: Body, name: str) -> float:
-    number = said.get(name)
+def _number(fields: Body, name: str) -> float:
+    number = fields.get(name)
     if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
         raise _Odd(f"`{name}` that is no number")
     return number or 0.0
-
-
-def _installed_in(said: Body) -> tuple[InstalledModel, ...]:
-    return tuple(_installed(model) for model in _models(said))
 
 
 def _installed(model: Body) -> InstalledModel:
@@ -433,7 +430,7 @@ def _installed(model: Body) -> InstalledModel:
 
 
 def _capabilities(model: Body) -> frozenset[str] | None:
-    """Not said by old versions, nor of models that run elsewhere."""
+    """Not listed by old versions, nor for models that run elsewhere."""
     listed = model.get("capabilities")
     named = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     return frozenset(named) or None

@@ -54,16 +54,15 @@ STREAMED = (b"application/x-ndjson", b"text/event-stream")
 
 HOP_BY_HOP = frozenset(
     {
-        *(
-            b"connection",
-            b"keep-alive",
-            b"proxy-authenticate",
-            b"proxy-authorization",
-            b"proxy-connection",
-            b"te",
-            b"trailer",
-        ),
-        *(b"transfer-encoding", b"upgrade"),
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
     }
 )
 CREDENTIALS = frozenset({b"api-key", b"authorization", b"cookie", b"x-api-key"})
