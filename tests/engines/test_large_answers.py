@@ -12,6 +12,7 @@ import pytest
 
 from hearth.engines.ollama.control import Control
 from hearth.engines.ollama.data_path import DataPath
+from hearth.engines.port import Exchange
 from hearth.types import BackendCall
 from tests.engines.stub_server import (
     LAST_CHUNK,
@@ -52,8 +53,12 @@ def serving(large: bytes) -> Callable[[Peer], Awaitable[None]]:
     return serve
 
 
+async def open_large(backend: DataPath) -> Exchange:
+    return await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}"))
+
+
 async def read_at_once(backend: DataPath) -> int:
-    exchange = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}"))
+    exchange = await open_large(backend)
     size = sum(map(len, await read(exchange)))
     exchange.close()
     return size
@@ -61,7 +66,7 @@ async def read_at_once(backend: DataPath) -> int:
 
 async def read_late(backend: DataPath) -> int:
     """Nobody reads until the server cannot send any more."""
-    exchange = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}"))
+    exchange = await open_large(backend)
     for _ in range(2000):
         await asyncio.sleep(0)
     size = sum(map(len, await read(exchange)))
@@ -70,7 +75,7 @@ async def read_late(backend: DataPath) -> int:
 
 
 async def read_now_and_then(backend: DataPath) -> int:
-    exchange, size = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}")), 0
+    exchange, size = await open_large(backend), 0
     while chunks := await exchange.take():
         size += sum(map(len, chunks))
         for _ in range(20):
@@ -110,7 +115,7 @@ async def test_a_reader_who_stops_in_a_large_answer_leaves_nothing_behind(
         backend_at(server.url) as backend,
     ):
         for _ in range(3):
-            exchange = await backend.open(BackendCall(method="POST", path=LARGE_PATH, body=b"{}"))
+            exchange = await open_large(backend)
             assert await exchange.take()
             exchange.close()
             async with in_time():

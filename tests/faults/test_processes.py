@@ -7,10 +7,9 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.support.examples import EXAMPLES
 from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S, in_time, until
 from tests.support.reading import read_to_its_end
+from tests.support.sql import run_sql
 
 QUICK, SLOW, THINKER = "quick", "slow", "thinker"
 """Models: one answers at once, one says twenty words a second, one takes a second for its first
@@ -124,8 +124,7 @@ class Premises:
         await until(holds)
 
     def rows(self, query: str) -> list[Any]:
-        with closing(sqlite3.connect(self.directory / "hearth.db")) as file:
-            return file.execute(query).fetchall()
+        return run_sql(self.directory / "hearth.db", query)
 
 
 @asynccontextmanager

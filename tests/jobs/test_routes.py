@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -38,6 +36,7 @@ from tests.support.home import (
     NARROW,
     SLOW,
 )
+from tests.support.sql import run_sql
 
 HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}
 LONG = {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}}
@@ -135,8 +134,7 @@ async def test_a_result_is_shown_as_written_and_as_text_where_it_is_no_json(live
         job_id = await accepted(house)
         await until(house, job_id, "completed")
         for result, shown in RESULTS:
-            with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
-                connection.execute("UPDATE jobs SET result = ?", (result,))
+            run_sql(tmp_path / "hearth.db", "UPDATE jobs SET result = ?", (result,))
             got = await house.get(f"/llm/jobs/{job_id}")
             assert (got.status, got.headers["content-type"]) == (200, "application/json")
             assert (got.json["id"], got.body.partition(b'"result":')[2]) == (job_id, shown + b"}")

@@ -29,6 +29,7 @@ from tests.reliability.nursery import Life
 from tests.reliability.served import CONFIG
 from tests.storage.house import open_database
 from tests.support.places import ROOT
+from tests.support.sql import run_sql
 
 KILLS = int(os.environ.get("HEARTH_KILLS", "5"))
 IN_QUEUE = 3
@@ -277,8 +278,7 @@ def add_old_rows(path: Path, life: int) -> None:
 async def test_a_process_that_dies_there_keeps_its_books(nursery, tmp_path, point):
     path, promises = tmp_path / "hearth.db", Promises()
     open_database(path).close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(_SWAP, (1000, 0, time.time()))
+    run_sql(path, _SWAP, (1000, 0, time.time()))
     for kill in range(1, KILLS + 1):
         add_old_rows(path, kill)
         life = await nursery.birth(

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import aiohttp
@@ -21,6 +19,7 @@ from tests.support.examples import EXAMPLES
 from tests.support.fields import Fields
 from tests.support.patience import WITHIN_S
 from tests.support.reading import read_to_its_end
+from tests.support.sql import run_sql
 
 GRACE_S = 1.0
 SPARE_STARTS = 4
@@ -170,8 +169,7 @@ async def test_every_accepted_job_is_still_in_the_file(tmp_path: Path):
         # on a quiet machine
         assert EXAMPLES == 1 or took_s < GRACE_S + SPARE_STARTS * house.start_s
         assert all(await asyncio.gather(*looking))
-    with closing(sqlite3.connect(tmp_path / "hearth.db")) as file:
-        states = dict(file.execute("SELECT id, state FROM jobs").fetchall())
+    states = dict(run_sql(tmp_path / "hearth.db", "SELECT id, state FROM jobs"))
     assert states.keys() == accepted
     assert set(states.values()) == {"queued", "completed"}
     assert {line["job_id"] for line in of(house.said, "job_ended")} == {

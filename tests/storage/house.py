@@ -23,6 +23,7 @@ from hearth.storage.writer import StorageHealth, StoreWriter, Upkeep
 from hearth.types import DAY_S, Lane, Outcome, RequestId, Sequence
 from tests.support.fields import Fields
 from tests.support.recorder import Recorder
+from tests.support.sql import run_sql
 from tests.support.stopped_clock import StoppedClock
 
 
@@ -136,6 +137,17 @@ def open_database(
         connect=connect,
         **more,
     )
+
+
+def make_newer(path: Path) -> None:
+    """A database of a newer Hearth."""
+    open_database(path).close()
+    run_sql(path, "PRAGMA user_version = 999")
+
+
+def make_another_programs(path: Path) -> None:
+    """A database of another program."""
+    run_sql(path, "CREATE TABLE recipe (id)")
 
 
 @asynccontextmanager

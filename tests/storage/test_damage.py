@@ -10,7 +10,6 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Awaitable
-from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ from hearth.storage.page_check import CHECK_INTERVAL_S, PageCheck
 from hearth.storage.store import Store
 from tests.storage.house import ended, open_database, opened, written
 from tests.support.recorder import Recorder
+from tests.support.sql import run_sql
 from tests.support.stopped_clock import StoppedClock
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time, sleep_until
 
@@ -136,10 +136,7 @@ def test_a_damaged_schema_is_refused_or_harmless_and_never_a_defect(tmp_path):
 
 def overwritten(path: Path, table: str = "ledger") -> None:
     """By another program, while the database is open."""
-    with closing(sqlite3.connect(path)) as shell:
-        page = shell.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
-        ).fetchone()[0]
+    ((page,),) = run_sql(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
     with path.open("r+b") as file:
         file.seek((page - 1) * 4096)
         file.write(b"\xa5" * 2048)

@@ -11,8 +11,18 @@ import pytest
 
 from hearth.errors import StorageBusy, StorageRefused, StorageUnavailable
 from hearth.events import StorageRecovered
-from tests.storage.house import Fuse, ended, open_database, opened, swapped, written
+from tests.storage.house import (
+    Fuse,
+    ended,
+    make_another_programs,
+    make_newer,
+    open_database,
+    opened,
+    swapped,
+    written,
+)
 from tests.support.recorder import Recorder
+from tests.support.sql import run_sql
 from tests.support.stopped_clock import StoppedClock
 
 CODES_OF_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
@@ -67,9 +77,8 @@ async def test_a_start_on_a_full_disk_refuses_durable_work_until_there_is_room(
                 len(await store.invocations.swaps(since_wall_s=0.0, until_wall_s=None, limit=9))
                 == 1
             )
-        with closing(sqlite3.connect(path)) as connection:
-            states = dict(connection.execute("SELECT id, state FROM ledger"))
-            assert states == {"req_3": "reserved"} | ({} if is_first else {"req_1": "settled"})
+        states = dict(run_sql(path, "SELECT id, state FROM ledger"))
+        assert states == {"req_3": "reserved"} | ({} if is_first else {"req_1": "settled"})
     else:
         pytest.fail("the fuse fired in every round")
     assert operation > 5
@@ -77,9 +86,7 @@ async def test_a_start_on_a_full_disk_refuses_durable_work_until_there_is_room(
 
 def test_a_full_disk_hides_nothing_that_must_be_refused(tmp_path):
     path, fuse = tmp_path / "newer.db", Fuse(sqlite3.SQLITE_FULL)
-    open_database(path).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 999")
+    make_newer(path)
     fuse.arm(4, lasting=True)
     with pytest.raises(StorageRefused, match="newer Hearth"):
         open_database(path, connect=fuse.connect)
@@ -89,8 +96,7 @@ def test_a_full_disk_may_turn_out_to_be_full_of_another_programs_database(tmp_pa
     path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
     fuse.arm(1, lasting=True)
     with closing(open_database(path, connect=fuse.connect)) as database:
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("CREATE TABLE recipe (id)")
+        make_another_programs(path)
         fuse.repair()
         with pytest.raises(StorageUnavailable, match="another program") as refused:
             database.connection()

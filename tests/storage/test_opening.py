@@ -34,9 +34,19 @@ from hearth.storage.opening import (
 )
 from hearth.storage.store import Store
 from hearth.storage.writer import StorageHealth
-from tests.storage.house import Fuse, disk_error, ended, open_database, opened, written
+from tests.storage.house import (
+    Fuse,
+    disk_error,
+    ended,
+    make_another_programs,
+    make_newer,
+    open_database,
+    opened,
+    written,
+)
 from tests.support.fields import Fields
 from tests.support.recorder import Recorder
+from tests.support.sql import run_sql
 from tests.support.stopped_clock import StoppedClock
 
 STEPS = shipped_migrations()
@@ -94,17 +104,6 @@ def test_every_start_begins_a_new_epoch_which_is_dated_by_the_clock(tmp_path):
             assert rows == [(n, StoppedClock().wall()) for n in range(1, epoch + 1)]
 
 
-def newer(path: Path) -> None:
-    open_database(path).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 999")
-
-
-def another_programs(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE recipe (id)")
-
-
 def damaged_at(page: int) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         open_database(path).close()
@@ -118,8 +117,8 @@ def damaged_at(page: int) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (newer, r"newer Hearth \(schema 999"),
-        (another_programs, "another program"),
+        (make_newer, r"newer Hearth \(schema 999"),
+        (make_another_programs, "another program"),
         (
             lambda path: path.write_text("queue: {}\n" * 1000),
             r"not a valid SQLite database.*Restore a backup",
@@ -277,7 +276,7 @@ def test_a_disk_that_is_full_and_a_file_that_is_locked_may_be_well_later(code, k
 
 def test_serve_ends_with_2_on_a_file_not_to_be_written_and_1_on_one_in_use(tmp_path):
     path, used = tmp_path / "hearth.db", tmp_path / "used.db"
-    newer(path)
+    make_newer(path)
     with closing(open_database(used)):
         for database, code, says in (
             (path, 2, f"Error: {path} was written by a newer Hearth"),
@@ -301,8 +300,7 @@ def test_serve_ends_with_2_on_a_file_not_to_be_written_and_1_on_one_in_use(tmp_p
 
 
 def schema(path: Path) -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+    return run_sql(path, "SELECT name, sql FROM sqlite_master ORDER BY name")
 
 
 def with_step(sql: str) -> Fields:
@@ -314,10 +312,7 @@ def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_pa
     assert STEPS[version - 1][0].startswith(f"{version:04}_")
     path, fresh = tmp_path / f"{version}.db", tmp_path / "fresh.db"
     create(path, connect_writer, STEPS[:version])
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(
-            "INSERT INTO process (epoch, started_wall_s, version) VALUES (7, 1.0, '0.1')"
-        )
+    run_sql(path, "INSERT INTO process (epoch, started_wall_s, version) VALUES (7, 1.0, '0.1')")
     open_database(fresh).close()
     with closing(open_database(path)) as database:
         assert (version_of(database.connection()), database.epoch) == (len(STEPS), 8)

@@ -6,8 +6,6 @@ Skipped where there is no Chromium.
 from __future__ import annotations
 
 import re
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime
 from time import time
 from urllib.parse import urlsplit
@@ -38,6 +36,7 @@ from tests.support.fake_webhooks import Webhooks
 from tests.support.fake_webhooks import serving as serving_webhooks
 from tests.support.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
 from tests.support.patience import until
+from tests.support.sql import run_sql
 
 
 async def test_the_page_shows_who_runs_and_waits_and_why_and_follows(browser):
@@ -239,8 +238,7 @@ SELECT :hour - i / 60, format('caller %d', i % 12), format('model %d', i / 12 % 
 
 async def test_refused_requests_are_listed_with_reasons_and_90_days_as_history(browser, tmp_path):
     async with whole_house(tmp_path) as house:
-        with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
-            connection.execute(BUSY, {"hour": int(time() / 3600)})
+        run_sql(tmp_path / "hearth.db", BUSY, {"hour": int(time() / 3600)})
         watched = await opened(browser, house)
         page, past = watched.page, watched.page.get_by_role("dialog")
         assert await house.status("/api/generate", {"model": "missing", "prompt": "x"}) == 404

@@ -4,8 +4,6 @@ own thread; and a long history.
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from itertools import count
 from pathlib import Path
 from time import time
@@ -24,6 +22,7 @@ from tests.api.dashboard.browsing import house_with, opened, whole_house
 from tests.api.dashboard.test_browser import BUSY
 from tests.support.examples import EXAMPLES, needs_quiet
 from tests.support.house import new_item
+from tests.support.sql import run_sql
 
 UPDATES = 3 if EXAMPLES == 1 else 10
 FEW, MANY = 50, 1000
@@ -140,7 +139,6 @@ async def answered_ms(page: Page) -> float:
 @needs_quiet
 async def test_90_busy_days_of_history_are_answered_within_200_ms(browser, tmp_path):
     async with whole_house(tmp_path) as house:
-        with closing(sqlite3.connect(tmp_path / "hearth.db")) as connection, connection:
-            connection.execute(BUSY, {"hour": int(time() / 3600)})
+        run_sql(tmp_path / "hearth.db", BUSY, {"hour": int(time() / 3600)})
         page = (await opened(browser, house)).page
         assert min([await answered_ms(page) for _ in range(5)]) <= 200
