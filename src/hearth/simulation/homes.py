@@ -195,13 +195,11 @@ class HomeFigures:
     """The longest wait of the assistant, in seconds."""
 
 
-def figures(
-    workload: Workload, base: SchedulerSettings, policy: PolicyName = PolicyName.ADAPTIVE
-) -> HomeFigures:
+def figures(workload: Workload, base: SchedulerSettings) -> HomeFigures:
     """Serve a home with its assistant and without it."""
     others_jobs = tuple(job for job in workload.jobs if job.lane is Lane.EXTERNAL)
-    run = _run(workload, base, policy)
-    alone = _run(replace(workload, jobs=others_jobs, home=""), base, policy)
+    run = _run(workload, base)
+    alone = _run(replace(workload, jobs=others_jobs, home=""), base)
     length_s = workload.until_s or HOUR_S
     waits_s = sorted(
         _waited_s(record, length_s) for record in run.records if record.job.lane is Lane.INTERNAL
@@ -229,8 +227,9 @@ def mean_figures(found: Iterable[HomeFigures]) -> HomeFigures:
     )
 
 
-def _run(workload: Workload, base: SchedulerSettings, policy: PolicyName) -> SimulationRun:
-    return simulate(workload, workload.settings(base, policy), keep_decisions=False)
+def _run(workload: Workload, base: SchedulerSettings) -> SimulationRun:
+    settings = workload.settings(base, PolicyName.ADAPTIVE)
+    return simulate(workload, settings, keep_decisions=False)
 
 
 def _waited_s(record: Record, now: float) -> float:

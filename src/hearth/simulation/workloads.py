@@ -123,7 +123,6 @@ def _workload(
     jobs: Iterable[WorkloadJob],
     load_s: Mapping[str, float],
     *,
-    vram_gb: float = 16.0,
     parallel: int = 1,
 ) -> Workload:
     """On a card of 24 GB with the first model in memory; loading a model costs the same whatever
@@ -131,7 +130,7 @@ def _workload(
     """
     return Workload(
         jobs=tuple(jobs),
-        models={name: ModelSettings(vram_gb=vram_gb, parallel=parallel) for name in load_s},
+        models={name: ModelSettings(vram_gb=16.0, parallel=parallel) for name in load_s},
         swap_costs={("", name): seconds for name, seconds in load_s.items()},
         vram_gb=24.0,
         resident=(next(iter(load_s)),),
@@ -162,10 +161,10 @@ def single_model() -> Workload:
     return _profile(_job(index, "a", SERVICE_S, at=0.1 * index) for index in range(40))
 
 
-def balanced(rounds: int = 20) -> Workload:
-    """Rounds of one request per model 0.1 s apart; the next round begins when both have ended."""
+def balanced() -> Workload:
+    """20 rounds of one request per model 0.1 s apart; the next begins when both have ended."""
     jobs = [_job(0, "a", SERVICE_S), _job(1, "b", SERVICE_S, at=0.1)]
-    for first in range(2, 2 * rounds, 2):
+    for first in range(2, 40, 2):
         jobs.append(_job(first, "a", SERVICE_S, after=first - 2, also_after=(first - 1,)))
         jobs.append(
             _job(first + 1, "b", SERVICE_S, after=first - 2, also_after=(first - 1,), think_s=0.1)
@@ -173,11 +172,13 @@ def balanced(rounds: int = 20) -> Workload:
     return _profile(jobs)
 
 
-def bursty(bursts: int = 4, size: int = 10) -> Workload:
-    """Bursts for a and b in turn, each when the last has ended."""
+def bursty() -> Workload:
+    """Four bursts for a and b in turn, each when the last has ended."""
+    size = 10
     jobs = [_job(index, "a", SERVICE_S) for index in range(size)]
-    for first in range(size, bursts * size, size):
-        model = "ab"[first // size % 2]
+    for burst in (1, 2, 3):
+        first = burst * size
+        model = "ab"[burst % 2]
         before = tuple(range(first - size, first))
         jobs += [
             _job(index, model, SERVICE_S, after=before[0], also_after=before[1:])
@@ -314,17 +315,16 @@ def in_bursts(
     return _mixed(kinds, drawn)
 
 
-def agents(*, turns: int = 100, think_s: float = 2.0, load: float = 0.3, seed: int = 4) -> Workload:
-    """Two agents that take their turns with one model each, ten turns a task, beside independent
+def agents() -> Workload:
+    """Two agents that take 100 turns with one model each, ten turns a task, beside independent
     callers of a third model.
     """
-    rng = _seeded(seed)
+    rng = _seeded(4)
+    turns = 100
     drawn = list[WorkloadJob]()
     for name, kind in (("coding", THREE[1]), ("research", THREE[0])):
         for turn in range(turns):
-            pause_s = (
-                rng.expovariate(1 / 120.0) if turn % 10 == 0 else rng.uniform(0.5, 1.5) * think_s
-            )
+            pause_s = rng.expovariate(1 / 120.0) if turn % 10 == 0 else rng.uniform(0.5, 1.5) * 2.0
             if turn:
                 drawn.append(
                     _mixed_job(
@@ -335,35 +335,35 @@ def agents(*, turns: int = 100, think_s: float = 2.0, load: float = 0.3, seed: i
                 drawn.append(_mixed_job(rng, kind, len(drawn), at=pause_s, caller=name))
     at = 0.0
     for _ in range(turns):
-        at += rng.expovariate(load / THREE[2].service_s)
+        at += rng.expovariate(0.3 / THREE[2].service_s)
         drawn.append(_mixed_job(rng, THREE[2], len(drawn), at=at, caller="lights"))
     return _mixed(THREE, drawn)
 
 
-def relay(*, turns: int = 120, think_s: float = 6.0, seed: int = 5) -> Workload:
+def relay() -> Workload:
     """One agent that plans with one model, works with the next, and does something else for a while
     before each turn.
     """
-    rng = _seeded(seed)
+    rng = _seeded(5)
     drawn = [_mixed_job(rng, EQUAL[0], 0, at=1.0, caller="relay")]
-    for turn in range(1, turns):
-        pause_s = rng.uniform(0.5, 1.5) * think_s
+    for turn in range(1, 120):
+        pause_s = rng.uniform(0.5, 1.5) * 6.0
         drawn.append(
             _mixed_job(rng, EQUAL[turn % 2], turn, caller="relay", after=turn - 1, think_s=pause_s)
         )
     return _mixed(EQUAL, drawn)
 
 
-def prompts(*, count: int = 400, mean_gap_s: float = 0.35, seed: int = 6) -> Workload:
+def prompts() -> Workload:
     """One model with several slots, prompts of 512, 1, 1 and 1 units in turn: what packing is for.
 
     A unit is 4 ms of prompt evaluation.
     """
-    rng = _seeded(seed)
+    rng = _seeded(6)
     drawn = list[WorkloadJob]()
     at = 0.0
-    for index in range(count):
-        at += rng.expovariate(1 / mean_gap_s)
+    for index in range(400):
+        at += rng.expovariate(1 / 0.35)
         units = 512 if index % 4 == 0 else 1
         prompt_s = 0.004 * units
         decode_s = 0.5
@@ -419,7 +419,7 @@ def heavy_tailed(
     return replace(workload, jobs=tuple(drawn))
 
 
-def two_agents(*, turns: int = 900, think_s: float = 2.0) -> Workload:
+def two_agents(*, turns: int = 900) -> Workload:
     """Two agents take turns on two models with swaps of 2 s; after 100 s, one request for a model
     that takes 45 s to load.
     """
@@ -432,7 +432,7 @@ def two_agents(*, turns: int = 900, think_s: float = 2.0) -> Workload:
                     name,
                     2.0,
                     after=len(jobs) - 1 if turn else None,
-                    think_s=think_s if turn else 0.0,
+                    think_s=2.0 if turn else 0.0,
                     caller=name,
                 )
             )
@@ -455,7 +455,7 @@ def rare_in_overload(*, load: float = 1.4, seed: int = 31) -> Workload:
     return _workload(sorted(jobs, key=lambda job: job.at), {"busy": 3.0, "rare": 45.0})
 
 
-def two_of_three(*, load: float = 0.3, seed: int = 41) -> Workload:
+def two_of_three() -> Workload:
     """Three models of which two fit; the popular one is dear to load, the other two cheap."""
     kinds = (
         ModelKind(name="popular", share=4, load_s=30.0, service_s=3.0),
@@ -463,7 +463,7 @@ def two_of_three(*, load: float = 0.3, seed: int = 41) -> Workload:
         ModelKind(name="third", share=2, load_s=5.0, service_s=3.0),
     )
     models = {kind.name: ModelSettings(vram_gb=12.0, parallel=1) for kind in kinds}
-    return replace(heavy_tailed(poisson, kinds, load, seed=seed), models=models)
+    return replace(heavy_tailed(poisson, kinds, 0.3, seed=41), models=models)
 
 
 # A day of a home.
@@ -486,9 +486,9 @@ streaming)
 """
 
 
-def house_day(*, seed: int = 7) -> Workload:
+def house_day() -> Workload:
     """About 1,350 requests; internal work comes in active hours, from 6 to 22."""
-    rng = _seeded(seed)
+    rng = _seeded(7)
     drawn = list[tuple[float, int]]()
     jobs = list[WorkloadJob]()
     for number, (_, _, per_hour, from_hour, to_hour, *_) in enumerate(HABITS):
