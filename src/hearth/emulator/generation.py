@@ -48,8 +48,8 @@ from hearth.emulator.reading import (
     anthropic_message,
     anthropic_tools,
     as_function,
+    check_context,
     check_images,
-    check_integers,
     effort_of,
     go_type,
     native_message,
@@ -208,7 +208,7 @@ async def generate(call: EmulatedCall) -> None:
     system = system_message(body.string("system"))
     body.string("template")
     check_images(body)
-    check_integers(body, "context")
+    check_context(body)
     turns = [*system, ChatMessage(role="user", content=prompt + suffix)] if prompt else []
     ask = replace(
         _native_ask(body), messages=turns, prompt=prompt if raw else None, context=not raw

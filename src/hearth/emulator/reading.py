@@ -32,11 +32,11 @@ def strings(body: Body, name: str) -> list[str]:
     return found
 
 
-def check_integers(body: Body, name: str) -> None:
-    """An array of integers. Raises BadRequest."""
-    for one in body.array(name):
+def check_context(body: Body) -> None:
+    """The native `context`, which are integers. Raises BadRequest."""
+    for one in body.array("context"):
         if not isinstance(one, int) or isinstance(one, bool):
-            raise GoJsonError(f"every entry of {name} must be of type integer")
+            raise GoJsonError("every entry of context must be of type integer")
 
 
 def _check_strings(body: Body, *names: str) -> None:

@@ -431,9 +431,11 @@ class Placement:
         if forces is None:
             return None
         needy = [each for each in candidates.others if each.entry.item.model is not None]
-        oldest = min(needy, key=_arrival, default=None)
+        if not needy:
+            return None
+        oldest = min(needy, key=lambda each: (each.entry.item.arrived_at, each.entry.item.sequence))
         limit_s = self._gateway.settings.scheduling.max_swap_wait_s
-        if oldest is None or self._now - oldest.entry.item.arrived_at < limit_s:
+        if self._now - oldest.entry.item.arrived_at < limit_s:
             return None
         return oldest if forces(oldest, candidates, self._device, self._now) else None
 
@@ -534,10 +536,6 @@ class Placement:
             return False
         self._gateway.wake_at(until)
         return True
-
-
-def _arrival(candidate: Candidate) -> tuple[float, int]:
-    return candidate.entry.item.arrived_at, candidate.entry.item.sequence
 
 
 def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) -> Dispatch:

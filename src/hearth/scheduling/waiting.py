@@ -132,13 +132,10 @@ class WaitingRoom:
             del lines[model]
         self._counts[entry.band] -= 1
         if entry.external:
-            self._left_of(entry.item.caller)
-
-    def _left_of(self, caller: str) -> None:
-        if self._external_of[caller] > 1:
+            caller = entry.item.caller
             self._external_of[caller] -= 1
-        else:
-            del self._external_of[caller]
+            if not self._external_of[caller]:
+                del self._external_of[caller]
 
     def from_entry(self, entry: Entry, limit: int) -> list[Entry]:
         """An entry and those behind it in its line."""

@@ -18,7 +18,7 @@ from random import Random
 from statistics import fmean
 
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings
-from hearth.simulation.engine import Record, SimulationRun, simulate
+from hearth.simulation.engine import SimulationRun, simulate
 from hearth.simulation.workloads import Builders, Workload, WorkloadJob
 from hearth.types import HOUR_S, Lane, Priority, Usage, frozen
 
@@ -202,7 +202,9 @@ def figures(workload: Workload, base: SchedulerSettings) -> HomeFigures:
     alone = _run(replace(workload, jobs=others_jobs, home=""), base)
     length_s = workload.until_s or HOUR_S
     waits_s = sorted(
-        _waited_s(record, length_s) for record in run.records if record.job.lane is Lane.INTERNAL
+        (length_s if record.started is None else record.started) - record.arrived
+        for record in run.records
+        if record.job.lane is Lane.INTERNAL
     )
     load_s = workload.swap_s((), ASSISTANT)
     swaps_s = sum(min(swap.end, length_s) - swap.start for swap in run.swaps)
@@ -230,10 +232,6 @@ def mean_figures(found: Iterable[HomeFigures]) -> HomeFigures:
 def _run(workload: Workload, base: SchedulerSettings) -> SimulationRun:
     settings = workload.settings(base, PolicyName.ADAPTIVE)
     return simulate(workload, settings, keep_decisions=False)
-
-
-def _waited_s(record: Record, now: float) -> float:
-    return (now if record.started is None else record.started) - record.arrived
 
 
 def _worked_s(run: SimulationRun, now: float) -> float:

@@ -368,10 +368,12 @@ UNKNOWN_SERVICE_S = 1.0  # for an answer that never came, where no answer of any
 UNANSWERED = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})
 
 
-class LoggedItem(pydantic.BaseModel):
-    """What is needed of a row of `/llm/log` (`types.Invocation`)."""
-
+class _Row(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+
+class LoggedItem(_Row):
+    """What is needed of a row of `/llm/log` (`types.Invocation`)."""
 
     epoch: int
     sequence: int
@@ -397,9 +399,7 @@ class LoggedItem(pydantic.BaseModel):
         return not is_claudes and (self.backend_s is not None or self.outcome in UNANSWERED)
 
 
-class _SwapRow(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="ignore", hide_input_in_errors=True)
-
+class _SwapRow(_Row):
     from_models: list[str] = []
     to_model: str
     swap_s: Seconds
