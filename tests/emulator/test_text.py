@@ -37,11 +37,11 @@ def said(wish: Wish, prompt: str = "hello") -> str:
 def test_seed_prompt_limit_and_stop_string_shape_a_reply():
     whole, plan = said(Wish(seed=1)), plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
     assert len({whole, said(Wish(seed=2)), said(Wish(seed=1), "hallo")}) == 3
-    assert (len(plan.said), plan.output_tokens, plan.reason) == (5, 5, "length")
+    assert (len(plan.parts), plan.output_tokens, plan.reason) == (5, 5, "length")
     assert whole.startswith(said(Wish(seed=1, limit_tokens=5)))
     stop = whole[30:34]
     assert said(Wish(seed=1, stop=("never said", stop))) == whole[: whole.index(stop)]
-    lengths = {len(plan_reply(MODEL, "hello", Wish(seed=seed)).said) for seed in range(30)}
+    lengths = {len(plan_reply(MODEL, "hello", Wish(seed=seed)).parts) for seed in range(30)}
     assert (len(lengths) > 5, min(lengths) >= 40, max(lengths) <= 203) == (True, True, True)
 
 
@@ -76,7 +76,7 @@ def test_the_tags_around_thoughts_are_tokens_too():
     thinker = MODEL.model_copy(update={"capabilities": ("completion", "thinking")})
     for limit in (1, 2, 3, 10, 30, None):
         plan = plan_reply(thinker, PROMPT, Wish(seed=1, thinks=True, limit_tokens=limit))
-        thoughts = [one.text for one in plan.said if isinstance(one, Text) and one.thinking]
+        thoughts = [one.text for one in plan.parts if isinstance(one, Text) and one.thinking]
         text = "".join(thoughts)
         read = PROMPT + (f"<think>{text}</think>{plan.text}" if plan.text else f"<think>{text}")
         counted = count_tokens(thinker, read) - count_tokens(thinker, PROMPT)

@@ -179,7 +179,7 @@ def _writer(route: str, body: Mapping[str, Any]) -> Writer:
 
 def _generation(service: Service) -> Generation:
     return Generation(
-        said=[Text(text=word) for word in service.words],
+        parts=[Text(text=word) for word in service.words],
         reason=service.done_reason,
         prompt_tokens=service.prompt_tokens,
         output_tokens=len(service.words),
@@ -192,7 +192,7 @@ def _generation(service: Service) -> Generation:
 
 def _chunks(writer: Writer, done: Generation, wall_s: float) -> tuple[bytes, ...]:
     """What opens the answer, then each word, then the end."""
-    frames = [writer.say(word, wall_s) for word in done.said]
+    frames = [writer.write(word, wall_s) for word in done.parts]
     opening = b"".join(frames[0][:-1]) if frames else b""
     return tuple(
         filter(None, (opening, *(each[-1] for each in frames), b"".join(writer.end(done, wall_s))))

@@ -14,12 +14,12 @@ from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.replay import Replay, Sent
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.writers import (
+    AnswerPart,
     Generation,
     MessagesWriter,
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
-    Said,
     Text,
     ToolCall,
     Writer,
@@ -106,7 +106,7 @@ def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
         _writer(path, run, [item] if item else []),
         1_795_220_000.0 + run.digits() / 512,
     )
-    written, said = [*writer.begin(), *reasoned], list[Said]()
+    written, said = [*writer.begin(), *reasoned], list[AnswerPart]()
     for kind, text in answer.parts:
         if kind == "call":
             name, arguments = json.loads(text)
@@ -114,7 +114,7 @@ def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
         else:
             said += [Text(text=piece, thinking=kind == "thinking") for piece in run.cut(text)]
     for part in said:
-        written += writer.say(part, wall_s)
+        written += writer.write(part, wall_s)
     counts = {
         "prompt_tokens": run.prompt_tokens,
         "output_tokens": 6,
@@ -123,7 +123,7 @@ def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
     }
     context = (1, 2, 33) if path == "/api/generate" else ()
     written += writer.end(
-        Generation(said=said, reason=answer.reason, context=context, **counts), wall_s
+        Generation(parts=said, reason=answer.reason, context=context, **counts), wall_s
     )
     frames = [
         frame_of(route(path), raw) for raw in WholeFrames(route(path)).split(b"".join(written))

@@ -20,11 +20,11 @@ from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.stream import count_in
 from hearth.dialects.writers import (
+    AnswerPart,
     Generation,
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
-    Said,
     Text,
     ToolCall,
     Writer,
@@ -153,7 +153,7 @@ class Answer:
         self._writer = self._new_writer(request_id.removeprefix("req_"))
         self._events: list[JsonObject] = []
         """Of a message that does not stream."""
-        self._said: list[Said] = []
+        self._parts: list[AnswerPart] = []
         self._first_at: float | None = None
         """When the first part of the answer came, thinking too."""
         self._reason = "stop"
@@ -168,7 +168,7 @@ class Answer:
         fields = cast("JsonObject", event)
         self._meter.note(fields)
         new = self._added(fields, now)
-        self._said += new
+        self._parts += new
         if self._writer is None:
             return self._pass_on(fields)
         if not self._request.streaming:
@@ -176,7 +176,7 @@ class Answer:
         begun = self._writer.begin() if fields.get("type") == "message_start" else []
         wall_s = self._wall_s(now)
         return b"".join(
-            [*begun, *(frame for said in new for frame in self._writer.say(said, wall_s))]
+            [*begun, *(frame for part in new for frame in self._writer.write(part, wall_s))]
         )
 
     def finish(self, now: float) -> bytes:
@@ -247,7 +247,7 @@ class Answer:
         self._events.append(fields)
         return b""
 
-    def _added(self, event: JsonObject, now: float) -> list[Said]:
+    def _added(self, event: JsonObject, now: float) -> list[AnswerPart]:
         """What the event adds to the answer."""
         match event.get("type"):
             case "message_delta":
@@ -268,19 +268,19 @@ class Answer:
                 return self._closed()
         return []
 
-    def _text(self, piece: str) -> list[Said]:
+    def _text(self, piece: str) -> list[AnswerPart]:
         if piece and self._request.json_text:
             self._unfenced = self._unfenced or Unfenced()
             piece = self._unfenced.feed(piece)
         return [Text(text=piece)] if piece else []
 
-    def _closed(self) -> list[Said]:
+    def _closed(self) -> list[AnswerPart]:
         """What was held back of the block that ends."""
         rest = self._unfenced.end() if self._unfenced is not None else ""
-        said: list[Said] = [Text(text=rest)] if rest else []
+        parts: list[AnswerPart] = [Text(text=rest)] if rest else []
         if self._call is not None:
             (call_id, name), written = self._call, "".join(self._written)
-            said.append(
+            parts.append(
                 ToolCall(
                     call_id=call_id,
                     name=name,
@@ -289,12 +289,12 @@ class Answer:
                 )
             )
         self._unfenced = self._call = None
-        return said
+        return parts
 
     def _generation(self, now: float) -> Generation:
         tokens, first_at = self._meter.tokens, now if self._first_at is None else self._first_at
         return Generation(
-            said=self._said,
+            parts=self._parts,
             reason=self._reason,
             prompt_tokens=tokens.prompt,
             output_tokens=tokens.output,

@@ -52,7 +52,7 @@ class ToolCall:
         return self.written if self.arguments is None else encode(self.arguments).decode()
 
 
-Said: TypeAlias = Text | ToolCall
+AnswerPart: TypeAlias = Text | ToolCall
 
 
 @value
@@ -65,7 +65,7 @@ class Generation:
         total_ns, load_ns, prompt_ns, output_ns: durations; 0 leaves the field out.
     """
 
-    said: Sequence[Said]
+    parts: Sequence[AnswerPart]
     reason: str | None
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -78,11 +78,11 @@ class Generation:
 
     @property
     def text(self) -> str:
-        return _text(self.said)
+        return _text(self.parts)
 
     @property
     def calls(self) -> list[ToolCall]:
-        return [said for said in self.said if isinstance(said, ToolCall)]
+        return [part for part in self.parts if isinstance(part, ToolCall)]
 
 
 _HOLE = "\0"
@@ -96,12 +96,12 @@ def _form(frame: bytes) -> bytes:
 
 
 class Writer(ABC):
-    """One answer: either `say` every part and then `end`, or `whole`.
+    """One answer: either `write` every part and then `end`, or `whole`.
 
     `wall_s` is now, in seconds since 1970; an element is a frame.
     """
 
-    def resume(self, said: Sequence[Said], next_number: int) -> None:
+    def resume(self, parts: Sequence[AnswerPart], next_number: int) -> None:
         """Go on behind these parts, which an earlier run has written.
 
         Args:
@@ -109,20 +109,20 @@ class Writer(ABC):
         """
         del next_number
         self.begin()
-        for part in said:
-            self.say(part, 0.0)
+        for part in parts:
+            self.write(part, 0.0)
 
     def begin(self) -> list[bytes]:
         """The frames before the first part; again is harmless."""
         return []
 
     @abstractmethod
-    def say(self, said: Said, wall_s: float) -> list[bytes]:
+    def write(self, part: AnswerPart, wall_s: float) -> list[bytes]:
         """The frames of one part."""
 
-    def say_text(self, text: str, wall_s: float) -> list[bytes]:
-        """As `say` for text of the answer, and nothing beside it: nearly all parts are that."""
-        return self.say(Text(text=text), wall_s)
+    def write_text(self, text: str, wall_s: float) -> list[bytes]:
+        """As `write` for text of the answer, and nothing beside it: nearly all parts are that."""
+        return self.write(Text(text=text), wall_s)
 
     @abstractmethod
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
@@ -145,17 +145,19 @@ class NativeWriter(Writer):
         self._chat = chat
         self._calls = 0
 
-    def line(self, wall_s: float, said: Sequence[Said] = ()) -> JsonObject:
+    def line(self, wall_s: float, parts: Sequence[AnswerPart] = ()) -> JsonObject:
         """The first fields of an object, with these parts of the answer; calls that were cut off
         are left out.
         """
-        thinking = _text(said, thinking=True)
+        thinking = _text(parts, thinking=True)
         content: JsonObject = {
-            "content" if self._chat else "response": _text(said),
+            "content" if self._chat else "response": _text(parts),
             **({"thinking": thinking} if thinking else {}),
         }
         if self._chat:
-            whole = [one for one in said if isinstance(one, ToolCall) and one.arguments is not None]
+            whole = [
+                one for one in parts if isinstance(one, ToolCall) and one.arguments is not None
+            ]
             calls: list[JsonValue] = [
                 {
                     "id": call.call_id,
@@ -172,16 +174,16 @@ class NativeWriter(Writer):
             }
         return {"model": self._model, "created_at": rfc3339(wall_s), **content}
 
-    def say(self, said: Said, wall_s: float) -> list[bytes]:
-        if isinstance(said, ToolCall) and said.arguments is None:
+    def write(self, part: AnswerPart, wall_s: float) -> list[bytes]:
+        if isinstance(part, ToolCall) and part.arguments is None:
             return []
-        if isinstance(said, Text) and said.is_plain:
-            return self.say_text(said.text, wall_s)
-        line = encode(self.line(wall_s, (said,)) | {"done": False} | _logprobs((said,))) + b"\n"
-        self._calls += isinstance(said, ToolCall)
+        if isinstance(part, Text) and part.is_plain:
+            return self.write_text(part.text, wall_s)
+        line = encode(self.line(wall_s, (part,)) | {"done": False} | _logprobs((part,))) + b"\n"
+        self._calls += isinstance(part, ToolCall)
         return [line]
 
-    def say_text(self, text: str, wall_s: float) -> list[bytes]:
+    def write_text(self, text: str, wall_s: float) -> list[bytes]:
         return [self._text_form % (_created_at(wall_s), encode(text))]
 
     @cached_property
@@ -195,14 +197,14 @@ class NativeWriter(Writer):
         return [encode(self.line(wall_s) | _ending(done, {})) + b"\n"]
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
-        line, logprobs = self.line(wall_s, done.said), _logprobs(done.said)
+        line, logprobs = self.line(wall_s, done.parts), _logprobs(done.parts)
         return line | (
             {"done": False} | logprobs if done.reason is None else _ending(done, logprobs)
         )
 
 
-def _logprobs(said: Sequence[Said]) -> JsonObject:
-    entries = [entry for one in said if isinstance(one, Text) for entry in one.logprobs]
+def _logprobs(parts: Sequence[AnswerPart]) -> JsonObject:
+    entries = [entry for one in parts if isinstance(one, Text) for entry in one.logprobs]
     return {"logprobs": entries} if entries else {}
 
 
@@ -245,20 +247,20 @@ class OpenAiWriter(Writer):
         self._begun = False
         self._calls = 0
 
-    def say(self, said: Said, wall_s: float) -> list[bytes]:
-        if isinstance(said, ToolCall):
+    def write(self, part: AnswerPart, wall_s: float) -> list[bytes]:
+        if isinstance(part, ToolCall):
             index, self._calls = self._calls, self._calls + 1
-            return [_data(self._chunk({"content": "", "tool_calls": [_function(said, index)]}))]
-        if said.thinking and not self._chat:  # a text completion has no place for thoughts
+            return [_data(self._chunk({"content": "", "tool_calls": [_function(part, index)]}))]
+        if part.thinking and not self._chat:  # a text completion has no place for thoughts
             return []
-        if said.is_plain:
-            return self.say_text(said.text, wall_s)
+        if part.is_plain:
+            return self.write_text(part.text, wall_s)
         delta: JsonObject = (
-            {"content": "", "reasoning": said.text} if said.thinking else {"content": said.text}
+            {"content": "", "reasoning": part.text} if part.thinking else {"content": part.text}
         )
-        return [_data(self._chunk(delta, said=said))]
+        return [_data(self._chunk(delta, part=part))]
 
-    def say_text(self, text: str, wall_s: float) -> list[bytes]:
+    def write_text(self, text: str, wall_s: float) -> list[bytes]:
         del wall_s
         if not self._begun:
             return [_data(self._chunk({"content": text}))]
@@ -298,7 +300,7 @@ class OpenAiWriter(Writer):
 
     def _choice(self, done: Generation) -> JsonObject:
         thinking, calls = (
-            _text(done.said, thinking=True),
+            _text(done.parts, thinking=True),
             [_function(call, index) for index, call in enumerate(done.calls)],
         )
         message: JsonObject = {
@@ -311,7 +313,7 @@ class OpenAiWriter(Writer):
             "index": 0,
             "message": message,
             "finish_reason": _finish_reason(done),
-            **_openai_logprobs(done.said),
+            **_openai_logprobs(done.parts),
         }
 
     def _chunk(
@@ -319,7 +321,7 @@ class OpenAiWriter(Writer):
         delta: JsonObject | None = None,
         *,
         reason: str | None = None,
-        said: Text | None = None,
+        part: Text | None = None,
     ) -> JsonObject:
         """One chunk; without a delta one without choices."""
         head = self._head("chat.completion.chunk")
@@ -337,7 +339,7 @@ class OpenAiWriter(Writer):
                 "finish_reason": reason,
             }
             zero: JsonObject = (
-                {"usage": _usage(Generation(said=(), reason=None))} if self._include_usage else {}
+                {"usage": _usage(Generation(parts=(), reason=None))} if self._include_usage else {}
             )
             return head | {"choices": [choice]} | self._made_by | zero
         choice = {
@@ -348,7 +350,7 @@ class OpenAiWriter(Writer):
         return (
             head
             | self._made_by
-            | {"choices": [choice | _openai_logprobs(() if said is None else (said,))]}
+            | {"choices": [choice | _openai_logprobs(() if part is None else (part,))]}
         )
 
 
@@ -367,8 +369,8 @@ def _finish_reason(done: Generation) -> str | None:
     return "content_filter" if done.reason == "refusal" else done.reason
 
 
-def _openai_logprobs(said: Sequence[Said]) -> JsonObject:
-    entries = _logprobs(said).get("logprobs")
+def _openai_logprobs(parts: Sequence[AnswerPart]) -> JsonObject:
+    entries = _logprobs(parts).get("logprobs")
     return {"logprobs": {"content": entries}} if entries else {}
 
 
@@ -404,8 +406,8 @@ class ResponsesWriter(Writer):
         self._texts: list[str] = []
         """The texts of the message that is open, if one is."""
 
-    def resume(self, said: Sequence[Said], next_number: int) -> None:
-        super().resume(said, next_number)
+    def resume(self, parts: Sequence[AnswerPart], next_number: int) -> None:
+        super().resume(parts, next_number)
         self._number = next_number
 
     def begin(self) -> list[bytes]:
@@ -415,12 +417,12 @@ class ResponsesWriter(Writer):
             else [self._event(name, response=self._response) for name in ("created", "in_progress")]
         )
 
-    def say(self, said: Said, wall_s: float) -> list[bytes]:
-        if isinstance(said, ToolCall):
-            return [*self.begin(), *self._close_message(), *self._call(said)]
-        return [] if said.thinking else self.say_text(said.text, wall_s)
+    def write(self, part: AnswerPart, wall_s: float) -> list[bytes]:
+        if isinstance(part, ToolCall):
+            return [*self.begin(), *self._close_message(), *self._call(part)]
+        return [] if part.thinking else self.write_text(part.text, wall_s)
 
-    def say_text(self, text: str, wall_s: float) -> list[bytes]:
+    def write_text(self, text: str, wall_s: float) -> list[bytes]:
         del wall_s
         opened = [] if self._open else [*self.begin(), *self._open_message()]
         self._texts.append(text)
@@ -437,8 +439,8 @@ class ResponsesWriter(Writer):
         return [*begun, *opened, *closed, self._event(name, response=self._ended(done, wall_s))]
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
-        for said in done.said:
-            self.say(said, wall_s)
+        for part in done.parts:
+            self.write(part, wall_s)
         self.end(replace(done, reason=done.reason or "stop"), wall_s)
         return self._ended(done, wall_s)
 
@@ -608,23 +610,23 @@ class MessagesWriter(Writer):
         self._index = -1
         self._delta_form = b""
 
-    def say(self, said: Said, wall_s: float) -> list[bytes]:
+    def write(self, part: AnswerPart, wall_s: float) -> list[bytes]:
         del wall_s
-        if isinstance(said, ToolCall):
+        if isinstance(part, ToolCall):
             block: JsonObject = {
                 "type": "tool_use",
-                "id": said.call_id,
-                "name": said.name,
+                "id": part.call_id,
+                "name": part.name,
                 "input": {},
             }
             opened = self._open_block(block, "input_json_delta", "partial_json")
-            return [*opened, self._delta_form % encode(said.arguments_text)]
-        kind = _block_type(said)
+            return [*opened, self._delta_form % encode(part.arguments_text)]
+        kind = _block_type(part)
         is_open = self._open == kind
         opened = (
             [] if is_open else self._open_block({"type": kind, kind: ""}, f"{kind}_delta", kind)
         )
-        return [*opened, self._delta_form % encode(said.text)]
+        return [*opened, self._delta_form % encode(part.text)]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
         del wall_s
@@ -640,9 +642,9 @@ class MessagesWriter(Writer):
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
         del wall_s
         content: list[JsonValue] = []
-        for kind, said in groupby(done.said, _block_type):
+        for kind, parts in groupby(done.parts, _block_type):
             if kind == "tool_use":
-                calls = [call for call in said if isinstance(call, ToolCall)]
+                calls = [call for call in parts if isinstance(call, ToolCall)]
                 content += [
                     {
                         "type": kind,
@@ -656,7 +658,7 @@ class MessagesWriter(Writer):
                 content.append(
                     {
                         "type": kind,
-                        kind: "".join([one.text for one in said if isinstance(one, Text)]),
+                        kind: "".join([one.text for one in parts if isinstance(one, Text)]),
                     }
                 )
         return self._message | {
@@ -690,8 +692,8 @@ class MessagesWriter(Writer):
         )
 
 
-def _block_type(said: Said) -> str:
-    return "tool_use" if isinstance(said, ToolCall) else "thinking" if said.thinking else "text"
+def _block_type(part: AnswerPart) -> str:
+    return "tool_use" if isinstance(part, ToolCall) else "thinking" if part.thinking else "text"
 
 
 def _stop_reason(done: Generation) -> JsonObject:
@@ -706,8 +708,10 @@ def _anthropic_usage(done: Generation) -> JsonObject:
     return {"input_tokens": done.prompt_tokens, "output_tokens": done.output_tokens}
 
 
-def _text(said: Sequence[Said], *, thinking: bool = False) -> str:
-    return "".join([one.text for one in said if isinstance(one, Text) and one.thinking is thinking])
+def _text(parts: Sequence[AnswerPart], *, thinking: bool = False) -> str:
+    return "".join(
+        [one.text for one in parts if isinstance(one, Text) and one.thinking is thinking]
+    )
 
 
 def nanoseconds(duration_s: float, *, step: int = 1) -> int:

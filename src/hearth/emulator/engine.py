@@ -19,7 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 from hearth.clock import Clock
-from hearth.dialects.writers import Said, Text
+from hearth.dialects.writers import AnswerPart, Text
 from hearth.emulator.models import (
     BUSY_TEXT,
     DIED_TEXT,
@@ -39,7 +39,7 @@ _TIMER_RESOLUTION_S = 0.001
 _KEEP_ALIVE_S = 300.0
 """Ollama's own, OLLAMA_KEEP_ALIVE unset."""
 
-SendPiece = Callable[[Said], Awaitable[None]]
+SendPiece = Callable[[AnswerPart], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

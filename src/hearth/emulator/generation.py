@@ -19,12 +19,12 @@ from math import inf
 from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
 from hearth.dialects.writers import (
     RESPONSE_REPEATS,
+    AnswerPart,
     Generation,
     MessagesWriter,
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
-    Said,
     Text,
     Writer,
     nanoseconds,
@@ -115,8 +115,8 @@ class Session:
             return
         call.prepare(NDJSON if call.native else EVENTS)
 
-        async def send_piece(piece: Said) -> None:
-            await call.send(writer.say(piece, wall_s()))
+        async def send_piece(piece: AnswerPart) -> None:
+            await call.send(writer.write(piece, wall_s()))
 
         try:
             done = await self._generate(send_piece)
@@ -142,7 +142,7 @@ class Session:
         check_format(ask.schema)
         text, prompt_tokens = fitted(model, ask, self.options)
         plan = plan_reply(model, text, self._wish(text, prompt_tokens))
-        pieces = [one for one in plan.said if isinstance(one, Text)]
+        pieces = [one for one in plan.parts if isinstance(one, Text)]
         if ask.logprobs:
             pieces = [
                 replace(piece, logprobs=[logprobs_of(piece.text, ask.top_logprobs)])
@@ -163,7 +163,7 @@ class Session:
                 await send_piece(call)
         return replace(
             plan,
-            said=[*pieces, *plan.calls],
+            parts=[*pieces, *plan.calls],
             reason=reason,
             prompt_tokens=prompt_tokens,
             context=token_ids(model, text + plan.text) if ask.context else (),
@@ -382,9 +382,9 @@ async def _answer_openai(
         if not ask.render_only:
             await session.answer(writer)
         elif ask.stream:
-            await call.whole(b"".join(writer.say(Text(text=""), 0.0)), EVENTS)
+            await call.whole(b"".join(writer.write(Text(text=""), 0.0)), EVENTS)
         else:
-            answer = writer.whole(Generation(said=(), reason=None), 0.0)
+            answer = writer.whole(Generation(parts=(), reason=None), 0.0)
             if task == "chat":
                 choice: JsonObject = {
                     "index": 0,

@@ -76,7 +76,7 @@ def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> Generation:
     if wish.tool is not None:
         call: JsonObject = {"name": wish.tool.name, "arguments": wish.tool.arguments}
         spent = len(_json_pieces(call))
-        return Generation(said=(wish.tool,), reason="stop", output_tokens=spent)
+        return Generation(parts=(wish.tool,), reason="stop", output_tokens=spent)
     base, written = begun(prompt)
     source = draws(f"{model.name}\x00{wish.seed}\x00{base}")
     if wish.schema is not None:
@@ -193,9 +193,9 @@ def _bounded(pieces: list[Text], wish: Wish) -> Generation:
     for place, (before, piece) in enumerate(pairwise(pieces), start=1):
         run = run + 1 if piece.text.strip() == before.text.strip() else 0
         if run > 30:  # equal tokens in a row: here Ollama gives up on a reply
-            return Generation(said=pieces[:place], reason=None, output_tokens=place)
+            return Generation(parts=pieces[:place], reason=None, output_tokens=place)
     tokens = ends[len(pieces) - 1] if pieces else 0
-    return Generation(said=pieces, reason=reason, output_tokens=tokens + (reason == "stop"))
+    return Generation(parts=pieces, reason=reason, output_tokens=tokens + (reason == "stop"))
 
 
 def _tokens_of(pieces: Sequence[Text]) -> Iterator[int]:

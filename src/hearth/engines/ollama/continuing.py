@@ -191,10 +191,10 @@ class _RestReader:
                 raise StreamDiverged(
                     "the continuation ended before it reached the text already sent"
                 )
-        frames = self._writer.say_text(new, wall_s) if new else []
+        frames = self._writer.write_text(new, wall_s) if new else []
         for call in calls if isinstance(calls, list) and not self.is_mute else ():
             self.calls.append(_tool_call(call))
-            frames += self._writer.say(self.calls[-1], wall_s)
+            frames += self._writer.write(self.calls[-1], wall_s)
         return frames
 
     def _new(self, text: str) -> str:
@@ -517,7 +517,7 @@ class Rest:
             else last.get("done_reason")
         )
         done = Generation(
-            said=self._reader.calls,
+            parts=self._reader.calls,
             reason=self._begun.reason or (reason if isinstance(reason, str) else "stop"),
             prompt_tokens=prompt,
             output_tokens=output,
