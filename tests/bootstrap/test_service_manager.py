@@ -73,7 +73,7 @@ def managed(
     heard: Heard, environ: dict[str, str] | None = None, *, expect_faults: bool = False
 ) -> tuple[House, ServiceManager]:
     """A gateway that is not started yet, and what tells the manager of it."""
-    house = House("a", resident="a", expect_faults=expect_faults)
+    house = House(expect_faults=expect_faults)
     return house, ServiceManager(house.gateway, {"NOTIFY_SOCKET": heard.name} | (environ or {}))
 
 

@@ -148,9 +148,7 @@ def test_a_job_that_is_cancelled_as_it_ends_ends_once_and_the_store_says_how(see
         ]
         return end.state
 
-    winners = winners_of(
-        race, seed, lambda: JobHouse("a", resident="a"), rounds=ROUNDS, apart_s=APART_S
-    )
+    winners = winners_of(race, seed, JobHouse, rounds=ROUNDS, apart_s=APART_S)
     assert winners == {"completed", "cancelled"}
 
 
@@ -175,7 +173,5 @@ def test_a_batch_cancelled_at_its_last_line_has_written_each_once(seed: int):
         assert (batch.completed, batch.failed) == (len(done), len(codes))
         return batch.status
 
-    winners = winners_of(
-        race, seed, lambda: BatchHouse("a", resident="a"), rounds=ROUNDS // 2, apart_s=APART_S
-    )
+    winners = winners_of(race, seed, BatchHouse, rounds=ROUNDS // 2, apart_s=APART_S)
     assert winners == {"completed", "cancelled"}

@@ -344,7 +344,7 @@ async def test_a_model_that_others_run_on_is_not_asked_whether_it_works(house: H
     await body_of(running)
 
 
-@in_house("a", resident="a", settings=SHORT_SILENCE)
+@in_house(settings=SHORT_SILENCE)
 async def test_a_silent_stream_ends_within_twice_its_timeout_and_a_slow_one_lives(house: House):
     body = await body_of(house.submit("a", stream=True, service_s=200.0, chunks=25, max_tokens=1))
     assert (len(body.splitlines()), house.now) == (26, 200.0)
@@ -364,7 +364,7 @@ class Listless(FakeOllama):
         return await super().resident()
 
 
-@in_house("a", resident="a", ollama=Listless)
+@in_house(ollama=Listless)
 async def test_a_server_that_answers_is_not_down_because_a_model_hangs(house: House):
     await sleep_until(20.0)
     assert house.gateway.ready() == (True, "")

@@ -220,7 +220,7 @@ async def test_swaps_never_look_like_other_programs(names):
 
 @in_virtual_time
 async def test_without_a_driver_there_is_one_quiet_word_and_hardly_a_question():
-    async with CardHouse("a", resident="a", card={"fault": "no_driver"}) as house:
+    async with CardHouse(card={"fault": "no_driver"}) as house:
         await sleep_until(3600.0)
         (word,) = house.events.of(GpuUnreadable)
         assert (word.at, word.reason) == (0.0, "no_driver")
@@ -274,7 +274,7 @@ async def test_a_card_that_is_lost_and_comes_back_is_told_of_once_each():
 
 @in_virtual_time
 async def test_a_reading_that_never_ends_delays_nobody():
-    async with CardHouse("a", resident="a", card={"hangs": True}) as house:
+    async with CardHouse(card={"hangs": True}) as house:
         assert await house.answer("a") == FULL_TEXT
         assert (house.now, house.gpu_status["readings"]) == (1.0, "unknown")
     async with CardHouse("a", card={"names": False}) as house:
@@ -491,7 +491,7 @@ async def test_a_model_off_the_card_is_told_of_once_and_shown_while_it_is_there(
 
 @in_virtual_time
 async def test_a_resident_model_that_is_loaded_anew_and_split_is_told_of():
-    async with House("a", resident="a") as house:
+    async with House() as house:
         await sleep_until(1.0)
         house.ollama.gpu.models["a:latest"] = replace(
             house.ollama.gpu.models["a:latest"], size_mib=12_000.0

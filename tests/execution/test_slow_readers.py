@@ -53,7 +53,7 @@ def long_stream(house: House, seconds: int = 200) -> Ticket:
 @pytest.mark.parametrize("settings", [SMALL_BUFFER, HASTY])
 @in_virtual_time
 async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(settings: Settings):
-    async with House("a", resident="a", settings=settings) as house:
+    async with House(settings=settings) as house:
         ticket, other, most_bytes = long_stream(house), house.submit("a"), 0
         while not other.reply.complete:
             await sleep_until(house.now + 1.0)
@@ -72,7 +72,7 @@ async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(setti
         assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
 
 
-@in_house("a", resident="a", settings=SMALL_BUFFER)
+@in_house(settings=SMALL_BUFFER)
 async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(house: House):
     ticket, lines = long_stream(house, 50), 0
     await ticket.reply.head()
@@ -106,7 +106,7 @@ async def test_the_first_ending_of_a_reply_counts_and_is_told_to_whoever_asks_la
         await failed.body()
 
 
-@in_house("a", resident="a", settings=narrow(10, 30.0))
+@in_house(settings=narrow(10, 30.0))
 async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(house: House):
     ticket, parts = (
         house.submit("a", stream=True, service_s=146.0, first_byte_s=1.0, chunks=5),
@@ -119,7 +119,7 @@ async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(ho
     assert len(b"".join(parts).splitlines()) == 6
 
 
-@in_house("a", resident="a", settings=HASTY)
+@in_house(settings=HASTY)
 async def test_a_server_falling_silent_behind_a_still_reader_is_noticed_later(house: House):
     ticket = long_stream(house)
     while not ticket.reply.full:
@@ -194,7 +194,7 @@ async def test_nothing_is_left_of_a_request_however_it_ends(
     await house.ollama.settled()
 
 
-@in_house("a", resident="a", settings=narrow(100))
+@in_house(settings=narrow(100))
 async def test_nothing_is_left_of_a_stream_whose_caller_stops_reading(
     house: House, uncollected: None
 ):

@@ -59,7 +59,7 @@ def faults(events: Recorder) -> Counter[tuple[str, str]]:
     return Counter((fault.where, fault.detail) for fault in events.of(InternalFault))
 
 
-@in_house("a", resident="a", expect_faults=True)
+@in_house(expect_faults=True)
 async def test_a_decision_that_raises_is_reported_and_the_next_one_works(house: House):
     state = house.worker.scheduler.gateway
     waiting, state.waiting = state.waiting, None  # type: ignore[assignment]
@@ -85,7 +85,7 @@ def unknown_path(_: str) -> BackendCall:
         (None, "dispatching", "ZeroDivisionError"),
     ],
 )
-@in_house("a", resident="a", expect_faults=True)
+@in_house(expect_faults=True)
 async def test_a_defect_in_or_before_an_attempt_fails_that_item_and_frees_its_slot(
     house: House, call: Callable[[str], BackendCall] | None, where: str, detail: str
 ):

@@ -133,7 +133,7 @@ FIRST_MINUTE = settings_with(
 
 
 @pytest.mark.parametrize(("asked_at", "interrupted"), [(59.9, 1), (60.0, 0), (60.1, 0)])
-@in_house("a", resident="a", settings=FIRST_MINUTE)
+@in_house(settings=FIRST_MINUTE)
 async def test_from_the_instant_at_which_active_hours_end_nobody_is_stopped(
     house: House, asked_at: float, interrupted: int
 ):
@@ -182,7 +182,7 @@ async def test_a_swap_whose_reason_leaves_ends_without_a_third_one(
 @in_virtual_time
 async def test_thousands_who_wait_and_leave_at_once_are_gone_at_once():
     settings = settings_with(queue={"max_external_depth": 20_000})
-    async with House("a", resident="a", settings=settings) as house:
+    async with House(settings=settings) as house:
         running = house.submit("a", stream=True, service_s=20.0, chunks=5)
         tickets = [house.submit("a", caller=f"caller {number % 100}") for number in range(CROWD)]
         await sleep_until(5.0)
@@ -217,7 +217,7 @@ async def test_a_job_that_is_being_accepted_during_a_stop_is_durable_or_refused(
 ):
     disk = Disk()
     disk.latency_s = 0.5
-    async with JobHouse("a", resident="a", disk=disk) as house:
+    async with JobHouse(disk=disk) as house:
         stops: list[asyncio.Future[None]] = []
         asyncio.get_running_loop().call_at(
             stopped_at, lambda: stops.append(asyncio.ensure_future(house.gateway.stop(0.0)))

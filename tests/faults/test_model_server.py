@@ -50,7 +50,7 @@ class OddOllama(FakeOllama):
 
 
 def house(*odd: Callable[[Chunks], Chunks]) -> House:
-    made = House("a", resident="a", ollama=OddOllama)
+    made = House(ollama=OddOllama)
     assert isinstance(made.ollama, OddOllama)
     made.ollama.odd = list(odd)
     return made
@@ -162,7 +162,7 @@ class ProxiedOllama(FakeOllama):
 
 
 def proxied(*pages: tuple[int, bytes, bytes]) -> House:
-    made = House("a", resident="a", ollama=ProxiedOllama)
+    made = House(ollama=ProxiedOllama)
     assert isinstance(made.ollama, ProxiedOllama)
     made.ollama.pages = list(pages)
     return made

@@ -44,7 +44,7 @@ SMALL_BUFFER = settings_with(server={"write_deadline_s": TIMEOUT_S, "write_buffe
         ({"service_s": 5.0, "chunks": 3}, 1.0, 3600.0),
     ],
 )
-@in_house("a", resident="a", settings=IMPATIENT)
+@in_house(settings=IMPATIENT)
 async def test_what_came_while_the_loop_stood_still_has_come(
     house: House, asked: dict[str, float], held_at: float, held_s: float
 ):
@@ -59,7 +59,7 @@ async def test_what_came_while_the_loop_stood_still_has_come(
     )
 
 
-@in_house("a", resident="a", settings=IMPATIENT)
+@in_house(settings=IMPATIENT)
 async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon(house: House):
     house.ollama.next_calls(CallFault.STALL)
     ticket = house.submit("a", **STREAM)
@@ -69,7 +69,7 @@ async def test_a_stream_that_is_silent_after_the_hold_up_too_is_given_up_soon(ho
     assert house.now <= 31.0 + 2 * TIMEOUT_S
 
 
-@in_house("a", resident="a", settings=SMALL_BUFFER)
+@in_house(settings=SMALL_BUFFER)
 async def test_a_reader_about_to_read_when_the_loop_stood_still_is_not_dropped(house: House):
     ticket = house.submit("a", stream=True, service_s=10.0, chunks=20)
     asyncio.get_running_loop().call_at(2.2, hold_up, 30.0)

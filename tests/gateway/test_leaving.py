@@ -217,7 +217,7 @@ PROMPT = settings_with(
 def test_thousands_of_preemptions_and_cancels_leave_nothing_behind(seed: int):
     async def scenario() -> int:
         dice = random.Random(seed)
-        async with House("a", resident="a", settings=PROMPT) as house:
+        async with House(settings=PROMPT) as house:
             tasks = len(asyncio.all_tasks())
             for number in range(ROUNDS):
                 await sleep_until(10.0 * (number + 1))

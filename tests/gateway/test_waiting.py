@@ -168,7 +168,7 @@ ERRORS = [
 
 
 def busy_house(settings: Settings | None = None) -> House:
-    return House("a", resident="a", settings=settings)
+    return House(settings=settings)
 
 
 @pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
@@ -284,8 +284,6 @@ async def test_a_stream_that_is_interrupted_for_minutes_is_one_stream(ask: Ask, 
     says = Model()
     settings = settings_with(scheduling=ALWAYS_PREEMPT)
     house = House(
-        "a",
-        resident="a",
         settings=settings,
         service=lambda call: says(call) if b"true" in call.body else Service(service_s=400.0),
     )

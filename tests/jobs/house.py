@@ -103,8 +103,5 @@ def with_jobs(**keys: Any) -> Settings:
 def in_house(
     *models: str | FakeModel, kind: type[JobHouse] = JobHouse, **how: Any
 ) -> Callable[[Test], Callable[..., None]]:
-    """Run a test in virtual time within a house, its first argument; with one model, `a`, which is
-    in memory, unless others are named.
-    """
-    how = how if models else {"resident": "a"} | how
-    return within(lambda: kind(*(models or ("a",)), **how))
+    """Run a test in virtual time within a house, its first argument."""
+    return within(lambda: kind(*models, **how))

@@ -27,9 +27,7 @@ AGAIN = replace(FIRST, batch_id="batch_2")
 
 @in_virtual_time
 async def test_a_batch_that_exists_is_answered_whatever_would_refuse_a_new_one():
-    async with BatchHouse(
-        "a", resident="a", settings=settings_with(batches={"max_open": 1})
-    ) as first:
+    async with BatchHouse(settings=settings_with(batches={"max_open": 1})) as first:
         await first.started(jsonl(*lines(2)), idempotency_key="k", digest="d1")
         assert (await first.batches.create(AGAIN)).batch_id == "batch_1"
         with pytest.raises(NotFound):
@@ -41,7 +39,7 @@ async def test_a_batch_that_exists_is_answered_whatever_would_refuse_a_new_one()
         ((number,),) = first.disk.rows("SELECT number FROM files WHERE id = 'file-batch_1'")
         await first.batches.delete_file(number)
         assert await first.batches.create(AGAIN) == ended
-    async with BatchHouse("a", resident="a", disk=first.disk) as house:
+    async with BatchHouse(disk=first.disk) as house:
         assert await house.batches.create(AGAIN) == ended
         assert house.disk.rows("SELECT COUNT(*) FROM batches") == [(1,)]
 

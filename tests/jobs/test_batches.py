@@ -264,7 +264,7 @@ async def test_while_the_disk_fails_or_lies_a_batch_waits_and_then_goes_on(house
 @in_virtual_time
 async def test_a_defect_in_one_batch_holds_up_no_other():
     broken = {**lines(1)[0], "url": "/no/route"}
-    async with BatchHouse("a", resident="a", expect_faults=True) as house:
+    async with BatchHouse(expect_faults=True) as house:
         await house.started(jsonl(broken), "batch_0", endpoint="/no/route")
         await house.started(jsonl(*lines(2)))
         assert await house.outcome() == (["r1", "r2"], {})
@@ -331,9 +331,7 @@ async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_o
 async def test_a_changed_window_holds_at_once_for_requests_that_are_jobs():
     day = settings_with(scheduling={"active_hours": (Window(start_minute=0, end_minute=60),)})
     off_peak = day.replace(batches=BatchSettings(window="offpeak"))
-    async with BatchHouse(
-        "a", resident="a", settings=off_peak.replace(jobs=JobSettings(max_in_queue=1))
-    ) as house:
+    async with BatchHouse(settings=off_peak.replace(jobs=JobSettings(max_in_queue=1))) as house:
         await house.started(jsonl(*lines(6)))
         await sleep_until(60.0)
         assert house.ollama.calls == []
@@ -353,7 +351,7 @@ async def test_a_full_store_holds_a_batch_up_until_there_is_room():
     settings = settings_with().replace(
         jobs=JobSettings(max_stored_mib=(len(content) + 200) / (1 << 20))
     )
-    async with BatchHouse("a", resident="a", settings=settings) as house:
+    async with BatchHouse(settings=settings) as house:
         await house.started(content)
         await sleep_until(30.0)
         assert (house.batches.status(), house.ollama.calls) == (
@@ -461,12 +459,12 @@ async def test_a_list_goes_on_after_an_entry_that_was_deleted_and_whose_room_is_
 @in_virtual_time
 async def test_a_batch_of_ended_requests_is_complete_though_its_process_died():
     disk = Disk()
-    async with BatchHouse("a", resident="a", disk=disk) as house:
+    async with BatchHouse(disk=disk) as house:
         await house.started(jsonl(*lines(2)), window_s=60.0)
         await house.events.until(lambda: len(house.events.of(JobEnded)) == 2)
         left = disk.copy()
     await sleep_until(100.0)
-    async with BatchHouse("a", resident="a", disk=left) as house:
+    async with BatchHouse(disk=left) as house:
         assert await house.outcome() == (["r1", "r2"], {})
         assert (await house.batch()).status == "completed"
 

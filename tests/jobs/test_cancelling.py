@@ -72,7 +72,7 @@ async def test_cancelling_races_with_every_moment_of_a_job_and_there_is_one_end(
     for delay in range(40):
         disk = Disk()
         disk.latency_s = 0.1
-        async with JobHouse("a", resident="a", disk=disk) as house:
+        async with JobHouse(disk=disk) as house:
             await house.accept(job(service_s=0.5))
             await asyncio.sleep(delay * 0.025)
             cancelled = await house.jobs.cancel(await house.record("job_1"))

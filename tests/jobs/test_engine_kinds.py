@@ -24,7 +24,7 @@ GONE = ("failed", "emulator_gone")
 
 def life(disk: Disk, *, emulated: bool, **settings: Any) -> JobHouse:
     """One process's time with the disk."""
-    return JobHouse("a", resident="a", disk=disk, emulated=emulated, settings=with_jobs(**settings))
+    return JobHouse(disk=disk, emulated=emulated, settings=with_jobs(**settings))
 
 
 def started(house: JobHouse) -> list[str]:
@@ -100,7 +100,7 @@ async def test_a_key_stands_for_its_job_but_not_for_what_the_emulator_has_done()
 
 @in_virtual_time
 async def test_what_waits_for_the_emulator_ends_when_a_model_server_comes():
-    async with JobHouse("a", resident="a", emulated=True) as house:
+    async with JobHouse(emulated=True) as house:
         runtime = house.gateway.worker.runtime
         for number in (1, 2, 3):
             await house.accept(job(f"job_{number}", service_s=50.0))

@@ -193,7 +193,7 @@ async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt(
 async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_given_up(
     settings, fault, changed, expected, pauses
 ):
-    async with JobHouse("a", resident="a", settings=with_jobs(**settings)) as house:
+    async with JobHouse(settings=with_jobs(**settings)) as house:
         house.ollama.next_calls(*[fault] * 8)
         await house.accept(job(**changed))
         (end,) = await house.ended("job_1")
@@ -282,7 +282,7 @@ async def test_a_commit_reported_as_failed_costs_neither_an_end_nor_a_second_run
 @in_virtual_time
 async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt():
     disk, names = Disk(), [f"job_{n}" for n in range(8)]
-    async with JobHouse("a", resident="a", disk=disk) as house:
+    async with JobHouse(disk=disk) as house:
         for name in names:
             await house.accept(job(name, service_s=50.0))
         await sleep_until(1.0)
@@ -292,7 +292,7 @@ async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt()
     assert house.events.of(JobRequeued) == []
     with pytest.raises(ShuttingDown):
         await house.accept(job("late"))
-    async with JobHouse("a", resident="a", disk=disk) as house:
+    async with JobHouse(disk=disk) as house:
         await house.ended(*names)
         assert started(house) == names
         (recovered,) = house.events.of(JobsRecovered)
@@ -303,7 +303,7 @@ async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt()
 async def test_a_stop_before_the_recovery_is_written_leaves_no_task_behind():
     disk = Disk()
     disk.broken_writes = True
-    async with JobHouse("a", resident="a", disk=disk) as house:
+    async with JobHouse(disk=disk) as house:
         await sleep_until(0.5)
         disk.broken_writes = False
         await house.accept(job(service_s=50.0))
@@ -314,15 +314,13 @@ async def test_a_stop_before_the_recovery_is_written_leaves_no_task_behind():
 
 @in_virtual_time
 async def test_a_restart_may_fail_the_job_on_the_gpu_and_not_those_in_its_queue():
-    async with JobHouse("a", resident="a", settings=settings_with(gpu={"parallel": 1})) as house:
+    async with JobHouse(settings=settings_with(gpu={"parallel": 1})) as house:
         for n in range(3):
             await house.accept(job(f"job_{n}", service_s=50.0))
         await sleep_until(1.0)
         await house.accept(job("job_3", service_s=50.0))
         left_behind = house.disk.copy()
-    async with JobHouse(
-        "a", resident="a", disk=left_behind, settings=with_jobs(on_restart="fail")
-    ) as house:
+    async with JobHouse(disk=left_behind, settings=with_jobs(on_restart="fail")) as house:
         await house.ended(*(f"job_{n}" for n in range(4)))
         ends = [(end.job_id, end.state) for end in house.events.of(JobEnded)]
         assert ends == [("job_0", "failed"), *((f"job_{n}", "completed") for n in (1, 2, 3))]
@@ -341,9 +339,7 @@ async def test_a_job_that_kills_the_gateway_each_time_is_found_and_others_are_do
         await first.table.claim(number)
     deaths, done = 1, "SELECT COUNT(*) FROM jobs WHERE state = 'completed'"
     while True:
-        async with JobHouse(
-            "a", resident="a", disk=disk, settings=with_jobs(max_attempts=3)
-        ) as house:
+        async with JobHouse(disk=disk, settings=with_jobs(max_attempts=3)) as house:
             while "poison" not in started(house) and disk.rows(done) != [(4,)]:  # noqa: ASYNC110 - the disk may show it after the event
                 await asyncio.sleep(1.0)
             if "poison" not in started(house):
@@ -367,7 +363,7 @@ async def test_a_pause_of_external_work_holds_no_internal_job_up():
         await first.accept(job(name, lane=lane))
     await first.table.claim(1)
     first.disk.broken = True
-    async with JobHouse("a", resident="a", disk=first.disk) as house:
+    async with JobHouse(disk=first.disk) as house:
         house.gateway.orders.pause()
         house.disk.broken = False
         await sleep_until(60.0)

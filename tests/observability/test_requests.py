@@ -245,7 +245,7 @@ async def test_the_status_knows_each_phase_and_histograms_agree_with_percentiles
 
 @in_virtual_time
 async def test_a_request_whose_end_is_never_told_is_lost_once_and_seen_in_the_metrics():
-    house = House("a", resident="a")
+    house = House()
     join_latency(house.gateway)
     async with house:
         house.gateway.events.emit(of(ev.ItemQueued, 0.0, 999))

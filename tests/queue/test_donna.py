@@ -56,7 +56,7 @@ async def test_an_internal_request_interrupts_an_external_one_whatever_the_swap_
 
 @in_virtual_time
 async def test_after_the_third_interruption_the_owner_is_warned_and_it_finishes():
-    async with House("a", resident="a", settings=page()) as house:
+    async with House(settings=page()) as house:
         external = house.submit("a", service_s=ANSWER_S)
         for number in range(1, 5):
             await asyncio.sleep(10)

@@ -52,7 +52,7 @@ async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken(house: Ho
 
 @in_virtual_time
 async def test_jobs_are_taken_during_a_drain_and_done_after_it():
-    async with JobHouse("a", resident="a", settings=with_jobs(max_in_queue=1)) as house:
+    async with JobHouse(settings=with_jobs(max_in_queue=1)) as house:
         await house.accept(job("job_0", service_s=5.0))
         await house.accept(job("job_1"))
         await settle()
@@ -68,7 +68,7 @@ async def test_jobs_are_taken_during_a_drain_and_done_after_it():
 
 @in_virtual_time
 async def test_paused_jobs_keep_no_internal_job_from_the_queue():
-    async with JobHouse("a", resident="a", settings=with_jobs(max_in_queue=2)) as house:
+    async with JobHouse(settings=with_jobs(max_in_queue=2)) as house:
         busy = house.submit("a", service_s=5.0)
         for name in ("x", "y"):
             await house.accept(job(name, lane=Lane.EXTERNAL))
@@ -84,7 +84,7 @@ async def test_paused_jobs_keep_no_internal_job_from_the_queue():
         assert house.now < 10.0
 
 
-@in_house("a", resident="a")
+@in_house()
 async def test_a_pause_lets_others_wait_and_internal_work_goes_on(house: House):
     house.gateway.orders.pause()
     theirs = house.submit("a")

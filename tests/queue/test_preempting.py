@@ -55,7 +55,7 @@ async def test_internal_work_stops_an_external_call_within_50_ms_which_ends_late
 @in_virtual_time
 async def test_an_often_interrupted_call_is_protected_and_its_owner_told_once():
     settings = settings_with(queue={"max_interrupt_count": 2}, scheduling=AT_ONCE)
-    async with House("a", resident="a", settings=settings) as house:
+    async with House(settings=settings) as house:
         external = house.submit("a", service_s=10.0)
         for _ in range(3):
             await settle()
@@ -78,7 +78,7 @@ async def test_internal_work_waiting_at_active_hours_stops_the_call_at_that_inst
     last_decision_s: float,
 ):
     await sleep_until(7.0)  # so that no regular look at the clock is at that instant
-    async with House("a", resident="a", settings=BY_DAY) as house:
+    async with House(settings=BY_DAY) as house:
         await sleep_until(MORNING_S - 60)
         external = house.submit("a", service_s=100.0)
         await sleep_until(MORNING_S - last_decision_s)
@@ -162,14 +162,12 @@ async def test_cron_entries_are_announced_in_time_and_once_each(house: House):
 async def test_a_cron_entry_holds_external_work_like_an_announcement_each_time(
     cron: str, asked_at: float, starts_at: float
 ):
-    async with House(
-        "a", resident="a", settings=settings_with(scheduling=announcing(("briefing", cron)))
-    ) as house:
+    async with House(settings=settings_with(scheduling=announcing(("briefing", cron)))) as house:
         await sleep_until(asked_at)
         assert await start_of(house, house.submit("a")) == pytest.approx(starts_at)
 
 
-@in_house("a", resident="a", settings=settings_with(scheduling=announcing(BRIEFING)))
+@in_house(settings=settings_with(scheduling=announcing(BRIEFING)))
 async def test_a_reload_announces_a_new_entry_and_a_removed_one_holds_nothing(house: House):
     house.worker.announce("by hand", WALL_AT_START + 500.0)
     await sleep_until(150.0)

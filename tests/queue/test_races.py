@@ -38,7 +38,7 @@ PROMPT = settings_with(scheduling=ALWAYS_PREEMPT)
 
 
 def one_model() -> House:
-    return House("a", resident="a", settings=PROMPT)
+    return House(settings=PROMPT)
 
 
 def winners_of(

@@ -125,7 +125,7 @@ async def test_one_item_can_be_asked_for_from_its_acceptance_until_after_its_end
         assert house.worker.get_item(99) is None
 
 
-@in_house("a", resident="a", settings=settings_with(queue={"max_external_depth": REMEMBERED + 2}))
+@in_house(settings=settings_with(queue={"max_external_depth": REMEMBERED + 2}))
 async def test_the_memory_of_ended_items_is_bounded_and_forgets_the_oldest(house: House):
     tickets = [house.submit("a", request_id=f"req_{number}") for number in range(REMEMBERED + 2)]
     for ticket in tickets:
@@ -184,8 +184,6 @@ async def test_changes_tell_of_everything_that_happens_and_end_with_the_worker(h
 
 
 @in_house(
-    "a",
-    resident="a",
     settings=settings_with(scheduling={"aging": AgingSettings(promote_after_s=20.0)}),
 )
 async def test_a_promotion_is_told_once_and_counted_and_seen_in_the_status(house: House):
@@ -254,7 +252,7 @@ async def test_a_lower_depth_drops_nobody_and_more_slots_start_who_waits_at_once
     assert [event.at for event in house.events.of(ItemDispatched)] == [0.0, 1.0, 2.0, 2.5, 3.0]
 
 
-@in_house("a", resident="a", settings=settings_with(backend={"check_interval_s": 86_400.0}))
+@in_house(settings=settings_with(backend={"check_interval_s": 86_400.0}))
 async def test_a_shorter_check_interval_does_not_wait_for_the_longer_one_to_pass(house: House):
     await sleep_until(100.0)
     put_in_force(house, settings_with(backend={"check_interval_s": 5.0}))

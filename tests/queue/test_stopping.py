@@ -45,7 +45,7 @@ async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
 @pytest.mark.parametrize(
     ("stream", "hurry_at", "ends_at"), [(False, None, 4.0), (True, None, 4.0), (False, 2.0, 2.0)]
 )
-@in_house("a", resident="a", settings=settings_with(server={"shutdown_grace_s": 3.0}))
+@in_house(settings=settings_with(server={"shutdown_grace_s": 3.0}))
 async def test_what_outlasts_the_grace_or_a_hurry_is_cut_off_with_a_retryable_error(
     house: House, stream, hurry_at, ends_at
 ):
@@ -103,7 +103,7 @@ async def test_a_gateway_that_never_started_closes_what_it_was_given(starts: boo
 
 @in_virtual_time
 async def test_what_no_decision_has_seen_before_the_stop_is_told():
-    house = House("a", resident="a")
+    house = House()
     ticket = house.submit("a")
     await house.worker.stop(0.0)
     assert (type((await heard(ticket))[1]), house.ollama.calls) == (ShuttingDown, [])
@@ -135,7 +135,7 @@ class LateClock(LoopClock):
 @in_virtual_time
 async def test_items_with_a_longest_wait_expire_and_leave_no_timer_behind(lag_s: float):
     settings = settings_with(queue={"max_wait_s": 100.0})
-    async with House("a", resident="a", settings=settings, clock=LateClock(lag_s)) as house:
+    async with House(settings=settings, clock=LateClock(lag_s)) as house:
         running, expiring = house.submit("a", service_s=200.0), house.submit("a", service_s=1.0)
         await sleep_until(100.0)
         ended = await house.end_of(expiring)

@@ -109,7 +109,7 @@ async def test_of_several_at_once_only_the_first_is_told_of_the_swap(parallel: i
         assert told[4] - told[0] == pytest.approx(turn_s, rel=0.1)
 
 
-@in_house("a", resident="a", settings=ONE_EACH)
+@in_house(settings=ONE_EACH)
 async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_return(house: House):
     house.internal("a", priority=Priority.CRITICAL)  # runs
     await settle()
@@ -125,7 +125,7 @@ async def test_one_more_than_may_wait_in_a_lane_is_refused_with_a_time_to_return
 
 @in_virtual_time
 async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
-    house = House("a", resident="a", settings=settings_with(queue={"max_external_depth": 2}))
+    house = House(settings=settings_with(queue={"max_external_depth": 2}))
     accepted = [house.submit("a") for _ in range(2)]
     urgent = house.internal("a")
     assert [ticket.position for ticket in (*accepted, urgent)] == [0, 1, 0]
@@ -139,7 +139,7 @@ async def test_the_limit_holds_for_arrivals_that_no_decision_has_seen_yet():
 
 @in_virtual_time
 async def test_nothing_is_accepted_after_a_stop_and_the_advice_is_the_grace():
-    house = House("a", resident="a", settings=settings_with(server={"shutdown_grace_s": 7.0}))
+    house = House(settings=settings_with(server={"shutdown_grace_s": 7.0}))
     async with house:
         pass
     for ask in (lambda: house.submit("a"), house.worker.admission.check_open):
@@ -222,7 +222,7 @@ async def test_a_place_is_kept_for_the_same_request_of_its_caller_for_a_minute(
     assert placed_at(house, **asked) == at
 
 
-@in_house("a", resident="a", settings=settings_with(queue={"max_external_depth": 4}))
+@in_house(settings=settings_with(queue={"max_external_depth": 4}))
 async def test_what_ran_or_was_cancelled_keeps_no_place_and_places_are_bounded(house: House):
     ran = house.submit("a", service_s=400.0, digest=b"ran")
     await sleep_until(1.0)
@@ -267,7 +267,7 @@ def fill(house: House, caller: str) -> int:
     raise AssertionError("nothing is refused")
 
 
-@in_house("a", resident="a", settings=settings_with(queue={"max_external_depth": 8}))
+@in_house(settings=settings_with(queue={"max_external_depth": 8}))
 async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(house: House):
     house.submit("a", service_s=1.0, caller="greedy")
     await settle()
@@ -288,8 +288,6 @@ async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(ho
 
 
 @in_house(
-    "a",
-    resident="a",
     settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}),
 )
 async def test_a_queue_with_one_place_has_no_shares_nor_has_the_internal_lane(house: House):

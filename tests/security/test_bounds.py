@@ -450,6 +450,6 @@ async def latencies(house: House, *, flooded: bool) -> list[float]:
 async def test_ten_times_too_much_external_work_changes_nothing_for_the_house():
     prompt, p99 = settings_with(scheduling=ALWAYS_PREEMPT), list[float]()
     for flooded in (False, True):
-        async with House("a", resident="a", settings=prompt) as house:
+        async with House(settings=prompt) as house:
             p99.append(statistics.quantiles(await latencies(house, flooded=flooded), n=100)[98])
     assert p99[1] <= 1.1 * p99[0]

@@ -189,7 +189,8 @@ def gateway_over(
 class House:
     """The gateway, the world around it, and what it said.
 
-    `resident` names the models that are in memory, with blanks between them.
+    `resident` names the models that are in memory, with blanks between them. Where no model is
+    named there is one, `a`, and it is in memory.
     """
 
     def __init__(
@@ -205,6 +206,8 @@ class House:
         expect_faults: bool = False,
         emulated: bool = False,
     ) -> None:
+        if not models:
+            models, resident = ("a",), "a"
         given = [FakeModel(name=model) if isinstance(model, str) else model for model in models]
         installed = [replace(model, name=canonical_model(model.name)) for model in given]
         self.ollama = ollama(*installed, capacity_mib=capacity_mib, service=service)
@@ -342,5 +345,5 @@ def within(make: Callable[[], House]) -> Callable[[Test], Callable[..., None]]:
     return of
 
 
-in_loaded_house = in_house("a", resident="a")
+in_loaded_house = in_house()
 """Run a test in a house with one model, which is in memory."""

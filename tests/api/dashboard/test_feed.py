@@ -85,7 +85,7 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_sent(seed):
 
 @in_virtual_time
 async def test_an_idle_gateway_costs_a_heartbeat_and_nothing_else():
-    async with House("a", resident="a") as house, watching(house.gateway) as page:
+    async with House() as house, watching(house.gateway) as page:
         orders = house.gateway.orders
         for situation, bytes_per_s in (("idle", 10), ("commands", 10), ("running", 100)):
             await asyncio.sleep(30.1)
@@ -120,7 +120,7 @@ async def test_an_idle_gateway_costs_a_heartbeat_and_nothing_else():
 
 @in_virtual_time
 async def test_ten_thousand_who_wait_are_a_number_and_a_few_rows():
-    async with House("a", resident="a", settings=DEEP) as house:
+    async with House(settings=DEEP) as house:
         for number in range(10_000):
             house.submit("a", service_s=1.0, request_id=f"req_{number}")
         await asyncio.sleep(0.5)
@@ -134,7 +134,7 @@ async def test_ten_thousand_who_wait_are_a_number_and_a_few_rows():
 
 @in_virtual_time
 async def test_a_change_is_sent_within_250_ms_and_a_storm_in_four_frames_a_second():
-    async with House("a", resident="a") as house, watching(house.gateway) as page:
+    async with House() as house, watching(house.gateway) as page:
         for _ in range(200):
             house.submit("a", service_s=0.04)
             await asyncio.sleep(0.05)
@@ -149,7 +149,7 @@ async def test_a_change_is_sent_within_250_ms_and_a_storm_in_four_frames_a_secon
 
 @in_virtual_time
 async def test_of_what_ended_a_caller_sees_its_own_and_an_admin_all():
-    async with House("a", resident="a") as house:
+    async with House() as house:
         feed = DashboardFeed(house.gateway)
         async with watching(house.gateway, feed=feed) as owner:
             await asyncio.sleep(1.3)
@@ -171,7 +171,7 @@ async def test_of_what_ended_a_caller_sees_its_own_and_an_admin_all():
 
 @in_virtual_time
 async def test_a_view_serves_who_comes_within_half_a_pause():
-    async with House("a", resident="a") as house:
+    async with House() as house:
         for after_s, is_shared in (
             (MIN_INTERVAL_S / 2 - 0.02, True),
             (MIN_INTERVAL_S / 2 + 0.02, False),
