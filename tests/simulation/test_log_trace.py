@@ -17,7 +17,7 @@ from hearth.config.settings import (
     Settings,
     Window,
 )
-from hearth.simulation.traces import UNKNOWN_SERVICE_S, workload_from_log
+from hearth.simulation.logged import UNKNOWN_SERVICE_S, workload_from_log
 from hearth.simulation.workloads import Workload
 from hearth.types import Lane, Priority, Usage
 from tests.support.fields import Fields

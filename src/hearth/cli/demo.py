@@ -51,8 +51,8 @@ from hearth.events import (
     SwapStarted,
 )
 from hearth.simulation.engine import simulate
+from hearth.simulation.logged import workload_from_log
 from hearth.simulation.measures import summary
-from hearth.simulation.traces import workload_from_log
 from hearth.types import JsonDict, JsonMapping, Lane, Outcome, Priority
 
 HOME_MODEL, _CODER, _LLAMA = "qwen2.5:32b-instruct-q6_K", "qwen2.5-coder:14b", "llama3.1:8b"

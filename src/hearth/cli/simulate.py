@@ -34,6 +34,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import SimulationRun
 from hearth.simulation.engine import simulate as run_workload
 from hearth.simulation.homes import HOMES
+from hearth.simulation.logged import workload_from_log
 from hearth.simulation.measures import (
     EstimateError,
     Estimating,
@@ -42,7 +43,7 @@ from hearth.simulation.measures import (
     scoreboard,
     summary,
 )
-from hearth.simulation.traces import read_trace, trace_text, workload_from_log
+from hearth.simulation.traces import read_trace, trace_text
 from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Workload
 from hearth.types import JsonDict
 

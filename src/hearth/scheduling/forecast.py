@@ -18,8 +18,8 @@ from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Stop, Unload,
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.placement import budget_tokens
 from hearth.scheduling.residency import Resident, Swap
+from hearth.scheduling.rounds import budget_tokens
 from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import Entry, WaitingRoom
 from hearth.types import Lane, QueueItem, Sequence, Usage

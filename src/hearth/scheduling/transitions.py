@@ -17,9 +17,9 @@ from hearth.scheduling.actions import Action, Fail, Refusal, Requeue, Stop
 from hearth.scheduling.estimates import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.placement import budget_tokens
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.preemption import interruptible, protected, resumable
+from hearth.scheduling.rounds import budget_tokens
 from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence, Usage

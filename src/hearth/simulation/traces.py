@@ -1,33 +1,24 @@
-"""Workloads from files: Hearth's own traces, and the log of a gateway.
+"""Workloads from files: Hearth's own traces.
 
 A trace file is a header line about models and swaps, then one JSON request a line
 (docs/scheduling.md describes the format). Every problem of a file is reported at once, each as
 `file:line: what`. `trace_text` writes what `read_trace` reads.
-
-A log is what `/llm/log` and `/llm/swaps` answer. It knows when each request came and how long its
-answer took, not what its caller waited for before sending it: every request arrives when it did
-arrive, whatever becomes of the others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from math import ceil
+from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
 
 import pydantic
 
-from hearth.cloud.calls import asks_for_claude
-from hearth.config.choices import MIB_PER_GB
-from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
+from hearth.config.settings import ModelSettings
 from hearth.errors import ConfigError
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import JsonDict, Lane, Outcome, Priority, Usage, without_none
+from hearth.types import JsonDict, Lane, Priority, Usage, without_none
 
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
@@ -360,186 +351,3 @@ def _request_line(job: WorkloadJob) -> JsonDict:
 
 def _given(**fields: object) -> JsonDict:
     return without_none(fields)
-
-
-MINUTE_S = 60.0
-UNKNOWN_SERVICE_S = 1.0  # for an answer that never came, where no answer of any model did
-# it would have been answered had its caller waited
-UNANSWERED = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})
-
-
-class _Row(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="ignore", hide_input_in_errors=True)
-
-
-class LoggedItem(_Row):
-    """What is needed of a row of `/llm/log` (`types.Invocation`)."""
-
-    epoch: int
-    sequence: int
-    caller: str
-    lane: Lane
-    task_type: str | None = None
-    model: str | None = None
-    accepted_wall_s: Seconds
-    first_byte_s: Seconds | None = None
-    backend_s: Seconds | None = None
-    total_s: Seconds
-    prompt_tokens: Tokens | None = None
-    output_tokens: Tokens | None = None
-    cost_usd: float | None = None
-    outcome: Outcome
-
-    @property
-    def used_the_gpu(self) -> bool:
-        """A model of the GPU worked on it, or would have if its caller had waited; what Claude
-        answered never came near it.
-        """
-        is_claudes = self.cost_usd is not None or asks_for_claude(self.model)
-        return not is_claudes and (self.backend_s is not None or self.outcome in UNANSWERED)
-
-
-class _SwapRow(_Row):
-    from_models: list[str] = []
-    to_model: str
-    swap_s: Seconds
-    vram_mib: Seconds | None = None
-    failed: bool = False
-
-
-def workload_from_log(
-    items: Iterable[object], swaps: Iterable[object], config: GatewayConfig
-) -> tuple[Workload, int]:
-    """The workload that a log records, on the GPU and in the active hours of `config`; rows as the
-    gateway lists them, in any order.
-
-    And how many rows could not become a request of it: never sent to the GPU, or not readable.
-    """
-    rows, unreadable = _read(LoggedItem, items)
-    usable = sorted(
-        (row for row in rows if row.used_the_gpu),
-        key=lambda row: (row.accepted_wall_s, row.epoch, row.sequence),
-    )
-    done = [swap for swap in _read(_SwapRow, swaps)[0] if not swap.failed]
-    began_wall_s = usable[0].accepted_wall_s if usable else 0.0
-    usual_s = _usual_service_s(usable)
-    jobs = tuple(
-        _logged_job(number, row, row.accepted_wall_s - began_wall_s, usual_s, config)
-        for number, row in enumerate(usable)
-    )
-    names = dict.fromkeys(job.model for job in jobs if job.model is not None) | dict.fromkeys(
-        swap.to_model for swap in done
-    )
-    scheduler = config.scheduler_settings
-    home = scheduler.gpu.home_model if scheduler.gpu.home_model in names else ""
-    workload = Workload(
-        jobs=jobs,
-        models={name: _model(name, done, scheduler) for name in names},
-        swap_costs=_logged_costs(done, names, scheduler.gpu.swap_cost_prior_s),
-        vram_gb=scheduler.gpu.vram_gb,
-        resident=(home,) if home else (),
-        home=home,
-        modes=_hours(began_wall_s, jobs[-1].at, config) if jobs else (),
-    )
-    return workload, unreadable + len(rows) - len(usable)
-
-
-def _read(shape: type[Shape], rows: Iterable[object]) -> tuple[list[Shape], int]:
-    """The rows that can be read, and how many cannot: a newer gateway must not stop an older
-    command.
-    """
-    read = list[Shape]()
-    unreadable = 0
-    for row in rows:
-        try:
-            read.append(shape.model_validate(row))
-        except pydantic.ValidationError:
-            unreadable += 1
-    return read, unreadable
-
-
-def _usual_service_s(rows: Iterable[LoggedItem]) -> Mapping[str | None, float]:
-    """The median time of an answer by model; under None that of all models."""
-    found: dict[str | None, list[float]] = {None: []}
-    for row in rows:
-        if row.outcome is Outcome.COMPLETED and row.backend_s is not None:
-            found[None].append(row.backend_s)
-            found.setdefault(row.model, []).append(row.backend_s)
-    return {model: median(times) for model, times in found.items() if times}
-
-
-def _logged_job(
-    number: int,
-    row: LoggedItem,
-    at: float,
-    usual_s: Mapping[str | None, float],
-    config: GatewayConfig,
-) -> WorkloadJob:
-    service_s = row.backend_s or 0.0
-    if row.outcome in UNANSWERED:
-        service_s = max(service_s, usual_s.get(row.model, usual_s.get(None, UNKNOWN_SERVICE_S)))
-    first_byte_s = min(service_s, service_s if row.first_byte_s is None else row.first_byte_s)
-    usage = Usage(prompt_tokens=row.prompt_tokens, output_tokens=row.output_tokens)
-    if row.output_tokens is not None and first_byte_s < service_s:
-        usage = replace(usage, prompt_s=first_byte_s, decode_s=service_s - first_byte_s)
-    return WorkloadJob(
-        id=number,
-        model=row.model,
-        at=at,
-        lane=row.lane,
-        priority=config.priority_for_task_type(row.task_type),
-        caller=row.caller,
-        service_s=service_s,
-        first_byte_s=first_byte_s,
-        prompt_tokens=row.prompt_tokens or 0,
-        usage=usage,
-        cancel_after_s=row.total_s if row.outcome is Outcome.CANCELLED else None,
-        max_wait_s=row.total_s if row.outcome is Outcome.EXPIRED else None,
-    )
-
-
-def _model(name: str, swaps: Sequence[_SwapRow], scheduler: SchedulerSettings) -> ModelSettings:
-    """As the owner configured it; what it needs in memory is else what it took when it was loaded
-    last.
-    """
-    chosen = scheduler.models.get(name)
-    vram_gb = chosen.vram_gb if chosen is not None else None
-    if vram_gb is None:
-        taken_mib = next(
-            (swap.vram_mib for swap in swaps if swap.to_model == name and swap.vram_mib), None
-        )
-        vram_gb = None if taken_mib is None else round(taken_mib / MIB_PER_GB, 3)
-    return ModelSettings(vram_gb=vram_gb, parallel=scheduler.parallel(name))
-
-
-def _logged_costs(
-    swaps: Iterable[_SwapRow], names: Iterable[str], prior_s: float
-) -> dict[tuple[str, str], float]:
-    """Medians by direction; a model that was never seen to be loaded costs what is assumed before
-    anything is measured.
-    """
-    seen: dict[tuple[str, str], list[float]] = {}
-    for swap in swaps:
-        for origin in swap.from_models or [""]:
-            seen.setdefault((origin, swap.to_model), []).append(swap.swap_s)
-    loaded = {target for _, target in seen}
-    return {pair: median(times) for pair, times in seen.items()} | {
-        ("", name): prior_s for name in names if name not in loaded
-    }
-
-
-def _hours(
-    began_wall_s: float, last_at: float, config: GatewayConfig
-) -> tuple[tuple[float, bool], ...]:
-    """When active hours began and ended, to the minute of the calendar."""
-    changes = []
-    active = config.is_active_hours(began_wall_s)
-    if not active:
-        changes.append((0.0, False))
-    for minute in range(
-        ceil(began_wall_s / MINUTE_S), ceil((began_wall_s + last_at) / MINUTE_S) + 1
-    ):
-        if config.is_active_hours(minute * MINUTE_S) != active:
-            active = not active
-            changes.append((max(0.0, minute * MINUTE_S - began_wall_s), active))
-    return tuple(changes)
