@@ -112,7 +112,7 @@ class Frame:
 
 
 def frame_end(route: Route) -> bytes:
-    """What ends a frame; also what must follow an unfinished frame before anything else can be said
+    """What ends a frame; also what must follow an unfinished frame before anything else can be sent
     on the stream.
     """
     return b"\n" if route.is_native else b"\n\n"

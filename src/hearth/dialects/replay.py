@@ -118,7 +118,7 @@ class Rename:
         self._next_number = number + 1 if isinstance(number, int) else self._next_number
 
     def match(self, frame: Frame) -> None:
-        """The later run has said this frame."""
+        """The later run has sent this frame."""
         self._own |= identities(self._route, frame)
         self._pair()
 
@@ -161,7 +161,7 @@ class Replay:
         self._failed = False
         self._ahead = frames_in(route, sent.data)
         self._runs: deque[tuple[str, str]] = deque()
-        """Channel and text of what is to be said again, as far as it was read."""
+        """Channel and text of what is to come again, as far as it was read."""
         self._offset = 0
         self.verified_chars = 0
         """How far the comparison has come: characters of text found equal."""

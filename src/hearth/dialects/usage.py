@@ -1,7 +1,7 @@
 """The usage of an OpenAI stream whose caller does not ask for it: asked for, counted, not shown.
 
 Without `stream_options.include_usage` Ollama says nothing of tokens, and OpenAI's libraries do not
-send that unless they are told to. Source: ollama/ollama v0.33.0-rc2, `openai/openai.go`,
+send that unless they are asked to. Source: ollama/ollama v0.33.0-rc2, `openai/openai.go`,
 `middleware/openai.go`.
 """
 

@@ -63,7 +63,7 @@ class LaterRun(Protocol):
 
     @property
     def verified_chars(self) -> int:
-        """Characters of the text so far that it has said again."""
+        """Characters of the text so far that came again, equal."""
 
     def feed(self, chunk: bytes, wall_s: float) -> bytes:
         """What may be passed on now; `wall_s`: seconds since 1970.

@@ -189,7 +189,7 @@ class GpuTracker:
     def get_metrics(self, now: float) -> JsonDict:
         """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None
         for what was never measured. `readings`: off (nobody reads the card, or answers are made
-        up), unknown (it has said nothing yet), ok, or lost.
+        up), unknown (it has not answered yet), ok, or lost.
         """
         last, mean_s, swap = self._swaps.last, self._swaps.mean_s(), self._swap
         card, reasons = self._reading, self._reading.throttle_reasons

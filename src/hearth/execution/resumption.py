@@ -29,7 +29,7 @@ With more, the model's digest alone says whether it is the same.
 """
 REPLAYS = 10
 MOST_DIVERGED = 2
-"""A model of which more than so many of the last replays said something else is not replayed."""
+"""A model of which more than so many of the last replays gave another text is not replayed."""
 
 Run: TypeAlias = Callable[[BackendCall, LaterRun], Awaitable[None]]
 """Makes a call and passes on what comes out of a later run."""
@@ -42,7 +42,7 @@ class ModelMemory:
     Attributes:
         load_of: what stands for a model as it is loaded now, digest first; it decides the text of a
         seeded generation. continuations: how their answers are continued, None for not at all.
-        replays: of the last ones, whether they said something else than the caller has.
+        replays: of the last ones, whether they gave another text than the caller has.
     """
 
     load_of: Callable[[str], str]

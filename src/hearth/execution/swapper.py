@@ -2,7 +2,7 @@
 Decides nothing.
 
 A model server must never arbitrate between models: it can wedge for ever when a model that waits to
-be evicted is asked for again. So a model is told to go only when nothing runs on it, the next one
+be evicted is asked for again. So a model is unloaded only when nothing runs on it, the next one
 is loaded by a call that no caller can cancel, and neither counts as done until the list of what is
 in memory agrees.
 
@@ -68,8 +68,8 @@ any.
 
 
 class Growth:
-    """Whether memory has grown since it was last said so; the first look says nothing, and what is
-    given back does not count.
+    """Whether memory has grown since that was last reported; the first look reports nothing, and
+    what is given back does not count.
     """
 
     def __init__(self) -> None:

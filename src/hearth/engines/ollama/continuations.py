@@ -171,7 +171,7 @@ class OllamaContinuation:
         if self._asks == 1:
             rest.prompt_tokens = await self._server.counted(rest.counting(text=False))
         elif self._asks == 2 and rest.asked_from_before:
-            # what was said again is another text: ask from the very end, however that is read
+            # what came again is another text: ask from the very end, however that is read
             rest = self._rest = rest.again(self._call, self._sent)
         else:
             return None

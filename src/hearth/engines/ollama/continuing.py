@@ -2,9 +2,9 @@
 comes.
 
 A model's answer is a function of the text before it: the prompt as the model server renders it, and
-what was said so far. Asked for what follows these (`raw`), it says what it would have said, or
+the text so far. Asked for what follows these (`raw`), it writes what it would have written, or
 draws it from the same distribution. What comes is written by the writer of the caller's dialect,
-which is told the names and numbers that the caller knows. Measured on a real Ollama 0.33:
+which is given the names and numbers that the caller knows. Measured on a real Ollama 0.33:
 docs/decisions/0016-an-interrupted-stream-is-continued.md.
 """
 
@@ -72,13 +72,13 @@ def template_probe(
     offering: bool = False,
     think: bool | None = None,
 ) -> BackendCall:
-    """Asks how a model's prompts are rendered; a server that cannot be asked says a word in place
-    of that.
+    """Asks how a model's prompts are rendered; a server that cannot be asked generates a word in
+    place of that.
 
     Args:
         load: the options that the model is loaded with.
         answered: the conversation ends with an answer; offering: with a tool on offer.
-        think: what the caller says of thoughts, None for nothing.
+        think: what the caller asks of thoughts, None for nothing.
     """
     answer: list[JsonValue] = [{"role": "assistant", "content": _HERE}] if answered else []
     turns: list[JsonValue] = [{"role": "user", "content": "?"}, *answer]
@@ -162,8 +162,8 @@ class _RestReader:
 
     def feed(self, chunk: bytes, wall_s: float) -> bytes:
         """What may be passed on now; `wall_s` is seconds since 1970. Raises StreamDiverged: what
-        was asked for again is not said again, or thoughts follow the text. BackendError: the model
-        server has ended the rest with an error. RunnerDied: with its model.
+        was asked for again does not come again, or thoughts follow the text. BackendError: the
+        model server has ended the rest with an error. RunnerDied: with its model.
         """
         frames: list[bytes] = []
         for line in self._frames.feed(chunk).split(b"\n"):
@@ -338,7 +338,7 @@ class Rest:
         """What closes a thought that the template has opened and the model has closed at once: text
         was sent, and no thought.
 
-        None where it opens none, or where the model server does not tell thoughts from text.
+        None where it opens none, or where the model server does not part thoughts from text.
         """
         found = _OPEN_THOUGHT.search(plain) if self._native.turns and not self.has_thought else None
         if found is None:
@@ -373,7 +373,7 @@ class Rest:
 
         Args:
             from_before: ask from before an end that cannot be read again as it is, and drop what is
-            said once more.
+            generated once more.
         """
         text = "".join(self._begun.texts)
         kept = self._kept(text) if from_before and not self._begun.endings else text
@@ -412,8 +412,8 @@ class Rest:
     def _tokens_of(self, read_tokens: int | None) -> int:
         """Those of the text that is not asked for again.
 
-        A count that cannot be right is none: no token is shorter than a byte. A model may have said
-        a text in more tokens than it is read in.
+        A count that cannot be right is none: no token is shorter than a byte. A model may have
+        written a text in more tokens than it is read in.
         """
         least = self.again_tokens - self._begun.frames_with(len(self._reader.missing))
         if read_tokens is None or self.prompt_tokens is None:
