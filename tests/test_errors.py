@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from hearth import errors
-from hearth.errors import ConfigError, GpuUnavailable, HearthError, RateLimited, StorageUnavailable
+from hearth.dialects.gojson import GoJsonError
+from hearth.errors import (
+    BadRequest,
+    ConfigError,
+    GpuUnavailable,
+    HearthError,
+    RateLimited,
+    StorageUnavailable,
+)
 
 STATUSES = {
     400: {"bad_request", "model_not_capable", "too_expensive", "untranslatable"},
@@ -72,6 +80,10 @@ def test_each_reason_has_one_status_and_says_whether_another_try_is_worth_it():
     }
     assert {kind.reason for kind in kinds if kind.retryable} == WORTH_ANOTHER_TRY
     assert all((kind.__doc__ or "").strip() for kind in kinds)
+
+
+def test_a_body_that_is_no_json_is_rejected_as_any_other_bad_request():
+    assert (GoJsonError.status, GoJsonError.reason) == (BadRequest.status, BadRequest.reason)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ class StatusPages:
     async def alive(self) -> JsonDict:
         """The process answers.
 
-        The only page without a key: it shows nothing but whether answers are made up.
+        The only page without a key: it says nothing but whether answers are made up.
         """
         emulated = self._gateway.identity.emulator
         return {"service": SERVICE, "status": "ok", "emulator": emulated} | (

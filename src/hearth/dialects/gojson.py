@@ -63,6 +63,8 @@ _written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 class GoJsonError(BadRequest):
     """A body that Go's JSON decoder would refuse, or refuse to put into a field."""
 
+    reason = BadRequest.reason
+
 
 def decode(body: bytes, *, whole: bool = False) -> JsonValue:
     """The first JSON value of `body`, the only one where it must be `whole`. Raises GoJsonError."""
