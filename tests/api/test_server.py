@@ -31,7 +31,7 @@ from tests.api.house import (
     scripted,
 )
 from tests.support.line import Line, Plug
-from tests.support.patience import WITHIN_S, in_time
+from tests.support.patience import in_time, within_limit
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
@@ -212,12 +212,12 @@ async def test_a_caller_who_leaves_the_queue_or_half_closes_is_cancelled(
     gateway.worker.left.clear()
     caller = await Caller.to(url)
     await caller.post(path, body)
-    await asyncio.wait_for(gateway.worker.arrived.wait(), WITHIN_S)
+    await within_limit(gateway.worker.arrived.wait())
     if half:
         caller.writer.write_eof()
     else:
         caller.leave()
-    await asyncio.wait_for(gateway.worker.left.wait(), WITHIN_S)
+    await within_limit(gateway.worker.left.wait())
     assert before + 1 in gateway.worker.cancelled
     assert gateway.worker.replies[before].ended
     caller.leave()
@@ -234,7 +234,7 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
     await caller.send(b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await caller.reader.readuntil(b"begin")
     caller.leave()
-    await asyncio.wait_for(gateway.engine.answer.closed.wait(), WITHIN_S)
+    await within_limit(gateway.engine.answer.closed.wait())
 
 
 # Starting and stopping.
@@ -282,7 +282,7 @@ async def test_stopping_ends_status_streams_and_idle_connections_within_the_grac
     await streaming.reader.readuntil(b"data: ")
     await idle.send(HEALTH)
     await idle.head()
-    await asyncio.wait_for(server.stop(600.0), WITHIN_S)
+    await within_limit(server.stop(600.0))
     assert (await streaming.until_closed()).endswith(b"0\r\n\r\n")
     for caller in (streaming, idle, silent):
         await caller.until_closed()
@@ -308,7 +308,7 @@ async def test_a_stop_lets_an_answer_end_within_the_grace_and_cuts_off_the_rest(
         await asyncio.sleep(0)
         finish.set()
         assert (b'{"done":true}' in await caller.until_closed()) is (serve is slowly)
-        await asyncio.wait_for(stopping, WITHIN_S)
+        await within_limit(stopping)
         caller.leave()
     assert gateway.worker.cancelled == [2]
 

@@ -29,7 +29,7 @@ from hearth.errors import (
 from hearth.types import CloudCall
 from tests.support.cases import for_each
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
-from tests.support.patience import WITHIN_S, in_time
+from tests.support.patience import in_time, within_limit
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ async def test_a_call_arrives_whole_and_leaving_before_the_head_closes_it(backen
     body = json.dumps({"model": "m", "stream": True, "said": large}).encode()
     opening = asyncio.ensure_future(backend.open(replace(call_to(claude), body=body), told.set))
     assert not told.is_set()
-    await asyncio.wait_for(claude.stalling.wait(), WITHIN_S)
+    await within_limit(claude.stalling.wait())
     assert told.is_set()
     assert claude.requests[0]["said"] == large
     assert (claude.headers[0]["content-length"], "transfer-encoding" in claude.headers[0]) == (
@@ -198,18 +198,18 @@ async def test_a_call_arrives_whole_and_leaving_before_the_head_closes_it(backen
         False,
     )
     opening.cancel()
-    await asyncio.wait_for(claude.gone.wait(), WITHIN_S)
+    await within_limit(claude.gone.wait())
 
 
 async def test_leaving_closes_the_connection_at_once(backend, claude):
     claude.default = Script(stall_after=1, pings=0)
     exchange = await backend.open(call_to(claude))
     reading = asyncio.ensure_future(anext(aiter(exchange.events())))
-    await asyncio.wait_for(claude.stalling.wait(), WITHIN_S)
+    await within_limit(claude.stalling.wait())
     reading.cancel()
     await exchange.aclose()
     await exchange.aclose()
-    await asyncio.wait_for(claude.gone.wait(), WITHIN_S)
+    await within_limit(claude.gone.wait())
 
 
 async def test_a_new_key_is_used_from_the_next_call_on(backend, claude):

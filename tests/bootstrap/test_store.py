@@ -230,7 +230,7 @@ class Wired:
 async def test_a_disk_that_fails_stops_nobody_and_is_admitted_when_hearth_stops(settings):
     fuse, wired = Fuse(), Wired(settings)
     async with wired.running(fuse) as gateway:
-        fuse.arm(1, lasting=True)
+        fuse.fail_always()
         await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
         await wired.events.first(StorageFailed)
     assert [event.reason for event in wired.events.of(StorageFailed)] == ["io_error", "closed"]

@@ -48,7 +48,7 @@ def busy() -> Iterator[StubGateway]:
 async def _emulator(speed: float = 500.0) -> AsyncIterator[str]:
     emulator = Emulator(default_profiles(), clock=SystemClock(), speed=speed, seed=1)
     try:
-        yield await emulator.start("127.0.0.1", 0)
+        yield await emulator.start()
     finally:
         await emulator.stop()
 

@@ -35,7 +35,7 @@ from hearth.types import Lane, Outcome
 from tests.cli.stub_gateway import StubGateway
 from tests.observability import samples
 from tests.support.fields import Fields
-from tests.support.patience import WITHIN_S
+from tests.support.patience import within_limit
 
 CODER = "qwen2.5-coder:14b"
 
@@ -200,7 +200,7 @@ class Stage(io.StringIO):
         return written
 
     async def seen(self) -> None:
-        await asyncio.wait_for(self._seen.wait(), WITHIN_S)
+        await within_limit(self._seen.wait())
 
 
 async def test_a_round_shows_an_interruption_swaps_and_the_cost_of_arrival_order():

@@ -16,7 +16,7 @@ from hearth.cli.views import console_for
 from hearth.clock import SystemClock
 from hearth.emulator.models import default_profiles
 from hearth.emulator.server import Emulator
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, within_limit
 
 
 async def test_it_answers_like_an_ollama_with_its_quirks_and_capabilities():
@@ -116,7 +116,7 @@ async def test_a_signal_or_time_ends_the_wait_and_signals_are_given_back(number)
     await asyncio.sleep(0)
     if number is not None:
         os.kill(os.getpid(), number)
-    await asyncio.wait_for(waiting, WITHIN_S)
+    await within_limit(waiting)
     loop = asyncio.get_running_loop()
     assert not loop.remove_signal_handler(signal.SIGINT)
     assert not loop.remove_signal_handler(signal.SIGTERM)

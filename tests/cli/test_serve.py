@@ -312,7 +312,7 @@ def test_the_claim_of_a_process_that_was_killed_is_free(tmp_path: Path):
 
 async def test_a_second_gateway_on_the_same_ollama_says_so_and_the_next_does_not():
     emulator = Emulator(default_profiles(), clock=SystemClock())
-    url = await emulator.start("127.0.0.1", 0)
+    url = await emulator.start()
     started = partial(
         running_gateway, GatewayConfig(), port=0, backend_mode=BackendMode.OLLAMA, backend_url=url
     )

@@ -26,7 +26,7 @@ from tests.support.home import (
     exhaust,
     house_settings,
 )
-from tests.support.patience import WITHIN_S, in_time
+from tests.support.patience import in_time, within_limit
 
 Asks = dict[str, tuple[type[Exception], Any, Any]]
 """The client's own error, the client, and how it is asked of a model for so many tokens."""
@@ -104,7 +104,7 @@ async def test_a_stream_that_breaks_off_ends_with_the_clients_own_error(
     with pytest.raises(
         STREAMS[name][0], match="shutting down" if how == "the gateway stops" else None
     ):
-        await asyncio.wait_for(exhaust(stream), WITHIN_S)
+        await within_limit(exhaust(stream))
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -134,7 +134,7 @@ async def refusals(*asking: Any, match: str | None = None) -> list[Any]:
         strict=True,
     ):
         with pytest.raises(error, match=match) as caught:
-            await asyncio.wait_for(one, WITHIN_S)
+            await within_limit(one)
         assert getattr(caught.value, "status_code", 0) == 503
         raised.append(caught.value)
     return raised
@@ -173,7 +173,7 @@ async def test_requests_wait_for_a_model_server_that_is_away_for_a_moment(start_
         lambda status: status["external_queue"]["pending"] == 3 and not status["backend"]["up"]
     )
     await home.revive()
-    native, gpt, claude = await asyncio.wait_for(asyncio.gather(*asking), WITHIN_S)
+    native, gpt, claude = await within_limit(asyncio.gather(*asking))
     assert (native.eval_count, gpt.usage.completion_tokens, claude.usage.output_tokens) == (2, 2, 2)
 
 

@@ -34,7 +34,7 @@ from tests.cloud.house import (
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
 from tests.support.home import HELLO, LLAMA, LONG_TOKENS, SLOW, house_settings
 from tests.support.house import new_item
-from tests.support.patience import WITHIN_S, in_time, until
+from tests.support.patience import WITHIN_S, in_time, until, within_limit
 from tests.support.skipping import skip
 
 DENSE = Script(words=("a", "b", "c", "d", "e", "f"))
@@ -45,7 +45,7 @@ LIMIT_S = 100.0
 
 
 async def stalled(home: CloudHome) -> None:
-    await asyncio.wait_for(home.claude_api.stalling.wait(), WITHIN_S)
+    await within_limit(home.claude_api.stalling.wait())
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -118,7 +118,7 @@ async def test_a_refused_key_replaced_meanwhile_says_nothing_of_the_new_one(home
         refusal(401, "authentication_error"),
     ]
     asking = asyncio.ensure_future(home.post(BODY))
-    await asyncio.wait_for(home.claude_api.asked.wait(), WITHIN_S)
+    await within_limit(home.claude_api.asked.wait())
     fresh, settings = FakeClaude(), home.gateway.config.settings
     cloud = settings.cloud.replace(base_url=await fresh.start())
     assert home.gateway.reload(GatewayConfig(settings=settings.replace(cloud=cloud)))
@@ -195,7 +195,7 @@ async def test_a_stall_ends_despite_signs_of_life_and_may_have_been_charged(tmp_
             skip(LIMIT_S + 1.0)
             with pytest.raises(ollama.ResponseError, match="stopped answering"):
                 [part async for part in stream]
-        await asyncio.wait_for(home.claude_api.gone.wait(), WITHIN_S)
+        await within_limit(home.claude_api.gone.wait())
         await home.ends(1)
         await home.billed_equals_ledger()
         home.claude_api.default = Script(hold=True)
@@ -286,7 +286,7 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
             [running["request_id"]],
             [],
         ]
-    await asyncio.wait_for(home.claude_api.gone.wait(), WITHIN_S)
+    await within_limit(home.claude_api.gone.wait())
     (ended,) = await home.ends(1)
     assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
     await asyncio.gather(asking, return_exceptions=True)
@@ -303,7 +303,7 @@ async def test_a_running_call_gets_its_grace_and_then_a_retryable_error(tmp_path
         await stalled(home)
         home.claude_api.asked.clear()
         ending = asyncio.ensure_future(home.post(BODY | {"stream": False}))
-        await asyncio.wait_for(home.claude_api.asked.wait(), WITHIN_S)
+        await within_limit(home.claude_api.asked.wait())
         hurry = asyncio.Event()
         stopping = asyncio.ensure_future(home.gateway.stop(hurry=hurry))
         assert (await ending)[0] == 200
@@ -321,7 +321,7 @@ async def test_a_running_call_gets_its_grace_and_then_a_retryable_error(tmp_path
         home.claude_api.default = STALLS
         asking = asyncio.ensure_future(home.post(BODY | {"stream": False}))
         await stalled(home)
-        await asyncio.wait_for(home.gateway.stop(), WITHIN_S)
+        await within_limit(home.gateway.stop())
         assert (await asking)[0] == 503
 
 

@@ -236,7 +236,7 @@ def config_text(per_hour: int) -> str:
 async def test_edits_under_load_drop_nothing_and_hold_on_the_next_request(file):
     file.write_text(config_text(100_000))
     emulator = new_emulator()
-    model_server = await emulator.start("127.0.0.1", 0)
+    model_server = await emulator.start()
     events, answers, ending = Recorder(), Counter[int](), asyncio.Event()
     options: Fields = {
         "port": 0,

@@ -88,7 +88,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
     )
     emulator = Emulator(default_profiles(), clock=SystemClock(), speed=500, seed=1)
     config.parent.mkdir()
-    config.write_text(CONFIG.format(url=await emulator.start("127.0.0.1", 0), store=store))
+    config.write_text(CONFIG.format(url=await emulator.start(), store=store))
     (tmp_path / "bin").mkdir()
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "bin").symlink_to(tmp_path / "bin")

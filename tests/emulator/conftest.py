@@ -29,7 +29,7 @@ async def start_emulator() -> AsyncIterator[StartEmulator]:
         async def start(profiles: Any, **settings: Any) -> tuple[Emulator, str]:
             emulator = Emulator(profiles, clock=SystemClock(), seed=1, **settings)
             stack.push_async_callback(emulator.stop)
-            return emulator, await emulator.start("127.0.0.1", 0)
+            return emulator, await emulator.start()
 
         yield start
 

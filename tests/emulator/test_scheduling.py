@@ -152,7 +152,7 @@ async def test_names_that_share_weights_share_a_runner_with_its_context(emulated
 
 async def test_a_stop_ends_with_open_streams_and_stalled_readers_and_may_repeat(session):
     emulator = Emulator([model("a", decode_tokens_per_s=1e6)], clock=SystemClock(), seed=1)
-    url = await emulator.start("127.0.0.1", 0)
+    url = await emulator.start()
     stalled = await session.post(
         url + "/api/generate",
         json={"model": "a", "prompt": "x", "options": {"num_predict": 60_000}},

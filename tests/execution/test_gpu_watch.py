@@ -512,7 +512,7 @@ async def gateway_status(
 ) -> AsyncIterator[Fields]:
     """The `gpu` part of the status once the first reading is in, where there is one to wait for."""
     emulator = Emulator(default_profiles(), clock=SystemClock())
-    url = await emulator.start("127.0.0.1", 0)
+    url = await emulator.start()
     try:
         config = GatewayConfig(settings=Settings(gpu=gpu))
         async with await build_gateway(

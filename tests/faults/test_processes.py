@@ -23,7 +23,7 @@ from tests.emulator.callers import model
 from tests.reliability.served import Process, of, some
 from tests.support.examples import EXAMPLES
 from tests.support.fields import Fields
-from tests.support.patience import WITHIN_S, in_time, until
+from tests.support.patience import in_time, until, within_limit
 from tests.support.reading import read_to_its_end
 from tests.support.sql import run_sql
 
@@ -136,7 +136,7 @@ async def home(directory: Path) -> AsyncIterator[Premises]:
     )
     emulator = Emulator(models, clock=SystemClock(), seed=1, vram_gib=0, num_parallel=8)
     async with AsyncExitStack() as stack:
-        config = CONFIG.format(url=await emulator.start("127.0.0.1", 0))
+        config = CONFIG.format(url=await emulator.start())
         stack.push_async_callback(emulator.stop)
         connector = aiohttp.TCPConnector(limit=0)
         session = await stack.enter_async_context(
@@ -156,7 +156,7 @@ async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_
         serving.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(STOPPED_S)  # a stopped process gives no sign to wait for
         serving.process.send_signal(signal.SIGCONT)
-        answers = await asyncio.wait_for(asyncio.gather(*streams), WITHIN_S)
+        answers = await within_limit(asyncio.gather(*streams))
         assert all(
             status == 200 and lines[-1]["done_reason"] == "length" for status, lines in answers
         )
@@ -201,7 +201,7 @@ async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(tmp_pa
     async with home(tmp_path) as house:
         at_once = await house.start()
         at_once.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(at_once.process.wait(), WITHIN_S) in (0, -signal.SIGTERM)
+        assert await within_limit(at_once.process.wait()) in (0, -signal.SIGTERM)
         with_its_first_word = await house.start()
         await with_its_first_word.until(bool)
         await with_its_first_word.stopped_s()

@@ -13,7 +13,7 @@ from hearth.events import InternalFault, ItemEnded, JobStarted
 from hearth.jobs.tasks import Submitted
 from hearth.types import Lane, Priority
 from tests.jobs.house import JobHouse, in_house, with_jobs
-from tests.support.patience import WITHIN_S
+from tests.support.patience import within_limit
 
 LLM = with_jobs(task_types=("letter", "research"), max_in_queue=2)
 LETTER = {"model": "a:latest", "prompt": "x", "fake": {"service_s": 1.0}}
@@ -116,7 +116,7 @@ async def test_a_task_that_breaks_is_reported_and_the_next_one_runs():
         raise RuntimeError("the prompt was: secret")
 
     await house.tasks.submit_task("scrape", "1", run=broken)
-    fault = await asyncio.wait_for(house.events.first(InternalFault), WITHIN_S)
+    fault = await within_limit(house.events.first(InternalFault))
     assert (fault.where, fault.detail) == ("task scrape", "RuntimeError")
     done = threading.Event()
     assert (await house.tasks.submit_task("scrape", "1", run=done.set)).is_new

@@ -23,7 +23,7 @@ from tests.observability.samples import all_kinds, ended, interrupted, rejected,
 from tests.observability.test_metrics import DOCS, RULES, expressions
 from tests.support.fake_webhooks import Webhooks, serving
 from tests.support.house import House
-from tests.support.patience import WITHIN_S
+from tests.support.patience import within_limit
 from tests.support.processes import started
 from tests.support.virtual_time import in_virtual_time
 
@@ -91,7 +91,7 @@ async def test_prometheus_scrapes_a_gateway_with_a_key_and_fires_an_alert_about_
         running_gateway(config, port=0, backend_mode=BackendMode.EMULATOR) as (_, url),
         prometheus(tmp_path, url.removeprefix("http://"), alerts_at.removeprefix("http://")),
     ):
-        await asyncio.wait_for(alertmanager.arrived.wait(), WITHIN_S)
+        await within_limit(alertmanager.arrived.wait())
     labels = alertmanager.seen[0].json[0]["labels"]
     assert (labels["alertname"], labels["backend_mode"]) == ("ScrapedTheEmulator", "emulator")
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from tests.reliability.model_server import ModelServer
 from tests.support.fields import Fields
-from tests.support.patience import WITHIN_S, in_time
+from tests.support.patience import in_time, within_limit
 from tests.support.processes import started
 
 CONFIG = """
@@ -118,7 +118,7 @@ class Process:
         """Send a signal; the seconds until the process is gone with this code."""
         began_at = time.monotonic()
         os.killpg(self.process.pid, by)
-        assert await asyncio.wait_for(self.process.wait(), WITHIN_S) == code
+        assert await within_limit(self.process.wait()) == code
         took_s = time.monotonic() - began_at
         await self._reading
         return took_s
@@ -144,4 +144,4 @@ async def served(
         ) as gateway:
             yield await gateway.url()
             os.killpg(gateway.process.pid, signal.SIGTERM)
-            await asyncio.wait_for(gateway.process.wait(), WITHIN_S)
+            await within_limit(gateway.process.wait())

@@ -17,7 +17,7 @@ import pytest
 from tests.reliability.served import Phase, Process, of, some
 from tests.support.examples import EXAMPLES
 from tests.support.fields import Fields
-from tests.support.patience import WITHIN_S
+from tests.support.patience import within_limit
 from tests.support.reading import read_to_its_end
 from tests.support.sql import run_sql
 
@@ -124,8 +124,8 @@ async def test_every_stream_ends_properly_and_the_process_in_time(tmp_path: Path
         ]
         await house.until(reached)
         took_s = await house.stopped_s()
-        answers = await asyncio.wait_for(asyncio.gather(*asked), WITHIN_S)
-        shown = await asyncio.wait_for(asyncio.gather(*looking), WITHIN_S)
+        answers = await within_limit(asyncio.gather(*asked))
+        shown = await within_limit(asyncio.gather(*looking))
     whole = [is_whole(dialect, *answer) for dialect, answer in zip(dialects, answers, strict=True)]
     assert EXAMPLES == 1 or took_s < GRACE_S + SPARE_STARTS * house.start_s  # on a quiet machine
     assert all(page.startswith((b"event: ", b"data: ")) for page in shown)

@@ -423,7 +423,7 @@ async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belong
     sinks, claude = Sinks(), FakeClaude()
     await claude.start()
     emulator = outspoken()
-    ollama_url = await emulator.start("127.0.0.1", 0)
+    ollama_url = await emulator.start()
     refused = refusal(
         401, "authentication_error", f"invalid x-api-key {CLAUDE_KEY} {PROMPTS['cloud']}"
     )

@@ -60,6 +60,9 @@ class Fuse:
         self.left = operation
         self.lasting = lasting
 
+    def fail_always(self) -> None:
+        self.arm(1, lasting=True)
+
     def repair(self) -> None:
         self.left = None
 

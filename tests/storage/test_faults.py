@@ -18,7 +18,7 @@ from hearth.errors import StorageUnavailable
 from hearth.storage.opening import connect_writer
 from hearth.storage.writer import StoreWriter
 from tests.storage.house import Fuse, Reports, disk_error, note, notes, same_note, writing
-from tests.support.patience import WITHIN_S
+from tests.support.patience import WITHIN_S, within_limit
 
 
 async def outcome(writer: StoreWriter, number: int, text: str = "") -> bool:
@@ -65,12 +65,12 @@ async def test_what_comes_while_an_attempt_fails_is_tried_itself(tmp_path):
 async def test_a_disk_that_is_well_again_is_noticed_without_being_asked(tmp_path, posted):
     fuse, reports, path = Fuse(), Reports(), tmp_path / f"{posted}.db"
     async with writing(path, connect=fuse.connect, retry_s=0.01, listener=reports) as writer:
-        fuse.arm(1, lasting=True)
+        fuse.fail_always()
         assert not await outcome(writer, 1)
         if posted:
             writer.post(same_note(2))
         fuse.repair()
-        await asyncio.wait_for(reports.well.wait(), WITHIN_S)
+        await within_limit(reports.well.wait())
     assert notes(path) == [2] * posted
 
 
@@ -81,7 +81,7 @@ async def test_trouble_and_recovery_are_each_reported_once(tmp_path, code):
     fuse, reports, path = Fuse(code), Reports(), tmp_path / f"{code}.db"
     async with writing(path, connect=fuse.connect, listener=reports) as writer:
         await writer.submit(note(0))
-        fuse.arm(1, lasting=True)
+        fuse.fail_always()
         assert not any([await outcome(writer, number) for number in range(1, 5)])
         fuse.repair()
         assert all([await outcome(writer, number) for number in (5, 6)])
@@ -208,7 +208,7 @@ async def test_on_a_full_disk_the_reserve_is_given_up_once_for_pruning(tmp_path)
     assert reserve.exists(), "the disk has room again"
     async with writing(path, connect=fuse.connect, reserve_mib=1) as writer:
         await writer.submit(note(3))
-        fuse.arm(1, lasting=True)
+        fuse.fail_always()
         assert not await outcome(writer, 4)
         assert (writer.health.fault, writer.health.reserve_held, reserve.exists()) == (
             "disk_full",
@@ -249,7 +249,7 @@ async def test_a_disk_that_fails_at_the_end_is_admitted(tmp_path):
     fuse = Fuse()
     async with writing(tmp_path / "hearth.db", connect=fuse.connect) as writer:
         await writer.submit(note(1))
-        fuse.arm(1, lasting=True)
+        fuse.fail_always()
         writer.post(same_note(2))
         assert not await writer.close(30.0)
         fuse.repair()
@@ -265,7 +265,7 @@ async def test_upkeep_that_meets_a_bad_disk_ends_and_is_reported(tmp_path):
     async with writing(
         tmp_path / "hearth.db", upkeep=unlucky, listener=lambda health: reported.set()
     ) as writer:
-        await asyncio.wait_for(reported.wait(), WITHIN_S)
+        await within_limit(reported.wait())
         assert await outcome(writer, 1)
         assert writer.health.fault is None
 

@@ -94,7 +94,7 @@ def test_a_full_disk_hides_nothing_that_must_be_refused(tmp_path):
 
 def test_a_full_disk_may_turn_out_to_be_full_of_another_programs_database(tmp_path):
     path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
-    fuse.arm(1, lasting=True)
+    fuse.fail_always()
     with closing(open_database(path, connect=fuse.connect)) as database:
         make_another_programs(path)
         fuse.repair()
@@ -105,6 +105,6 @@ def test_a_full_disk_may_turn_out_to_be_full_of_another_programs_database(tmp_pa
 
 def test_a_process_that_waits_for_room_keeps_others_from_its_database(tmp_path):
     path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
-    fuse.arm(1, lasting=True)
+    fuse.fail_always()
     with closing(open_database(path, connect=fuse.connect)), pytest.raises(StorageBusy):
         open_database(path)

@@ -362,7 +362,7 @@ async def test_the_status_tells_how_the_store_is_and_what_the_last_trouble_was(t
         }
         well |= {"wal_frames_unreadable": 0, "damaged_copy": None}
         assert store.shown() == well
-        fuse.arm(1, lasting=True)
+        fuse.fail_always()
         store.invocations.emit(ended(1))
         await events.first(StorageFailed)
         trouble = {"reason": "io_error", "at_wall": clock.wall()}

@@ -19,7 +19,7 @@ from hearth.errors import StorageUnavailable
 from hearth.storage.opening import connect_reader, connect_writer
 from hearth.storage.writer import Backlog, Write
 from tests.storage.house import Reports, note, notes, same_note, writing
-from tests.support.patience import WITHIN_S
+from tests.support.patience import within_limit
 from tests.support.stopped_clock import StoppedClock
 
 
@@ -200,7 +200,7 @@ async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp
         return len(steps) < 5
 
     async with writing(tmp_path / "hearth.db", upkeep=upkeep, clock=clock) as writer:
-        await asyncio.wait_for(done.wait(), WITHIN_S)
+        await within_limit(done.wait())
         await writer.submit(note(1))
         assert len(steps) == 5
         clock.advance(301.0)

@@ -6,7 +6,10 @@ No bound on how fast anything is: it only ends a test that waits for what never 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 WITHIN_S = 600.0
 
@@ -14,6 +17,11 @@ WITHIN_S = 600.0
 def in_time() -> asyncio.Timeout:
     """For the time of the block, which fails where it takes longer than anything may."""
     return asyncio.timeout(WITHIN_S)
+
+
+async def within_limit(what: Awaitable[T]) -> T:
+    """What it gives; fails where that takes longer than anything may."""
+    return await asyncio.wait_for(what, WITHIN_S)
 
 
 async def for_ever() -> None:
