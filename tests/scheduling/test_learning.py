@@ -322,8 +322,8 @@ def test_the_memory_of_habits_is_bounded_whatever_happens():
     )
 
 
-def test_callers_are_watched_only_while_a_policy_reads_of_them():
-    shell = Shell(settings_of("policy=affinity"), resident=("a",))
+def test_callers_are_watched_only_while_something_reads_of_them():
+    shell = Shell(settings_of("policy=affinity preemption=at_once"), resident=("a",))
     shell.finish(shell.arrive("a"))
     assert shell.gateway.arrivals.habits("a") == []
     running, waiting = shell.arrive("a"), shell.arrive("a")
@@ -333,5 +333,5 @@ def test_callers_are_watched_only_while_a_policy_reads_of_them():
         "the caller's other item came before the change"
     )
     shell.cancel(waiting)
-    shell.tell(inputs.PolicyChanged(settings=settings_of("policy=fifo")))
+    shell.tell(inputs.PolicyChanged(settings=settings_of("policy=fifo preemption=at_once")))
     assert shell.gateway.arrivals.habits("a") == [], "what is not kept up to date is forgotten"

@@ -291,10 +291,10 @@ a hold lasts until the caller is late, whatever is decided meanwhile
   asks 5 4; ext b -> hold a for assistant; at 25.1; ext c; at 25.4; at 25.5 -> unload a
 a load that an internal request for any model waits for is not cut [|]
   int any critical -> load a; int b critical; loaded -> start 1 on a
-a load for others is cut for internal work, and not twice in a row for one request
+a load for others is cut for internal work, as often as that needs the memory
   ext b -> unload a; unloaded -> load b; at 5; int a critical -> cut b; load_cut -> load a; at 15;
   loaded -> start 2 on a; at 16; end 2 -> hold a for test; at 36 -> unload a; unloaded -> load b;
-  int a critical; loaded -> unload b
+  int a critical -> cut b; load_cut -> load a
 a load that internal work waits for too is not cut
   ext b -> unload a; unloaded -> load b; int b background; int a critical
 loads are no longer cut when two were not gone in time
@@ -334,11 +334,24 @@ an assistant that names no model is known by the one that serves it
 a load under way has its turn by the round trip to what internal work waits for [others_share=0.75]
   learn - a 1; learn - b 3; ext b -> unload a; unloaded -> load b; at 1; int a critical -> cut b;
   load_cut -> load a; at 2; loaded -> start 2 on a; end 2 -> hold a for test; at 6 -> unload a;
-  unloaded -> load b; at 7; int a critical; at 11.9; at 12 -> turn b 32
+  unloaded -> load b; at 7; int a background; at 11.9; at 12 -> turn b 32
 only what is held is kept [vram_gb=24 a:10 b:10 c:10 | a c]
   learn - c 99; asks 4 4; ext b -> hold a for assistant, unload c
+no turn begins while critical work waits that came before the last one ended [others_share=0.9]
+  asks 5 4; ext b resumable -> hold a for assistant; int a critical -> start 7 on a; end 7 -> hold a
+  for test; at +4.5; int a critical -> start 8 on a; end 8 -> hold a for test; at 29.9 -> 29.8889:
+  turn b 60, 29.8889: unload a; unloaded -> load b; loaded -> start 6 on b; int a critical; int a
+  critical; at +60 -> turn b is over, preempt 6; stopped 6 -> unload b; unloaded -> load a; loaded
+  -> start 9 on a; at +20; end 9 -> start 10 on a
+a model is held for an assistant under affinity too [policy=affinity]
+  asks 5 4; ext b -> hold a for assistant
+a model is held for an assistant in order of arrival too [policy=fifo]
+  asks 5 4; ext b -> hold a for assistant
 with at_once nothing is held and no load is cut [preemption=at_once]
   asks 5 60; ext b -> unload a; unloaded -> load b; int a critical; loaded -> unload b
+with at_once internal work is not held back for an external caller who comes back [preemption=at_once]
+  ext a -> start 1 on a; at 1; end 1; at 3; ext a -> start 2 on a; at 4; end 2; at 6; ext a -> start 3
+  on a; at 7; end 3; at 9; ext a -> start 4 on a; at 10; end 4; int b critical -> unload a
 with at_once any internal request stops whatever is in its way [preemption=at_once]
   ext a -> start 1 on a; at 5; int b background -> preempt 1; stopped 1 -> unload a
 with at_once max_interrupt_count protects streams too [preemption=at_once max_interrupt_count=1]
@@ -543,7 +556,7 @@ a new home in the settings takes effect without an arrival [| h]
 """Back to the home model: when and how often."""
 
 HABITS = """
-[home_model=h restore_home_delay_s=120 |]
+[home_model=h restore_home_delay_s=120 preemption=at_once |]
 the home model comes when those who ended idle times would have waited least
   - idle 0 c; 8*idle 60 h; unloaded -> load h
   - idle 0 c; 40*idle 60 h; 40*idle 60 c; at +90.5; at +0.5 -> unload c

@@ -356,9 +356,9 @@ def _percentiles(taken: Iterable[float | None]) -> dict[str, float] | None:
 # What the GPU did: which models were in memory, when work ran on them, swaps, interruptions, and
 # who waited.
 
-SpanKind: TypeAlias = Literal["resident", "busy", "swap", "failed"]
+SpanKind: TypeAlias = Literal["resident", "busy", "swap", "cut", "failed"]
 """What went on with a model; `swap`: it was on its way into memory, what made room for it included;
-`failed`: it did not come.
+`cut`: its load was ended for internal work; `failed`: it did not come.
 """
 
 
@@ -411,7 +411,7 @@ class Timeline(HandlingSink):
             SwapStarted: self._on_swap_started,
             SwapCompleted: self._on_swap_completed,
             SwapFailed: self._on_swap_failed,
-            LoadCut: self._on_swap_failed,
+            LoadCut: self._on_load_cut,
             ResidencyDrifted: self._on_drift,
         }
 
@@ -457,8 +457,7 @@ class Timeline(HandlingSink):
         for swap in swaps:
             if swap.to_model:  # not a model that did not leave
                 at = at_of(swap.ended_wall_s)
-                kind: SpanKind = "failed" if swap.failed else "swap"
-                began.append((at - swap.swap_s, at, swap.to_model, kind))
+                began.append((at - swap.swap_s, at, swap.to_model, _kind_of(swap)))
         for item in known:
             if item.model is not None and item.backend_s:
                 at = at_of(item.ended_wall_s)
@@ -514,8 +513,11 @@ class Timeline(HandlingSink):
         self._end_swap(event, "swap")
         self._begin(event.to_model, "resident", event.at)
 
-    def _on_swap_failed(self, event: SwapFailed | LoadCut) -> None:
+    def _on_swap_failed(self, event: SwapFailed) -> None:
         self._end_swap(event, "failed")
+
+    def _on_load_cut(self, event: LoadCut) -> None:
+        self._end_swap(event, "cut")
 
     def _end_swap(self, event: SwapCompleted | SwapFailed | LoadCut, kind: SpanKind) -> None:
         """A swap began when room was being made, which is known only now."""
@@ -547,3 +549,9 @@ class Timeline(HandlingSink):
         span = self._open.pop((model, kind), None)
         if span is not None:
             span.ended_at = max(at, span.began_at)
+
+
+def _kind_of(swap: LoggedSwap) -> SpanKind:
+    if not swap.failed:
+        return "swap"
+    return "cut" if swap.reason == "cut" else "failed"

@@ -24,7 +24,7 @@ from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.home import preload, restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
-from hearth.scheduling.policies import POLICIES
+from hearth.scheduling.policies import learns_of_callers
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.state import Deadlines, DeviceState, GatewayState
 from hearth.scheduling.transitions import take_in
@@ -44,7 +44,7 @@ class Scheduler:
 
     def __init__(self, settings: SchedulerSettings, *, cuts_loads: bool = True) -> None:
         estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
-        arrivals = Arrivals(learns=POLICIES[settings.scheduling.policy].learns)
+        arrivals = Arrivals(learns=learns_of_callers(settings))
         self.gateway = GatewayState(settings, arrivals)
         self.device = DeviceState(
             ONLY_DEVICE,

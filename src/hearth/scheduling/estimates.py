@@ -370,8 +370,8 @@ class Arrivals:
     """
 
     def __init__(self, *, learns: bool = True, open_callers: Iterable[str] = ()) -> None:
-        # facts are reported here: not where the policy reads nothing of it, as that is a fourth of
-        # all the work
+        # Facts are reported here, but not where nothing reads of them: that is a fourth of all the
+        # work.
         self.learns = learns
         self._habits: dict[HabitKey, Habit] = {}
         # by model, those of the callers who used it last, the latest first

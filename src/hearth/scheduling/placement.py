@@ -165,18 +165,14 @@ class Placement:
         self._actions.append(Load(device=device.id, model=model, replaces=replaced, why=why))
 
     def _cut(self, model: str) -> None:
-        """End the load under way, which only external work has asked for; never twice in a row for
-        the same request.
-        """
+        """End the load under way, where only external work has asked for it."""
         device = self._device
         swap = device.residency.swap
         if not device.can_cut or swap is None or swap.why == "owner":
             return
         waiting = [*self._gateway.waiting.entries(model), *self._gateway.waiting.entries(None)]
-        if any(entry.load_cut or not entry.external for entry in waiting):
+        if not all(entry.external for entry in waiting):
             return
-        for entry in waiting:
-            entry.load_cut = True
         device.residency.begin_cut(model, self._now)
         self._actions.append(Cut(device=device.id, model=model))
 
@@ -533,7 +529,6 @@ def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) ->
     gateway.waiting.remove(entry)
     entry.place = "running"
     entry.attempts += 1
-    entry.load_cut = False
     entry.model = model
     entry.dispatched_at = now
     entry.expected_end_at = now + device.estimates.service_s(item, model, entry.kept_tokens)

@@ -48,7 +48,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hearth.config.choices import PolicyName
 from hearth.scheduling.estimates import Habit
@@ -56,6 +56,9 @@ from hearth.scheduling.residency import Evictions
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry, Key
 from hearth.types import Band, entity, frozen
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulerSettings
 
 # a request is late when it has waited this many times what serving the whole band takes
 PATIENCE = 3.0
@@ -403,12 +406,17 @@ def held_until(
         return None
     gateway = device.gateway
     waiting = sum(candidate.work.waiting for candidate in candidates)
-    used_last = [habit for name in best.swap.evicts for habit in gateway.arrivals.habits(name)]
-    if gateway.priced:
-        # Nothing internal waits for an external caller, and external work waits for an internal one
-        # by rule 1 of `sharing`, which knows its habits by themselves.
-        external = best.entry.external
-        used_last = [habit for habit in used_last if habit.is_external is external]
+    external = best.entry.external
+    if not external and not gateway.priced:
+        return None
+    # Nothing internal waits for an external caller, and external work waits for an internal one by
+    # rule 1 of `sharing`, which knows its habits by themselves.
+    used_last = [
+        habit
+        for name in best.swap.evicts
+        for habit in gateway.arrivals.habits(name)
+        if habit.is_external is external
+    ]
     # Each of these holds pays by itself. Of several the longest counts: a swap after a shorter one
     # would lose what the longer one was to win.
     returns = [_returns_by(habit, now, best.swap.trip_s, waiting) for habit in used_last]
@@ -453,7 +461,7 @@ class Policy:
     # of the candidates of a band at an instant, the one to serve next; or the instant until which
     # no swap is started, which only makes sense where all of them need one
     choose: Callable[[Candidates, DeviceState, float], Candidate | float]
-    learns: bool  # it reads what was learned of callers (`arrivals`)
+    learns: bool  # it reads what was learned of callers (`arrivals`) itself
     # may the longest waiting item that needs a swap, `max_swap_wait_s` old, force it now (rule 5 of
     # `placement`)? None: never
     forces: Callable[[Candidate, Candidates, DeviceState, float], bool] | None = None
@@ -470,3 +478,9 @@ POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
         PolicyName.ADAPTIVE: Policy(choose=adaptive, learns=True, forces=is_late, preloads=True),
     }
 )
+
+
+def learns_of_callers(settings: SchedulerSettings) -> bool:
+    """Does anything read what is learned of callers? Holds do, under every policy."""
+    scheduling = settings.scheduling
+    return POLICIES[scheduling.policy].learns or scheduling.preemption == "priced"

@@ -14,14 +14,14 @@ has the same numbers and what they were measured to do.
    s), gets a turn. P counts from its arrival, its interruption or the end of the last turn,
    whichever is the latest. Time in which external work runs does not count, but after 3 P a turn is
    due all the same. It begins early, at the end of an internal answer, where P would pass before
-   half of the assistant's gaps, and up to P later while internal work runs on what has to go.
+   half of the assistant's gaps, and up to P later while internal work runs on what has to go. None
+   begins while a CRITICAL request waits that came before the last one ended.
 3. In a turn nothing internal evicts the turn's model for S from the moment it is loaded. The turn
    ends when no work is left for its model; an external caller who usually returns within 3 s is
    waited for. Where loads can be cut it also ends when the load takes 10 s more than twice what was
    expected, or more than 130 s where no load of that model was measured.
 4. Outside a turn internal work interrupts at once, as `scheduling.preemption` (the module) says.
-5. A load that no internal request waits for is cut when an internal request needs the memory,
-   never twice in a row for the same request.
+5. A load that no internal request waits for is cut when an internal request needs the memory.
 6. Grace. Before it evicts a model that external requests use or wait for, BACKGROUND work waits two
    trips, 120 s at most. NORMAL work waits as long as its load takes and at least 2 s, but no longer
    than two trips or 30 s. CRITICAL work never waits.
@@ -110,7 +110,13 @@ def hold_for(
     return max(holds, key=lambda hold: hold.until, default=None)
 
 
-def hold_s(habit: Habit, quiet_s: float, trip: Trip, waiting: int, can_cut: bool) -> float:  # noqa: FBT001
+def hold_s(
+    habit: Habit,
+    quiet_s: float,
+    trip: Trip,
+    waiting: int,
+    can_cut: bool,  # noqa: FBT001
+) -> float:
     """Seconds from its caller's last answer for which a model is kept, `quiet_s` of them over."""
     if len(habit.gaps) < MIN_GAPS:
         return trip.whole_s
@@ -199,7 +205,7 @@ def _next_turn(device: DeviceState, now: float) -> Turn | None:
 
     Asks to be woken when one is due.
     """
-    if _is_serving_loads(device):
+    if _is_serving_loads(device) or _has_waited_through_turn(device):
         return None
     gateway = device.gateway
     for due in sorted(_dues(device, now), key=_LEFT_S):
@@ -312,6 +318,12 @@ def _is_serving_loads(device: DeviceState) -> bool:
     """Was something loaded for internal work that has not served it yet?"""
     unsettled = [each.model for each in device.residency.residents.values() if not each.settled]
     return any(device.gateway.waiting.up_to(Band.BACKGROUND, name) for name in unsettled)
+
+
+def _has_waited_through_turn(device: DeviceState) -> bool:
+    """Does critical work wait that came before the last turn ended?"""
+    lines = device.gateway.waiting.lines[Band.CRITICAL].values()
+    return any(line[0].item.arrived_at < device.turn_ended.at for line in lines)
 
 
 def _is_kept_by_work(device: DeviceState, due: _Due) -> bool:

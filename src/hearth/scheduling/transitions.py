@@ -17,7 +17,7 @@ from hearth.scheduling.actions import Action, Fail, Refusal, Requeue, Stop
 from hearth.scheduling.estimates import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.policies import POLICIES
+from hearth.scheduling.policies import learns_of_callers
 from hearth.scheduling.preemption import interruptible, protected, resumable
 from hearth.scheduling.rounds import budget_tokens
 from hearth.scheduling.state import DeviceState, GatewayState
@@ -458,7 +458,7 @@ def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float
 
 
 def _learn_arrivals_anew(gateway: GatewayState) -> None:
-    learns = POLICIES[gateway.settings.scheduling.policy].learns
+    learns = learns_of_callers(gateway.settings)
     callers = [entry.item.caller for entry in gateway.entries.values()]
     gateway.arrivals = Arrivals(learns=learns, open_callers=callers)
 
@@ -496,7 +496,7 @@ def _reconfigured(device: DeviceState, settings: SchedulerSettings) -> list[Acti
     for model in gateway.wanted:
         if device.residency.never_fits(model):
             gateway.settle(model)
-    if POLICIES[settings.scheduling.policy].learns is not gateway.arrivals.learns:
+    if learns_of_callers(settings) is not gateway.arrivals.learns:
         _learn_arrivals_anew(gateway)
     stranded = [entry for entry in waiting if _never_fits(device, entry.item)]
     return gateway.give_up(stranded, "never_fits")

@@ -60,7 +60,6 @@ class Entry:
     interrupts: int = 0
     # times that its model was loaded and had to go again for others before it had served anybody
     lost_loads: int = 0
-    load_cut: bool = False  # the last load for it was cut before it had served anybody
     waits_since: Since = NEVER  # its arrival or its last interruption
     resends: int = 0  # attempts that a backend fault undid before anything was forwarded
     breaks: int = 0  # attempts that a backend fault ended within a stream, which went on

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
 from hearth.api.dashboard.view import MODELS_SHOWN, View, bare, merge_patch
 from hearth.api.status_stream import HEARTBEAT_S
+from hearth.events import LoadCut
 from hearth.types import JsonDict, Priority
 from tests.api.dashboard.listening import applied, watching
 from tests.support.examples import EXAMPLES
-from tests.support.fake_ollama import LoadFault
+from tests.support.fake_ollama import FakeModel, LoadFault
 from tests.support.house import House, body_of, settings_with, settle
-from tests.support.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time, sleep_until
 
 DEEP = settings_with(queue={"max_external_depth": 20_000})
 SOON_S = MIN_INTERVAL_S + 0.05
@@ -71,7 +72,10 @@ def test_what_a_listener_pieces_together_is_what_a_new_one_is_sent(seed):
                 await settle()
                 await asyncio.sleep(3 * MIN_INTERVAL_S)
                 async with watching(house.gateway, feed=feed) as late:
-                    await asyncio.sleep(0.9 * MIN_INTERVAL_S)
+                    await asyncio.sleep(SOON_S)
+                    # Both look at the same instant: expected starts change by time alone.
+                    house.submit("a")
+                    await asyncio.sleep(SOON_S)
                     assert page.state == late.state
                     assert (page.kinds[0], set(page.kinds[1:]) - {"heartbeat"}) == (
                         "state",
@@ -272,3 +276,23 @@ async def test_of_very_many_models_the_page_has_those_in_use_and_the_first_by_na
             f"{name}:latest" for name in (*names[-3:], *names[: MODELS_SHOWN - 3])
         ]
         await body_of(ticket)
+
+
+@in_virtual_time
+async def test_a_model_whose_load_is_cut_was_never_in_memory():
+    slow = [FakeModel(name=name, vram_mib=20_480.0, load_s=8.0) for name in "ab"]
+    settings = settings_with(gpu={"vram_gb": 24.0})
+    async with House(*slow, resident="a", settings=settings) as house:
+        theirs = house.submit("b")
+        await sleep_until(house.now + 3.0)
+        ours = house.internal("a", priority=Priority.CRITICAL)
+        spans = list[list[object]]()
+        while not house.events.of(LoadCut):
+            await asyncio.sleep(0)
+            shown = await View(house.gateway, 0.0).build(house.now)
+            spans += shown["timeline"]["spans"].values()
+        shown = await View(house.gateway, 0.0).build(house.now)
+        assert "cut" in [kind for _, kind, *_ in shown["timeline"]["spans"].values()]
+        assert "resident" not in [kind for model, kind, *_ in spans if model == "b:latest"]
+        house.cancel(theirs)
+        await body_of(ours)

@@ -53,6 +53,7 @@ def shown(timeline: Timeline, now: float) -> list[tuple[str, str, float, float |
 SWAP_STARTED = event("SwapStarted", 12, to_model="b", from_models=("a",))
 SWAP_COMPLETED = event("SwapCompleted", 20, to_model="b", from_models=("a",), swap_s=10.0)
 SWAP_FAILED = event("SwapFailed", 15, to_model="b", from_models=("a",), swap_s=3.0)
+LOAD_CUT = event("LoadCut", 15, to_model="b", from_models=("a",), swap_s=3.0)
 THREE = [queued(0, 1), queued(0, 2), queued(0, 3)]
 
 
@@ -75,6 +76,7 @@ THREE = [queued(0, 1), queued(0, 2), queued(0, 3)]
             [("a", "resident", 0, 12), ("b", "swap", 10, 20), ("b", "resident", 20, None)],
         ),
         ([SWAP_STARTED, SWAP_FAILED], [("b", "failed", 12, 15)]),
+        ([SWAP_STARTED, LOAD_CUT], [("b", "cut", 12, 15)]),
         (
             [drifted(0), drifted(7, appeared=("b",), vanished=("a",))],
             [("a", "resident", 0, 7), ("b", "resident", 7, None)],

@@ -252,9 +252,8 @@ class View:
     def _timeline(self, now: float) -> JsonDict:
         timeline = self._gateway.records.timeline
         residents = self._view.latest_first
-        timeline.settle(
-            {each.model: each.loaded_at for each in residents if each.phase != "loading"}, now
-        )
+        loaded = [each for each in residents if each.phase not in {"loading", "cutting"}]
+        timeline.settle({each.model: each.loaded_at for each in loaded}, now)
         spans: JsonDict = {}
         for span in timeline.spans(now):
             end = [] if span.ended_at is None else [self._wall(span.ended_at)]

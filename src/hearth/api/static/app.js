@@ -123,7 +123,7 @@ class App extends Component {
     const span = this.state.span ?? fitting(now - recordedSince(state, now));
     const told = summary(state, now, span);
     const note = `busy ${duration(told.busy)} · ${told.swaps} ${told.swaps === 1 ? "load" : "loads"} in ${duration(told.swapping)}`
-      + `${told.failed ? ` · ${told.failed} failed` : ""}${told.interruptions ? ` · ${told.interruptions} interrupted` : ""}`;
+      + `${told.cut ? ` · ${told.cut} cut` : ""}${told.failed ? ` · ${told.failed} failed` : ""}${told.interruptions ? ` · ${told.interruptions} interrupted` : ""}`;
     const tools = html`<span class="legend" aria-hidden="true"><span><i class="key busy"></i>busy</span><span><i class="key idle"></i>idle</span>
       <span><i class="key swap"></i>loading</span>
       <span><i class="key mark"></i>interrupted</span><span><i class="key external"></i>external waiting</span><span><i class="key internal"></i>internal waiting</span></span>

@@ -46,6 +46,7 @@ export function summary(state, now, span) {
     busy,
     swapping: covered(swaps, from, now),
     swaps: swaps.length,
+    cut: all.filter((one) => one[1] === "cut").length,
     failed: all.filter((one) => one[1] === "failed").length,
     interruptions: Object.values(state.timeline.marks).filter((mark) => mark[0] > from).length,
   };
@@ -263,7 +264,7 @@ export class Charts extends Component {
       const top = plot.valToPos(rows - index, "y", true);
       const height = plot.valToPos(rows - index - 1, "y", true) - top;
       const shade = themeColour(`--shade-${shadeOf(model)}`);
-      const order = ["resident", "swap", "failed", "busy"];
+      const order = ["resident", "swap", "cut", "failed", "busy"];
       for (const kind of order) {
         for (const span of spans) if (span[1] === kind) this.drawSpan(plot, span, top, height, shade, ratio);
       }
@@ -277,8 +278,8 @@ export class Charts extends Component {
     const x = plot.valToPos(Math.max(began, this.model.from), "x", true);
     const width = Math.max(1.5 * ratio, plot.valToPos(ended ?? this.model.now, "x", true) - x);
     const inset = height * (kind === "resident" ? 0.41 : 0.16);
-    if (kind === "swap" || kind === "failed") {
-      ctx.fillStyle = hatch(ctx, themeColour(kind === "swap" ? "--swap" : "--bad"), ratio);
+    if (kind === "swap" || kind === "cut" || kind === "failed") {
+      ctx.fillStyle = hatch(ctx, themeColour(kind === "failed" ? "--bad" : "--swap"), ratio);
     } else {
       ctx.fillStyle = shade;
     }
@@ -324,6 +325,7 @@ function atMoment(model, spans, at, now) {
   const of = (kind) => here.find((span) => span[1] === kind);
   const swap = of("swap");
   if (swap) return `${short(model)} loading (${duration((swap[3] ?? now) - swap[2])})`;
+  if (of("cut")) return `load of ${short(model)} cut for internal work`;
   if (of("failed")) return `${short(model)} failed to load`;
   if (of("busy")) return `${short(model)} busy`;
   return of("resident") ? `${short(model)} idle` : "";
