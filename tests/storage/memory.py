@@ -48,7 +48,8 @@ class Disk:
 
     Attributes:
         broken: every access fails; broken_writes: whatever is to be written; silent: a commit is
-        made, and reported as failed. latency_s: how long every commit takes.
+        made, and reported as failed. latency_s, read_latency_s: how long every commit or question
+        takes.
     """
 
     def __init__(self, content: bytes | None = None) -> None:
@@ -59,7 +60,7 @@ class Disk:
         self.connection.deserialize(content or _migrated())
         self.connection.execute("PRAGMA foreign_keys = ON")
         self.broken = self.broken_writes = self.silent = False
-        self.latency_s = 0.0
+        self.latency_s = self.read_latency_s = 0.0
         self.epochs = 0
 
     def tables(self, clock: Clock) -> Tables:
@@ -154,4 +155,5 @@ class SteadyReader:
     async def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         if self._disk.broken:
             raise StorageUnavailable("io_error")
+        await asyncio.sleep(self._disk.read_latency_s)
         return ask(self._disk.connection)

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from hearth.api.dashboard.feed import FAILURES_SHOWN, MIN_INTERVAL_S
+from hearth.api.dashboard.feed import FAILURES_SHOWN, LOOK_EVERY_S, MIN_INTERVAL_S
 from hearth.api.dashboard.view import JOBS_SHOWN
 from hearth.config.settings import SchedulingSettings, Window
 from hearth.jobs.queue import body_of
@@ -129,6 +129,19 @@ async def test_a_store_that_does_not_answer_takes_nothing_else_from_the_page():
                 ["bad"],
                 ["later"],
             )
+
+
+@in_virtual_time
+async def test_a_view_that_took_long_once_does_not_stop_the_page():
+    """A starved machine, or a slow disk."""
+    async with JobHouse("a") as house, watching(house.gateway) as page:
+        house.disk.read_latency_s = 20.0
+        await house.accept(job("job_1", not_before_wall_s=WALL_AT_START + HOUR_S))
+        await asyncio.sleep(60)
+        house.disk.read_latency_s = 0.0
+        await house.accept(job("job_2", not_before_wall_s=WALL_AT_START + HOUR_S))
+        await asyncio.sleep(2 * LOOK_EVERY_S)
+        assert list(page.state["jobs"]["waiting"]) == ["job_1", "job_2"]
 
 
 @pytest.mark.parametrize("caller", ["owner", "n8n"])

@@ -2,7 +2,9 @@
 has changed, four times a second at most.
 
 One view is made for all listeners, only while there are any, and so seldom that it takes at most a
-fiftieth of the time. Every 5 s it is made without a reason, since some things change by time alone.
+fiftieth of the time, but never more than 5 s apart: one that took long, on a starved machine, would
+stop the page for minutes. Every 5 s it is made without a reason, since some things change by time
+alone.
 A caller sees its own jobs and ended items, an admin all.
 """
 
@@ -89,7 +91,7 @@ class DashboardFeed:
         snapshot = await self._current()
         began_at = self._gateway.clock.monotonic()
         jobs = await self._jobs_shown_to(None if identity.admin else identity.caller)
-        self._pause_s = max(self._pause_s, (self._gateway.clock.monotonic() - began_at) / SHARE)
+        self._pause_s = max(self._pause_s, self._pause_after(began_at))
         snapshot = (
             snapshot
             | {"you": {"caller": identity.caller, "admin": identity.admin}}
@@ -119,8 +121,13 @@ class DashboardFeed:
             for key, value in built.items()
             if value is not None
         }
-        self._pause_s = max(MIN_INTERVAL_S, (self._gateway.clock.monotonic() - now) / SHARE)
+        self._pause_s = max(MIN_INTERVAL_S, self._pause_after(now))
         return self._snapshot
+
+    def _pause_after(self, began_at: float) -> float:
+        """Seconds until the next view, after work that began then."""
+        took_s = self._gateway.clock.monotonic() - began_at
+        return min(LOOK_EVERY_S, took_s / SHARE)
 
     async def _jobs_shown_to(self, owner: str | None) -> JsonDict | None:
         """What concerns one caller, or everything for None; None where there are no jobs.
