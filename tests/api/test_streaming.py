@@ -113,6 +113,8 @@ async def test_a_body_has_a_deadline_as_a_whole_however_steadily_it_trickles(
             one.protocol.data_received(sent_each_s)
         assert await one.open_until(ends_at)
         assert one.gateway.worker.submitted == []
+        assert one.line.sent.startswith(b"HTTP/1.1 408 ")
+        assert one.line.sent.endswith(b'{"error": "the body of the request came too slowly"}')
 
 
 @in_virtual_time

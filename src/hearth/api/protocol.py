@@ -353,17 +353,24 @@ class HttpConnection(HttpToolsProtocol):
 
         A body that breaks off is the end of the connection.
         """
-        if (self.cycle is None or self.cycle.response_complete) and not self._outgoing.lingering:
-            body = json.dumps({"error": msg.rstrip(".")}).encode()
-            head = (
-                b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length:"
-                b" %d\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.write(head % len(body) + body)
-            self._outgoing.body_expected = False
-            self.transport.close()
+        if self.cycle is None or self.cycle.response_complete:
+            self._refuse_with(b"400 Bad Request", msg.rstrip("."))
         else:
             self.transport.abort()
+
+    def _refuse_with(self, status: bytes, error: str) -> None:
+        """Answer in place of the application, in JSON, and close."""
+        if self._outgoing.lingering:
+            self.transport.abort()
+            return
+        body = json.dumps({"error": error}).encode()
+        head = (
+            b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n"
+        )
+        self.transport.write(head % (status, len(body)) + body)
+        self._outgoing.body_expected = False
+        self.transport.close()
 
     def _expect_within(self, seconds: float | None) -> None:
         """End the connection unless this is called again within so many seconds; None is for
@@ -378,6 +385,8 @@ class HttpConnection(HttpToolsProtocol):
             # it is the application that does not read
             self._body_began_at += self._deadlines.body_s
             self._expect_within(self._deadlines.body_s)
+        elif self._reading == "body" and not self.cycle.response_started:
+            self._refuse_with(b"408 Request Timeout", "the body of the request came too slowly")
         else:
             self.transport.abort()
 

@@ -409,8 +409,10 @@ def refusal(path: Path, error: sqlite3.Error | UnicodeDecodeError | OSError) -> 
     fault = fault_of(error)
     known = _MESSAGES.get(fault) if fault is not None else None
     kind = StorageBusy if fault in _PASSING else StorageRefused
+    # SQLite quotes the damaged part of the schema, which is no text then.
+    reason = "malformed schema" if isinstance(error, UnicodeDecodeError) else error
     return kind(
-        f"{path} {known} ({error})"
+        f"{path} {known} ({reason})"
         if known
         else f"{path} cannot be used: {error}. Check the disk and start again."
     )
