@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hearth.api.dashboard.feed import MIN_INTERVAL_S, DashboardFeed
 from hearth.api.dashboard.view import MODELS_SHOWN, View, bare, merge_patch
 from hearth.api.status_stream import HEARTBEAT_S
-from hearth.events import LoadCut
 from hearth.types import JsonDict, Priority
 from tests.api.dashboard.listening import applied, watching
 from tests.support.examples import EXAMPLES
@@ -286,13 +285,12 @@ async def test_a_model_whose_load_is_cut_was_never_in_memory():
         theirs = house.submit("b")
         await sleep_until(house.now + 3.0)
         ours = house.internal("a", priority=Priority.CRITICAL)
-        spans = list[list[object]]()
-        while not house.events.of(LoadCut):
+        view, kinds = View(house.gateway, 0.0), set[str]()
+        while "cut" not in kinds:
             await asyncio.sleep(0)
-            shown = await View(house.gateway, 0.0).build(house.now)
-            spans += shown["timeline"]["spans"].values()
-        shown = await View(house.gateway, 0.0).build(house.now)
-        assert "cut" in [kind for _, kind, *_ in shown["timeline"]["spans"].values()]
-        assert "resident" not in [kind for model, kind, *_ in spans if model == "b:latest"]
+            await view.build(house.now)
+            spans = house.gateway.records.timeline.spans(house.now)
+            kinds = {span.kind for span in spans if span.model == "b:latest"}
+            assert "resident" not in kinds
         house.cancel(theirs)
         await body_of(ours)
