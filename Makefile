@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench sim reliability mutants compare docs lock clean
+.PHONY: help setup run demo test check format bench sim reliability mutants docs lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,12 +58,6 @@ reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 
 
 mutants: $(VENV)/.dev ## Random defects in the source, one at a time: which do the tests notice? For a night (ARGS="--count 100 --seed 0")
 	@$(BIN)/python -m tests.mutants $(ARGS)
-
-compare: $(VENV)/.dev ## This tree beside the version of another commit, with the same traffic: what differs (VERSION=HEAD~1)
-	@rm -rf build/version && mkdir -p build/version
-	@git archive $(or $(VERSION),HEAD) | tar -x -C build/version
-	@$(MAKE) --no-print-directory -C build/version setup
-	@$(BIN)/python -m tests.golden compare $(abspath build/version/.venv/bin/python)
 
 docs: $(VENV)/.dev ## Build the documentation's site into site/, broken links are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -1,6 +1,4 @@
-"""The root command: what it imports, and what a shell completes; `tests/golden` has what it
-lists.
-"""
+"""The root command: what it imports, and what a shell completes."""
 
 from __future__ import annotations
 

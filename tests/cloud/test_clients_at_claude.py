@@ -21,7 +21,7 @@ ASKED: Any = {"model": ELSEWHERE, "messages": HELLO}
 
 
 async def test_anthropics_client_is_answered_and_refused_in_its_own_shape(home: CloudHome):
-    """What the other clients read is in `tests/golden` and `tests/dialects/claude`."""
+    """What the other clients read is in `tests/clients` and `tests/dialects/claude`."""
     asked: Any = {"model": HAIKU, "max_tokens": 50, "messages": HELLO}
     async with home.claude(RICH) as claude:
         async with claude.messages.stream(**asked) as stream:
