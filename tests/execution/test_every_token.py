@@ -322,7 +322,8 @@ def saying_something_else(path: str) -> Any:
 AT_ONCE = settings_with(
     scheduling={
         **ALWAYS_PREEMPT,
-        "policy": "affinity",  # which waits for nobody to come back
+        "policy": "affinity",
+        "preemption": "at_once",  # which waits for nobody to come back
         "preempt_finish_bound_s": 1000.0,
     },
     queue={"max_interrupt_count": 9},
