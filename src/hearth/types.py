@@ -422,6 +422,16 @@ class LoadOptions:
     num_ctx: int | None = None
 
 
+@value
+class LoadedModel:
+    """What decides the text of a seeded generation: the model's digest (empty where nobody knows)
+    and how it is loaded.
+    """
+
+    digest: str = ""
+    options: LoadOptions = LoadOptions()
+
+
 @frozen
 class InstalledModel:
     """A name that the backend lists. Those with one digest are one model (empty: like no other);

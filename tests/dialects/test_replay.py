@@ -17,7 +17,7 @@ from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import WholeFrames, event
 from hearth.dialects.replay import Replay, Sent
 from hearth.errors import BackendGone, StreamDiverged
-from hearth.types import RequestId
+from hearth.types import LoadedModel, RequestId
 from tests.dialects.captured import captured
 from tests.support.examples import EXAMPLES
 from tests.support.replay_readers import told
@@ -67,7 +67,7 @@ def test_a_run_passes_unchanged_if_nothing_was_sent_and_adds_nothing_if_all_was(
 
 
 def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed():
-    sent = Sent(route(CHAT), limit_bytes=10)
+    sent = Sent(route(CHAT), limit_bytes=10, written_by=LoadedModel())
     assert (sent.feed(b"0123456789"), sent.replayable, sent.data) == (False, True, b"0123456789")
     assert (sent.feed(b"x"), sent.feed(b"y"), sent.replayable, sent.data) == (
         True,
@@ -80,7 +80,7 @@ def test_more_than_the_limit_is_forgotten_and_cannot_be_replayed():
 
 
 def test_whole_frames_are_passed_on_as_the_very_chunks_that_came():
-    sent = Sent(route(CHAT), limit_bytes=10)
+    sent = Sent(route(CHAT), limit_bytes=10, written_by=LoadedModel())
     chunks = (b'{"a":1}\n', b"{}\n")
     assert all(passed is chunk for passed, chunk in zip(sent.whole(chunks), chunks, strict=True))
     assert [sent.whole((b'{"b"', b":2}", b"\n{")), sent.held(), sent.whole((b"}",))] == [
@@ -88,7 +88,7 @@ def test_whole_frames_are_passed_on_as_the_very_chunks_that_came():
         b"{",
         (b"}",),
     ]
-    sent = Sent(route(CHAT), limit_bytes=10)
+    sent = Sent(route(CHAT), limit_bytes=10, written_by=LoadedModel())
     assert [sent.whole((piece,)) for piece in (b"x" * 10, b"y", b"z")] == [
         (),
         (b"x" * 10 + b"y",),

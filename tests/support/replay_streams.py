@@ -25,7 +25,7 @@ from hearth.dialects.writers import (
     Writer,
     response_in_progress,
 )
-from hearth.types import frozen
+from hearth.types import LoadedModel, frozen
 from tests.support.fields import Fields
 
 ROUTES = [
@@ -203,7 +203,7 @@ def chunked(data: bytes, rng: random.Random) -> list[bytes]:
 
 def sent_of(path: str, data: bytes) -> Sent:
     """What a caller has been given of `data`: its whole frames."""
-    sent = Sent(route(path), limit_bytes=LIMIT_BYTES)
+    sent = Sent(route(path), limit_bytes=LIMIT_BYTES, written_by=LoadedModel())
     sent.feed(b"".join(sent.whole((data,))))
     return sent
 

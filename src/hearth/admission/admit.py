@@ -1,10 +1,11 @@
 """`admit`: may this caller add this work now? Here a caller's 429 is decided.
 
-The order of all refusals: key (401), size and shape (400, 413, 415), model (403), rate (429),
-budget (429, for Claude only), depth (503). The one `Admission` of a request is asked twice:
-`check_ahead` is what refuses it whatever its body says, so that no body is read for nothing;
-`admit` knows what the body asks for, and counts. Money and a place in the queue are taken together
-with acceptance, so that nothing can come between: by `cloud.service` and `queue.worker`.
+The order of refusals: key (401); by `check_ahead`, which refuses whatever a body says, so that no
+body is read for nothing, rate (429) and depth (503); size and shape of the body (400, 413, 415); by
+`admit`, which knows what it asks for and counts, model (403), rate (429), budget (429, for Claude
+only), depth (503). Both are of the one `Admission` of a request. Money and a place in the queue are
+taken together with acceptance, so that nothing can come between: by `cloud.service` and
+`queue.worker`.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from hearth.dialects.frames import (
 from hearth.dialects.gojson import JsonObject, JsonValue
 from hearth.dialects.routes import Endpoint, Route
 from hearth.errors import StreamDiverged
+from hearth.types import LoadedModel
 
 _MOST_EQUAL = 30
 """Equal pieces in a row after which Ollama gives an answer up, without a word (llm/server.go)."""
@@ -38,7 +39,7 @@ class Sent:
     parsed before a replay needs it. `written_by`: the model of the first run, as it was loaded.
     """
 
-    def __init__(self, route: Route, *, limit_bytes: int, written_by: str = "") -> None:
+    def __init__(self, route: Route, *, limit_bytes: int, written_by: LoadedModel) -> None:
         self._route, self._limit_bytes, self.written_by = route, limit_bytes, written_by
         self._parts: list[bytes] = []
         self._frames: WholeFrames | None = WholeFrames(route)

@@ -18,6 +18,7 @@ from hearth.types import (
     Elapsed,
     Headers,
     InstalledModel,
+    LoadedModel,
     LoadOptions,
     ResidentModel,
     ResumeMode,
@@ -111,20 +112,18 @@ class Continuation(Protocol):
 
 
 class Continuations(Protocol):
-    """How answers of an engine's models go on, as it was found out. `load` stands for a model as
-    it is loaded.
-    """
+    """How answers of an engine's models go on, as it was found out."""
 
-    def is_known(self, load: str) -> bool:
+    def is_known(self, load: LoadedModel) -> bool:
         """It was found out whether this model's answers can be continued."""
         ...
 
-    async def find_out(self, load: str, model: str, call: BackendCall) -> None:
+    async def find_out(self, load: LoadedModel, model: str, call: BackendCall) -> None:
         """Ask the engine; `call`: the first stream that may have to go on."""
 
-    def can_continue(self, load: str) -> bool: ...
+    def can_continue(self, load: LoadedModel) -> bool: ...
 
-    def of(self, load: str, call: BackendCall, sent: Sent) -> Continuation:
+    def of(self, load: LoadedModel, call: BackendCall, sent: Sent) -> Continuation:
         """Raises StreamDiverged: an answer of this kind cannot be continued."""
         ...
 

@@ -41,7 +41,7 @@ from hearth.scheduling.inputs import (
     PolicyChanged,
     Unloaded,
 )
-from hearth.types import InstalledModel, LoadOptions, ResidentModel
+from hearth.types import InstalledModel, LoadedModel, LoadOptions, ResidentModel
 
 DOWN_CHECK_INTERVAL_S = 1.0
 """Recovery is noticed this fast; a look at a closed port costs next to nothing."""
@@ -196,10 +196,10 @@ class BackendWatch:
         """
         self._asked_at = -inf
 
-    def fingerprint_of(self, model: str) -> str:
-        """What decides the text of a seeded generation: the model's digest and how it is loaded."""
-        known = self._known(model)
-        return f"{'' if known is None else known.digest} {self.load_options(model).num_ctx}"
+    def loaded_model(self, model: str) -> LoadedModel:
+        """This model as it is loaded now."""
+        known, options = self._known(model), self.load_options(model)
+        return LoadedModel(digest="" if known is None else known.digest, options=options)
 
     def load_options(self, model: str) -> LoadOptions:
         """How a model is loaded, and so how every request for it must be sent."""

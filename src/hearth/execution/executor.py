@@ -79,7 +79,7 @@ class Executor:
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
         self._running: dict[Sequence, _RunningAttempt] = {}
-        self._memory = ModelMemory(watch.fingerprint_of, engine.continuations())
+        self._memory = ModelMemory(watch.loaded_model, engine.continuations())
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
         """Begin the current attempt: `prompt_s` until the first byte are expected, and at most

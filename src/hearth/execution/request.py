@@ -21,6 +21,7 @@ from hearth.types import (
     Headers,
     JsonDict,
     Lane,
+    LoadedModel,
     Outcome,
     QueueItem,
     RequestId,
@@ -345,10 +346,8 @@ class ActiveRequest:
         attempt.forwarded = False
         self.interrupts = self.interrupts if interrupts is None else interrupts
 
-    def begin_stream(self, route: Route, load: str, limit_bytes: int) -> None:
-        """Remember what is sent from now on, if the stream may be interrupted; `load` stands for
-        the model as it is loaded.
-        """
+    def begin_stream(self, route: Route, load: LoadedModel, limit_bytes: int) -> None:
+        """Remember what is sent from now on, if the stream may be interrupted."""
         if self.item.ways:
             self.sent = Sent(route, limit_bytes=limit_bytes, written_by=load)
 

@@ -16,7 +16,7 @@ from hearth.dialects.usage import HiddenUsage
 from hearth.engines.port import Continuation, Continuations, LaterRun
 from hearth.errors import BackendError, HearthError, StreamDiverged
 from hearth.execution.attempt import Attempt
-from hearth.types import NO_TIME, BackendCall, Elapsed, ResumeMode
+from hearth.types import NO_TIME, BackendCall, Elapsed, LoadedModel, ResumeMode
 
 RENDER_LAST_S = 0.03
 """How long an interruption may wait to see how the prompt is rendered now, so that it is known
@@ -40,14 +40,14 @@ class ModelMemory:
     """What is known of models as they are loaded, over all requests.
 
     Attributes:
-        load_of: what stands for a model as it is loaded now, digest first; it decides the text of a
-        seeded generation. continuations: how their answers are continued, None for not at all.
-        replays: of the last ones, whether they gave another text than the caller has.
+        load_of: a model as it is loaded now. continuations: how their answers are continued, None
+        for not at all. replays: of the last ones, whether they gave another text than the caller
+        has.
     """
 
-    load_of: Callable[[str], str]
+    load_of: Callable[[str], LoadedModel]
     continuations: Continuations | None
-    replays: defaultdict[str, deque[bool]] = field(
+    replays: defaultdict[LoadedModel, deque[bool]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=REPLAYS))
     )
 
@@ -108,7 +108,7 @@ class Resumption:
     def _modes_on(self, model: str, *, as_loaded: bool = False) -> list[ResumeMode]:
         """How it can go on on this model, best first; `as_loaded`: as that is loaded now."""
         load = self._memory.load_of(model)
-        if self._load.partition(" ")[0] != load.partition(" ")[0]:
+        if self._load.digest != load.digest:
             return []
         continuations = self._memory.continuations
         differed = sum(self._memory.replays[self._load])

@@ -24,7 +24,7 @@ from hearth.engines.ollama.continuing import (
 )
 from hearth.engines.port import Exchange, LaterRun
 from hearth.errors import HearthError, StreamDiverged
-from hearth.types import BackendCall, Elapsed, entity
+from hearth.types import BackendCall, Elapsed, LoadedModel, entity
 
 RENDER_S = 2.0
 """How long a model server may take to show how a model's prompts are rendered."""
@@ -88,12 +88,12 @@ class OllamaContinuations:
 
     def __init__(self, opens: Opens) -> None:
         self._server = Server(opens)
-        self._templates: dict[str, Template] = {}
+        self._templates: dict[LoadedModel, Template] = {}
 
-    def is_known(self, load: str) -> bool:
+    def is_known(self, load: LoadedModel) -> bool:
         return load in self._templates
 
-    async def find_out(self, load: str, model: str, call: BackendCall) -> None:
+    async def find_out(self, load: LoadedModel, model: str, call: BackendCall) -> None:
         probe = partial(template_probe, model, load_options_in(call.body))
         try:
             async with asyncio.timeout(RENDER_S):
@@ -122,11 +122,11 @@ class OllamaContinuations:
                 template.goes_on |= {thinks}
         return template
 
-    def can_continue(self, load: str) -> bool:
+    def can_continue(self, load: LoadedModel) -> bool:
         template = self._templates.get(load)
         return template is not None and template.lead is not None
 
-    def of(self, load: str, call: BackendCall, sent: Sent) -> OllamaContinuation:
+    def of(self, load: LoadedModel, call: BackendCall, sent: Sent) -> OllamaContinuation:
         return OllamaContinuation(self._server, self._templates.get(load, Template()), call, sent)
 
 
