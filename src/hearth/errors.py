@@ -213,10 +213,11 @@ class CloudUnavailable(BackendError):
     retryable = False
 
 
-class SwapFailed(BackendError):
+class LoadError(BackendError):
     """The model could not be loaded."""
 
     status = 503
+    reason = "swap_failed"
 
 
 class BackendUnreachable(BackendError):
@@ -259,7 +260,7 @@ class StreamDiverged(BackendError):
     """The interrupted answer could not be resumed."""
 
 
-class SwapTimedOut(SwapFailed):
+class SwapTimedOut(LoadError):
     """The model's load showed no progress for `gpu.swap_timeout_s`, or went on for ten times
     that.
     """

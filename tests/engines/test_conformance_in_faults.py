@@ -17,7 +17,7 @@ import pytest
 
 from hearth.engines.ollama.engine import Ollama
 from hearth.engines.port import Engine, Exchange
-from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, SwapFailed
+from hearth.errors import BackendGone, BackendUnreachable, HearthError, LoadError, ModelNotFound
 from hearth.types import BackendCall, LoadOptions
 from tests.engines.stub_server import (
     LAST_CHUNK,
@@ -226,7 +226,7 @@ async def test_a_list_that_has_not_changed_is_the_same_one(bench: Bench):
 
 async def test_every_load_that_fails_has_its_own_error(bench: Bench):
     bench.world.next_loads(LoadFault.FAIL)
-    with pytest.raises(SwapFailed, match="signal: killed"):
+    with pytest.raises(LoadError, match="signal: killed"):
         await bench.engine.load("a:latest", UNPINNED)
     assert await bench.resident() == []
 

@@ -19,8 +19,8 @@ from hearth.errors import (
     BackendTimeout,
     BackendUnreachable,
     HearthError,
+    LoadError,
     ModelNotFound,
-    SwapFailed,
 )
 from hearth.types import InstalledModel, JsonDict, LoadOptions, ResidentModel
 from tests.dialects.captured import captured
@@ -150,7 +150,7 @@ async def test_a_size_that_is_no_number_is_named(field: str):
     [
         (
             json_answer(b'{"error":"llama-server process has terminated: signal: killed"}', 500),
-            SwapFailed,
+            LoadError,
             "signal: killed",
         ),
         (
@@ -158,18 +158,18 @@ async def test_a_size_that_is_no_number_is_named(field: str):
                 b'{"error":"server busy, please try again.  maximum pending requests exceeded"}',
                 503,
             ),
-            SwapFailed,
+            LoadError,
             "server busy",
         ),
-        (json_answer(b"plain words", 500), SwapFailed, "plain words"),
+        (json_answer(b"plain words", 500), LoadError, "plain words"),
         (
             json_answer(b'{"error":"time: missing unit in duration"}', 400),
-            SwapFailed,
+            LoadError,
             "missing unit",
         ),
-        (json_answer(HTML, 502), SwapFailed, "The model server answered 502 with HTML."),
-        (json_answer(HTML, 404), SwapFailed, "The model server answered 404 with HTML."),
-        (b"", SwapFailed, "closed the connection"),
+        (json_answer(HTML, 502), LoadError, "The model server answered 502 with HTML."),
+        (json_answer(HTML, 404), LoadError, "The model server answered 404 with HTML."),
+        (b"", LoadError, "closed the connection"),
         (
             json_answer(captured("generate_missing").body, 404),
             ModelNotFound,
@@ -185,7 +185,7 @@ async def test_a_refused_swap_has_failed_in_the_servers_words(
 
 
 async def test_an_unload_without_an_answer_has_failed():
-    assert type(await failure(SILENT, unload, SILENT_S)) is SwapFailed
+    assert type(await failure(SILENT, unload, SILENT_S)) is LoadError
 
 
 def pinned(control: Control) -> Awaitable[object]:

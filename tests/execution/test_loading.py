@@ -16,15 +16,15 @@ import pytest
 from hearth.config.settings import GatewayConfig, ModelSettings
 from hearth.dialects.capabilities import needs_of
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.errors import HearthError, ModelNotFound, NotCapable, SwapFailed, SwapTimedOut
+from hearth.errors import HearthError, LoadError, ModelNotFound, NotCapable, SwapTimedOut
 from hearth.events import (
     HomeModelMissing,
     InternalFault,
     ResidencyDrifted,
     SwapCompleted,
+    SwapFailed,
     SwapStarted,
 )
-from hearth.events import SwapFailed as SwapFailedEvent
 from hearth.job_types import Job
 from hearth.jobs.queue import item_of
 from hearth.types import (
@@ -120,8 +120,8 @@ async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
 @pytest.mark.parametrize(
     ("faults", "error", "says", "retry_after_s", "failed"),
     [
-        ([LoadFault.FAIL] * 2, SwapFailed, "signal: killed", 30.0, ["swap_failed"] * 2),
-        ([LoadFault.LIE] * 2, SwapFailed, "does not list it", 30.0, ["swap_failed"] * 2),
+        ([LoadFault.FAIL] * 2, LoadError, "signal: killed", 30.0, ["swap_failed"] * 2),
+        ([LoadFault.LIE] * 2, LoadError, "does not list it", 30.0, ["swap_failed"] * 2),
         ([LoadFault.NOT_FOUND], ModelNotFound, "", None, ["model_not_found"]),
         ([LoadFault.NEVER], SwapTimedOut, "gpu.swap_timeout_s", 30.0, ["swap_timeout"]),
         ([LoadFault.LATE], SwapTimedOut, "gpu.swap_timeout_s", 30.0, ["swap_timeout"]),
@@ -149,7 +149,7 @@ async def test_a_load_that_fails_lies_or_does_not_end_is_an_error_for_all_who_wa
             retry_after_s,
         )
         assert says in failure.message
-    swaps = house.events.of(SwapFailedEvent)
+    swaps = house.events.of(SwapFailed)
     assert [event.reason for event in swaps] == failed
     assert (house.now, swaps[0].swap_s) == (10.0, 10.0) or error is not SwapTimedOut
     assert (house.events.of(SwapCompleted), house.ollama.calls) == ([], [])
@@ -240,13 +240,13 @@ async def test_a_load_has_twice_as_long_as_the_longest_of_its_model_so_far(house
 async def test_a_model_that_will_not_leave_is_told_again_before_others_lose(house, stuck, served):
     house.ollama.next_unloads(*[UnloadFault.STUCK] * stuck)
     said, error = await heard(house.submit("b"))
-    failed = house.events.of(SwapFailedEvent)
+    failed = house.events.of(SwapFailed)
     assert {(event.from_models, event.to_model) for event in failed} == {(("a:latest",), "")}
     assert done_to(house) == ["unload a:latest"] * 2 + ["load b:latest"] * served
     if served:
         assert (text_of(said), error) == (FULL_TEXT, None)
     else:
-        assert isinstance(error, SwapFailed)
+        assert isinstance(error, LoadError)
         assert (error.status, error.retry_after_s, house.ollama.calls) == (503, 30.0, [])
 
 
@@ -254,7 +254,7 @@ async def test_a_model_that_will_not_leave_is_told_again_before_others_lose(hous
 async def test_a_model_that_is_deleted_keeps_no_other_from_coming(house: House):
     house.ollama.delete("a:latest")
     assert await house.answer("b") == FULL_TEXT
-    assert (done_to(house), house.events.of(SwapFailedEvent)) == (
+    assert (done_to(house), house.events.of(SwapFailed)) == (
         ["unload a:latest", "load b:latest"],
         [],
     )
@@ -465,7 +465,7 @@ async def test_models_made_from_the_same_weights_are_served_one_after_the_other(
         for model in "abab":
             assert await house.answer(model) == FULL_TEXT
         assert swapped_to(house) == ["a:latest", "b:latest", "a:latest", "b:latest"]
-        assert len(house.events.of(SwapFailedEvent)) == 1
+        assert len(house.events.of(SwapFailed)) == 1
     # a single lie says nothing of shared weights
     async with House("a", "b", settings=settings, capacity_mib=math.inf) as house:
         house.ollama.next_loads(LoadFault.LIE)
@@ -484,7 +484,7 @@ async def test_weights_under_a_deleted_name_are_made_to_go_by_another_name(house
         "unload b:latest",
         "load b:latest",
     ]
-    assert house.events.of(SwapFailedEvent) == []
+    assert house.events.of(SwapFailed) == []
 
 
 @pytest.mark.parametrize("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])

@@ -31,8 +31,8 @@ from hearth.errors import (
     BackendProtocolError,
     BackendUnreachable,
     HearthError,
+    LoadError,
     ModelNotFound,
-    SwapFailed,
 )
 from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel, frozen
 from tests.support import ollama_wire as wire
@@ -452,7 +452,7 @@ class FakeOllama(OllamaTraits):
         self._loading[model] = done
         if fault not in {LoadFault.LATE, LoadFault.NEVER}:
             error = (
-                SwapFailed("llama-server process has terminated: signal: killed")
+                LoadError("llama-server process has terminated: signal: killed")
                 if fault is LoadFault.FAIL
                 else None
             )

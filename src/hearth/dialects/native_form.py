@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from hearth.dialects.capabilities import EFFORTS
 from hearth.dialects.gojson import Body, GoJsonError, JsonObject, JsonValue, decode
 from hearth.dialects.routes import Endpoint
 from hearth.types import value
@@ -19,7 +20,6 @@ from hearth.types import value
 _BLOCKS = ("text", "thinking", "tool_use", "tool_result")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _NEVER_CONTINUED = ("logprobs", "top_logprobs", "_debug_render_only", "functions")
-_EFFORTS = frozenset({"low", "medium", "high", "max"})
 
 
 @value
@@ -215,7 +215,7 @@ def _message(body: Body) -> Native:
         options["stop"] = stops
     wish, effort = body.object("thinking").get("type"), body.object("output_config").get("effort")
     effort = effort.strip().lower().replace("xhigh", "high") if isinstance(effort, str) else ""
-    think: JsonObject = {"think": effort} if effort in _EFFORTS else {}
+    think: JsonObject = {"think": effort} if effort in EFFORTS else {}
     if wish in ("enabled", "disabled"):
         think = {"think": wish == "enabled"}
     return _conversation(

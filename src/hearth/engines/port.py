@@ -225,13 +225,13 @@ class Engine(Protocol):
 
         Cancelling it gives the load up.
 
-        Raises ModelNotFound, SwapFailed, BackendUnreachable.
+        Raises ModelNotFound, LoadError, BackendUnreachable.
         """
 
     async def unload(self, model: str) -> None:
         """Ask for `model` to be dropped; it may still be listed for a while afterwards.
 
-        Raises ModelNotFound (deleted meanwhile, though it may still be in memory), SwapFailed,
+        Raises ModelNotFound (deleted meanwhile, though it may still be in memory), LoadError,
         BackendUnreachable.
         """
 

@@ -28,7 +28,7 @@ from collections.abc import Coroutine
 from typing import NamedTuple
 
 from hearth.engines.port import Engine
-from hearth.errors import BackendUnreachable, HearthError, ModelNotFound, SwapFailed, SwapTimedOut
+from hearth.errors import BackendUnreachable, HearthError, LoadError, ModelNotFound, SwapTimedOut
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import unclaimed_mib
 from hearth.execution.runtime import Runtime
@@ -151,7 +151,7 @@ class Swapper:
         return (
             self._errors.get(model)
             or self._stuck
-            or SwapFailed(f"model '{model}' could not be loaded")
+            or LoadError(f"model '{model}' could not be loaded")
         )
 
     def offloaded(self, model: str) -> bool:
@@ -204,7 +204,7 @@ class Swapper:
             self._failed(model, error, LoadFailed(model=model, permanent=permanent))
             return
         if resident is None:
-            lie = SwapFailed(f"the model server reported '{model}' as loaded, but does not list it")
+            lie = LoadError(f"the model server reported '{model}' as loaded, but does not list it")
             self._failed(model, lie, LoadFailed(model=model, unlisted=True))
             return
         self._errors.pop(model, None)
@@ -308,11 +308,11 @@ class Swapper:
         return MemoryInUse(card_mib, await self._engine.memory_mib())
 
     async def _gone(self, model: str) -> None:
-        """Raises SwapFailed: it is still listed after the time that an unload may take."""
+        """Raises LoadError: it is still listed after the time that an unload may take."""
         deadline = _now() + UNLOAD_TIMEOUT_S
         while await self._find(model) is not None:
             if _now() >= deadline:
-                self._stuck = SwapFailed(f"model '{model}' could not be unloaded")
+                self._stuck = LoadError(f"model '{model}' could not be unloaded")
                 raise self._stuck
             await asyncio.sleep(POLL_S)
 

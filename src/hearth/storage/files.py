@@ -64,7 +64,7 @@ _LIST_ALL = f"""
 """
 _CALLER = "SELECT caller FROM files WHERE number = ?"
 _GROW = "UPDATE files SET bytes = bytes + ? WHERE number = ? AND state = 'filling'"
-_PUT = "INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)"
+PUT_PART = "INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)"
 _SEAL = f"""
     UPDATE files SET
       id = :id,
@@ -142,7 +142,7 @@ class FileTable(Table, FileStore):
             if connection.execute(_GROW, (len(data), number)).rowcount:
                 starts = enumerate(range(0, len(data), PART_BYTES), place)
                 pieces = ((number, at, data[start : start + PART_BYTES]) for at, start in starts)
-                connection.executemany(_PUT, pieces)
+                connection.executemany(PUT_PART, pieces)
 
         await self.writer.submit(append)
 

@@ -31,8 +31,8 @@ from hearth.errors import (
     BackendProtocolError,
     BackendTimeout,
     BackendUnreachable,
+    LoadError,
     ModelNotFound,
-    SwapFailed,
 )
 from hearth.types import (
     JSON_BODY,
@@ -216,15 +216,15 @@ class Control:
         try:
             await _in_our_terms(self._generate_or_embed(model, wish), timeout_s)
         except BackendTimeout as error:
-            raise SwapFailed(
+            raise LoadError(
                 f"The model server did not confirm within {timeout_s:g} s that it unloads {model}."
             ) from error
         except (BackendGone, BackendProtocolError) as error:
             refusal = error.__cause__
             if not isinstance(refusal, ollama.ResponseError):
-                raise SwapFailed(error.message) from error
+                raise LoadError(error.message) from error
             is_missing = refusal.status_code == HTTPStatus.NOT_FOUND
-            raise (ModelNotFound if is_missing else SwapFailed)(str(refusal.error)) from error
+            raise (ModelNotFound if is_missing else LoadError)(str(refusal.error)) from error
 
     async def _generate_or_embed(self, model: str, wish: Body) -> None:
         import ollama  # noqa: PLC0415 - see `_client`
