@@ -162,6 +162,7 @@ class FakeWorker:
             request_id=new.item.request_id,
             position=sequence - 1,
             estimated_wait_s=7.44,
+            wait_bound_s=15.0,
             is_rough=True,
             reply=reply,
         )

@@ -70,6 +70,7 @@ async def test_chunks_headers_and_status_come_back_as_the_backend_sent_them(gate
         "x-queue-position": "0",
         "x-estimated-wait-seconds": "7.4",
         "x-estimated-wait-rough": "true",
+        "x-wait-bound-seconds": "15.0",
         "x-hearth-rewrote": "seed",
     }
     theirs = {name.decode(): value.decode() for name, value in NDJSON}

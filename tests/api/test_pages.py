@@ -274,10 +274,17 @@ async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate()
         "x-queue-position",
         "x-estimated-wait-seconds",
         "x-estimated-wait-rough",
+        "x-wait-bound-seconds",
         "x-request-id",
     )
     (new,) = gateway.worker.submitted
-    assert [got.headers[name] for name in headers] == ["0", "7.4", "true", new.request_id]
+    assert [got.headers[name] for name in headers] == [
+        "0",
+        "7.4",
+        "true",
+        "15.0",
+        new.request_id,
+    ]
     assert (new.kind, new.streaming, new.model, new.max_tokens) == ("generate", False, "m", 9)
     assert json.loads(gateway.worker.calls[0].body)["format"] == "json"
     gateway.worker.serve = scripted(answer(model=RESIDENT), headers=())

@@ -117,7 +117,8 @@ def test_a_file_is_read_as_text_and_what_is_no_prompt_is_not_sent(
 
 def test_options_reach_the_model_and_the_queue_and_json_is_one_object(hearth, busy):
     answers(busy, "be", "cause", LAST)
-    busy.answer_headers = {"X-Queue-Position": "3", "X-Estimated-Wait-Seconds": "12.5"}
+    waits = {"X-Estimated-Wait-Seconds": "12.5", "X-Wait-Bound-Seconds": "30.0"}
+    busy.answer_headers = {"X-Queue-Position": "3", **waits}
     options = (
         "--system",
         "be brief",
@@ -157,6 +158,7 @@ def test_options_reach_the_model_and_the_queue_and_json_is_one_object(hearth, bu
         "output_tokens": 2,
         "queue_position": 3,
         "estimated_wait_s": 12.5,
+        "wait_bound_s": 30.0,
         "served_by": None,
     }
     for odd in ("", "soon", "NaN", "[3]", "true"):
@@ -338,6 +340,14 @@ def mine(**fields: object) -> Fields:
         (
             mine(estimated_start_s=9.0, estimate_is_rough=True),
             "next in line, starts in very roughly 9.0 s",
+        ),
+        (
+            mine(estimated_start_s=9.0, start_bound_s=40.0),
+            "next in line, starts in about 9.0 s (90 %: within 40 s)",
+        ),
+        (
+            mine(estimated_start_s=0.0, start_bound_s=0.0),
+            "next in line, starts in about 0.0 s",
         ),
         (mine(estimated_start_s=float("inf")), "next in line"),
         ({"running": 3, "internal_queue": [], "gpu": "x"}, "waiting"),

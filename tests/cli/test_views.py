@@ -188,7 +188,7 @@ FULL = busy(
     },
 )
 FULL["external_queue"]["next_items"][0].update(
-    interrupt_count=2, estimated_start_s=125.0, estimate_is_rough=True
+    interrupt_count=2, estimated_start_s=125.0, start_bound_s=300.0, estimate_is_rough=True
 )
 LONG_CALLER = busy(running=[busy()["running"][0] | {"caller": "a-caller-with-a-very-long-name"}])
 EMULATOR = """\
@@ -246,7 +246,7 @@ FULL_TOP = f"""\
 # caller model task prompt waited runs / starts in
 reads 7 \ufffd[2Jx [red]m[/red] critical - 9.0 s 0.0 s
 critical 44 router qwen2.5:32b-instruct-q6_K parse_task 120 0.4 s -
-interrupted x2 41 open-webui llama3.1:8b 120 2 min ~2 min
+interrupted x2 41 open-webui llama3.1:8b 120 2 min ~2 min (5 min)
 ... and 4 more
 {FULL_FACTS}
 slots old 0 of 0 busy, 0 wait; new 0 of 0 busy, 0 wait

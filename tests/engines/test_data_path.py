@@ -270,7 +270,7 @@ async def test_the_answer_loses_only_its_hop_by_hop_fields_and_what_is_hearths_t
         b"X-Request-Id: req_theirs\r\nX-Queue-Position: 1\r\nX-Estimated-Wait-Seconds: "
         b"1.0\r\nX-Hearth-Served-By: us\r\n"
     )
-    dropped += b"X-Estimated-Wait-Rough: true\r\n"
+    dropped += b"X-Estimated-Wait-Rough: true\r\nX-Wait-Bound-Seconds: 2.0\r\n"
     head = OK + dropped + b"X-Stay: 1\r\nx-stay: 2\r\nContent-Length: 0\r\n\r\n"
     async with StubServer(saying(head)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(call())

@@ -24,6 +24,7 @@ ADDED_HEADERS = frozenset(
         b"x-queue-position",
         b"x-estimated-wait-seconds",
         b"x-estimated-wait-rough",
+        b"x-wait-bound-seconds",
         b"x-hearth-rewrote",
     }
 )

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
-from hearth.events import ItemDispatched, ItemQueued
-from hearth.types import Lane, Priority
+from hearth.events import ItemDispatched, ItemEnded, ItemQueued
+from hearth.types import Band, Lane, Priority
 from tests.support.fields import Fields
 from tests.support.house import (
     FULL_TEXT,
@@ -79,6 +79,46 @@ async def test_a_caller_is_told_of_the_swap_and_the_line_of_its_own_model(house:
     )
     swap_s = house.worker.scheduler.device.estimates.swap_s("a:latest", "b:latest")
     assert [behind_swap_s, behind_one_s] == pytest.approx([1.0 + swap_s, 1.0], abs=0.1)
+
+
+@in_house("a", "b", resident="a")
+async def test_a_caller_is_told_a_bound_and_its_end_says_whether_that_held(house: House):
+    first = house.submit("a", max_tokens=40, service_s=9.0)  # expected to run 1 s
+    assert (first.estimated_wait_s, first.wait_bound_s) == (0.0, 0.0)
+    await sleep_until(house.now + 0.5)
+    second = house.submit("a", max_tokens=40)
+    assert (second.estimated_wait_s, second.wait_bound_s) == pytest.approx((0.5, 2.0))
+    await settle()
+    (row,) = house.status["external_queue"]["next_items"]
+    assert (row["estimated_start_s"], row["start_bound_s"]) == (0.5, 2.0)
+    gone = house.submit("a", max_tokens=40)
+    house.cancel(gone)  # before anybody could tell
+    for ticket in (first, second):
+        await body_of(ticket)
+    await settle()
+    ends = {end.sequence: end for end in house.events.of(ItemEnded)}
+    kept = [
+        (
+            ends[ticket.sequence].bound_kept,
+            ends[ticket.sequence].wait_bound_s == ticket.wait_bound_s,
+        )
+        for ticket in (first, second, gone)
+    ]
+    assert kept == [(None, True), (False, True), (None, True)]
+    bound_s = house.worker.scheduler.estimates.wait_bound_s(Band.EXTERNAL, 0.5)
+    assert bound_s == pytest.approx(8.5, abs=0.1), "the next is told what this one has taken"
+
+
+@in_loaded_house
+async def test_a_request_that_ends_after_its_bound_was_not_kept_in_it(house: House):
+    house.submit("a", max_tokens=40, service_s=9.0)
+    await sleep_until(house.now + 0.5)
+    late = house.submit("a", max_tokens=40)
+    await sleep_until(house.now + 5.0)
+    house.cancel(late)
+    await settle()
+    (end,) = (each for each in house.events.of(ItemEnded) if each.sequence == late.sequence)
+    assert (end.attempts, end.bound_kept) == (0, False)
 
 
 @in_loaded_house

@@ -89,6 +89,30 @@ def test_items_are_expected_one_after_another_with_what_is_between_them(
     assert shell.forecasts.forecast(shell.now).starts == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("settings", "story", "model", "expected_s", "bound_s"),
+    [
+        ("", "ext a", "a", 0.0, 0.0),  # to start at once is no wait
+        ("", "ext a; at 1", "a", 1.0, 3.0),
+        # a run that has taken longer than the 2 s that were expected
+        ("", "ext a; at 30", "a", 28.0, 57.0),
+        ("", "ext a; at 30", "a", 1.0, 30.0),
+        ("", "ext a; at 30", "b", 1.0, 30.0),  # whose model has to go
+        ("", "ext a; at 30", None, 1.0, 30.0),
+        ("vram_gb=0", "ext a; ext b; loaded; at 30; end 2; ext b", "b", 1.0, 3.0),
+        # a load that was to take 5 s
+        ("", "ext b; at 1; unloaded; at 4", "b", 1.0, 3.0),
+        ("", "ext b; at 1; unloaded; at 40", "b", 1.0, 39.0),
+    ],
+)
+def test_a_bound_is_never_less_than_what_a_late_run_or_load_has_taken(
+    settings: str, story: str, model: str | None, expected_s: float, bound_s: float
+):
+    shell = taught(settings, story)
+    new = asked(shell, model)
+    assert shell.forecasts.wait_bound_s(new, expected_s, shell.now) == pytest.approx(bound_s)
+
+
 def test_an_estimate_is_rough_while_its_model_is_hardly_known():
     shell = Shell(settings_of(""), resident=("a",))
     for _ in range(FEW_RUNS):

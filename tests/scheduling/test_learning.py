@@ -21,7 +21,8 @@ from hearth.scheduling.estimates import (
     Arrivals,
     Estimates,
 )
-from hearth.types import JsonDict, Lane, Priority, QueueItem, RequestId, Usage
+from hearth.scheduling.wait_spread import WAITS
+from hearth.types import Band, JsonDict, Lane, Priority, QueueItem, RequestId, Usage
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
 from tests.support.fields import Fields
@@ -165,6 +166,7 @@ def experienced() -> Estimates:
     estimates.learn_item(item("e"), "a", Usage(), run_s=9.0, expected_s=2.25)
     estimates.learn_idle_end(("a", "b"), (0.0, 4.0, "b"))
     estimates.learn_idle_end(("a", "b"), (7.5, 1.0, ""))
+    estimates.learn_wait(Band.EXTERNAL, 9.0, 29.0)
     return estimates
 
 
@@ -178,6 +180,40 @@ def test_what_was_learned_survives_being_written_down():
         again.longest_s(asked, "a") == old.longest_s(asked, "a") > 3.5 * again.service_s(asked, "a")
     )
     assert (again.swap_s("x", "b"), again.run_s("a")) == (old.swap_s("x", "b"), 9.0)
+    assert again.wait_bound_s(Band.EXTERNAL, 9.0) == 29.0
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "bound_s"),
+    [
+        ([], 19.0),  # (9 + 1) * 2 - 1
+        ([9.0] * 5, 19.0),  # too few to promise less
+        ([29.0, 9.0], 29.0),  # of few, the longest counts
+        ([9.0] * 100, 9.0),
+        ([1.0] * 100, 9.0),  # never less than what is expected
+        ([*[29.0] * 8, *[9.0] * 92], 9.0),
+        ([*[29.0] * 9, *[9.0] * 91], 29.0),
+        ([*[99.0] * 20, *[14.0] * WAITS], 14.0),  # what is long ago is forgotten
+    ],
+)
+def test_a_bound_holds_for_92_of_the_last_100_waits_of_its_band(
+    waited_s: list[float], bound_s: float
+):
+    estimates = after()
+    for each in waited_s:
+        estimates.learn_wait(Band.EXTERNAL, 9.0, each)
+    assert estimates.wait_bound_s(Band.EXTERNAL, 9.0) == pytest.approx(bound_s)
+    assert estimates.wait_bound_s(Band.CRITICAL, 9.0) == 19.0, "another band"
+    estimates.forget()
+    assert estimates.wait_bound_s(Band.EXTERNAL, 9.0) == 19.0
+
+
+def test_short_waits_that_took_long_do_not_multiply_a_long_one():
+    estimates = after()
+    for _ in range(WAITS):
+        estimates.learn_wait(Band.EXTERNAL, 1.0, 39.0)  # twenty times as long
+    bounds_s = [estimates.wait_bound_s(Band.EXTERNAL, each) for each in (1.0, 9.0, 100.0)]
+    assert bounds_s == pytest.approx([39.0, 39.0, 200.0])
 
 
 def test_what_a_forecast_makes_up_teaches_nothing():
@@ -185,6 +221,7 @@ def test_what_a_forecast_makes_up_teaches_nothing():
     before, twin = old.export(), old.unlearning()
     twin.learn_swap("a", "b", 100.0)
     twin.learn_idle_end(("a", "b"), (1.0, 1.0, "a"))
+    twin.learn_wait(Band.EXTERNAL, 1.0, 9.0)
     usage = Usage(prompt_tokens=900, output_tokens=5, prompt_s=0.1)
     twin.learn_item(item(prompt_tokens=200), "a", usage, run_s=1.0, expected_s=1.0)
     assert old.export() == twin.export() == before
@@ -219,7 +256,14 @@ def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
         {"format": 2, "swap_s": [["a", "b", 3.0]]},
         *(
             {"format": 1, "target_s": {"b": 3.0}, name: 7}
-            for name in ("swap_s", "decode_tps", "recent_swaps_s", "output_tokens", "idle_ends")
+            for name in (
+                "swap_s",
+                "decode_tps",
+                "recent_swaps_s",
+                "output_tokens",
+                "idle_ends",
+                "waits",
+            )
         ),
         *(
             {"format": 1, "swap_s": [wrong, ["a", "b", 3.0]]}
@@ -235,6 +279,16 @@ def test_the_memory_of_callers_is_bounded_and_the_latest_are_written_down():
             "prompt_tps": {"a": -5.0},
             "prompt_factor": {"a": None},
         },
+        *(
+            {"format": 1, "waits": wrong}
+            for wrong in (
+                [[9, [[3.0, 1.0]]]],
+                [[4, [[None, 1.0]]]],
+                [[4, [3.0]]],
+                [[4]],
+                [[4, [[-1.0, 1.0], [3.0, -1.0], [3.0, float("nan")], [10**10, 1.0]]]],
+            )
+        ),
         {"format": 1, "recent_swaps_s": {"b": [None]}, "idle_ends": [[["a"], [[1, 0]]]]},
     ],
 )
@@ -247,6 +301,7 @@ def test_what_cannot_be_read_counts_as_never_learned(document: JsonDict):
         estimates.idle_ends(("a",)),
     ) == (10.0, 1.0, ())
     assert estimates.service_s(item(prompt_tokens=1000, max_tokens=80), "a") == 3.0
+    assert estimates.wait_bound_s(Band.EXTERNAL, 9.0) == 19.0
     estimates.learn_swap("a", "b", 4.0)
     assert estimates.swap_s("a", "b") == 4.0
 

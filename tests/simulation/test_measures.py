@@ -7,10 +7,11 @@ import pytest
 from hearth.config.settings import ModelSettings, PolicyName, SchedulerSettings, SchedulingSettings
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import Record, SimulationRun, simulate
-from hearth.simulation.measures import Estimating, as_json, by_lane, comparison, summary, swap_pct
+from hearth.simulation.estimating import Estimating
+from hearth.simulation.measures import as_json, by_lane, comparison, summary, swap_pct
 from hearth.simulation.traces import parse_trace
 from hearth.simulation.workloads import Workload, WorkloadJob
-from hearth.types import Lane, Sequence, Usage
+from hearth.types import Band, Lane, Sequence, Usage
 
 TRACE = """\
 {"models": {"a": {}, "b": {}}, "swap_s": {"a": {"b": 6}, "b": {"a": 2}}, \
@@ -127,6 +128,19 @@ def steady(*service_s: float, usage: Usage = STEADY) -> Workload:
         swap_costs={("", "a"): 1.0},
         resident=("a",),
     )
+
+
+def test_bounds_are_of_requests_that_were_told_to_wait_and_learn_from_them():
+    workload = steady(*[5.0] * 30)
+    settings = workload.settings(SchedulerSettings(), PolicyName.FIFO)
+    scheduler = Scheduler(settings)
+    brain = Estimating(scheduler, every=1)
+    simulate(workload, settings, brain.handle)
+    told = brain.bounded
+    assert len(told) == 29, "the first starts at once"
+    assert all(wait.expected_s < wait.bound_s for wait in told), "all came before any had started"
+    assert all(wait.actual_s <= wait.bound_s for wait in told)
+    assert scheduler.estimates.wait_bound_s(Band.EXTERNAL, 9.0) == pytest.approx(9.0, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,12 @@ async def test_every_request_counts_once_however_much_was_added_up(store):
         for _ in range(draw.randrange(1, 900)):
             seen += 1
             store.invocations.emit(
-                ended(seen, at=1000.0 - draw.random() * 80_000.0, caller=draw.choice("ab"))
+                ended(
+                    seen,
+                    at=1000.0 - draw.random() * 80_000.0,
+                    caller=draw.choice("ab"),
+                    bound_kept=seen % 4 > 0,
+                )
             )
         await store.writer.submit(usage.roll_up)
         for width in (1, 6, 24):
@@ -51,6 +56,8 @@ async def test_every_request_counts_once_however_much_was_added_up(store):
                 == seen
             )
             assert sum(each["requests"] for each in found["callers"]) == seen
+            kept = seen - seen // 4
+            assert found["total"]["bound_kept_share"] == round(kept / seen, 3)
     while await store.writer.submit(usage.roll_up):
         pass
     left = (

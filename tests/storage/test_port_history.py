@@ -29,7 +29,8 @@ async def test_a_row_says_what_the_event_said_and_is_written_once(process):
         "interrupt_count": 2,
         "attempts": 3,
     }
-    event = ended(7, at=998.0, status=502, cost_usd=0.25, **changed)
+    promised = {"wait_bound_s": 4.5, "bound_kept": False}
+    event = ended(7, at=998.0, status=502, cost_usd=0.25, **changed, **promised)
     for _ in range(2):
         ports = await process()
         for each in (
@@ -203,6 +204,7 @@ async def test_requests_are_added_up_by_time_caller_and_model(ports):
         "swap_s": 4.0,
         "wait_p50_s": 3.5,
         "wait_p95_s": 4.85,
+        "bound_kept_share": None,
         "swap_share": 0.348,
     }
     assert [
@@ -213,6 +215,16 @@ async def test_requests_are_added_up_by_time_caller_and_model(ports):
     assert models == {"llama3.1:8b": (1, 0), None: (1, 0), "c:3": (0, 1)}
     of_one = await ports.history.used(**DAY, caller="n8n")
     assert [each["caller"] for each in of_one["callers"]] == ["n8n"]
+
+
+async def test_the_share_of_bounds_that_held_is_of_requests_that_were_told_to_wait(ports):
+    for number, kept in enumerate([True, True, False, None]):
+        ports.log.emit(ended(number, caller="n8n" if kept else "webui", bound_kept=kept))
+    await ports.written()
+    found = await ports.history.used(**DAY, caller=None)
+    assert found["total"]["bound_kept_share"] == 0.667
+    shares = {each["caller"]: each["bound_kept_share"] for each in found["callers"]}
+    assert shares == {"n8n": 1.0, "webui": 0.0}
 
 
 async def test_percentiles_are_interpolated_within_a_range(ports):

@@ -220,6 +220,8 @@ def ticket_headers(ticket: Ticket) -> Headers:
     headers: Headers = ((b"x-queue-position", b"%d" % ticket.position),)
     if ticket.estimated_wait_s is not None:
         headers = (*headers, (b"x-estimated-wait-seconds", b"%.1f" % ticket.estimated_wait_s))
+    if ticket.wait_bound_s is not None:
+        headers = (*headers, (b"x-wait-bound-seconds", b"%.1f" % ticket.wait_bound_s))
     if ticket.is_rough:
         headers = (*headers, (b"x-estimated-wait-rough", b"true"))
     return (

@@ -113,13 +113,21 @@ def submit(
             "output": output,
             "prompt_tokens": last.get("prompt_eval_count"),
             "output_tokens": last.get("eval_count"),
-            "queue_position": _number(answered.get("x-queue-position")),
-            "estimated_wait_s": _number(answered.get("x-estimated-wait-seconds")),
+            **_wait_told(answered),
             "served_by": answered.get("x-hearth-served-by"),
         }
         click.echo(json.dumps(printed))
     elif not output.endswith("\n"):
         click.echo()
+
+
+def _wait_told(answered: Message) -> Json:
+    """What the headers of an answer say of its wait."""
+    return {
+        "queue_position": _number(answered.get("x-queue-position")),
+        "estimated_wait_s": _number(answered.get("x-estimated-wait-seconds")),
+        "wait_bound_s": _number(answered.get("x-wait-bound-seconds")),
+    }
 
 
 def _model_at_hand(client: GatewayClient) -> str:
@@ -342,6 +350,9 @@ def waiting_words(answer: Json, request_id: str) -> str:
                 if start_s is not None:
                     about = "very roughly" if flag(item, "estimate_is_rough") else "about"
                     place += f", starts in {about} {duration(start_s)}"
+                    bound_s = number(item, "start_bound_s")
+                    if bound_s:
+                        place += f" (90 %: within {duration(bound_s)})"
                 return place + loading
         ahead += count(queue, "pending")
     return (f"waiting, {ahead} in the queue" if ahead else "waiting") + loading

@@ -33,11 +33,10 @@ from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
 from hearth.simulation.engine import SimulationRun
 from hearth.simulation.engine import simulate as run_workload
+from hearth.simulation.estimating import EstimateError, Estimating
 from hearth.simulation.homes import HOMES
 from hearth.simulation.logged import workload_from_log
 from hearth.simulation.measures import (
-    EstimateError,
-    Estimating,
     as_json,
     comparison,
     scoreboard,
@@ -85,8 +84,8 @@ Runs = dict[str | None, list[tuple[str, SimulationRun, EstimateError]]]
     "scores",
     is_flag=True,
     help=(
-        "The figures that `adaptive` must reach: long runs, adversaries, estimates (about a"
-        " minute)."
+        "The figures that `adaptive` must reach: long runs, adversaries, estimates and their bounds"
+        " (about two minutes)."
     ),
 )
 @click.option("--from-log", "from_log", is_flag=True, help="The log of a running gateway.")

@@ -482,7 +482,9 @@ def _runs_or_starts(item: Json) -> str:
     if running_s is not None:
         return duration(running_s)
     about = "~" if flag(item, "estimate_is_rough") else ""
-    return about + duration(number(item, "estimated_start_s"))
+    bound_s = number(item, "start_bound_s")
+    bound = f" ({duration(bound_s)})" if bound_s else ""
+    return about + duration(number(item, "estimated_start_s")) + bound
 
 
 _TOP = (

@@ -256,6 +256,7 @@ class Cloud:
             request_id=item.request_id,
             position=0,
             estimated_wait_s=0.0,
+            wait_bound_s=0.0,
             reply=work.reply,
             served_by=SERVED_BY,
         )

@@ -165,7 +165,8 @@ class ItemEnded(ItemEvent):
     to end; `total_s`: accepted to end; `prompt_tokens`; `output_tokens`; `status`: HTTP status of
     the answer; `resumed`: how an interrupted stream went on, continued or replayed; `chain_id`:
     what ties calls of one task together; `cost_usd`: what Claude was paid, where it answered;
-    `counted` as of `ItemQueued`; `emulated`: the emulator worked on it last.
+    `counted` as of `ItemQueued`; `emulated`: the emulator worked on it last; `wait_bound_s`: within
+    which it was said to start; `bound_kept`: whether it did, None where it was to start at once.
     """
 
     outcome: Outcome
@@ -185,6 +186,8 @@ class ItemEnded(ItemEvent):
     chain_id: str | None = None
     counted: Counted | None = "requests"
     emulated: bool = False
+    wait_bound_s: float | None = None
+    bound_kept: bool | None = None
 
 
 class ItemLost(ItemEvent, level=WARNING):

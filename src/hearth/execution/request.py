@@ -236,18 +236,41 @@ class Submission:
         return self.call if isinstance(self.call, BackendCall) else self.call(model)
 
 
+@entity
+class PromisedWait:
+    """What a request was told of its wait when it was accepted; `waited_s`: until its first
+    start.
+    """
+
+    expected_s: float
+    bound_s: float
+    waited_s: float | None = None
+
+    def is_kept(self, waited_s: float) -> bool | None:
+        """Did it start within its bound? None where it was to start at once, and where it ended
+        after `waited_s`, before either was certain.
+        """
+        if not self.bound_s:
+            return None
+        if self.waited_s is not None:
+            return self.waited_s <= self.bound_s
+        return None if waited_s <= self.bound_s else False
+
+
 @value
 class Ticket:
     """An accepted request; the answer arrives in `reply`.
 
     `position`: items ahead of it when it arrived; `estimated_wait_s`: until its start, None for
-    unknown, `is_rough` for a guess; `served_by`: `claude` where it does not wait for the GPU.
+    unknown, `is_rough` for a guess; `wait_bound_s`: within which 90 % start;
+    `served_by`: `claude` where it does not wait for the GPU.
     """
 
     sequence: Sequence
     request_id: RequestId
     position: int
     estimated_wait_s: float | None
+    wait_bound_s: float | None = None
     reply: Reply
     served_by: str = ""
     is_rough: bool = False
@@ -277,6 +300,13 @@ class EventIdentity(TypedDict):
     task_type: str | None
 
 
+class PromiseKept(TypedDict):
+    """What an end says of the wait that was promised."""
+
+    wait_bound_s: float | None
+    bound_kept: bool | None
+
+
 class FinishedRequest(NamedTuple):
     """What is remembered of a request that has ended: no body, no answer."""
 
@@ -297,7 +327,7 @@ class ActiveRequest:
         current or last attempt. attempt: the current or last one. sent: what the caller has been
         given of a stream that may be interrupted, over all attempts; None for others. resumption:
         how that goes on; None before it was interrupted. outcome: set once, by whoever ends it
-        first.
+        first. wait: what its caller was told of its wait; None where nothing was.
     """
 
     new: Submission
@@ -311,6 +341,7 @@ class ActiveRequest:
     sent: Sent | None = None
     resumption: Resumption | None = None
     outcome: Outcome | None = None
+    wait: PromisedWait | None = None
 
     @property
     def identity(self) -> EventIdentity:
@@ -323,6 +354,13 @@ class ActiveRequest:
             "model": self.model or item.model,
             "task_type": item.task_type,
         }
+
+    def promise_kept(self, now: float) -> PromiseKept:
+        """What has come by now of what its caller was told of its wait."""
+        wait = self.wait
+        if wait is None:
+            return {"wait_bound_s": None, "bound_kept": None}
+        return {"wait_bound_s": wait.bound_s, "bound_kept": wait.is_kept(now - self.accepted_at)}
 
     @property
     def resumed(self) -> ResumeMode | None:

@@ -201,6 +201,9 @@ _ALL = (
         "lane",
         "model",
     ),
+    _counter(
+        "hearth_wait_bounds_total", "Waits with a bound, by whether it held.", "lane", "result"
+    ),
     _histogram(
         "hearth_swap_wait_seconds",
         "Part of the wait that was spent on the swap to the model.",

@@ -191,6 +191,9 @@ class Metrics(HandlingSink):
             add("hearth_tokens_total", lane, model, kind, amount=tokens or 0)
             add("hearth_caller_tokens_total", lane, caller, kind, amount=tokens or 0)
         add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
+        if event.bound_kept is not None:
+            add("hearth_wait_bounds_total", lane, "kept", amount=event.bound_kept)
+            add("hearth_wait_bounds_total", lane, "exceeded", amount=not event.bound_kept)
         phases = self._phase_rows.get((lane, model))
         if phases is None:
             phases = [phase.labels(lane, model) for phase in self._phases]

@@ -388,6 +388,7 @@ class EmbeddingBatcher(HandlingSink):
                 interrupt_count=work.interrupts,
                 prompt_tokens=prompt_tokens,
                 counted=work.item.counted,
+                **work.promise_kept(ended.at),
                 **work.identity,
             )
             self._emit(own)

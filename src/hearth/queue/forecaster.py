@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
+from hearth.execution.request import PromisedWait
 from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence
@@ -70,6 +71,12 @@ class Forecaster:
         if reading is None or FRESH_S <= age_s >= reading.wait_s:
             return self._pace_s * max(1, self._view.ahead_of(item.band) + arriving)
         return max(0.0, reading.wait_s - age_s) + reading.pace_s * reading.since
+
+    def promised(self, item: QueueItem, wait_s: float | None, now: float) -> PromisedWait | None:
+        """What the caller of an item is told that is being accepted."""
+        if wait_s is None:
+            return None
+        return PromisedWait(wait_s, self._view.wait_bound_s(item, wait_s, now))
 
     def accepted(self, item: QueueItem) -> None:
         """Count an item whose wait was asked for, and that waits now."""

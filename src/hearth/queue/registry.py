@@ -80,6 +80,12 @@ class Registry:
         (work.new.on_event or self._emit)(event)
 
     def dispatched(self, work: ActiveRequest, at: float) -> None:
+        wait = work.wait
+        if wait is not None and wait.waited_s is None:
+            wait.waited_s = at - work.accepted_at
+            if wait.bound_s:
+                band = work.item.band
+                self._runtime.forecasts.learn_wait(band, wait.expected_s, wait.waited_s)
         self.emit(
             work,
             ItemDispatched(
@@ -170,6 +176,7 @@ class Registry:
             resumed=work.resumed,
             counted=work.item.counted,
             emulated=attempt.emulated,
+            **work.promise_kept(at),
             **work.identity,
         )
         self.emit(work, ended)

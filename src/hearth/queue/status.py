@@ -136,6 +136,11 @@ def _queue(
         wait_s = starts.get(entry.item.sequence)
         estimate = {
             "estimated_start_s": None if wait_s is None else round(wait_s, 1),
+            "start_bound_s": (
+                None
+                if wait_s is None
+                else round(runtime.forecasts.wait_bound_s(entry.item, wait_s, now), 1)
+            ),
             "estimate_is_rough": is_rough and wait_s is not None,
         }
         next_items.append(_item(entry, now, wall_s) | estimate)

@@ -1,5 +1,5 @@
 """What the scheduler has learned: speeds, lengths of answers, sizes of prompts, what a swap costs,
-and when callers come back.
+and when callers come back, and how far waits exceed what was expected of them.
 
 All averages are exponential with alpha 0.3, as in llmux's switching efficiency report; a swap
 observation is capped at 60 s (or the target's own median, where that is more) so that one cold
@@ -17,6 +17,7 @@ from itertools import islice
 from math import ceil, inf
 from typing import Any, NamedTuple, TypeVar
 
+from hearth.scheduling.wait_spread import UNKNOWN_SPREAD, WaitSpread
 from hearth.types import Band, JsonDict, QueueItem, Usage, entity
 
 ALPHA = 0.3
@@ -79,7 +80,9 @@ def _blend(known: dict[K, float], key: K, seen: float) -> None:
 
 
 class Estimates:
-    """Learned speeds and costs. Owned and changed by the scheduler alone; reading never learns."""
+    """Learned speeds, costs and waits. Owned and changed by the scheduler alone, except for waits,
+    which the queue reports; reading never learns.
+    """
 
     def __init__(self, *, swap_prior_s: float) -> None:
         self.swap_prior_s = swap_prior_s
@@ -94,6 +97,7 @@ class Estimates:
         self._runs: dict[str, tuple[int, float]] = {}
         self._stretches: dict[str, tuple[float, ...]] = {}
         self._idle_ends: dict[tuple[str, ...], tuple[IdleEnd, ...]] = {}
+        self._waits: dict[Band, WaitSpread] = {}
 
     def unlearning(self) -> Estimates:
         """The same knowledge for a forecast, which learns nothing from what it makes up."""
@@ -185,6 +189,17 @@ class Estimates:
         """
         return self._idle_ends.get(models, ())
 
+    def learn_wait(self, band: Band, expected_s: float, waited_s: float) -> None:
+        """Fold in one wait for the first start, and what was expected of it at its acceptance."""
+        if not self.learns:
+            return
+        self._waits.setdefault(band, WaitSpread()).learn(expected_s, waited_s)
+
+    def wait_bound_s(self, band: Band, expected_s: float) -> float:
+        """Seconds within which 90 % of the waits end of which this was expected."""
+        spread = self._waits.get(band) or UNKNOWN_SPREAD
+        return spread.bound_s(expected_s)
+
     def prompt_tokens(self, item: QueueItem, model: str) -> float:
         """Expected tokens of the prompt, in this model's own."""
         return item.prompt_tokens * self._prompt_factor.get(model, 1.0)
@@ -270,6 +285,7 @@ class Estimates:
             "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
             "stretches": dict(self._stretches),
             "idle_ends": list(self._idle_ends.items()),
+            "waits": [[band, spread.export()] for band, spread in self._waits.items()],
             "output_tokens": [[caller, model, tokens] for (caller, model), tokens in latest][::-1],
         }
 
@@ -319,6 +335,9 @@ class Estimates:
                     for gap_s, weight, model in found[-IDLE_ENDS:]
                 )
                 for models, found in ends[-MAX_IDLE_SETS:]
+            }
+            learned["_waits"] = {
+                Band(band): WaitSpread(seen) for band, seen in document.get("waits", ())
             }
         except (AttributeError, TypeError, ValueError, OverflowError):
             return

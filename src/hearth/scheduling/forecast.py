@@ -50,7 +50,9 @@ class Forecast:
 
 
 class ForecastView:
-    """What may be asked of a scheduler about time to come. Reads its state, never changes it."""
+    """What may be asked of a scheduler about time to come. Reads its state, and changes nothing but
+    what is known of waits.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._device = scheduler.device
@@ -60,6 +62,7 @@ class ForecastView:
         self.prompt_s = scheduler.estimates.prompt_s
         self.limit_s = scheduler.estimates.limit_s
         self.longest_load_s = scheduler.estimates.longest_s_to
+        self.learn_wait = scheduler.estimates.learn_wait
 
     def forecast(self, now: float, newcomer: QueueItem | None = None) -> Forecast:
         """Run the scheduler forward from `now`; `newcomer`: an item that it has not seen yet."""
@@ -78,6 +81,36 @@ class ForecastView:
         times = max(1.0, ahead / max(1, len(found.starts)))
         found.starts.setdefault(newcomer.sequence, longest_s * times)
         return found
+
+    def wait_bound_s(self, item: QueueItem, expected_s: float, now: float) -> float:
+        """Seconds within which 90 % of such items start, 0 where it is expected to start at once.
+
+        Never less than what a load or a run before it has taken already that takes longer than
+        expected.
+        """
+        if expected_s <= 0:
+            return 0.0
+        bound_s = self._device.estimates.wait_bound_s(item.band, expected_s)
+        return max(bound_s, self._overdue_s(item, now))
+
+    def _overdue_s(self, item: QueueItem, now: float) -> float:
+        """How long the longest has taken of what the item waits for and should have ended."""
+        device = self._device
+        residency = device.residency
+        own = residency.ready(item.model or device.home or "")
+        runs = (
+            now - entry.dispatched_at
+            for resident in (residency.residents.values() if own is None else (own,))
+            for entry in resident.running.values()
+            if entry.expected_end_at < now
+        )
+        overdue_s = max(runs, default=0.0)
+        swap = residency.swap
+        if own is None and swap is not None and residency.loading is not None:
+            loads_for_s = now - swap.started_at
+            if loads_for_s > _load_s(device.estimates, swap, residency.loading):
+                overdue_s = max(overdue_s, loads_for_s)
+        return overdue_s
 
     @property
     def answers(self) -> bool:

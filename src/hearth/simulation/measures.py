@@ -18,13 +18,11 @@ from statistics import fmean, geometric_mean, median
 from rich.table import Table
 
 from hearth.config.settings import PolicyName, SchedulerSettings
-from hearth.scheduling.actions import Action, Dispatch
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import PRIOR_RUN_S
-from hearth.scheduling.forecast import ForecastView
-from hearth.scheduling.inputs import Arrived, Input
 from hearth.simulation import workloads
 from hearth.simulation.engine import Record, SimulationRun, simulate
+from hearth.simulation.estimating import EstimateError, Estimating
 from hearth.simulation.homes import DEAR_LOADS, figures, homes, mean_figures
 from hearth.simulation.workloads import (
     LONG,
@@ -34,15 +32,7 @@ from hearth.simulation.workloads import (
     WorkloadJob,
     poisson,
 )
-from hearth.types import JsonDict, Lane, Priority, Sequence, frozen
-
-EstimateError = Mapping[str, float | None]
-"""How far estimated and actual waits for the first start lie apart: how many were `sampled`,
-`median_error_s` and `median_error_pct`.
-"""
-# waits from here on count for the relative error: a hundredth of a second off a wait of none is no
-# error of any percentage
-WORTH_S = 1.0
+from hearth.types import JsonDict, Lane, Priority, frozen
 
 
 @frozen
@@ -209,51 +199,6 @@ def _off_by(error: EstimateError | None) -> str:
     return _seconds(error_s) + ("" if error_pct is None else f" ({error_pct:.0f})")
 
 
-class Estimating:
-    """Passes facts on to a scheduler and estimates the wait of every `every`-th arrival just before
-    it is reported.
-    """
-
-    def __init__(self, scheduler: Scheduler, *, every: int) -> None:
-        self._scheduler = scheduler
-        self._view = ForecastView(scheduler)
-        self._every = every
-        self._open: dict[Sequence, tuple[float, float]] = {}
-        self._pairs_s: list[tuple[float, float]] = []
-
-    def handle(self, fact: Input, now: float) -> list[Action]:
-        if isinstance(fact, Arrived) and fact.item.sequence % self._every == 0:
-            estimated_s = self._view.forecast(now, fact.item).starts.get(fact.item.sequence)
-            if estimated_s is not None:
-                self._open[fact.item.sequence] = (now, estimated_s)
-        actions = self._scheduler.handle(fact, now)
-        for action in actions if self._open else ():
-            if isinstance(action, Dispatch) and action.sequence in self._open:
-                arrived, estimated_s = self._open.pop(action.sequence)
-                self._pairs_s.append((estimated_s, now - arrived))
-        return actions
-
-    def errors_pct(self) -> list[float]:
-        """The error of each estimate in percent of the actual wait, over waits of `WORTH_S` and
-        more.
-        """
-        return [
-            100 * abs(estimated - actual) / actual
-            for estimated, actual in self._pairs_s
-            if actual >= WORTH_S
-        ]
-
-    def error(self) -> EstimateError:
-        """What was found so far; no median where nothing was sampled."""
-        errors_s = [abs(estimated - actual) for estimated, actual in self._pairs_s]
-        errors_pct = self.errors_pct()
-        return {
-            "sampled": len(errors_s),
-            "median_error_s": median(errors_s) if errors_s else None,
-            "median_error_pct": median(errors_pct) if errors_pct else None,
-        }
-
-
 PROFILE_LIMITS_S = {"balanced": 106.0, "bursty": 18.0, "dominant": 10.4, "interleave": 8.0}
 """The swaps that no schedule avoids at 7.4 s and 2.0 s, and the serving; counted by hand.
 
@@ -342,6 +287,7 @@ def scoreboard(base: SchedulerSettings) -> Rows:
         _short,
         _house_day,
         _estimates,
+        _bounds,
         _restart,
     ):
         yield from one(base)
@@ -473,6 +419,33 @@ def _estimates(base: SchedulerSettings) -> Rows:
             f"estimated waits, {name} load, median error / within 25 %",
             f"{median(errors_pct):.0f} % / {within:.0f} %",
         )
+
+
+def _bounds(base: SchedulerSettings) -> Rows:
+    """The share of the requests that were told to wait and started within their bound, and the
+    median of bound / expectation. Homes begin with nothing learned.
+    """
+    # every third request of a long run is told its wait, since each takes a look ahead
+    for kind, builders, every in (("long runs", LONG, 3), ("homes", homes(), 1)):
+        found = {name: _kept_and_width(build(), base, every) for name, build in builders.items()}
+        for name, (kept_pct, width) in found.items():
+            yield f"bounds, {name}, kept / median width", f"{kept_pct:.0f} % / {width:.2f}"
+        kept_pcts, widths = zip(*found.values(), strict=True)
+        hits = sum(88 <= round(kept_pct) <= 95 for kept_pct in kept_pcts)
+        spread = " / ".join(f"{pick(kept_pcts):.0f}" for pick in (min, median, max))
+        yield (
+            f"{len(found)} {kind}, share kept, least / median / most; median width",
+            f"{spread} %, {hits} within 88 to 95 %; {median(widths):.2f}",
+        )
+
+
+def _kept_and_width(workload: Workload, base: SchedulerSettings, every: int) -> tuple[float, float]:
+    settings = workload.settings(base, PolicyName.ADAPTIVE)
+    brain = Estimating(Scheduler(settings), every=every)
+    simulate(workload, settings, brain.handle, keep_decisions=False)
+    told = brain.bounded
+    kept = sum(wait.actual_s <= wait.bound_s for wait in told)
+    return 100 * kept / len(told), median(wait.bound_s / wait.expected_s for wait in told)
 
 
 def _restart(base: SchedulerSettings) -> Rows:

@@ -34,7 +34,7 @@ NOTE_INTERVAL_S = 1.0
 CATCH_UP_S = 1.0
 """The most that a question waits for rows that are on their way to a slow disk."""
 
-_TYPES: Types = {"lane": Lane, "outcome": Outcome}
+_TYPES: Types = {"lane": Lane, "outcome": Outcome, "bound_kept": bool}
 _COLUMNS = tuple(Invocation.__dataclass_fields__)
 _ADD = f"""
     {insert_into("invocation_log", (*_COLUMNS, "counted", "emulated"))}

@@ -35,7 +35,7 @@ ROWS_PER_STEP = 500
 _RANGES = tuple(pairwise(WAIT_BOUNDS_S))
 _WAITS = tuple(f"w{number}" for number in range(len(_RANGES)))
 _COUNTS = ("requests", "failed", "prompt_tokens", "output_tokens")
-_SUMS = (*_COUNTS, "backend_s", *_WAITS)
+_SUMS = (*_COUNTS, "backend_s", *_WAITS, "bounded", "bounds_kept")
 _ADDED = (*_SUMS, "swaps", "swap_s")
 
 
@@ -70,7 +70,9 @@ _OF_LOG = f"""
       SUM(COALESCE(prompt_tokens, 0)),
       SUM(COALESCE(output_tokens, 0)),
       SUM(COALESCE(backend_s, 0.0)),
-      {_listed(starmap(_waits_between, _RANGES))}
+      {_listed(starmap(_waits_between, _RANGES))},
+      COUNT(bound_kept),
+      COALESCE(SUM(bound_kept), 0)
     FROM invocation_log
     WHERE id > {_MARK}
 """
@@ -190,6 +192,9 @@ def _shown(sums: Counter[str]) -> JsonDict:
         **{name: round(float(sums[name]), 1) for name in ("backend_s", "swap_s")},
         "wait_p50_s": _wait_s(sums, 0.5),
         "wait_p95_s": _wait_s(sums, 0.95),
+        "bound_kept_share": (
+            round(sums["bounds_kept"] / sums["bounded"], 3) if sums["bounded"] else None
+        ),
         "swap_share": round(sums["swap_s"] / worked_s, 3) if worked_s else None,
     }
 

@@ -231,7 +231,7 @@ BUSY = """
 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < 90 * 24 * 60)
 INSERT INTO usage_hours
 SELECT :hour - i / 60, format('caller %d', i % 12), format('model %d', i / 12 % 5),
-  4, 0, 800, 1200, 20.0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM n
+  4, 0, 800, 1200, 20.0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM n
 """
 """90 days in which 12 callers ask for each of 5 models in every hour."""
 

@@ -249,6 +249,11 @@ async def test_the_order_shown_is_the_order_in_which_items_should_start():
         rows = [waiting["rows"][str(sequence)] for sequence in waiting["order"]]
         assert [row["caller"] for row in rows][-2:] == ["needs none", "needs a swap"]
         assert [row["start"] for row in rows] == sorted(row["start"] for row in rows)
+        assert all(row["bound"] > row["start"] for row in rows)
+        bounds = {row["sequence"]: row["bound"] for row in rows}
+        await asyncio.sleep(2.0)
+        later = page.state["waiting"]["rows"].values()
+        assert {row["sequence"]: row["bound"] for row in later} == bounds, "nothing has changed"
 
 
 @pytest.mark.parametrize("ending", ["server", "worker"])

@@ -55,6 +55,8 @@ class View:
         self._view = gateway.worker.runtime.view
         self._shift_s = shift_s
         self._starts: dict[Sequence, float] = {}
+        # of each waiting item that is shown: its expected start, and the bound that was made of it
+        self._bounds: dict[Sequence, tuple[float, float]] = {}
         uptime_s = gateway.health()["uptime_s"]
         self._started: int | None = None
         if isinstance(uptime_s, float):
@@ -229,6 +231,9 @@ class View:
             # one that has moved by less than a second, or a tenth of the wait, has not moved
             has_moved = abs(start_at - now - wait_s) >= max(1.0, 0.1 * wait_s)
             self._starts[sequence] = now + wait_s if has_moved else start_at
+        self._bounds = {
+            sequence: bound for sequence, bound in self._bounds.items() if sequence in self._starts
+        }
         found = map(self._view.entry, self._starts)
         waiting = [entry for entry in found if entry is not None and entry.place == "waiting"]
         if len(waiting) < min(WAITING_SHOWN, self._view.waiting):
@@ -247,7 +252,20 @@ class View:
         return self._entry(entry) | {
             "why": why,
             "start": None if start_at is None else round(start_at + self._shift_s),
+            "bound": None if start_at is None else round(self._bound_at(entry, start_at, now)),
         }
+
+    def _bound_at(self, entry: Entry, start_at: float, now: float) -> float:
+        """The calendar instant by which 90 % of such items start; it moves only with the expected
+        start.
+        """
+        sequence = entry.item.sequence
+        made_of, bound_at = self._bounds.get(sequence, (inf, inf))
+        if made_of != start_at:
+            forecasts = self._gateway.worker.runtime.forecasts
+            bound_at = now + forecasts.wait_bound_s(entry.item, start_at - now, now)
+            self._bounds[sequence] = start_at, bound_at
+        return bound_at + self._shift_s
 
     def _timeline(self, now: float) -> JsonDict:
         timeline = self._gateway.records.timeline

@@ -1,7 +1,7 @@
 // One request: what it waited for, how long each phase took, and how it ended.
 
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
-import { clock, count, duration, rate, short, startsIn, tokensPerSecond, usd, waitsFor } from "./format.js";
+import { clock, count, duration, rate, short, startsIn, startsWithin, tokensPerSecond, usd, waitsFor } from "./format.js";
 import { Dialog } from "./help.js";
 import { phasesOf } from "./panels.js";
 
@@ -35,7 +35,7 @@ function rowsOf(item, state, now) {
   }
   const before = state.waiting.order.indexOf(item.sequence);
   return [...shared, ["State", "waiting"], ["Waits for", item.why ? waitsFor(item.why, Math.max(0, before), now) : null], ["Waited so far", duration(now - item.arrived)],
-    ["Expected to start", startsIn(item.start, now)], ["Interrupted", interrupted], ["Prompt", prompt], ["Preview", item.prompt_preview]];
+    ["Expected to start", startsIn(item.start, now)], ["90 % start", item.bound == null ? null : startsWithin(item.bound, now)], ["Interrupted", interrupted], ["Prompt", prompt], ["Preview", item.prompt_preview]];
 }
 
 function endedRows(item) {

@@ -107,6 +107,11 @@ export function startsIn(start, now) {
   return left < 1 ? "any moment" : `in ${whole(left)}`;
 }
 
+// The bound beside that, which holds in 90 % of cases.
+export function startsWithin(bound, now) {
+  return `within ${whole(Math.max(1, bound - now))}`;
+}
+
 // Per type: what has happened, and what to do about it.
 const ALERTS = {
   backend_down: ["The model server does not answer", "Check that Ollama runs; requests wait, then get 503."],

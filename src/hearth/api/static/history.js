@@ -53,7 +53,7 @@ function Found({ found, now }) {
   const { total } = found;
   if (!total.requests) return html`<${Empty}>No request has finished in this time.<//>`;
   return html`<p class="sums"><b>${count(total.requests)}</b> requests${total.failed ? html`, <b>${count(total.failed)}</b> failed` : null} · wait${" "}
-      <b>${duration(total.wait_p50_s)}</b> median, <b>${duration(total.wait_p95_s)}</b> for 95 % · <b>${count(total.swaps)}</b> swaps, <b>${percent((total.swap_share ?? 0) * 100)}</b> of the GPU's${" "}
+      <b>${duration(total.wait_p50_s)}</b> median, <b>${duration(total.wait_p95_s)}</b> for 95 %${total.bound_kept_share == null ? null : html`, <b>${percent(total.bound_kept_share * 100)}</b> within their bound`} · <b>${count(total.swaps)}</b> swaps, <b>${percent((total.swap_share ?? 0) * 100)}</b> of the GPU's${" "}
       time · <b>${count(total.prompt_tokens)}</b> prompt and <b>${count(total.output_tokens)}</b> answer tokens</p>
     <div class="charts">${CHARTS.map(([title, name, text, part]) => html`<${Bars} key=${name} title=${title} name=${name} text=${text} part=${part} found=${found} now=${now} />`)}</div>
     <div class="tables"><${Table} title="By caller" rows=${found.callers} name=${(row) => row.caller} /><${Table} title="By model" rows=${found.models} name=${(row) => short(row.model)} swaps /></div>`;

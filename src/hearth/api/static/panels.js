@@ -3,7 +3,7 @@
 import { html } from "./vendor/htm-preact-3.1.1.module.js";
 import { shadeClass } from "./colours.js";
 import { summary } from "./charts.js";
-import { clock, count, day, duration, percent, rate, short, startsIn, tokensPerSecond, usd, waitsFor, whole } from "./format.js";
+import { clock, count, day, duration, percent, rate, short, startsIn, startsWithin, tokensPerSecond, usd, waitsFor, whole } from "./format.js";
 import { Caller, CancelButton, Empty, Lane, Meter, Model, Panel } from "./parts.js";
 
 const ROWS_SHOWN = 12;
@@ -165,6 +165,11 @@ function Groups({ rows, models, total, shown, now }) {
     ${total > shown ? html`<p class="more">Only the callers of the first ${count(shown)} requests are shown.</p>` : null}`;
 }
 
+function startTitle(item, now) {
+  const bound = item.bound == null ? "" : `90 % of such requests start ${startsWithin(item.bound, now)}`;
+  return [bound, item.rough ? "a guess: little is known yet about a model ahead of it" : ""].filter(Boolean).join("; ") || null;
+}
+
 function Row({ item, index, now, state, orders, ask, show }) {
   return html`<tr>
     <td class="number muted">${index + 1}</td>
@@ -173,7 +178,7 @@ function Row({ item, index, now, state, orders, ask, show }) {
     <td><${Model} name=${item.model} /></td>
     <td class="why">${waitsFor(item.why, index, now)}</td>
     <td class="number">${whole(now - item.arrived)}</td>
-    <td class="number" title=${item.rough ? "a guess: little is known yet about a model ahead of it" : null}>${startsIn(item.start, now)}${item.rough && item.start != null ? " ?" : null}</td>
+    <td class="number" title=${startTitle(item, now)}>${startsIn(item.start, now)}${item.rough && item.start != null ? " ?" : null}</td>
     <td class="end"><${CancelButton} item=${item} state=${state} orders=${orders} ask=${ask} /></td>
   </tr>`;
 }

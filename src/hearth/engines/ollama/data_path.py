@@ -76,6 +76,7 @@ NOT_RETURNED = HOP_BY_HOP | {
     b"x-queue-position",
     b"x-estimated-wait-seconds",
     b"x-estimated-wait-rough",
+    b"x-wait-bound-seconds",
 }
 """In answers: a model server sets no cookie for Hearth's own host, and says nothing in Hearth's
 name.
