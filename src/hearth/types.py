@@ -237,7 +237,7 @@ class Priority(IntEnum):
 
 class Band(IntEnum):
     """The order in which waiting work is considered: internal by priority, then interrupted
-    external, then the external FIFO.
+    external, then the external FIFO, then what a program asks for beside its user's turns.
     """
 
     CRITICAL = 0
@@ -245,11 +245,13 @@ class Band(IntEnum):
     BACKGROUND = 2
     INTERRUPTED = 3
     EXTERNAL = 4
+    EXTERNAL_BACKGROUND = 5
 
 
 _BAND_OF = (Band.CRITICAL, Band.NORMAL, Band.BACKGROUND)
 """By priority: a look-up takes a tenth of the time of `Band(priority)`."""
 _INTERNAL, _EXTERNAL_BAND = Lane.INTERNAL, Band.EXTERNAL
+_EXTERNAL_BACKGROUND = Band.EXTERNAL_BACKGROUND
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a
 function.
 """
@@ -308,8 +310,10 @@ class QueueItem:
         a still waiting item is given up, None for never. inputs: callers' requests that it answers;
         more than one where embedding calls were joined. counted: what the rate limits have counted
         it as; None where it shares a call that was counted already. chain_id: what ties several
-        items to one piece of work; None for an item on its own. prompt_preview: how the prompt
-        begins; empty unless the owner wants to see that (`server.prompt_previews`).
+        items to one piece of work; None for an item on its own. background: the name of the shape
+        (`dialects.background`) by which an external program's own call was told from its user's
+        turns; empty for all others. prompt_preview: how the prompt begins; empty unless the owner
+        wants to see that (`server.prompt_previews`).
     """
 
     sequence: Sequence = Sequence(0)
@@ -330,12 +334,15 @@ class QueueItem:
     inputs: int = 1
     counted: Counted | None = "requests"
     chain_id: str | None = None
+    background: str = ""
     prompt_preview: str = ""
 
     @property
     def band(self) -> Band:
         """The band that the item enters when it arrives."""
-        return _BAND_OF[self.priority] if self.lane is _INTERNAL else _EXTERNAL_BAND
+        if self.lane is _INTERNAL:
+            return _BAND_OF[self.priority]
+        return _EXTERNAL_BACKGROUND if self.background else _EXTERNAL_BAND
 
     def __lt__(self, other: QueueItem) -> bool:
         return (self.band, self.sequence) < (other.band, other.sequence)

@@ -26,6 +26,7 @@ NEEDED = {
     "cron": "0 6 * * *",
     "input_usd": 1,
     "output_usd": 1,
+    "starts_with": "Write a title",
 }
 """What must stand beside other values of a section."""
 

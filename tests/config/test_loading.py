@@ -119,6 +119,17 @@ def test_beyond_a_hundred_problems_only_their_number_is_told():
             'gpu: {home_model: "a\\u0007"}',
             "gpu.home_model: must not contain line breaks or control characters",
         ),
+        *(
+            (f"clients: {{background: [{{name: a, {entry}}}]}}", f"clients.background[0].{refusal}")
+            for entry, refusal in (
+                ("place: system", "starts_with: is missing"),
+                ("starts_with: Title", "starts_with: must have at least 8 characters: less would"),
+                ("starts_with: ' Write a title'", "starts_with: must not begin with white space"),
+                (f"starts_with: {'x' * 1001}", "starts_with: must not be longer than 1000"),
+                ("starts_with: Write a title, then: [' ']", "then[0]: must not be empty"),
+                ("starts_with: Write a title, place: user", "place: must be 'system', 'only' or"),
+            )
+        ),
         ("models: {'': {}}", 'models[""]: must not be empty'),
         ("models: {'a b': {}}", 'models["a b"]: is not a model name: it must not contain spaces'),
         (

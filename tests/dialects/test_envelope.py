@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hearth.dialects.background import shape_of
 from hearth.dialects.gojson import Body, GoJsonError, JsonValue, decode, folded
 from hearth.dialects.request import (
     Envelope,
     count_tokens,
-    is_background_task,
     is_model_name,
     keep_alive_ns,
     prompt_tokens,
@@ -609,18 +609,15 @@ TASKS: list[tuple[str, Any, bool]] = [
     (CHAT, [USER | {"content": TITLE.replace("<chat_history>", "<history>")}], False),
     (CHAT, [USER | {"content": TITLE.replace("title", "queries")}], False),
     (CHAT, [USER | {"content": f'### Task:\nWhat is this?\n{HISTORY}\n{{ "title": "x" }}'}], False),
-    *(
-        (CHAT, [USER | {"content": odd}], False)
-        for odd in ([{"type": "text", "text": TITLE}], None)
-    ),
+    (GPT, [USER | {"content": [{"type": "text", "text": TITLE}]}], True),
+    (CHAT, [USER | {"content": None}], False),
 ]
 
 
 @pytest.mark.parametrize(("path", "messages", "is_task"), TASKS)
 def test_a_background_task_is_known_by_what_its_prompt_asks_for(path, messages, is_task):
-    assert (
-        is_background_task(INFERENCE_ROUTES[path], {"model": "m", "messages": messages}) is is_task
-    )
+    shape = shape_of(INFERENCE_ROUTES[path], {"model": "m", "messages": messages})
+    assert (shape is not None and shape.any_model) is is_task
 
 
 def test_a_request_on_another_model_differs_in_nothing_else():

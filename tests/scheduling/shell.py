@@ -180,6 +180,7 @@ class Shell:
         kind: WorkKind = "generate",
         task_type: str | None = None,
         caller: str = "test",
+        background: str = "",
     ) -> Sequence:
         self._arrivals += 1
         item = QueueItem(
@@ -195,6 +196,7 @@ class Shell:
             ways=("continued",) if resumable else (),
             kind=kind,
             task_type=task_type,
+            background=background,
             expires_at=None if max_wait_s is None else self.now + max_wait_s,
         )
         self.tell(inputs.Arrived(item=item))

@@ -240,6 +240,53 @@ a stream that can be continued is stopped at once however much it has said
 later.
 """
 
+BACKGROUND = """
+[| a]
+what a program asks for beside its user's turns goes behind every other external item
+  - ext a -> start 1 on a; ext a title; ext a; end 1 -> start 3 on a; end 3 -> start 2 on a
+  - ext a -> start 1 on a; ext b title; ext c; end 1 -> unload a; unloaded -> load c
+it is interrupted at once for any of them, also outside active hours, and goes on before its own kind
+  - ext a title resumable -> start 1 on a; first_byte 1 forwarded; ext a title; ext a -> preempt 1;
+  stopped 1 -> start 3 on a; end 3 -> start 1 on a; end 1 -> start 2 on a
+  - quiet; ext a title -> start 1 on a; ext a -> preempt 1
+  - ext a title resumable -> start 1 on a; at 1; ext b -> preempt 1; stopped 1 -> unload a
+what was interrupted for internal work goes behind external items, too
+  ext a title -> start 1 on a; int a -> preempt 1; ext a; stopped 1 -> start 2 on a; end 2 -> start 3 on a; end 3 -> start 1 on a
+nobody yields to it, nor it to its own kind
+  - ext a -> start 1 on a; ext a title; ext b title
+  - ext a title -> start 1 on a; ext a title; ext b title
+internal work interrupts it as it does all external work
+  ext a title -> start 1 on a; int a -> preempt 1
+only as many yield as are needed and turns of users do not [parallel=3]
+  ext a title -> start 1 on a; ext a -> start 2 on a; at 1; ext a title -> start 3 on a; ext a -> preempt 3; stopped 3 -> start 4 on a;
+  ext a -> preempt 1
+a turn for another model stops it only where nothing else keeps that model out [parallel=2]
+  ext a title resumable -> start 1 on a; ext a -> start 2 on a; ext b; end 2 -> preempt 1; stopped 1 -> unload a
+an answer that would start over yields if that pays and after the bound [preempt_min_remaining_s=0 preempt_restart_bound_s=2]
+  - ext a title -> start 1 on a; at 2.5; ext a -> preempt 1
+  - ext a title -> start 1 on a; at 2.6; ext a; at 4.59; at 4.6 -> preempt 1
+a stream that cannot go on is waited for as internal work waits for it [preempt_finish_bound_s=40]
+  ext a title -> start 1 on a; first_byte 1 forwarded; ext a -> hold 1; at 39.9; at 40 -> cut 1; stopped 1 -> fail 1 interrupted, start 2 on a
+it is protected as soon as it was interrupted often enough [max_interrupt_count=1]
+  ext a title -> start 1 on a; ext a -> preempt 1; stopped 1 -> start 2 on a; end 2 -> start 1 on a; ext a; end 1 -> start 3 on a
+a load for it is cut for a user's turn [policy=adaptive]
+  - ext b title -> unload a; unloaded -> load b; ext a -> cut b
+  - ext b title -> unload a; unloaded -> load b; ext b; ext a
+it takes what is free but begins no swap while a turn waits [policy=adaptive]
+  turns 4 2; ext b; ext a title -> start 6 on a; ext c title
+by its age it becomes like any other external item [aging.promote_after_s=100]
+  - ext a -> start 1 on a; ext a title; at 50; ext a; at 100 -> promote 2 to external; end 1 -> start 2 on a; ext a
+  - ext a -> start 1 on a; ext a title; at 50; ext a; at 100 -> promote 2 to external; end 1 -> start 2 on a; int a -> preempt 2;
+  stopped 2 -> start 4 on a; end 4 -> start 2 on a
+  - ext a title resumable -> start 1 on a; first_byte 1 forwarded; at 120; ext a -> preempt 1; stopped 1 -> start 2 on a; ext a; at 219.9;
+  at 220 -> promote 1 to external; end 2 -> start 1 on a
+it has no turn against internal work before that [policy=adaptive others_share=0.5 home_model=a restore_home_delay_s=9999]
+  asks 5 4; ext b title -> hold a for assistant; at 25; asks 15 4; at 97
+the pause of the owner holds it back
+  pause; ext a title; resume -> start 1 on a
+"""
+"""A program's own calls beside its user's turns."""
+
 SHARING = """
 [policy=adaptive others_share=0.5 home_model=a restore_home_delay_s=9999 | a]
 the model of an internal caller is held until it is late
@@ -609,6 +656,7 @@ TABLES = (
     PACKING,
     TRAPS,
     PREEMPTION,
+    BACKGROUND,
     SHARING,
     AGING,
     TIMERS,

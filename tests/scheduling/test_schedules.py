@@ -94,6 +94,7 @@ class Schedule(Shell):
     def __init__(self, number: int, *, judged: bool = True) -> None:
         super().__init__(all_settings()[number % POOL], judged=judged)
         self.rng = Random(number)
+        self.asides = Random(number)  # of what is drawn beside what was drawn before
         self.is_faulty = number % 4 == 3
         self.read: set[int] = set()
         self.accepted = self.promotions = self.loads = self.starts = self.orders = 0
@@ -125,9 +126,12 @@ class Schedule(Shell):
         model = None if rng.random() < 0.1 else "d" if rng.random() < 0.03 else rng.choice(MODELS)
         task_type = "small" if rng.random() < 0.2 else None
         self.accepted += 1
+        lane = rng.choice(LANES)
+        is_aside = lane is Lane.EXTERNAL and self.asides.random() < 0.3
         self.arrive(
             model,
-            lane=rng.choice(LANES),
+            lane=lane,
+            background="title" if is_aside else "",
             priority=rng.choice(tuple(Priority)),
             task_type=task_type,
             prompt_tokens=rng.choice(PROMPTS),

@@ -160,6 +160,7 @@ def _arrive(
         kind=cast("WorkKind", options.get("kind", "generate")),
         task_type=options.get("task_type"),
         caller=options.get("caller", "test"),
+        background="title" if "title" in flags else "",
     )
 
 

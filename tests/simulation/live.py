@@ -89,6 +89,7 @@ class LiveHouse:
                 priority=job.priority,
                 stream=job.streaming,
                 caller=job.caller,
+                background="trace" if job.background else "",
                 request_id=str(job.id),
                 max_tokens=job.max_tokens,
                 prompt_tokens=job.prompt_tokens,

@@ -31,6 +31,8 @@ WORKLOADS = 25 if EXAMPLES == 1 else 50
 # have differed: which of two models that leave at one instant went first
 KEPT = (646, 1107, 3670, 3919)
 MIX = Mix(jobs=30, mean_gap_s=2.0, mean_service_s=4.0, quiet_hours=0.0)
+ASIDE = replace(MIX, background=0.4)
+"""With programs' own calls beside their users' turns."""
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
 HOMING = (5, 11, 23, 41)  # seeds with more than a dozen ways home
@@ -125,6 +127,7 @@ CASES = [
         for policy in PolicyName
         for seed in (*range(EXAMPLES * WORKLOADS), *KEPT)
     ),
+    *((policy, seed, ASIDE) for policy in PolicyName for seed in range(EXAMPLES * 5)),
     *((PolicyName.ADAPTIVE, seed, SPARSE) for seed in HOMING),
 ]
 

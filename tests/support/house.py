@@ -85,6 +85,7 @@ def new_item(
     prompt_tokens: int = 0,
     digest: bytes = b"",
     ways: tuple[ResumeMode, ...] = (),
+    background: str = "",
     **asked: float,
 ) -> Submission:
     """A request as a route would submit it: with the name that the backend lists (`a:latest` for
@@ -107,6 +108,7 @@ def new_item(
         ways=ways,
         max_tokens=max_tokens,
         prompt_tokens=prompt_tokens,
+        background=background,
     )
     return Submission(item=item, call=call, digest=digest)
 

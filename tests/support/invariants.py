@@ -14,7 +14,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import resumable
 from hearth.scheduling.state import DeviceState, GatewayState
-from hearth.scheduling.waiting import Entry
+from hearth.scheduling.waiting import EXTERNAL_BANDS, Entry
 from hearth.types import Band, Lane, Sequence
 
 
@@ -204,6 +204,12 @@ class DecisionChecker:
                     f"external item {entry.item.sequence} starts past internal work for its model",
                 )
                 _require(
+                    not entry.background
+                    or bool(self.gateway.announced)
+                    or not waiting.up_to(Band.EXTERNAL, entry.model),
+                    f"background item {entry.item.sequence} starts past a turn for its model",
+                )
+                _require(
                     not self.gateway.paused,
                     "an external item starts though the owner has paused them",
                 )
@@ -244,7 +250,7 @@ class DecisionChecker:
         pinned = device.pinned
         if pinned not in device.residency.residents or gateway.waiting.count(Lane.INTERNAL):
             return False
-        heads = (*gateway.waiting.heads(Band.INTERRUPTED), *gateway.waiting.heads(Band.EXTERNAL))
+        heads = [entry for band in EXTERNAL_BANDS for entry in gateway.waiting.heads(band)]
         needed = {(entry.item.model or device.home or "", entry.item.task_type) for entry in heads}
         return all(
             device.residency.eviction_for(model, (pinned,), task) is None for model, task in needed

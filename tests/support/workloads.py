@@ -21,6 +21,7 @@ class Mix:
     mean_gap_s: float = 1.0
     mean_service_s: float = 1.0
     internal: float = 0.3
+    background: float = 0.0
     no_model: float = 0.1
     streaming: float = 0.3
     cancelled: float = 0.1
@@ -73,6 +74,7 @@ def _random_job(rng: Random, mix: Mix, names: list[str], index: int, at: float) 
         think_s=rng.uniform(0.1, 2.0),
         lane=Lane.INTERNAL if rng.random() < mix.internal else Lane.EXTERNAL,
         priority=rng.choice(tuple(Priority)),
+        background=bool(mix.background) and rng.random() < mix.background,
         service_s=service_s,
         first_byte_s=service_s * rng.random() if streaming else service_s,
         streaming=streaming,

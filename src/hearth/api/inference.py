@@ -13,7 +13,8 @@ from hearth.api.request import Request
 from hearth.api.streaming import Relay
 from hearth.api.submitting import submit
 from hearth.clock import new_seed
-from hearth.config.settings import Settings
+from hearth.config.settings import ClientSettings, Settings
+from hearth.dialects.background import SHAPES, Shape
 from hearth.dialects.request import Envelope, counted, read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
@@ -120,7 +121,8 @@ class Inference:
         wanted = self._gateway.settings.clients.background_tasks == "resident"
         canonical = self._gateway.engine.canonical
         # a stream has to repeat itself when it is interrupted
-        if not wanted or not envelope.background or envelope.streaming:
+        is_short = envelope.background is not None and envelope.background.any_model
+        if not wanted or not is_short or envelope.streaming:
             return None
         # refused later, in the order of all refusals
         if not may_use(allowed, envelope.model, canonical):
@@ -154,6 +156,23 @@ def _call_of(request: Request, envelope: Envelope) -> BackendCall:
     )
 
 
+def _shapes(clients: ClientSettings) -> Sequence[Shape]:
+    """Of background requests: the owner's before those that ship."""
+    if not clients.background:
+        return SHAPES
+    own = [
+        Shape(
+            name=each.name,
+            place=each.place,
+            starts=each.starts_with,
+            then=each.then,
+            background=each.background,
+        )
+        for each in clients.background
+    ]
+    return (*own, *SHAPES)
+
+
 def _read(
     route: Route,
     body: bytes,
@@ -162,7 +181,14 @@ def _read(
     model: str | None = None,
 ) -> Envelope:
     strip = settings.clients.strip_attribution
-    envelope, fields = read_request(route, body, pinned, strip_attribution=strip, model=model)
+    envelope, fields = read_request(
+        route,
+        body,
+        pinned,
+        strip_attribution=strip,
+        shapes=_shapes(settings.clients),
+        model=model,
+    )
     # before a seed is put in, which is another one each time
     digest = sha256(route.path.encode() + b" " + envelope.body).digest()
     envelope = replace(envelope, digest=digest)

@@ -13,7 +13,7 @@ from hearth.errors import CallerError, ModelNotFound
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
-from hearth.types import QueueItem, preview_of
+from hearth.types import Lane, QueueItem, preview_of
 
 _PREVIEWED_BYTES = 256 * 1024
 
@@ -51,6 +51,7 @@ async def submit(
 def _item_of(
     request: Request, admission: Admission, admitted: Admitted, envelope: Envelope
 ) -> QueueItem:
+    shape = envelope.background if admitted.lane is Lane.EXTERNAL else None
     return QueueItem(
         lane=admitted.lane,
         priority=admitted.priority,
@@ -64,6 +65,7 @@ def _item_of(
         prompt_tokens=envelope.prompt_tokens,
         max_tokens=envelope.max_tokens,
         counted="embeddings" if envelope.kind == "embed" else "requests",
+        background="" if shape is None else shape.name,
         request_id=request.request_id,
     )
 

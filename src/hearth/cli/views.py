@@ -474,7 +474,7 @@ def _state_of_item(item: Json) -> Text:
     if interrupted := count(item, "interrupt_count"):
         return Text(f"interrupted x{interrupted}", "yellow")
     band = text(item, "band") or text(item, "type") or "waits"
-    return Text(band, "cyan" if item.get("type") == "internal" else "")
+    return Text(band.replace("_", " "), "cyan" if item.get("type") == "internal" else "")
 
 
 def _runs_or_starts(item: Json) -> str:

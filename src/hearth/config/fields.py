@@ -34,6 +34,7 @@ from hearth.config.choices import Window
 from hearth.types import Priority
 
 MAX_TEXT_CHARS = 1000
+MIN_PROMPT_CHARS = 8
 MAX_NAME_CHARS = 256
 MAX_CRON_CHARS = 100
 MIN_SECRET_CHARS = 16
@@ -185,6 +186,24 @@ def _plain_text(text: str) -> str:
     if len(text) > MAX_TEXT_CHARS:
         raise ValueError(f"must not be longer than {MAX_TEXT_CHARS} characters")
     return text
+
+
+def _prompt_part(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    if len(text) > MAX_TEXT_CHARS:
+        raise ValueError(f"must not be longer than {MAX_TEXT_CHARS} characters")
+    return text
+
+
+def _prompt_text(text: str) -> str:
+    if text != text.lstrip():
+        raise ValueError("must not begin with white space: that of a prompt does not count")
+    if len(text.rstrip()) < MIN_PROMPT_CHARS:
+        raise ValueError(
+            f"must have at least {MIN_PROMPT_CHARS} characters: less would be in what users write"
+        )
+    return _prompt_part(text)
 
 
 def _name(text: str) -> str:
@@ -358,6 +377,8 @@ TokenPrice = Annotated[Number, Field(ge=0, le=100_000)]
 Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
 Name = Annotated[Text, AfterValidator(_name)]
 _WITHOUT_SPACES = _matching(r"[^ ]*", "is not a model name: it must not contain spaces")
+PromptPart = Annotated[str, Strict(), AfterValidator(_prompt_part)]
+PromptText = Annotated[str, Strict(), AfterValidator(_prompt_text)]
 ModelName = Annotated[Text, _WITHOUT_SPACES, AfterValidator(_name)]
 ModelNameOrNothing = Annotated[
     Text, _WITHOUT_SPACES, AfterValidator(lambda text: text and _name(text))

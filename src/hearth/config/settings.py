@@ -142,9 +142,30 @@ class ServerSettings(Section):
     """`info` logs one line per finished request, `debug` also its steps."""
 
 
+class BackgroundRequest(Section):
+    """A request that a program sends on its own account, known by how its prompt begins."""
+
+    name: fields.Name
+    """Name in status and logs."""
+    place: Literal["system", "only", "last"] = "system"
+    """Where the text stands: `system` (in one of the first instructions), `only` (in the only
+    message beside the instructions) or `last` (in the user's last message).
+    """
+    starts_with: fields.PromptText
+    """How the text begins, in exactly these letters; at least 8 characters."""
+    then: fields.Items[fields.PromptPart] = ()
+    """What follows anywhere behind that, in this order."""
+    background: fields.Flag = True
+    """`false`: a user waits for it, although an entry that ships with Hearth says otherwise."""
+
+
 class ClientSettings(Section):
     """How Hearth adapts to well-known clients."""
 
+    background: fields.Items[BackgroundRequest] = ()
+    """Requests that go behind all other external ones, beside the titles and the like that Hearth
+    knows (docs/background.md). The first entry that fits decides.
+    """
     background_tasks: Literal["resident", "as_asked"] = "resident"
     """Model for Open WebUI's titles, tags and follow-ups: `resident` (one that is loaded, so no
     swap) or `as_asked` (as in the request).

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
+from hearth.dialects.background import SHAPES, Shape, shape_of
 from hearth.dialects.capabilities import Needs, needs_of
 from hearth.dialects.gojson import (
     LARGE_BYTES,
@@ -29,7 +30,6 @@ from hearth.dialects.gojson import (
     decode_document,
     encode,
     encode_large,
-    lookup,
 )
 from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import Endpoint, Route
@@ -135,10 +135,10 @@ class Envelope:
         caller's own limit of the output, None without one; 0 (native only) asks for an empty
         answer. body: the caller's own bytes object, or the changed body. rewritten: what was
         changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an
-        untouched body. background: a chat client asks for it on its own account, after it has shown
-        an answer. needs: what the model must be able to do; None where that is not known. ways: how
-        a stream of it that is interrupted can go on. digest: stands for address and body as they
-        were sent; empty where nobody asks for it.
+        untouched body. background: by which its program is known to ask for it on its own account,
+        beside its user's turns; None for a turn. needs: what the model must be able to do; None
+        where that is not known. ways: how a stream of it that is interrupted can go on. digest:
+        stands for address and body as they were sent; empty where nobody asks for it.
     """
 
     dialect: Dialect
@@ -149,7 +149,7 @@ class Envelope:
     max_tokens: int | None
     body: bytes
     rewritten: tuple[str, ...] = ()
-    background: bool = False
+    background: Shape | None = None
     needs: Needs | None = None
     ways: tuple[ResumeMode, ...] = ()
     digest: bytes = b""
@@ -161,6 +161,7 @@ def read_request(
     load_options: Callable[[str], LoadOptions],
     *,
     strip_attribution: bool = False,
+    shapes: Sequence[Shape] = SHAPES,
     model: str | None = None,
 ) -> tuple[Envelope, JsonObject]:
     """Read, check and where needed rewrite one body; also its fields, for `seeded`. Raises
@@ -169,6 +170,7 @@ def read_request(
     Args:
         load_options: gives the pinned options of a model by the name it is called.
         strip_attribution: take Claude Code's changing line out of the system prompt.
+        shapes: of requests that programs send beside their users' turns.
         model: asks this one in place of the model that is named.
     """
     if route.is_native and not body.strip():
@@ -188,6 +190,7 @@ def read_request(
         kept = without_attribution(fields)
         rewritten, fields = (["system"] if kept is not fields else []), kept
     rewritten += ["model"] if model is not None else []
+    shape = shape_of(route, fields, shapes)
     envelope = Envelope(
         dialect=route.dialect,
         kind=kind,
@@ -197,7 +200,7 @@ def read_request(
         max_tokens=asked.max_tokens,
         body=_written(fields, body) if rewritten else body,
         rewritten=tuple(rewritten),
-        background=_TASK_MARK in body and is_background_task(route, fields),
+        background=shape if shape is not None and shape.background else None,
         needs=needs_of(route, asked.fields, called),
     )
     return envelope, fields
@@ -424,37 +427,6 @@ def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
                 item for key, item in one.items() if key not in _NOT_TEXT and key != "images"
             )
     return tokens_of(characters, attachments)
-
-
-_TASK_MARK = b"### Task:"
-"""In the body of every background task: most bodies need no closer look."""
-_WANTED_JSON = ('{ "title":', '{ "tags":', '{ "follow_ups":')
-"""The JSON that each of Open WebUI's default prompts asks for (backend/open_webui/config.py)."""
-
-
-def is_background_task(route: Route, fields: JsonObject) -> bool:
-    """A chat body carries one user message made from Open WebUI's default prompts, and nothing but
-    system ones beside it.
-
-    Open WebUI marks the task in `metadata`, which it takes out before it sends a request, so only
-    the prompt is left to tell it by. A prompt that the owner has replaced by another is recognised
-    where it keeps the first line, the wanted JSON and `<chat_history>`.
-    """
-    messages = fields.get("messages")
-    if route.path not in {Endpoint.CHAT, Endpoint.OPENAI_CHAT} or not isinstance(messages, list):
-        return False
-    spoken = [
-        message
-        for message in messages
-        if isinstance(message, dict) and lookup(message, "role") != "system"
-    ]
-    if len(spoken) != 1 or lookup(spoken[0], "role") != "user":
-        return False
-    prompt = lookup(spoken[0], "content")
-    if not isinstance(prompt, str) or not prompt.startswith("### Task:\n"):
-        return False
-    asked, history, _ = prompt.partition("<chat_history>")
-    return bool(history) and any(wanted in asked for wanted in _WANTED_JSON)
 
 
 def without_attribution(fields: JsonObject) -> JsonObject:

@@ -81,7 +81,7 @@ class ItemStreaming(ItemEvent, level=DEBUG):
 
 
 class ItemInterrupted(ItemEvent):
-    """Interrupted by a more urgent request; first in the external queue again. Fields: `attempt`;
+    """Interrupted by a more urgent request; first in its queue again. Fields: `attempt`;
     `interrupt_count`: interruptions so far; `ran_s`: how long the attempt ran.
     """
 
@@ -166,7 +166,8 @@ class ItemEnded(ItemEvent):
     the answer; `resumed`: how an interrupted stream went on, continued or replayed; `chain_id`:
     what ties calls of one task together; `cost_usd`: what Claude was paid, where it answered;
     `counted` as of `ItemQueued`; `emulated`: the emulator worked on it last; `wait_bound_s`: within
-    which it was said to start; `bound_kept`: whether it did, None where it was to start at once.
+    which it was said to start; `bound_kept`: whether it did, None where it was to start at once;
+    `background`: as what it was known to be asked beside a user's turns.
     """
 
     outcome: Outcome
@@ -188,6 +189,7 @@ class ItemEnded(ItemEvent):
     emulated: bool = False
     wait_bound_s: float | None = None
     bound_kept: bool | None = None
+    background: str | None = None
 
 
 class ItemLost(ItemEvent, level=WARNING):

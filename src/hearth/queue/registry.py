@@ -176,6 +176,7 @@ class Registry:
             resumed=work.resumed,
             counted=work.item.counted,
             emulated=attempt.emulated,
+            background=work.item.background or None,
             **work.promise_kept(at),
             **work.identity,
         )

@@ -161,6 +161,7 @@ def _identity(of: QueueItem) -> JsonDict:
         "streaming": of.streaming,
         "prompt_tokens": of.prompt_tokens,
         "inputs": of.inputs,
+        "background": of.background or None,
         "prompt_preview": of.prompt_preview,
     }
 

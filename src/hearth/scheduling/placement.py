@@ -14,7 +14,9 @@
 5. A waiting item that is older than `max_swap_wait_s` may force a swap, but only once the resident
    model has served `residency_factor` times what the swap costs: a bare age limit would turn
    overload into nothing but swapping.
-6. The pinned model is reserved before any external band; while the owner has external work paused,
+6. What a program asks for beside its user's turns begins no swap while other external work waits
+   for a hold to end: the load would still be under way then.
+7. The pinned model is reserved before any external band; while the owner has external work paused,
    these bands are left out. The owner's own loads and unloads come last.
 
 Into the free slots of a model go rounds of its line (`scheduling.rounds`).
@@ -46,6 +48,7 @@ from hearth.types import Band
 
 # looked up once: in Python 3.11 that takes as long as calling a function
 _INTERRUPTED = Band.INTERRUPTED
+_BACKGROUND = Band.EXTERNAL_BACKGROUND
 
 # so many of a line that are held back for an announced task may be passed by a short one
 PASSED = 100
@@ -155,8 +158,8 @@ class Placement:
             self._unload(model, evict, why)
         elif residency.swap is None:
             self._load(model, why, task_type)
-        elif waiter is not None and not waiter.external and residency.loading in evict:
-            self._cut(residency.loading or "")
+        elif waiter is not None and residency.loading in evict:
+            self._cut(residency.loading or "", waiter)
 
     def _load(self, model: str, why: SwapReason, task_type: str | None) -> None:
         device = self._device
@@ -164,14 +167,18 @@ class Placement:
         replaced = device.residency.begin_load(model, self._now, why, task_type)
         self._actions.append(Load(device=device.id, model=model, replaces=replaced, why=why))
 
-    def _cut(self, model: str) -> None:
-        """End the load under way, where only external work has asked for it."""
+    def _cut(self, model: str, waiter: Entry) -> None:
+        """End the load under way, where only work has asked for it that this waiter may
+        interrupt.
+        """
         device = self._device
         swap = device.residency.swap
         if not device.can_cut or swap is None or swap.why == "owner":
             return
         waiting = [*self._gateway.waiting.entries(model), *self._gateway.waiting.entries(None)]
-        if not all(entry.external for entry in waiting):
+        if waiter.external and not waiting:
+            return
+        if not all(waiter.outranks(entry) for entry in waiting):
             return
         device.residency.begin_cut(model, self._now)
         self._actions.append(Cut(device=device.id, model=model))
@@ -248,12 +255,14 @@ class Placement:
             self._least_mib = self._device.residency.least_mib(waited_for)
         return self._device.residency.could_come(self._least_mib, keep)
 
-    def _is_saturated(self) -> bool:
-        """Is every slot taken, so that no external item can be served, evict a resident, or come
-        beside it?
+    def _is_saturated(self, band: Band) -> bool:
+        """Is every slot taken, so that no item of this external band can be served, interrupt
+        another, evict a resident, or come beside it?
         """
         for resident in self._residents.values():
             if not resident.running or resident.free_slots > 0:
+                return False
+            if band is not _BACKGROUND and _runs_background(resident):
                 return False
         return bool(self._residents) and not self._may_come(self._residents.keys())
 
@@ -304,9 +313,13 @@ class Placement:
         """The models of those lines of a band that may be served now: where no swap can begin, of
         what is in memory.
         """
-        if band in EXTERNAL_BANDS and self._is_saturated():
+        if band in EXTERNAL_BANDS and self._is_saturated(band):
             return []
-        if self._candidates is not None or self._may_come(self._claimed):
+        if self._candidates is not None:
+            return models
+        waits_for_hold = self._device.held_until is not None and self._gateway.external_waits
+        may_swap = band is not _BACKGROUND or not waits_for_hold
+        if may_swap and self._may_come(self._claimed):
             return models
         return [model for model in models if model is None or model in self._residents]
 
@@ -519,6 +532,10 @@ class Placement:
             return False
         self._gateway.wake_at(until)
         return True
+
+
+def _runs_background(resident: Resident) -> bool:
+    return any(entry.background for entry in resident.running.values())
 
 
 def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) -> Dispatch:

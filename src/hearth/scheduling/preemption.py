@@ -1,22 +1,23 @@
-"""Who must yield so that internal work can run.
+"""Who must yield so that internal work, or a turn of an external program's user, can run.
 
-1. External work yields to internal work, and nothing else yields to anything: equal or lower rank
-   never interrupts. Only within active hours.
+1. External work yields to internal work, within active hours. What a program asks for beside its
+   user's turns (band EXTERNAL_BACKGROUND) yields to all other external work as well, at any hour.
+   Nothing else yields to anything: equal or lower rank never interrupts.
 2. Never what has been interrupted often enough to be protected, never what is estimated to end
    within `preempt_min_remaining_s` (an estimate that turns out wrong loses that protection when its
    time is up).
 3. A stream whose caller has seen bytes yields only if it can be resumed: continued, or replayed.
-   Otherwise it finishes first, but no internal item waits longer than `preempt_finish_bound_s` for
-   that (not at all with `unreplayable_streams: error`): then it is cut.
+   Otherwise it finishes first, but the item waits no longer than `preempt_finish_bound_s` for that
+   (not at all with `unreplayable_streams: error`): then it is cut.
 4. An answer that would have to start over yields at once if that pays (`_pays`): if what is lost is
-   no more than what the internal item is spared, weighed by its band. Otherwise it finishes first,
-   but no internal item waits longer than `preempt_restart_bound_s` for that. What does not pay at
+   no more than what the waiting item is spared, weighed by its band. Otherwise it finishes first,
+   but the item waits no longer than `preempt_restart_bound_s` for that. What does not pay at
    first never does later: the loss grows and the gain shrinks. So only the bound needs a timer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from hearth.scheduling.actions import Action, Hold, Stop
@@ -26,9 +27,17 @@ from hearth.scheduling.waiting import Entry
 from hearth.types import Band
 
 WEIGHTS: Mapping[Band, float] = MappingProxyType(
-    {Band.CRITICAL: 3.0, Band.NORMAL: 1.0, Band.BACKGROUND: 1 / 3}
+    {
+        Band.CRITICAL: 3.0,
+        Band.NORMAL: 1.0,
+        Band.BACKGROUND: 1 / 3,
+        Band.INTERRUPTED: 1.0,
+        Band.EXTERNAL: 1.0,
+    }
 )
-"""How many seconds of others a second of an internal item is worth, by the band it waits in."""
+"""How many seconds of others a second of an item is worth for which they yield, by the band it
+waits in.
+"""
 
 
 def interruptible(gateway: GatewayState, entry: Entry) -> bool:
@@ -60,13 +69,14 @@ def continues(gateway: GatewayState, entry: Entry) -> bool:
 
 
 def yield_slots(
-    device: DeviceState, waiter: Entry, residents: Iterable[Resident], band: Band, now: float
+    device: DeviceState, waiter: Entry, residents: Collection[Resident], band: Band, now: float
 ) -> list[Action]:
-    """Free a slot for each internal waiter of this model (None: any) up to `band`, counting those
-    that are about to be free anyway.
+    """Free a slot for each waiter of this model (None: any) up to `band`, counting those that are
+    about to be free anyway.
     """
     gateway = device.gateway
-    if waiter.external or not gateway.active:
+    running = [entry for resident in residents for entry in resident.running.values()]
+    if not _may_interrupt(gateway, waiter, running):
         return []
     missing = gateway.waiting.up_to(band, waiter.item.model)
     victims = list[Entry]()
@@ -87,34 +97,44 @@ def yield_slots(
     victims.sort(key=lambda entry: (entry.dispatched_at, entry.item.sequence), reverse=True)
     actions = [_stop(gateway, entry) for entry in victims[: max(0, missing)]]
     if missing > len(victims):
-        actions += _holds(gateway, others)
+        actions += _holds(gateway, waiter, others)
     return actions
 
 
 def yield_memory(
     device: DeviceState, waiter: Entry, running: list[Entry], now: float
 ) -> list[Action]:
-    """Stop everything that keeps models from being evicted for an internal waiter; nothing, if one
-    of them has to finish anyway.
+    """Stop everything that keeps models from being evicted for a waiter; nothing, if one of them
+    has to finish anyway.
     """
     gateway = device.gateway
-    if waiter.external or not gateway.active:
+    if not _may_interrupt(gateway, waiter, running):
         return []
     staying = [entry for entry in running if not _leaving(gateway, entry, now)]
     yielding = [entry for entry in staying if _yields_to(device, entry, waiter, now)]
     if len(yielding) == len(staying):
         return [_stop(gateway, entry) for entry in staying]
-    return _holds(gateway, [entry for entry in staying if entry not in yielding])
+    return _holds(gateway, waiter, [entry for entry in staying if entry not in yielding])
 
 
-def _holds(gateway: GatewayState, staying: Iterable[Entry]) -> list[Action]:
+def _may_interrupt(gateway: GatewayState, waiter: Entry, running: Iterable[Entry]) -> bool:
+    """Is there anything that this waiter may interrupt?"""
+    if not waiter.external:
+        return gateway.active
+    return any(waiter.outranks(entry) for entry in running)
+
+
+def _holds(gateway: GatewayState, waiter: Entry, staying: Iterable[Entry]) -> list[Action]:
     """Of what keeps more urgent work waiting, the streams that would have to yield if they could go
     on; each once.
     """
     held = [
         entry
         for entry in staying
-        if not entry.held and _may_yield(gateway, entry) and not interruptible(gateway, entry)
+        if not entry.held
+        and waiter.outranks(entry)
+        and _may_yield(gateway, entry)
+        and not interruptible(gateway, entry)
     ]
     for entry in held:
         entry.held = True
@@ -128,7 +148,7 @@ def _may_yield(gateway: GatewayState, entry: Entry) -> bool:
 def _yields_to(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> bool:
     """Does this running entry have to go for this waiter now? Asks to be woken when it will."""
     gateway = device.gateway
-    if not _may_yield(gateway, entry):
+    if not waiter.outranks(entry) or not _may_yield(gateway, entry):
         return False
     scheduling = gateway.settings.scheduling
     if interruptible(gateway, entry):

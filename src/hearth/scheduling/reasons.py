@@ -29,6 +29,8 @@ def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa:
     held = device.held_for(entry, now)
     if held is not None:
         return {"kind": "announced", "task": held[1], "until": held[0]}
+    if entry.background and gateway.external_waits:
+        return {"kind": "background"}
     if entry.item.model is None:
         return _of_any_model(device)
     return _of_model(device, entry, entry.item.model, now)

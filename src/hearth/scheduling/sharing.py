@@ -40,7 +40,7 @@ from hearth.scheduling.estimates import Habit
 from hearth.scheduling.preemption import WEIGHTS
 from hearth.scheduling.residency import Evictions
 from hearth.scheduling.state import DeviceState, GatewayState, ModelHold, Turn
-from hearth.scheduling.waiting import EXTERNAL_BANDS, Entry
+from hearth.scheduling.waiting import Entry
 from hearth.types import Band
 
 MIN_GAPS = 3  # fewer say little of when a caller comes back
@@ -64,6 +64,7 @@ LEAST_S = 1e-6  # what sums of seconds may be off by
 _WAITS_SINCE = attrgetter("waits_since")
 _LEFT_S = attrgetter("left_s")
 LEAST_GRACE_S = 2.0
+_IN_TURNS = (Band.INTERRUPTED, Band.EXTERNAL)
 MAX_GRACE_S = {Band.NORMAL: 30.0, Band.BACKGROUND: 120.0}
 
 
@@ -169,7 +170,10 @@ def _waiting_for_room(device: DeviceState) -> int:
 
 
 def _external_lines(gateway: GatewayState) -> list[dict[str | None, list[Entry]]]:
-    return [gateway.waiting.lines[band] for band in EXTERNAL_BANDS]
+    """What a program asks for beside its user's turns has no turn before it has risen by its
+    age.
+    """
+    return [gateway.waiting.lines[band] for band in _IN_TURNS]
 
 
 # Rules 2 and 3.

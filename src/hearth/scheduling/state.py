@@ -137,6 +137,14 @@ class GatewayState:
         """Nothing runs, and nothing waits that may start."""
         return len(self.entries) == (self.waiting.count(Lane.EXTERNAL) if self.paused else 0)
 
+    @property
+    def external_waits(self) -> bool:
+        """Does external work wait that goes before what programs ask for beside their users'
+        turns?
+        """
+        waiting = self.waiting
+        return waiting.depth(Band.INTERRUPTED) + waiting.depth(Band.EXTERNAL) > 0
+
     def waits_for(self, model: str) -> int:
         """How many wait for exactly this model that may start."""
         return self.waiting.up_to(Band.BACKGROUND if self.paused else BANDS[-1], model)
@@ -159,7 +167,7 @@ class GatewayState:
         entry.forwarded = False
         entry.first_byte_at = None
         self.waiting.add(entry)
-        if not entry.external:
+        if not entry.external or entry.background:
             self.expect_promotion(entry)
 
     def expect_promotion(self, entry: Entry) -> None:
@@ -173,11 +181,17 @@ class GatewayState:
 
         After Macaw's scheduling page, which promotes a batch request to realtime. Age never crosses
         the lanes: external work is in order of arrival anyway, and cannot be interrupted for ever.
+        What a program asks for beside its user's turns rises among these. It counts from its last
+        interruption: else one that has run for long would be back at once before the turn that it
+        was interrupted for.
         """
         item = entry.item
         aging = self.settings.scheduling.aging
-        if entry.external or entry.band <= aging.ceiling or aging.promote_after_s <= 0:
+        may_rise = entry.background if entry.external else entry.band > aging.ceiling
+        if not may_rise or aging.promote_after_s <= 0:
             return None
+        if entry.external:
+            return entry.waits_since.at + aging.promote_after_s
         return item.arrived_at + (item.band - entry.band + 1) * aging.promote_after_s
 
     def give_up(self, entries: list[Entry], why: Refusal) -> list[Action]:

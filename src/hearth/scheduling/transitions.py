@@ -32,9 +32,8 @@ BREAKS = 2  # attempts that a backend fault may end within a stream before the i
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
 SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
-_EXTERNAL_BAND = Band.EXTERNAL
 _EXTERNAL_LANE = Lane.EXTERNAL
-"""Members of an enumeration, looked up once: in Python 3.11 that costs as much as a call."""
+"""A member of an enumeration, looked up once: in Python 3.11 that costs as much as a call."""
 
 
 def take_in(device: DeviceState, fact: Input, now: float) -> list[Action] | None:  # noqa: PLR0911
@@ -196,7 +195,7 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
         return []
     if item.lane is not _EXTERNAL_LANE:
         return []
-    if gateway.waiting.lines[_EXTERNAL_BAND][item.model][0] is entry:
+    if gateway.waiting.lines[entry.band][item.model][0] is entry:
         return []
     # Behind another of its line it changes nothing that was decided, unless a hold weighs how many
     # wait, an announced task lets short items pass long ones, or nothing starts and each has its
@@ -337,11 +336,13 @@ def _left(gateway: GatewayState, entry: Entry, why: Refusal) -> list[Action]:
 
 
 def _put_first(gateway: GatewayState, entry: Entry, kept_tokens: int, now: float) -> None:
-    """Let it wait before all others of its lane or, where it is internal, of its band."""
+    """Let it wait before all others of its lane or, where it is internal or background, of its
+    band.
+    """
     gateway.interruptions += 1
     entry.kept_tokens = kept_tokens
     entry.waits_since = gateway.since(now)
-    if entry.external:
+    if entry.external and not entry.background:
         entry.band = Band.INTERRUPTED
     # negative and falling: before all that have kept the order of arrival (0), the latest first
     entry.key = (-gateway.interruptions, *entry.key[1:])

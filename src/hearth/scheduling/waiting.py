@@ -30,11 +30,12 @@ line.
 BANDS = tuple(Band)
 
 
-EXTERNAL_BANDS = (Band.INTERRUPTED, Band.EXTERNAL)
+EXTERNAL_BANDS = (Band.INTERRUPTED, Band.EXTERNAL, Band.EXTERNAL_BACKGROUND)
 
 Place: TypeAlias = Literal["waiting", "running", "stopping"]
 """Where an accepted item is, until it leaves; `stopping`: it runs still, but a `Stop` is out."""
 
+_BACKGROUND = Band.EXTERNAL_BACKGROUND
 _EXTERNAL = Lane.EXTERNAL  # looked up once: in Python 3.11 that takes as long as calling a function
 
 
@@ -80,6 +81,19 @@ class Entry:
     def external(self) -> bool:
         """It may be interrupted for internal work."""
         return self.item.lane is _EXTERNAL
+
+    @property
+    def background(self) -> bool:
+        """It may be interrupted for any other external work, and waits behind all of it; no longer
+        once it has risen by its age.
+        """
+        return self.band is _BACKGROUND
+
+    def outranks(self, other: Entry) -> bool:
+        """Is it work for which the other may be interrupted?"""
+        if not self.external:
+            return other.external
+        return other.background and not self.background
 
 
 _key = attrgetter("key")

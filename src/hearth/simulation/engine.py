@@ -316,4 +316,5 @@ def _item(record: Record) -> QueueItem:
         prompt_tokens=job.prompt_tokens,
         max_tokens=job.max_tokens,
         expires_at=None if job.max_wait_s is None else record.arrived + job.max_wait_s,
+        background="trace" if job.background else "",
     )

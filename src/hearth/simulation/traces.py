@@ -69,6 +69,7 @@ class _TraceRequest(_Strict):
     think_s: Seconds = 0.0
     lane: Literal["internal", "external"] = "external"
     priority: Literal["critical", "normal", "background"] = "normal"
+    background: bool = False
     caller: str = "trace"
     service_s: Seconds | None = None
     prompt_tokens: Tokens | None = None
@@ -270,6 +271,7 @@ _AS_IT_IS = {
     "model",
     "after",
     "think_s",
+    "background",
     "caller",
     "max_tokens",
     "continues",
@@ -335,6 +337,7 @@ def _request_line(job: WorkloadJob) -> JsonDict:
             prompt_tokens=job.prompt_tokens or None,
             stream=job.streaming or None,
             continues=job.continues or None,
+            background=job.background or None,
             also_after=job.also_after or None,
             after=job.after,
             think_s=job.think_s or None,

@@ -36,6 +36,7 @@ class WorkloadJob:
     think_s: float = 0.0
     lane: Lane = Lane.EXTERNAL
     priority: Priority = Priority.NORMAL
+    background: bool = False  # an external program's own call beside its user's turns
     caller: str = "trace"
     # from its start to its last byte on a resident model; first_byte_s: to its first byte
     service_s: float

@@ -192,6 +192,7 @@ class View:
             "arrived": self._wall(item.arrived_at),
             "band": entry.band.name.lower(),
             "interrupts": entry.interrupts or None,
+            "background": item.background or None,
             "prompt_preview": item.prompt_preview or None,
         }
 

@@ -24,7 +24,7 @@ const times = (number) => (number === 1 ? "once" : `${number} times`);
 
 function rowsOf(item, state, now) {
   const shared = [["Caller", item.caller], ["Model", short(item.model)], ["Lane", item.band ? `${item.lane}, ${item.band}` : item.lane], ["Task type", item.task_type],
-    ["Number", String(item.sequence)]];
+    ["Background", item.background], ["Number", String(item.sequence)]];
   if (item.outcome) return [...shared, ...endedRows(item)];
   const interrupted = item.interrupts ? times(item.interrupts) : null;
   const prompt = item.prompt_tokens ? `about ${count(item.prompt_tokens)} tokens` : null;

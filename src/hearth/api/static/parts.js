@@ -30,10 +30,12 @@ export function Meter({ label, value, most, beyond, text, className = "" }) {
 
 const BANDS = { critical: "internal, critical", normal: "internal", background: "internal, background" };
 
+const OTHERS = { interrupted: "interrupted", external_background: "background" };
+
 // Nothing for ordinary external requests, which are the most.
 export function Lane({ item }) {
   const internal = item.lane === "internal";
-  const text = internal ? (BANDS[item.band] ?? "internal") : item.band === "interrupted" ? "interrupted" : null;
+  const text = internal ? (BANDS[item.band] ?? "internal") : OTHERS[item.band] ?? null;
   if (!text) return null;
   return html`<span class=${`badge ${internal ? "internal" : "external"}`} title=${internal ? "your own request" : "a request of another program"}>${text}</span>`;
 }
