@@ -94,10 +94,8 @@ def main(
     """
     if plot_file is not None and not DRAWN & set(chosen(names)):
         raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")
-    console, machine = (
-        Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH),
-        Machine(),
-    )
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH)
+    machine = Machine()
     findings = [finding for name in chosen(names) for finding in _measured(name, rounds, console)]
     facts = machine.facts()
     console.print(table(findings))

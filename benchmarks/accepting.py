@@ -40,7 +40,8 @@ JOBS_OF_ONE = 2_000
 TARGET_PER_S = 2_000.0
 CPU_TARGET_US = 500.0
 """All threads of the gateway, with what the kernel does for it; a sync is mostly waited for."""
-MOST_ROUNDS, MOST_STARTS = 3, 2
+MOST_ROUNDS = 3
+MOST_STARTS = 2
 """A round takes 5 s, a start fills a file with the jobs of an earlier life first."""
 QUEUED = 100_000
 START_TARGET_S = 5.0
@@ -102,7 +103,8 @@ class Accepted(NamedTuple):
 def _accept(stub: Child, place: Path) -> Accepted:
     with _hearth(stub, place, free_port()) as hearth:
         _drive(hearth.port, CALLERS, WARM_UP)
-        took_s, cpu_us = 0.0, dict[int, float]()
+        took_s = 0.0
+        cpu_us = dict[int, float]()
         for callers, jobs in ((1, JOBS_OF_ONE), (CALLERS, JOBS)):
             before_s = cpu_s(hearth.pid)
             took_s = _drive(hearth.port, callers, jobs)
@@ -217,7 +219,8 @@ class Submitter(asyncio.Protocol):
 
 async def submit(port: int, callers: int, jobs: int) -> float:
     """Seconds from the first question to the last answer."""
-    loop, keys = asyncio.get_running_loop(), iter(range(jobs))
+    loop = asyncio.get_running_loop()
+    keys = iter(range(jobs))
 
     async def call() -> None:
         ended = loop.create_future()

@@ -67,7 +67,8 @@ def small_objects(path: str) -> Attack:
 
     async def sent(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         piece = b'{"":0},' * (MIB // 7)
-        beginning, end = b'{"model":"m","prompt":"x","request":{"messages":[', b"{}]}}"
+        beginning = b'{"model":"m","prompt":"x","request":{"messages":['
+        end = b"{}]}}"
         writer.write(_head(path, len(beginning) + 24 * len(piece) + len(end), EXTERNAL) + beginning)
         for _ in range(24):
             writer.write(piece)
@@ -138,7 +139,8 @@ def _measured(name: str, place: Path) -> list[Finding]:
             longest_ms = _longest_ms(hearth, LASTS_S)
             answered = _house_is_answered(hearth)
             attacker.kill()
-        beyond_ms, waited = longest_ms - idle_ms, "longest wait for /healthz, beyond idle"
+        beyond_ms = longest_ms - idle_ms
+        waited = "longest wait for /healthz, beyond idle"
         return [
             Finding(
                 subject=name,
@@ -162,7 +164,8 @@ def _measured(name: str, place: Path) -> list[Finding]:
 
 
 def _longest_ms(hearth: Child, seconds: float) -> float:
-    longest_s, ends_at = 0.0, monotonic() + seconds
+    longest_s = 0.0
+    ends_at = monotonic() + seconds
     while monotonic() < ends_at:
         began = perf_counter()
         house.get(f"{hearth.url}/healthz", TIMEOUT_S)

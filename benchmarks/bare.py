@@ -32,10 +32,12 @@ class Bare:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         answer = Responder(send)
-        body, more = b"", True
+        body = b""
+        more = True
         while more:
             message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body = body + message.get("body", b"")
+            more = message.get("more_body", False)
         exchange = await self._backend.open(
             BackendCall(method=scope["method"], path=scope["path"], headers=JSON_BODY, body=body)
         )

@@ -33,11 +33,13 @@ def measure(rounds: int, place: Path) -> list[Finding]:
 
 def _compared(hearth: Child, path: str, rounds: int) -> Finding:
     _token_us(hearth, path, "broken", MANY)  # it asks how prompts are rendered once
-    plain, rest = [], []
+    plain = []
+    rest = []
     for _ in range(rounds):
         plain.append(_token_us(hearth, path, "many", MANY))
         rest.append(_token_us(hearth, path, "broken", BEGUN + MANY))
-    plain_us, rest_us = median(plain), median(rest)
+    plain_us = median(plain)
+    rest_us = median(rest)
     return Finding(
         subject="continuing",
         name=f"CPU of a continued token, as a multiple of a plain one, {path}",

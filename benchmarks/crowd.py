@@ -50,12 +50,15 @@ def measure(rounds: int, place: Path) -> list[Finding]:
         ]
         refused = sum(_arrived(driver) for driver in drivers)
         _until_waiting(hearth, at_least=callers - refused - 1)
-        filled_s, full_mib = perf_counter() - began, rss_mib(hearth.pid)
-        waiting, status_ms = _waiting(hearth), [_status_ms(hearth) for _ in range(STATUS_CALLS)]
+        filled_s = perf_counter() - began
+        full_mib = rss_mib(hearth.pid)
+        waiting = _waiting(hearth)
+        status_ms = [_status_ms(hearth) for _ in range(STATUS_CALLS)]
         left_s, health_ms = _leave(drivers, hearth)
     said = f"{waiting:,} waiting" + (f", {refused:,} refused" if refused else "")
     each_kib = (full_mib - empty_mib) * 1024 / max(1, waiting)
-    name, rss = f"{callers:,} callers", "RSS while they wait"
+    name = f"{callers:,} callers"
+    rss = "RSS while they wait"
     return [
         Finding(
             subject=name,
@@ -123,7 +126,8 @@ def _leave(drivers: list[subprocess.Popen[bytes]], hearth: Child) -> tuple[float
     """Seconds from telling the callers to leave until nobody waits, and the longest wait for
     `/healthz` meanwhile in milliseconds.
     """
-    began, longest_s = perf_counter(), 0.0
+    began = perf_counter()
+    longest_s = 0.0
     for driver in drivers:
         assert driver.stdin is not None
         driver.stdin.close()
@@ -166,7 +170,8 @@ class _Waiting(asyncio.Protocol):
 
 async def wait_in_line(port: int, callers: int) -> None:
     """Ask on that many connections, tell how many were refused, stay until standard input ends."""
-    loop, room = asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE)
+    loop = asyncio.get_running_loop()
+    room = asyncio.Semaphore(AT_ONCE)
     request = chat_request(port, "hold", streaming=False)
 
     async def call() -> tuple[asyncio.Transport, _Waiting]:

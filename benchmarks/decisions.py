@@ -35,7 +35,8 @@ ROUNDS = 7
 DECISIONS = 400
 REQUESTS = 20_000
 NOTHING = Usage()
-FEW, MANY = 3, 100
+FEW = 3
+MANY = 100
 STEPS = 100
 MOST_TIMES = 4.0
 MOST_MS = 20.0
@@ -147,7 +148,8 @@ class _TimedCrowd(Crowd):
 
 
 def _among_models(policy: PolicyName) -> list[Finding]:
-    few, many = _TimedCrowd(FEW, policy=policy.value), _TimedCrowd(MANY, policy=policy.value)
+    few = _TimedCrowd(FEW, policy=policy.value)
+    many = _TimedCrowd(MANY, policy=policy.value)
     few_us, many_us = [median(_live_us(crowd) for _ in range(ROUNDS)) for crowd in (few, many)]
     decision = Finding(
         subject="many models",

@@ -141,7 +141,9 @@ class Caller(asyncio.Protocol):
             self._ended.set_result(None)
             self._transport.close()
             return
-        self._head, self._tail, self._first = b"", b"", True
+        self._head = b""
+        self._tail = b""
+        self._first = True
         self._asked_at = perf_counter()
         self._transport.write(self._request)
 
@@ -158,7 +160,8 @@ class Caller(asyncio.Protocol):
 async def drive(plan: Plan) -> Load:
     """Warm up, then measure."""
     await _ask_all(plan, "hello", plan.warm_up)
-    before_s, began = cpu_s(plan.pid), perf_counter()
+    before_s = cpu_s(plan.pid)
+    began = perf_counter()
     load = await _ask_all(plan, plan.word, plan.requests)
     took_s = perf_counter() - began
     return Load(
@@ -171,7 +174,8 @@ async def drive(plan: Plan) -> Load:
 
 async def _ask_all(plan: Plan, word: str, requests: int) -> Load:
     loop = asyncio.get_running_loop()
-    load, left = Load(cpu_s=0.0, took_s=0.0, latencies_s=[], first_s=[]), iter(range(requests))
+    load = Load(cpu_s=0.0, took_s=0.0, latencies_s=[], first_s=[])
+    left = iter(range(requests))
     request = chat_request(plan.port, word, streaming=plan.streaming, path=plan.path)
 
     async def call() -> None:

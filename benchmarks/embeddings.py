@@ -102,7 +102,8 @@ def measure(rounds: int, place: Path) -> list[Finding]:
 
 def findings_of(seen: Mapping[str, list[_Seen]]) -> list[Finding]:
     """Calls per hundred inputs, time and latency in proportion, and answers that differ."""
-    subject, inputs = f"{CALLERS} embedding callers", CALLERS * TURNS
+    subject = f"{CALLERS} embedding callers"
+    inputs = CALLERS * TURNS
     calls = {name: 100 * median(each.calls for each in of) / inputs for name, of in seen.items()}
     took = [
         one.round.took_s / other.round.took_s
@@ -250,7 +251,8 @@ async def _costly_embed(call: EmulatedCall) -> None:
 
 async def serve(port: int, counts: int) -> None:
     """Be the emulator until ended."""
-    emulator, calls = CostlyEmulator([PROFILE], clock=SystemClock(), seed=1), 0
+    emulator = CostlyEmulator([PROFILE], clock=SystemClock(), seed=1)
+    calls = 0
     last: object = None
 
     async def tell(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -258,10 +260,8 @@ async def serve(port: int, counts: int) -> None:
         nonlocal calls, last
         requests = emulator.requests
         fresh = list(takewhile(lambda request: request is not last, reversed(requests)))
-        calls, last = (
-            calls + sum(request.path == "/api/embed" for request in fresh),
-            requests[-1] if requests else None,
-        )
+        calls = calls + sum(request.path == "/api/embed" for request in fresh)
+        last = requests[-1] if requests else None
         writer.write(b"%d" % calls)
         writer.close()
 

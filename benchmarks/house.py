@@ -82,7 +82,8 @@ def nginx_path() -> str | None:
 
 def nginx(program: str, upstream: Child, place: Path) -> Child:
     """A plain reverse proxy: connections are kept, nothing is buffered or logged, one process."""
-    port, file = free_port(), place / "nginx.conf"
+    port = free_port()
+    file = place / "nginx.conf"
     file.write_text(NGINX.format(place=place, port=port, upstream_port=upstream.port))
     return Child([program, "-p", str(place), "-c", str(file)], port, log=place / "nginx.log")
 

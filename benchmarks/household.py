@@ -30,9 +30,11 @@ from benchmarks.process import Child, free_port
 
 SPEED = 10.0
 ASSISTANT_PAUSE_S = 4.0
-CALLER_TOKENS, ASSISTANT_TOKENS = 100, 50
+CALLER_TOKENS = 100
+ASSISTANT_TOKENS = 50
 """Mean tokens of an answer; lengths are exponential."""
-SEED, ASSISTANT = 51, 8
+SEED = 51
+ASSISTANT = 8
 EMULATED = ("chat:8b", "coder:8b")
 MODELS = "".join(
     f"- {{name: '{name}', vram_gib: 5.5, load_s: 1.0, unload_s: 0.3, decode_tokens_per_s: 80}}\n"
@@ -103,7 +105,8 @@ def measure(_rounds: int, place: Path) -> list[Finding]:
     if url is not None:
         models = (os.environ["CHAT_MODEL"], os.environ["CODER_MODEL"])
         return _both(url, models, place, speed=1.0)
-    port, file = free_port(), place / "models.yaml"
+    port = free_port()
+    file = place / "models.yaml"
     file.write_text(MODELS)
     command = [
         sys.executable,
@@ -232,7 +235,8 @@ class _Caller:
 
     async def ask(self, calls: Iterable[int], pause_s: float) -> None:
         """So many calls, each a pause after the answer before it."""
-        rng, is_assistant = Random(SEED + self.number), self.number == ASSISTANT
+        rng = Random(SEED + self.number)
+        is_assistant = self.number == ASSISTANT
         headers = authorization()
         if is_assistant:
             headers = {**authorization(INTERNAL), "X-Task-Type": "bench"}

@@ -39,7 +39,8 @@ def installed() -> Path:
 
     Raises NotInstalledError.
     """
-    program, done = FOLDER / "bin" / "litellm", FOLDER / f"installed-{VERSION}"
+    program = FOLDER / "bin" / "litellm"
+    done = FOLDER / f"installed-{VERSION}"
     if not done.exists():
         call(sys.executable, "-m", "venv", "--clear", str(FOLDER))
         call(
@@ -69,7 +70,8 @@ def call(*command: str) -> None:
 
 def proxy(program: Path, upstream: Child, place: Path) -> Child:
     """The proxy in front of the stub."""
-    port, file = free_port(), place / "litellm.yaml"
+    port = free_port()
+    file = place / "litellm.yaml"
     file.write_text(CONFIG.format(model=MODEL, upstream=upstream.url, key=EXTERNAL))
     command = [str(program), "--config", str(file), "--host", "127.0.0.1", "--port", str(port)]
     return Child(

@@ -54,7 +54,8 @@ def busy_s(stat: str) -> float:
     nice, system, irq, softirq, steal.
     """
     ticks = [int(field) for field in stat.splitlines()[0].split()[1:9]]
-    idle, waiting = 3, 4
+    idle = 3
+    waiting = 4
     worked = sum(count for place, count in enumerate(ticks) if place not in (idle, waiting))
     return worked / os.sysconf("SC_CLK_TCK")
 

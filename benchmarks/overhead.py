@@ -21,14 +21,12 @@ from benchmarks.process import Child, rss_mib
 from benchmarks.stub import CHUNKS, NATIVE, OPENAI, PACE_S, PACED_CHUNKS
 
 SLOTS = 64
-DIRECT, NGINX, BARE, PASSTHROUGH, LITELLM, HEARTH = (
-    "direct",
-    "nginx",
-    "bare",
-    "passthrough",
-    "LiteLLM",
-    "hearth",
-)
+DIRECT = "direct"
+NGINX = "nginx"
+BARE = "bare"
+PASSTHROUGH = "passthrough"
+LITELLM = "LiteLLM"
+HEARTH = "hearth"
 LABELS = {
     NGINX: "nginx",
     BARE: "bare Hearth",

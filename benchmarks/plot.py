@@ -26,7 +26,9 @@ LOOKS = {
 }
 LINES = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#D55E00", "D"))
 TARGET = "#000000"
-WIDTH_IN, PANEL_IN, DOTS_PER_INCH = 12.0, 3.6, 120
+WIDTH_IN = 12.0
+PANEL_IN = 3.6
+DOTS_PER_INCH = 120
 
 Draw = Callable[[Axes, Sequence[Finding]], None]
 

@@ -76,7 +76,8 @@ def _gaps_ms(stub: Child, hearth: Child, rounds: int) -> list[float]:
 
 def gaps_ms(log: Log) -> list[float]:
     """Milliseconds from each end of an answer to the next arrival."""
-    gaps, ended_at = [], None
+    gaps = []
+    ended_at = None
     for kind, at in log:
         if kind == "arrived" and ended_at is not None:
             gaps.append((at - ended_at) * 1e3)

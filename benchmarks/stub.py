@@ -24,10 +24,13 @@ MODEL = "bench:latest"
 CHUNKS = 200
 PAUSE_S = 0.004
 PACED_CHUNKS = 50
-BEGUN, MANY, SHORT_PACE_S = 20, 2_000, 0.001
+BEGUN = 20
+MANY = 2_000
+SHORT_PACE_S = 0.001
 PACE_S = 0.01
 """A hundred tokens a second, which is a fast card with a small model."""
-NATIVE, OPENAI = "/api/chat", "/v1/chat/completions"
+NATIVE = "/api/chat"
+OPENAI = "/v1/chat/completions"
 BACKLOG = 2048
 _TIMES = (
     '"total_duration":5000000,"load_duration":1000000,'
@@ -87,15 +90,14 @@ def _openai(kind: str, choice: str, usage: str = "") -> str:
 
 
 _REPLY = "four words of answer " * 8
-_DELTA, _COMPLETION = "chat.completion.chunk", "chat.completion"
+_DELTA = "chat.completion.chunk"
+_COMPLETION = "chat.completion"
 _USAGE = (
     f',"usage":{{"prompt_tokens":26,"completion_tokens":{CHUNKS},"total_tokens":{26 + CHUNKS}}}'
 )
 _MESSAGE = f'"message":{{"role":"assistant","content":"{_REPLY}"}},"finish_reason":"stop"'
-_WORD, _STOP = (
-    '"delta":{"role":"assistant","content":" word"},"finish_reason":null',
-    '"delta":{},"finish_reason":"stop"',
-)
+_WORD = '"delta":{"role":"assistant","content":" word"},"finish_reason":null'
+_STOP = '"delta":{},"finish_reason":"stop"'
 ANSWERS = {
     NATIVE: Answers(
         whole=_whole(f'{_HEAD}"{_REPLY}"}},{_DONE}}}'.encode()),
@@ -142,7 +144,8 @@ class Log:
 
     def take(self) -> bytes:
         """All entries as JSON; they are forgotten."""
-        entries, self._entries = self._entries, []
+        entries = self._entries
+        self._entries = []
         return json.dumps(entries).encode()
 
 

@@ -28,10 +28,8 @@ async def serve(file: Path, connections: int) -> None:
     limits = ConnectionLimits(
         all=connections, this_machine=connections, all_others=0, one_machine=0
     )
-    room, signals = (
-        Connections(events=gateway.events, clock=gateway.clock, limits=limits),
-        Signals(),
-    )
+    room = Connections(events=gateway.events, clock=gateway.clock, limits=limits)
+    signals = Signals()
     server = HearthServer(HearthApp(gateway), lambda: settings, connections=room)
     try:
         await gateway.start()

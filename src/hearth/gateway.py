@@ -104,9 +104,11 @@ class Gateway:
     def __post_init__(self) -> None:
         self.clock = self.worker.runtime.clock
         self._watch = watch = self.worker.watch
-        self.name_of, self.resolve = watch.name_of, watch.resolve
+        self.name_of = watch.name_of
+        self.resolve = watch.resolve
         self.load_options = watch.load_options
-        self.list_may_differ, self.check_capable = watch.list_may_differ, watch.check_capable
+        self.list_may_differ = watch.list_may_differ
+        self.check_capable = watch.check_capable
         self.on_reload = self.in_force.on_reload
         self.config_in_force, self.config_summary = self.in_force.shown, self.in_force.summary
         self.request_reload = self.reloader.request
@@ -164,7 +166,8 @@ class Gateway:
             await self._recall(history)
 
     async def _recall(self, history: InvocationHistory) -> None:
-        now, wall_s = self.clock.monotonic(), self.clock.wall()
+        now = self.clock.monotonic()
+        wall_s = self.clock.wall()
         admissions = await history.admissions_since(wall_s - HOUR_S)
         for kind in COUNTED:
             records = [

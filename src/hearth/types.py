@@ -250,7 +250,8 @@ class Band(IntEnum):
 
 _BAND_OF = (Band.CRITICAL, Band.NORMAL, Band.BACKGROUND)
 """By priority: a look-up takes a tenth of the time of `Band(priority)`."""
-_INTERNAL, _EXTERNAL_BAND = Lane.INTERNAL, Band.EXTERNAL
+_INTERNAL = Lane.INTERNAL
+_EXTERNAL_BAND = Band.EXTERNAL
 _EXTERNAL_BACKGROUND = Band.EXTERNAL_BACKGROUND
 """Members of an enumeration, looked up once: in Python 3.11 that takes as long as calling a
 function.

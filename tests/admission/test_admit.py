@@ -35,7 +35,9 @@ def identity(**changes: Any) -> Identity:
     return Identity(**{**base, **changes})
 
 
-EXTERNAL, INTERNAL, LOCAL = identity(), identity(lane=Lane.INTERNAL), identity(authenticated=False)
+EXTERNAL = identity()
+INTERNAL = identity(lane=Lane.INTERNAL)
+LOCAL = identity(authenticated=False)
 LOW = identity(lane=Lane.INTERNAL, max_priority=Priority.BACKGROUND)
 ASSISTANT = identity(lane=Lane.INTERNAL, priority=Priority.CRITICAL)
 
@@ -104,7 +106,8 @@ class Hall:
 def test_the_key_decides_the_lane_and_the_task_type_the_priority(
     who, task_type, hint, lane, priority
 ):
-    hall, expected = Hall(), Admitted(lane=lane, priority=priority, task_type=task_type or None)
+    hall = Hall()
+    expected = Admitted(lane=lane, priority=priority, task_type=task_type or None)
     headers = RequestHeaders.of(
         [(b"x-task-type", task_type.encode()), (b"x-priority", hint.encode())]
     )

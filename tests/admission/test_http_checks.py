@@ -21,7 +21,8 @@ from hearth.errors import BadRequest, Forbidden, HearthError, HostNotAllowed, Un
 from tests.support.cases import for_each
 
 Field = tuple[bytes, bytes]
-HOST, ORIGIN = (b"host", b"localhost:8411"), (b"origin", b"http://localhost:8411")
+HOST = (b"host", b"localhost:8411")
+ORIGIN = (b"origin", b"http://localhost:8411")
 
 
 def refusal(
@@ -51,7 +52,8 @@ OTHERS += (
 )
 MALFORMED = b"localhost:80/x localhost:80@evil.test [::1]x localhost:\xb2"
 LIST = ServerSettings(allowed_hosts=("gpu-box.lan", "fd00::5", "*.home.arpa"))
-KNOWN, SHIPPED = HostRules("10.0.0.5", LIST), HostRules("127.0.0.1", ServerSettings())
+KNOWN = HostRules("10.0.0.5", LIST)
+SHIPPED = HostRules("127.0.0.1", ServerSettings())
 KEYED = HostRules("10.0.0.5", LIST, has_keys=True)
 ANY = HostRules("::", ServerSettings(allowed_hosts=("*",)), has_keys=True)
 
@@ -81,7 +83,8 @@ def test_a_host_is_one_name_of_this_machine_or_one_that_the_owner_has_set(rules,
     assert refusal(rules.check_host, RequestHeaders.of([])) is None
 
 
-LENGTH, CHUNKED = (b"content-length", b"3"), (b"transfer-encoding", b"chunked")
+LENGTH = (b"content-length", b"3")
+CHUNKED = (b"transfer-encoding", b"chunked")
 
 
 @pytest.mark.parametrize(
@@ -105,11 +108,9 @@ FOREIGN = (
     b"http://localhost:8411/ http://127.0.0.1:8411 null "
     b"http://localhost:3000 http://localhost:84111 ftp://localhost:8411 localhost:8411"
 )
-CROSS, NAVIGATES, NO_CORS = (
-    (b"sec-fetch-site", b"cross-site"),
-    (b"sec-fetch-mode", b"navigate"),
-    (b"sec-fetch-mode", b"no-cors"),
-)
+CROSS = (b"sec-fetch-site", b"cross-site")
+NAVIGATES = (b"sec-fetch-mode", b"navigate")
+NO_CORS = (b"sec-fetch-mode", b"no-cors")
 CHANGES = ("POST", "DELETE", "PUT", "OPTIONS")
 
 
@@ -147,13 +148,12 @@ def coded(*codings: bytes) -> tuple[Field, ...]:
     return typed(b"application/json", *((b"content-encoding", coding) for coding in codings))
 
 
-FORM, TEXT, PARTS, OCTETS = (
-    b"application/x-www-form-urlencoded",
-    b"text/plain;charset=UTF-8",
-    b"multipart/form-data; boundary=x",
-    b"application/octet-stream",
-)
-NODE, SIGNS = (b"sec-fetch-mode", b"cors"), (ORIGIN, (b"sec-fetch-site", b"same-origin"))
+FORM = b"application/x-www-form-urlencoded"
+TEXT = b"text/plain;charset=UTF-8"
+PARTS = b"multipart/form-data; boundary=x"
+OCTETS = b"application/octet-stream"
+NODE = (b"sec-fetch-mode", b"cors")
+SIGNS = (ORIGIN, (b"sec-fetch-site", b"same-origin"))
 TAKEN: list[tuple[tuple[Field, ...], dict[str, bool]]] = [
     *(
         (typed(kind, ORIGIN), {})

@@ -73,7 +73,9 @@ def test_many_peers_take_bounded_memory_and_the_quietest_is_forgotten():
 
 @given(st.lists(st.floats(min_value=0, max_value=20, allow_nan=False), max_size=200))
 def test_no_minute_has_more_answers_than_allowed_and_promises_are_kept(gaps: list[float]):
-    keys, now, answered = WrongKeys(), 0.0, list[float]()
+    keys = WrongKeys()
+    now = 0.0
+    answered = list[float]()
     for gap in gaps:
         now += gap
         slowed = keys.note(PEER, now)
@@ -136,7 +138,8 @@ def test_totals_leave_room_for_all_and_who_leaves_makes_room():
             for peer in (THIS_MACHINE, PEER)
         ] == [1, 1]
     shares = Shares()
-    enter, leave = shares.connections.enter, shares.connections.leave
+    enter = shares.connections.enter
+    leave = shares.connections.leave
     shares.fill(PEER, 20)
     assert [enter(PEER) for _ in range(MAX_REJECTING + 5)] == ["rejecting"] * MAX_REJECTING + [
         "closed"
@@ -174,7 +177,8 @@ def test_a_refused_peer_is_reported_once_a_minute_in_bounded_memory():
 def test_the_count_is_exact_and_no_share_is_passed_whatever_comes_and_goes(
     steps: list[tuple[str, bool]],
 ):
-    shares, held = Shares(), list[tuple[str, Place]]()
+    shares = Shares()
+    held = list[tuple[str, Place]]()
     for peer, comes in steps:
         if comes:
             held.append((peer, shares.connections.enter(peer)))

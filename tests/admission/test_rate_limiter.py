@@ -48,7 +48,8 @@ def test_a_limit_of_zero_refuses_always_and_advises_one_hour():
 
 @pytest.mark.parametrize("span_s", [MINUTE_S, HOUR_S])
 def test_a_nanosecond_decides_and_waiting_for_retry_after_is_enough(span_s: float):
-    rng, one = random.Random(7), limits(minute=1, hour=1) if span_s == HOUR_S else limits(minute=1)
+    rng = random.Random(7)
+    one = limits(minute=1, hour=1) if span_s == HOUR_S else limits(minute=1)
     for _ in range(2000):
         limiter = RateLimiter(one)
         start = rng.choice((0.0, 0.1, 1e3, 1e7)) + rng.random() * 100
@@ -199,7 +200,8 @@ def test_random_histories_agree_with_counting_every_admission():
     for _ in range(1500 * EXAMPLES):
         history = History(rng)
         history.play()
-        usage, now = history.limiter.get_usage("a", history.now), history.now
+        usage = history.limiter.get_usage("a", history.now)
+        now = history.now
         assert (usage.minute, usage.hour) == (
             history.counted("a", now, MINUTE_S),
             history.counted("a", now, HOUR_S),

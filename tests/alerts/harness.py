@@ -126,8 +126,10 @@ class Harness:
 async def alerting(
     settings: AlertSettings = ONE, *replies: Reply, default: Reply = OK, latency_s: float = 0.0
 ) -> AsyncIterator[Harness]:
-    webhooks, events = Webhooks(*replies, default=default), Recorder()
-    fanout, poster = EventFanout((events,)), MemoryPoster(webhooks, latency_s=latency_s)
+    webhooks = Webhooks(*replies, default=default)
+    events = Recorder()
+    fanout = EventFanout((events,))
+    poster = MemoryPoster(webhooks, latency_s=latency_s)
     alerter = GatewayAlerter(settings=settings, clock=LoopClock(), events=fanout, poster=poster)
     fanout.subscribe(alerter)
     task = asyncio.ensure_future(alerter.run())

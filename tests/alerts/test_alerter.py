@@ -41,10 +41,8 @@ from tests.support.virtual_time import in_virtual_time
 
 MUTED = ONE.replace(mute=(AlertType.BACKEND_DOWN,))
 SWAP = sample(SwapCompleted, from_models=("a",), to_model="b", offloaded=False)
-WENT_DOWN, CAME_UP = (
-    BackendWentDown(at=0.0, reason="x"),
-    BackendCameUp(at=0.0, version="1", down_s=8.0),
-)
+WENT_DOWN = BackendWentDown(at=0.0, reason="x")
+CAME_UP = BackendCameUp(at=0.0, version="1", down_s=8.0)
 IS_DOWN = (
     "Hearth: Model server down: The model server does not answer (x). Requests "
     "wait for it and then get 503."
@@ -163,7 +161,8 @@ async def test_excessive_swapping_is_told_after_a_swap_and_its_end_within_a_minu
 async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
     models = FakeModel(name="a", load_s=8.0), FakeModel(name="b", load_s=8.0)
     settings = settings_with(gpu={"home_model": "a"}, alerts={"webhook_url": WEBHOOK})
-    house, webhooks = House(*models, resident="a", settings=settings), Webhooks()
+    house = House(*models, resident="a", settings=settings)
+    webhooks = Webhooks()
     events = house.gateway.events
     alerter = GatewayAlerter(
         settings=settings.alerts, clock=house.clock, events=events, poster=MemoryPoster(webhooks)
@@ -383,7 +382,10 @@ def test_what_is_remembered_is_bounded_and_what_goes_on_is_kept():
 def test_no_window_has_two_messages_and_the_owner_learns_the_truth(seed):
     rng = random.Random(seed)
     debouncer = Debouncer(WINDOW_S)
-    now, is_down, told_at, believed_down = 0.0, False, [], False
+    now = 0.0
+    is_down = False
+    told_at = []
+    believed_down = False
     for _ in range(60):
         now += rng.choice([0.5, 30.0, 200.0, 700.0])
         told: list[Alert | None] = [*debouncer.due(now)]

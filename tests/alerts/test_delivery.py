@@ -19,7 +19,9 @@ from tests.support.fake_webhooks import OK, REPLIES, Reply, limited
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time
 
 OTHER_URL = "https://discord.example/api/webhooks/2/x"
-STALL, RESET, ERROR = Reply(stall=True), Reply(reset=True), REPLIES["500"]
+STALL = Reply(stall=True)
+RESET = Reply(reset=True)
+ERROR = REPLIES["500"]
 WAITS_S = {
     **dict.fromkeys(("429 json", "429 json with Via"), 0.3),
     **dict.fromkeys(("429 header", "429 header with Via"), 7.0),

@@ -35,7 +35,9 @@ async def watch_for(
 )
 @in_virtual_time
 async def test_a_hold_up_of_the_loop_is_told_once_with_its_length(held_s, limit_s, lags):
-    events, noted, settings = Recorder(), list[float](), AlertSettings(loop_lag_warning_s=limit_s)
+    events = Recorder()
+    noted = list[float]()
+    settings = AlertSettings(loop_lag_warning_s=limit_s)
     watch = watch_loop_lag(
         clock=LoopClock(), events=events, settings=lambda: settings, note=noted.append
     )
@@ -57,7 +59,9 @@ FREE = [1000.0, 499.0, 400.0, 510.0, None, 599.0, 600.0, 5000.0, 499.0]
 async def test_a_disk_that_fills_up_is_told_once_and_once_when_there_is_space_again(
     limit_mib, told
 ):
-    events, left, settings = Recorder(), iter(FREE), AlertSettings(disk_free_warning_mib=limit_mib)
+    events = Recorder()
+    left = iter(FREE)
+    settings = AlertSettings(disk_free_warning_mib=limit_mib)
 
     def measure(_: Path) -> float:
         found = next(left)

@@ -68,7 +68,9 @@ NDJSON: Headers = (
 RESIDENT = "resident:1"
 Serve = Callable[[Submission, Reply], Awaitable[None]]
 
-ADMIN_KEY, HOUSE_KEY, LOW_KEY = "hearth_admin", "hearth_house", "hearth_low"
+ADMIN_KEY = "hearth_admin"
+HOUSE_KEY = "hearth_house"
+LOW_KEY = "hearth_low"
 KEYS = (
     KeySettings(name="owner", sha256=digest_of(ADMIN_KEY), admin=True),
     KeySettings(
@@ -484,7 +486,8 @@ async def drive(
         sent.append(dict(message))
 
     await app(scope, receive, send)
-    head, bodies = sent[0], sent[1:]
+    head = sent[0]
+    bodies = sent[1:]
     headers = {name.decode(): value.decode() for name, value in head["headers"]}
     chunks = tuple(message["body"] for message in bodies if message.get("body"))
     return Got(

@@ -29,7 +29,9 @@ from tests.api.house import (
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
 JSON = {"content_type": "application/json"}
 
-ANYBODY, ANY_KEY, ADMIN = "anybody", "any key", "admin"
+ANYBODY = "anybody"
+ANY_KEY = "any key"
+ADMIN = "admin"
 ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
     path: (who, tuple(methods.split()))
     for who, methods, paths in (
@@ -395,10 +397,8 @@ async def test_a_configuration_is_in_force_with_the_next_request():
     ):
         gateway.config = FakeGateway(server=ServerSettings(host=host)).config
         assert (await gateway.ask("GET", "/llm/health", host=name)).status == status
-    before, changed = (
-        gateway.config,
-        FakeGateway(keys=KEYS, server=ServerSettings(allowed_hosts=("cat.lan",))).config,
-    )
+    before = gateway.config
+    changed = FakeGateway(keys=KEYS, server=ServerSettings(allowed_hosts=("cat.lan",))).config
     for config, key, status in (
         (before, None, 421),
         (changed, None, 401),

@@ -35,7 +35,8 @@ from tests.api.house import (
 from tests.support.fields import Fields
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
-PROMPT, INPUT = {"model": "m", "prompt": "hi"}, {"model": "m", "input": "hi"}
+PROMPT = {"model": "m", "prompt": "hi"}
+INPUT = {"model": "m", "input": "hi"}
 BODIES: dict[str, Fields] = {
     **dict.fromkeys(("/api/chat", "/v1/chat/completions"), CHAT),
     **dict.fromkeys(("/api/generate", "/api/embeddings", "/v1/completions"), PROMPT),
@@ -52,7 +53,8 @@ async def test_every_inference_route_goes_through_the_queue_with_its_bytes_untou
         assert (
             await gateway.ask("POST", path, body, content_type="application/json")
         ).status == 200
-        call, new = gateway.worker.calls[-1], gateway.worker.submitted[-1]
+        call = gateway.worker.calls[-1]
+        new = gateway.worker.submitted[-1]
         assert (call.method, call.path, call.body) == ("POST", path, body)
         assert (new.model, new.caller, new.lane, new.prompt_tokens > 0) == (
             "m",
@@ -107,10 +109,8 @@ async def test_a_resumable_stream_without_a_seed_is_given_one(gateway):
 
 
 async def test_openai_streams_ask_for_usage_that_callers_see_only_if_they_asked(gateway):
-    path, frames = (
-        "/v1/chat/completions",
-        (b'data: {"choices":[{}]}\n\n', b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n'),
-    )
+    path = "/v1/chat/completions"
+    frames = (b'data: {"choices":[{}]}\n\n', b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n')
     gateway.worker.serve = scripted(*frames)
     finishing = FakeGateway(scheduling=SchedulingSettings(started_streams="finish"))
     for each, rewrote in ((gateway, "stream_options,seed"), (finishing, "stream_options")):
@@ -229,10 +229,8 @@ async def test_an_external_caller_over_its_rate_gets_429_and_the_house_has_no_li
 
 
 async def test_what_is_answered_at_once_or_names_no_model_counts_too():
-    unload, nothing = (
-        {"model": "m", "keep_alive": 0},
-        {**BODIES["/api/chat"], "options": {"num_predict": 0}},
-    )
+    unload = {"model": "m", "keep_alive": 0}
+    nothing = {**BODIES["/api/chat"], "options": {"num_predict": 0}}
     for path, body, status in (
         ("/api/generate", unload, 200),
         ("/api/chat", nothing, 200),
@@ -446,7 +444,8 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
     ],
 )
 async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
-    gateway, said = FakeGateway(), json.dumps(listed).encode()
+    gateway = FakeGateway()
+    said = json.dumps(listed).encode()
     gateway.models_elsewhere = frozenset({"a:cloud"})
     gateway.engine.answer = ScriptedExchange(
         200, ((b"content-length", b"%d" % len(said)),), (said[:20], said[20:])

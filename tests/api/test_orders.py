@@ -30,7 +30,8 @@ async def order(
 
 
 async def test_an_order_answers_with_all_that_are_in_force_and_so_does_asking(gateway):
-    app, at = gateway.app(), gateway.clock.wall()
+    app = gateway.app()
+    at = gateway.clock.wall()
     assert (await ask(app, "GET", "/llm/admin/orders")).json == NOTHING
     assert (await order(gateway, "pause", {})).json == NOTHING | {
         "paused": ["external"],

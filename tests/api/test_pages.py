@@ -363,7 +363,8 @@ def stream_of(worker: FakeWorker) -> StatusStream:
 
 @in_virtual_time
 async def test_the_present_status_comes_first_then_changes_and_heartbeats():
-    worker, loop = FakeWorker(), asyncio.get_running_loop()
+    worker = FakeWorker()
+    loop = asyncio.get_running_loop()
     frames = stream_of(worker).frames(one())
     assert revision(await anext(frames)) == 0
     for expected in (1, 2):
@@ -403,7 +404,8 @@ async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_end(ending):
 
 
 async def test_one_caller_has_a_share_of_the_streams_and_admins_their_own_room():
-    listeners, owner = Listeners(), one("owner", admin=True)
+    listeners = Listeners()
+    owner = one("owner", admin=True)
     streams = [listeners.add(one("greedy")) for _ in range(MAX_OF_ONE + 1)]
     assert [over.is_set() for over in streams] == [False] * MAX_OF_ONE + [True]
     listeners._open.pop(streams.pop())

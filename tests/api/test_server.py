@@ -338,8 +338,10 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
 
 
 async def test_writes_of_one_turn_leave_together_in_order_and_before_an_end():
-    line, changed = Line(Plug()), bytearray(b" body")
-    transport, sent = CoalescingTransport(line, asyncio.get_running_loop()), list[bytes]()
+    line = Line(Plug())
+    changed = bytearray(b" body")
+    transport = CoalescingTransport(line, asyncio.get_running_loop())
+    sent = list[bytes]()
     line.write = lambda data: sent.append(bytes(data))  # type: ignore[method-assign]
     for data in (b"head", b"", changed, memoryview(b" end")):
         transport.write(data)

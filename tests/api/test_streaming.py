@@ -31,7 +31,9 @@ CHAT = {
 BODY = json.dumps(CHAT).encode()
 HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 KEEPALIVE = b": waiting\n\n"
-HEADER_S, BODY_S, WRITE_S = 10.0, 30.0, 7.0
+HEADER_S = 10.0
+BODY_S = 30.0
+WRITE_S = 7.0
 
 
 class Connection:
@@ -43,7 +45,9 @@ class Connection:
         deadlines = Deadlines(header_s=HEADER_S, body_s=BODY_S, write_s=lambda: WRITE_S)
         config = HearthServer(gateway.app(), ServerSettings, deadlines=deadlines)._config()
         config.load()
-        self.gateway, self.line, self.unsent_bytes = gateway, Line(Plug()), 0
+        self.gateway = gateway
+        self.line = Line(Plug())
+        self.unsent_bytes = 0
         self.line.get_write_buffer_size = lambda: self.unsent_bytes  # type: ignore[method-assign]
         self.protocol = HttpConnection(config, ServerState(), {})
         self.protocol.connection_made(self.line)
@@ -254,7 +258,8 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
         if message["type"] == "http.response.start" or message["body"] == b"data: b":
             room.clear()
 
-    gateway, room = FakeGateway(), asyncio.Event()
+    gateway = FakeGateway()
+    room = asyncio.Event()
     gateway.worker.serve = scripted(b"data: a\n\n", b"data: b", b"b\n\n", 100.0)
     answering = asyncio.ensure_future(
         drive(gateway.app(), scope("/v1/chat/completions"), BODY, take)

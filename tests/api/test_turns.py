@@ -11,7 +11,9 @@ OTHER = -1
 
 
 async def test_many_calls_are_made_a_few_per_turn_in_order_with_others_between():
-    made, turns, loop = list[int](), TurnLimiter(3), asyncio.get_running_loop()
+    made = list[int]()
+    turns = TurnLimiter(3)
+    loop = asyncio.get_running_loop()
     for number in range(8):
         turns.call(partial(made.append, number))
     assert made == [0, 1, 2], "the first are made at once"
@@ -24,7 +26,8 @@ async def test_many_calls_are_made_a_few_per_turn_in_order_with_others_between()
 
 
 async def test_who_comes_while_others_wait_comes_after_them():
-    made, turns = list[int](), TurnLimiter(1)
+    made = list[int]()
+    turns = TurnLimiter(1)
     for number in range(3):
         turns.call(partial(made.append, number))
     await asyncio.sleep(0)

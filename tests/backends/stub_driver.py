@@ -80,10 +80,12 @@ def _by_uuid(driver: StubDriver, uuid: Any, handle: Any) -> int:
 def _memory(driver: StubDriver, handle: Any, out: Any) -> int:
     driver.asked.set()
     driver.go_on.wait()
-    memory, said = out._obj, driver.memory_mib
+    memory = out._obj
+    said = driver.memory_mib
     memory.total = said["total"] * MIB
     if hasattr(memory, "reserved"):
-        memory.reserved, memory.used = said["reserved"] * MIB, said["used"] * MIB
+        memory.reserved = said["reserved"] * MIB
+        memory.used = said["used"] * MIB
     else:
         memory.used = (said["used"] + said["reserved"]) * MIB
     return SUCCESS
@@ -153,7 +155,8 @@ _ANSWERS: dict[str, Callable[..., int]] = {
 @contextmanager
 def loaded(library: object | None) -> Iterator[None]:
     """The binding takes this for the library; None: it has loaded none yet."""
-    before, cached = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
+    before = pynvml.nvmlLib
+    cached = dict(pynvml._nvmlGetFunctionPointer_cache)
     pynvml.nvmlLib = library
     pynvml._nvmlGetFunctionPointer_cache.clear()
     try:

@@ -20,10 +20,8 @@ from tests.support.patience import WITHIN_S
 
 SOON_S = 0.05
 """How long a driver that never answers is waited for."""
-READING, SMALL = (
-    GpuReading(name="a card", total_mib=24576.0),
-    GpuReading(name="graphics of a processor", total_mib=512.0),
-)
+READING = GpuReading(name="a card", total_mib=24576.0)
+SMALL = GpuReading(name="graphics of a processor", total_mib=512.0)
 
 
 class Card:

@@ -21,7 +21,8 @@ def fault_of(card: NvmlCard) -> str:
 
 
 def test_everything_that_a_card_says_is_read_in_one_session_that_is_given_back(driver: StubDriver):
-    driver.reasons, card = 0xFFF, NvmlCard(UUID)
+    driver.reasons = 0xFFF
+    card = NvmlCard(UUID)
     card.read()
     assert card.read() == GpuReading(
         name="NVIDIA GeForce RTX 3090",
@@ -78,7 +79,8 @@ OPTIONAL = (
     ],
 )
 def test_what_one_getter_refuses_costs_its_own_number_only(driver: StubDriver, how):
-    driver.faults, driver.missing = {}, set()
+    driver.faults = {}
+    driver.missing = set()
     pynvml._nvmlGetFunctionPointer_cache.clear()
     whole = NvmlCard("0").read()
     for function, field in OPTIONAL:
@@ -170,7 +172,8 @@ def test_numbers_that_cannot_be_true_are_unknown(driver: StubDriver, changed, un
 def test_programs_are_listed_with_what_the_driver_says(
     driver: StubDriver, compute, graphics, listed
 ):
-    driver.processes, driver.graphics = compute, graphics or {}
+    driver.processes = compute
+    driver.graphics = graphics or {}
     if graphics is None:
         driver.faults["nvmlDeviceGetGraphicsRunningProcesses_v3"] = pynvml.NVML_ERROR_NOT_SUPPORTED
     assert NvmlCard("0").read().processes == (listed,)

@@ -88,7 +88,8 @@ async def test_the_real_poster_and_the_fake_agree_and_follow_no_redirect(name, o
 
 
 async def test_a_post_arrives_as_it_is_and_credentials_become_a_header(open_poster):
-    webhooks, poster = Webhooks(), open_poster()
+    webhooks = Webhooks()
+    poster = open_poster()
     async with serving(webhooks) as url:
         for name, path in (
             ("discord", "/api/webhooks/1/x?thread_id=7"),
@@ -146,7 +147,9 @@ async def test_what_goes_wrong_is_a_failure_in_one_word(open_poster):
 
 
 async def test_names_are_looked_up_beside_the_threads_of_requests(open_poster):
-    webhooks, release, asked = Webhooks(), threading.Event(), []
+    webhooks = Webhooks()
+    release = threading.Event()
+    asked = []
 
     def lookup(host: str, port: int) -> Found:
         asked.append((host, threading.current_thread().name))
@@ -224,7 +227,9 @@ def every_target(url: str) -> AlertSettings:
 
 
 async def test_a_caller_beyond_its_limit_is_reported_and_no_address_shows():
-    received, statuses, heard = Webhooks(), [], Recorder()
+    received = Webhooks()
+    statuses = []
+    heard = Recorder()
     async with (
         serving(received) as url,
         open_home(house_settings(per_minute=1).replace(alerts=every_target(url))) as home,

@@ -94,7 +94,8 @@ def load(*latencies_s: float) -> Load:
 
 
 def test_added_latency_compares_rounds_pairwise():
-    through, direct = [load(3e-3), load(5e-3)], [load(1e-3), load(1e-3)]
+    through = [load(3e-3), load(5e-3)]
+    direct = [load(1e-3), load(1e-3)]
     assert added_latencies_ms(through, direct, 0.5, first=False) == pytest.approx([2.0, 4.0])
     assert added_latencies_ms(through, direct, 0.5, first=True) == pytest.approx([1.0, 2.0])
     with pytest.raises(ValueError, match="shorter"):

@@ -38,10 +38,8 @@ async def shown() -> str:
 def test_the_environment_and_pythons_own_flags_decide(
     flags: tuple[str, ...], debug: str, loop: str
 ):
-    command, environ = (
-        [sys.executable, *flags, "-c", PROGRAM],
-        {**os.environ, "PYTHONASYNCIODEBUG": debug},
-    )
+    command = [sys.executable, *flags, "-c", PROGRAM]
+    environ = {**os.environ, "PYTHONASYNCIODEBUG": debug}
     assert (
         subprocess.run(
             command, env=environ, capture_output=True, text=True, check=True, timeout=WITHIN_S

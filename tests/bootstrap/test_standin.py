@@ -177,7 +177,8 @@ async def test_a_program_that_names_an_address_waits_for_what_is_there():
 
 @pytest.mark.usefixtures("by_hand")
 async def test_an_ollama_that_takes_connections_and_says_nothing_is_waited_for():
-    events, writers = Recorder(), list[asyncio.StreamWriter]()
+    events = Recorder()
+    writers = list[asyncio.StreamWriter]()
     hung = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
     url = f"http://127.0.0.1:{hung.sockets[0].getsockname()[1]}"
     async with hung:

@@ -142,10 +142,8 @@ async def test_new_work_goes_to_the_ollama_that_came_and_running_work_finishes()
 
 
 async def test_what_waits_for_a_model_that_only_the_emulator_had_is_told_to_ask_again():
-    url, asked = (
-        free_address(),
-        {"model": EMULATORS, "messages": [{"role": "user", "content": "hi"}]},
-    )
+    url = free_address()
+    asked = {"model": EMULATORS, "messages": [{"role": "user", "content": "hi"}]}
     async with tried(untouched(url)) as house:
         state = house.gateway.worker.scheduler.gateway
         running = asyncio.create_task(
@@ -168,7 +166,8 @@ async def test_what_waits_for_a_model_that_only_the_emulator_had_is_told_to_ask_
 
 
 async def test_what_was_learned_of_the_emulator_and_of_ollama_is_kept_apart(tmp_path: Path):
-    url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
+    url = free_address()
+    storage = StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
     settings = untouched(url, storage=storage)
     async with tried(settings, store=True) as house:
         estimates = house.gateway.worker.scheduler.device.estimates
@@ -191,7 +190,8 @@ async def test_what_was_learned_of_the_emulator_and_of_ollama_is_kept_apart(tmp_
 
 
 async def test_the_log_says_which_requests_the_emulator_worked_on(tmp_path: Path):
-    url, path = free_address(), tmp_path / "hearth.db"
+    url = free_address()
+    path = tmp_path / "hearth.db"
     async with tried(
         untouched(url, storage=StorageSettings(path=str(path), reserve_mib=0)), store=True
     ) as house:
@@ -206,7 +206,8 @@ async def test_the_log_says_which_requests_the_emulator_worked_on(tmp_path: Path
 
 
 async def test_of_the_emulators_jobs_the_running_one_completes_and_others_fail(tmp_path: Path):
-    url, storage = free_address(), StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
+    url = free_address()
+    storage = StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
     async with tried(untouched(url, storage=storage), store=True) as house:
         await generate(house, BOTH)
         asked = {"model": BOTH, "messages": LONG}
@@ -245,7 +246,9 @@ class Neighbour:
 
 @asynccontextmanager
 async def neighbour_at(url: str, service: str) -> AsyncIterator[Neighbour]:
-    neighbour, address, app = Neighbour(service), urlsplit(url), web.Application()
+    neighbour = Neighbour(service)
+    address = urlsplit(url)
+    app = web.Application()
     app.router.add_get("/{path:.*}", neighbour.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.0)
     await runner.setup()

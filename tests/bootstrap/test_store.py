@@ -184,7 +184,8 @@ async def test_callers_see_their_own_items_and_admins_see_all(settings):
 async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_back(
     settings, tmp_path
 ):
-    path, elsewhere = tmp_path / "hearth.db", tmp_path / "elsewhere.db"
+    path = tmp_path / "hearth.db"
+    elsewhere = tmp_path / "elsewhere.db"
     async with live(settings) as life:
         path.rename(elsewhere)
         assert (await life.chat()).status == 200
@@ -203,7 +204,8 @@ class Wired:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.events, self.clock = Recorder(), StoppedClock()
+        self.events = Recorder()
+        self.clock = StoppedClock()
         self._config = GatewayConfig(settings=settings)
 
     @asynccontextmanager
@@ -228,7 +230,8 @@ class Wired:
 
 
 async def test_a_disk_that_fails_stops_nobody_and_is_admitted_when_hearth_stops(settings):
-    fuse, wired = Fuse(), Wired(settings)
+    fuse = Fuse()
+    wired = Wired(settings)
     async with wired.running(fuse) as gateway:
         fuse.fail_always()
         await body_of(gateway.worker.submit(new_item("a", service_s=0.001, first_byte_s=0.0)))
@@ -379,7 +382,8 @@ async def learned_of(
 
 @in_virtual_time
 async def test_only_news_are_written_and_known_to_the_next_process_of_the_server():
-    old, shelf = Estimates(swap_prior_s=10.0), Shelf()
+    old = Estimates(swap_prior_s=10.0)
+    shelf = Shelf()
     running = asyncio.create_task((await learned_of(old, shelf)).run())
     await sleep_until(SAVE_INTERVAL_S + 1)
     old.learn_swap("a", "b", 4.0)
@@ -404,7 +408,9 @@ async def test_only_news_are_written_and_known_to_the_next_process_of_the_server
 
 @in_virtual_time
 async def test_what_cannot_be_read_at_the_start_is_read_later_never_overwritten():
-    old, new, shelf = Estimates(swap_prior_s=10.0), Estimates(swap_prior_s=10.0), Shelf()
+    old = Estimates(swap_prior_s=10.0)
+    new = Estimates(swap_prior_s=10.0)
+    shelf = Shelf()
     old.learn_swap("a", "b", 4.0)
     (await learned_of(old, shelf)).save()
     shelf.save("scheduler", old.export())

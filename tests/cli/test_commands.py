@@ -21,7 +21,8 @@ from tests.cli.stub_gateway import recorded
 from tests.support.cases import for_each
 from tests.support.fields import Fields
 
-STATUS, STREAM = "/llm/queue/status", "/llm/queue/stream"
+STATUS = "/llm/queue/status"
+STREAM = "/llm/queue/stream"
 LOG_OPTIONS = "--caller 'n8n &1' --model llama3.1:8b --outcome failed --since 1h --limit 5"
 LOG = "GET /llm/log?caller=n8n+%261&model=llama3.1%3A8b&outcome=failed&since=1h&limit=5"
 ALL_OF_A_CALLER = "POST /llm/requests/cancel?caller=a%26b%3Dc"

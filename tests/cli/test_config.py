@@ -22,7 +22,8 @@ from hearth.observability.fanout import EventFanout
 from tests.cli.conftest import serving
 from tests.cli.stub_gateway import StubGateway
 
-DIGEST, OTHER_DIGEST = "ab" * 32, "cd" * 32
+DIGEST = "ab" * 32
+OTHER_DIGEST = "cd" * 32
 HOOK = "https://discord.example/api/webhooks/1/"
 GOOD = """\
 queue: {max_external_depth: 7}
@@ -78,7 +79,9 @@ def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp
         "XDG_CONFIG_HOME": str(tmp_path / "xdg"),
         "HOME": str(tmp_path),
     }
-    here, elsewhere, missing = tmp_path / "here", tmp_path / "dir", tmp_path / "missing.yaml"
+    here = tmp_path / "here"
+    elsewhere = tmp_path / "dir"
+    missing = tmp_path / "missing.yaml"
     for chosen, changed, directory, expected in (
         (missing, {}, here, missing),
         (explicit, {}, here, explicit),
@@ -122,11 +125,9 @@ def test_a_usable_file_is_ok_with_counts_and_every_problem_has_its_line(
 def test_a_home_model_unknown_to_ollama_is_a_warning(hearth, file, stub):
     stub.put("/api/version", {"version": "0.33.0"})
     stub.put("/api/ps", {"models": []})
-    here, nowhere, odd = (
-        [{"name": "here:1b", "model": "here:1b"}],
-        "http://127.0.0.1:9",
-        f"{stub.url}: GET /api/tags answered 200 with an object without the list `models`; 200",
-    )
+    here = [{"name": "here:1b", "model": "here:1b"}]
+    nowhere = "http://127.0.0.1:9"
+    odd = f"{stub.url}: GET /api/tags answered 200 with an object without the list `models`; 200"
     for name, url, models, says in (
         ("HERE:1b", stub.url, here, ""),
         (
@@ -170,7 +171,8 @@ def test_show_prints_effective_settings_without_a_key_or_whole_digest(hearth, fi
 
 
 def test_every_difference_says_what_was_what_comes_and_when(hearth, file, stub):
-    running, asked = in_force(file, stub), ("config", "diff", str(file), "--url", stub.url)
+    running = in_force(file, stub)
+    asked = ("config", "diff", str(file), "--url", stub.url)
     same = hearth(*asked)
     assert (same.exit_code, same.stdout) == (
         0,
@@ -252,7 +254,8 @@ def test_trouble_with_the_gateway_is_no_difference(hearth, file, stub):
 
 
 def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_path):
-    store, config = tmp_path / "state" / "hearth.db", tmp_path / "config" / "llm_gateway.yaml"
+    store = tmp_path / "state" / "hearth.db"
+    config = tmp_path / "config" / "llm_gateway.yaml"
     config.parent.mkdir()
     config.write_text(f"storage: {{path: {store}}}\nbackend: {{mode: ollama}}\n")
     with serving(config) as (url, _):
@@ -296,7 +299,8 @@ def test_a_copy_made_while_the_gateway_runs_brings_its_jobs_back(hearth, tmp_pat
     ],
 )
 def test_what_is_no_copy_of_ours_is_refused_and_the_store_stays(hearth, tmp_path, content, says):
-    store, copy = tmp_path / ".local" / "state" / "hearth" / "hearth.db", tmp_path / "copy.db"
+    store = tmp_path / ".local" / "state" / "hearth" / "hearth.db"
+    copy = tmp_path / "copy.db"
     store.parent.mkdir(parents=True, exist_ok=True)
     store.write_bytes(b"mine")
     if content is not None:

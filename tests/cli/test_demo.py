@@ -165,7 +165,8 @@ def test_the_closing_table_counts_failures_waits_swaps_and_arrival_order():
 
 
 async def test_every_caller_asks_with_its_key_and_a_refusal_is_a_line():
-    out, gateway = io.StringIO(), StubGateway()
+    out = io.StringIO()
+    gateway = StubGateway()
     complain = Narrator(console_for(out, environ={"COLUMNS": "200"}), speed=1.0).complain
     for status in (200, 503):
         for _, _, path, _ in ROUND:

@@ -45,7 +45,8 @@ def written(folder: Path, ollama_url: str, more: str = "", port: int | None = No
 
 
 def test_a_home_in_order_ends_with_0_and_every_subject_is_named(hearth, tmp_path):
-    port, home = free_port(), "gpu: {home_model: 'llama3.1:8b', nvml: false}\n"
+    port = free_port()
+    home = "gpu: {home_model: 'llama3.1:8b', nvml: false}\n"
     config = Path(
         written(tmp_path, "http://127.0.0.1:1", f"{home}backend: {{mode: ollama}}\n", port)
     )

@@ -20,7 +20,9 @@ from tests.support.patience import WITHIN_S, within_limit
 
 
 async def test_it_answers_like_an_ollama_with_its_quirks_and_capabilities():
-    said, speed, quirk = io.StringIO(), 20.0, "busy-503=1"
+    said = io.StringIO()
+    speed = 20.0
+    quirk = "busy-503=1"
     emulator = Emulator(
         read_models(None), clock=SystemClock(), speed=speed, seed=1, quirks=frozenset([quirk])
     )

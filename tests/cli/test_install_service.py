@@ -88,10 +88,8 @@ def test_print_shows_the_unit_and_writes_nothing(hearth, tmp_path, args, environ
 def test_it_writes_a_unit_and_a_configuration_and_says_what_is_next(hearth, tmp_path):
     result = hearth(*INSTALL)
     assert result.exit_code == 0, result.output
-    config, unit = (
-        tmp_path / ".config" / "hearth" / "llm_gateway.yaml",
-        tmp_path / "units" / "hearth.service",
-    )
+    config = tmp_path / ".config" / "hearth" / "llm_gateway.yaml"
+    unit = tmp_path / "units" / "hearth.service"
     settings = load_gateway_config(config, {}).settings
     assert (settings.backend.mode, settings.gpu) == (BackendMode.OLLAMA, Settings().gpu)
     assert config.with_name("llm_gateway.schema.json").is_file()
@@ -141,7 +139,8 @@ def test_a_unit_that_was_changed_is_replaced_by_force_only(hearth, tmp_path):
 def test_an_existing_configuration_is_kept_and_an_unusable_one_refused(
     hearth, tmp_path, config, environment, code, says
 ):
-    file, unit = tmp_path / "mine.yaml", tmp_path / "units" / "hearth.service"
+    file = tmp_path / "mine.yaml"
+    unit = tmp_path / "units" / "hearth.service"
     file.write_text(config)
     unit.unlink(missing_ok=True)
     if environment is not None:

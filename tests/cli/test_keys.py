@@ -182,14 +182,13 @@ def test_a_file_that_cannot_be_edited_safely_stays_as_it_is_and_no_key_is_shown(
 
 
 def test_the_first_key_of_a_service_is_in_its_file_and_its_digest_configured(hearth, tmp_path):
-    file, started = (
-        tmp_path / "mine.yaml",
-        ("serve", "--config", "mine.yaml", "--emulator", "--host", "192.0.2.1", "--first-key"),
-    )
+    file = tmp_path / "mine.yaml"
+    started = ("serve", "--config", "mine.yaml", "--emulator", "--host", "192.0.2.1", "--first-key")
     file.write_text("queue: {max_external_depth: 5}\nauth:\n  keys: []  # none\n")
     made = hearth(*started, "first.key")
     assert (made.exit_code, "cannot listen on" in made.stderr) == (1, True)
-    before, secret = file.read_text(), (tmp_path / "first.key").read_text().strip()
+    before = file.read_text()
+    secret = (tmp_path / "first.key").read_text().strip()
     assert (
         (tmp_path / "first.key").stat().st_mode & 0o777,
         f'sha256: "{digest_of(secret)}"' in before,

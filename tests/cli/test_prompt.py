@@ -361,7 +361,8 @@ def test_the_wait_in_words(answer, words):
 def test_the_line_follows_the_status_until_the_answer_begins(busy, answer, code):
     busy.seen.clear()
     busy.put("/llm/queue/status", answer, code)
-    terminal, over = Terminal(), threading.Event()
+    terminal = Terminal()
+    over = threading.Event()
 
     def pause(_over: threading.Event, _seconds: float) -> bool:
         """In place of waiting: over after two looks."""

@@ -178,7 +178,8 @@ def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
 
 
 async def test_a_stop_during_the_start_does_not_wait_for_a_hanging_server():
-    stop, events = asyncio.Event(), Recorder()
+    stop = asyncio.Event()
+    events = Recorder()
     writers = list[asyncio.StreamWriter]()
 
     def take(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

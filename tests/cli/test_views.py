@@ -395,10 +395,8 @@ ITEM |= {
     "total_s": 44.5,
 }
 ITEM |= {"prompt_tokens": 12, "output_tokens": None, "interrupt_count": 0}
-WHOLE, LONG = (
-    "ended caller model task outcome queue swap first byte backend total tokens",
-    "qwen2.5:32b-instruct-q6_K",
-)
+WHOLE = "ended caller model task outcome queue swap first byte backend total tokens"
+LONG = "qwen2.5:32b-instruct-q6_K"
 ODD: tuple[object, ...] = (None, "text", True, [], 1e300, 10**400, -1e14)
 EMPTY: tuple[object, ...] = (None, {}, [], ["x", 3])
 

@@ -151,7 +151,8 @@ KEYS = (
     KeySettings(name="owner", sha256=digest_of("hearth_owner")),
     KeySettings(name="c", sha256=digest_of(CODER_KEY), models=(CODER,)),
 )
-NARROW_HOUSE, AS_ASKED = house_settings(gpu=NARROW), ClientSettings(background_tasks="as_asked")
+NARROW_HOUSE = house_settings(gpu=NARROW)
+AS_ASKED = ClientSettings(background_tasks="as_asked")
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,11 @@ from tests.support.home import HELLO, Home, house_settings, open_home
 from tests.support.patience import WITHIN_S, in_time
 from tests.support.reading import read_to_its_end
 
-RICH, STAY, POOR, BOSS, SAVER = (
-    "hearth_rich",
-    "hearth_stay",
-    "hearth_poor",
-    "hearth_boss",
-    "hearth_saver",
-)
+RICH = "hearth_rich"
+STAY = "hearth_stay"
+POOR = "hearth_poor"
+BOSS = "hearth_boss"
+SAVER = "hearth_saver"
 CLOUD_KEYS = (
     KeySettings(name="rich", sha256=digest_of(RICH), allow_cloud=True),
     KeySettings(name="stay", sha256=digest_of(STAY), allow_cloud=True, local_only=True),
@@ -137,10 +135,8 @@ def cloud_settings(
     base: Settings | None = None,
     **cloud: Any,
 ) -> Settings:
-    settings, prices = (
-        base or house_settings(keys=keys),
-        {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)},
-    )
+    settings = base or house_settings(keys=keys)
+    prices = {HAIKU: CloudPriceSettings(input_usd=1.0, output_usd=5.0)}
     given: Fields = {
         "model": HAIKU,
         "prices": prices,

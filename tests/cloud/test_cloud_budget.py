@@ -103,7 +103,8 @@ class Money:
         self.clock = StoppedClock(
             wall_s=datetime(2026, month, day, hour, tzinfo=BERLIN).timestamp() + second
         )
-        self.ledger, self.events = MemoryLedger(), Recorder()
+        self.ledger = MemoryLedger()
+        self.events = Recorder()
         scheduling = SchedulingSettings(time_zone="Europe/Berlin")
         settings = Settings(
             scheduling=scheduling,
@@ -123,7 +124,9 @@ class Money:
 
     def restart(self) -> None:
         """The next process."""
-        ledger, clock, events = self.ledger, self.clock, self.events
+        ledger = self.ledger
+        clock = self.clock
+        events = self.events
         self.budget = CloudBudget(
             ledger=ledger, documents=ledger, clock=clock, events=events, config=lambda: self.config
         )
@@ -458,9 +461,11 @@ def test_old_days_are_forgotten_and_what_their_calls_cost_is_found_again():
 
 @pytest.mark.parametrize("seed", range(20 * EXAMPLES))
 def test_spent_and_reserved_are_the_sum_of_what_happened_below_the_cap(seed):
-    chance, budget = random.Random(seed), Budget()
+    chance = random.Random(seed)
+    budget = Budget()
     budget.open_day(DAYS[0], ())
-    spent, opened = 0, dict[str, int]()
+    spent = 0
+    opened = dict[str, int]()
     for step in range(300):
         if opened and chance.random() < 0.45:
             name = chance.choice(list(opened))

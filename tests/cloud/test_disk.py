@@ -78,7 +78,8 @@ def test_whoever_leaves_pays_once_the_call_was_sent_and_not_before(patience_s, s
 def test_a_disk_that_takes_no_reservation_leaves_a_request_to_the_queue(latency_s):
     async def story(world: World) -> None:
         world.disk.latency_s, world.disk.broken_writes = latency_s, True
-        waiting, only_claudes = asks(world), asks(world, HAIKU)
+        waiting = asks(world)
+        only_claudes = asks(world, HAIKU)
         await asyncio.sleep(SLOW_S + 30.0)
         assert (waiting.whole, waiting.status, waiting.by_claude) == (True, 200, False)
         assert isinstance(only_claudes.refused, StorageUnavailable)

@@ -119,7 +119,8 @@ async def test_a_refused_key_replaced_meanwhile_says_nothing_of_the_new_one(home
     ]
     asking = asyncio.ensure_future(home.post(BODY))
     await within_limit(home.claude_api.asked.wait())
-    fresh, settings = FakeClaude(), home.gateway.config.settings
+    fresh = FakeClaude()
+    settings = home.gateway.config.settings
     cloud = settings.cloud.replace(base_url=await fresh.start())
     assert home.gateway.reload(GatewayConfig(settings=settings.replace(cloud=cloud)))
     skip(5.0)
@@ -255,10 +256,8 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
         "not_local",
     )
     assert "say hello" not in str(running)
-    by_id, by_number = (
-        f"/llm/requests/{running['request_id']}/cancel",
-        f"/llm/queue/item/{running['sequence']}/cancel",
-    )
+    by_id = f"/llm/requests/{running['request_id']}/cancel"
+    by_number = f"/llm/queue/item/{running['sequence']}/cancel"
     for address in (by_id, by_number):
         assert (await home.post({}, SAVER, address))[0] == 404, (
             "others can neither see nor cancel it"
@@ -482,7 +481,8 @@ async def test_after_a_run_full_of_faults_the_ledger_is_what_claude_charged(home
 async def test_another_time_zone_during_a_call_changes_neither_bill_nor_display(home: CloudHome):
     def move(hour: int) -> None:
         """The owner saves a time zone in which it is about that hour."""
-        settings, zone = home.gateway.config.settings, f"Etc/GMT{datetime.now(UTC).hour - hour:+d}"
+        settings = home.gateway.config.settings
+        zone = f"Etc/GMT{datetime.now(UTC).hour - hour:+d}"
         assert home.gateway.reload(
             GatewayConfig(
                 settings=settings.replace(scheduling=settings.scheduling.replace(time_zone=zone))

@@ -69,7 +69,9 @@ def minutes_inside(text: str) -> set[int]:
 def test_every_minute_around_a_clock_change_follows_the_wall_clock(
     zone_name, change, before, after, text
 ):
-    hours, zone, inside = (parse_window(text),), zone_of(zone_name), minutes_inside(text)
+    hours = (parse_window(text),)
+    zone = zone_of(zone_name)
+    inside = minutes_inside(text)
 
     def expected(at: int) -> bool:
         return (at // 60 + (before if at < change else after)) % 1440 in inside
@@ -93,7 +95,8 @@ def test_every_minute_around_a_clock_change_follows_the_wall_clock(
 
 def test_a_boundary_belongs_to_the_new_mode_and_the_next_is_strictly_later():
     window = (parse_window("06:00-22:00"),)
-    begin, end = instant("2026-01-10T06:00:00+01:00"), instant("2026-01-10T22:00:00+01:00")
+    begin = instant("2026-01-10T06:00:00+01:00")
+    end = instant("2026-01-10T22:00:00+01:00")
     assert [is_active(window, BERLIN, at) for at in (begin - 0.001, begin, end - 0.001, end)] == [
         False,
         True,
@@ -140,11 +143,9 @@ def minutes_of_the_week(texts: list[str]) -> set[int]:
 def test_several_windows_and_days_follow_the_wall_clock_too(
     zone_name, change, before, after, texts
 ):
-    hours, zone, inside = (
-        tuple(map(parse_window, texts)),
-        zone_of(zone_name),
-        minutes_of_the_week(texts),
-    )
+    hours = tuple(map(parse_window, texts))
+    zone = zone_of(zone_name)
+    inside = minutes_of_the_week(texts)
 
     def expected(at: int) -> bool:
         minutes = at // 60 + (before if at < change else after)
@@ -246,10 +247,8 @@ def test_the_machines_own_zone_agrees_with_the_named_one_through_a_clock_change(
 ):
     machine_in(zone_name)
     for at in range(change - 3 * 3600, change + 3 * 3600, 300):
-        here, there = (
-            datetime.fromtimestamp(at, MachineZone()),
-            datetime.fromtimestamp(at, ZoneInfo(zone_name)),
-        )
+        here = datetime.fromtimestamp(at, MachineZone())
+        there = datetime.fromtimestamp(at, ZoneInfo(zone_name))
         assert (here.replace(tzinfo=None), here.fold, here.utcoffset()) == (
             there.replace(tzinfo=None),
             there.fold,

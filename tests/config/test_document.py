@@ -162,7 +162,8 @@ def test_sixteen_levels_are_read_and_a_hostile_key_cannot_reach_the_terminal():
 )
 def test_any_text_or_damaged_file_is_read_or_a_config_error(data: st.DataObject, text: str):
     whole = SHIPPED.read_text("utf-8")
-    at, dropped = data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, 40))
+    at = data.draw(st.integers(0, len(whole)))
+    dropped = data.draw(st.integers(0, 40))
     damaged = whole[:at] + data.draw(st.text(max_size=6)) + whole[at + dropped :]
     for each in (text, damaged):
         with contextlib.suppress(ConfigError):

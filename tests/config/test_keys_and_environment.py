@@ -100,7 +100,8 @@ def test_a_variable_may_have_a_default_also_an_empty_one(text: str, path: str, v
     ],
 )
 def test_a_setting_left_empty_by_optional_variables_is_as_if_not_written(text: str):
-    section, settings = text.partition(":")[0], settings_of(text, **ENVIRON)
+    section = text.partition(":")[0]
+    settings = settings_of(text, **ENVIRON)
     assert settings == Settings()
     held = getattr(settings, section)
     assert held.model_fields_set <= {"webhooks"}

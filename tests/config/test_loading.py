@@ -262,7 +262,8 @@ def test_every_number_has_a_range_that_holds_at_both_ends(
         return json.dumps(document_with(int(value) if node["type"] == "integer" else value))
 
     above = "exclusiveMinimum" in node
-    low, high = node["exclusiveMinimum" if above else "minimum"], node["maximum"]
+    low = node["exclusiveMinimum" if above else "minimum"]
+    high = node["maximum"]
     for inside in (0.001 if above else low, high):
         settings_of(text(inside))
     for outside in (low - (not above), high + 1):
@@ -333,7 +334,8 @@ def test_the_named_file_is_read_else_the_one_in_the_usual_place_else_none(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOUSE_GPU_BOX", "gpu")
     assert load_gateway_config() == GatewayConfig()
-    usual, named = Path("config/llm_gateway.yaml"), tmp_path / "house.yaml"
+    usual = Path("config/llm_gateway.yaml")
+    named = tmp_path / "house.yaml"
     usual.parent.mkdir()
     usual.write_text("ollama: {url: 'http://${HOUSE_GPU_BOX}'}")
     named.write_bytes(
@@ -439,7 +441,8 @@ def test_active_hours_and_announcements_are_read_in_the_configured_zone():
     config = parsed(
         f"scheduling: {{active_hours: '06:00-22:00', time_zone: Asia/Kolkata, {announced}}}"
     )
-    begins_at, ends_at = instant("2026-01-10T06:00:00+05:30"), instant("2026-01-10T22:00:00+05:30")
+    begins_at = instant("2026-01-10T06:00:00+05:30")
+    ends_at = instant("2026-01-10T22:00:00+05:30")
     assert [config.is_active_hours(at) for at in (begins_at - 1, begins_at)] == [False, True]
     assert config.next_mode_change(begins_at) == ends_at
     found = config.next_announcements(begins_at)

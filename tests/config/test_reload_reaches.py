@@ -80,7 +80,8 @@ def marked(*, late: bool) -> Settings:
         changed(Settings(), ("backend", "mode"), BackendMode.OLLAMA), ("storage", "enabled"), False
     )
     for index, path in enumerate(VALUES):
-        number, kind = 730_001 + 2 * index + late, HOT[path][0]
+        number = 730_001 + 2 * index + late
+        kind = HOT[path][0]
         tree = changed(
             tree,
             path,
@@ -144,7 +145,8 @@ async def held_after_a_reload(before: Settings, after: Settings) -> list[object]
 
 
 async def test_no_part_of_the_house_keeps_what_a_hot_key_said_before():
-    before, after = marked(late=False), marked(late=True)
+    before = marked(late=False)
+    after = marked(late=True)
     held = {
         value
         for value in await held_after_a_reload(before, after)

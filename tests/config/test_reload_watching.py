@@ -182,7 +182,8 @@ async def test_a_watch_tells_of_a_writer_that_has_not_closed_the_file(file):
 
 async def test_another_file_is_news_once_closed_and_a_burst_is_reported_once(file):
     """The database may lie there, and is written to all the time."""
-    reported, heard = list[bool](), list[Callable[[Any], None]]()
+    reported = list[bool]()
+    heard = list[Callable[[Any], None]]()
 
     def observing(_directories: list[str], hear: Callable[[Any], None]) -> BaseObserver:
         heard.append(hear)
@@ -237,7 +238,9 @@ async def test_edits_under_load_drop_nothing_and_hold_on_the_next_request(file):
     file.write_text(config_text(100_000))
     emulator = new_emulator()
     model_server = await emulator.start()
-    events, answers, ending = Recorder(), Counter[int](), asyncio.Event()
+    events = Recorder()
+    answers = Counter[int]()
+    ending = asyncio.Event()
     options: Fields = {
         "port": 0,
         "backend_mode": BackendMode.OLLAMA,

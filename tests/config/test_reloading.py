@@ -19,7 +19,9 @@ from hearth.events import ConfigRejected, ConfigReloaded, InternalFault
 from tests.config.keeping import depth, keeping
 from tests.support.virtual_time import LoopClock, in_virtual_time
 
-OLD, NEW, HALF = b"old", b"new", b"ne"
+OLD = b"old"
+NEW = b"new"
+HALF = b"ne"
 Fact = Callable[["Simulation"], None]
 
 
@@ -51,7 +53,8 @@ class Simulation:
             happen(self)
 
     def _carry_out(self, step: str | None) -> None:
-        found, gone = token(self.content), self.content is None
+        found = token(self.content)
+        gone = self.content is None
         if step == "look":
             self.looks.append(self.now)
         if step == "obey" or (
@@ -133,7 +136,8 @@ def test_when_what_is_tried(facts, tries):
 
 
 def test_without_reports_a_change_is_soon_found_and_without_a_watch_never():
-    blind, deaf = Simulation(blind=True), Simulation(polls=False)
+    blind = Simulation(blind=True)
+    deaf = Simulation(polls=False)
     blind.play((25.01, unreported(NEW)))
     ((found_at, content),) = blind.tries
     assert (content, found_at - 25.01 <= BLIND_POLL_S + 0.31) == (NEW, True)
@@ -166,7 +170,8 @@ class DeafWatch(FileWatch):
 async def test_a_bad_content_changes_nothing_and_the_summary_says_so(file):
     clock = LoopClock()
     async with keeping(file, clock=clock) as kept:
-        before, began = kept.in_force.config, clock.wall()
+        before = kept.in_force.config
+        began = clock.wall()
         for content, says in (
             (None, "is not a regular file"),
             (b"queue:\n  max_external_depht: 2\n", "did you mean max_external_depth"),
@@ -282,7 +287,8 @@ async def test_a_file_of_the_largest_size_does_not_hold_the_loop_up(file):
     callers = "".join(f"    caller-{n}: {{requests_per_minute: {n + 1}}}\n" for n in range(5500))
     async with keeping(file) as kept:
         file.write_text("rate_limits:\n  callers:\n" + callers)
-        turns, order = 0, asyncio.ensure_future(kept.reloader.reload())
+        turns = 0
+        order = asyncio.ensure_future(kept.reloader.reload())
         while not order.done():
             turns += 1
             await asyncio.sleep(0)

@@ -40,7 +40,8 @@ def documented(cls: type[Section] = Settings, path: KeyPath = ()) -> Iterator[Fi
         complete = complete[step]
     for name in cls.model_fields:
         yield cls, name, (*path, name)
-        inner, entry = section_in(kind_of(cls, name)), section_in(entry_of(cls, name))
+        inner = section_in(kind_of(cls, name))
+        entry = section_in(entry_of(cls, name))
         if inner is not None:
             yield from documented(inner, (*path, name))
         elif entry is not None and complete[name]:
@@ -134,11 +135,9 @@ def test_every_line_that_is_commented_out_can_be_taken_in():
 def test_a_settings_comment_is_its_docstring_default_and_effect(
     cls: type[Section], name: str, path: KeyPath
 ):
-    field, section, comment = (
-        cls.model_fields[name],
-        section_in(kind_of(cls, name)),
-        comment_above(path),
-    )
+    field = cls.model_fields[name]
+    section = section_in(kind_of(cls, name))
+    comment = comment_above(path)
     if cls.__name__ == "CallerLimits" and path[1] == "callers":
         return
     if field.description is None:

@@ -16,14 +16,12 @@ from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.types import LoadOptions
 from tests.support.cases import for_each
 
-CHAT, GENERATE, GPT, RESPONSES, CLAUDE, EMBED = (
-    "/api/chat",
-    "/api/generate",
-    "/v1/chat/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/api/embed",
-)
+CHAT = "/api/chat"
+GENERATE = "/api/generate"
+GPT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+CLAUDE = "/v1/messages"
+EMBED = "/api/embed"
 
 
 def system(text: str) -> dict[str, str]:

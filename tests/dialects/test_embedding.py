@@ -85,7 +85,8 @@ def test_the_joined_body_has_all_inputs_in_order_and_the_rest_as_it_was():
 
 def test_answers_of_ollama_are_cut_without_touching_a_digit():
     whole = captured("embed_many").body
-    parts, said = split_answer(EMBED, whole, inputs("hello", "the of")) or [], json.loads(whole)
+    parts = split_answer(EMBED, whole, inputs("hello", "the of")) or []
+    said = json.loads(whole)
     assert [json.loads(part) for part, _ in parts] == [
         {**said, "embeddings": [vector], "prompt_eval_count": count}
         for vector, count in zip(said["embeddings"], (7, 8), strict=True)
@@ -95,7 +96,8 @@ def test_answers_of_ollama_are_cut_without_touching_a_digit():
         in parts[0][0]
     )
     whole = captured("oai_embeddings").body
-    parts, said = split_answer(OPENAI, whole, inputs("hello", "x")) or [], json.loads(whole)
+    parts = split_answer(OPENAI, whole, inputs("hello", "x")) or []
+    said = json.loads(whole)
     assert sum(count or 0 for _, count in parts) == said["usage"]["prompt_tokens"]
     for (part, count), item in zip(parts, said["data"], strict=True):
         own = {

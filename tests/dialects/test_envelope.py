@@ -31,13 +31,11 @@ from tests.dialects.captured import captured
 from tests.support.cases import for_each
 from tests.support.fields import Fields
 
-CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE = (
-    "/api/chat",
-    "/api/generate",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/messages",
-)
+CHAT = "/api/chat"
+GENERATE = "/api/generate"
+GPT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+CLAUDE = "/v1/messages"
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED: Fields = {"model": "a", "prompt": "x"}
 
@@ -77,7 +75,10 @@ def test_a_body_without_the_owners_options_stays_the_same_object(name):
     assert envelope.dialect is INFERENCE_ROUTES[request.path].dialect
 
 
-GENERATES, LOADS, UNLOADS, EMBEDS = "generate", "load", "unload", "embed"
+GENERATES = "generate"
+LOADS = "load"
+UNLOADS = "unload"
+EMBEDS = "embed"
 IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:" + "A" * 999}}
 READ: list[tuple[str, str, Fields, Any]] = [
     ("kind", GENERATE, {"prompt": "x", "keep_alive": 0}, GENERATES),
@@ -502,7 +503,8 @@ def test_no_other_field_and_no_order_changes(fields, indent):
     ]
 
 
-REPLAY, CONTINUE = "replayed", "continued"
+REPLAY = "replayed"
+CONTINUE = "continued"
 
 
 @pytest.mark.parametrize(
@@ -589,10 +591,8 @@ TITLE = (
     '### Task:\nGenerate a title.\n### Output:\nJSON format: { "title": "your '
     'concise title here" }\n'
 ) + HISTORY
-USER, PIRATE = (
-    {"role": "user", "content": TITLE},
-    {"role": "system", "content": "You speak like a pirate."},
-)
+USER = {"role": "user", "content": TITLE}
+PIRATE = {"role": "system", "content": "You speak like a pirate."}
 TASKS: list[tuple[str, Any, bool]] = [
     *((path, [PIRATE, USER], True) for path in (CHAT, GPT)),
     *(

@@ -74,7 +74,8 @@ def test_a_stream_that_ollama_ended_is_complete_at_its_last_line(name, usage):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_stream_that_only_stops_is_not_complete(name):
-    reported, died = name in ("midstream_kill_chat", "midstream_kill_generate"), "kill" in name
+    reported = name in ("midstream_kill_chat", "midstream_kill_generate")
+    died = "kill" in name
     expected = Ending(
         complete=False,
         reported_error=reported,
@@ -88,8 +89,10 @@ def test_a_stream_that_only_stops_is_not_complete(name):
 @pytest.mark.parametrize("name", [*ENDED, *BROKEN])
 @pytest.mark.parametrize("cut", [False, True])
 def test_only_the_word_of_a_death_is_held_back_until_something_follows(name, cut):
-    stream, route = captured(name), INFERENCE_ROUTES[captured(name).path]
-    notice, chunks = DeathNotice(route), (stream.body,) if not cut else stream.chunks
+    stream = captured(name)
+    route = INFERENCE_ROUTES[captured(name).path]
+    notice = DeathNotice(route)
+    chunks = (stream.body,) if not cut else stream.chunks
     passed = b"".join([b"".join(notice.without((chunk,))) for chunk in chunks])
     is_told = "kill" in name and route.path not in SILENT
     held = stream.chunks[-1] if is_told else b""

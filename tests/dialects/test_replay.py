@@ -37,7 +37,9 @@ from tests.support.replay_streams import (
 
 STREAMS = 400 if EXAMPLES == 1 else 840 * EXAMPLES
 """Random ones for each of six routes."""
-CHAT, GPT, CLAUDE = "/api/chat", "/v1/chat/completions", "/v1/messages"
+CHAT = "/api/chat"
+GPT = "/v1/chat/completions"
+CLAUDE = "/v1/messages"
 
 
 def runs(path: str, *answers: Answer) -> list[list[bytes]]:
@@ -173,7 +175,8 @@ def test_a_run_that_differs_anywhere_gives_its_whole_answer_or_not_one_byte(path
         other = changed(answer, rng)
         first, second = (b"".join(stream(path, one, Run(rng=rng))) for one in (answer, other))
         sent = sent_of(path, first[: rng.randrange(1, len(first) + 1)])
-        replay, out = Replay(route(path), sent), b""
+        replay = Replay(route(path), sent)
+        out = b""
         try:
             for chunk in chunked(second, rng):
                 out += replay.feed(chunk)
@@ -332,7 +335,8 @@ def test_the_rest_of_a_token_comes_without_the_log_probability_of_the_whole():
 def test_frames_are_the_same_however_the_bytes_arrive_and_no_byte_is_lost(
     data: list[bytes], path: str
 ):
-    pieces, fed = WholeFrames(route(path)), WholeFrames(route(path))
+    pieces = WholeFrames(route(path))
+    fed = WholeFrames(route(path))
     frames = [frame for piece in data for frame in pieces.split(piece)]
     assert b"".join(frames) + pieces.rest == b"".join(data)
     assert b"".join(map(fed.feed, data)) == b"".join(frames)

@@ -17,7 +17,8 @@ from tests.support.examples import EXAMPLES
 from tests.support.fields import Fields
 from tests.support.replay_streams import Run, chunked, route, some_answer, stream
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 ASKING = {"include_usage": True}
 
 
@@ -116,7 +117,8 @@ def test_foreign_usage_goes_too_and_a_text_that_speaks_of_it_stays():
 
 
 def test_a_line_without_end_is_not_held_for_ever():
-    hidden, piece = HiddenUsage(route(CHAT)), b"x" * 100_000
+    hidden = HiddenUsage(route(CHAT))
+    piece = b"x" * 100_000
     passed = [hidden.without(piece) for _ in range(20)]
     assert b"".join(passed) == piece * 20
     assert hidden.rest() == b""

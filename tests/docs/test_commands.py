@@ -82,10 +82,8 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
     documentation says that it is, and a fast emulated model server; there are stand-ins for what
     the commands call, and no other program can be called. Gives the output; exit must be 0.
     """
-    store, config = (
-        tmp_path / ".local" / "state" / "hearth" / "hearth.db",
-        tmp_path / "config" / "llm_gateway.yaml",
-    )
+    store = tmp_path / ".local" / "state" / "hearth" / "hearth.db"
+    config = tmp_path / "config" / "llm_gateway.yaml"
     emulator = Emulator(default_profiles(), clock=SystemClock(), speed=500, seed=1)
     config.parent.mkdir()
     config.write_text(CONFIG.format(url=await emulator.start(), store=store))
@@ -160,7 +158,8 @@ def test_every_hearth_command_in_a_text_exists_with_its_options(text: str):
     while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z][a-z-]*", words[0]):
         inner = command.commands.get(words[0])
         assert inner is not None, f"no such command: {words}"
-        command, words = inner.load() if isinstance(inner, LazyCommand) else inner, words[1:]
+        command = inner.load() if isinstance(inner, LazyCommand) else inner
+        words = words[1:]
     known = {
         option
         for parameter in command.params

@@ -113,13 +113,12 @@ class Ask:
         """
         asked = json.loads(call.body or b"{}")
         if asked.get("raw"):
-            words, prompt_tokens = self._rest(asked["prompt"].rpartition("<assistant>")[2]), 30
+            words = self._rest(asked["prompt"].rpartition("<assistant>")[2])
+            prompt_tokens = 30
         else:
             self.runs += 1
-            words, prompt_tokens = (
-                self.words_of_run(self.runs),
-                5 + self.number % 7 if self.embeds else 10,
-            )
+            words = self.words_of_run(self.runs)
+            prompt_tokens = 5 + self.number % 7 if self.embeds else 10
         return Service(
             service_s=self.service_s,
             first_byte_s=self.service_s / 4,
@@ -135,7 +134,8 @@ class Ask:
         ]
         assert said, f"request {self.number} is to go on from {known!r}, which nobody has said"
         self.continued = True
-        words, spoken = said[0], 0
+        words = said[0]
+        spoken = 0
         while words and len(words[0]) <= len(known) - spoken:
             spoken += len(words[0])
             words = words[1:]
@@ -147,7 +147,8 @@ class Ask:
         envelope, fields = read_request(
             route, json.dumps(self.body()).encode(), lambda _: LoadOptions()
         )
-        body, ways = envelope.body, tuple[ResumeMode, ...]()
+        body = envelope.body
+        ways = tuple[ResumeMode, ...]()
         if self.stream:
             only_replay = self.number % 2 == 0
             ways = ways_on(route, body, fields, only_replay=only_replay, continue_diverged=True)

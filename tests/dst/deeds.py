@@ -60,7 +60,8 @@ class Owner:
         is answered.
         """
         world = self.world
-        life, caller = world.life, caller or world.rng.choice(CALLERS)
+        life = world.life
+        caller = caller or world.rng.choice(CALLERS)
         self._given_up_by(caller)
         jobs, batches = world.overnight.give_up(caller)
         waiting = [
@@ -92,7 +93,8 @@ class Owner:
     async def order(self) -> None:
         """The owner orders something by hand."""
         world = self.world
-        orders, chance = world.life.gateway.orders, world.rng.random()
+        orders = world.life.gateway.orders
+        chance = world.rng.random()
         if chance < 0.3:
             world.life.gateway.worker.preempt_external()
         elif chance < 0.6 and orders.paused:
@@ -108,7 +110,8 @@ class Owner:
     async def other_order(self) -> None:
         """Drain, and models by hand."""
         world = self.world
-        orders, chance = world.life.gateway.orders, world.rng.random()
+        orders = world.life.gateway.orders
+        chance = world.rng.random()
         if chance < 0.5 and orders.draining:
             self.resume()
         elif chance < 0.5:
@@ -129,7 +132,9 @@ class Owner:
     def resume(self) -> None:
         """End drain and pause."""
         watch = self.world.life.watch
-        watch.paused, watch.draining, watch.resumed_at = False, False, self.world.now
+        watch.paused = False
+        watch.draining = False
+        watch.resumed_at = self.world.now
         self.world.life.gateway.orders.resume()
 
     async def reload(self) -> None:
@@ -176,12 +181,14 @@ class Overnight:
 
     async def job(self) -> None:
         """Work that is to be done whatever happens."""
-        world, rng = self.world, self.world.rng
+        world = self.world
+        rng = self.world.rng
         ask = world.new_ask(
             caller=rng.choice(CALLERS), stream=False, path="/api/generate", patience_s=None
         )
         ask.is_job, ask.changeable, ask.job_id = True, False, f"job_{ask.number:032x}"
-        lane, life = rng.choice((Lane.INTERNAL, Lane.EXTERNAL)), world.life
+        lane = rng.choice((Lane.INTERNAL, Lane.EXTERNAL))
+        life = world.life
         if world.hooks is not None and rng.random() < 0.8:
             ask.webhook_url = world.hooks.url(ask.number)
         if More.DISK in world.more and rng.random() < 0.5:
@@ -199,7 +206,8 @@ class Overnight:
         accepted = await life.jobs.accept(new)
         assert accepted.job_id == new.job_id or ask.key is not None
         if not life.killed:
-            ask.job_id, ask.refused = accepted.job_id, None
+            ask.job_id = accepted.job_id
+            ask.refused = None
             self.jobs[ask.job_id] = ask
 
     async def _ask_again(self, ask: Ask, lane: Lane) -> None:
@@ -238,8 +246,11 @@ class Overnight:
         """Somebody gives a job up."""
         if not self.jobs:
             return
-        job_id, world = self.world.rng.choice(list(self.jobs)), self.world
-        ask, life, asked_at = self.jobs[job_id], world.life, world.now
+        job_id = self.world.rng.choice(list(self.jobs))
+        world = self.world
+        ask = self.jobs[job_id]
+        life = world.life
+        asked_at = world.now
         record = await self.insist(lambda: life.tables.jobs.find(job_id))
         if (
             record is not None
@@ -257,7 +268,8 @@ class Overnight:
         that.
         """
         rng = self.world.rng
-        caller, path = rng.choice(CALLERS), rng.choice(ENDPOINTS)
+        caller = rng.choice(CALLERS)
+        path = rng.choice(ENDPOINTS)
         batch = Batch(
             batch_id=f"batch_{len(self.batches)}",
             asks=[self._line(caller, path) for _ in range(rng.choice((1, 2, 3, 6)))],
@@ -278,7 +290,8 @@ class Overnight:
         return ask
 
     async def _hand_in(self, batch: Batch, life: Life) -> None:
-        files, file_id = life.tables.files, f"file-{batch.batch_id}"
+        files = life.tables.files
+        file_id = f"file-{batch.batch_id}"
         try:
             number = await files.begin(batch.caller)
             await files.append(number, 0, batch.content(), 1 << 30)
@@ -308,7 +321,8 @@ class Overnight:
         """Somebody gives a batch up."""
         accepted = [batch for batch in self.batches.values() if batch.accepted]
         if accepted:
-            batch, life = self.world.rng.choice(accepted), self.world.life
+            batch = self.world.rng.choice(accepted)
+            life = self.world.life
             batch.given_up = True
             await self.insist(lambda: _batches_of(life).cancel(batch.batch_id))
             self.look_at_cancelled(life, [batch])

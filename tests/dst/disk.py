@@ -39,7 +39,9 @@ class Trouble:
     silent: int = 0
 
     def repair(self) -> None:
-        self.lasting, self.single, self.reads_fail = None, None, False
+        self.lasting = None
+        self.single = None
+        self.reads_fail = False
 
     def next_blow(self) -> Blow | None:
         """What the commit that begins now meets."""
@@ -75,7 +77,8 @@ class FailingWriter(SteadyWriter):
 
     def _round(self) -> None:
         """What comes in one turn goes together."""
-        gathered, self._gathered = self._gathered, []
+        gathered = self._gathered
+        self._gathered = []
         try:
             results = self._commit(*(run for run, _ in gathered))[-len(gathered) :]
         except StorageUnavailable as error:
@@ -109,7 +112,8 @@ class FailingWriter(SteadyWriter):
 
     def _commit(self, *statements: Statement) -> list[object]:
         """With what was posted before. Raises StorageUnavailable."""
-        blow, trouble = self._trouble.next_blow(), self._trouble
+        blow = self._trouble.next_blow()
+        trouble = self._trouble
         if blow == "refused":
             raise trouble.hit()
         results = commit_together(self._disk.connection, [*self._posted, *statements])

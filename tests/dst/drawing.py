@@ -43,13 +43,12 @@ ZONES = ("UTC", "Europe/Berlin", "America/Chicago")
 """The days of all three contain the first six hours of a world: whoever changes the zone spends the
 same money.
 """
-ALL_DAY, NEVER = (
-    (Window(start_minute=0, end_minute=0),),
-    (Window(start_minute=720, end_minute=721),),
-)
+ALL_DAY = (Window(start_minute=0, end_minute=0),)
+NEVER = (Window(start_minute=720, end_minute=721),)
 
 # worlds 3, 8, 13 ... may have more. Together with the 48 settings that are drawn, every house can.
-EVERY, OFFSET = 5, 3
+EVERY = 5
+OFFSET = 3
 
 
 class More(StrEnum):
@@ -69,7 +68,8 @@ def more_of(number: int) -> frozenset[More]:
     if number % EVERY != OFFSET:
         return frozenset()
     # drawn apart: the others stay what they were
-    rng, fails = Random(f"more of {number}"), Random(f"disk of {number}").random() < 0.5
+    rng = Random(f"more of {number}")
+    fails = Random(f"disk of {number}").random() < 0.5
     drawn = frozenset(kind for kind in More if kind is not More.DISK and rng.random() < 0.5)
     return drawn | {More.DISK} if fails else drawn
 
@@ -85,7 +85,9 @@ class Drawn(NamedTuple):
 @cache
 def houses() -> tuple[Drawn, ...]:
     """All houses that there are."""
-    rng, others, zones = Random(0), Random(1), Random(2)
+    rng = Random(0)
+    others = Random(1)
+    zones = Random(2)
     return tuple(_drawn(rng, others, zones) for _ in range(POOL))
 
 

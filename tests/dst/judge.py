@@ -59,7 +59,8 @@ def simulated(
 
 def lived_days(number: int, first_day: datetime, *, rests: int) -> World:
     """A world that rests about every five hours, in a zone whose clocks change."""
-    house, zone = houses()[number], str(first_day.tzinfo)
+    house = houses()[number]
+    zone = str(first_day.tzinfo)
     long = house._replace(settings=tuple(_by_day(each, zone) for each in house.settings))
     world = World(number, long, wall_at_start=first_day.timestamp(), gaps_s=LONG_GAPS_S)
     world.down_s = (CHECK_S + 5.0, 90.0)
@@ -150,7 +151,8 @@ def mode_is_right(world: World) -> None:
 
 def memory_agrees(world: World) -> None:
     """What the scheduler takes to be in memory is there, and the home model is back."""
-    life, gpu = world.life, world.ollama.gpu
+    life = world.life
+    gpu = world.ollama.gpu
     residents = life.gateway.worker.scheduler.device.residency.residents
     believed = {name for name, resident in residents.items() if resident.phase == "ready"}
     there = {name for name in gpu.models if gpu.place(name) is Place.LOADED}
@@ -169,11 +171,10 @@ def day_of(world: World, wall_s: float) -> str:
 
 def money_agrees(world: World) -> None:
     """What the purse says of today is what the ledger says of it."""
-    purse, today = world.life.purse, day_of(world, world.clock.wall())
-    totals, every = (
-        purse.totals(),
-        world.disk.rows("SELECT lane, state, settled_usd, reserved_wall_s FROM ledger"),
-    )
+    purse = world.life.purse
+    today = day_of(world, world.clock.wall())
+    totals = purse.totals()
+    every = world.disk.rows("SELECT lane, state, settled_usd, reserved_wall_s FROM ledger")
     assert not [row for row in every if row[1] == "reserved"], (
         "the ledger has money set aside for nobody"
     )
@@ -301,7 +302,8 @@ def every_call_was_ordered(world: World, calls: Calls) -> None:
     assert opened <= dispatched, f"calls that nobody ordered: {opened - dispatched}"
     for life, asker in zip(world.lives, askers, strict=True):
         for at, sequence, attempt in life.watch.stops:
-            dispatches, number = life.watch.items[sequence].dispatches, asker[sequence]
+            dispatches = life.watch.items[sequence].dispatches
+            number = asker[sequence]
             if attempt <= len(dispatches):
                 begun_at = dispatches[attempt - 1]
                 mine = (call for call in calls.get(number, []) if call.opened_at == begun_at)
@@ -452,7 +454,8 @@ def ledger_agrees(world: World) -> None:
             owner: nano_usd(end.cost_usd or 0.0) for owner, end in ends.items() if end is not None
         }
         bills = [bill for bill in world.claude.bills if bill.owner in ends]
-        told, charged = sum(costs.values()), sum(bill.nano_usd for bill in bills)
+        told = sum(costs.values())
+        charged = sum(bill.nano_usd for bill in bills)
         assert paid >= charged if life.unclean else paid == told, (
             f"life {number} paid {paid}, said {told} and was charged {charged}"
         )

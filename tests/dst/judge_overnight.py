@@ -174,7 +174,8 @@ def _lines_are_right(world: World, batch: Batch, counts: list[Any], calls: Calls
     total, completed, failed, output, error, output_id, error_id, prompt_tokens, output_tokens = (
         counts
     )
-    done, undone = lines_of(world, output), lines_of(world, error)
+    done = lines_of(world, output)
+    undone = lines_of(world, error)
     assert (len(done), len(undone)) == (completed, failed), (
         f"{batch.batch_id} counts {completed} and {failed}"
     )
@@ -193,10 +194,8 @@ def _lines_are_right(world: World, batch: Batch, counts: list[Any], calls: Calls
     # a broken server's, which embeds with 200
     for line in (line for line in done if "error" not in line["response"]["body"]):
         ask = by_id[line["custom_id"]]
-        ask.parts, ask.status = (
-            [json.dumps(line["response"]["body"]).encode()],
-            line["response"]["status_code"],
-        )
+        ask.parts = [json.dumps(line["response"]["body"]).encode()]
+        ask.status = line["response"]["status_code"]
         assert (ask.status, ask.said()) == (200, ask.text), (
             f"{ask.canary} of {batch.batch_id} has another's answer: {line}"
         )
@@ -277,7 +276,8 @@ def _told_or_given_up(
     world: World, ask: Ask, webhook: str, attempts: int, mine: list[Arrival]
 ) -> None:
     settings = [settings.jobs.webhooks for settings in world.house.settings]
-    host, job_id = urlsplit(ask.webhook_url or "").hostname or "", ask.job_id
+    host = urlsplit(ask.webhook_url or "").hostname or ""
+    job_id = ask.job_id
     taken = sum(arrival.answer == "" for arrival in mine)
     deaths = sum(life.killed for life in world.lives) + len(world.trouble.hits)
     assert webhook in {"delivered", "failed"}, f"{job_id} is still {webhook}"

@@ -37,7 +37,10 @@ class Life:
     """A gateway from its start to its end."""
 
     def __init__(self, world: World, settings: Settings) -> None:
-        self.disk, ollama, clock, hooks = world.disk, world.ollama, world.clock, world.hooks
+        self.disk = world.disk
+        ollama = world.ollama
+        clock = world.clock
+        hooks = world.hooks
         self.tables = tables = self.disk.tables(clock)
         self.watch = Watch(lambda: self.settings, thorough=world.thorough, members=self._members)
         self.killed, self.killed_at = False, -1.0  # it died at an instant instead of being stopped

@@ -103,13 +103,11 @@ class CloudAnswer:
     def __init__(
         self, claude: VirtualClaude, bill: Bill, words: tuple[str, ...], fault: CloudFault | None
     ) -> None:
-        self._claude, self._bill, self._words, self._fault, self._closed = (
-            claude,
-            bill,
-            words,
-            fault,
-            False,
-        )
+        self._claude = claude
+        self._bill = bill
+        self._words = words
+        self._fault = fault
+        self._closed = False
 
     async def events(self) -> AsyncIterator[Mapping[str, object]]:
         breaks_off = self._fault in {"cut", "stall"}
@@ -133,11 +131,15 @@ class CloudAnswer:
 # Who is told of the ends of jobs: hosts behind a name server that may change its mind, and
 # receivers that fail as they like.
 
-GOOD, FICKLE, LITERAL, UNNAMED = "hook.lan", "fickle.lan", "2852039166", "elsewhere.lan"
+GOOD = "hook.lan"
+FICKLE = "fickle.lan"
+LITERAL = "2852039166"
+UNNAMED = "elsewhere.lan"
 """Fickle: its name leads to the machine's metadata now and then. Literal: it always does
 (169.254.169.254 as one number). Unnamed: the owner allows it nowhere.
 """
-HOME_ADDRESS, METADATA = "192.168.1.9", "169.254.169.254"
+HOME_ADDRESS = "192.168.1.9"
+METADATA = "169.254.169.254"
 ANSWERS = ("", "", "", "http_500", "http_503", "http_410", "stall", "lost")
 """`stall`: no answer at all; `lost`: it was taken, and the answer never came back."""
 
@@ -193,7 +195,9 @@ class SocketlessPoster:
     def __init__(
         self, hooks: Hooks, *, allowed: Callable[[], Sequence[str]], wall: Callable[[], float]
     ) -> None:
-        self._hooks, self._allowed, self._wall = hooks, allowed, wall
+        self._hooks = hooks
+        self._allowed = allowed
+        self._wall = wall
 
     async def post(self, post: Post, timeout_s: float) -> PostAnswer:
         host = urlsplit(post.url).hostname or ""

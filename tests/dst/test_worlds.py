@@ -74,7 +74,8 @@ def test_no_world_breaks_a_rule_and_the_first_contain_what_the_rules_are_about(b
 
 def contents(world: World) -> Counter[str]:
     """How much of what the rules are about is in a world."""
-    trouble, lives = world.trouble, world.lives
+    trouble = world.trouble
+    lives = world.lives
     seen = Counter(
         {
             "at Claude": sum(item.cloud for life in lives for item in life.watch.items.values()),

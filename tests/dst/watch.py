@@ -78,13 +78,19 @@ class Watch:
         self.jobs_under_way: set[str] = set()
         self.jobs_ended: list[JobEnded] = []
         self.batches_ended: list[BatchEnded] = []
-        self.generation, self._reloaded_at, self.resumed_at, self.drained_at = 1, -1.0, -1.0, -1.0
+        self.generation = 1
+        self._reloaded_at = -1.0
+        self.resumed_at = -1.0
+        self.drained_at = -1.0
         self.interruptions: list[tuple[Lane, float]] = []
         self.paused = self.draining = self.deaf = False
         self.sharing: set[str] = set()  # requests that may share a call of the model server
         self.seen: Counter[str] = Counter()  # events by their names
-        self._settings, self._thorough, self._members = settings, thorough, members
-        self._at_once, self._decided_at = 0, -1.0
+        self._settings = settings
+        self._thorough = thorough
+        self._members = members
+        self._at_once = 0
+        self._decided_at = -1.0
         self._checker: DecisionChecker
         self._heard: dict[type[Event], Callable[..., None]] = {
             ItemQueued: self._queued,
@@ -149,11 +155,9 @@ class Watch:
             self.broken.append(f"at {at:g} s: {what}")
 
     def _queued(self, event: ItemQueued) -> None:
-        item, number, at = (
-            Item(event, shares=event.request_id in self.sharing),
-            event.sequence,
-            event.at,
-        )
+        item = Item(event, shares=event.request_id in self.sharing)
+        number = event.sequence
+        at = event.at
         self._require(not self.draining, at, f"item {number} is accepted during a drain")
         self._require(
             number > next(reversed(self.items), 0), at, f"number {number} comes late, or twice"
@@ -175,7 +179,8 @@ class Watch:
         self.items[number] = self.live[number] = item
 
     def _dispatched(self, event: ItemDispatched) -> None:
-        item, number = self.items[event.sequence], event.sequence
+        item = self.items[event.sequence]
+        number = event.sequence
         self._require(
             item.ended is None and item.waits,
             event.at,
@@ -191,7 +196,9 @@ class Watch:
         )
 
     def _interrupted(self, event: ItemInterrupted) -> None:
-        item, number, at = self.items[event.sequence], event.sequence, event.at
+        item = self.items[event.sequence]
+        number = event.sequence
+        at = event.at
         item.interrupts += 1
         self.interruptions.append((event.lane, at))
         self._returned(item, at)
@@ -212,7 +219,9 @@ class Watch:
         item.waits = True
 
     def _ended(self, event: ItemEnded) -> None:
-        item, number, at = self.items[event.sequence], event.sequence, event.at
+        item = self.items[event.sequence]
+        number = event.sequence
+        at = event.at
         self._require(item.ended is None, at, f"item {number} ends twice")
         item.ended = event
         self.live.pop(number, None)
@@ -221,16 +230,15 @@ class Watch:
             at,
             f"item {number} was accepted and is lost to a drain",
         )
-        counted, said = (
-            (len(item.dispatches), item.interrupts),
-            (event.attempts, event.interrupt_count),
-        )
+        counted = (len(item.dispatches), item.interrupts)
+        said = (event.attempts, event.interrupt_count)
         self._require(
             counted == said,
             at,
             f"item {number} had {counted} attempts and interruptions, said {said}",
         )
-        took_s, rounding_s = at - item.queued.at, 1e-9 if item.shares else 0.0
+        took_s = at - item.queued.at
+        rounding_s = 1e-9 if item.shares else 0.0
         self._require(
             abs(event.total_s - took_s) <= rounding_s,
             at,

@@ -64,7 +64,8 @@ class World:
         self.rng = rng = Random(number)
         self.house = house or houses()[number % len(houses())]
         self.more = more_of(number) if more is None else more
-        self.thorough, self.tidy = number % THOROUGH_EVERY == 0, number % TIDY_EVERY == 0
+        self.thorough = number % THOROUGH_EVERY == 0
+        self.tidy = number % TIDY_EVERY == 0
         models = [
             FakeModel(name=canonical_model(name), parallel=2, load_s=rng.choice((1.0, 3.0)))
             for name in MODELS
@@ -156,7 +157,8 @@ class World:
     # What callers do.
 
     def new_ask(self, **known: Any) -> Ask:
-        rng, number = self.rng, len(self.asks)
+        rng = self.rng
+        number = len(self.asks)
         drawn: Fields = {
             "caller": rng.choice(CALLERS),
             "model": rng.choice((*MODELS, "a", "a")),
@@ -233,7 +235,8 @@ class World:
         await self._ask_in_process(anything=self.rng.random() < 0.2)
 
     async def _ask_in_process(self, *, anything: bool) -> None:
-        ask, life = self.new_ask(caller="internal", stream=False, path="/api/generate"), self.life
+        ask = self.new_ask(caller="internal", stream=False, path="/api/generate")
+        life = self.life
         ask.model = (
             None
             if anything and life.gateway.worker.scheduler.device.residency.residents
@@ -291,7 +294,9 @@ class World:
         """One commit is about to fail, or nothing can be written for a while; and somebody may want
         something of the disk.
         """
-        rng, trouble, overnight = self.rng, self.trouble, self.overnight
+        rng = self.rng
+        trouble = self.trouble
+        overnight = self.overnight
         blow = rng.choice(BLOWS)
         if rng.random() < 0.4:
             trouble.single = blow, rng.choice((0, 0, 1, 3))
@@ -312,7 +317,8 @@ class World:
 
     async def live(self, steps: int) -> None:
         """So many things happen, with pauses between them; then a rest."""
-        rng, deeds = self.rng, self._deeds()
+        rng = self.rng
+        deeds = self._deeds()
         if self.tidy:
             gc.collect()
             gc.freeze()  # what was there before is not looked through each time, now or later
@@ -327,7 +333,8 @@ class World:
         """What may happen, with its weight: no world has everything, but those that last for
         days.
         """
-        owner, overnight = self.owner, self.overnight
+        owner = self.owner
+        overnight = self.overnight
         may: Deeds = {
             self.external: 8.0,
             self.internal: 3.0,

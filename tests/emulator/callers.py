@@ -43,7 +43,8 @@ STREAMS: dict[str, Fields] = {
 
 class Caller:
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self.session, self.url = session, url
+        self.session = session
+        self.url = url
 
     async def post(self, path: str, **body: Any) -> Fields:
         async with self.session.post(self.url + path, json={"stream": False, **body}) as response:

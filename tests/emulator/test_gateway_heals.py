@@ -105,11 +105,9 @@ async def test_a_leaked_slot_costs_the_next_stream_one_timeout_and_a_reload(buil
     home = await build("slot-leak", first_byte_timeout_s=SHORT_S)
     await leave_in_mid_stream(home.emulator, home.caller)
     assert home.emulator.leaked_slots == {"a:latest": 1}
-    loads, resent, began_at = (
-        len(home.emulator.loads),
-        len(home.events.of(ItemResent)),
-        time.monotonic(),
-    )
+    loads = len(home.emulator.loads)
+    resent = len(home.events.of(ItemResent))
+    began_at = time.monotonic()
     status, body = await home.caller.stream("/api/chat")
     assert status == 200
     assert json.loads(body.splitlines()[-1])["done"] is True
@@ -198,7 +196,8 @@ async def test_a_pinned_context_of_native_requests_only_reloads_at_each_change(b
     ):
         await home.caller.stream(path)
         await until(partial(seen, home, count))
-    pinned, own = "a:latest (8192 -> 2048 tokens)", "a:latest (2048 -> 8192 tokens)"
+    pinned = "a:latest (8192 -> 2048 tokens)"
+    own = "a:latest (2048 -> 8192 tokens)"
     assert [drift.reloaded for drift in home.events.of(ResidencyDrifted)] == [
         (own,),
         (pinned,),

@@ -194,7 +194,8 @@ async def test_a_stalled_reader_holds_the_slot_until_it_leaves(emulated):
     assert (await second)["done"] is True
 
 
-TIMERS, TIMER_S = 200, 0.001
+TIMERS = 200
+TIMER_S = 0.001
 """No event loop's timer is finer; what one takes on this machine is measured in the same run."""
 
 

@@ -35,7 +35,8 @@ def said(wish: Wish, prompt: str = "hello") -> str:
 
 
 def test_seed_prompt_limit_and_stop_string_shape_a_reply():
-    whole, plan = said(Wish(seed=1)), plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
+    whole = said(Wish(seed=1))
+    plan = plan_reply(MODEL, "hello", Wish(seed=1, limit_tokens=5))
     assert len({whole, said(Wish(seed=2)), said(Wish(seed=1), "hallo")}) == 3
     assert (len(plan.parts), plan.output_tokens, plan.reason) == (5, 5, "length")
     assert whole.startswith(said(Wish(seed=1, limit_tokens=5)))

@@ -140,7 +140,9 @@ class StubServer:
         keeps: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._serve, self._keeps, self._reads_body = serve, keeps, reads_body
+        self._serve = serve
+        self._keeps = keeps
+        self._reads_body = reads_body
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None

@@ -98,10 +98,8 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 async def serve(world: FakeOllama, peer: Peer) -> None:
     """Ollama's routes, answered by a fake. As there, a load whose caller leaves is given up."""
-    answering, leaving = (
-        asyncio.ensure_future(answer(world, peer)),
-        asyncio.ensure_future(peer.left()),
-    )
+    answering = asyncio.ensure_future(answer(world, peer))
+    leaving = asyncio.ensure_future(peer.left())
     await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
     answering.cancel()
@@ -139,10 +137,8 @@ async def changed(world: FakeOllama, peer: Peer) -> wire.Answer | None:
     asked = peer.json
     if "keep_alive" not in asked and "raw" not in asked:
         return None
-    known, options = (
-        world.gpu.models.get(asked["model"]),
-        LoadOptions(num_ctx=asked.get("options", {}).get("num_ctx")),
-    )
+    known = world.gpu.models.get(asked["model"])
+    options = LoadOptions(num_ctx=asked.get("options", {}).get("num_ctx"))
     if peer.path == "/api/generate" and known is not None and known.embedding_only:
         return wire.error(peer.path, 400, f'"{asked["model"]}" does not support generate')
     if "raw" in asked:
@@ -246,10 +242,8 @@ async def test_a_load_ends_with_whoever_awaits_it(bench: Bench):
 
 async def test_a_server_that_is_down_is_unreachable_by_every_call(bench: Bench):
     bench.kill()
-    load, unload = (
-        partial(bench.engine.load, "a:latest", UNPINNED),
-        partial(bench.engine.unload, "a:latest"),
-    )
+    load = partial(bench.engine.load, "a:latest", UNPINNED)
+    unload = partial(bench.engine.unload, "a:latest")
     for attempt in (
         bench.engine.version,
         bench.engine.installed,

@@ -100,7 +100,8 @@ async def received(
 async def test_a_recorded_answer_comes_through_byte_for_byte_and_chunk_by_chunk(
     name: str, segment_bytes: int
 ):
-    expected, wire = captured(name), read_capture(name).response
+    expected = captured(name)
+    wire = read_capture(name).response
     segments = [wire[start : start + segment_bytes] for start in range(0, len(wire), segment_bytes)]
     async with StubServer(saying(*segments)) as server, backend_at(server.url) as backend:
         exchange = await backend.open(
@@ -298,7 +299,8 @@ async def test_a_reset_before_the_head_or_in_mid_body_is_gone():
 
 
 async def test_a_server_is_held_back_while_nobody_reads_its_answer():
-    pieces, sent = 64, list[int]()
+    pieces = 64
+    sent = list[int]()
 
     async def serve(peer: Peer) -> None:
         await peer.send(OK + b"Content-Length: %d\r\n\r\n" % (pieces * 1024**2))

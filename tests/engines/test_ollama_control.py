@@ -79,7 +79,8 @@ async def bodies_sent(asked: Asked, *answers: bytes) -> list[tuple[str, object]]
     return [(peer.path, peer.json) for peer in seen]
 
 
-SILENT, HUNG_UP = saying(waits=True), saying()
+SILENT = saying(waits=True)
+HUNG_UP = saying()
 MOVED = saying(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
 
 

@@ -49,7 +49,9 @@ from tests.support.house import (
 from tests.support.virtual_time import in_virtual_time, loop_s, sleep_until
 
 CONTEXT_TOKENS = 20_000
-UNLOAD_S, LOAD_S, SERVICE_S = 0.5, 2.0, 1.0
+UNLOAD_S = 0.5
+LOAD_S = 2.0
+SERVICE_S = 1.0
 HEALED_S = UNLOAD_S + LOAD_S + SERVICE_S
 SHORT_SILENCE = settings_with(ollama={"idle_timeout_s": 10.0})
 TWO_SLOTS = settings_with(gpu={"parallel": 2})
@@ -94,7 +96,8 @@ async def test_a_backend_down_at_the_start_fails_the_oldest_and_is_noticed_when_
 
 @in_loaded_house
 async def test_a_server_that_answers_oddly_is_down_and_says_how_once(house: House):
-    odd, odder = "GET /api/ps answered 404 with HTML.", "GET /api/ps answered 200 with null."
+    odd = "GET /api/ps answered 404 with HTML."
+    odder = "GET /api/ps answered 200 with null."
     await sleep_until(7.0)
     for problem in (odd, odder, odd, ""):
         house.ollama.list_oddly(problem)
@@ -190,7 +193,8 @@ async def test_what_breaks_before_the_first_byte_is_sent_once_more_and_then_fail
     house: House, fault: CallFault, stream: bool, error: type[HearthError], says: str | None
 ):
     house.ollama.next_calls(fault, None, fault, fault)
-    served, failed = house.submit("a", stream=stream), house.submit("a", stream=stream)
+    served = house.submit("a", stream=stream)
+    failed = house.submit("a", stream=stream)
     assert text_of(await body_of(served)) == FULL_TEXT
     with pytest.raises(error, match=says):
         await body_of(failed)
@@ -284,7 +288,8 @@ async def test_each_reload_for_silence_is_reported_with_its_count(house: House):
 @in_loaded_house
 async def test_a_model_that_stays_silent_twice_fails_the_request_and_serves_the_next(house: House):
     house.ollama.next_calls(CallFault.SILENT, CallFault.SILENT)
-    ticket, other = house.submit("a", stream=True), house.submit("a", stream=True)
+    ticket = house.submit("a", stream=True)
+    other = house.submit("a", stream=True)
     error = (await heard(ticket))[1]
     assert isinstance(error, FirstByteTimeout)
     assert (error.status, text_of(await body_of(other)), len(house.ollama.calls)) == (

@@ -39,9 +39,11 @@ from tests.support.replay_streams import ROUTES, TURNS, Answer, offering
 from tests.support.virtual_time import LoopClock, loop_s, run_virtual, sleep_until
 
 CHAT, GENERATE, GPT, COMPLETIONS, CLAUDE, RESPONSES = ROUTES
-MODEL, OTHER = "m", "b"
+MODEL = "m"
+OTHER = "b"
 TOKENS = 12
-LOAD_S, UNLOAD_S = 20.0, 0.1
+LOAD_S = 20.0
+UNLOAD_S = 0.1
 BEFORE = [{"role": "user", "content": "who?"}, {"role": "assistant", "content": "me"}, *TURNS]
 Break = Literal["same model", "other model", "death"]
 BREAKS: tuple[Break, ...] = ("same model", "other model", "death")
@@ -92,7 +94,8 @@ class EmulatedHouse:
 
 @asynccontextmanager
 async def open_home(settings: Settings, *, thinks: bool = False) -> AsyncIterator[EmulatedHouse]:
-    clock, events = LoopClock(), Recorder()
+    clock = LoopClock()
+    events = Recorder()
     model = profile(MODEL, "thinking") if thinks else profile(MODEL)
     engine = EmulatedServer(
         [model, profile(OTHER)], clock=clock, seed=1, marked=False, max_loaded=1

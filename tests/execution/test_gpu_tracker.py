@@ -13,12 +13,11 @@ from hearth.types import GpuReading
 from tests.support.cases import for_each
 from tests.support.fields import Fields
 
-HOME, OTHER = "home:32b", "other:14b"
-FREQUENCY, LATENCY, OVERHEAD = (
-    AlertType.GPU_SWAP_FREQUENCY,
-    AlertType.GPU_SWAP_LATENCY,
-    AlertType.GPU_SWAP_OVERHEAD,
-)
+HOME = "home:32b"
+OTHER = "other:14b"
+FREQUENCY = AlertType.GPU_SWAP_FREQUENCY
+LATENCY = AlertType.GPU_SWAP_LATENCY
+OVERHEAD = AlertType.GPU_SWAP_OVERHEAD
 CARD = (
     "device",
     "memory_used_mib",

@@ -85,7 +85,8 @@ async def test_a_swap_unloads_first_and_is_reported_with_its_time_and_cpu_share(
         "what was loaded has been looked at"
     )
     await house.answer("a")
-    started, completed = house.events.of(SwapStarted)[0], house.events.of(SwapCompleted)
+    started = house.events.of(SwapStarted)[0]
+    completed = house.events.of(SwapCompleted)
     assert (started.from_models, started.to_model, started.why) == (
         ("a:latest",),
         "b:latest",
@@ -104,7 +105,8 @@ async def test_a_swap_unloads_first_and_is_reported_with_its_time_and_cpu_share(
 
 @in_virtual_time
 async def test_a_swap_takes_until_the_last_of_those_that_make_room_is_gone():
-    slow, large = FakeModel(name="b", unload_s=3.0), FakeModel(name="c", vram_mib=16_384.0)
+    slow = FakeModel(name="b", unload_s=3.0)
+    large = FakeModel(name="c", vram_mib=16_384.0)
     needs = {
         name: ModelSettings(vram_gb=need) for name, need in (("a", 8.0), ("b", 8.0), ("c", 16.0))
     }
@@ -162,7 +164,8 @@ async def test_a_load_that_fails_lies_or_does_not_end_is_an_error_for_all_who_wa
 @in_house("a", "b", settings=SHORT_SWAPS)
 async def test_an_endless_load_holds_up_for_its_timeout_and_is_used_if_it_ends(house: House):
     house.ollama.next_loads(LoadFault.NEVER)
-    stuck, other = house.submit("a"), house.submit("b")
+    stuck = house.submit("a")
+    other = house.submit("b")
     assert text_of(await body_of(other)) == FULL_TEXT
     assert (house.now, (await house.end_of(stuck)).outcome) == (10.0 + 2.0 + 1.0, Outcome.FAILED)
     house.ollama.next_loads(LoadFault.LATE)
@@ -260,7 +263,8 @@ async def test_a_model_that_is_deleted_keeps_no_other_from_coming(house: House):
     )
     house.ollama.install("a:latest")
     await sleep_until(10.0)
-    busy, late = house.submit("b"), house.submit("a")
+    busy = house.submit("b")
+    late = house.submit("a")
     house.ollama.delete("a:latest")
     assert isinstance((await heard(late))[1], ModelNotFound)
     await body_of(busy)

@@ -104,7 +104,10 @@ class Model:
         limit: int = 0,
         calls: tuple[str, ...] = (),
     ) -> None:
-        self.words, self.stop, self.limit, self.calls = words, stop, limit, calls
+        self.words = words
+        self.stop = stop
+        self.limit = limit
+        self.calls = calls
         self.replays = replays
         """What it says when the whole is asked for a second time."""
         self.asked = 0
@@ -157,7 +160,8 @@ class Model:
         whole = "".join(self.words)
         if not whole.startswith(known):
             return Service(words=("WRONG",))
-        rest, place = list[str](), 0
+        rest = list[str]()
+        place = 0
         for word in self.words:
             place += len(word)
             if place > len(known):
@@ -172,7 +176,8 @@ class Model:
                 )
             )
             return Service(frames=frames, first_byte_s=A_WORD_S, service_s=len(frames) * A_WORD_S)
-        service_s, prompt_tokens = (len(words) + 1) * A_WORD_S, 11 + len(self.words) - len(rest)
+        service_s = (len(words) + 1) * A_WORD_S
+        prompt_tokens = 11 + len(self.words) - len(rest)
         return Service(
             words=words,
             first_byte_s=A_WORD_S,
@@ -237,7 +242,8 @@ async def interrupted(
     **more: Any,
 ) -> tuple[bytes, HearthError | None]:
     """What the caller of one stream gets that internal work interrupts so long after its start."""
-    began_at, listening = house.now, listening_to(house, path, ways, **more)
+    began_at = house.now
+    listening = listening_to(house, path, ways, **more)
     for after_s in at:
         await house.interrupt(began_at + after_s, model)
     return await listening
@@ -252,8 +258,10 @@ REPLAYED: tuple[ResumeMode, ...] = ("replayed",)
 REPLAY_FIRST: tuple[ResumeMode, ...] = ("replayed", "continued")
 CONTINUE_FIRST: tuple[ResumeMode, ...] = ("continued", "replayed")
 CALL = '["find", {"city": "Rome"}]'
-GENERATE, MESSAGES = "/api/generate", "/v1/messages"
-SENT, SAID = "".join(WORDS[:3]), "".join(WORDS[:4])
+GENERATE = "/api/generate"
+MESSAGES = "/v1/messages"
+SENT = "".join(WORDS[:3])
+SAID = "".join(WORDS[:4])
 """What a caller has after 3.5 s, and after 4.5 s."""
 
 
@@ -499,7 +507,8 @@ async def test_a_usage_not_asked_for_is_counted_and_never_shown(
     model = Model()
     async with house_of(model) as house:
         for at in ((), (7.5,)) if ways else ((),):
-            model.asked, began_at = 0, house.now
+            model.asked = 0
+            began_at = house.now
             ticket = streaming(house, path, ways, hides_usage=True)
             listening = asyncio.ensure_future(heard(ticket))
             for after_s in at:
@@ -742,10 +751,12 @@ async def test_a_model_that_often_replays_something_else_is_not_replayed_any_mor
 
 @in_virtual_time
 async def test_replays_that_said_something_else_are_forgotten_over_ten_that_did_not():
-    model, differs = Model(), (" one", " elephants")
+    model = Model()
+    differs = (" one", " elephants")
     async with house_of(model) as house:
         for replays in (differs, differs, *[()] * 10, differs, differs):
-            model.asked, model.replays = 0, replays
+            model.asked = 0
+            model.replays = replays
             assert (await interrupted(house, 4.5, ways=REPLAY_FIRST))[1] is None
         assert [event.diverged for event in house.events.of(ItemResumed)] == [
             True,
@@ -879,7 +890,8 @@ async def test_a_resumed_stream_is_expected_to_take_its_text_as_read():
 @in_virtual_time
 async def test_a_replayed_stream_goes_on_as_one_and_sends_nothing_before():
     async with house_of(Model()) as house:
-        ticket, parts = streaming(house, ways=REPLAYED), list[bytes]()
+        ticket = streaming(house, ways=REPLAYED)
+        parts = list[bytes]()
         listening = asyncio.ensure_future(heard(ticket, parts))
         await house.interrupt(4.5, "m")
         known = len(parts)
@@ -969,12 +981,11 @@ async def _many(rounds: int, rng: Random) -> tuple[int, int]:
     wrong = interruptions = 0
     async with house_of(Model()) as house:
         for _ in range(rounds):
-            path, model = rng.choice(ROUTES), drawn(rng)
+            path = rng.choice(ROUTES)
+            model = drawn(rng)
             house.ollama._service = model
-            stops, limit = (
-                [model.stop] if model.stop else [],
-                {"num_predict": model.limit} if model.limit else {},
-            )
+            stops = [model.stop] if model.stop else []
+            limit = {"num_predict": model.limit} if model.limit else {}
             more: Fields = {"options": {**limit, "stop": stops}}
             if path.startswith("/v1/"):
                 name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"

@@ -39,7 +39,8 @@ def narrow(buffer_bytes: int, idle_timeout_s: float = 60.0) -> Settings:
     return settings_with(server=server, ollama={"idle_timeout_s": idle_timeout_s})
 
 
-SMALL_BUFFER, HASTY = narrow(2048), narrow(2048, 3.0)
+SMALL_BUFFER = narrow(2048)
+HASTY = narrow(2048, 3.0)
 LARGEST_CHUNK_BYTES = 400
 
 
@@ -54,7 +55,9 @@ def long_stream(house: House, seconds: int = 200) -> Ticket:
 @in_virtual_time
 async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(settings: Settings):
     async with House(settings=settings) as house:
-        ticket, other, most_bytes = long_stream(house), house.submit("a"), 0
+        ticket = long_stream(house)
+        other = house.submit("a")
+        most_bytes = 0
         while not other.reply.complete:
             await sleep_until(house.now + 1.0)
             most_bytes = max(most_bytes, ticket.reply.unread_bytes)
@@ -74,7 +77,8 @@ async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(setti
 
 @in_house(settings=SMALL_BUFFER)
 async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(house: House):
-    ticket, lines = long_stream(house, 50), 0
+    ticket = long_stream(house, 50)
+    lines = 0
     await ticket.reply.head()
     while chunks := await ticket.reply.take():
         lines += len(chunks)
@@ -84,7 +88,8 @@ async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(hous
 
 @in_loaded_house
 async def test_a_slow_reader_does_not_keep_the_model_busy_while_the_buffer_has_room(house: House):
-    ticket, other = long_stream(house), house.submit("a")
+    ticket = long_stream(house)
+    other = house.submit("a")
     await body_of(other)
     assert house.now == 201.0
     assert len((await body_of(ticket)).splitlines()) == 200
@@ -92,7 +97,8 @@ async def test_a_slow_reader_does_not_keep_the_model_busy_while_the_buffer_has_r
 
 @in_virtual_time
 async def test_the_first_ending_of_a_reply_counts_and_is_told_to_whoever_asks_late():
-    reply, failed = Reply(limit_bytes=10), Reply(limit_bytes=10)
+    reply = Reply(limit_bytes=10)
+    failed = Reply(limit_bytes=10)
     for each in (reply, failed):
         if each is failed:
             each.fail(CallerGone("too late"))
@@ -108,10 +114,8 @@ async def test_the_first_ending_of_a_reply_counts_and_is_told_to_whoever_asks_la
 
 @in_house(settings=narrow(10, 30.0))
 async def test_a_server_whose_chunk_waits_for_the_reader_is_not_called_silent(house: House):
-    ticket, parts = (
-        house.submit("a", stream=True, service_s=146.0, first_byte_s=1.0, chunks=5),
-        list[bytes](),
-    )
+    ticket = house.submit("a", stream=True, service_s=146.0, first_byte_s=1.0, chunks=5)
+    parts = list[bytes]()
     for second in (30.9, 62.0, 89.0, 118.0):
         await sleep_until(second)
         parts.extend(await ticket.reply.take())
@@ -162,7 +166,8 @@ async def ask(house: House, *, stream: bool, stays_s: float = AT_MOST_S) -> int:
         "stream": stream,
         "fake": {"service_s": 20.0, "first_byte_s": 1.0, "chunks": 19},
     }
-    said, scope = [0], http_scope("POST", "/api/generate", ((b"host", b"localhost"),), "127.0.0.1")
+    said = [0]
+    scope = http_scope("POST", "/api/generate", ((b"host", b"localhost"),), "127.0.0.1")
     leaving = asyncio.get_running_loop().call_later(stays_s, scope[DISCONNECTED].set_result, None)
 
     async def receive() -> Fields:
@@ -198,7 +203,8 @@ async def test_nothing_is_left_of_a_request_however_it_ends(
 async def test_nothing_is_left_of_a_stream_whose_caller_stops_reading(
     house: House, uncollected: None
 ):
-    before, ticket = alive(), long_stream(house, 20)
+    before = alive()
+    ticket = long_stream(house, 20)
     await sleep_until(40.0)
     assert (await house.end_of(ticket)).reason == "cancelled"
     del ticket

@@ -104,7 +104,8 @@ async def test_a_defect_in_or_before_an_attempt_fails_that_item_and_frees_its_sl
 
 @in_virtual_time
 async def test_a_task_that_breaks_is_reported_and_started_again_until_the_stop():
-    events, starts = Recorder(), list[float]()
+    events = Recorder()
+    starts = list[float]()
 
     async def breaks_twice() -> None:
         starts.append(loop_s())
@@ -252,11 +253,10 @@ async def test_an_attempt_stopped_before_or_within_its_own_report_ends_once(
         if type(fact) is kind:
             executor.abort(Sequence(1))
 
-    config, events = GatewayConfig(settings=settings_with()), Recorder()
-    scheduler, tracker = (
-        Scheduler(config.scheduler_settings),
-        GpuTracker("", config.settings.gpu.alerts),
-    )
+    config = GatewayConfig(settings=settings_with())
+    events = Recorder()
+    scheduler = Scheduler(config.scheduler_settings)
+    tracker = GpuTracker("", config.settings.gpu.alerts)
     runtime = Runtime(
         config=config,
         clock=LoopClock(),

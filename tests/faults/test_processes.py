@@ -27,7 +27,9 @@ from tests.support.patience import in_time, until, within_limit
 from tests.support.reading import read_to_its_end
 from tests.support.sql import run_sql
 
-QUICK, SLOW, THINKER = "quick", "slow", "thinker"
+QUICK = "quick"
+SLOW = "slow"
+THINKER = "thinker"
 """Models: one answers at once, one says twenty words a second, one takes a second for its first
 word.
 """

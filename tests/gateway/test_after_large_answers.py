@@ -18,7 +18,8 @@ from tests.emulator.callers import model
 from tests.gateway.front import Front, front_settings, open_front
 from tests.support.patience import WITHIN_S, in_time
 
-EMBEDDER, CHAT = "embedder", "chat"
+EMBEDDER = "embedder"
+CHAT = "chat"
 EMBEDDING_LENGTH = 4096
 """About 50 kB of JSON for one input."""
 MODELS = [
@@ -35,7 +36,8 @@ def opened() -> Any:
 
 
 async def post(session: aiohttp.ClientSession, front: Front, path: str, **body: Any) -> bytes:
-    sent, headers = io.BytesIO(json.dumps(body).encode()), {"Content-Type": "application/json"}
+    sent = io.BytesIO(json.dumps(body).encode())
+    headers = {"Content-Type": "application/json"}
     async with session.post(front.url + path, data=sent, headers=headers) as answer:
         assert answer.status == 200
         return await answer.read()
@@ -43,7 +45,8 @@ async def post(session: aiohttp.ClientSession, front: Front, path: str, **body: 
 
 async def chat_several_times(session: aiohttp.ClientSession, front: Front) -> None:
     for stream in (False, True, False):
-        options, messages = {"num_predict": 3}, [{"role": "user", "content": "hello"}]
+        options = {"num_predict": 3}
+        messages = [{"role": "user", "content": "hello"}]
         said = await post(
             session,
             front,

@@ -52,7 +52,9 @@ async def _hold(front: Front, callers: ExitStack, count: int) -> None:
     """That many more streaming callers, each a bare socket: what asyncio would keep for them is not
     asked about.
     """
-    loop, url, held = asyncio.get_running_loop(), urlsplit(front.url), waiting(front) + count
+    loop = asyncio.get_running_loop()
+    url = urlsplit(front.url)
+    held = waiting(front) + count
     path, body = chat("slow", stream=True)
     raw = json.dumps(body).encode()
     request = (

@@ -183,7 +183,8 @@ async def test_a_hundred_callers_who_leave_at_any_moment_leave_nothing_behind():
         await reader.readuntil(b"0\r\n\r\n")
         writer.close()
         await _quiet(front)
-        tasks, files = len(asyncio.all_tasks()), _open_files()
+        tasks = len(asyncio.all_tasks())
+        files = _open_files()
         for number in range(100):
             route = ROUTES[number % len(ROUTES)]
             _, writer = await ask(front, route("slow", stream=number % 2 == 0))
@@ -205,7 +206,8 @@ def _open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-ROUNDS, ENOUGH = 700, 1250
+ROUNDS = 700
+ENOUGH = 1250
 PROMPT = settings_with(
     scheduling=ALWAYS_PREEMPT,
     queue={"max_interrupt_count": 1_000_000},

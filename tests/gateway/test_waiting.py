@@ -143,7 +143,8 @@ def _is_line(**said: Any) -> Callable[[bytes], bool]:
     )
 
 
-NDJSON, SSE = "application/x-ndjson", "text/event-stream"
+NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
 DIALECTS: list[tuple[Ask, Callable[[bytes], bool], str]] = [
     (chat, _is_line(message={"role": "assistant", "content": ""}), NDJSON),
     (generate, _is_line(response=""), NDJSON),

@@ -149,7 +149,8 @@ class BatchHouse(JobHouse):
             return []
         file = await self.files.find(file_id)
         assert file is not None
-        whole, place = b"", -1
+        whole = b""
+        place = -1
         while parts := await self.files.parts(file.number, place):
             whole += b"".join(data for _, data in parts)
             place = parts[-1][0]

@@ -30,7 +30,8 @@ def checked(text: bytes | None, **changed: Any) -> BatchLine | LineProblem:
 
 
 def split(content: bytes, sizes: list[int], limit_bytes: int = 1 << 20) -> list[RawLine]:
-    splitter, found = Splitter(limit_bytes), list[RawLine]()
+    splitter = Splitter(limit_bytes)
+    found = list[RawLine]()
     for size in sizes:
         found += splitter.feed(content[:size])
         content = content[size:]

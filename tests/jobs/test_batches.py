@@ -67,7 +67,8 @@ async def test_a_batch_is_run_and_its_answers_are_in_the_order_of_its_file(house
 async def test_few_requests_of_a_long_batch_are_jobs_at_one_time(house, max_queued):
     house.gateway.reload(GatewayConfig(settings=settings_with(jobs={"max_queued": max_queued})))
     await house.started(jsonl(*lines(2 * JOBS_AT_ONCE, service_s=0.1)))
-    jobs, queued = list[int](), list[int]()
+    jobs = list[int]()
+    queued = list[int]()
     while not house.events.of(BatchEnded):
         await asyncio.sleep(0.5)
         for counts, which in ((jobs, "1"), (queued, "state = 'queued'")):
@@ -303,7 +304,8 @@ async def test_a_request_of_a_cancelled_batch_ends_though_its_commit_seemed_to_f
 @pytest.mark.parametrize("status", ["in_progress", "failed", "finalizing", "cancelling"])
 @in_batch_house()
 async def test_a_batch_whose_commit_was_made_and_reported_as_failed_is_told_of_once(house, status):
-    disk, request = house.disk, lines(3)
+    disk = house.disk
+    request = lines(3)
     bad = [request[0]] if status == "failed" else []
     disk.latency_s = 0.5
     await house.started(jsonl(*request, *bad))
@@ -474,7 +476,8 @@ async def test_a_batch_of_ended_requests_is_complete_though_its_process_died():
 )
 @in_virtual_time
 async def test_an_upload_that_comes_to_nothing_leaves_nothing(how):
-    disk, begun_at = Disk(), loop_s()
+    disk = Disk()
+    begun_at = loop_s()
     async with BatchHouse("a", disk=disk) as house:
         number = await house.files.begin("test")
         await house.files.append(number, 0, b"x" * 1000, 1 << 20)

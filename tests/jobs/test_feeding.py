@@ -281,7 +281,8 @@ async def test_a_commit_reported_as_failed_costs_neither_an_end_nor_a_second_run
 
 @in_virtual_time
 async def test_a_stop_hands_back_what_has_not_ended_without_burning_an_attempt():
-    disk, names = Disk(), [f"job_{n}" for n in range(8)]
+    disk = Disk()
+    names = [f"job_{n}" for n in range(8)]
     async with JobHouse(disk=disk) as house:
         for name in names:
             await house.accept(job(name, service_s=50.0))
@@ -332,12 +333,14 @@ async def test_a_job_that_kills_the_gateway_each_time_is_found_and_others_are_do
     there.
     """
     first = JobHouse("a")
-    disk, names = first.disk, ["good_1", "poison", "good_2", "good_3", "good_4"]
+    disk = first.disk
+    names = ["good_1", "poison", "good_2", "good_3", "good_4"]
     for name in names:
         await first.accept(job(name))
     for number in (1, 2, 3, 4):
         await first.table.claim(number)
-    deaths, done = 1, "SELECT COUNT(*) FROM jobs WHERE state = 'completed'"
+    deaths = 1
+    done = "SELECT COUNT(*) FROM jobs WHERE state = 'completed'"
     while True:
         async with JobHouse(disk=disk, settings=with_jobs(max_attempts=3)) as house:
             while "poison" not in started(house) and disk.rows(done) != [(4,)]:  # noqa: ASYNC110 - the disk may show it after the event
@@ -345,7 +348,8 @@ async def test_a_job_that_kills_the_gateway_each_time_is_found_and_others_are_do
             if "poison" not in started(house):
                 break
             left_behind = disk.copy()
-        deaths, disk = deaths + 1, left_behind
+        deaths = deaths + 1
+        disk = left_behind
     states = dict(disk.rows("SELECT id, state FROM jobs"))
     assert states == {name: "failed" if name == "poison" else "completed" for name in names}
     assert deaths == 3

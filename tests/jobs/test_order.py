@@ -236,7 +236,10 @@ def some_job(chance: random.Random, number: int, wall_s: float) -> Job:
 @for_each("seed", range(25 * EXAMPLES))
 @in_virtual_time
 async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
-    chance, disk, clock, plain = random.Random(seed), Disk(), StoppedClock(), PlainQueue()
+    chance = random.Random(seed)
+    disk = Disk()
+    clock = StoppedClock()
+    plain = PlainQueue()
     table = disk.tables(clock).jobs
     running: list[Job] = []
     for step in range(40):
@@ -249,7 +252,8 @@ async def test_the_store_and_the_plain_rules_agree_on_every_step(seed):
         if chance.random() < 0.2:
             gone = plain.jobs.pop(chance.choice(list(plain.jobs)))
             assert await table.cancel(gone.job_id, inf)
-        off_peak, paused = chance.random() < 0.5, chance.random() < 0.2
+        off_peak = chance.random() < 0.5
+        paused = chance.random() < 0.2
         models: set[str] = chance.choice(
             [{"a:latest"}, {"b:latest"}, {"a:latest", "b:latest"}, set()]
         )

@@ -94,7 +94,8 @@ class Work:
 
 
 async def test_any_other_type_runs_at_once_on_a_thread_beside_the_queue():
-    house, work = JobHouse("a", settings=with_jobs(task_types=("letter",), max_queued=2)), Work()
+    house = JobHouse("a", settings=with_jobs(task_types=("letter",), max_queued=2))
+    work = Work()
     first = await house.tasks.submit_task("discovery", "1", run=work)
     assert first.is_new
     assert work.begun.wait(30)
@@ -125,7 +126,9 @@ async def test_a_task_that_breaks_is_reported_and_the_next_one_runs():
 
 async def test_after_the_end_no_task_starts_not_even_one_that_was_taken():
     house = JobHouse("a", settings=with_jobs(pool_workers=1))
-    running, work, late = asyncio.ensure_future(house.tasks.run()), Work(), threading.Event()
+    running = asyncio.ensure_future(house.tasks.run())
+    work = Work()
+    late = threading.Event()
     await house.tasks.submit_task("scrape", run=work)
     await house.tasks.submit_task("scrape", run=late.set)
     assert await asyncio.to_thread(work.begun.wait, 30)

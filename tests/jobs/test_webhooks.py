@@ -245,7 +245,8 @@ class Teller:
         clock: LoopClock | None = None,
     ) -> None:
         clock = clock or LoopClock()
-        self.table, self.events = disk.tables(clock).jobs, Recorder()
+        self.table = disk.tables(clock).jobs
+        self.events = Recorder()
         self._sender = WebhookSender(
             outbox=self.table,
             poster=poster,
@@ -299,7 +300,8 @@ class Teller:
 async def test_a_message_goes_out_after_its_job_until_taken_or_given_up(
     said, settings, posted_at, state, reason
 ):
-    poster, began_at = ScriptedPoster(*said), loop_s()
+    poster = ScriptedPoster(*said)
+    began_at = loop_s()
     async with Teller(Disk(), poster, settings) as teller:
         await asyncio.sleep(1)
         await teller.end_a_job()
@@ -324,11 +326,9 @@ async def test_a_message_goes_out_after_its_job_until_taken_or_given_up(
 )
 @in_virtual_time
 async def test_a_restart_goes_on_telling_and_a_clock_set_back_delays_nothing(back_s, pauses):
-    poster, disk, began_at = (
-        ScriptedPoster("dns", "timeout", ""),
-        Disk(),
-        loop_s(),
-    )
+    poster = ScriptedPoster("dns", "timeout", "")
+    disk = Disk()
+    began_at = loop_s()
     async with Teller(disk, poster, clock=LoopClock(wall_at_start=WALL_AT_START + back_s)) as ahead:
         await ahead.end_a_job()
         await asyncio.sleep(3)
@@ -370,7 +370,8 @@ async def test_a_slow_message_keeps_only_its_own_place_and_many_messages_all_arr
 
 @in_virtual_time
 async def test_a_disk_that_fails_means_a_second_message_rather_than_none_and_no_storm():
-    disk, poster = Disk(), ScriptedPoster("")
+    disk = Disk()
+    poster = ScriptedPoster("")
     async with Teller(disk, poster) as teller:
         await teller.end_a_job()
         await asyncio.sleep(0)

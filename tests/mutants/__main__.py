@@ -82,7 +82,8 @@ def main() -> None:
     options.add_argument("--count", type=int, default=100)
     options.add_argument("--seed", type=int, default=0)
     asked = options.parse_args()
-    mutants, lived = drawn(ROOT / "src/hearth", asked.count, asked.seed), 0
+    mutants = drawn(ROOT / "src/hearth", asked.count, asked.seed)
+    lived = 0
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "hearth"
         shutil.copytree(

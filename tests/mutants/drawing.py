@@ -101,7 +101,8 @@ def _with(node: N, **fields: object) -> N:
 
 class _Replace(ast.NodeTransformer):
     def __init__(self, node: ast.AST, changed: ast.AST) -> None:
-        self._node, self._changed = node, changed
+        self._node = node
+        self._changed = changed
 
     def visit(self, node: ast.AST) -> ast.AST:
         return self._changed if node is self._node else self.generic_visit(node)

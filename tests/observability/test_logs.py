@@ -68,7 +68,8 @@ def test_every_kind_of_event_is_one_line_with_every_field_in_either_format(
     kind: type[ev.Event], text: str
 ):
     line = line_of(sample(kind, text=text), NOON)
-    as_json, as_text = to_json(line), to_text(line, colour=False)
+    as_json = to_json(line)
+    as_text = to_text(line, colour=False)
     loaded = json.loads(as_json)
     assert list(loaded)[:3] == ["ts", "level", "event"]
     assert (loaded["ts"], loaded["event"]) == ("2026-01-01T12:00:00.000Z", kind.NAME)
@@ -347,7 +348,8 @@ def test_libraries_log_in_the_same_format_and_of_an_exception_only_its_type():
 
 def test_closing_restores_logging_as_it_was():
     def state() -> tuple[object, ...]:
-        root, ours = logging.getLogger(), logging.getLogger("hearth")
+        root = logging.getLogger()
+        ours = logging.getLogger("hearth")
         return (
             list(root.handlers),
             ours.level,
@@ -356,7 +358,8 @@ def test_closing_restores_logging_as_it_was():
             logging.logMultiprocessing,
         )
 
-    before, stream = state(), io.StringIO()
+    before = state()
+    stream = io.StringIO()
     with logging_to(stream) as (_, sink):
         assert state()[2:] == (False, False, False)
         assert state()[:2] != before[:2]
@@ -454,7 +457,8 @@ def told(repeats: Repeats, now: float) -> list[tuple[str, int, str, int]]:
     return [(*kind[1:], count) for kind, count in repeats.left_out(now)]
 
 
-MOST, MINUTE_S = logs.LINES_PER_MINUTE, logs.WINDOW_S
+MOST = logs.LINES_PER_MINUTE
+MINUTE_S = logs.WINDOW_S
 
 
 def test_the_first_of_a_minute_are_told_and_the_rest_counted():

@@ -215,7 +215,8 @@ def test_every_kind_that_is_counted_stands_above_and_no_kind_is_too_much():
 def test_many_models_callers_reasons_and_directions_share_the_label_other():
     events: list[Event] = []
     for each in range(300):
-        model, caller = f"model-{each}", f"caller-{each}"
+        model = f"model-{each}"
+        caller = f"caller-{each}"
         events += [
             ended(model=model, caller=caller),
             ended(Outcome.FAILED, model=model, caller=caller, reason=f"reason-{each}"),
@@ -319,7 +320,8 @@ CARD_METRICS = (
 
 @in_loaded_house
 async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: House):
-    gateway, tracker = house.gateway, house.worker.tracker
+    gateway = house.gateway
+    tracker = house.worker.tracker
 
     def card() -> list[float | None]:
         return [number(gateway, f"hearth_{name}") for name in CARD_METRICS]
@@ -336,7 +338,8 @@ async def test_the_card_is_absent_until_it_speaks_and_0_when_it_is_lost(house: H
 
 @in_loaded_house
 async def test_orders_are_read_while_there_are_some(house: House):
-    gateway, orders = house.gateway, house.gateway.orders
+    gateway = house.gateway
+    orders = house.gateway.orders
 
     def read() -> tuple[float | None, ...]:
         return (
@@ -436,10 +439,8 @@ def expressions(dashboard: Fields) -> list[str]:
 
 def test_dashboard_and_rules_ask_for_metrics_and_labels_that_exist():
     dashboard = json.loads((DOCS / "grafana" / "hearth.json").read_text(encoding="utf-8"))
-    shown, asked = (
-        set().union(*map(metrics_in, expressions(dashboard))),
-        metrics_in(RULES.read_text(encoding="utf-8")),
-    )
+    shown = set().union(*map(metrics_in, expressions(dashboard)))
+    asked = metrics_in(RULES.read_text(encoding="utf-8"))
     assert shown | asked <= set(FAMILIES)
     assert 2 * len(shown) >= len(FAMILIES)
     assert "hearth_backend_up" in asked

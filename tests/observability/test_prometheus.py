@@ -28,7 +28,8 @@ from tests.support.processes import started
 from tests.support.virtual_time import in_virtual_time
 
 HERE = Path(__file__).parent
-PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
+PROMTOOL = shutil.which("promtool")
+PROMETHEUS = shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(
     PROMTOOL is None or PROMETHEUS is None, reason="needs Debian's package `prometheus`"
 )

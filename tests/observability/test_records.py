@@ -49,7 +49,10 @@ def broken(event: Event) -> None:
 
 
 def test_every_sink_gets_every_event_it_wants_once_in_order(caplog: pytest.LogCaptureFixture):
-    fanout, last, guest, choosy = EventFanout(), Sink(), Sink(), Choosy()
+    fanout = EventFanout()
+    last = Sink()
+    guest = Sink()
+    choosy = Choosy()
     echo = Sink(
         lambda event: fanout.emit(fact(2.0)) if event.at == 1.0 else fanout.subscribe(guest)
     )
@@ -123,7 +126,8 @@ def test_a_count_leaves_at_24_hours_or_a_minute_early_in_bounded_memory():
         ] == [1, 1, 0]
     assert of(ended(at=0.0), ended(at=60.0)).snapshot(DAY_S)["external_completed"] == 1
     instants = [number * 7.0 for number in range(20_000)]
-    stats, now = of(*(ended(at=at) for at in instants)), instants[-1]
+    stats = of(*(ended(at=at) for at in instants))
+    now = instants[-1]
     assert len(stats._buckets) <= 1441
     stats.emit(ended(at=now - 1.0))  # late, and not lost
     found = stats.snapshot(now)["external_completed"] - 1

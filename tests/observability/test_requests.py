@@ -155,7 +155,8 @@ def test_only_the_last_are_kept_by_lane_and_model_and_many_share_a_row():
 
 def test_what_is_alive_is_never_lost_and_the_rest_is_dropped_after_60_s():
     tracker = fed(of(ev.ItemQueued, 0.0), of(ev.ItemQueued, 0.0, 2), of(ev.ItemDispatched, 30.0, 2))
-    waiting, nobody = {Sequence(1)}.__contains__, frozenset[Sequence]().__contains__
+    waiting = {Sequence(1)}.__contains__
+    nobody = frozenset[Sequence]().__contains__
     assert tracker.forget_lost(30.0 + TTL_S - 0.001, waiting) == []
     (lost,) = tracker.forget_lost(30.0 + TTL_S, waiting)
     assert (lost.sequence, lost.phase, lost.silent_s, lost.caller, tracker.lost) == (
@@ -191,7 +192,8 @@ def logged(ended_wall_s: float, total_s: float) -> Invocation:
 
 
 def test_the_hour_begins_before_a_restart_and_ends_an_hour_after_each_request():
-    wall_s, tracker = 1_000_000.0, fed()
+    wall_s = 1_000_000.0
+    tracker = fed()
     tracker.recall(
         (logged(wall_s + 5.0, 5.0), logged(wall_s - 600.0, 1.0), logged(wall_s - 1800.0, 3.0)),
         now=0.0,

@@ -44,8 +44,10 @@ from tests.support.patience import WITHIN_S
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time, loop_s
 
-TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{PARENT_ID}-01", f"00-{TRACE_ID}-{PARENT_ID}-00"
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+PARENT_ID = "b7ad6b7169203331"
+SAMPLED = f"00-{TRACE_ID}-{PARENT_ID}-01"
+UNSAMPLED = f"00-{TRACE_ID}-{PARENT_ID}-00"
 SECRET = "the cellar key is under the third flower pot"
 
 
@@ -179,7 +181,8 @@ def end(at: float, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> Event:
     return ended(outcome, at=at, **{"model": "m", **told, **more})
 
 
-QUEUED, CALLED = about(ItemQueued), about(ItemDispatched)
+QUEUED = about(ItemQueued)
+CALLED = about(ItemDispatched)
 RESENT = sample(ev.ItemResent, at=1.0, sequence=SequenceNumber(1), model="m", reason="backend_gone")
 BROKEN_OFF = sample(
     ev.ItemBrokenOff, at=1.0, sequence=SequenceNumber(1), model="m", reason="runner_died"
@@ -299,10 +302,8 @@ async def test_an_item_is_its_waits_and_calls_with_what_was_in_them(name):
 
 
 async def test_what_is_known_of_a_request_and_its_call_is_on_their_spans():
-    traced, promoted = (
-        Traced(),
-        sample(ev.ItemPromoted, at=0.5, sequence=SequenceNumber(1), band="normal"),
-    )
+    traced = Traced()
+    promoted = sample(ev.ItemPromoted, at=0.5, sequence=SequenceNumber(1), band="normal")
     traced.tell(CHAT, QUEUED, promoted, CALLED, end(2.0, interrupt_count=1))
     root, (_, call) = traced.tree()
     assert {
@@ -402,7 +403,8 @@ async def test_a_collector_that_takes_nothing_is_reported_once_and_on_recovery()
     def seen(kind: type[Event], times: int) -> Callable[[], bool]:
         return lambda: len(heard.of(kind)) == times
 
-    heard, collector = Recorder(), Collector()
+    heard = Recorder()
+    collector = Collector()
     traced = Traced(collector, heard, otlp_endpoint="http://c:4318/v1/traces")
     for times in (1, 2):
         for taken, kind in ((False, TelemetryFailed), (True, TelemetryRecovered)):
@@ -414,10 +416,8 @@ async def test_a_collector_that_takes_nothing_is_reported_once_and_on_recovery()
         True,
         "http://c:4318/v1/traces",
     )
-    status, lost = (
-        traced.way.status(),
-        sum(each.lost_spans for each in heard.of(TelemetryRecovered)),
-    )
+    status = traced.way.status()
+    lost = sum(each.lost_spans for each in heard.of(TelemetryRecovered))
     assert (status["failing"], status["lost_spans"], len(heard.all)) == (False, lost, 4)
     assert cast("int", status["sent_spans"]) + lost == 16
 

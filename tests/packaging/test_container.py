@@ -183,11 +183,13 @@ def test_the_first_start_makes_the_key_for_open_webui_and_later_ones_keep_it(tmp
 
 
 def test_the_services_share_what_they_need():
-    services, volumes = COMPOSE["services"], COMPOSE["volumes"]
+    services = COMPOSE["services"]
+    volumes = COMPOSE["volumes"]
     assert {
         mount.partition(":")[0] for service in services.values() for mount in service["volumes"]
     } == set(volumes)
-    command, webui = services["hearth"]["command"], services["webui"]
+    command = services["hearth"]["command"]
+    webui = services["webui"]
     key = Path(command[command.index("--first-key") + 1])
     assert str(key.parent) == STATE
     assert any(

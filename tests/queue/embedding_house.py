@@ -18,7 +18,8 @@ from tests.support.house import House, Test, body_of, settings_with, within
 from tests.support.ollama_wire import vector_of
 
 SERVICE_S = 0.2
-NATIVE, OPENAI = "/api/embed", "/v1/embeddings"
+NATIVE = "/api/embed"
+OPENAI = "/v1/embeddings"
 
 
 def embedding(

@@ -56,7 +56,8 @@ async def test_a_load_that_others_wait_for_survives_those_that_caused_it(house: 
 async def test_a_request_id_cancels_all_of_its_owners_items_and_nobody_elses(house: House):
     mine = [house.submit("a", caller="me", request_id="req_shared") for _ in range(2)]
     theirs = house.submit("a", caller="them", request_id="req_shared")
-    cancel, shared = house.worker.cancel_request, RequestId("req_shared")
+    cancel = house.worker.cancel_request
+    shared = RequestId("req_shared")
     assert (
         cancel(RequestId("req_unknown"), caller=None) is cancel(shared, caller="stranger") is None
     )

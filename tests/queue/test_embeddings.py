@@ -50,8 +50,11 @@ from tests.support.house import body_of, settle
 from tests.support.ollama_wire import vector_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
-LATE, LONG = {"max_wait_ms": 1000.0}, {"max_wait_ms": 10_000.0}
-ERROR, GONE, SILENT = CallFault.SERVER_ERROR, CallFault.GONE_BEFORE_HEAD, CallFault.SILENT
+LATE = {"max_wait_ms": 1000.0}
+LONG = {"max_wait_ms": 10_000.0}
+ERROR = CallFault.SERVER_ERROR
+GONE = CallFault.GONE_BEFORE_HEAD
+SILENT = CallFault.SILENT
 BANDS = {"!": Priority.CRITICAL, "^": Priority.NORMAL, "~": Priority.BACKGROUND}
 
 
@@ -438,7 +441,8 @@ async def test_what_happens_to_a_call_is_said_of_each_member(house: EmbeddingHou
     urgent = house.ask("u", lane=Lane.INTERNAL, priority=Priority.CRITICAL)
     await check_all(tickets | {"u": urgent})
     assert house.sent()[-4:] == [["g"], ["h", "i"], ["u"], ["h", "i"]]
-    interrupted, protected = house.events.of(ItemInterrupted), house.events.of(ItemProtected)
+    interrupted = house.events.of(ItemInterrupted)
+    protected = house.events.of(ItemProtected)
     assert [event.request_id for event in interrupted] == ["req_h", "req_i"]
     assert [(event.request_id, event.interrupt_count) for event in protected] == [
         ("req_h", 1),

@@ -47,7 +47,8 @@ def looks(forecaster: Forecaster, items: list[QueueItem], now: float) -> int:
 
 def test_four_hundred_lines_asked_for_at_once_are_not_looked_at_singly():
     crowd = Crowd(MODELS, policy="adaptive")
-    items, forecaster = newcomers(crowd), Forecaster(crowd.forecasts)
+    items = newcomers(crowd)
+    forecaster = Forecaster(crowd.forecasts)
     most = WORK_PER_S / MAX_WORK + 1
     assert 1 <= looks(forecaster, items, crowd.now) <= most
     assert looks(forecaster, items, crowd.now) == 0, "nothing is left for this second"
@@ -59,7 +60,8 @@ def test_four_hundred_lines_asked_for_at_once_are_not_looked_at_singly():
 
 def test_advice_on_when_to_come_back_costs_no_more_than_estimates_may_cost():
     crowd = Crowd(MODELS, policy="adaptive")
-    forecaster, later = Forecaster(crowd.forecasts), crowd.now + FRESH_S
+    forecaster = Forecaster(crowd.forecasts)
+    later = crowd.now + FRESH_S
     known = forecaster.starts(crowd.now)
     looks(forecaster, newcomers(crowd), later)
     assert calls_in(partial(forecaster.first_start_s, Lane.EXTERNAL, later)) < FORECAST_CALLS
@@ -73,7 +75,8 @@ def test_advice_on_when_to_come_back_costs_no_more_than_estimates_may_cost():
 
 def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
     crowd = Crowd(MODELS, policy="adaptive")
-    items, forecaster = newcomers(crowd), Forecaster(crowd.forecasts)
+    items = newcomers(crowd)
+    forecaster = Forecaster(crowd.forecasts)
     looks(forecaster, items, crowd.now)
     ahead = crowd.gateway.waiting.ahead_of(items[-1].band)
     pace_s = (forecaster.wait_s(items[-1], 0, crowd.now) or 0.0) / ahead
@@ -84,7 +87,8 @@ def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
 
 def test_without_more_to_spend_a_newcomer_gets_the_mean_pace():
     crowd = Crowd(MODELS, policy="adaptive")
-    items, forecaster = newcomers(crowd), Forecaster(crowd.forecasts)
+    items = newcomers(crowd)
+    forecaster = Forecaster(crowd.forecasts)
     looks(forecaster, items, crowd.now)
     ahead = crowd.gateway.waiting.ahead_of(items[-1].band)
     looked_at = crowd.forecasts.forecast(crowd.now, items[0]).starts[Sequence(9999)]
@@ -94,7 +98,8 @@ def test_without_more_to_spend_a_newcomer_gets_the_mean_pace():
 
 def test_between_two_looks_the_estimate_follows_time_and_arrivals():
     crowd = Crowd(3, policy="adaptive")
-    item, forecaster = newcomers(crowd)[0], Forecaster(crowd.forecasts)
+    item = newcomers(crowd)[0]
+    forecaster = Forecaster(crowd.forecasts)
     first_s = forecaster.wait_s(item, 0, crowd.now)
     assert first_s is not None
     assert forecaster.wait_s(item, 0, crowd.now) == first_s, "it was not accepted"

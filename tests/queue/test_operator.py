@@ -14,7 +14,8 @@ from tests.jobs.house import JobHouse, job, with_jobs
 from tests.support.house import FULL_TEXT, House, body_of, in_house, settings_with, settle, text_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
-A, B = "a:latest", "b:latest"
+A = "a:latest"
+B = "b:latest"
 
 
 def given(house: House) -> list[tuple[str, str | None]]:
@@ -41,7 +42,8 @@ async def test_a_drain_refuses_what_is_new_and_finishes_what_was_taken(house: Ho
         await house.worker.enqueue_internal("?", "a")
     assert house.gateway.ready() == (False, "draining")
     assert [text_of(await body_of(ticket)) for ticket in taken] == [FULL_TEXT] * 3
-    resumed_at, seen = house.now, house.worker.decisions()
+    resumed_at = house.now
+    seen = house.worker.decisions()
     house.gateway.orders.resume()
     assert house.worker.decisions() > seen
     assert house.gateway.ready() == (True, "")
@@ -229,7 +231,8 @@ async def test_a_model_held_for_returning_callers_stays_and_another_goes(lane: L
         await house.answer("a", lane=lane, caller="returns")
         waiting = house.submit("c", caller="other")
         await settle()
-        orders, residents = house.gateway.orders, house.worker.scheduler.device.residency.residents
+        orders = house.gateway.orders
+        residents = house.worker.scheduler.device.residency.residents
         assert [await orders.wish_unloaded(model, "visitor") for model in ("a", "b")] == [
             "held for callers who return",
             "",

@@ -54,7 +54,8 @@ async def test_a_place_is_taken_once_and_for_as_long_as_it_is_kept(
 ):
     house.submit("a", service_s=100.0)
     works = [waiting(house, b"same", "me") for _ in range(2)]
-    places, other = KeptPlaces(), new_item("b", digest=b"other", caller="me")
+    places = KeptPlaces()
+    other = new_item("b", digest=b"other", caller="me")
     for work in works:
         places.keep(work, 0.0, most=10)
     assert places.take(other, after_s) is None

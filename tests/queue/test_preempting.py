@@ -128,7 +128,9 @@ def announcing(*crons: tuple[str, str], **scheduling: float) -> JsonDict:
     }
 
 
-BRIEFING, BACKUP, EARLY = ("briefing", "5 * * * *"), ("backup", "5 * * * *"), ("early", "4 * * * *")
+BRIEFING = ("briefing", "5 * * * *")
+BACKUP = ("backup", "5 * * * *")
+EARLY = ("early", "4 * * * *")
 
 
 async def start_of(house: House, ticket: Ticket) -> float:

@@ -65,10 +65,8 @@ async def test_the_status_shows_what_runs_waits_in_order_and_stops(house: House)
     house.submit("a", caller="first")
     await sleep_until(0.25)
     external = [house.submit("a") for _ in range(2)]
-    background, critical = (
-        house.internal("a", priority=Priority.BACKGROUND),
-        house.internal("a", priority=Priority.CRITICAL),
-    )
+    background = house.internal("a", priority=Priority.BACKGROUND)
+    critical = house.internal("a", priority=Priority.CRITICAL)
     await settle()
     await asyncio.sleep(0.25)
     shown = house.status
@@ -272,7 +270,8 @@ async def test_a_long_list_of_models_is_taken_in_off_the_loop_when_it_changed():
         compared += event == "c_call" and getattr(called, "__name__", "") == "lower"
 
     async with House(*(f"m{number}" for number in range(2 * LONG_LIST))) as house:
-        watch, settings = house.worker.watch, settings_with(gpu={"home_model": "m7"})
+        watch = house.worker.watch
+        settings = settings_with(gpu={"home_model": "m7"})
         assert len(watch.installed) == 2 * LONG_LIST
         sys.setprofile(count)  # of this thread alone
         try:

@@ -28,7 +28,8 @@ from tests.support.virtual_time import LoopClock, in_virtual_time, sleep_until
 
 @in_loaded_house
 async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
-    running, waiting = house.submit("a", service_s=5.0), house.submit("a")
+    running = house.submit("a", service_s=5.0)
+    waiting = house.submit("a")
     await sleep_until(1.0)
     stopping = asyncio.create_task(house.gateway.stop())
     assert isinstance((await heard(waiting))[1], ShuttingDown)
@@ -49,7 +50,8 @@ async def test_who_waits_is_told_at_once_and_what_runs_may_finish(house: House):
 async def test_what_outlasts_the_grace_or_a_hurry_is_cut_off_with_a_retryable_error(
     house: House, stream, hurry_at, ends_at
 ):
-    ticket, hurry = house.submit("a", stream=stream, service_s=50.0), asyncio.Event()
+    ticket = house.submit("a", stream=stream, service_s=50.0)
+    hurry = asyncio.Event()
     await sleep_until(1.0)
     if hurry_at:
         asyncio.get_running_loop().call_at(hurry_at, hurry.set)
@@ -136,7 +138,8 @@ class LateClock(LoopClock):
 async def test_items_with_a_longest_wait_expire_and_leave_no_timer_behind(lag_s: float):
     settings = settings_with(queue={"max_wait_s": 100.0})
     async with House(settings=settings, clock=LateClock(lag_s)) as house:
-        running, expiring = house.submit("a", service_s=200.0), house.submit("a", service_s=1.0)
+        running = house.submit("a", service_s=200.0)
+        expiring = house.submit("a", service_s=1.0)
         await sleep_until(100.0)
         ended = await house.end_of(expiring)
         assert (ended.outcome, ended.reason, ended.at) == (

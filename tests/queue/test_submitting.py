@@ -126,7 +126,8 @@ async def test_estimates_are_kept_for_a_quarter_of_a_second(house: House):
     house.submit("a", max_tokens=40, service_s=9.0)  # expected to run 1 s
     waiting = house.submit("a", max_tokens=40)
     await settle()
-    starts, told = list[object](), list[float | None]()
+    starts = list[object]()
+    told = list[float | None]()
     for at in (0.0, 0.2, 0.25):
         await sleep_until(at)
         starts.append(house.status["external_queue"]["next_items"][0]["estimated_start_s"])
@@ -215,7 +216,8 @@ async def test_who_left_while_waiting_and_asks_the_same_again_has_the_old_place(
     await sleep_until(359.0)
     again = house.submit("a", digest=b"d")
     house.worker.leave(again.sequence)
-    again, twin = house.submit("a", digest=b"d"), house.submit("a", digest=b"d")
+    again = house.submit("a", digest=b"d")
+    twin = house.submit("a", digest=b"d")
     assert (again.position, twin.position) == (0, 3)
     assert again.estimated_wait_s is not None
     await sleep_until(1000.0)

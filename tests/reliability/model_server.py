@@ -67,7 +67,8 @@ class ModelServer:
         return web.json_response(pages.get(request.path, {"version": "0.99.0"}))
 
     async def _generate(self, asked: Fields) -> object:
-        model, marker = asked["model"], asked.get("prompt", "")
+        model = asked["model"]
+        marker = asked.get("prompt", "")
         said = {
             "model": model,
             "created_at": "2026-01-05T12:00:00Z",

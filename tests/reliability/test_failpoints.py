@@ -276,7 +276,8 @@ def add_old_rows(path: Path, life: int) -> None:
 @pytest.mark.parametrize("point", BOOKS)
 @pytest.mark.timeout(900 + 20 * KILLS)
 async def test_a_process_that_dies_there_keeps_its_books(nursery, tmp_path, point):
-    path, promises = tmp_path / "hearth.db", Promises()
+    path = tmp_path / "hearth.db"
+    promises = Promises()
     open_database(path).close()
     run_sql(path, _SWAP, (1000, 0, time.time()))
     for kill in range(1, KILLS + 1):

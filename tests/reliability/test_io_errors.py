@@ -37,7 +37,8 @@ async def test_wherever_the_disk_fails_a_job_is_there_or_refused_and_welcome_aga
     """Without a key, one that was refused while the disk failed is not there when it is well
     again.
     """
-    path, history = tmp_path / "hearth.db", History()
+    path = tmp_path / "hearth.db"
+    history = History()
     with Fault(built(tmp_path), tmp_path) as fault:
         async with served(tmp_path, environ=fault.environ) as url:
             with closing(Caller(url, history)) as caller:
@@ -68,11 +69,9 @@ async def test_wherever_the_disk_fails_a_job_is_there_or_refused_and_welcome_aga
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_start_on_a_full_disk_answers_and_takes_jobs_once_there_is_room(tmp_path, is_first):
-    path, history, chat = (
-        tmp_path / "hearth.db",
-        History(),
-        {"model": "one", "prompt": "hi", "stream": False},
-    )
+    path = tmp_path / "hearth.db"
+    history = History()
+    chat = {"model": "one", "prompt": "hi", "stream": False}
     if not is_first:
         open_database(path).close()
     with Fault(built(tmp_path), tmp_path) as fault:

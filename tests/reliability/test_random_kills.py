@@ -80,7 +80,8 @@ async def test_no_job_is_lost_doubled_or_reordered_by_kills_under_load(nursery, 
 
 
 async def _kill_at_random(chance: random.Random, nursery: Nursery, directory: Path) -> None:
-    config, load = directory / "config.yaml", Load()
+    config = directory / "config.yaml"
+    load = Load()
     judge = Judge(path=directory / "hearth.db", history=load.history)
     async with ModelServer() as model:
         config.write_text((CONFIG + JOBS_CONFIG).format(url=model.url, path=judge.path))

@@ -26,8 +26,11 @@ SPARE_STARTS = 4
 """What may be taken beyond it, in times what the same process took to start: a bound that a slow
 machine does not break. The streams would go on for most of a minute.
 """
-STREAMS, LISTENERS, JOBS = 20, 5, 20
-HOME, OTHER = "llama3.1:8b", "qwen2.5-coder:14b"
+STREAMS = 20
+LISTENERS = 5
+JOBS = 20
+HOME = "llama3.1:8b"
+OTHER = "qwen2.5-coder:14b"
 CONFIG = """
 gpu: {home_model: "%s", vram_gb: 24}
 models: {"%s": {parallel: 4, vram_gb: 8}, "%s": {vram_gb: 20}}

@@ -26,7 +26,9 @@ _ID = re.compile(r"job_[0-9a-f]{32}")
 
 def require_synced_first(events: Iterable[tuple[str, Sequence[str]]], accepted: set[str]) -> None:
     """Events in order: `write` of some ids, `sync`, `ack` of one."""
-    written, durable, acknowledged = set[str](), set[str](), set[str]()
+    written = set[str]()
+    durable = set[str]()
+    acknowledged = set[str]()
     for kind, ids in events:
         if kind == "write":
             written |= set(ids)

@@ -65,7 +65,8 @@ async def keep_books(report: Report, *, path: str, first: int, rounds: int) -> i
 
 
 async def _keep(report: Report, path: Path, first: int, rounds: int) -> int:
-    settings, clock = StorageSettings(reserve_mib=0, retention_days=1), SystemClock()
+    settings = StorageSettings(reserve_mib=0, retention_days=1)
+    clock = SystemClock()
     store = await Store.open(path, settings, clock=clock, events=Telling(report))
     for number in range(first, first + rounds):
         for name in (f"kept-{number}", f"settled-{number}", f"released-{number}"):

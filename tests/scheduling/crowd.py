@@ -35,7 +35,8 @@ class Crowd(Shell):
             self.arrive_somehow(names[number % models], rng)
 
     def arrive_somehow(self, model: str | None, rng: Random) -> None:
-        lane, priority = rng.choice(tuple(Lane)), rng.choice(tuple(Priority))
+        lane = rng.choice(tuple(Lane))
+        priority = rng.choice(tuple(Priority))
         self.arrive(model, lane=lane, priority=priority)
 
     def tell(self, fact: Input) -> list[str]:
@@ -46,7 +47,8 @@ class Crowd(Shell):
 
     def live(self, steps: int) -> None:
         """Whatever is open comes to a good end, and with each end somebody else arrives."""
-        models, rng = self.gateway.waiting.models(), Random(2)
+        models = self.gateway.waiting.models()
+        rng = Random(2)
         for _ in range(steps):
             self.go_on()
             self.arrive_somehow(rng.choice(models), rng)

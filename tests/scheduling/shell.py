@@ -163,7 +163,8 @@ class Shell:
         `max(clock, due)`.
         """
         assert self.timer is not None, "no timer is armed"
-        due, self.timer = self.timer, None
+        due = self.timer
+        self.timer = None
         self.now = max(self.now, due - early_s)
         return self.tell(inputs.TimerFired())
 

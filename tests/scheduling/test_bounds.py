@@ -149,7 +149,8 @@ def test_a_decision_costs_the_same_with_a_hundred_times_as_many_waiting(settings
 
 @pytest.mark.parametrize("policy", [policy.value for policy in PolicyName])
 def test_a_decision_among_100_models_costs_at_most_four_times_that_among_three(policy: str):
-    few, many = Crowd(3, policy=policy), Crowd(100, policy=policy)
+    few = Crowd(3, policy=policy)
+    many = Crowd(100, policy=policy)
     assert calls_in(lambda: many.live(40)) <= 4 * calls_in(lambda: few.live(40))
 
 

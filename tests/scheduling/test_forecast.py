@@ -164,7 +164,8 @@ class Looking(Schedule):
 
     def __init__(self, number: int, *, ahead: bool) -> None:
         super().__init__(number)
-        self.ahead, self.every = ahead, list[Action]()
+        self.ahead = ahead
+        self.every = list[Action]()
 
     def tell(self, fact: Input) -> list[str]:
         said = super().tell(fact)

@@ -171,7 +171,8 @@ def experienced() -> Estimates:
 
 
 def test_what_was_learned_survives_being_written_down():
-    old, again = experienced(), after()
+    old = experienced()
+    again = after()
     again.restore(json.loads(json.dumps(old.export(), allow_nan=False)))
     assert again.export() == old.export()
     asked = item("d", prompt_tokens=900)
@@ -218,7 +219,8 @@ def test_short_waits_that_took_long_do_not_multiply_a_long_one():
 
 def test_what_a_forecast_makes_up_teaches_nothing():
     old = experienced()
-    before, twin = old.export(), old.unlearning()
+    before = old.export()
+    twin = old.unlearning()
     twin.learn_swap("a", "b", 100.0)
     twin.learn_idle_end(("a", "b"), (1.0, 1.0, "a"))
     twin.learn_wait(Band.EXTERNAL, 1.0, 9.0)
@@ -321,7 +323,8 @@ def lived(story: str) -> Arrivals:
     known = Arrivals()
     for each in story.split(", "):
         caller, model, instant = each.split()
-        at, name = float(instant), caller.strip("+-")
+        at = float(instant)
+        name = caller.strip("+-")
         if not caller.startswith("-"):
             known.arrived(name, model, at)
         if caller == name:
@@ -381,7 +384,8 @@ def test_callers_are_watched_only_while_something_reads_of_them():
     shell = Shell(settings_of("policy=affinity preemption=at_once"), resident=("a",))
     shell.finish(shell.arrive("a"))
     assert shell.gateway.arrivals.habits("a") == []
-    running, waiting = shell.arrive("a"), shell.arrive("a")
+    running = shell.arrive("a")
+    waiting = shell.arrive("a")
     shell.tell(inputs.PolicyChanged(settings=settings_of("policy=adaptive")))
     shell.at(3.0).finish(running)
     assert [habit.waits for habit in shell.gateway.arrivals.habits("a")] == [True], (

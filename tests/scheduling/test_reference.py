@@ -60,13 +60,17 @@ class Reference:
     """The house."""
 
     def __init__(self, workload: Workload, owner: SchedulerSettings, policy: PolicyName) -> None:
-        self.workload, self.owner, self.affinity = workload, owner, policy is PolicyName.AFFINITY
+        self.workload = workload
+        self.owner = owner
+        self.affinity = policy is PolicyName.AFFINITY
         self.max_interrupts = owner.queue.max_interrupt_count
-        self.now, self.active = 0.0, True
+        self.now = 0.0
+        self.active = True
         self.waiting: list[Item] = []
         self.running: Item | None = None
         self.resident = next(iter(workload.resident), None)
-        self.loaded_at, self.unsettled = 0.0, False
+        self.loaded_at = 0.0
+        self.unsettled = False
         self.loading: str | None = None
         self.numbers = self.interruptions = 0
         self.measured: set[str] = set()
@@ -150,7 +154,8 @@ class Reference:
         if self.unsettled:
             for item in self.waiting:
                 item.lost_loads += item.job.model == self.resident
-        self.resident, self.unsettled = None, False
+        self.resident = None
+        self.unsettled = False
 
     def load(self, item: Item) -> None:
         self.loading = item.job.model or self.workload.home
@@ -321,7 +326,9 @@ def drawn_entry(rng: Random, number: int) -> Entry:
 
 def test_lines_counts_and_orders_are_those_of_a_sorted_list():
     for seed in range(20 * EXAMPLES):
-        rng, room, inside = Random(seed), WaitingRoom(), list[Entry]()
+        rng = Random(seed)
+        room = WaitingRoom()
+        inside = list[Entry]()
         for number in range(1, 80):
             if inside and rng.random() < 0.4:
                 room.remove(inside.pop(rng.randrange(len(inside))))

@@ -48,7 +48,8 @@ def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
     """Any combination of the rules that a schedule is judged by; binary fractions, so that instants
     add up exactly.
     """
-    shared, several = rng.random() < 0.5, rng.choice((1, 1, 2, 3))
+    shared = rng.random() < 0.5
+    several = rng.choice((1, 1, 2, 3))
     return SchedulerSettings(
         scheduling=SchedulingSettings(
             policy=rng.choice(tuple(PolicyName)),
@@ -142,7 +143,8 @@ class Schedule(Shell):
 
     def something(self) -> None:
         """One thing that could be true now."""
-        chance, rng = self.rng.random(), self.rng
+        chance = self.rng.random()
+        rng = self.rng
         if chance < 0.35:
             self.at(self.now + rng.choice(GAPS_S))
         elif chance < 0.45 and self.running:
@@ -162,7 +164,8 @@ class Schedule(Shell):
 
     def order(self) -> None:
         """The owner orders something that the gateway would not refuse."""
-        chance, model = self.rng.random(), self.rng.choice(MODELS)
+        chance = self.rng.random()
+        model = self.rng.choice(MODELS)
         self.orders += 1
         if chance < 0.4:
             self.pause(paused=not self.paused)

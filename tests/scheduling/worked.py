@@ -76,7 +76,8 @@ def settings_of(text: str) -> SchedulerSettings:
         "queue": {},
         "gpu": {"restore_home_delay_s": 30.0},
     }
-    models, wait_when_down_s = dict[str, ModelSettings](), 10.0
+    models = dict[str, ModelSettings]()
+    wait_when_down_s = 10.0
     for token in text.split():
         if ":" in token:
             name, size, slots = re.split("[:*]", f"{token}*")[:3]

@@ -427,7 +427,8 @@ async def latencies(house: House, *, flooded: bool) -> list[float]:
     """How long each of the house's own requests takes, alone or beside ten times the external work
     that the card can do.
     """
-    start, counts = house.now, Counter[str]()
+    start = house.now
+    counts = Counter[str]()
 
     async def own(after_s: float) -> float:
         await sleep_until(start + after_s)
@@ -452,7 +453,8 @@ async def latencies(house: House, *, flooded: bool) -> list[float]:
 
 @in_virtual_time
 async def test_ten_times_too_much_external_work_changes_nothing_for_the_house():
-    prompt, p99 = settings_with(scheduling=ALWAYS_PREEMPT), list[float]()
+    prompt = settings_with(scheduling=ALWAYS_PREEMPT)
+    p99 = list[float]()
     for flooded in (False, True):
         async with House(settings=prompt) as house:
             p99.append(statistics.quantiles(await latencies(house, flooded=flooded), n=100)[98])

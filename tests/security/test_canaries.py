@@ -34,13 +34,13 @@ from tests.support.patience import in_time
 from tests.support.processes import started
 
 SPEED = 500.0
-MODEL, SLOW, EMBEDDER = "llama3.1:8b", "slow:latest", "nomic-embed-text"
-OWNER, FRIEND, HOUSE, MISTYPED = (
-    "hearth_canaryowner5Zq",
-    "hearth_canaryfriend8Kd",
-    "hearth_canaryhouse1Xe",
-    "hearth_canarymistyped3Vx",
-)
+MODEL = "llama3.1:8b"
+SLOW = "slow:latest"
+EMBEDDER = "nomic-embed-text"
+OWNER = "hearth_canaryowner5Zq"
+FRIEND = "hearth_canaryfriend8Kd"
+HOUSE = "hearth_canaryhouse1Xe"
+MISTYPED = "hearth_canarymistyped3Vx"
 SECRETS = {
     "the key of the owner": OWNER,
     "the key of a friend": FRIEND,
@@ -211,7 +211,8 @@ class Served:
 
 @asynccontextmanager
 async def hearth_serving(config: Fields, ollama_url: str, folder: Path) -> AsyncIterator[Served]:
-    file, log = folder / "hearth.yaml", folder.parent / f"{folder.name}.log"
+    file = folder / "hearth.yaml"
+    log = folder.parent / f"{folder.name}.log"
     file.write_text(yaml.safe_dump(config))
     command = [
         sys.executable,
@@ -250,7 +251,8 @@ def user(text: str, model: str = MODEL, **more: Any) -> Fields:
 
 
 def inference() -> Iterator[tuple[str, Fields]]:
-    said, refused = PROMPTS, PROMPTS["refused"]
+    said = PROMPTS
+    refused = PROMPTS["refused"]
     few: Fields = {"max_tokens": 5}
     predict: Fields = {"options": {"num_predict": 5}}
     system: Fields = {"system": said["system"]}
@@ -292,10 +294,8 @@ async def work(url: str, places_url: str) -> list[bytes]:
     """
     answers = []
     for number, (path, body) in enumerate(inference()):
-        target, cookie = (
-            f"{path}?api_key={SECRETS['a key in a query']}",
-            f"session={SECRETS['a cookie']}",
-        )
+        target = f"{path}?api_key={SECRETS['a key in a query']}"
+        cookie = f"session={SECRETS['a cookie']}"
         seen = await post(url, target, body, key=(OWNER, FRIEND)[number % 2], cookie=cookie)
         if seen.status >= 400:
             answers.append(seen.body)
@@ -420,7 +420,8 @@ def look_into(folder: Path, sinks: Sinks) -> None:
 
 
 async def test_no_secret_no_prompt_and_no_answer_is_anywhere_but_where_it_belongs(tmp_path: Path):
-    sinks, claude = Sinks(), FakeClaude()
+    sinks = Sinks()
+    claude = FakeClaude()
     await claude.start()
     emulator = outspoken()
     ollama_url = await emulator.start()

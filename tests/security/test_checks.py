@@ -35,7 +35,8 @@ PREFLIGHT = {
     "access_control_request_method": "POST",
     "access_control_request_headers": "authorization, x-stainless-lang",
 }
-EXTENSION, LOCAL = "vscode-webview://1a2b", "http://localhost:5173"
+EXTENSION = "vscode-webview://1a2b"
+LOCAL = "http://localhost:5173"
 NOT_ALLOWED = (
     "null",
     "",
@@ -97,11 +98,9 @@ async def test_no_address_answers_another_name_or_serves_a_foreign_page():
 
 
 async def test_a_link_on_a_foreign_page_leads_to_hearths_own_pages_only():
-    gateway, own, others = (
-        FakeGateway(),
-        ("/", "/llm/queue/status", "/llm/health"),
-        ("/api/tags", "/api/ps", "/v1/models"),
-    )
+    gateway = FakeGateway()
+    own = ("/", "/llm/queue/status", "/llm/health")
+    others = ("/api/tags", "/api/ps", "/v1/models")
     for site in ("cross-site", "same-site"):
         link = {
             "sec_fetch_site": site,
@@ -328,12 +327,11 @@ async def test_wrong_keys_count_by_machine_whatever_their_form_or_claim():
         ]
     )
     paths = itertools.cycle(["/api/chat", "/nowhere", "/llm/health"])
-    mapped, network = (
-        itertools.cycle([LAN, f"::ffff:{LAN}"]),
-        (f"fd00:1:2:3::{number}" for number in itertools.count()),
-    )
+    mapped = itertools.cycle([LAN, f"::ffff:{LAN}"])
+    network = (f"fd00:1:2:3::{number}" for number in itertools.count())
     for peers, others in ((mapped, ["127.0.0.1", "192.168.1.8"]), (network, ["fd00:1:2:4::1"])):
-        gateway, found = FakeGateway(keys=KEYS), list[int]()
+        gateway = FakeGateway(keys=KEYS)
+        found = list[int]()
         for blank in BLANK * PER_WINDOW:
             assert await tried(gateway, authorization=blank) == 401  # who shows no key tries none
         for number in range(PER_WINDOW + 1):
@@ -352,7 +350,8 @@ async def test_wrong_keys_count_by_machine_whatever_their_form_or_claim():
 
 
 async def test_the_owner_hears_of_it_once_a_minute_without_any_key():
-    gateway, sent = FakeGateway(keys=KEYS), [next(FRESH) for _ in range(180)]
+    gateway = FakeGateway(keys=KEYS)
+    sent = [next(FRESH) for _ in range(180)]
     for key in sent:
         await tried(gateway, key=key)
         gateway.clock.advance(1.0)

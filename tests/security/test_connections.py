@@ -142,7 +142,8 @@ class Seat:
     """A connection from an address of the test's choice, without a network."""
 
     def __init__(self, config: Any, address: str) -> None:
-        self.protocol, self.line = HttpConnection(config, ServerState(), {}), Line(Plug())
+        self.protocol = HttpConnection(config, ServerState(), {})
+        self.line = Line(Plug())
         self.line._extra["peername"] = (address, 50000)  # type: ignore[attr-defined]
         self.protocol.connection_made(self.line)
 

@@ -27,12 +27,14 @@ ASKED: list[tuple[str, bytes, tuple[tuple[bytes, bytes], ...], bytes]] = []
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
     """An application that keeps what it was asked, and answers with the length of the body."""
-    body, more = b"", True
+    body = b""
+    more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             return
-        body, more = body + message["body"], message["more_body"]
+        body = body + message["body"]
+        more = message["more_body"]
     ASKED.append((scope["method"], scope["raw_path"], tuple(scope["headers"]), body))
     said = b"%d" % len(body)
     await send(
@@ -54,7 +56,8 @@ CONFIG.load()
 async def understood(pieces: list[bytes]) -> tuple[list[Any], bytes]:
     """What the application was asked, and what was answered."""
     ASKED.clear()
-    protocol, line = HttpConnection(CONFIG, ServerState(), {}), Line(Plug())
+    protocol = HttpConnection(CONFIG, ServerState(), {})
+    line = Line(Plug())
     protocol.connection_made(line)
     for piece in pieces:
         if not line.ended:
@@ -135,7 +138,8 @@ def requests(draw: st.DrawFn, *, spoilt: bool = False) -> bytes:
     return bytes(changed)
 
 
-ONE_SPOILT, SOME = st.tuples(requests(spoilt=True)), st.lists(requests(), min_size=1, max_size=3)
+ONE_SPOILT = st.tuples(requests(spoilt=True))
+SOME = st.lists(requests(), min_size=1, max_size=3)
 
 
 @given(raws=st.one_of(ONE_SPOILT, SOME), places=st.lists(st.integers(0, 900), max_size=8))
@@ -173,7 +177,8 @@ def test_a_proper_request_gets_all_the_way_through_every_cut(body, size, body_cu
 
 
 def form_of(pieces: list[bytes]) -> tuple[Any, ...]:
-    form, file = FileForm(b"b"), b""
+    form = FileForm(b"b")
+    file = b""
     try:
         for piece in pieces:
             file += form.feed(piece)

@@ -61,7 +61,8 @@ def foreseen_wait_s(workload: Workload, *, width: int = WIDTH) -> float:
         smaller is better.
         """
         now, total_s = way
-        count, work_s = 0, 0.0
+        count = 0
+        work_s = 0.0
         for model, served in enumerate(position[0]):
             came = max(served, bisect_right(arrivals[model], now))
             total_s += (came - served) * now - (sums_at[model][came] - sums_at[model][served])

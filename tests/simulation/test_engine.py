@@ -226,20 +226,16 @@ def test_facts_of_one_instant_come_in_causal_order_and_time_never_goes_back():
 
 
 def test_the_same_workload_gives_the_same_decisions_kept_or_not():
-    first, second = run(random_workload(Random(7), Mix())), run(random_workload(Random(7), Mix()))
+    first = run(random_workload(Random(7), Mix()))
+    second = run(random_workload(Random(7), Mix()))
     assert first.decisions == second.decisions
     assert [record.ended for record in first.records] == [record.ended for record in second.records]
     assert not [action for _, action in first.decisions if isinstance(action, WakeAt)]
     outcome = Listening(random_workload(Random(7), Mix())).outcome
     assert (outcome.decisions, len(outcome.records)) == ([], len(first.records))
-    told, house = (
-        list[int](),
-        workload(
-            *(
-                job(number, "a", at=float(number), service_s=0.5)
-                for number in range(2 * PROGRESS_JOBS)
-            )
-        ),
+    told = list[int]()
+    house = workload(
+        *(job(number, "a", at=float(number), service_s=0.5) for number in range(2 * PROGRESS_JOBS))
     )
     simulate(house, house.settings(SchedulerSettings(), PolicyName.FIFO), on_progress=told.append)
     assert told == [PROGRESS_JOBS, 2 * PROGRESS_JOBS]

@@ -41,7 +41,8 @@ def test_of_twenty_waits_the_second_longest_is_the_95th_percentile():
         Record(job, Sequence(number), 0.0, started=float(number), ended=99.0)
         for number in range(20, 0, -1)
     ]
-    numbers, none = summary(SimulationRun(records=waited)), summary(SimulationRun())
+    numbers = summary(SimulationRun(records=waited))
+    none = summary(SimulationRun())
     assert (numbers.mean_wait_s, numbers.p95_wait_s, numbers.max_wait_s) == (10.5, 19.0, 20.0)
     assert (none.makespan_s, none.busy_pct, none.p95_wait_s) == (0.0, 0.0, 0.0)
 

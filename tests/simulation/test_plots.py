@@ -115,9 +115,7 @@ def test_a_run_of_any_kind_has_a_picture_that_grows_with_its_policies(plots):
 
 
 def test_mean_waits_have_a_row_for_each_workload_and_a_mark_for_each_policy(plots):
-    one, two = (
-        plots.draw_means_png({"day": {"fifo": 2.0}}),
-        plots.draw_means_png({"day": {"fifo": 2.0}, "$night$": {"fifo": 90.0}}),
-    )
+    one = plots.draw_means_png({"day": {"fifo": 2.0}})
+    two = plots.draw_means_png({"day": {"fifo": 2.0}, "$night$": {"fifo": 90.0}})
     assert size(two)[1] > size(one)[1]
     assert plots.draw_means_png({"day": {"fifo": 2.0, "affinity": 1.0}}) != one

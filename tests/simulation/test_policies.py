@@ -23,7 +23,9 @@ from tests.support.cases import for_each
 from tests.support.examples import EXAMPLES
 from tests.support.workloads import household
 
-FIFO, AFFINITY, ADAPTIVE = PolicyName.FIFO, PolicyName.AFFINITY, PolicyName.ADAPTIVE
+FIFO = PolicyName.FIFO
+AFFINITY = PolicyName.AFFINITY
+ADAPTIVE = PolicyName.ADAPTIVE
 SHARE = 1 / (1 + SchedulerSettings().scheduling.residency_factor)
 SEEDS = range(101, 101 + EXAMPLES)
 COMPARED = (
@@ -71,7 +73,8 @@ def test_one_model_alone_never_waits_under_any_policy():
 def test_adaptive_is_never_much_worse_than_affinity_and_often_far_better(
     name, policy, wait, makespan
 ):
-    ours, theirs = shipped(name, ADAPTIVE), shipped(name, policy)
+    ours = shipped(name, ADAPTIVE)
+    theirs = shipped(name, policy)
     assert ours.mean_wait_s <= wait * theirs.mean_wait_s
     assert makespan is None or ours.makespan_s <= makespan * theirs.makespan_s
 
@@ -124,7 +127,8 @@ def household_latencies_s(
     """Mean seconds from arrival to end of the assistant's calls as long as the others are at it,
     and of all calls of the others.
     """
-    assistant, others = list[float](), list[float]()
+    assistant = list[float]()
+    others = list[float]()
     for seed in range(51, 55):
         workload = household(directly=directly, pause_s=pause_s, load_s=load_s, seed=seed)
         settings = workload.settings(

@@ -107,12 +107,15 @@ class Callers:
         self.asked = 0
         self.ends: list[Ended] = []
         self.jobs: list[str] = []
-        self._url, self._session, self._chance = url, session, chance
+        self._url = url
+        self._session = session
+        self._chance = chance
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def call(self, rate_per_s: float, seconds: float) -> None:
         """Ask so often, whoever is still waiting; returns when the last one has been asked."""
-        began_at, count = time.monotonic(), int(rate_per_s * seconds)
+        began_at = time.monotonic()
+        count = int(rate_per_s * seconds)
         for number in range(count):
             await asyncio.sleep(max(0.0, began_at + number / rate_per_s - time.monotonic()))
             task = asyncio.ensure_future(
@@ -127,10 +130,8 @@ class Callers:
 
     async def _one(self, request: Request) -> None:
         self.asked += 1
-        asked_at, text = (
-            time.monotonic(),
-            f"request {self.asked} " + "word " * self._chance.randrange(1, 60),
-        )
+        asked_at = time.monotonic()
+        text = f"request {self.asked} " + "word " * self._chance.randrange(1, 60)
         model = SECOND if self._chance.random() < SECOND_SHARE else HOME
         try:
             async with asyncio.timeout(
@@ -140,7 +141,8 @@ class Callers:
         except TimeoutError:
             end, said = ("left", "") if request.leaves else ("broken", "no answer at all")
         except (aiohttp.ClientError, ValueError) as error:
-            end, said = "broken", repr(error)
+            end = "broken"
+            said = repr(error)
         self.ends.append(Ended(request.name, end, asked_at, time.monotonic(), said))
 
     async def _ask(self, request: Request, body: Body) -> tuple[End, str]:

@@ -23,7 +23,9 @@ from hearth.errors import HearthError
 SPEED = 10.0
 SLOTS = 4
 CARD_GIB = 12.0
-HOME, SECOND, EMBEDDER = "llama3.1:8b", "qwen2.5-coder:14b", "nomic-embed-text"
+HOME = "llama3.1:8b"
+SECOND = "qwen2.5-coder:14b"
+EMBEDDER = "nomic-embed-text"
 BREAKS_AFTER_BYTES = 700
 """The head of an answer and a few pieces of a stream."""
 CRAWL_S = 0.02
@@ -104,14 +106,16 @@ class ModelServer:
                 )
                 closing.callback(to_server.transport.abort)
                 # of the request under way: is it work, and how much of its answer has come
-                works, answered_bytes = False, 0
+                works = False
+                answered_bytes = 0
 
                 async def up() -> None:
                     nonlocal works, answered_bytes
                     while data := await reader.read(1 << 16):
                         weather = await self._now()
                         if data.startswith((b"POST ", b"GET ", b"HEAD ")):
-                            works, answered_bytes = data.startswith(b"POST "), 0
+                            works = data.startswith(b"POST ")
+                            answered_bytes = 0
                         if weather == "busy" and works:
                             await _end(writer, BUSY)
                             return

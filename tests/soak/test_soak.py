@@ -132,7 +132,8 @@ class Gateway:
     """
 
     def __init__(self, directory: Path, model_server: str, session: aiohttp.ClientSession) -> None:
-        self.config, self._database = directory / "config.yaml", directory / "hearth.db"
+        self.config = directory / "config.yaml"
+        self._database = directory / "hearth.db"
         self._session = session
         self._text = CONFIG.format(home=HOME, card_gib=CARD_GIB, slots=SLOTS, url=model_server)
         self._stack = AsyncExitStack()
@@ -225,7 +226,8 @@ class Soak:
         self.last = self.callers.ends[asked_before:]
 
     async def _misfortunes(self) -> None:
-        start_at, count = time.monotonic(), int(PLAN.seconds / PLAN.fault_every_s)
+        start_at = time.monotonic()
+        count = int(PLAN.seconds / PLAN.fault_every_s)
         for number, (name, fault) in enumerate(
             islice(cycle(FAULTS.items()), self._first_fault, self._first_fault + count)
         ):
@@ -279,11 +281,9 @@ class Soak:
         ).slope
 
     def __str__(self) -> str:
-        before, after, ends = (
-            self.before,
-            self.after,
-            Counter(ended.end for ended in self.callers.ends),
-        )
+        before = self.before
+        after = self.after
+        ends = Counter(ended.end for ended in self.callers.ends)
         lines = (
             (
                 f"{self.callers.asked} requests, {dict(ends)}, {len(self.callers.jobs)} jobs, "

@@ -117,7 +117,8 @@ def test_a_copy_for_which_there_is_no_room_is_not_begun(tmp_path):
 def test_a_damaged_schema_is_refused_or_harmless_and_never_a_defect(tmp_path):
     path = tmp_path / "hearth.db"
     open_database(path).close()
-    whole, refused = path.read_bytes(), 0
+    whole = path.read_bytes()
+    refused = 0
     words = [found.start() for found in re.finditer(rb"CREATE|invocation_log|INTEGER|jobs", whole)]
     for at in words[::3]:
         path.write_bytes(whole[:at] + b"\xff\xfe\x80" + whole[at + 3 :])
@@ -153,7 +154,9 @@ async def held(awaitable: Awaitable[T]) -> T:
 
 @in_virtual_time
 async def test_pages_overwritten_at_work_are_found_within_the_hour_and_end_writing(tmp_path):
-    path, clock, events = tmp_path / "hearth.db", StoppedClock(), Recorder()
+    path = tmp_path / "hearth.db"
+    clock = StoppedClock()
+    events = Recorder()
     store = await Store.open(path, StorageSettings(reserve_mib=0), clock=clock, events=events)
     checking = asyncio.create_task(store.page_check.run())
     await sleep_until(CHECK_INTERVAL_S + 1)
@@ -184,7 +187,9 @@ async def test_pages_overwritten_at_work_are_found_within_the_hour_and_end_writi
 
 
 async def test_a_check_that_is_under_way_does_not_hold_up_the_end(tmp_path):
-    path, asked, noted = tmp_path / "hearth.db", threading.Event(), list[str]()
+    path = tmp_path / "hearth.db"
+    asked = threading.Event()
+    noted = list[str]()
     open_database(path).close()
 
     def look(connection: sqlite3.Connection) -> str:
@@ -207,12 +212,10 @@ async def test_a_check_that_is_under_way_does_not_hold_up_the_end(tmp_path):
 
 @in_virtual_time
 async def test_the_checks_take_at_most_a_hundredth_of_the_time(tmp_path):
-    path, clock, at, loop = (
-        tmp_path / "hearth.db",
-        StoppedClock(),
-        list[float](),
-        asyncio.get_running_loop(),
-    )
+    path = tmp_path / "hearth.db"
+    clock = StoppedClock()
+    at = list[float]()
+    loop = asyncio.get_running_loop()
     open_database(path).close()
 
     def look(connection: sqlite3.Connection) -> str:

@@ -10,7 +10,9 @@ import pytest
 from hearth.storage.directory import directory_warnings, file_system_type
 
 KINDS = {0x6969: "NFS", 0x517B: "SMB", 0xFF534D42: "SMB", 0xFE534D42: "SMB", 0x01021997: "9P"}
-EXT4, TMPFS, BTRFS = 0xEF53, 0x01021994, 0x9123683E
+EXT4 = 0xEF53
+TMPFS = 0x01021994
+BTRFS = 0x9123683E
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS.items())

@@ -44,7 +44,8 @@ async def test_another_programs_lock_refuses_what_must_be_durable_and_keeps_the_
 
 
 async def test_what_comes_while_an_attempt_fails_is_tried_itself(tmp_path):
-    reached, fail = threading.Event(), threading.Event()
+    reached = threading.Event()
+    fail = threading.Event()
 
     def failing(_connection: sqlite3.Connection) -> None:
         reached.set()
@@ -63,7 +64,9 @@ async def test_what_comes_while_an_attempt_fails_is_tried_itself(tmp_path):
 
 @pytest.mark.parametrize("posted", [True, False])
 async def test_a_disk_that_is_well_again_is_noticed_without_being_asked(tmp_path, posted):
-    fuse, reports, path = Fuse(), Reports(), tmp_path / f"{posted}.db"
+    fuse = Fuse()
+    reports = Reports()
+    path = tmp_path / f"{posted}.db"
     async with writing(path, connect=fuse.connect, retry_s=0.01, listener=reports) as writer:
         fuse.fail_always()
         assert not await outcome(writer, 1)
@@ -78,7 +81,9 @@ async def test_a_disk_that_is_well_again_is_noticed_without_being_asked(tmp_path
     "code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY]
 )
 async def test_trouble_and_recovery_are_each_reported_once(tmp_path, code):
-    fuse, reports, path = Fuse(code), Reports(), tmp_path / f"{code}.db"
+    fuse = Fuse(code)
+    reports = Reports()
+    path = tmp_path / f"{code}.db"
     async with writing(path, connect=fuse.connect, listener=reports) as writer:
         await writer.submit(note(0))
         fuse.fail_always()
@@ -99,7 +104,9 @@ CODES = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_
     [(sqlite3.SQLITE_FULL, False), *((code, after) for code in CODES for after in (False, True))],
 )
 async def test_a_disk_that_fails_at_any_operation_loses_and_doubles_no_row(tmp_path, code, after):
-    path, fuse, acknowledged = tmp_path / "hearth.db", Fuse(code, after=after), set[int]()
+    path = tmp_path / "hearth.db"
+    fuse = Fuse(code, after=after)
+    acknowledged = set[int]()
     async with writing(path, connect=fuse.connect, reserve_mib=1) as writer:
         for first in range(0, 1000, 10):
             await writer.submit(note(first))
@@ -129,7 +136,9 @@ async def test_a_disk_that_fails_at_any_operation_loses_and_doubles_no_row(tmp_p
 async def test_after_a_failed_sync_the_file_is_reopened_and_after_a_lock_kept(
     tmp_path, code, operation, anew
 ):
-    fuse, statements, opened = Fuse(code), list[str](), list[sqlite3.Connection]()
+    fuse = Fuse(code)
+    statements = list[str]()
+    opened = list[sqlite3.Connection]()
 
     def connect(path: Path, timeout: float) -> sqlite3.Connection:
         opened.append(fuse.connect(path, timeout))
@@ -149,7 +158,8 @@ async def test_after_a_failed_sync_the_file_is_reopened_and_after_a_lock_kept(
 
 
 async def test_a_database_damaged_since_it_was_opened_is_not_written_again(tmp_path):
-    fuse, path = Fuse(sqlite3.SQLITE_IOERR_FSYNC), tmp_path / "hearth.db"
+    fuse = Fuse(sqlite3.SQLITE_IOERR_FSYNC)
+    path = tmp_path / "hearth.db"
     async with writing(path, connect=fuse.connect) as writer:
         await writer.submit(note(0))
         fuse.arm(3)  # BEGIN, INSERT, COMMIT
@@ -190,7 +200,9 @@ async def test_a_full_disk_refuses_without_acknowledging_wherever_it_fills_up(
 
 
 async def test_on_a_full_disk_the_reserve_is_given_up_once_for_pruning(tmp_path):
-    fuse, reports, path = Fuse(sqlite3.SQLITE_FULL), Reports(), tmp_path / "hearth.db"
+    fuse = Fuse(sqlite3.SQLITE_FULL)
+    reports = Reports()
+    path = tmp_path / "hearth.db"
     reserve, prune = (
         tmp_path / "hearth.db.reserve",
         lambda connection: connection.execute("DELETE FROM note").rowcount > 0,
@@ -228,7 +240,8 @@ async def test_on_a_full_disk_the_write_ahead_log_is_folded_without_a_reserve(tm
 
 
 async def test_a_file_that_was_moved_away_or_replaced_is_not_written_to(tmp_path):
-    path, elsewhere = tmp_path / "hearth.db", tmp_path / "elsewhere.db"
+    path = tmp_path / "hearth.db"
+    elsewhere = tmp_path / "elsewhere.db"
     async with writing(path) as writer:
         await writer.submit(note(1))
         path.rename(elsewhere)

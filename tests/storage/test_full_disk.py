@@ -35,12 +35,10 @@ async def test_a_start_on_a_full_disk_refuses_durable_work_until_there_is_room(
 ):
     """Wherever it is met. What an earlier process has left is settled once there is room."""
     for operation in range(1, 100):
-        path, fuse, clock, events = (
-            tmp_path / f"{operation}.db",
-            Fuse(code),
-            StoppedClock(),
-            Recorder(),
-        )
+        path = tmp_path / f"{operation}.db"
+        fuse = Fuse(code)
+        clock = StoppedClock()
+        events = Recorder()
         if not is_first:
             async with opened(path, clock) as store:
                 await store.ledger.reserve(
@@ -85,7 +83,8 @@ async def test_a_start_on_a_full_disk_refuses_durable_work_until_there_is_room(
 
 
 def test_a_full_disk_hides_nothing_that_must_be_refused(tmp_path):
-    path, fuse = tmp_path / "newer.db", Fuse(sqlite3.SQLITE_FULL)
+    path = tmp_path / "newer.db"
+    fuse = Fuse(sqlite3.SQLITE_FULL)
     make_newer(path)
     fuse.arm(4, lasting=True)
     with pytest.raises(StorageRefused, match="newer Hearth"):
@@ -93,7 +92,8 @@ def test_a_full_disk_hides_nothing_that_must_be_refused(tmp_path):
 
 
 def test_a_full_disk_may_turn_out_to_be_full_of_another_programs_database(tmp_path):
-    path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
+    path = tmp_path / "hearth.db"
+    fuse = Fuse(sqlite3.SQLITE_FULL)
     fuse.fail_always()
     with closing(open_database(path, connect=fuse.connect)) as database:
         make_another_programs(path)
@@ -104,7 +104,8 @@ def test_a_full_disk_may_turn_out_to_be_full_of_another_programs_database(tmp_pa
 
 
 def test_a_process_that_waits_for_room_keeps_others_from_its_database(tmp_path):
-    path, fuse = tmp_path / "hearth.db", Fuse(sqlite3.SQLITE_FULL)
+    path = tmp_path / "hearth.db"
+    fuse = Fuse(sqlite3.SQLITE_FULL)
     fuse.fail_always()
     with closing(open_database(path, connect=fuse.connect)), pytest.raises(StorageBusy):
         open_database(path)

@@ -33,7 +33,8 @@ async def test_what_takes_a_while_is_an_admission_before_it_has_ended_and_never_
 
 
 async def test_every_request_counts_once_however_much_was_added_up(store):
-    draw, seen = random.Random(1), 0
+    draw = random.Random(1)
+    seen = 0
     for _ in range(6):
         for _ in range(draw.randrange(1, 900)):
             seen += 1

@@ -59,7 +59,8 @@ def some_change(chance: random.Random, number: int) -> Change:
 
 @pytest.mark.parametrize("seed", range(20 * EXAMPLES))
 def test_the_totals_are_those_of_the_rows(seed):
-    chance, disk = random.Random(seed), Disk()
+    chance = random.Random(seed)
+    disk = Disk()
     connection = disk.connection
     for number in range(60):
         commit_together(connection, [some_change(chance, 10 * number + n) for n in range(3)])

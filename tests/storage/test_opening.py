@@ -145,7 +145,8 @@ def test_what_must_not_be_written_is_refused_and_left_alone(tmp_path, make, says
 
 @pytest.mark.parametrize("lost_bytes", [0, 1, 24, 1000, 4096, 4120, 9000, 10**9])
 def test_a_write_ahead_log_that_was_cut_off_loses_only_its_end(tmp_path, lost_bytes):
-    whole, copy = tmp_path / f"{lost_bytes}.db", tmp_path / f"{lost_bytes}_after.db"
+    whole = tmp_path / f"{lost_bytes}.db"
+    copy = tmp_path / f"{lost_bytes}_after.db"
     with closing(open_database(whole)) as database:
         for number in range(8):
             database.connection().execute(
@@ -206,7 +207,8 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path, path, connect, says
 @pytest.mark.parametrize("after", [False, True])
 def test_a_disk_that_fails_at_any_operation_of_a_start_leaves_nothing_half_made(tmp_path, after):
     for operation in range(1, 200):
-        fuse, path = Fuse(after=after), tmp_path / f"{operation}.db"
+        fuse = Fuse(after=after)
+        path = tmp_path / f"{operation}.db"
         fuse.arm(operation)
         with suppress(StorageRefused):
             open_database(path, connect=fuse.connect).close()
@@ -220,7 +222,8 @@ def test_a_disk_that_fails_at_any_operation_of_a_start_leaves_nothing_half_made(
 
 @pytest.mark.parametrize("reserve_mib", [0.0, 1.0])
 def test_a_full_disk_at_the_start_is_met_with_the_reserve_or_waited_for(tmp_path, reserve_mib):
-    path, fuse = tmp_path / f"{reserve_mib}.db", Fuse(sqlite3.SQLITE_FULL)
+    path = tmp_path / f"{reserve_mib}.db"
+    fuse = Fuse(sqlite3.SQLITE_FULL)
     open_database(path, reserve_mib=reserve_mib).close()
     fuse.arm(12)
     with closing(open_database(path, reserve_mib=reserve_mib, connect=fuse.connect)) as database:
@@ -275,7 +278,8 @@ def test_a_disk_that_is_full_and_a_file_that_is_locked_may_be_well_later(code, k
 
 
 def test_serve_ends_with_2_on_a_file_not_to_be_written_and_1_on_one_in_use(tmp_path):
-    path, used = tmp_path / "hearth.db", tmp_path / "used.db"
+    path = tmp_path / "hearth.db"
+    used = tmp_path / "used.db"
     make_newer(path)
     with closing(open_database(used)):
         for database, code, says in (
@@ -310,7 +314,8 @@ def with_step(sql: str) -> Fields:
 @pytest.mark.parametrize("version", range(1, len(STEPS) + 1))
 def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_path, version):
     assert STEPS[version - 1][0].startswith(f"{version:04}_")
-    path, fresh = tmp_path / f"{version}.db", tmp_path / "fresh.db"
+    path = tmp_path / f"{version}.db"
+    fresh = tmp_path / "fresh.db"
     create(path, connect_writer, STEPS[:version])
     run_sql(path, "INSERT INTO process (epoch, started_wall_s, version) VALUES (7, 1.0, '0.1')")
     open_database(fresh).close()
@@ -328,7 +333,8 @@ def test_a_database_of_any_version_is_brought_to_the_newest_with_its_rows(tmp_pa
     ],
 )
 def test_a_step_that_fails_leaves_the_database_as_it_was_and_makes_none(tmp_path, sql):
-    path, new = tmp_path / "hearth.db", tmp_path / "new.db"
+    path = tmp_path / "hearth.db"
+    new = tmp_path / "new.db"
     open_database(path).close()
     before = schema(path)
     for each in (path, new):
@@ -350,7 +356,8 @@ def test_a_step_that_comes_later_is_applied_once(tmp_path):
 
 
 async def test_the_status_tells_how_the_store_is_and_what_the_last_trouble_was(tmp_path, clock):
-    fuse, events = Fuse(sqlite3.SQLITE_IOERR), Recorder()
+    fuse = Fuse(sqlite3.SQLITE_IOERR)
+    events = Recorder()
     async with opened(tmp_path / "hearth.db", clock, events=events, connect=fuse.connect) as store:
         well = {
             "state": "ok",
@@ -473,7 +480,8 @@ async def test_a_question_to_a_file_that_is_gone_is_unavailable(store, tmp_path)
 
 
 async def test_a_waiting_question_is_refused_at_the_close_and_a_begun_one_answered(store):
-    asked, answer = threading.Event(), threading.Event()
+    asked = threading.Event()
+    answer = threading.Event()
 
     def slow(connection: sqlite3.Connection) -> bool:
         asked.set()
@@ -494,7 +502,9 @@ async def test_a_waiting_question_is_refused_at_the_close_and_a_begun_one_answer
 async def test_a_start_on_a_disk_that_fails_for_good_ends_with_the_lock_given_back(
     tmp_path, operation
 ):
-    path, settings, fuse = tmp_path / "hearth.db", StorageSettings(reserve_mib=0), Fuse()
+    path = tmp_path / "hearth.db"
+    settings = StorageSettings(reserve_mib=0)
+    fuse = Fuse()
     fuse.arm(operation, lasting=True)
     opening = Store.open(
         path,

@@ -34,7 +34,8 @@ async def stored(
 
 
 async def content(ports: Ports, number: int) -> bytes:
-    whole, place = b"", -1
+    whole = b""
+    place = -1
     while parts := await ports.files.parts(number, place):
         whole += b"".join(data for _, data in parts)
         place = parts[-1][0]

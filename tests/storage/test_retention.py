@@ -75,11 +75,13 @@ def run(
     step = keeping(
         retention_days=retention_days, max_mib=max_mib, clock=clock, calendar=believed(clock)
     )
-    steps, before = 0, count(connection)
+    steps = 0
+    before = count(connection)
     while step(connection):
         assert not connection.in_transaction
         assert before - count(connection) <= ROWS_PER_STEP
-        steps, before = steps + 1, count(connection)
+        steps = steps + 1
+        before = count(connection)
     return steps
 
 
@@ -163,7 +165,9 @@ def test_old_swaps_and_closed_reservations_go_and_open_ones_stay(connection):
 @pytest.mark.parametrize("ends_by", ["the owner", "a day", "the right time"])
 def test_a_clock_that_jumps_ahead_deletes_nothing_until_it_is_believed(connection, ends_by):
     seed(connection, rows=3, days_old=89)
-    clock, sink, stamps = StoppedClock(wall_s=WALL + 60 * DAY_S), Recorder(), list[float]()
+    clock = StoppedClock(wall_s=WALL + 60 * DAY_S)
+    sink = Recorder()
+    stamps = list[float]()
     calendar = believed(clock, wall_s=WALL, stamp=stamps.append)
     step = keeping(retention_days=90.0, max_mib=512.0, clock=clock, calendar=calendar)
     step(connection)
@@ -188,7 +192,9 @@ def test_a_clock_that_jumps_ahead_deletes_nothing_until_it_is_believed(connectio
 
 
 def test_a_clock_that_was_set_back_and_returns_is_not_doubted():
-    clock, sink, stamps = StoppedClock(wall_s=0.0), Recorder(), list[float]()
+    clock = StoppedClock(wall_s=0.0)
+    sink = Recorder()
+    stamps = list[float]()
     calendar = believed(clock, wall_s=WALL, stamp=stamps.append)
     calendar.look(sink)
     assert stamps == []

@@ -186,12 +186,10 @@ async def test_a_loop_that_is_gone_does_not_trouble_the_thread(tmp_path):
 
 
 async def test_upkeep_goes_on_step_by_step_between_the_work_until_it_is_done(tmp_path):
-    done, loop, clock, steps = (
-        asyncio.Event(),
-        asyncio.get_running_loop(),
-        StoppedClock(),
-        list[int](),
-    )
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    clock = StoppedClock()
+    steps = list[int]()
 
     def upkeep(_connection: sqlite3.Connection) -> bool:
         steps.append(1)
@@ -255,7 +253,8 @@ def test_closing_ends_the_gathering():
 
 
 def test_an_attempt_that_fails_after_all_was_given_up_finds_nobody_behind_it():
-    backlog, writes = Backlog(100, gather_s=GATHER_S), [awaited(), awaited()]
+    backlog = Backlog(100, gather_s=GATHER_S)
+    writes = [awaited(), awaited()]
     assert all(map(backlog.add, writes))
     assert backlog.take(1, 5.0) == writes[:1]
     assert backlog.clear() == writes[1:]
@@ -268,10 +267,12 @@ COMING = st.lists(st.booleans(), max_size=4)
 
 @given(st.lists(st.tuples(COMING, st.integers(1, 4), COMING, st.booleans()), max_size=12))
 def test_whatever_comes_around_failing_attempts_is_tried_in_order_once(rounds):
-    backlog, waiting = Backlog(8, gather_s=0.0), list[Write]()
+    backlog = Backlog(8, gather_s=0.0)
+    waiting = list[Write]()
 
     def come(somebody: list[bool]) -> list[Write]:
-        came, there = [awaited() if waits else quiet() for waits in somebody], len(backlog)
+        came = [awaited() if waits else quiet() for waits in somebody]
+        there = len(backlog)
         assert [backlog.add(write) for write in came] == [there + n < 8 for n in range(len(came))]
         return came[: max(0, 8 - there)]
 

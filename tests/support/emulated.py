@@ -64,7 +64,8 @@ class _Call(EmulatedCall):
         return self._status is not None
 
     def prepare(self, content_type: str, *, status: int = 200) -> None:
-        self.media, self._planned = content_type, status
+        self.media = content_type
+        self._planned = status
 
     def _begin(self, status: int) -> None:
         if self._status is None:
@@ -88,7 +89,8 @@ class _Exchange:
     """The answer to a call that a task is working on."""
 
     def __init__(self, call: _Call, task: asyncio.Task[None]) -> None:
-        self._call, self._task = call, task
+        self._call = call
+        self._task = task
         self.status = 0
 
     @property

@@ -179,7 +179,8 @@ class FakeClaude:
 
 
 def _prompt(script: Script) -> BilledTokens:
-    usage, read = script.usage, script.usage.get("cache_read_input_tokens", 0)
+    usage = script.usage
+    read = script.usage.get("cache_read_input_tokens", 0)
     hour = usage.get("cache_creation", {}).get("ephemeral_1h_input_tokens", 0)
     written = usage.get("cache_creation_input_tokens", 0) - hour
     return BilledTokens(

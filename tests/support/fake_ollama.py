@@ -306,7 +306,8 @@ class FakeOllama(OllamaTraits):
         service = self._service(call)
         if fault is CallFault.SLOW:
             service = replace(service, service_s=service.service_s * SLOW_FACTOR)
-        refused, self.refuse_next = self.refuse_next, ""
+        refused = self.refuse_next
+        self.refuse_next = ""
         answer = (
             wire.error(call.path, 400, refused)
             if refused

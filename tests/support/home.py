@@ -45,7 +45,9 @@ from tests.support.fields import Fields
 from tests.support.patience import in_time
 from tests.support.recorder import Recorder
 
-CODER, LLAMA, EMBEDDER = "qwen2.5-coder:14b", "llama3.1:8b", "nomic-embed-text"
+CODER = "qwen2.5-coder:14b"
+LLAMA = "llama3.1:8b"
+EMBEDDER = "nomic-embed-text"
 SLOW = "slow:latest"
 """A model that writes a token every fifty milliseconds and never ends by itself."""
 LONG_TOKENS = 12_000
@@ -54,12 +56,10 @@ ends it. The official clients ask for no more without streaming.
 """
 LONG = {"num_predict": LONG_TOKENS}
 
-ADMIN_KEY, HOUSE_KEY, FRIEND_KEY, GUEST_KEY = (
-    "hearth_admin",
-    "hearth_house",
-    "hearth_friend",
-    "hearth_guest",
-)
+ADMIN_KEY = "hearth_admin"
+HOUSE_KEY = "hearth_house"
+FRIEND_KEY = "hearth_friend"
+GUEST_KEY = "hearth_guest"
 KEYS = (
     KeySettings(name="owner", sha256=digest_of(ADMIN_KEY), admin=True),
     KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL),
@@ -232,7 +232,8 @@ async def open_home(
     """A house for the time of the block; `emulator` in place of one with the models of these
     tests.
     """
-    emulator, events = emulator or new_emulator(), Recorder()
+    emulator = emulator or new_emulator()
+    events = Recorder()
     async with AsyncExitStack() as stack:
         direct_url = await emulator.start()
         stack.push_async_callback(emulator.stop)

@@ -209,7 +209,8 @@ class House:
         emulated: bool = False,
     ) -> None:
         if not models:
-            models, resident = ("a",), "a"
+            models = ("a",)
+            resident = "a"
         given = [FakeModel(name=model) if isinstance(model, str) else model for model in models]
         installed = [replace(model, name=canonical_model(model.name)) for model in given]
         self.ollama = ollama(*installed, capacity_mib=capacity_mib, service=service)

@@ -175,7 +175,8 @@ class DecisionChecker:
     def _judge_load(self, model: str) -> None:
         residency = self.device.residency
         others = [resident for name, resident in residency.residents.items() if name != model]
-        capacity, need = residency.room_mib, residency.residents[model].reserved_mib
+        capacity = residency.room_mib
+        need = residency.residents[model].reserved_mib
         if capacity == inf:
             return
         if (

@@ -146,7 +146,9 @@ def answer(path: str, body: Mapping[str, Any], service: Service, at: float) -> A
     route = path.partition("?")[0]
     if route in EMBED_PATHS:
         return _json(_embedding(route, body, service), route)
-    writer, done, wall_s = _writer(route, body), _generation(service), WALL_AT_START + at
+    writer = _writer(route, body)
+    done = _generation(service)
+    wall_s = WALL_AT_START + at
     if not body.get("stream", not route.startswith("/v1/")):
         return _json(writer.whole(done, wall_s), route)
     kind = b"text/event-stream" if route.startswith("/v1/") else b"application/x-ndjson"

@@ -80,11 +80,13 @@ def _read_native(reader: Told, data: bytes, *, chat: bool) -> None:
             reader.call(call["function"]["name"], json.dumps(call["function"]["arguments"]))
         if fields["done"]:
             need(fields["eval_count"] > 0 and fields["total_duration"] > 0, "counters")
-            reader.ended, reader.reason = True, fields["done_reason"]
+            reader.ended = True
+            reader.reason = fields["done_reason"]
 
 
 def _read_openai(reader: Told, data: bytes) -> None:
-    head, roles = None, 0
+    head = None
+    roles = 0
     for frame in data.split(b"\n\n")[:-1]:
         need(frame.startswith(b"data: ") and not reader.ended, "a frame after the end, or none")
         if frame == b"data: [DONE]":
@@ -116,7 +118,9 @@ def _events(data: bytes) -> Iterator[Fields]:
 
 
 def _read_anthropic(reader: Told, events: Iterator[Fields]) -> None:
-    expected, index, arguments = "message_start", -1, ""
+    expected = "message_start"
+    index = -1
+    arguments = ""
     block: Fields = {}
     for event in events:
         need(not reader.ended, "something after the end")
@@ -125,7 +129,9 @@ def _read_anthropic(reader: Told, events: Iterator[Fields]) -> None:
         expected = ""
         if kind == "content_block_start":
             need(not block and event["index"] == index + 1, "a block out of order")
-            index, block, arguments = index + 1, event["content_block"], ""
+            index = index + 1
+            block = event["content_block"]
+            arguments = ""
         elif kind == "content_block_delta":
             need(block and event["index"] == index, "a delta outside its block")
             delta = event["delta"]
@@ -191,7 +197,8 @@ def _read_responses(reader: Told, events: Iterator[Fields]) -> None:
             items[-1] = event["item"]
         elif kind == "completed":
             need(event["response"]["output"] == items, "the output is not the items")
-            reader.ended, reader.reason = True, "stop"
+            reader.ended = True
+            reader.reason = "stop"
         if kind.endswith(".delta") and "arguments" not in kind:
             reader.say("thinking" if "reasoning" in kind else "content", event["delta"])
         if kind == "function_call_arguments.done":

@@ -102,11 +102,10 @@ def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
     """The frames of one run."""
     thoughts = "".join(text for kind, text in answer.parts if kind == "thinking")
     item, reasoned = _reasoning(thoughts, run) if thoughts and path == "/v1/responses" else ({}, [])
-    writer, wall_s = (
-        _writer(path, run, [item] if item else []),
-        1_795_220_000.0 + run.digits() / 512,
-    )
-    written, said = [*writer.begin(), *reasoned], list[AnswerPart]()
+    writer = _writer(path, run, [item] if item else [])
+    wall_s = 1_795_220_000.0 + run.digits() / 512
+    written = [*writer.begin(), *reasoned]
+    said = list[AnswerPart]()
     for kind, text in answer.parts:
         if kind == "call":
             name, arguments = json.loads(text)
@@ -137,7 +136,8 @@ def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
 
 
 def _writer(path: str, run: Run, items: list[JsonObject]) -> Writer:
-    name, created_wall_s = str(run.digits()), 1795220000.0 + run.digits()
+    name = str(run.digits())
+    created_wall_s = 1795220000.0 + run.digits()
     if path.startswith("/api/"):
         return NativeWriter("m", chat=path == "/api/chat")
     if path == "/v1/messages":

@@ -90,11 +90,11 @@ async def test_the_referee_sees_every_broken_rule(
 
 @in_virtual_time
 async def test_no_timer_runs_before_its_due_time_and_work_in_a_thread_holds_the_clock():
-    loop, lateness_s, gate = asyncio.get_running_loop(), list[float](), threading.Event()
-    waiting, sleeper = (
-        asyncio.create_task(asyncio.to_thread(gate.wait, 5)),
-        asyncio.create_task(asyncio.sleep(100)),
-    )
+    loop = asyncio.get_running_loop()
+    lateness_s = list[float]()
+    gate = threading.Event()
+    waiting = asyncio.create_task(asyncio.to_thread(gate.wait, 5))
+    sleeper = asyncio.create_task(asyncio.sleep(100))
     await asyncio.sleep(0)
     threading.Timer(0.01, gate.set).start()
     assert (await waiting, loop.time()) == (True, 0)

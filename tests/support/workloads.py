@@ -91,7 +91,8 @@ def household(*, directly: bool, pause_s: float, load_s: float, seed: int) -> Wo
     Directly, nobody is internal. The assistant has shorter answers and a pause of 4 s; nobody is
     streamed to.
     """
-    rng, jobs = Random(seed), list[WorkloadJob]()
+    rng = Random(seed)
+    jobs = list[WorkloadJob]()
     callers = [
         (f"{model}-{number}", model, 60, 1.2, pause_s)
         for model in ("chat", "coder")

@@ -154,7 +154,9 @@ class Admission:
         """Raises RateLimited where the caller has reached a limit; else counts where asked to."""
         if not self._is_limited(lane):
             return
-        limiter, caller, now = self._rules.limiter, self.identity.caller, self._now()
+        limiter = self._rules.limiter
+        caller = self.identity.caller
+        now = self._now()
         counted: Counted = "embeddings" if self._adds == "embedding" else "requests"
         if count and limiter.check(caller, now, counted):
             return

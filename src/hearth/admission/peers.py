@@ -62,7 +62,9 @@ class _PeerRecord:
         """How much to report now; 0 where that was done within the last minute."""
         if now < self.reported_at + WINDOW_S:
             return 0
-        count, self.unreported, self.reported_at = self.unreported, 0, now
+        count = self.unreported
+        self.unreported = 0
+        self.reported_at = now
         return count
 
 
@@ -158,7 +160,8 @@ class Connections:
             self._open[peer] += 1
             return "admitted"
         self._refused += 1
-        now, record = self.clock.monotonic(), _record_of(peer, self._records)
+        now = self.clock.monotonic()
+        record = _record_of(peer, self._records)
         record.unreported += 1
         if refused := record.to_report(now):
             self.events.emit(
@@ -186,7 +189,9 @@ class Connections:
 
     def _bound(self, peer: str) -> str | None:
         """Which limit keeps one more connection of a peer out."""
-        limits, total, local = self.limits, self._open.total(), self._open[THIS_MACHINE]
+        limits = self.limits
+        total = self._open.total()
+        local = self._open[THIS_MACHINE]
         if total >= limits.all:
             return "all"
         if peer == THIS_MACHINE:

@@ -379,7 +379,8 @@ class GatewayAlerter(HandlingSink):
                 self.alert_rate_limited(event.caller, threshold, at=event.at)
 
     def _on_queue(self, event: ItemEvent) -> None:
-        limit, before = self._settings.queue_depth_warning, len(self._waiting)
+        limit = self._settings.queue_depth_warning
+        before = len(self._waiting)
         if not isinstance(event, _BEGINS_TO_WAIT):
             self._waiting.discard(event.sequence)
         elif event.lane is Lane.EXTERNAL:
@@ -462,7 +463,8 @@ async def watch_disk(
         except OSError:
             await asyncio.sleep(DISK_CHECK_EVERY_S)
             continue
-        now, limit = clock.monotonic(), settings().disk_free_warning_mib
+        now = clock.monotonic()
+        limit = settings().disk_free_warning_mib
         if not is_low and free < limit:
             is_low = True
             events.emit(DiskRanLow(at=now, free_mib=free, limit_mib=limit))

@@ -186,7 +186,8 @@ def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[Outcome, float]:
     """What an answer means at `wall_s` (seconds since 1970), and for how many seconds no post may
     go out; 0 where it does not say.
     """
-    status, bucket = answer.status, answer.headers
+    status = answer.status
+    bucket = answer.headers
     if status is None:
         return "retry", 0.0
     if answer.delivered:

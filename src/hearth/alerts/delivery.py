@@ -73,7 +73,8 @@ class Outbox:
         alerts = tuple(self._waiting.pop(key) for key in list(self._waiting)[:count])
         if not alerts:
             return None
-        dropped, self._unreported = self._unreported, 0
+        dropped = self._unreported
+        self._unreported = 0
         return Message(alerts=alerts, dropped=dropped, wall_at=wall_at)
 
     def undelivered(self, message: Message, *, keep_conditions: bool) -> None:
@@ -157,7 +158,8 @@ class Target:
         if not url:
             self._message = None
             self._outbox.clear()
-        self._url, self._gone = url, False
+        self._url = url
+        self._gone = False
         self._wake.set()
 
     def put(self, alert: Alert) -> None:
@@ -185,7 +187,8 @@ class Target:
         self._retry_at = -inf
         self._wake.set()
         self.start()
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         if task is not None and not (await asyncio.wait([task], timeout=timeout_s))[0]:
             task.cancel()
             await asyncio.wait([task])
@@ -277,7 +280,8 @@ class Target:
             answer = await self._poster.post(post, POST_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001
             # A message that cannot be made must not end the task that sends all others.
-            now, detail = self._clock.monotonic(), type(error).__name__
+            now = self._clock.monotonic()
+            detail = type(error).__name__
             self._events.emit(InternalFault(at=now, where=OWN_TASK, detail=detail))
             return "refused", PostAnswer(failure="broken")
         outcome, wait_s = outcome_of(answer, self._clock.wall())
@@ -301,7 +305,8 @@ class Target:
     def _give_up(
         self, reason: str, *, stopped: bool = False, keep_conditions: bool = False
     ) -> None:
-        message, self._message = self._message, None
+        message = self._message
+        self._message = None
         if message is None:
             return
         self.failed += 1

@@ -132,7 +132,8 @@ LASTING_BREACHES = (AlertType.GPU_SWAP_FREQUENCY, AlertType.GPU_SWAP_OVERHEAD)
 
 
 def breached(breach: Breach, at: float) -> Alert:
-    measured, limit = breach.measured, breach.threshold
+    measured = breach.measured
+    limit = breach.threshold
     if breach.kind is AlertType.GPU_SWAP_FREQUENCY:
         text = f"{measured:.0f} model swaps in the last hour; the limit is {limit:.0f}."
     elif breach.kind is AlertType.GPU_SWAP_LATENCY:

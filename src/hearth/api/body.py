@@ -107,7 +107,8 @@ class RequestBody:
         """
         declared = self._request.headers.values.get(b"content-length", b"")
         body = BytesIO()  # whose value is no copy, as joined parts would be
-        size, more = int(declared[:20]) if declared.isdigit() else 0, True
+        size = int(declared[:20]) if declared.isdigit() else 0
+        more = True
         while more and size <= limit_bytes:
             if size > self._held_bytes:
                 self.hold(size)
@@ -115,7 +116,8 @@ class RequestBody:
             if message["type"] == "http.disconnect":
                 raise CallerGone
             body.write(message.get("body", b""))
-            size, more = body.tell(), message.get("more_body", False)
+            size = body.tell()
+            more = message.get("more_body", False)
         if size > limit_bytes:
             raise BodyTooLarge(text)
         return body.getvalue()
@@ -172,7 +174,8 @@ class RequestBody:
             server = self._bodies.gateway.settings.server
             # a caller's share is three eighths
             limit_bytes = int(max(server.max_bodies_mib, 3 * server.max_body_mib) * MIB)
-            lane, caller = self.admission.lane, self.admission.identity.caller
+            lane = self.admission.lane
+            caller = self.admission.identity.caller
             self._bodies.room.take(lane, caller, size_bytes - self._held_bytes, limit_bytes)
             self._held_bytes = size_bytes
 

@@ -53,7 +53,8 @@ class CompletionPages:
         """One completion. What fails after it was accepted is the item's own end, not a refusal."""
         ticket = await self._submitted(asked, request, body)
         # the queue has the prompt, in the form that goes on
-        model, asked = asked.model, asked.model_copy(update={"prompt": ""})
+        model = asked.model
+        asked = asked.model_copy(update={"prompt": ""})
 
         def abandon(_: object) -> None:
             ticket.reply.abandon()  # which ends the wait

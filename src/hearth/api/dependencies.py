@@ -22,7 +22,9 @@ from hearth.dialects.gojson import GoJsonError, decode
 from hearth.errors import BadRequest
 
 Asked = TypeVar("Asked", bound=BaseModel)
-REQUEST, IDENTITY, BODY = "hearth.request", "hearth.identity", "hearth.body"
+REQUEST = "hearth.request"
+IDENTITY = "hearth.identity"
+BODY = "hearth.body"
 """Where the handlers find them in the scope."""
 _NOT_JSON = "the body is not valid JSON"
 _PROBLEMS_SHOWN = 10
@@ -55,7 +57,8 @@ class SmallBodyRoute(APIRoute):
 
     def get_route_handler(self) -> Handler:
         """As FastAPI says."""
-        handle, has_body = super().get_route_handler(), "POST" in (self.methods or ())
+        handle = super().get_route_handler()
+        has_body = "POST" in (self.methods or ())
 
         async def bounded(http: HttpRequest) -> Response:
             request: Request = http.scope[REQUEST]

@@ -151,10 +151,8 @@ def life_s_of(form: FileForm, default_s: float) -> float:
         raise BadRequest("file: send one, as the part `file` of the form")
     if form.fields.get("purpose") != "batch":
         raise BadRequest("purpose: must be batch; no other purpose is supported")
-    anchor, seconds = (
-        form.fields.get("expires_after[anchor]"),
-        form.fields.get("expires_after[seconds]"),
-    )
+    anchor = form.fields.get("expires_after[anchor]")
+    seconds = form.fields.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return default_s
     if (
@@ -257,10 +255,8 @@ class FilePages:
 
     async def upload(self, request: Request, body: RequestBody) -> None:
         """Take a file; answered once it is on the disk, and counted once against the rate limit."""
-        batches, form = (
-            batches_of(self._gateway),
-            FileForm(boundary_of(request.headers.text(b"content-type"))),
-        )
+        batches = batches_of(self._gateway)
+        form = FileForm(boundary_of(request.headers.text(b"content-type")))
         declared = request.headers.values.get(b"content-length")
         if (
             declared is not None
@@ -292,7 +288,10 @@ class FilePages:
         self, number: int, request: Request, form: FileForm, batches: Batches, limits: StoreLimits
     ) -> None:
         may_have = (limits.max_bytes, limits.own_max_bytes)
-        waiting, size, came, place = bytearray(), 0, 0, 0
+        waiting = bytearray()
+        size = 0
+        came = 0
+        place = 0
         async for chunk in _body(request):
             data = form.feed(chunk)
             waiting += data
@@ -342,7 +341,8 @@ async def _send(batches: Batches, file: StoredFile, request: Request) -> None:
         request.id_header,
     )
     await request.answer.head(200, headers)
-    place, left = -1, file.size_bytes
+    place = -1
+    left = file.size_bytes
     while left > 0:
         parts = await batches.files.parts(file.number, place)
         if not parts:

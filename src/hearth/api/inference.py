@@ -54,7 +54,8 @@ class Inference:
 
         Apart from `handle`, so that nothing of this stays in memory while it waits.
         """
-        route, gateway = INFERENCE_ROUTES[request.path], self._gateway
+        route = INFERENCE_ROUTES[request.path]
+        gateway = self._gateway
         envelope = await self._read(route, body)
         body.hold(len(envelope.body))
         if envelope.kind == "unload" or (envelope.kind == "generate" and envelope.max_tokens == 0):

@@ -330,7 +330,8 @@ class BatchPages:
             BadRequest, RateLimited: a batch counts once. NotFound: the caller has no such file.
             KeyInUse, KeyReused, QueueFull, ShuttingDown, StorageUnavailable.
         """
-        batches, settings = batches_of(self._gateway), self._gateway.settings
+        batches = batches_of(self._gateway)
+        settings = self._gateway.settings
         if asked.endpoint not in ENDPOINTS:
             raise BadRequest(f"endpoint: must be one of {', '.join(ENDPOINTS)}")
         key = idempotency_key_of(request)

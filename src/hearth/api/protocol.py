@@ -88,8 +88,10 @@ class CoalescingTransport:
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
-        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
-        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
         self._loop = loop
         self._unsent = bytearray()
         self.body_expected = False
@@ -109,7 +111,8 @@ class CoalescingTransport:
 
     def flush(self) -> None:
         """Send now."""
-        data, self._unsent = self._unsent, bytearray()
+        data = self._unsent
+        self._unsent = bytearray()
         # uvloop's transports raise where asyncio's take no notice
         if data and not self.is_closing():
             self._transport.write(data)
@@ -300,7 +303,8 @@ class HttpConnection(HttpToolsProtocol):
         A request whose Host nobody can tell says nothing about where the next one begins (RFC 9112,
         3.2).
         """
-        fields, values = self.headers, dict(self.headers)
+        fields = self.headers
+        values = dict(self.headers)
         if _HIDDEN_UPGRADE in values:
             fields = [
                 (b"upgrade" if name == _HIDDEN_UPGRADE else name, value) for name, value in fields

@@ -157,11 +157,9 @@ def request_of(
     `new_id` names it where its caller does not, or not in a form that fits a log line.
     """
     headers = RequestHeaders.of(scope.pop("headers"))  # the scope lives as long as the request
-    path, query, client = (
-        scope["raw_path"].decode("latin-1"),
-        scope["query_string"].decode("latin-1"),
-        scope.get("client"),
-    )
+    path = scope["raw_path"].decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
+    client = scope.get("client")
     decoded: str = scope["path"]
     if base_path and (length := _length_of(base_path, path)):  # it has no escapes
         slash = "" if length == len(base_path) else "/"  # one too many leads to a redirect
@@ -237,7 +235,8 @@ class ErrorResponder:
 
         An answer that has begun stays unfinished, and the server closes the connection.
         """
-        now, peer = self._clock.monotonic(), peer_of(request.peer)
+        now = self._clock.monotonic()
+        peer = peer_of(request.peer)
         if isinstance(error, WrongKey) and (slowed := self._wrong_keys.note(peer, now)) is not None:
             wait_s, wrong = slowed
             if wrong:

@@ -79,7 +79,8 @@ class Address:
 
 PROBED = frozenset({"/healthz", "/readyz"})
 """What load balancers ask, by whatever name they have for a machine."""
-_UNKNOWN, _UNKNOWN_ADMIN = Address(), Address(access="admin")
+_UNKNOWN = Address()
+_UNKNOWN_ADMIN = Address(access="admin")
 
 
 class Routes:
@@ -134,7 +135,9 @@ class Routes:
         self._add(path, (method,), handler, Address(access=access, adds=adds))
 
     def _add_plain_ones(self, gateway: Gateway) -> None:
-        inference, passthrough, files = Inference(gateway), Passthrough(gateway), FilePages(gateway)
+        inference = Inference(gateway)
+        passthrough = Passthrough(gateway)
+        files = FilePages(gateway)
         served = gateway.engine.addresses
         for path in filter(served.__contains__, INFERENCE_ROUTES):
             route = INFERENCE_ROUTES[path]

@@ -99,11 +99,9 @@ class HearthServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             backlog=_BACKLOG,
         )
-        config.deadlines, config.connections, config.refuse = (
-            self._deadlines,
-            self._connections,
-            self._refuse,
-        )
+        config.deadlines = self._deadlines
+        config.connections = self._connections
+        config.refuse = self._refuse
         config.leaving = TurnLimiter(LEAVING_AT_ONCE)
         return config
 
@@ -124,7 +122,8 @@ class HearthServer:
         """Stop listening, let running answers end for `grace_s` seconds, then cut the rest off;
         idle connections and streams at once.
         """
-        server, self._uvicorn = self._uvicorn, None
+        server = self._uvicorn
+        self._uvicorn = None
         if server is None:
             return
         self._app.end_streams()

@@ -186,12 +186,10 @@ class StatusPages:
         ready, reason = self._gateway.ready()
         fault = self._gateway.cannot_write()
         if fault and ready:
-            ready, reason = (
-                False,
-                (
-                    f"the store cannot be written ({fault}); jobs, files and the request log are"
-                    " not available"
-                ),
+            ready = False
+            reason = (
+                f"the store cannot be written ({fault}); jobs, files and the request log are"
+                " not available"
             )
         if ready:
             return JSONResponse({"ready": True})

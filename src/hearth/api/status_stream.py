@@ -93,7 +93,8 @@ class Listeners:
         ]
         ended = asyncio.ensure_future(over.wait())
         loop = asyncio.get_running_loop()
-        sent_at, again = loop.time(), False
+        sent_at = loop.time()
+        again = False
         try:
             while True:
                 await asyncio.wait(

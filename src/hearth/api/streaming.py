@@ -82,7 +82,8 @@ class Relay:
             self._worker.leave(self._ticket.sequence)
 
     async def _answer(self) -> None:
-        reply, answer = self._ticket.reply, self._request.answer
+        reply = self._ticket.reply
+        answer = self._request.answer
         self._check_after(self._keepalive.after_s)
         try:
             head = await reply.head()
@@ -107,7 +108,8 @@ class Relay:
                 self._keeping_alive.cancel()
 
     async def _pass_chunks(self) -> None:
-        reply, answer = self._ticket.reply, self._request.answer
+        reply = self._ticket.reply
+        answer = self._request.answer
         last = False
         while not last:
             chunks = await reply.take()

@@ -40,7 +40,8 @@ async def submit(
     if gateway.settings.server.prompt_previews:
         item.prompt_preview = _preview(envelope.body, prompt)
     new = Submission(item=item, call=call, digest=envelope.digest, needs=envelope.needs)
-    ticket, cloud = None, gateway.cloud
+    ticket = None
+    cloud = gateway.cloud
     if cloud is not None and allow_cloud and cloud.open_to(admission.identity):
         ticket = await cloud.take(new)
     ticket = ticket or await _queued(gateway, new, admission.count)
@@ -131,7 +132,8 @@ def _note_origin(gateway: Gateway, request: Request, ticket: Ticket) -> None:
     requests = gateway.records.requests
     if requests.on_trace is None:
         return
-    text, provider = request.headers.text, "anthropic" if ticket.served_by else ENGINE
+    text = request.headers.text
+    provider = "anthropic" if ticket.served_by else ENGINE
     origin = Origin(
         route=request.path,
         provider=provider,

@@ -31,6 +31,7 @@ class TurnLimiter:
             self._waiting.append(callback)
 
     def _next(self) -> None:
-        self._made, self._turn = 0, None
+        self._made = 0
+        self._turn = None
         for _ in range(min(self._most, len(self._waiting))):
             self.call(self._waiting.popleft())

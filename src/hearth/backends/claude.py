@@ -151,7 +151,8 @@ class ClaudeBackend:
         return await asyncio.shield(making)
 
     async def aclose(self) -> None:
-        clients, self._clients = self._clients, {}
+        clients = self._clients
+        self._clients = {}
         for made in await asyncio.gather(*clients.values(), return_exceptions=True):
             if not isinstance(made, BaseException):
                 await made.close()

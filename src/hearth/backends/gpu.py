@@ -304,10 +304,8 @@ class AmdCard:
 
 
 def _amd_reading(card: Path) -> GpuReading:
-    total_mib, used_mib = (
-        _number(card / "mem_info_vram_total", MIB),
-        _number(card / "mem_info_vram_used", MIB),
-    )
+    total_mib = _number(card / "mem_info_vram_total", MIB)
+    used_mib = _number(card / "mem_info_vram_used", MIB)
     if not total_mib:
         raise GpuUnavailable("gpu_lost", "the amdgpu driver does not report the memory size")
     sensors = next(iter(sorted(card.glob("hwmon/hwmon*"))), card)

@@ -82,7 +82,8 @@ class HttpPoster:
 
     async def aclose(self) -> None:
         """Close what is open; a later post opens it again."""
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             await session.close()
 

@@ -109,7 +109,8 @@ async def _build(
     store = None
     if options.get("store") and settings.storage.enabled:
         store = await open_store(config, clock=clock, events=events, closing=closing)
-    mode, url = options.get("backend_mode"), options.get("backend_url")
+    mode = options.get("backend_mode")
+    url = options.get("backend_url")
     identity, stop_emulator = await find_backend(
         settings, mode, url, clock=clock, events=events, closing=closing
     )
@@ -187,7 +188,8 @@ def build_worker(
     on_decision: OnDecision | None = None,
 ) -> LLMQueueWorker:
     """The queue; see `LLMQueueWorker`."""
-    runtime, watch = parts.runtime, parts.watch
+    runtime = parts.runtime
+    watch = parts.watch
     executor = Executor(runtime, engine, watch)
     swapper = Swapper(runtime, engine, watch)
     effects = Effects(runtime, parts.registry, executor, swapper, watch)
@@ -208,14 +210,17 @@ def assemble(
     """The gateway around a queue.
 
     Args:
-        watching: makes the watch of the file that the configuration was read from; None to read it
-        again on orders only. vet: what speaks against a new configuration beside the present one,
-        where only asking can tell; called in a thread. make: adds what only some gateways have.
+        watching: makes the watch of the configuration's file; None to read it again on orders only.
+        vet: what speaks against a new configuration beside the present one, where only asking can
+        tell; called in a thread. make: adds what only some gateways have.
     """
     clock = worker.runtime.clock
+    watch = worker.watch
     in_force = ConfigInForce(config, clock=clock, events=events)
     limiter = RateLimiter(config.settings.rate_limits)
-    records, embeddings, schedule = EventRecords(), EmbeddingBatcher(worker), Schedule(worker)
+    records = EventRecords()
+    embeddings = EmbeddingBatcher(worker)
+    schedule = Schedule(worker)
     records.subscribe_to(events)
     events.subscribe(embeddings)
     reloader = Reloader(in_force=in_force, clock=clock, watching=watching, vet=vet)
@@ -229,17 +234,15 @@ def assemble(
         rate_limiter=limiter,
         records=records,
         embeddings=embeddings,
-        orders=OperatorCommands(
-            worker=worker, resolve=worker.watch.resolve, clock=clock, events=events
-        ),
+        orders=OperatorCommands(worker=worker, resolve=watch.resolve, clock=clock, events=events),
     )
     # limits and queue know the new settings before anything looks again
     gateway.on_reload(lambda fresh: limiter.update_limits(fresh.settings.rate_limits))
     gateway.on_reload(worker.reload_config)
-    gateway.on_reload(lambda _: worker.watch.poke())
+    gateway.on_reload(lambda _: watch.poke())
     gateway.on_reload(lambda _: schedule.poke())
     gateway.accompany("queue", worker.run)
-    gateway.accompany("backend watch", worker.watch.run)
+    gateway.accompany("backend watch", watch.run)
     gateway.accompany("timetable", schedule.run)
     gateway.accompany("configuration", reloader.run)
     return gateway

@@ -69,7 +69,8 @@ async def open_store(
 
 def open_cloud(store: Store, queue: QueueParts, closing: AsyncExitStack) -> Cloud:
     """The way to Claude: only with a store, since what is spent must be known at the next start."""
-    claude, runtime = ClaudeBackend(), queue.runtime
+    claude = ClaudeBackend()
+    runtime = queue.runtime
     closing.push_async_callback(claude.aclose)
     budget = CloudBudget(
         ledger=store.ledger,
@@ -137,7 +138,10 @@ class Durable:
 
     def join(self, gateway: Gateway) -> None:
         """Have them hear of what happens, run beside the gateway, and stand in its status."""
-        store, cloud, jobs, batches = self.store, self.cloud, self.jobs, self.batches
+        store = self.store
+        cloud = self.cloud
+        jobs = self.jobs
+        batches = self.batches
         for sink in (store.invocations, cloud.budget, jobs, self.webhooks, batches):
             gateway.events.subscribe(sink)
         gateway.on_reload(cloud.reloaded)

@@ -36,7 +36,8 @@ async def find_backend(
     Args:
         asked_mode, asked_url: instead of `backend.mode` and `ollama.url`.
     """
-    mode, url = BackendMode(asked_mode or settings.backend.mode), asked_url or settings.engine.url
+    mode = BackendMode(asked_mode or settings.backend.mode)
+    url = asked_url or settings.engine.url
     is_expected = bool(asked_url or named_server(settings) or this_service_manager())
     reason = ""
     if mode is BackendMode.EMULATOR:

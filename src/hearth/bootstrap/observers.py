@@ -77,7 +77,8 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, folder: Path | None) 
     """Have the alerter run beside the gateway, with the loop, and the disk of a log, watched for
     it.
     """
-    clock, events = gateway.clock, gateway.events
+    clock = gateway.clock
+    events = gateway.events
     alerter.watch_gpu(gateway.worker.tracker.alarming)
     gateway.accompany("alerts", alerter.run)
     gateway.show("alerts", alerter.status)
@@ -96,7 +97,8 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, folder: Path | None) 
 
 
 def join_latency(gateway: Gateway) -> None:
-    tracker, registry = gateway.records.requests, gateway.worker.registry
+    tracker = gateway.records.requests
+    registry = gateway.worker.registry
 
     def alive(sequence: Sequence) -> bool:
         return registry.live(sequence) is not None

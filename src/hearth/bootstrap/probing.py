@@ -22,7 +22,8 @@ from hearth.types import SERVICE
 
 CONNECT_TIMEOUT_S = 2.0
 PROBE_TIMEOUT_S = 2.0
-CLAIM_LOOKS, CLAIM_LOOK_S = 5, 0.002
+CLAIM_LOOKS = 5
+CLAIM_LOOK_S = 0.002
 """Whoever has bound the name listens there a moment later."""
 _ANSWER_BYTES = 4096
 _CREDENTIALS = struct.Struct("3i")

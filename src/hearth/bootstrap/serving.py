@@ -86,7 +86,8 @@ def _server_for(gateway: Gateway, host: str) -> HearthServer:
 
 
 async def _started(gateway: Gateway, stop: asyncio.Event) -> bool:
-    starting, stopping = asyncio.ensure_future(gateway.start()), asyncio.ensure_future(stop.wait())
+    starting = asyncio.ensure_future(gateway.start())
+    stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -120,7 +121,8 @@ async def serve(
         AddressUnavailable, ConfigError, StorageRefused, StorageUnavailable: see `running_gateway`.
     """
     raise_descriptor_limit()
-    clock, server = SystemClock(), config.settings.server
+    clock = SystemClock()
+    server = config.settings.server
     output = configure_logging(server.log_format, sys.stdout, level=server.log_level)
     signals = Signals()
     try:

@@ -26,7 +26,8 @@ from hearth.queue.learned import LearnedEstimates
 from hearth.scheduling.inputs import ServerReplaced, Switched
 from hearth.types import JsonMapping
 
-LEARNED_OF_SERVER, LEARNED_OF_EMULATOR = "scheduler", "scheduler.emulator"
+LEARNED_OF_SERVER = "scheduler"
+LEARNED_OF_EMULATOR = "scheduler.emulator"
 """Under which names the estimates are kept."""
 LOOK_INTERVAL_S = 1.0
 """A server that was started is found this fast; a look at a closed port costs next to nothing."""
@@ -101,7 +102,8 @@ class Parent(NamedTuple):
 
 def parent_at(proc: Path, pid: int) -> Parent:
     """The process with that number in a directory such as `/proc`."""
-    name, program = "", ""
+    name = ""
+    program = ""
     with suppress(OSError):
         name = (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
     with suppress(OSError):
@@ -221,7 +223,8 @@ class StandIn:
                 return
 
     def _replace(self, reason: str, learned: JsonMapping | None) -> None:
-        gateway, url = self._gateway, self._gateway.settings.engine.url
+        gateway = self._gateway
+        url = self._gateway.settings.engine.url
         self._turn_to(url)
         claim, shared = claim_server(url)
 

@@ -26,7 +26,8 @@ _NS_PER_S = 1e9
 _GIB = 1024**3
 _ANSWER_TOKENS = 128
 _ANSWER_TIMEOUT_S = 300.0
-_UNLOAD_LOOKS, _UNLOAD_LOOK_S = 100, 0.1
+_UNLOAD_LOOKS = 100
+_UNLOAD_LOOK_S = 0.1
 _PROMPT = (
     "Describe, in plain words, how a house is heated. "
     + "The stove burns wood, and the warm air rises through the rooms. " * 40

@@ -103,7 +103,8 @@ def program() -> str:
     """This command as this shell finds it: `hearth` where PATH leads here, else the path that it
     was called by.
     """
-    called, found = Path(sys.argv[0]), shutil.which("hearth")
+    called = Path(sys.argv[0])
+    found = shutil.which("hearth")
     if called.name != "hearth" or (found is not None and Path(found).resolve() == called.resolve()):
         return "hearth"
     return str(called)
@@ -243,7 +244,8 @@ class GatewayClient:
         """
         if 200 <= response.status < 300:
             return
-        url, found = self.address.geturl(), None
+        url = self.address.geturl()
+        found = None
         with suppress(ValueError):
             found = json.loads(response.read(_ANSWER_CAP_BYTES))
         answer: Json = found if isinstance(found, dict) else {}
@@ -381,5 +383,6 @@ def _callers(client: GatewayClient) -> list[str]:
     return [*part(status, "rate_limits"), *(text(item, "caller") for item in items)]
 
 
-complete_models, complete_callers = _completing(_models), _completing(_callers)
+complete_models = _completing(_models)
+complete_callers = _completing(_callers)
 """For `shell_complete`: names that the gateway of `--url` knows; none where it does not answer."""

@@ -115,7 +115,8 @@ def check(file: Path | None) -> None:
 
 def _home_model(settings: Settings) -> Iterable[str]:
     """What Ollama knows of the home model, where it answers."""
-    home, url = settings.gpu.home_model, settings.ollama.url
+    home = settings.gpu.home_model
+    url = settings.ollama.url
     if not home:
         return
     try:

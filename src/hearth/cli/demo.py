@@ -55,14 +55,18 @@ from hearth.simulation.logged import workload_from_log
 from hearth.simulation.measures import summary
 from hearth.types import JsonDict, JsonMapping, Lane, Outcome, Priority
 
-HOME_MODEL, _CODER, _LLAMA = "qwen2.5:32b-instruct-q6_K", "qwen2.5-coder:14b", "llama3.1:8b"
+HOME_MODEL = "qwen2.5:32b-instruct-q6_K"
+_CODER = "qwen2.5-coder:14b"
+_LLAMA = "llama3.1:8b"
 VISITOR = "you"
 _HOST = "127.0.0.1"
 _USUAL_PORT = 8411
 _USUAL_SPEED = 10.0
 # of the emulated GPU, and what the home model takes of it: none of it is on the CPU
-_VRAM_GIB, _HOME_GIB = 32.0, 28.0
-_REQUESTS_PER_MINUTE, _REQUESTS_PER_HOUR = 120, 2000
+_VRAM_GIB = 32.0
+_HOME_GIB = 28.0
+_REQUESTS_PER_MINUTE = 120
+_REQUESTS_PER_HOUR = 2000
 _WORTH_SHOWING_S = 0.05
 _LULL_S = 8.0
 """Quiet time after a round in which the home model comes back."""
@@ -331,7 +335,8 @@ class Narrator:
                 self.swaps.append(event)
             case ItemQueued(lane=Lane.INTERNAL):
                 self._urgent = printable(event.caller)
-        name, name_style = "", "bold"
+        name = ""
+        name_style = "bold"
         if isinstance(event, ItemEvent):
             name = f"{printable(event.caller):<10}"
             name_style = "bold cyan" if event.lane is Lane.INTERNAL else "bold"
@@ -348,33 +353,41 @@ class Narrator:
 
     def _of_item(self, event: ItemEvent) -> tuple[str, str]:
         """Words and their style; no words for what is not worth a line."""
-        words, style = "", ""
+        words = ""
+        style = ""
         match event:
             case ItemQueued():
                 ahead = f", {event.position} ahead" if event.position else ""
-                words, style = f"asks {printable(event.model or 'any model')}{ahead}", ""
+                words = f"asks {printable(event.model or 'any model')}{ahead}"
+                style = ""
             case ItemDispatched() if event.attempt > 1:
-                words, style = f"runs again (try {event.attempt})", "green"
+                words = f"runs again (try {event.attempt})"
+                style = "green"
             case ItemDispatched() if event.waited_s >= _WORTH_SHOWING_S:
-                words, style = f"runs, after it waited {duration(event.waited_s)}", ""
+                words = f"runs, after it waited {duration(event.waited_s)}"
+                style = ""
             case ItemInterrupted():
                 words = f"is interrupted after {duration(event.ran_s)}: {self._urgent} goes first"
                 style = "magenta"
             case ItemBrokenOff():
-                words, style = f"broke off after {duration(event.ran_s)}, and will go on", "magenta"
+                words = f"broke off after {duration(event.ran_s)}, and will go on"
+                style = "magenta"
             case ItemResumed():
                 again = "read again" if event.how == "continued" else "repeated and compared"
                 tokens = f"{event.again_tokens} tokens {again} in {duration(event.catch_up_s)}"
-                words, style = f"continues where it stopped: {tokens}", "green"
+                words = f"continues where it stopped: {tokens}"
+                style = "green"
             case ItemProtected():
                 words = f"was interrupted {event.interrupt_count} times, and will not be again"
                 style = "magenta"
             case ItemEnded() if event.outcome is not Outcome.COMPLETED:
-                words, style = f"{event.outcome.value}: {printable(event.reason)}", "red"
+                words = f"{event.outcome.value}: {printable(event.reason)}"
+                style = "red"
             case ItemEnded():
                 waited = f", of which it waited {duration(event.queue_s)}"
                 waited = waited if event.queue_s >= _WORTH_SHOWING_S else ""
-                words, style = f"has its answer after {duration(event.total_s)}{waited}", "green"
+                words = f"has its answer after {duration(event.total_s)}{waited}"
+                style = "green"
         return words, style
 
     def _of_swap(self, event: Event) -> tuple[str, str]:

@@ -306,7 +306,8 @@ def check_gpu(reading: GpuReading, settings: Settings) -> Iterator[Finding]:
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:
-    keys, admins = len(settings.auth.keys), sum(key.admin for key in settings.auth.keys)
+    keys = len(settings.auth.keys)
+    admins = sum(key.admin for key in settings.auth.keys)
     if not keys:
         yield Finding("ok", "keys", "none: callers on this machine only")
     elif not admins:
@@ -332,7 +333,8 @@ def _store(settings: Settings) -> Iterator[Finding]:
     path = database_path(storage.path, os.environ)
     # not `Path.exists`, which raises where a folder may not be read
     folder = next(each for each in path.absolute().parents if os.path.exists(each))  # noqa: PTH110
-    free_mib, low_mib = shutil.disk_usage(folder).free / MIB, settings.alerts.disk_free_warning_mib
+    free_mib = shutil.disk_usage(folder).free / MIB
+    low_mib = settings.alerts.disk_free_warning_mib
     if not os.access(folder, os.W_OK | os.X_OK):
         advice = (
             "run `sudo hearth doctor` if the gateway runs as another user; else correct its owner,"

@@ -34,7 +34,8 @@ _QUIRKS_HELP = "\n".join(
 
 async def until_stopped(seconds: float | None = None) -> None:
     """Return at the first SIGINT or SIGTERM, or after `seconds`; None waits for a signal only."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
     signals = (signal.SIGINT, signal.SIGTERM)
     for number in signals:
         loop.add_signal_handler(number, stop.set)

@@ -60,7 +60,8 @@ def install_service(
     base = user_directory(os.environ)
     units = Path("/etc/systemd/system") if system else base / "systemd" / "user"
     config = (file or (Path("/etc/hearth") if system else base / "hearth") / CONFIG_NAME).absolute()
-    executable, unit = _executable(), (unit_dir or units).absolute() / UNIT_NAME
+    executable = _executable()
+    unit = (unit_dir or units).absolute() / UNIT_NAME
     text = unit_text(
         system=system,
         executable=executable,
@@ -84,9 +85,12 @@ def install_service(
         raise CommandFailed(
             f"{error.filename} cannot be written: {error.strerror}{advice}"
         ) from error
-    systemctl, journal, linger = "sudo systemctl", "journalctl -u", ""
+    systemctl = "sudo systemctl"
+    journal = "journalctl -u"
+    linger = ""
     if not system:
-        systemctl, journal = "systemctl --user", "journalctl --user -u"
+        systemctl = "systemctl --user"
+        journal = "journalctl --user -u"
         linger = "  loginctl enable-linger          # else it runs only while you are logged in\n"
     click.echo(
         f"next:\n  {systemctl} daemon-reload\n  {systemctl} enable --now hearth\n{linger} "

@@ -166,7 +166,8 @@ def _await(
 ) -> ExitCode:
     completed = True
     for job_id, job in ended(client, job_ids, timeout_s):
-        state, reason = text(job, "state"), text(job, "reason")
+        state = text(job, "state")
+        reason = text(job, "reason")
         completed &= state == JobState.COMPLETED
         words = f"{job_id}: {state}{f' ({reason})' if reason else ''}"
         click.echo(json.dumps(job) if as_json else words)

@@ -196,9 +196,11 @@ def with_key(text: str, entry: list[str]) -> str:
     if auth_key is None:
         return f"{text.rstrip()}\n\nauth:\n  keys:\n" + "\n".join(_item(entry, "    ")) + "\n"
     parent = keys_key or auth_key
-    column, line = parent.start_mark.column + 2, parent.start_mark.line
+    column = parent.start_mark.column + 2
+    line = parent.start_mark.line
     if node is not None and filled:
-        column, line = node.start_mark.column, _last_line(node)
+        column = node.start_mark.column
+        line = _last_line(node)
     indent = " " * column
     if keys_key is not None:
         return _inserted(text, line, _item(entry, indent))

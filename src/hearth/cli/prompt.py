@@ -99,7 +99,8 @@ def submit(
     request_id = new_id("req_")
     named = {"X-Task-Type": task_type, "X-Priority": priority}
     headers = without_none(named)
-    output, last = "", {}
+    output = ""
+    last = {}
     with streamed(client, "/api/generate", body, request_id, headers) as (answered, lines):
         for last in lines:
             piece = _piece(last, "response")
@@ -213,7 +214,8 @@ def _answer(client: GatewayClient, body: Json) -> str:
 
     Raises CommandFailed, GatewayUnreachable.
     """
-    answer, thinks = "", False
+    answer = ""
+    thinks = False
     clock = SystemClock()
     asked_at = clock.monotonic()
     began_at = 0.0
@@ -223,7 +225,8 @@ def _answer(client: GatewayClient, body: Json) -> str:
             for last in lines:
                 message = part(last, "message")
                 began_at = began_at or clock.monotonic()
-                thought, content = _piece(message, "thinking"), _piece(message, "content")
+                thought = _piece(message, "thinking")
+                content = _piece(message, "content")
                 if thinks and content:
                     click.echo("\n")
                 thinks = bool(thought) or (thinks and not content)
@@ -233,7 +236,8 @@ def _answer(client: GatewayClient, body: Json) -> str:
     except KeyboardInterrupt:
         click.echo(" (stopped)")
     else:
-        tokens, took_ns = number(last, "eval_count"), number(last, "eval_duration")
+        tokens = number(last, "eval_count")
+        took_ns = number(last, "eval_duration")
         speed = f", {tokens / took_ns * _NS_PER_S:.0f} tokens/s" if tokens and took_ns else ""
         figures = (
             f"\n({tokens or 0:.0f} tokens{speed}, the first after"
@@ -314,7 +318,8 @@ def waiting_line(
     Args:
         pause: waits so many seconds, or until the event is set.
     """
-    over, line = threading.Event(), console.status("waiting")
+    over = threading.Event()
+    line = console.status("waiting")
 
     def end() -> None:
         over.set()

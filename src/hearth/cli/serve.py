@@ -139,7 +139,8 @@ class StartBanner:
             self._console.print(self._table(event))
 
     def _table(self, started: GatewayStarted) -> Table:
-        settings, url = self._settings, started.url.rstrip("/")
+        settings = self._settings
+        url = started.url.rstrip("/")
         keys = "none: callers on this machine only"
         if started.authentication:
             keys = "required from every caller"

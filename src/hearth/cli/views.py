@@ -138,7 +138,9 @@ def _facts(answer: Json) -> Table:
 
 
 def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
-    gpu, config, day = part(answer, "gpu"), part(answer, "config"), part(answer, "stats_24h")
+    gpu = part(answer, "gpu")
+    config = part(answer, "config")
+    day = part(answer, "stats_24h")
     yield "GPU", _residents(gpu)
     yield "", _swaps(gpu)
     if slow := ", ".join(texts(gpu, "offloaded_models")):
@@ -201,7 +203,8 @@ def _residents(gpu: Json) -> Text:
 
 
 def _swaps(gpu: Json) -> str:
-    swaps, last_ms = plural(count(gpu, "swaps_this_hour"), "swap"), number(gpu, "last_swap_ms")
+    swaps = plural(count(gpu, "swaps_this_hour"), "swap")
+    last_ms = number(gpu, "last_swap_ms")
     last = "" if last_ms is None else f", the last took {duration(last_ms / 1000)}"
     share = number(gpu, "swap_overhead_pct_1h") or 0.0
     return f"{swaps} this hour{last}; {share:.0f} % of the busy time spent on swaps"
@@ -211,7 +214,8 @@ def _card(gpu: Json) -> Text | None:
     """What the GPU reports of itself; None where nobody reads it: switched off, an emulator, or an
     older gateway.
     """
-    readings, device = text(gpu, "readings"), text(gpu, "device")
+    readings = text(gpu, "readings")
+    device = text(gpu, "device")
     if readings == "lost":
         return Text(f"{device} no longer answers", "bold red")
     if readings == "unknown":
@@ -230,7 +234,8 @@ def _card(gpu: Json) -> Text | None:
 
 
 def _memory(gpu: Json) -> str:
-    used, whole = number(gpu, "memory_used_mib"), number(gpu, "memory_total_mib")
+    used = number(gpu, "memory_used_mib")
+    whole = number(gpu, "memory_total_mib")
     if used is None or whole is None:
         return "memory unknown"
     foreign = number(gpu, "foreign_mib")
@@ -318,7 +323,8 @@ def _moment(field: str) -> Callable[[Json], str]:
 
 
 def _outcome(row: Json) -> Text:
-    outcome, reason = text(row, "outcome") or "-", text(row, "reason")
+    outcome = text(row, "outcome") or "-"
+    reason = text(row, "reason")
     shown = Text(outcome, {"completed": "green", "cancelled": "dim"}.get(outcome, "red"))
     if reason and reason != outcome:
         shown.append(f" ({reason})")
@@ -363,7 +369,8 @@ _LOG = (
 
 
 def _state_of_job(job: Json) -> Text:
-    state, reason = text(job, "state") or "-", text(job, "reason")
+    state = text(job, "state") or "-"
+    reason = text(job, "reason")
     style = {"completed": "green", "running": "yellow", "failed": "red"}.get(state, "")
     return Text(state, style).append(f" ({reason})" if reason else "", "default")
 
@@ -580,7 +587,8 @@ def _callers(answer: Json) -> str:
 
 def _money(answer: Json) -> str:
     cloud = part(answer, "cloud")
-    spent, limit = number(cloud, "spent_today_usd") or 0.0, number(cloud, "limit_today_usd") or 0.0
+    spent = number(cloud, "spent_today_usd") or 0.0
+    limit = number(cloud, "limit_today_usd") or 0.0
     if not cloud or (cloud.get("state") == "off" and not spent):
         return ""
     return (

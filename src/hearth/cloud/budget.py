@@ -88,11 +88,9 @@ class CloudBudget(HandlingSink):
             TooExpensive, BudgetExceeded: there is no money for it.
             StorageUnavailable: the money is free again, and the call must not start.
         """
-        name, caps, now = (
-            new_id("req_"),
-            caps_for(self._config().settings, caller),
-            self._clock.wall(),
-        )
+        name = new_id("req_")
+        caps = caps_for(self._config().settings, caller)
+        now = self._clock.wall()
         try:
             self._budget.reserve(
                 name, day=day, caller=caller, lane=lane, nano_usd=amount, caps=caps, now_wall_s=now
@@ -135,7 +133,8 @@ class CloudBudget(HandlingSink):
     def _on_alert_sent(self, event: AlertSent) -> None:
         """Note for the next process what the owner knows."""
         if AlertType.BUDGET in event.types and self._crossed_wall_s is not None:
-            self._notified_wall_s, self._crossed_wall_s = self._crossed_wall_s, None
+            self._notified_wall_s = self._crossed_wall_s
+            self._crossed_wall_s = None
             self._documents.save(_NOTIFIED, {"crossed_wall_s": self._notified_wall_s})
 
     async def flush(self) -> bool:
@@ -164,7 +163,8 @@ class CloudBudget(HandlingSink):
         """Callers who have used Claude today or have a budget of their own: `used_usd`, running
         calls at their worst, and `limit_usd`.
         """
-        settings, used = self._config().settings, self._budget.by_caller(self._today())
+        settings = self._config().settings
+        used = self._budget.by_caller(self._today())
         limits = {key.name: key.daily_usd for key in settings.auth.keys if key.allow_cloud}
         named = [name for name, limit_usd in limits.items() if limit_usd is not None]
         return {
@@ -204,10 +204,8 @@ class CloudBudget(HandlingSink):
         )
 
     def _emit_exhausted(self, day: Day, caller: str, lane: Lane, amount: int, caps: Caps) -> None:
-        own, totals = (
-            not self._budget.external_is_short(day, lane=lane, nano_usd=amount, caps=caps),
-            self._budget.totals(day),
-        )
+        own = not self._budget.external_is_short(day, lane=lane, nano_usd=amount, caps=caps)
+        totals = self._budget.totals(day)
         taken = (
             self._budget.by_caller(day).get(caller, 0)
             if own
@@ -228,7 +226,8 @@ class CloudBudget(HandlingSink):
 
 def caps_for(settings: Settings, caller: str) -> Caps:
     """What this caller's next call may cost."""
-    cloud, external_usd = settings.cloud, settings.budget.daily_external_usd
+    cloud = settings.cloud
+    external_usd = settings.budget.daily_external_usd
     if cloud.daily_external_usd is not None:
         external_usd = min(external_usd, cloud.daily_external_usd)
     own_usd = next((key.daily_usd for key in settings.auth.keys if key.name == caller), None)

@@ -113,7 +113,8 @@ def _images(pending: list[object]) -> tuple[int, int]:
             source = value.get("source")
             inside = source if isinstance(source, Mapping) else {}
             if value.get("type") == "image":
-                images, data = images + 1, inside.get("data")
+                images = images + 1
+                data = inside.get("data")
                 data_bytes += len(data) if isinstance(data, str) and data.isascii() else 0
             else:
                 # a message's or a block's, and a document's
@@ -202,7 +203,8 @@ class ClaudeCall:
                 return await self._attempt(backend, registry, clock)
             except HearthError as error:
                 may_be_charged = self.sent or self.meter.started or work.reply.started
-                retries, sequence = self.settings.max_retries, work.item.sequence
+                retries = self.settings.max_retries
+                sequence = work.item.sequence
                 delay_s = (
                     None
                     if may_be_charged
@@ -238,7 +240,10 @@ class ClaudeCall:
         self.sent = True
 
     async def _pass_on(self, exchange: CloudExchange, registry: Registry, clock: Clock) -> None:
-        work, meter, reply, now = self.work, self.meter, self.work.reply, clock.monotonic
+        work = self.work
+        meter = self.meter
+        reply = self.work.reply
+        now = clock.monotonic
         attempt = work.attempt
         answer = Answer(
             self.path,
@@ -249,7 +254,8 @@ class ClaudeCall:
             created_wall_s=clock.wall(),
             started_at=now(),
         )
-        timeout_s, loop = self.settings.timeout_s, asyncio.get_running_loop()
+        timeout_s = self.settings.timeout_s
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 async for event in exchange.events():

@@ -149,7 +149,8 @@ class Budget:
         if spend is None or not spend.open:
             return False
         self._count(spend, -1)
-        spend.open, spend.nano_usd = False, nano_usd
+        spend.open = False
+        spend.nano_usd = nano_usd
         self._count(spend, 1)
         return True
 

@@ -84,10 +84,12 @@ class CloudHealth:
                     CloudWentDown(at=now, reason=error.reason, detail=_ADVICE, retry_s=DOWN_S)
                 )
             self._down_at = now if self._down_at is None else self._down_at
-            self._refused_at, self._until = now, now + DOWN_S
+            self._refused_at = now
+            self._until = now + DOWN_S
         elif error is None and self._down_at is not None and began_at >= self._refused_at:
             self._events.emit(CloudCameUp(at=now, down_s=now - self._down_at))
-            self._down_at, self._until = None, 0.0
+            self._down_at = None
+            self._until = 0.0
 
 
 SERVED_BY = "claude"
@@ -177,7 +179,8 @@ class Cloud:
 
     async def _accept(self, new: Submission, why: Why) -> Ticket:
         self._check_open()
-        cloud, item = self._settings, new.item
+        cloud = self._settings
+        item = new.item
         # as it would go to the model server, from which it is translated
         call = new.call_on(item.model or "")
         model = claude_model(item.model, cloud, self._queue.watch.canonical)
@@ -244,7 +247,8 @@ class Cloud:
         return price
 
     def _begin(self, call: ClaudeCall) -> Ticket:
-        work, item = call.work, call.work.item
+        work = call.work
+        item = call.work.item
         self._calls[item.sequence] = call
         self._registry.add(work, 0, item.arrived_at)
         running = call.run(self._backend, self._registry, self._clock)
@@ -263,7 +267,9 @@ class Cloud:
 
     def _over(self, call: ClaudeCall, task: asyncio.Task[None]) -> None:
         """The task is over, on whatever way: settle the cost, then tell whoever has not heard."""
-        now, work, cost = self._clock.monotonic(), call.work, call.bill_nano_usd
+        now = self._clock.monotonic()
+        work = call.work
+        cost = call.bill_nano_usd
         attempted_at = work.attempt.dispatched_at
         self.budget.close(call.reservation, cost)
         del self._calls[work.item.sequence]
@@ -280,7 +286,8 @@ class Cloud:
             else Outcome.FAILED
         )
         self._registry.end(work, outcome, now, error, cost_usd=usd(cost) if cost else None)
-        asked, cloud = call.to_send, self._settings
+        asked = call.to_send
+        cloud = self._settings
         # another account says nothing of this one
         if (asked.base_url, asked.api_key) == (cloud.base_url, cloud.api_key):
             self._health.note(error, now, began_at=now if attempted_at is None else attempted_at)
@@ -314,11 +321,9 @@ class Cloud:
 
     def shown(self, work: ActiveRequest) -> JsonDict:
         """As `Owner` says."""
-        now, call, began_at = (
-            self._clock.monotonic(),
-            self._calls[work.item.sequence],
-            work.attempt.dispatched_at,
-        )
+        now = self._clock.monotonic()
+        call = self._calls[work.item.sequence]
+        began_at = work.attempt.dispatched_at
         return status.item(self._runtime.view, work, now, self._clock.wall() - now) | {
             "model": work.model,
             "state": "running",
@@ -332,7 +337,8 @@ class Cloud:
 
     def status(self) -> JsonDict:
         """What runs at Claude and what it has cost today."""
-        totals, settings = self.budget.totals(), self._settings
+        totals = self.budget.totals()
+        settings = self._settings
         return {
             "state": "off" if not settings.api_key else "down" if self._is_down() else "ready",
             "model": settings.model,

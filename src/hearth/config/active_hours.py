@@ -204,7 +204,8 @@ def day_of(zone: tzinfo, wall_s: float) -> tuple[float, float]:
     midnight, or the jump over it, on the wall.
     """
     date = _wall_clock(zone, wall_s).date()
-    start_s, end_s = _midnight(zone, date), _midnight(zone, date + timedelta(days=1))
+    start_s = _midnight(zone, date)
+    end_s = _midnight(zone, date + timedelta(days=1))
     if wall_s >= end_s:  # the clock went back over midnight: the next day has begun already
         return end_s, _midnight(zone, date + timedelta(days=2))
     return start_s, end_s

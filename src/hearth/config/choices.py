@@ -57,7 +57,9 @@ class AlertType(StrEnum):
 
     def __new__(cls, value: str, words: str, when: str) -> Self:
         member = str.__new__(cls, value)
-        member._value_, member.words, member.when = value, words, when
+        member._value_ = value
+        member.words = words
+        member.when = when
         return member
 
     RATE_LIMITED = (

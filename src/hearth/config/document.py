@@ -204,7 +204,8 @@ class Document:
         return tag.removeprefix(_TAG)
 
     def _scalar(self, event: yaml.ScalarEvent, path: KeyPath) -> object:
-        tag, text = self._tag(event), event.value
+        tag = self._tag(event)
+        text = event.value
         if tag == "null":
             return None
         if tag == "bool":
@@ -221,7 +222,8 @@ class Document:
 
 
 def _syntax_advice(error: yaml.MarkedYAMLError) -> str:
-    context, problem = error.context or "", error.problem or ""
+    context = error.context or ""
+    problem = error.problem or ""
     if "alias" in context or "anchor" in context:
         return "put quotes around text that begins with `*` or `&`"
     if "mapping values" in problem:

@@ -240,7 +240,8 @@ def _renamed(document: object) -> tuple[object, tuple[str, ...]]:
     """
     if not isinstance(document, dict):
         return document, ()
-    notes, found = [], dict(document)
+    notes = []
+    found = dict(document)
     if isinstance(found.get("ollama_health_check"), bool):
         notes.append(
             "ollama_health_check: has no effect, Hearth always checks its model server"
@@ -346,7 +347,8 @@ def effectless(settings: Settings) -> Iterator[str]:
 
 def changed_meanings(settings: Settings) -> Iterator[str]:
     """Settings that meant something else in the release before, and what they mean now."""
-    scheduling, gpu = settings.scheduling, settings.gpu
+    scheduling = settings.scheduling
+    gpu = settings.gpu
     if gpu.swap_timeout_s != type(gpu)().swap_timeout_s:
         yield (
             "gpu.swap_timeout_s: bounds how long a load shows no progress, no longer the load as a"

@@ -106,13 +106,15 @@ class ReloadPlan:
         found. A step is given once.
         """
         if self._ordered and now >= self._obeyed_at + ORDER_GAP_S:
-            self._ordered, self._obeyed_at = False, now
+            self._ordered = False
+            self._obeyed_at = now
             return "obey"
         if now < min(self._poll_at, self._due_at):
             return None
         self._has_reason = now >= self._due_at
         if self._has_reason:
-            self._due_at, self._writing = inf, False
+            self._due_at = inf
+            self._writing = False
         self._poll_at = inf
         return "look"
 
@@ -132,7 +134,8 @@ class ReloadPlan:
         # A touch that has come meanwhile brings the second look anyway.
         if self._due_at == inf:
             wait_s = CONFIRM_S if self._has_reason and not blind else QUIET_S
-            self._first_at, self._due_at = now, now + (GONE_S if gone else wait_s)
+            self._first_at = now
+            self._due_at = now + (GONE_S if gone else wait_s)
         return False
 
     def tried(self, token: str) -> None:
@@ -175,7 +178,8 @@ class ConfigInForce:
 
     def take(self, fresh: GatewayConfig | ConfigError) -> bool:
         """Put a configuration in force, or say why it is none; True where it is in force."""
-        now, self._tried_wall_s = self._clock.monotonic(), self._clock.wall()
+        now = self._clock.monotonic()
+        self._tried_wall_s = self._clock.wall()
         self._problems = fresh.problems if isinstance(fresh, ConfigError) else ()
         if isinstance(fresh, ConfigError):
             self._rejected += 1
@@ -335,7 +339,8 @@ class Reloader:
             await self._try(found)
 
     async def _obey(self) -> None:
-        order, self._order = self._order, None
+        order = self._order
+        self._order = None
         outcome: bool | HearthError = ShuttingDown()
         try:
             found = None
@@ -432,7 +437,8 @@ class FileWatch:
 
     def close(self) -> None:
         """Watch nothing any more."""
-        observer, self._observer = self._observer, None
+        observer = self._observer
+        self._observer = None
         if observer is not None:
             observer.stop()
             observer.join()

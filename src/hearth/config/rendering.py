@@ -141,7 +141,8 @@ def compare(
 
 
 def _secret_change(path: str, old: Plain, new: Plain) -> Change:
-    annotation, hot = cast("object", Settings), True
+    annotation = cast("object", Settings)
+    hot = True
     for key in path.split("."):
         annotation, hot = _below(annotation, key, hot=hot)
         old, new = (value.get(key) if isinstance(value, dict) else None for value in (old, new))

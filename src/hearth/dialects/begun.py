@@ -59,7 +59,8 @@ class Begun:
             self._mark(frame)
 
     def _mark(self, frame: Frame) -> None:
-        kind, block = frame.event, frame.fields.get("content_block", frame.fields.get("item"))
+        kind = frame.event
+        block = frame.fields.get("content_block", frame.fields.get("item"))
         called = at(frame.fields, ("message", "tool_calls")) or at(
             frame.fields, ("choices", 0, "delta", "tool_calls")
         )

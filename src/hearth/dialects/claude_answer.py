@@ -106,7 +106,8 @@ class Meter:
         all that were allowed where Claude may have thought unseen.
         """
         usage = self._usage
-        hour, output = usage.get("hour", 0), usage.get("output_tokens", 0)
+        hour = usage.get("hour", 0)
+        output = usage.get("output_tokens", 0)
         if not self._reported:
             output = (
                 self._max_tokens
@@ -148,8 +149,11 @@ class Answer:
         created_wall_s: seconds since 1970 at the instant `started_at`.
         """
         self._route = INFERENCE_ROUTES[path]
-        self._request, self._model, self._meter = request, model, meter
-        self._created_wall_s, self._started_at = created_wall_s, started_at
+        self._request = request
+        self._model = model
+        self._meter = meter
+        self._created_wall_s = created_wall_s
+        self._started_at = started_at
         self._writer = self._new_writer(request_id.removeprefix("req_"))
         self._events: list[JsonObject] = []
         """Of a message that does not stream."""
@@ -186,11 +190,9 @@ class Answer:
         """
         if not self._meter.stopped:
             raise BackendGone("Claude's stream ended before the answer was complete")
-        done, wall_s, native = (
-            self._generation(now),
-            self._wall_s(now),
-            self._route.is_native,
-        )
+        done = self._generation(now)
+        wall_s = self._wall_s(now)
+        native = self._route.is_native
         only_objects = native or (self._writer is None and not self._request.streaming)
         if (
             only_objects
@@ -219,7 +221,8 @@ class Answer:
 
     def _new_writer(self, name: str) -> Writer | None:
         """None for `/v1/messages`, whose events are Claude's own."""
-        path, created_wall_s = self._route.path, self._created_wall_s
+        path = self._route.path
+        created_wall_s = self._created_wall_s
         if self._route.is_native:
             return NativeWriter(self._model, chat=path is Endpoint.CHAT)
         if self._route.dialect == "anthropic":
@@ -227,7 +230,8 @@ class Answer:
         if path is Endpoint.OPENAI_RESPONSES:
             response = response_in_progress(name, self._model, self._request.asked, created_wall_s)
             return ResponsesWriter(f"msg_{name}", response, incomplete=_INCOMPLETE)
-        chat, include_usage = path is Endpoint.OPENAI_CHAT, self._request.include_usage
+        chat = path is Endpoint.OPENAI_CHAT
+        include_usage = self._request.include_usage
         return OpenAiWriter(
             f"chatcmpl-{name}" if chat else f"cmpl-{name}",
             self._model,
@@ -254,10 +258,12 @@ class Answer:
                 reason = _object(event.get("delta")).get("stop_reason")
                 self._reason = _REASONS.get(str(reason), "stop") if reason else self._reason
             case "content_block_start":
-                block, closed = _object(event.get("content_block")), self._closed()
+                block = _object(event.get("content_block"))
+                closed = self._closed()
                 if block.get("type") != "tool_use":
                     return closed + self._text(_string(block, "text"))
-                self._call, self._written = (_string(block, "id"), _string(block, "name")), []
+                self._call = (_string(block, "id"), _string(block, "name"))
+                self._written = []
                 return closed
             case "content_block_delta":
                 self._first_at = now if self._first_at is None else self._first_at
@@ -292,7 +298,8 @@ class Answer:
         return parts
 
     def _generation(self, now: float) -> Generation:
-        tokens, first_at = self._meter.tokens, now if self._first_at is None else self._first_at
+        tokens = self._meter.tokens
+        first_at = now if self._first_at is None else self._first_at
         return Generation(
             parts=self._parts,
             reason=self._reason,
@@ -329,7 +336,8 @@ class Unfenced:
 
     def end(self) -> str:
         """The rest of the text."""
-        rest, self._held = self._held, ""
+        rest = self._held
+        self._held = ""
         return "" if self._fenced and rest.strip() == "```" else rest
 
 
@@ -347,7 +355,8 @@ def assembled(events: Iterable[JsonObject]) -> JsonObject:
             case "message_start":
                 message = {**_object(event.get("message")), "content": blocks}
             case "content_block_start":
-                block, written = dict(_object(event.get("content_block"))), ""
+                block = dict(_object(event.get("content_block")))
+                written = ""
                 blocks.append(block)
             case "content_block_delta":
                 written += str(delta.get("partial_json") or "")

@@ -85,7 +85,8 @@ class Turns:
         """
         self._expect_no_results("assistant", where)
         wanted = call_id if _ID.fullmatch(call_id) else _NOT_ID.sub("_", call_id)[:100] or "call"
-        number, safe_id = 1, wanted
+        number = 1
+        safe_id = wanted
         while safe_id in self._used:
             number += 1
             safe_id = f"{wanted[:100]}_{number}"
@@ -316,7 +317,8 @@ def _tool(tool: JsonValue, where: str, *, nested: bool) -> JsonObject:
     if not isinstance(given, dict):
         raise refused(f"{where}.function", "give an object with name and parameters")
     function = Body(given)
-    name, described = function.string("name"), function.string("description")
+    name = function.string("name")
+    described = function.string("description")
     if not _ID.fullmatch(name):
         raise refused(f"{where}.name", "a name is 1 to 128 letters, digits, `_` or `-`")
     schema = function.get("parameters") or {"properties": {}}

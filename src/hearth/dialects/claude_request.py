@@ -102,7 +102,8 @@ def claude_request(path: str, body: bytes, *, default_max_tokens: int) -> Claude
     asked = Body(decode(body))
     streaming = asked.flag("stream", default=route.is_native)
     parameters, json_text = _READERS[route.dialect](asked, route.path)
-    limit, thinking = parameters["max_tokens"], parameters.get("thinking")
+    limit = parameters["max_tokens"]
+    thinking = parameters.get("thinking")
     max_tokens = limit if isinstance(limit, int) and limit > 0 else default_max_tokens
     budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
     if isinstance(budget, int) and budget >= max_tokens:
@@ -181,20 +182,24 @@ def _of_turns(
 def _native(body: Body, endpoint: Endpoint) -> _Parameters:
     """`/api/chat`, and `/api/generate`, whose prompt is one user message."""
     if endpoint is Endpoint.CHAT:
-        turns, tools = _turns_of(body, endpoint), function_tools(body.array("tools"))
+        turns = _turns_of(body, endpoint)
+        tools = function_tools(body.array("tools"))
     else:
         for name in ("context", "suffix", "template", "raw"):
             if body.get(name):
                 raise refused(name)
-        turns, tools = Turns(), []
+        turns = Turns()
+        tools = []
         prompt = _prompt(body)
         turns.instruct(body.string("system"))
         turns.say("user", [*_images(body, ""), text_block(prompt)], "prompt")
     for name in ("logprobs", "_debug_render_only"):
         if body.flag(name):
             raise refused(name)
-    options, wanted = body.object("options"), body.get("format")
-    stop, limit = options.get("stop"), options.get("num_predict")
+    options = body.object("options")
+    wanted = body.get("format")
+    stop = options.get("stop")
+    limit = options.get("num_predict")
     if stop is not None and not isinstance(stop, list):
         raise BadRequest('option "stop" must be of type array')
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
@@ -212,14 +217,16 @@ def _openai(body: Body, endpoint: Endpoint) -> _Parameters:
     """`/v1/chat/completions`, and `/v1/completions`, whose prompt is one user message."""
     if endpoint is Endpoint.OPENAI_RESPONSES:
         return _response(body)
-    choice, wanted = None, None
+    choice = None
+    wanted = None
     if endpoint is Endpoint.OPENAI_CHAT:
         for name in ("functions", "function_call"):
             if body.get(name) is not None:
                 raise refused(name, "OpenAI has replaced it; use `tools` and `tool_choice`")
         if body.flag("logprobs"):
             raise refused("logprobs")
-        turns, tools = _turns_of(body, endpoint), function_tools(body.array("tools"))
+        turns = _turns_of(body, endpoint)
+        tools = function_tools(body.array("tools"))
         choice = tool_choice(
             body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice"
         )
@@ -231,11 +238,13 @@ def _openai(body: Body, endpoint: Endpoint) -> _Parameters:
                 raise refused(name)
         if (body.integer("best_of") or 1) > 1:
             raise refused("best_of", "only one answer per request is supported")
-        turns, tools = Turns(), []
+        turns = Turns()
+        tools = []
         turns.say("user", [text_block(_prompt(body))], "prompt")
     if (body.integer("n") or 1) > 1:
         raise refused("n", "only one answer per request is supported")
-    limit, limit_before = body.integer("max_completion_tokens"), body.integer("max_tokens")
+    limit = body.integer("max_completion_tokens")
+    limit_before = body.integer("max_tokens")
     stop = _stop_texts(body.get("stop"), "stop")
     return _of_turns(
         limit_before if limit is None else limit, turns, tools, choice, wanted=wanted, stop=stop
@@ -254,10 +263,8 @@ def _response(body: Body) -> _Parameters:
     turns = Turns()
     turns.instruct(body.string("instructions"))
     _add_input(turns, body.get("input"))
-    tools, limit = (
-        function_tools(body.array("tools"), nested=False),
-        body.integer("max_output_tokens"),
-    )
+    tools = function_tools(body.array("tools"), nested=False)
+    limit = body.integer("max_output_tokens")
     choice = tool_choice(body.get("tool_choice"), body.get("parallel_tool_calls"), "tool_choice")
     return _of_turns(
         limit,
@@ -308,7 +315,8 @@ def _turns_of(body: Body, endpoint: Endpoint) -> Turns:
 
 
 def _add_message(turns: Turns, message: Body, where: str, endpoint: Endpoint) -> None:
-    native, roles = endpoint is Endpoint.CHAT, _ROLES[endpoint]
+    native = endpoint is Endpoint.CHAT
+    roles = _ROLES[endpoint]
     role = message.string("role") or ("user" if endpoint is Endpoint.OPENAI_RESPONSES else "")
     if role not in roles:
         raise refused(f"{where}.role", f"it is {', '.join(roles[:-1])} or {roles[-1]}")
@@ -340,7 +348,8 @@ def _add_message(turns: Turns, message: Body, where: str, endpoint: Endpoint) ->
         turns.say(role, blocks, where)
         if role == "assistant" and endpoint is not Endpoint.OPENAI_RESPONSES:
             for index, call in enumerate(message.objects("tool_calls")):
-                place, function = f"{where}.tool_calls[{index}]", call.object("function")
+                place = f"{where}.tool_calls[{index}]"
+                function = call.object("function")
                 if not function.fields:
                     raise refused(place, "give an object with a function")
                 arguments = arguments_in(function.get("arguments"), f"{place}.function.arguments")
@@ -435,7 +444,9 @@ def _own_messages(body: Body) -> tuple[list[JsonValue], list[JsonValue]]:
     kept: list[JsonValue] = []
     system: list[JsonValue] = []
     for index, message in enumerate(messages_of(body)):
-        where, role, content = f"messages[{index}]", message.string("role"), message.get("content")
+        where = f"messages[{index}]"
+        role = message.string("role")
+        content = message.get("content")
         blocks: JsonValue = [text_block(content)] if isinstance(content, str) else content
         if role not in ("user", "assistant", "system") or not isinstance(blocks, list):
             raise refused(where, "a message has a role (user or assistant) and a content")

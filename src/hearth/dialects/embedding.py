@@ -23,7 +23,8 @@ from hearth.types import value
 MAX_BODY_BYTES = 64 * 1024
 """A call that is larger takes so long by itself that there is nothing to gain from company."""
 
-_NATIVE_HEAD, _OPENAI_HEAD = b'"embeddings":[', b'"data":['
+_NATIVE_HEAD = b'"embeddings":['
+_OPENAI_HEAD = b'"data":['
 _VECTOR = re.compile(rb"\[[-+0-9.eE,]*\]")
 _EMBEDDING = re.compile(
     rb'\{"object":"embedding","embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*"),'
@@ -89,7 +90,8 @@ def split_answer(route: Route, body: bytes, inputs: Sequence[SingleInput]) -> li
         return None
     if not native and [int(element[1]) for element in elements] != list(range(len(inputs))):
         return None
-    head, tail = body[:start], body[elements[-1].end() :]
+    head = body[:start]
+    tail = body[elements[-1].end() :]
     counted = _COUNTS.search(tail)
     shares = (
         [None] * len(inputs)
@@ -129,8 +131,10 @@ def shares_of(total: int, weights: Sequence[int]) -> list[int]:
     since no input has no tokens.
     """
     least = 1 if total >= len(weights) else 0
-    spread, whole = total - least * len(weights), sum(weights)
-    bounds, passed = [0], 0
+    spread = total - least * len(weights)
+    whole = sum(weights)
+    bounds = [0]
+    passed = 0
     for weight in weights:
         passed += weight
         bounds.append((2 * spread * passed + whole) // (2 * whole))

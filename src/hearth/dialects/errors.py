@@ -77,11 +77,13 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
     at_bind = error.status == 400 and not by_handler
     body = encode(error_object(dialect, error, request_id))
     if isinstance(error, MethodNotAllowed) or error.message == PAGE_NOT_FOUND:
-        content_type, body = b"text/plain", error.message.encode(errors="replace")
+        content_type = b"text/plain"
+        body = error.message.encode(errors="replace")
     elif dialect == "ollama" or at_bind:
         content_type = b"application/json; charset=utf-8"
     else:
-        content_type, body = b"application/json", body + b"\n"
+        content_type = b"application/json"
+        body = body + b"\n"
     headers: list[tuple[bytes, bytes]] = [(b"content-type", content_type)]
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))

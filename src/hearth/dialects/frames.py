@@ -126,7 +126,8 @@ def frame_of(route: Route, raw: bytes) -> Frame:
     found = list(_DATA.finditer(raw))
     if not found:
         return Frame(head=raw, payload=b"", foot=b"")
-    start, end = found[0].start(1), found[-1].end()
+    start = found[0].start(1)
+    end = found[-1].end()
     return Frame(
         head=raw[:start], payload=raw[start:end], foot=raw[end:], fields=object_in(raw[start:end])
     )
@@ -286,10 +287,8 @@ def _openai_marks(fields: JsonObject) -> tuple[bytes, ...]:
     """
     if not fields.get("choices"):
         return (b"usage",) if fields.get("usage") else ()
-    calls, reason = (
-        at(fields, ("choices", 0, "delta", "tool_calls")),
-        at(fields, ("choices", 0, "finish_reason")),
-    )
+    calls = at(fields, ("choices", 0, "delta", "tool_calls"))
+    reason = at(fields, ("choices", 0, "finish_reason"))
     marks = (
         [encode([at(call, ("index",)), at(call, ("function",))]) for call in calls]
         if isinstance(calls, list)
@@ -342,7 +341,8 @@ def shortened(frame: Frame, reading: Reading, texts: Sequence[str], marks: int) 
 
 
 def _put(fields: JsonObject, slot: Slot, text: str) -> None:
-    parent, key = at(fields, slot.path[:-1]), slot.path[-1]
+    parent = at(fields, slot.path[:-1])
+    key = slot.path[-1]
     if isinstance(parent, dict) and isinstance(key, str):
         parent[key] = text
         if slot.optional and not text:
@@ -360,7 +360,8 @@ def _drop_logprobs(fields: JsonObject) -> None:
 
 
 def _drop_calls(fields: JsonObject, path: Path, count: int) -> None:
-    parent, calls = at(fields, path[:-1]), at(fields, path)
+    parent = at(fields, path[:-1])
+    calls = at(fields, path)
     if isinstance(parent, dict) and isinstance(calls, list):
         parent["tool_calls"] = calls[count:]
         if not parent["tool_calls"]:

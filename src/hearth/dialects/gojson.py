@@ -135,7 +135,10 @@ def check_structure(body: bytes, *, max_values: int = MAX_VALUES) -> int:
     Raises BadRequest for more than `max_values`. What is in strings does not count, so text may be
     as long as it likes.
     """
-    values, outside_bytes, inside, escape = 0, 0, 0, b""
+    values = 0
+    outside_bytes = 0
+    inside = 0
+    escape = b""
     for start in range(0, len(body), LARGE_BYTES):
         piece = escape + body[start : start + LARGE_BYTES]
         escape = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""

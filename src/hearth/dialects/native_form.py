@@ -56,7 +56,8 @@ def native_form(path: Endpoint, fields: JsonObject) -> Native | None:
     """The native form; None where an answer cannot be continued: a grammar, log probabilities,
     images, tools that a server runs.
     """
-    read, body = _READERS.get(path), Body(fields)
+    read = _READERS.get(path)
+    body = Body(fields)
     if read is None or any(map(body.get, _NEVER_CONTINUED)):
         return None
     try:
@@ -174,7 +175,8 @@ def _think(effort: JsonValue) -> JsonObject:
 
 
 def _openai_completion(body: Body) -> Native:
-    prompt, suffix = body.get("prompt"), body.string("suffix")
+    prompt = body.get("prompt")
+    suffix = body.string("suffix")
     _must(isinstance(prompt, str))
     asked: JsonObject = {
         "model": body.get("model"),
@@ -193,7 +195,8 @@ def _openai_completion(body: Body) -> Native:
 
 
 def _openai_options(body: Body) -> JsonObject:
-    stop, limit = body.get("stop"), body.get("max_tokens")
+    stop = body.get("stop")
+    limit = body.get("max_tokens")
     options: JsonObject = (
         {} if stop is None else {"stop": stop if isinstance(stop, list) else [stop]}
     )
@@ -213,7 +216,8 @@ def _message(body: Body) -> Native:
     }
     if stops := body.array("stop_sequences"):
         options["stop"] = stops
-    wish, effort = body.object("thinking").get("type"), body.object("output_config").get("effort")
+    wish = body.object("thinking").get("type")
+    effort = body.object("output_config").get("effort")
     effort = effort.strip().lower().replace("xhigh", "high") if isinstance(effort, str) else ""
     think: JsonObject = {"think": effort} if effort in EFFORTS else {}
     if wish in ("enabled", "disabled"):
@@ -263,7 +267,8 @@ def _tools(body: Body, schema: str, *, kinds: tuple[str | None, ...]) -> list[Js
 
 def _message_turns(message: Body) -> list[JsonObject]:
     """A message that holds nothing is left out, as Ollama does."""
-    content, role = message.get("content"), message.string("role").lower()
+    content = message.get("content")
+    role = message.string("role").lower()
     given: list[JsonValue] = (
         [{"type": "text", "text": content}]
         if isinstance(content, str)
@@ -273,7 +278,8 @@ def _message_turns(message: Body) -> list[JsonObject]:
     for block in map(Body, given):
         _must(block.get("type") in _BLOCKS)
         blocks[block.string("type")].append(block)
-    text, thoughts = "".join([block.string("text") for block in blocks["text"]]), blocks["thinking"]
+    text = "".join([block.string("text") for block in blocks["text"]])
+    thoughts = blocks["thinking"]
     turn: JsonObject = {"role": role, "content": text}
     if thoughts and (thought := thoughts[-1].string("thinking")):
         turn["thinking"] = thought
@@ -292,7 +298,8 @@ def _result(identity: JsonValue, content: JsonValue) -> JsonObject:
 
 
 def _response(body: Body) -> Native:
-    given, limit = body.get("input"), body.get("max_output_tokens")
+    given = body.get("input")
+    limit = body.get("max_output_tokens")
     _must(body.object("text").object("format").get("type") in (None, "text"))
     options: JsonObject = {
         "temperature": 1.0,

@@ -40,7 +40,9 @@ class Sent:
     """
 
     def __init__(self, route: Route, *, limit_bytes: int, written_by: LoadedModel) -> None:
-        self._route, self._limit_bytes, self.written_by = route, limit_bytes, written_by
+        self._route = route
+        self._limit_bytes = limit_bytes
+        self.written_by = written_by
         self._parts: list[bytes] = []
         self._frames: WholeFrames | None = WholeFrames(route)
         self.size_bytes = 0
@@ -56,7 +58,8 @@ class Sent:
 
     def held(self) -> bytes:
         """What was held back: the beginning of a frame. Nothing is held back any more."""
-        frames, self._frames = self._frames, None
+        frames = self._frames
+        self._frames = None
         return b"" if frames is None else frames.rest
 
     def feed(self, chunk: bytes) -> bool:

@@ -169,27 +169,27 @@ def read_request(
 
     Args:
         load_options: gives the pinned options of a model by the name it is called.
-        strip_attribution: take Claude Code's changing line out of the system prompt.
-        shapes: of requests that programs send beside their users' turns.
-        model: asks this one in place of the model that is named.
+        strip_attribution: take Claude Code's changing line out of the system prompt. shapes: of
+        requests that programs send beside their users' turns. model: asks this one in place of the
+        model that is named.
     """
     if route.is_native and not body.strip():
         raise BadRequest("missing request body")
     document, exact = decode_document(body)
     asked = _asked(route, document)
-    fields, called = asked.fields, asked.model
-    exact = exact and not (isinstance(document, dict) and len(fields) < len(document))
-    kind = _kind(route, fields)
-    rewritten: list[str] = []
-    if model is not None:
-        fields, called = {**fields, "model": model}, model
+    exact = exact and not (isinstance(document, dict) and len(asked.fields) < len(document))
+    called = asked.model if model is None else model
+    fields = asked.fields if model is None else {**asked.fields, "model": model}
+    rewritten = list[str]()
     if route.is_native:
         fields, rewritten = _with_own_options(fields, asked.options, load_options(called).num_ctx)
         rewritten += [] if exact else ["duplicate keys"]
     elif route.dialect == "anthropic" and strip_attribution and exact:
         kept = without_attribution(fields)
-        rewritten, fields = (["system"] if kept is not fields else []), kept
+        rewritten = ["system"] if kept is not fields else []
+        fields = kept
     rewritten += ["model"] if model is not None else []
+    kind = _kind(route, asked.fields)
     shape = shape_of(route, fields, shapes)
     envelope = Envelope(
         dialect=route.dialect,
@@ -225,7 +225,8 @@ def _asked(route: Route, document: JsonValue) -> _Asked:
     Raises BadRequest, ModelNotFound: with the text that Ollama answers for this body on this route.
     """
     body = Body(document)
-    is_native, generates = route.is_native, route.kind == "generate"
+    is_native = route.is_native
+    generates = route.kind == "generate"
     model = body.string("model")
     stream = generates and body.flag("stream", default=is_native)
     if not model and route.dialect == "anthropic":
@@ -362,7 +363,8 @@ def ways_on(
     if not only_replay and _is_read_quickly(body) and native_form(route.path, fields) is not None:
         continued = ("continued",)
     sampling = _sampling(route, fields)
-    temperature, seed = sampling.get("temperature"), sampling.get("seed")
+    temperature = sampling.get("temperature")
+    seed = sampling.get("seed")
     is_cold = _is_number(temperature) and temperature == 0
     takes_seed = route.path in _SEEDED
     is_fixed = takes_seed and _is_number(seed) and int(seed) % _SEEDS != RANDOM_SEED % _SEEDS
@@ -409,7 +411,8 @@ def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
     included; `fields` are `folded`.
     """
     images = fields.get("images")
-    characters, attachments = 0, len(images) if isinstance(images, list) else 0
+    characters = 0
+    attachments = len(images) if isinstance(images, list) else 0
     pending = [fields[name] for name in _TEXT_FIELDS if name in fields]
     while pending:
         one = pending.pop()
@@ -418,7 +421,8 @@ def prompt_tokens(fields: Mapping[str, JsonValue]) -> int:
         elif isinstance(one, list):
             pending.extend(one)
         elif isinstance(one, dict):
-            kind, images = one.get("type"), one.get("images")
+            kind = one.get("type")
+            images = one.get("images")
             if isinstance(kind, str) and kind in _ATTACHMENTS:  # a JSON schema may list several
                 attachments += 1
                 continue

@@ -53,7 +53,8 @@ _KEPT_LINES = 16
 lines each.
 """
 
-MOST_TOKENS, MOST_NANOSECONDS = 10**9, 10**15
+MOST_TOKENS = 10**9
+MOST_NANOSECONDS = 10**15
 """Of one answer (11 days).
 
 What reports more reports nothing: it would spoil what is learned of the model, and no database
@@ -125,7 +126,8 @@ class DeathNotice:
     def without(self, chunks: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """What may be passed on."""
         if self._held and any(chunks):
-            chunks, self._held = (self._held, *chunks), b""
+            chunks = (self._held, *chunks)
+            self._held = b""
         if self._mark is None or not chunks or self._mark not in chunks[-1]:
             return chunks
         *_, last = frames_in(self._route, chunks[-1])
@@ -159,7 +161,8 @@ class StreamTail:
         frames = self._frames()
         last = frames[0] if frames else b""
         fields = fields_in(last)
-        kind, error = fields.get("type"), fields.get("error")
+        kind = fields.get("type")
+        error = fields.get("error")
         usages = (_usage(self._route, fields_in(frame)) for frame in frames)
         complete = self._is_terminator(last, fields)
         reported_error = bool(error) or kind in ("error", "response.failed")
@@ -472,14 +475,17 @@ class PresenceSignals:
             [frame.fields for frame in frames_in(self._route, sent)] or [{}]
             for sent in (self._first, self._last)
         )
-        response, number = first[0].get("response"), last[-1].get("sequence_number")
+        response = first[0].get("response")
+        number = last[-1].get("sequence_number")
         if not isinstance(response, dict) or not isinstance(number, int):
             return False
-        self._response, self._number = response, number + 1
+        self._response = response
+        self._number = number + 1
         return True
 
     def _event(self, kind: str) -> bytes:
-        number, self._number = self._number, self._number + 1
+        number = self._number
+        self._number = self._number + 1
         return event({"response": self._response, "sequence_number": number, "type": kind})
 
     def _delta(self) -> bytes:
@@ -514,8 +520,10 @@ class PresenceSignals:
             return b""
         if "sequence_number" not in frame.fields:
             return raw
-        number, self._number = self._number, self._number + 1
-        response, fields = frame.fields.get("response"), {**frame.fields, "sequence_number": number}
+        number = self._number
+        self._number = self._number + 1
+        response = frame.fields.get("response")
+        fields = {**frame.fields, "sequence_number": number}
         if isinstance(response, dict):
             fields["response"] = response | {
                 name: self._response[name]

@@ -11,7 +11,8 @@ from hearth.dialects.frames import WholeFrames, frame_of
 from hearth.dialects.gojson import JsonObject, folded, lookup
 from hearth.dialects.routes import Endpoint, Route
 
-_OPTIONS, _FLAG = "stream_options", "include_usage"
+_OPTIONS = "stream_options"
+_FLAG = "include_usage"
 _ROUTES = frozenset({Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS})
 _USAGE = b'"usage":'
 _NO_TOKENS = b',"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}}\n\n'

@@ -197,7 +197,8 @@ class NativeWriter(Writer):
         return [encode(self.line(wall_s) | _ending(done, {})) + b"\n"]
 
     def whole(self, done: Generation, wall_s: float) -> JsonObject:
-        line, logprobs = self.line(wall_s, done.parts), _logprobs(done.parts)
+        line = self.line(wall_s, done.parts)
+        logprobs = _logprobs(done.parts)
         return line | (
             {"done": False} | logprobs if done.reason is None else _ending(done, logprobs)
         )
@@ -242,14 +243,16 @@ class OpenAiWriter(Writer):
     ) -> None:
         self._chat = chat
         self._include_usage = include_usage
-        self._id, self._created = answer_id, int(created_wall_s)
+        self._id = answer_id
+        self._created = int(created_wall_s)
         self._made_by: JsonObject = {"model": model, "system_fingerprint": made_by}
         self._begun = False
         self._calls = 0
 
     def write(self, part: AnswerPart, wall_s: float) -> list[bytes]:
         if isinstance(part, ToolCall):
-            index, self._calls = self._calls, self._calls + 1
+            index = self._calls
+            self._calls = self._calls + 1
             return [_data(self._chunk({"content": "", "tool_calls": [_function(part, index)]}))]
         if part.thinking and not self._chat:  # a text completion has no place for thoughts
             return []
@@ -299,10 +302,8 @@ class OpenAiWriter(Writer):
         }
 
     def _choice(self, done: Generation) -> JsonObject:
-        thinking, calls = (
-            _text(done.parts, thinking=True),
-            [_function(call, index) for index, call in enumerate(done.calls)],
-        )
+        thinking = _text(done.parts, thinking=True)
+        calls = [_function(call, index) for index, call in enumerate(done.calls)]
         message: JsonObject = {
             "role": "assistant",
             "content": done.text,
@@ -375,7 +376,8 @@ def _openai_logprobs(parts: Sequence[AnswerPart]) -> JsonObject:
 
 
 def _usage(done: Generation) -> JsonObject:
-    prompt, output = done.prompt_tokens, done.output_tokens
+    prompt = done.prompt_tokens
+    output = done.output_tokens
     return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
 
@@ -397,7 +399,9 @@ class ResponsesWriter(Writer):
         items: Sequence[JsonValue] = (),
         incomplete: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._id, self._response, self._incomplete = message_id, response, incomplete
+        self._id = message_id
+        self._response = response
+        self._incomplete = incomplete
         self._items = [*items]
         self._first_place = len(items)
         self._number = 0
@@ -426,7 +430,8 @@ class ResponsesWriter(Writer):
         del wall_s
         opened = [] if self._open else [*self.begin(), *self._open_message()]
         self._texts.append(text)
-        number, self._number = self._number, self._number + 1
+        number = self._number
+        self._number = self._number + 1
         return [*opened, self._delta_form % (encode(text), b"%d" % number)]
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
@@ -445,7 +450,8 @@ class ResponsesWriter(Writer):
         return self._ended(done, wall_s)
 
     def _open_message(self) -> list[bytes]:
-        self._open, self._texts = True, []
+        self._open = True
+        self._texts = []
         item: JsonObject = {
             "content": [],
             "id": self._message_id(),
@@ -463,7 +469,9 @@ class ResponsesWriter(Writer):
     def _close_message(self) -> list[bytes]:
         if not self._open:
             return []
-        text, place, index = "".join(self._texts), self._place(), len(self._items)
+        text = "".join(self._texts)
+        place = self._place()
+        index = len(self._items)
         item: JsonObject = {
             "id": self._message_id(),
             "type": "message",
@@ -480,7 +488,9 @@ class ResponsesWriter(Writer):
         ]
 
     def _call(self, call: ToolCall) -> list[bytes]:
-        index, arguments, item_id = len(self._items), call.arguments_text, f"fc_{call.call_id}"
+        index = len(self._items)
+        arguments = call.arguments_text
+        item_id = f"fc_{call.call_id}"
         head: JsonObject = {
             "id": item_id,
             "type": "function_call",
@@ -538,7 +548,8 @@ def response_in_progress(
     """
     text = asked.get("text")
     wanted = text.get("format") if isinstance(text, dict) else None
-    top_p, temperature = asked.get("top_p"), asked.get("temperature")
+    top_p = asked.get("top_p")
+    temperature = asked.get("temperature")
     return {
         "id": f"resp_{name}",
         "object": "response",
@@ -668,7 +679,8 @@ class MessagesWriter(Writer):
         }
 
     def _begin(self) -> list[bytes]:
-        start, self._start = self._start, None
+        start = self._start
+        self._start = None
         return [] if start is None else [event(start)]
 
     def _open_block(self, block: JsonObject, delta_type: str, text_key: str) -> list[bytes]:
@@ -684,7 +696,8 @@ class MessagesWriter(Writer):
         ]
 
     def _close_block(self) -> list[bytes]:
-        was_open, self._open = self._open, None
+        was_open = self._open
+        self._open = None
         return (
             []
             if was_open is None

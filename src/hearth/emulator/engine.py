@@ -241,7 +241,8 @@ class EmulatedServer:
         Returns how long prompt and answer took, in seconds. Raises `OllamaError` 500 when the
         runner's process ends meanwhile.
         """
-        speed, model = self._speed / runner.slowdown, runner.model
+        speed = self._speed / runner.slowdown
+        model = runner.model
         async with self._slot(runner) as use:
             began_at = self.clock.monotonic()
             use.reads_until = first_at = (
@@ -278,7 +279,8 @@ class EmulatedServer:
         await runner.slots.acquire()
         self._running[runner.name] += 1
         self.max_concurrent = max(self.max_concurrent, self._running.total())
-        use, left = _SlotUse(), False
+        use = _SlotUse()
+        left = False
         try:
             yield use
         except (asyncio.CancelledError, ConnectionError):
@@ -390,7 +392,8 @@ class EmulatedServer:
             if victim is None:
                 return await self._load(pending)
             self._unloaded.clear()
-            victim.keep_alive_s, victim.evicting = 0.0, True
+            victim.keep_alive_s = 0.0
+            victim.evicting = True
             if victim.references == 0:
                 self._begin_unload(victim)
             await self._unloaded.wait()
@@ -417,7 +420,8 @@ class EmulatedServer:
             await asyncio.wait(self._unloading)
         if pending.answer.done():
             return None
-        model, name = pending.installed.model, pending.installed.name.short
+        model = pending.installed.model
+        name = pending.installed.name.short
         load_s = model.load_s / self._speed
         if self.faults.load_never_ends(name, model.name):
             load_s = inf

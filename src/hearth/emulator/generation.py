@@ -109,7 +109,8 @@ class Session:
         """Answer in the dialect of `writer`; raises `OllamaError` where nothing has been sent and
         the error is the whole answer.
         """
-        call, wall_s = self.call, self.call.engine.clock.wall
+        call = self.call
+        wall_s = self.call.engine.clock.wall
         if not self.ask.stream:
             await call.json(writer.whole(await self._generate(), wall_s()))
             return
@@ -138,7 +139,9 @@ class Session:
         Raises `OllamaError` before the first part for a bad format or a prompt that is too long,
         and where the runner dies.
         """
-        ask, engine, model = self.ask, self.call.engine, self.model
+        ask = self.ask
+        engine = self.call.engine
+        model = self.model
         check_format(ask.schema)
         text, prompt_tokens = fitted(model, ask, self.options)
         plan = plan_reply(model, text, self._wish(text, prompt_tokens))
@@ -174,7 +177,9 @@ class Session:
         )
 
     def _wish(self, text: str, prompt_tokens: int) -> Wish:
-        ask, options, engine = self.ask, self.options, self.call.engine
+        ask = self.ask
+        options = self.options
+        engine = self.call.engine
         seed = engine.rng.getrandbits(31) if options.seed is None else options.seed
         limit_tokens = options.limit_tokens
         if not ask.shift:
@@ -204,7 +209,9 @@ class Session:
 async def generate(call: EmulatedCall) -> None:
     """A missing model is looked up before anything else is refused."""
     body = call.read()
-    prompt, suffix, raw = body.string("prompt"), body.string("suffix"), body.flag("raw")
+    prompt = body.string("prompt")
+    suffix = body.string("suffix")
+    raw = body.flag("raw")
     system = system_message(body.string("system"))
     body.string("template")
     check_images(body)
@@ -245,7 +252,8 @@ def _native_ask(body: Body) -> Ask:
 
 
 async def _answer_native(call: EmulatedCall, installed: Installed, ask: Ask, *, task: str) -> None:
-    writer, wall_s = NativeWriter(ask.model, chat=task == "chat"), call.engine.clock.wall
+    writer = NativeWriter(ask.model, chat=task == "chat")
+    wall_s = call.engine.clock.wall
     empty = not (ask.messages if ask.prompt is None else ask.prompt)
     if empty and ask.keep_alive_s == 0:
         call.engine.expire(installed)
@@ -288,7 +296,8 @@ async def chat_completions(call: EmulatedCall) -> None:
 
 async def completions(call: EmulatedCall) -> None:
     body = call.read()
-    prompt, stop = body.string("prompt") + body.string("suffix"), body.get("stop")
+    prompt = body.string("prompt") + body.string("suffix")
+    stop = body.get("stop")
     for one in stop if isinstance(stop, list) else ():
         if not isinstance(one, str):
             raise BadRequest(f"invalid type for 'stop' field: {go_type(one)}")
@@ -309,7 +318,8 @@ async def transcriptions(call: EmulatedCall) -> None:
 
 async def responses(call: EmulatedCall) -> None:
     body = call.read()
-    turns, given = system_message(body.string("instructions")), body.get("input")
+    turns = system_message(body.string("instructions"))
+    given = body.get("input")
     if isinstance(given, str):
         turns.append(ChatMessage(role="user", content=given))
     elif isinstance(given, list):
@@ -329,7 +339,8 @@ async def responses(call: EmulatedCall) -> None:
         call.headers["Cache-Control"] = "no-cache"
     installed = _required(call, ask)
     check_capabilities(installed, ask, task="chat")
-    name, created_wall_s = str(call.engine.rng.randrange(999_999)), call.engine.clock.wall()
+    name = str(call.engine.rng.randrange(999_999))
+    created_wall_s = call.engine.clock.wall()
     asked = {name: body.get(name) for name in RESPONSE_REPEATS}
     response = response_in_progress(name, ask.model, asked, created_wall_s)
     writer = ResponsesWriter(f"msg_{name}", response)
@@ -369,7 +380,8 @@ async def _answer_openai(
     call: EmulatedCall, installed: Installed, ask: Ask, body: Body, *, task: str
 ) -> None:
     check_capabilities(installed, ask, task=task)
-    kind, number = "chatcmpl" if task == "chat" else "cmpl", call.engine.rng.randrange(999)
+    kind = "chatcmpl" if task == "chat" else "cmpl"
+    number = call.engine.rng.randrange(999)
     writer = OpenAiWriter(
         f"{kind}-{number}",
         ask.model,
@@ -415,7 +427,8 @@ async def messages(call: EmulatedCall) -> None:
 
 
 def _messages_ask(body: Body) -> Ask:
-    turns, limit_tokens = body.objects("messages"), body.integer("max_tokens") or 0
+    turns = body.objects("messages")
+    limit_tokens = body.integer("max_tokens") or 0
     refusals = {
         "model is required": not body.string("model"),
         "max_tokens is required and must be positive": limit_tokens <= 0,
@@ -474,7 +487,8 @@ async def embed(call: EmulatedCall) -> None:
 async def legacy_embeddings(call: EmulatedCall) -> None:
     """`/api/embeddings`: one prompt, values in double precision."""
     body = call.read()
-    prompt, ask = body.string("prompt"), _embedding_ask(body)
+    prompt = body.string("prompt")
+    ask = _embedding_ask(body)
     if not ask.model:
         raise OllamaError(400, "model is required")
     found = await _embed(call, ask, [prompt] if prompt else [], unsupported_status=500)
@@ -485,7 +499,8 @@ async def legacy_embeddings(call: EmulatedCall) -> None:
 async def openai_embeddings(call: EmulatedCall) -> None:
     """`/v1/embeddings`."""
     body = call.read()
-    ask, given = Ask(model=body.string("model"), stream=False), body.get("input")
+    ask = Ask(model=body.string("model"), stream=False)
+    given = body.get("input")
     if given is None or given == []:
         raise BadRequest("invalid input")
     packed = body.string("encoding_format").lower() == "base64"
@@ -552,11 +567,10 @@ async def _embed(
     unsupported_status: int = 501,
 ) -> _Embedded:
     missing = 'model "{}" not found, try pulling it first' if ask.model else "model '{}' not found"
-    installed, engine = call.catalogue.require(ask.model, template=missing), call.engine
-    model, options = (
-        installed.model,
-        read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens),
-    )
+    installed = call.catalogue.require(ask.model, template=missing)
+    engine = call.engine
+    model = installed.model
+    options = read_options(installed.model, ask, default_num_ctx=engine.default_context_tokens)
     async with engine.lease(installed, options.load_key, ask.keep_alive_s) as runner:
         load_s = engine.clock.monotonic() - call.received_at
         if texts and not model.can("embedding"):

@@ -103,7 +103,8 @@ async def show(call: EmulatedCall) -> None:
     if not text:
         raise OllamaError(400, "model is required")
     installed = call.catalogue.require(text, shown=valid_name(text).short)
-    model, family = installed.model, installed.model.family
+    model = installed.model
+    family = installed.model.family
     parameters = "\n".join(
         f"{name:<30} {encode(value).decode()}" for name, value in model.parameters.items()
     )
@@ -136,16 +137,21 @@ async def create(call: EmulatedCall) -> None:
     """A new model from an installed one; building from files is not emulated and is refused with
     400.
     """
-    body, catalogue = call.read(), call.catalogue
-    name, base_text = body.string("model"), body.string("from")
+    body = call.read()
+    catalogue = call.catalogue
+    name = body.string("model")
+    base_text = body.string("from")
     valid_name(name)
     if not base_text:
         raise OllamaError(400, 'neither "from" or "files" was specified')
-    streaming, found = body.flag("stream", default=True), catalogue.find(base_text)
+    streaming = body.flag("stream", default=True)
+    found = catalogue.find(base_text)
     if found is None:
         await _send_steps(call, [], streaming=streaming, error=_unreachable(valid_name(base_text)))
         return
-    base, system, template = found.model, body.string("system"), body.string("template")
+    base = found.model
+    system = body.string("system")
+    template = body.string("template")
     changes = {
         "parameters": base.parameters | body.map("parameters"),
         "system": system or base.system,
@@ -171,7 +177,8 @@ async def pull(call: EmulatedCall) -> None:
     without a network.
     """
     body = call.read()
-    name, streaming = valid_name(_named(body)), body.flag("stream", default=True)
+    name = valid_name(_named(body))
+    streaming = body.flag("stream", default=True)
     installed = call.catalogue.find(_named(body))
     steps: list[str | JsonObject] = ["pulling manifest"]
     if installed is None:
@@ -230,7 +237,8 @@ async def _send_steps(
 async def copy(call: EmulatedCall) -> None:
     """A second name for the same weights; raises `OllamaError` 404."""
     body = call.read()
-    source, destination = body.string("source"), body.string("destination")
+    source = body.string("source")
+    destination = body.string("destination")
     valid_name(source)
     valid_name(destination)
     installed = call.catalogue.require(source, template='model "{}" not found')

@@ -174,7 +174,8 @@ def parse_name(text: str) -> ModelName | None:
     """The name that `text` spells, None for an invalid one."""
     path, colon, tag = text.rpartition(":")
     if not colon or "/" in tag:
-        path, tag = text, "latest"
+        path = text
+        tag = "latest"
     parts = path.split("/")
     host, namespace, model = [*("registry.ollama.ai", "library")[: max(0, 3 - len(parts))], *parts][
         :3

@@ -204,8 +204,10 @@ def read_options(model: EmulatedModel, ask: Ask, *, default_num_ctx: int) -> Opt
     num_ctx = max(
         _MIN_CONTEXT_TOKENS, min(_integer(merged, "num_ctx", default_num_ctx), model.context_tokens)
     )
-    seed, num_predict = _integer(merged, "seed", -1), _integer(merged, "num_predict", -1)
-    temperature, stops = merged.get("temperature"), merged.get("stop")
+    seed = _integer(merged, "seed", -1)
+    num_predict = _integer(merged, "num_predict", -1)
+    temperature = merged.get("temperature")
+    stops = merged.get("stop")
     if isinstance(temperature, int | float) and temperature <= 0:
         seed = GREEDY_SEED
     chosen = [(name, merged[name]) for name in _LOAD_TIME if merged.get(name) is not None]

@@ -105,7 +105,8 @@ def native_message(body: Body) -> ChatMessage:
 def openai_message(body: Body) -> ChatMessage:
     """Raises BadRequest."""
     _check_strings(body, "name", "tool_call_id")
-    calls, content = body.objects("tool_calls"), body.get("content")
+    calls = body.objects("tool_calls")
+    content = body.get("content")
     for call in calls:
         _check_strings(call, "id", "type")
         call.integer("index")
@@ -172,7 +173,8 @@ def openai_text(content: str | list[JsonValue] | None, *text_kinds: str) -> str:
         if not isinstance(one, dict):
             raise BadRequest("invalid message format")
         part = Body(one)
-        kind, image = part.get("type"), part.get("image_url")
+        kind = part.get("type")
+        image = part.get("image_url")
         if kind in text_kinds and isinstance(part.get("text"), str):
             continue
         if kind not in ("image_url", "input_image"):

@@ -116,7 +116,8 @@ class Emulator(EmulatedServer):
 
     async def stop(self) -> None:
         """Close every connection, open streams included; idempotent."""
-        runner, self._runner = self._runner, None
+        runner = self._runner
+        self._runner = None
         if runner is None:
             return
         await runner.cleanup()
@@ -130,7 +131,8 @@ class Emulator(EmulatedServer):
         body = _decoded(request, await request.read())
         self._requests.append(LoggedRequest(request.method, request.path_qs, body))
         call = request[_CALL] = EmulatedCall(request, self, received_at, body)
-        host, origin = request.headers.get(hdrs.HOST, ""), request.headers.get(hdrs.ORIGIN, "")
+        host = request.headers.get(hdrs.HOST, "")
+        origin = request.headers.get(hdrs.ORIGIN, "")
         foreign = foreign_page(origin, host)
         if not served(host, origin):
             return web.Response(status=403)
@@ -196,7 +198,8 @@ def _without_double_slashes(request: web.Request) -> web.Response:
 
 async def _redirect(request: web.Request) -> web.Response:
     """The answer to a path with a slash too many."""
-    target, call = request.rel_url.raw_path.rstrip("/"), request[_CALL]
+    target = request.rel_url.raw_path.rstrip("/")
+    call = request[_CALL]
     headers = CIMultiDict([*call.headers.items(), (hdrs.LOCATION, target)])
     if request.method != hdrs.METH_GET:
         return web.Response(status=307, headers=headers)

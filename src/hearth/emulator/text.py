@@ -120,7 +120,8 @@ class _Writing:
     """
 
     def __init__(self, model: EmulatedModel, before: str, written: str, wish: Wish) -> None:
-        self._vocabulary, self._wish = model.vocabulary, wish
+        self._vocabulary = model.vocabulary
+        self._wish = wish
         pieces = _cut(model.vocabulary, written) if model.vocabulary else _WRITTEN.findall(written)
         part = pieces.pop() if pieces and written.endswith(pieces[-1]) else ""
         self.words = len(pieces)
@@ -137,7 +138,8 @@ class _Writing:
 
     def next_pieces(self, tokens: int) -> list[str]:
         """The next pieces of the text; a sentence that is open then is closed."""
-        written, end = self._rest, self.words + tokens
+        written = self._rest
+        end = self.words + tokens
         while self.words < end:
             written.append(self._note(self._choice()))
         if tokens >= 0 and not self._vocabulary and self._last not in ("", "."):
@@ -146,7 +148,8 @@ class _Writing:
 
     def _possible(self) -> list[str]:
         """The pieces that can follow the text until now, the likeliest first."""
-        number, words = self._number(), self._vocabulary or _WORDS
+        number = self._number()
+        words = self._vocabulary or _WORDS
         following = [words[(number + 31 * each) % len(words)] for each in range(_CHOICES)]
         if self._vocabulary:
             return following
@@ -185,10 +188,12 @@ def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
 
 
 def _bounded(pieces: list[Text], wish: Wish) -> Generation:
-    pieces, reason = _until_stop(pieces, wish.stop), "stop"
+    pieces = _until_stop(pieces, wish.stop)
+    reason = "stop"
     ends = list(accumulate(_tokens_of(pieces)))
     if wish.limit_tokens is not None and ends and ends[-1] >= wish.limit_tokens:
-        pieces, reason = pieces[: bisect_right(ends, wish.limit_tokens)], "length"
+        pieces = pieces[: bisect_right(ends, wish.limit_tokens)]
+        reason = "length"
     run = 0
     for place, (before, piece) in enumerate(pairwise(pieces), start=1):
         run = run + 1 if piece.text.strip() == before.text.strip() else 0
@@ -257,7 +262,8 @@ class _Sampler:
     """One walk over one schema."""
 
     def __init__(self, root: JsonObject, source: Iterator[int], hints: str) -> None:
-        self._root, self._source = root, source
+        self._root = root
+        self._source = source
         self._names: list[str] = re.findall(r"(?<=[\w,] )[A-Z]\w+", hints)
         self._numbers: list[str] = re.findall(r"\b\d+\b", hints)
 

@@ -19,7 +19,8 @@ def resident_mib(name: re.Pattern[str], proc: Path = PROC) -> float | None:
     A program's file that is mapped into memory counts as far as it was read, which is how models
     are loaded. Takes some milliseconds.
     """
-    pages, seen = 0, False
+    pages = 0
+    seen = False
     with suppress(OSError):
         for process in proc.glob("[0-9]*"):
             with suppress(OSError, ValueError, IndexError):  # it has just ended

@@ -8,7 +8,10 @@ from typing import Any, ClassVar, dataclass_transform
 
 from hearth.types import Counted, Lane, Outcome, RequestId, ResumeMode, Sequence
 
-DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+DEBUG = 10
+INFO = 20
+WARNING = 30
+ERROR = 40
 """As in `logging`, which nothing that decides may import."""
 
 

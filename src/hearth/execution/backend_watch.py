@@ -198,7 +198,8 @@ class BackendWatch:
 
     def loaded_model(self, model: str) -> LoadedModel:
         """This model as it is loaded now."""
-        known, options = self._known(model), self.load_options(model)
+        known = self._known(model)
+        options = self.load_options(model)
         return LoadedModel(digest="" if known is None else known.digest, options=options)
 
     def load_options(self, model: str) -> LoadOptions:
@@ -245,7 +246,8 @@ class BackendWatch:
 
     async def look(self) -> None:
         """One look, reported as facts and events."""
-        version, servers = "", self._servers
+        version = ""
+        servers = self._servers
         try:
             version = await self._engine.version()
             await self.refresh_installed()
@@ -263,7 +265,8 @@ class BackendWatch:
             return
         if servers != self._servers:
             return
-        before, self.resident = self._named(self.resident), listed
+        before = self._named(self.resident)
+        self.resident = listed
         if moving is None and self._view.swaps_begun == begun_before:
             seen = self._named(listed)
             self._note_offloaded(before, seen)
@@ -293,16 +296,16 @@ class BackendWatch:
         )
         if servers != self._servers:
             return
-        self._models, self._named_for = models, settings
+        self._models = models
+        self._named_for = settings
         self._know(known)
 
     def _know(self, known: _Known) -> None:
-        before, listed = self.scheduler_settings(), self._installed
-        self.elsewhere, self._installed, self._one_of = (
-            known.elsewhere,
-            known.installed,
-            known.one_of,
-        )
+        before = self.scheduler_settings()
+        listed = self._installed
+        self.elsewhere = known.elsewhere
+        self._installed = known.installed
+        self._one_of = known.one_of
         if listed is None or listed.keys() != self._installed.keys():
             self._post(ModelsListed(names=frozenset(self._installed)))
         settings = self.scheduler_settings()
@@ -341,7 +344,9 @@ class BackendWatch:
             self._emit(BackendCameUp(at=now, version=version, down_s=down_s))
         if not self.up or self._view.down_since is not None:
             self._post(BackendState(up=True))
-        self.up, self.version, self.problem = True, version, ""
+        self.up = True
+        self.version = version
+        self.problem = ""
 
     def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
         return {self.known_name(model.name): model for model in models}

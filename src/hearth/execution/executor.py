@@ -85,7 +85,8 @@ class Executor:
         """Begin the current attempt: `prompt_s` until the first byte are expected, and at most
         `limit_s` for the whole answer.
         """
-        sequence, limits = work.item.sequence, self._runtime.settings.engine
+        sequence = work.item.sequence
+        limits = self._runtime.settings.engine
         run = _RunningAttempt(
             work,
             work.attempt,
@@ -100,7 +101,8 @@ class Executor:
 
     def _forget(self, run: _RunningAttempt, ended: asyncio.Task[None]) -> None:
         """Let go of an attempt that is over, and report for one that could not report itself."""
-        sequence, number = run.work.item.sequence, run.attempt.number
+        sequence = run.work.item.sequence
+        number = run.attempt.number
         # else a new attempt of the same item has taken its place
         if self._running.get(sequence) is run:
             del self._running[sequence]
@@ -119,7 +121,8 @@ class Executor:
         run = self._running.get(sequence)
         if run is None:
             return
-        work, attempt = run.work, run.attempt
+        work = run.work
+        attempt = run.attempt
         is_unseen = work.outcome is not None or not attempt.forwarded
         if is_unseen or self._resumption_of(work, attempt) is not None:
             run.pausing = True
@@ -141,8 +144,10 @@ class Executor:
     # One attempt.
 
     async def _attempt(self, run: _RunningAttempt) -> None:
-        work, attempt = run.work, run.attempt
-        sequence, number = work.item.sequence, attempt.number
+        work = run.work
+        attempt = run.attempt
+        sequence = work.item.sequence
+        number = attempt.number
         try:
             await self._carry_out(run)
             report: Input = Finished(sequence=sequence, attempt=number, usage=attempt.usage)
@@ -166,7 +171,9 @@ class Executor:
         """It was stopped; where it is to go on later, the tokens that the next attempt only
         reads.
         """
-        work, attempt, resumption = run.work, run.attempt, run.work.resumption
+        work = run.work
+        attempt = run.attempt
+        resumption = run.work.resumption
         if not run.pausing or not attempt.forwarded or work.outcome is not None or not resumption:
             return 0
         return await resumption.pause(work.model or "", attempt, self._runtime.clock.monotonic())
@@ -178,9 +185,12 @@ class Executor:
         Raises:
             TimeoutError: what has to be known first is not shown within the time of a first byte.
         """
-        work, call = run.work, run.work.call()
-        memory, continuations = self._memory, self._memory.continuations
-        model, resumes = work.model or "", work.reply.started
+        work = run.work
+        call = run.work.call()
+        memory = self._memory
+        continuations = self._memory.continuations
+        model = work.model or ""
+        resumes = work.reply.started
         load = memory.load_of(model)
         is_suspect = self._is_suspect(run)
         is_unknown = (
@@ -217,8 +227,10 @@ class Executor:
 
     async def _exchange(self, run: _RunningAttempt, call: BackendCall, pass_on: _PassOn) -> None:
         """One call to the backend and its answer, within their limits."""
-        work, exchange = run.work, None
-        streaming, whole = work.item.streaming, False
+        work = run.work
+        exchange = None
+        streaming = work.item.streaming
+        whole = False
         try:
             with Deadline(run.quiet_s if streaming else run.whole_s) as limit:
                 exchange = await self._engine.open(call)
@@ -259,7 +271,8 @@ class Executor:
         """
         if work.item.kind != "generate":
             return False
-        model, pins = work.model or "", self._engine.pins_context(call.path)
+        model = work.model or ""
+        pins = self._engine.pins_context(call.path)
         # another context is another load
         options = self._load_options(model) if pins else LoadOptions()
         timeout_s = min(PROBE_S, self._runtime.settings.engine.first_byte_timeout_s)
@@ -281,7 +294,8 @@ class Executor:
         Else None: nothing was passed on, which can be done again, or the model server would break
         it off again.
         """
-        work, attempt = run.work, run.attempt
+        work = run.work
+        attempt = run.attempt
         error = attempt.error
         if not isinstance(error, BackendGone | BackendTimeout) or isinstance(error, AnswerCut):
             return None

@@ -30,13 +30,16 @@ class _History:
         self.last: tuple[float, float] | None = None  # length and end of the latest
 
     def add(self, started_at: float, ended_at: float) -> None:
-        spans, count = self._spans, 1
+        spans = self._spans
+        count = 1
         self.last = ended_at - started_at, ended_at
         while spans and spans[0][1] <= ended_at - HOUR_S:
             spans.popleft()
         if spans and int(spans[-1][1]) == int(ended_at):
             first_at, last_at, before = spans.pop()
-            started_at, ended_at, count = first_at - (ended_at - started_at), last_at, before + 1
+            started_at = first_at - (ended_at - started_at)
+            ended_at = last_at
+            count = before + 1
         spans.append((started_at, ended_at, count))
 
     def ended_since(self, since: float) -> int:
@@ -163,16 +166,16 @@ class GpuTracker:
         """What the card says now, and what programs other than the model server hold of its memory;
         None for unknown.
         """
-        self._readings, self._reading, self._foreign_mib = "ok", reading, foreign_mib
+        self._readings = "ok"
+        self._reading = reading
+        self._foreign_mib = foreign_mib
         self.readings_taken += 1
 
     def record_no_reading(self) -> None:
         """The card says nothing: old numbers are not kept, they would pass for new ones."""
         self._readings = "lost" if self._readings in {"ok", "lost"} else "unknown"
-        self._reading, self._foreign_mib = (
-            GpuReading(name=self._reading.name, uuid=self._reading.uuid),
-            None,
-        )
+        self._reading = GpuReading(name=self._reading.name, uuid=self._reading.uuid)
+        self._foreign_mib = None
 
     def record_drift(self) -> None:
         """The model server's memory was found changed without us."""
@@ -184,15 +187,19 @@ class GpuTracker:
 
     def update(self, home_model: str, alerts: GpuAlertSettings) -> None:
         """Put new settings in force; history and residency stay."""
-        self.home_model, self._alerts = home_model, alerts
+        self.home_model = home_model
+        self._alerts = alerts
 
     def get_metrics(self, now: float) -> JsonDict:
         """The `gpu` object of the status page; times in ms, `swap_overhead_pct_1h` in percent, None
         for what was never measured. `readings`: off (nobody reads the card, or answers are made
         up), unknown (it has not answered yet), ok, or lost.
         """
-        last, mean_s, swap = self._swaps.last, self._swaps.mean_s(), self._swap
-        card, reasons = self._reading, self._reading.throttle_reasons
+        last = self._swaps.last
+        mean_s = self._swaps.mean_s()
+        swap = self._swap
+        card = self._reading
+        reasons = self._reading.throttle_reasons
         numbers = {
             "memory_used_mib": card.used_mib,
             "memory_total_mib": card.total_mib,

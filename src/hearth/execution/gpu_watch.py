@@ -121,7 +121,8 @@ class GpuWatch:
             self._report()
 
     def _heat(self, temperature_c: float) -> None:
-        now, limit_c = self._clock.monotonic(), self._runtime.settings.gpu.alerts.temperature_c
+        now = self._clock.monotonic()
+        limit_c = self._runtime.settings.gpu.alerts.temperature_c
         if self._hot_since is None and temperature_c >= limit_c:
             self._hot_since = now
             self._emit(GpuOverheated(at=now, temperature_c=temperature_c, limit_c=limit_c))
@@ -171,7 +172,8 @@ class _Shared:
         foreign_mib = foreign_memory_mib(reading, resident, self._processes)
         if foreign_mib is None:
             return
-        before_mib, known_mib = self._before_mib, self.foreign_mib
+        before_mib = self._before_mib
+        known_mib = self.foreign_mib
         if before_mib is None or known_mib is None or foreign_mib <= known_mib:
             self.foreign_mib = foreign_mib
         else:

@@ -60,7 +60,8 @@ class ReplayedRun:
     def __init__(self, call: BackendCall, sent: Sent) -> None:
         route = route_of(call.path)
         self.again_tokens = sent.frames
-        self._tail, self._replay = StreamTail(route), Replay(route, sent)
+        self._tail = StreamTail(route)
+        self._replay = Replay(route, sent)
         self._notice = DeathNotice(route)
         self._usage = HiddenUsage(route) if call.hides_usage else None
 
@@ -97,8 +98,11 @@ class Resumption:
         call_on: Callable[[str], BackendCall],
     ) -> None:
         """`modes`: best first; `call_on`: makes the call on a model."""
-        self._memory, self._load = memory, sent.written_by
-        self._modes, self._call_on, self._sent = modes, call_on, sent
+        self._memory = memory
+        self._load = sent.written_by
+        self._modes = modes
+        self._call_on = call_on
+        self._sent = sent
         self._continuation: Continuation | None = None
         self._prefix_hash: int | None = None
         """Of the prompt as it was rendered at the interruption; None where that is not known."""
@@ -143,7 +147,8 @@ class Resumption:
         the tokens that the next attempt only reads.
         """
         self._add(attempt, now)
-        continuation, self._continuation = self._continuation, None
+        continuation = self._continuation
+        self._continuation = None
         if next(iter(self._modes_on(model)), None) != "continued":
             return 0
         with suppress(HearthError, TimeoutError, asyncio.CancelledError):
@@ -162,7 +167,8 @@ class Resumption:
 
     def _add(self, attempt: Attempt, now: float) -> None:
         """What an attempt took counts for the answer, of which the caller has a part."""
-        began_at, before = attempt.dispatched_at, self.elapsed
+        began_at = attempt.dispatched_at
+        before = self.elapsed
         if began_at is None:
             return
         first_at = now if attempt.first_byte_at is None else attempt.first_byte_at

@@ -87,7 +87,8 @@ class Deadline:
         not timed chunk by chunk.
         """
         self._timer.cancel()
-        self.progressed, self._limit_s = True, limit_s
+        self.progressed = True
+        self._limit_s = limit_s
         self._timer = self._loop.call_later(limit_s, self._due)
 
     def _due(self, *, was_held_up: bool = False) -> None:
@@ -164,7 +165,8 @@ class AnswerStream:
         """
         route = route_of(call.path)
         sent = work.sent
-        tail, notice = StreamTail(route), DeathNotice(route)
+        tail = StreamTail(route)
+        notice = DeathNotice(route)
         usage = HiddenUsage(route) if call.hides_usage else None
         while chunks := await exchange.take():
             limit.progressed = True
@@ -217,7 +219,8 @@ class AnswerStream:
             if not seen:
                 seen = True
                 self._first_byte(work, forwarded=False)
-            passed, wall_s = list[bytes](), self._clock.wall()
+            passed = list[bytes]()
+            wall_s = self._clock.wall()
             try:
                 for chunk in chunks:
                     passed.append(run.feed(chunk, wall_s))
@@ -273,4 +276,5 @@ class AnswerStream:
         except TimeoutError as error:
             raise CallerGone("the caller stopped reading") from error
         finally:
-            limit.held, limit.progressed = False, True
+            limit.held = False
+            limit.progressed = True

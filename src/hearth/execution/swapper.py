@@ -217,7 +217,8 @@ class Swapper:
         Raises SwapTimedOut, and what the load raises.
         """
         call = self._engine.load(model, self._load_options(model))
-        loop, self._before = asyncio.get_running_loop(), MemoryInUse()
+        loop = asyncio.get_running_loop()
+        self._before = MemoryInUse()
         load = loop.create_task(call, name=f"call that loads {model}")
         look = loop.create_task(self._look_before(), name=f"look before {model}")
         try:
@@ -244,7 +245,8 @@ class Swapper:
             quiet_until = shown_at + patience_s
             until = min(quiet_until, began_at + MOST_TIMES * patience_s)
             if _now() >= until:
-                setting_s, grew = self._runtime.settings.gpu.swap_timeout_s, until < quiet_until
+                setting_s = self._runtime.settings.gpu.swap_timeout_s
+                grew = until < quiet_until
                 raise SwapTimedOut(
                     _late(model, _now() - began_at, patience_s, setting_s, grew=grew)
                 )
@@ -265,7 +267,8 @@ class Swapper:
         as any other that could not be unloaded.
         """
         deadline = _now() + CUT_TIMEOUT_S
-        load, self._load_task = self._load_task, None
+        load = self._load_task
+        self._load_task = None
         try:
             if load is not None:
                 await cancel_all((load,))

@@ -126,5 +126,6 @@ class Supervisor:
 
     async def stop(self) -> None:
         self._stopping = True
-        tasks, self._tasks = self._tasks, []
+        tasks = self._tasks
+        self._tasks = []
         await cancel_all(tasks)

@@ -185,7 +185,8 @@ def _check_envelope(value: JsonMapping, endpoint: str) -> None:
             raise _Wrong(
                 "missing_required_parameter", f"Missing required parameter: '{name}'.", name
             )
-    custom_id, body = value["custom_id"], value["body"]
+    custom_id = value["custom_id"]
+    body = value["body"]
     rules = {
         (
             "invalid_custom_id",

@@ -75,7 +75,8 @@ _LOOKS = {
     logging.ERROR: ("✗", "\x1b[31m"),
 }
 """Glyph and colour."""
-_RESET, _DIM = "\x1b[0m", "\x1b[2m"
+_RESET = "\x1b[0m"
+_DIM = "\x1b[2m"
 _EVENT_WIDTH = 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 Field = str | int | float | bool | list[str] | None
@@ -248,7 +249,9 @@ class Repeats:
         """How many got no line in a minute that is over by `now`; reported once."""
         if now < self._ends_at:
             return []
-        seen, self._seen, self._ends_at = self._seen, Counter(), inf
+        seen = self._seen
+        self._seen = Counter()
+        self._ends_at = inf
         return [
             (kind, count - LINES_PER_MINUTE)
             for kind, count in seen.items()

@@ -176,7 +176,8 @@ class Metrics(HandlingSink):
         """The rows of a completed request begin at 0 with the first one that has ended in another
         way.
         """
-        add, lane = self._add, event.lane
+        add = self._add
+        lane = event.lane
         outcome = event.outcome
         model = self._model(event)
         caller = self._caller(event)
@@ -367,7 +368,8 @@ def _queue(
 def _residency(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
     gpu = _part(parts, "gpu")
     for resident in view.latest_first:
-        model, reserved_mib = label_of(resident.model), resident.reserved_mib
+        model = label_of(resident.model)
+        reserved_mib = resident.reserved_mib
         yield "hearth_model_resident", (model, resident.phase), 1.0
         yield (
             "hearth_model_reserved_bytes",

@@ -65,7 +65,9 @@ class EventRecords:
     """The sinks that keep something in memory; see each for what it can say."""
 
     def __init__(self) -> None:
-        self.stats, self.timeline, self.metrics = Stats24h(), Timeline(), Metrics()
+        self.stats = Stats24h()
+        self.timeline = Timeline()
+        self.metrics = Metrics()
         self.requests = RequestTracker(self.timeline)
 
     def subscribe_to(self, events: EventFanout) -> None:

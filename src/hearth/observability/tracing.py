@@ -92,7 +92,8 @@ class OtlpTraces(SpanExporter):
         exporter: SpanExporter | None = None,
     ) -> None:
         self._endpoint = address_of(settings.otlp_endpoint)
-        self._clock, self._events = clock, events
+        self._clock = clock
+        self._events = events
         self._loop = asyncio.get_running_loop()
         self._complaint = ""
         logging.getLogger(_EXPORTER_LOGGER).addFilter(self._keep_complaint)
@@ -171,7 +172,8 @@ class OtlpTraces(SpanExporter):
             self._sent += count
             if self._failing:
                 self._events.emit(TelemetryRecovered(at=now, lost_spans=self._lost_in_a_row))
-            self._failing, self._lost_in_a_row = False, 0
+            self._failing = False
+            self._lost_in_a_row = 0
             return
         self._lost += count
         self._lost_in_a_row += count
@@ -247,7 +249,8 @@ class _Trace:
         self._end(root, ended.at, error)
 
     def _begin_root(self, ended: ItemEnded) -> Span:
-        origin, at = self._request.origin, self._request.queued.at
+        origin = self._request.origin
+        at = self._request.queued.at
         parent = Context()
         if origin.traceparent:
             carrier = {"traceparent": origin.traceparent, "tracestate": origin.tracestate}
@@ -282,9 +285,11 @@ class _Trace:
         wait = self._begin("queue", began_at, self._inside, {"hearth.position": self._position})
         inside = set_span_in_context(wait, Context())
         for swap in self._swaps:
-            swap_began_at, swap_ended_at = swap.at, ended_at
+            swap_began_at = swap.at
+            swap_ended_at = ended_at
             if not isinstance(swap, SwapStarted):
-                swap_began_at, swap_ended_at = swap.at - swap.swap_s, swap.at
+                swap_began_at = swap.at - swap.swap_s
+                swap_ended_at = swap.at
             if swap.to_model == model and swap_ended_at > began_at and swap_began_at < ended_at:
                 error = swap.reason if isinstance(swap, SwapFailed) else ""
                 about: _Known = {
@@ -308,7 +313,8 @@ class _Trace:
         return self._begin(name, step.at, self._inside, about, SpanKind.CLIENT)
 
     def _end_call(self, at: float, error: str, about: _Known) -> None:
-        call, self._call = self._call, None
+        call = self._call
+        self._call = None
         if call is None:
             return
         call.span.set_attributes(without_none({**about, "error.type": error or None}))

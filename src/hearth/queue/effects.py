@@ -280,7 +280,8 @@ class Effects:
         self._registry.emit(work, resumed)
 
     def _requeue(self, work: ActiveRequest, action: Requeue, now: float) -> None:
-        ran_s, attempt = self._ran_s(work, now), work.attempt
+        ran_s = self._ran_s(work, now)
+        attempt = work.attempt
         if count := action.interrupts:
             interrupted = ItemInterrupted(
                 at=now, attempt=attempt.number, interrupt_count=count, ran_s=ran_s, **work.identity
@@ -324,7 +325,8 @@ class Effects:
                 else CallerError()
             )
         self.end(work, Outcome.COMPLETED if attempt.error is None else Outcome.FAILED, now)
-        model, dialect = work.model or "", work.item.dialect
+        model = work.model or ""
+        dialect = work.item.dialect
         if self._last_dialect.get(model, dialect) is not dialect:
             # another dialect may mean another context length, for which a model is loaded anew
             # unasked
@@ -374,7 +376,8 @@ class Effects:
         self._emit(completed)
 
     def _load_failed(self, model: str, now: float) -> None:
-        swap, error = self._take_swap(model), self._swapper.error_of(model)
+        swap = self._take_swap(model)
+        error = self._swapper.error_of(model)
         if swap is None:
             return
         load, began_at = swap
@@ -414,7 +417,8 @@ class Effects:
         """Our own load of this model, which is over, and when it began."""
         if self._swap is None or self._swap[0].model != model:
             return None
-        swap, self._swap = self._swap, None
+        swap = self._swap
+        self._swap = None
         return swap
 
     # Refusals.

@@ -189,7 +189,8 @@ class EmbeddingBatcher(HandlingSink):
             ShuttingDown, Draining: nothing new is accepted. QueueFull: it would go alone, or be the
             first of a call, and there is no room.
         """
-        item, call = new.item, new.call
+        item = new.item
+        call = new.call
         is_critical = item.lane is Lane.INTERNAL and item.priority is Priority.CRITICAL
         if (
             self._stopping
@@ -236,7 +237,8 @@ class EmbeddingBatcher(HandlingSink):
         return ticket
 
     def _join(self, key: Key, new: Submission, one: SingleInput) -> Ticket:
-        settings, now = self._settings, self._now()
+        settings = self._settings
+        now = self._now()
         batch = self._held.get(key)
         if batch is None:
             batch = self._held[key] = SharedCall(key=key, opened_at=now)
@@ -285,7 +287,8 @@ class EmbeddingBatcher(HandlingSink):
             self._dismiss(batch, error)
             self._over(batch.key)
             return
-        batch.sequence, batch.reply = ticket.sequence, ticket.reply
+        batch.sequence = ticket.sequence
+        batch.reply = ticket.reply
         self._flushed(batch.key, why, inputs=inputs, held_s=now - batch.opened_at)
 
     def _flushed(self, key: Key, why: Cause, *, inputs: int, held_s: float) -> None:
@@ -401,14 +404,16 @@ class EmbeddingBatcher(HandlingSink):
 
     def _release(self, batch: SharedCall) -> list[tuple[ActiveRequest, SingleInput]]:
         """Its members, who are in no call any more."""
-        members, batch.members = batch.members, {}
+        members = batch.members
+        batch.members = {}
         for sequence in members:
             del self._calls[sequence]
         return list(members.values())
 
     def _part(self, batch: SharedCall, reason: str) -> None:
         """Ask for each input by itself: each is one item."""
-        now, members = self._now(), self._release(batch)
+        now = self._now()
+        members = self._release(batch)
         self._emit(
             EmbeddingsParted(at=now, model=batch.key.model, inputs=len(members), reason=reason)
         )

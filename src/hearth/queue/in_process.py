@@ -120,7 +120,8 @@ async def complete(
         raise BadRequest(error_text(body))
     if head.status >= 400:
         raise BackendError(f"the model server answered {head.status}: {error_text(body)}")
-    found, parsed = read_completion(body, round((now() - began_at) * 1000), model), None
+    found = read_completion(body, round((now() - began_at) * 1000), model)
+    parsed = None
     if json_mode:
         with suppress(ValueError, RecursionError):
             parsed = json.loads(found.output)

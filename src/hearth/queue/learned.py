@@ -20,7 +20,9 @@ class LearnedEstimates:
     """
 
     def __init__(self, documents: Documents, name: str, estimates: Estimates) -> None:
-        self._documents, self._name, self._estimates = documents, name, estimates
+        self._documents = documents
+        self._name = name
+        self._estimates = estimates
         self._saved = estimates.export()
         self._is_recalled = False
 

@@ -35,7 +35,9 @@ class OperatorCommands:
         self._view = worker.runtime.view
         self._post = worker.post
         self._admission = worker.admission
-        self._resolve, self._clock, self._events = resolve, clock, events
+        self._resolve = resolve
+        self._clock = clock
+        self._events = events
         self.paused = False
         self.pinned: str | None = None
         """The model to come back to, instead of the home model."""
@@ -105,7 +107,8 @@ class OperatorCommands:
 
     def unpin(self) -> None:
         if self.pinned is not None:
-            name, self.pinned = self.pinned, None
+            name = self.pinned
+            self.pinned = None
             del self._since_wall_s["pinned"]
             self._say("unpin", name, inputs.ModelPinned(model=None))
 

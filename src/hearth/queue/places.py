@@ -73,7 +73,8 @@ class KeptPlaces:
     def _drop(self, number: int) -> _KeptPlace:
         """Forget a place, of those of its request the oldest."""
         place = self._left.pop(number)
-        same, own = self._same[place.key], self._of[place.key[0]]
+        same = self._same[place.key]
+        own = self._of[place.key[0]]
         same.popleft()
         del own[number]
         if not same:

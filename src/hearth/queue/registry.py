@@ -201,7 +201,8 @@ class Registry:
 
         True where it is cancelled now or was before, False where it ended otherwise or never was.
         """
-        work, ended = self._works.get(sequence), self._ended.get(sequence)
+        work = self._works.get(sequence)
+        ended = self._ended.get(sequence)
         if work is None:
             return ended is not None and ended.outcome is Outcome.CANCELLED
         if work.reply.complete:
@@ -244,7 +245,8 @@ class Registry:
 
     def get_item(self, sequence: int) -> JsonDict | None:
         """One item, waiting, running or lately ended; None where there is none."""
-        work, ended = self._works.get(Sequence(sequence)), self._ended.get(Sequence(sequence))
+        work = self._works.get(Sequence(sequence))
+        ended = self._ended.get(Sequence(sequence))
         if work is not None:
             return work.owner.shown(work)
         return None if ended is None else status.ended(ended)

@@ -36,15 +36,14 @@ class Schedule:
         """Announce what is due soon, once, and take back what is not in the settings any more; the
         decision reads the active hours.
         """
-        config, wall = self._worker.runtime.config, self._clock.wall()
+        config = self._worker.runtime.config
+        wall = self._clock.wall()
         horizon = (
             wall + config.settings.scheduling.schedule_drain_minutes * 60 + 2 * LOOK_INTERVAL_S
         )
-        before, self._announced, after = (
-            {each for each in self._announced if each[1] > wall},
-            set(),
-            wall,
-        )
+        before = {each for each in self._announced if each[1] > wall}
+        self._announced = set()
+        after = wall
         while (found := config.next_announcements(after)) is not None and found[1] <= horizon:
             tasks, after = found
             for task_type in dict.fromkeys(task.task_type for task in tasks):

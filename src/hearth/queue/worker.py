@@ -137,7 +137,8 @@ class LLMQueueWorker:
         """Add a request with `position` others ahead of it to the registry; `arriving`, `behind` as
         for `Forecaster.wait_s`.
         """
-        item, now = work.item, self._clock.monotonic()
+        item = work.item
+        now = self._clock.monotonic()
         wait_s = self.forecaster.wait_s(item, arriving, now, behind)
         self.forecaster.accepted(item)
         work.wait = self.forecaster.promised(item, wait_s, now)
@@ -254,7 +255,8 @@ class LLMQueueWorker:
 
         Where it has only waited so far, its place is kept for a while.
         """
-        work, queue = self.registry.live(sequence), self.runtime.settings.queue
+        work = self.registry.live(sequence)
+        queue = self.runtime.settings.queue
         if work is not None and work.new.digest and not work.attempt.number:
             depth = (
                 queue.max_internal_depth

@@ -149,7 +149,9 @@ async def house_with(
         server=ServerSettings(prompt_previews=previews, base_path=base_path),
     )
     identity = BackendIdentity(mode="ollama", url="http://127.0.0.1:11434", emulator=emulator)
-    config, clock, events = GatewayConfig(settings=settings), SystemClock(), EventFanout(())
+    config = GatewayConfig(settings=settings)
+    clock = SystemClock()
+    events = EventFanout(())
     gateway = gateway_over(ollama, config, identity=identity, clock=clock, events=events)
     async with gateway, Site(gateway, ollama).serving() as house:
         yield house

@@ -13,7 +13,8 @@ import aiohttp
 from aiohttp import web
 
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade"})
-USER, PASSWORD = "home", "let me in"
+USER = "home"
+PASSWORD = "let me in"
 _WANTED = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
 

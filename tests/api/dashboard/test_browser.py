@@ -240,7 +240,8 @@ async def test_refused_requests_are_listed_with_reasons_and_90_days_as_history(b
     async with whole_house(tmp_path) as house:
         run_sql(tmp_path / "hearth.db", BUSY, {"hour": int(time() / 3600)})
         watched = await opened(browser, house)
-        page, past = watched.page, watched.page.get_by_role("dialog")
+        page = watched.page
+        past = watched.page.get_by_role("dialog")
         assert await house.status("/api/generate", {"model": "missing", "prompt": "x"}) == 404
         await page.get_by_role("button", name="Refused", exact=True).click()
         await expect(page.locator(".recent tbody tr")).to_contain_text("/api/generate")
@@ -269,7 +270,8 @@ def in_force(house: Site, name: str) -> object:
 async def test_pausing_and_draining_are_shown_until_they_end(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
-        page, banner = watched.page, watched.page.locator(".order.paused")
+        page = watched.page
+        banner = watched.page.locator(".order.paused")
         await watched.order("Pause others", "Pause", "External requests are paused.")
         await expect(banner).to_contain_text("External requests are paused.")
         await expect(page.get_by_role("button", name="Pause others")).to_have_count(0)
@@ -330,9 +332,9 @@ async def test_a_model_is_loaded_pinned_and_unloaded_but_not_while_in_use(browse
 async def test_jobs_are_shown_and_cancelled_and_a_failed_one_with_its_reason(browser, tmp_path):
     async with whole_house(tmp_path) as house:
         watched = await opened(browser, house)
-        page, rows = (
-            watched.page,
-            watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role("listitem"),
+        page = watched.page
+        rows = watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role(
+            "listitem"
         )
         await expect(page.get_by_text("No jobs are waiting.")).to_be_visible()
         body = {

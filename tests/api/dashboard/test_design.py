@@ -230,7 +230,8 @@ async def test_the_page_fits_every_screen_whatever_the_names(browser):
             await page.wait_for_function(
                 "width => document.documentElement.scrollWidth <= width", arg=width
             )
-            tables, callers = page.locator(".scroll"), page.locator("td .caller")
+            tables = page.locator(".scroll")
+            callers = page.locator("td .caller")
             assert (
                 await tables.evaluate_all(
                     "all => all.filter((one) => one.scrollWidth > one.clientWidth).length"

@@ -290,7 +290,8 @@ async def test_a_model_whose_load_is_cut_was_never_in_memory():
         theirs = house.submit("b")
         await sleep_until(house.now + 3.0)
         ours = house.internal("a", priority=Priority.CRITICAL)
-        view, kinds = View(house.gateway, 0.0), set[str]()
+        view = View(house.gateway, 0.0)
+        kinds = set[str]()
         while "cut" not in kinds:
             await asyncio.sleep(0)
             await view.build(house.now)

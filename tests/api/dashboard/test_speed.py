@@ -25,7 +25,8 @@ from tests.support.house import new_item
 from tests.support.sql import run_sql
 
 UPDATES = 3 if EXAMPLES == 1 else 10
-FEW, MANY = 50, 1000
+FEW = 50
+MANY = 1000
 """Who waits: more than are shown, and twenty times as many."""
 NO_DEARER = 1.5
 """Times the cost with few: who is not shown costs nothing."""
@@ -64,7 +65,9 @@ async def test_an_update_is_drawn_in_its_turn_at_a_cost_that_does_not_grow(
 ):
     async with house_with("a:1", depth=2 * MANY) as house:
         watched = await opened(browser, house, script=SCRIPT)
-        page, worker, sent = watched.page, house.gateway.worker, count()
+        page = watched.page
+        worker = house.gateway.worker
+        sent = count()
         await page.get_by_role("button", name="One by one").click()
         thread = await page.context.new_cdp_session(page)
         await thread.send("Performance.enable", {"timeDomain": "threadTicks"})

@@ -48,7 +48,8 @@ def user(content: Any) -> Fields:
     return {"messages": [turn("user", content)]}
 
 
-HELLO, HI = [turn("user", [said("hello")])], [turn("user", "hello")]
+HELLO = [turn("user", [said("hello")])]
+HI = [turn("user", "hello")]
 
 
 def offered(path: str) -> list[Fields]:
@@ -290,7 +291,8 @@ def test_parameters_that_do_not_say_that_they_are_an_object_are_one(parameters):
     assert accepted(asked(OAI, tools=tools))["tools"] == [{"name": "now", "input_schema": schema}]
 
 
-SINGLY, ONE_TOOL = {"parallel_tool_calls": False}, {"type": "tool", "name": "weather"}
+SINGLY = {"parallel_tool_calls": False}
+ONE_TOOL = {"type": "tool", "name": "weather"}
 
 
 @pytest.mark.parametrize("path", [OAI, RESPONSES])
@@ -313,7 +315,8 @@ def test_the_choice_of_tools_is_carried(path, asks, choice):
 
 
 ARGUMENTS = {"city": "Köln", "big": 2**70}
-LOOK, AND = turn("assistant", "Let me look."), turn("user", "and?")
+LOOK = turn("assistant", "Let me look.")
+AND = turn("user", "and?")
 
 
 def calls(*given: tuple[str, Any], **more: Any) -> list[Any]:
@@ -512,10 +515,8 @@ def test_what_only_ollama_says_is_taken_out_of_a_messages_history():
 
 
 CALLED = native_round("call_1")
-SEARCH, ADDRESS = (
-    {"type": "web_search_20260209", "name": "web_search"},
-    {"type": "url", "url": "https://x/"},
-)
+SEARCH = {"type": "web_search_20260209", "name": "web_search"}
+ADDRESS = {"type": "url", "url": "https://x/"}
 REMOTE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 REFUSED: list[tuple[str, Fields, str]] = [
     (CHAT, {"logprobs": True}, "`logprobs`"),

@@ -185,7 +185,8 @@ class Front:
             passed = web.StreamResponse(status=answer.status, headers=kept)
             with suppress(ConnectionResetError):  # the caller left between two chunks
                 await passed.prepare(request)
-                left, self.dies_after = self.dies_after, None
+                left = self.dies_after
+                self.dies_after = None
                 async for chunk in answer.content.iter_any():
                     await passed.write(chunk)
                     left = None if left is None else left - 1

@@ -25,14 +25,20 @@ SAYINGS = tuple(f"\u2581{word}" for word in WORDS)
 LETTERS = "abcdefghijklmnopqrstuvwxyz\u2581"
 CONTEXT_TOKENS = 32768
 
-_WIDTH, _LAYERS, _HEADS, _HIDDEN = 128, 4, 4, 256
+_WIDTH = 128
+_LAYERS = 4
+_HEADS = 4
+_HIDDEN = 256
 _ALIGNMENT = 32
 _QUIET = 0.005
 _CONSTANT = 4.0
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = range(4, 10)
 """Value types of GGUF metadata."""
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+_NORMAL = 1
+_UNKNOWN = 2
+_CONTROL = 3
+_BYTE = 6
 """Token types of llama.cpp."""
 Tensor = tuple[str, tuple[int, ...], list[float]]
 """A matrix of 32-bit floats: its name, its shape with the row length first, as ggml counts, and its
@@ -52,10 +58,8 @@ def write_model(path: Path, texts: tuple[str, ...] = SAYINGS) -> None:
     )
     tensors = list(_tensors(random.Random(1), len(tokens), len(texts)))
     bodies = [_padded(struct.pack(f"<{len(values)}f", *values)) for _, _, values in tensors]
-    head, offset = (
-        struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)) + b"".join(metadata),
-        0,
-    )
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)) + b"".join(metadata)
+    offset = 0
     for (name, shape, _), body in zip(tensors, bodies, strict=True):
         head += _value(_STRING, name) + struct.pack(
             f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset

@@ -153,7 +153,8 @@ async def reproduces(bench: Bench, asked: Any) -> bool:
 async def test_a_text_goes_on_as_it_would_have_at_temperature_0(letters, capsys):
     """100 of 100 in `make reliability`."""
     letters.front.warm = lambda: False
-    rounds, equal = 5 * EXAMPLES, 0
+    rounds = 5 * EXAMPLES
+    equal = 0
     rng = random.Random(1)
     for number in range(rounds):
         # who asks for 0 is replayed first
@@ -192,13 +193,15 @@ several tokens.
 async def test_a_continued_stream_has_no_more_tokens_than_it_may_and_says_how_many(letters, usage):
     """One token a letter. 20 of 20 in `make reliability`."""
     letters.front.warm = lambda: False
-    rng, more = random.Random(3), {"stream_options": {"include_usage": True}} if usage else {}
+    rng = random.Random(3)
+    more = {"stream_options": {"include_usage": True}} if usage else {}
     for number in range(2 * EXAMPLES):
         asked = asking(
             f"{number} {rng.choice('abc')}", max_tokens=TOKENS, temperature=1e-6, stop=STOPS, **more
         )
         whole = await undisturbed(letters, asked)
-        parts, text = [], ""
+        parts = []
+        text = ""
         async for part in broken_into(letters, asked, rng.randrange(20, 60)):
             parts.append(part)
             text += "".join(choice.delta.content or "" for choice in part.choices)
@@ -215,7 +218,8 @@ async def test_a_continued_stream_has_no_more_tokens_than_it_may_and_says_how_ma
 
 async def test_no_stream_ends_in_an_error_with_warm_and_cold_caches_mixed(bench, capsys):
     """500 in `make reliability`."""
-    rounds, errors = 25 * EXAMPLES, 0
+    rounds = 25 * EXAMPLES
+    errors = 0
     rng = random.Random(2)
     bench.front.warm = lambda: rng.random() < 0.5
     for number in range(rounds):

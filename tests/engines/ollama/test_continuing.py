@@ -97,7 +97,8 @@ def gone_on(
         return None
     if rest.has_no_text:
         return None
-    body, text = asked(rest), "".join(text for kind, text in answer.parts if kind == "content")
+    body = asked(rest)
+    text = "".join(text for kind, text in answer.parts if kind == "content")
     read = PREFIX + body["messages"][-1]["content"] if offers else body["prompt"]
     known = read.removeprefix(PREFIX)
     assert (PREFIX + text).startswith(read)
@@ -189,7 +190,8 @@ def test_with_tools_on_offer_every_byte_of_the_text_is_a_place_to_go_on(
 def test_any_text_goes_on_from_any_place_also_with_stop_sequences(
     path: str, content: str, seed: int
 ):
-    rng, answer = random.Random(seed), said(content)
+    rng = random.Random(seed)
+    answer = said(content)
     stop = (content[rng.randrange(len(content)) :] + "?", "END")
     seen = gone_on(
         path,
@@ -203,7 +205,8 @@ def test_any_text_goes_on_from_any_place_also_with_stop_sequences(
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_second_interruption_goes_on_from_what_the_first_rest_has_said(path: str):
-    answer, rng = said("one two three four five"), random.Random(3)
+    answer = said("one two three four five")
+    rng = random.Random(3)
     for had in list(places(path, list(stream(path, answer, Run(rng=rng)))))[300::7]:
         sent = sent_of(path, had)
         rest = Rest(call_to(path), sent)
@@ -297,7 +300,8 @@ def test_counts_and_durations_are_those_of_the_whole_answer():
     seen = rest.feed(native_rest("more"), WALL_S)
     ending, end = rest.end(WALL_S)
     seen += end
-    last, output = json.loads(seen.splitlines()[-1]), 3 + len(seen.splitlines()) - 1
+    last = json.loads(seen.splitlines()[-1])
+    output = 3 + len(seen.splitlines()) - 1
     assert (
         (last["prompt_eval_count"], last["eval_count"])
         == (ending.usage.prompt_tokens, ending.usage.output_tokens)
@@ -441,10 +445,8 @@ def text_of(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-IMAGE_URL, SEARCH = (
-    {"type": "image_url", "image_url": {"url": "data:,"}},
-    {"type": "web_search", "name": "web_search"},
-)
+IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:,"}}
+SEARCH = {"type": "web_search", "name": "web_search"}
 NOT_PLAIN: list[tuple[str, Fields]] = [
     *(
         (CHAT, more)
@@ -517,7 +519,8 @@ def test_a_call_that_has_begun_and_thoughts_that_are_open_are_not_continued(path
         Rest(call_to(path), sent_of(path, whole[: whole.index(b"\n", place) + 2]))
 
 
-ASKED, SUN = turn("user", "weather?"), turn("tool", "sun", tool_call_id="c1")
+ASKED = turn("user", "weather?")
+SUN = turn("tool", "sun", tool_call_id="c1")
 CALLED: Any = {"id": "c1", "function": {"name": "find", "arguments": {"city": "Rome"}}}
 OPENAI_CALL = {
     "id": "c1",
@@ -546,7 +549,8 @@ RESPONSE_TOOL = {
     "strict": False,
     "parameters": SCHEMA,
 }
-BRIEF, HI = turn("system", "be brief"), turn("assistant", "hi")
+BRIEF = turn("system", "be brief")
+HI = turn("assistant", "hi")
 NATIVE: list[tuple[str, Fields, list[Any]]] = [
     (
         GPT,

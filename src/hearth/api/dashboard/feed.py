@@ -71,7 +71,8 @@ class DashboardFeed:
         async def look(_changed: bool) -> tuple[bytes | None, bool]:  # noqa: FBT001
             nonlocal shown
             self._gateway.events.subscribe(self)  # once, with the first listener
-            asked_at, before = self._gateway.clock.monotonic(), shown
+            asked_at = self._gateway.clock.monotonic()
+            before = shown
             shown = await self._shown_to(listener.identity)
             kind, content = (
                 ("state", shown) if before is None else ("patch", merge_patch(before, shown))
@@ -134,7 +135,8 @@ class DashboardFeed:
 
         Kept until something has happened.
         """
-        jobs, revision = self._gateway.jobs, self._happened.count()
+        jobs = self._gateway.jobs
+        revision = self._happened.count()
         if jobs is None:
             return None
         made_of, shown = self._jobs.get(owner, (-1, {}))

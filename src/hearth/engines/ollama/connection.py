@@ -102,7 +102,8 @@ class UpstreamRequest(ClientRequest):
 
     async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
         """Raises UsedConnection."""
-        self.connection, self.transport = cast("Connection", conn.protocol), conn.transport
+        self.connection = cast("Connection", conn.protocol)
+        self.transport = conn.transport
         if self.wants_new and self.connection.calls > 1:
             raise UsedConnection
         return await super().send(conn)

@@ -74,7 +74,8 @@ class Server:
         """A whole answer, empty for a refusal or too long a one."""
         exchange = await self._opens.open(call)
         try:
-            parts, size = list[bytes](), 0
+            parts = list[bytes]()
+            size = 0
             while (chunks := await exchange.take()) and size <= MOST_RENDERED_BYTES:
                 parts.extend(chunks)
                 size += sum(map(len, chunks))
@@ -105,7 +106,8 @@ class OllamaContinuations:
 
     async def _read(self, probe: Callable[..., BackendCall]) -> Template:
         """What renderings of a short conversation show."""
-        template, rendered = Template(), self._server.rendered
+        template = Template()
+        rendered = self._server.rendered
         plain = await rendered(probe(answered=False))
         if plain is None:
             return template
@@ -135,15 +137,18 @@ class OllamaContinuation:
 
     def __init__(self, server: Server, template: Template, call: BackendCall, sent: Sent) -> None:
         """Raises StreamDiverged: an answer of this kind cannot be continued."""
-        self._server, self._template = server, template
-        self._call, self._sent = call, sent
+        self._server = server
+        self._template = template
+        self._call = call
+        self._sent = sent
         self._rest = Rest(call, sent)
         self._prefix = ""
         self._asks = 0
 
     @property
     def can_be_asked(self) -> bool:
-        rest, template = self._rest, self._template
+        rest = self._rest
+        template = self._template
         if not rest.offers_tools:
             return True
         if rest.has_thought:
@@ -155,7 +160,9 @@ class OllamaContinuation:
         return self._rest.has_no_text
 
     async def prefix(self) -> str:
-        rest, rendered, lead = self._rest, self._server.rendered, self._template.lead
+        rest = self._rest
+        rendered = self._server.rendered
+        lead = self._template.lead
         plain = await rendered(rest.rendering(answered=False))
         if plain is None and rest.relax_thinking():
             plain = await rendered(rest.rendering(answered=False))
@@ -167,7 +174,8 @@ class OllamaContinuation:
         return self._prefix
 
     async def next_ask(self, elapsed: Elapsed) -> tuple[BackendCall, LaterRun] | None:
-        rest, self._asks = self._rest, self._asks + 1
+        rest = self._rest
+        self._asks = self._asks + 1
         if self._asks == 1:
             rest.prompt_tokens = await self._server.counted(rest.counting(text=False))
         elif self._asks == 2 and rest.asked_from_before:

@@ -173,7 +173,8 @@ class _RestReader:
 
     def _line(self, line: bytes, wall_s: float) -> list[bytes]:
         fields = fields_in(line)
-        error, message = fields.get("error"), fields.get("message")
+        error = fields.get("error")
+        message = fields.get("message")
         if isinstance(error, str) and runner_died(error):
             raise RunnerDied(error)
         if error:
@@ -181,7 +182,8 @@ class _RestReader:
         answer: JsonObject = (
             message if isinstance(message, dict) else {"content": fields.get("response")}
         )
-        text, calls = answer.get("content"), answer.get("tool_calls")
+        text = answer.get("content")
+        calls = answer.get("tool_calls")
         new = self._new(text) if isinstance(text, str) and not self.is_mute else ""
         if answer.get("thinking") or (calls and self.missing):
             raise StreamDiverged("the continuation differs from the text already sent")
@@ -225,11 +227,14 @@ class Rest:
         """Read the request and what was sent. Raises StreamDiverged: it cannot be continued: it is
         no plain text, or not any more, or not yet.
         """
-        route, fields = route_of(call.path), decode(call.body)
+        route = route_of(call.path)
+        fields = decode(call.body)
         native = native_form(route.path, fields) if isinstance(fields, dict) else None
         if not isinstance(fields, dict) or native is None or not sent.replayable:
             raise StreamDiverged("an answer of this kind cannot be continued")
-        self._route, self._native, self._headers = route, native, call.headers
+        self._route = route
+        self._native = native
+        self._headers = call.headers
         self._begun = Begun(route)
         for frame in frames_in(route, sent.data):
             self._begun.note(frame)
@@ -276,11 +281,9 @@ class Rest:
     def again(self, call: BackendCall, sent: Sent) -> Rest:
         """Another run, to go on from what has been sent by now, behind the same prompt."""
         other = Rest(call, sent)
-        other._native, other.prompt, other.prompt_tokens = (
-            self._native,
-            self.prompt,
-            self.prompt_tokens,
-        )
+        other._native = self._native
+        other.prompt = self.prompt
+        other.prompt_tokens = self.prompt_tokens
         return other
 
     def _parts_before(self) -> list[Text]:
@@ -295,9 +298,11 @@ class Rest:
         """Asks for the prompt as the model server renders it; `answered`: with a stand-in for the
         text so far.
         """
-        path, fields = self._native.path, self._native.fields
+        path = self._native.path
+        fields = self._native.fields
         if answered and path is Endpoint.GENERATE:
-            path, fields = Endpoint.CHAT, _as_conversation(fields)
+            path = Endpoint.CHAT
+            fields = _as_conversation(fields)
         if answered:
             fields = self._answered(
                 fields, _HERE, "reasoning" if path is Endpoint.OPENAI_CHAT else "thinking"
@@ -357,7 +362,8 @@ class Rest:
             StreamDiverged: the template shows that it cannot be known.
         """
         self.prompt, between = plain, lead_in(plain, answered or "")
-        closing, thoughts = self._opened(plain), "".join(self._begun.thoughts).strip()
+        closing = self._opened(plain)
+        thoughts = "".join(self._begun.thoughts).strip()
         if closing is not None:
             return plain + (between if closing in between else closing + _AFTER_A_THOUGHT)
         if not self.has_thought:
@@ -402,7 +408,8 @@ class Rest:
         prompt = self._read if text else self.prompt
         options: JsonObject = {**_load_options(self._native.options), "num_predict": 1}
         fields = {**self._raw(prompt), "stream": False, "truncate": False, "options": options}
-        path, body = Endpoint.GENERATE.value, encode(fields)
+        path = Endpoint.GENERATE.value
+        body = encode(fields)
         return BackendCall(method="POST", path=path, headers=self._headers, body=body)
 
     def count(self, read_tokens: int | None) -> None:
@@ -489,7 +496,8 @@ class Rest:
         """Where nothing more may come, a word is asked for, to be dropped: what Ollama does with a
         limit of 0 is no answer.
         """
-        options, seed = dict(self._native.options), self._native.options.get("seed")
+        options = dict(self._native.options)
+        seed = self._native.options.get("seed")
         left = None if self._limit is None else self._limit - self._known_tokens
         self._used_up = left is not None and left <= 0
         self._reader.is_mute = self._begun.endings > 0 or self._used_up
@@ -507,7 +515,8 @@ class Rest:
         """How the whole answer has ended, and the end of the caller's stream; empty where the rest
         has none.
         """
-        last, before = self._reader.last, self.before
+        last = self._reader.last
+        before = self.before
         if not last:
             return Ending(complete=False, reported_error=False, usage=NO_USAGE), b""
         output, prompt = self._counts()
@@ -552,7 +561,8 @@ def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: 
     knows.
     """
     names = begun.names
-    chat, model = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT), str(begun.first.get("model"))
+    chat = route.path in (Endpoint.CHAT, Endpoint.OPENAI_CHAT)
+    model = str(begun.first.get("model"))
     if route.is_native:
         return NativeWriter(model, chat=chat)
     if route.dialect == "anthropic":
@@ -562,7 +572,8 @@ def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: 
         message_id = str(names.get(f"item {len(begun.items)}"))
         in_progress = response if isinstance(response, dict) else {}
         return ResponsesWriter(message_id, in_progress, items=begun.items)
-    options, made_by = lookup(fields, "stream_options"), str(begun.first.get("system_fingerprint"))
+    options = lookup(fields, "stream_options")
+    made_by = str(begun.first.get("system_fingerprint"))
     wants_usage = (
         not hides_usage and isinstance(options, dict) and lookup(options, "include_usage") is True
     )
@@ -578,7 +589,8 @@ def _writer_for(route: Route, fields: JsonObject, begun: Begun, *, hides_usage: 
 
 
 def _tool_call(call: JsonValue) -> ToolCall:
-    name, arguments = at(call, ("function", "name")), at(call, ("function", "arguments"))
+    name = at(call, ("function", "name"))
+    arguments = at(call, ("function", "arguments"))
     return ToolCall(
         call_id=str(at(call, ("id",))),
         name=str(name),

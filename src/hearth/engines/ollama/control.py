@@ -60,7 +60,10 @@ FOREVER = -1
 NOT_A_TEXT_MODEL = "does not support generate"
 PROCESSES = re.compile(r"ollama.*|llama-server.*")
 """Since 0.30 a model runs in a `llama-server`, before that in an `ollama`."""
-VERSION, INSTALLED, RESIDENT, SHOW = "/api/version", "/api/tags", "/api/ps", "/api/show"
+VERSION = "/api/version"
+INSTALLED = "/api/tags"
+RESIDENT = "/api/ps"
+SHOW = "/api/show"
 _A_LIST = "an object with the list `models`"
 EXPECTED = {
     VERSION: "an object with `version`",
@@ -443,7 +446,8 @@ def _resident(model: Body) -> ResidentModel:
     details = model.get("details") or {}
     if not isinstance(details, dict):
         raise _Odd("`details` that are no object")
-    name, family = canonical_model(_name_of(model)), _text(details, "family")
+    name = canonical_model(_name_of(model))
+    family = _text(details, "family")
     return ResidentModel(
         name=name,
         size_mib=_number(model, "size") / MIB,

@@ -366,7 +366,8 @@ class OllamaAnswer:
                 or self._ended
                 or len(self._part) >= HOLD_BYTES
             ):
-                chunk, self._part = self._part, b""
+                chunk = self._part
+                self._part = b""
                 if chunk and self._fits(chunk):
                     chunks.append(chunk)
         if self._error is not None and not chunks:

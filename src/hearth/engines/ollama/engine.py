@@ -25,10 +25,14 @@ class Ollama(OllamaTraits):
         self._data_path = data_path = DataPath(url, connect_timeout_s=connect_timeout_s)
         self._control = control = Control(url, timeout_s=control_timeout_s)
         self.open = data_path.open
-        self.version, self.installed = control.version, control.installed
-        self.capabilities, self.resident = control.capabilities, control.resident
+        self.version = control.version
+        self.installed = control.installed
+        self.capabilities = control.capabilities
+        self.resident = control.resident
         self.memory_mib = control.memory_mib
-        self.load, self.unload, self.probe = control.load, control.unload, control.probe
+        self.load = control.load
+        self.unload = control.unload
+        self.probe = control.probe
 
     def turn_to(self, url: str) -> None:
         """Send every later call there; those under way end where they are. ConfigError as above."""
