@@ -40,6 +40,7 @@ from hearth.events import (
 from hearth.gateway import Gateway
 from hearth.types import Priority
 from tests.bootstrap.by_hand import Tried, free_address, tried, untouched
+from tests.support.home import WHOLE_DAY
 from tests.support.patience import in_time
 
 BOTH = "llama3.1:8b"
@@ -304,7 +305,10 @@ async def test_a_gateway_that_was_told_to_emulate_waits_for_no_ollama():
 async def test_an_answer_the_emulator_began_is_not_finished_by_the_new_ollama():
     url = free_address()
     at_once = SchedulingSettings(
-        preemption="at_once", preempt_min_remaining_s=0.0, preempt_restart_bound_s=0.0
+        active_hours=WHOLE_DAY,
+        preemption="at_once",
+        preempt_min_remaining_s=0.0,
+        preempt_restart_bound_s=0.0,
     )
     async with tried(untouched(url, scheduling=at_once)) as house:
         state = house.gateway.worker.scheduler.gateway
