@@ -28,6 +28,7 @@ from benchmarks import (
     escapes,
     homes,
     household,
+    ingester,
     overhead,
     slot,
     startup,
@@ -53,6 +54,7 @@ MEASURES: dict[str, Measure] = {
     "attack": attack.measure,
     "escapes": escapes.measure,
     "homes": homes.measure,
+    "ingester": ingester.measure,
     HOUSEHOLD: household.measure,
 }
 DRAWN = {"overhead", LITELLM, "decisions", "homes"}
