@@ -313,8 +313,10 @@ class QueueItem:
         it as; None where it shares a call that was counted already. chain_id: what ties several
         items to one piece of work; None for an item on its own. background: the name of the shape
         (`dialects.background`) by which an external program's own call was told from its user's
-        turns; empty for all others. prompt_preview: how the prompt begins; empty unless the owner
-        wants to see that (`server.prompt_previews`).
+        turns; empty for all others. conversation: which conversation of this caller it goes on
+        with; empty where that is unknown. user: whose request it is, of several users of one
+        caller; empty where the owner does not tell them apart. prompt_preview: how the prompt
+        begins; empty unless the owner wants to see that (`server.prompt_previews`).
     """
 
     sequence: Sequence = Sequence(0)
@@ -336,6 +338,8 @@ class QueueItem:
     counted: Counted | None = "requests"
     chain_id: str | None = None
     background: str = ""
+    conversation: str = ""
+    user: str = ""
     prompt_preview: str = ""
 
     @property

@@ -319,9 +319,8 @@ def drawn_entry(rng: Random, number: int) -> Entry:
         model=rng.choice(("a", "b", None)),
         arrived_at=float(rng.randint(0, 20)),
     )
-    return Entry(
-        item, band, (-number if band is Band.INTERRUPTED else 0, item.arrived_at, item.sequence)
-    )
+    key = (-number if band is Band.INTERRUPTED else 0, item.arrived_at, item.sequence)
+    return Entry(item, band, key, item.model)
 
 
 def test_lines_counts_and_orders_are_those_of_a_sorted_list():

@@ -274,7 +274,7 @@ class Placement:
         while models := self._servable(band, models):
             if self._candidates is None:
                 self._candidates = self._heads(band, [lines[model] for model in models])
-                models = [each.entry.item.model for each in self._candidates]
+                models = [each.entry.wanted_model for each in self._candidates]
                 if not models:
                     return
             candidates = self._candidates
@@ -287,7 +287,7 @@ class Placement:
             if choice is None:
                 return
             chosen, why = choice
-            model = chosen.entry.item.model
+            model = chosen.entry.wanted_model
             # A line is done with when its head has to wait, or when nobody is left in it. To serve
             # may have changed what the candidates rest on; those that still hold are not reckoned
             # anew, which would make a decision cost the square of the number of models.
@@ -331,7 +331,7 @@ class Placement:
         if self._gateway.announced and band in EXTERNAL_BANDS:
             heads = self._not_held(lines)
         for entry in heads:
-            resident = self._stays(entry.item.model)
+            resident = self._stays(entry.wanted_model)
             candidate = Candidate(entry, self._device, band, self._now, resident, evictions)
             (found.served if resident else found.others).append(candidate)
         return found
@@ -370,7 +370,7 @@ class Placement:
             return settling, "waiting"
         if self._device.cleared_for is not None:
             model, why = self._device.cleared_for
-            expected = next((each for each in candidates if each.entry.item.model == model), None)
+            expected = next((each for each in candidates if each.entry.wanted_model == model), None)
             if expected is not None:
                 return expected, why
         overdue = self._overdue(candidates)
@@ -389,14 +389,14 @@ class Placement:
             for resident in self._unsettled
             if not resident.settled and self._is_usable(resident)
         }
-        return first(each for each in candidates.served if each.entry.item.model in unsettled)
+        return first(each for each in candidates.served if each.entry.wanted_model in unsettled)
 
     def _held_for_internal(self, band: Band, choice: Candidate) -> bool:
         """Does an external request's swap wait for an internal caller who is about to return? Then
         nothing external evicts that model.
         """
         device = self._device
-        model = choice.entry.item.model
+        model = choice.entry.wanted_model
         if band not in EXTERNAL_BANDS or choice.resident or model is None:
             return False
         if not self._gateway.priced or device.turn is not None or device.residency.swap is not None:
@@ -426,7 +426,7 @@ class Placement:
         forces = self._policy.forces
         if forces is None:
             return None
-        needy = [each for each in candidates.others if each.entry.item.model is not None]
+        needy = [each for each in candidates.others if each.entry.wanted_model is not None]
         if not needy:
             return None
         oldest = min(needy, key=lambda each: (each.entry.item.arrived_at, each.entry.item.sequence))
@@ -463,7 +463,7 @@ class Placement:
 
     def _serve(self, band: Band, entry: Entry, why: SwapReason) -> bool:
         """Dispatch the head of a line if it can start now; else reserve what it waits for."""
-        model = entry.item.model
+        model = entry.wanted_model
         if model is None:
             return self._serve_anywhere(band, entry)
         resident = self._residents.get(model)
@@ -483,7 +483,7 @@ class Placement:
         """Does this internal request let external work go on before it evicts its model?"""
         if entry.external or not self._gateway.priced:
             return False
-        evict = self._found_evictions.find(entry.item.model or "", entry.item.task_type)
+        evict = self._found_evictions.find(entry.wanted_model or "", entry.item.task_type)
         until = sharing.grace_until(self._device, entry, evict or (), self._now)
         if until <= self._now:
             return False
@@ -552,7 +552,7 @@ def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) ->
     resident.running[item.sequence] = entry
     if entry.external:
         gateway.external_began(now)
-    if item.model is not None or gateway.waiting.best_band(model) is None:
+    if entry.wanted_model is not None or gateway.waiting.best_band(model) is None:
         resident.settled = True
     if item.kind == "embed":
         resident.embeds = True

@@ -132,13 +132,13 @@ class Candidate:
     _swap: SwapCost | None = None
 
     def __post_init__(self) -> None:
-        self.model = self.entry.item.model or self.device.home or ""
+        self.model = self.entry.wanted_model or self.device.home or ""
 
     @property
     def work(self) -> Work:
         if self._work is None:
             gateway = self.device.gateway
-            waiting = gateway.waiting.up_to(self.band, self.entry.item.model)
+            waiting = gateway.waiting.up_to(self.band, self.entry.wanted_model)
             turns = ceil(waiting / gateway.settings.parallel(self.model))
             self._work = Work(waiting, turns * self.device.estimates.run_s(self.model))
         return self._work
@@ -298,7 +298,7 @@ def _became_shorter(own: Candidate, device: DeviceState) -> bool:
     """Has the line of a loaded model lost more than it gained since the load? A model whose line
     does not, is asked for as fast as it can serve: it would never run dry by itself.
     """
-    loaded = device.residency.residents.get(own.entry.item.model or "")
+    loaded = device.residency.residents.get(own.entry.wanted_model or "")
     return loaded is None or own.work.waiting < loaded.waiting_at_load
 
 
@@ -333,7 +333,7 @@ def _served_on(
     own: Candidate, candidates: Candidates, device: DeviceState, now: float
 ) -> Candidate:
     """Rule 2: the loaded model's first request, or the one that the model is left for."""
-    loaded = device.residency.residents.get(own.entry.item.model or "")
+    loaded = device.residency.residents.get(own.entry.wanted_model or "")
     if loaded is not None and not earned(device, loaded.model, loaded.model, now):
         return own  # it has not even earned its own coming
     if not candidates.others or not _any_left(device, now):

@@ -78,7 +78,7 @@ def yield_slots(
     running = [entry for resident in residents for entry in resident.running.values()]
     if not _may_interrupt(gateway, waiter, running):
         return []
-    missing = gateway.waiting.up_to(band, waiter.item.model)
+    missing = gateway.waiting.up_to(band, waiter.wanted_model)
     victims = list[Entry]()
     others = list[Entry]()
     for resident in residents:
@@ -86,7 +86,7 @@ def yield_slots(
             entry for entry in resident.running.values() if not _leaving(gateway, entry, now)
         ]
         soon_free = len(resident.running) - len(staying)
-        if waiter.item.model is None:
+        if waiter.wanted_model is None:
             # Those who wait for this very model take its slots before anybody who would take any
             # model: counted for both, one of the two would wait without a slot being freed for it.
             soon_free -= gateway.waiting.up_to(band, resident.model)
@@ -175,7 +175,7 @@ def _pays(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> bool:
         return True
     lost_s = now - entry.dispatched_at
     model = entry.model or ""
-    wanted = waiter.item.model
+    wanted = waiter.wanted_model
     if wanted not in {None, model} and not gateway.waiting.wants(model):
         lost_s += device.estimates.swap_s(wanted or "", model)
     return lost_s <= WEIGHTS[waiter.band] * (entry.expected_end_at - now)

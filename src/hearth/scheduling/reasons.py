@@ -31,9 +31,9 @@ def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa:
         return {"kind": "announced", "task": held[1], "until": held[0]}
     if entry.background and gateway.external_waits:
         return {"kind": "background"}
-    if entry.item.model is None:
+    if entry.wanted_model is None:
         return _of_any_model(device)
-    return _of_model(device, entry, entry.item.model, now)
+    return _of_model(device, entry, entry.wanted_model, now)
 
 
 def _of_any_model(device: DeviceState) -> Reason:

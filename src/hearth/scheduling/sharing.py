@@ -248,7 +248,7 @@ def _dues(device: DeviceState, now: float) -> Iterator[_Due]:
     share = gateway.settings.scheduling.others_share
     unserved_s = gateway.unserved_s(now)
     for head, evicts in islice(_in_need(device, now), MOST_DUES):
-        model = head.item.model or ""
+        model = head.wanted_model or ""
         trip = max(
             [trip_between(device, name, model) for name in evicts], key=lambda trip: trip.whole_s
         )
@@ -282,9 +282,9 @@ def _in_need(device: DeviceState, now: float) -> Iterator[tuple[Entry, tuple[str
     ]
     evictions = _evictions(device)
     for head in sorted([line[0] for line in lines], key=_WAITS_SINCE):
-        if head.item.model is None:
+        if head.wanted_model is None:
             continue
-        evicts = evictions.find(head.item.model, head.item.task_type)
+        evicts = evictions.find(head.wanted_model, head.item.task_type)
         if evicts:
             yield head, evicts
 
@@ -411,7 +411,7 @@ def grace_until(device: DeviceState, entry: Entry, evicts: Iterable[str], now: f
     if not used:
         return -inf
     trip = max(
-        [trip_between(device, entry.item.model or "", name) for name in used],
+        [trip_between(device, entry.wanted_model or "", name) for name in used],
         key=lambda trip: trip.whole_s,
     )
     grace_s = GRACE_TRIPS * trip.whole_s

@@ -311,9 +311,9 @@ class DeviceState:
         near = list(gateway.near_tasks(now)) if gateway.announced and entry.external else []
         if not near:
             return None
-        model = entry.item.model or self.home or ""
+        model = entry.wanted_model or self.home or ""
         needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens)
-        if entry.item.model is not None and self.residency.ready(model) is None:
+        if entry.wanted_model is not None and self.residency.ready(model) is None:
             origin = next(iter(self.residency.residents), "")
             needed_s += self.estimates.longest_swap_s(origin, model)
         return next((task for task in near if now + needed_s > task[0]), None)

@@ -187,7 +187,7 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
     if gateway.arrivals.learns:
         _learn_arrival(device, item, now)
     key = (0, item.arrived_at, item.sequence)
-    entry = Entry(item, item.band, key, waits_since=gateway.since(now))
+    entry = Entry(item, item.band, key, item.model, waits_since=gateway.since(now))
     gateway.entries[item.sequence] = entry
     gateway.enqueue(entry)
     if item.expires_at is not None:
@@ -195,7 +195,7 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
         return []
     if item.lane is not _EXTERNAL_LANE:
         return []
-    if gateway.waiting.lines[entry.band][item.model][0] is entry:
+    if gateway.waiting.lines[entry.band][entry.wanted_model][0] is entry:
         return []
     # Behind another of its line it changes nothing that was decided, unless a hold weighs how many
     # wait, an announced task lets short items pass long ones, or nothing starts and each has its
@@ -430,7 +430,7 @@ def _unload_failed(device: DeviceState, model: str, now: float) -> list[Action]:
     # what does not go keeps everything else out: only those that it or another serves can wait on
     waiting = device.gateway.waiting.all_entries()
     stranded = [
-        entry for entry in waiting if not serving or entry.item.model not in {None, *serving}
+        entry for entry in waiting if not serving or entry.wanted_model not in {None, *serving}
     ]
     return device.gateway.give_up(stranded, "load_failed")
 

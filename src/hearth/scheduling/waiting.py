@@ -56,6 +56,7 @@ class Entry:
     item: QueueItem
     band: Band  # the band it waits in, or waited in last
     key: Key  # its place in the line that it waits in, or waited in last
+    wanted_model: str | None  # the model that it waits for; None: any
     place: Place = "waiting"
     attempts: int = 0  # dispatches so far; the number of the current attempt while it runs
     interrupts: int = 0
@@ -126,7 +127,7 @@ class WaitingRoom:
         return self._external_of[caller]
 
     def add(self, entry: Entry) -> None:
-        line = self.lines[entry.band].setdefault(entry.item.model, [])
+        line = self.lines[entry.band].setdefault(entry.wanted_model, [])
         if line and entry.key < line[-1].key:
             insort(line, entry, key=_key)
         else:
@@ -138,7 +139,7 @@ class WaitingRoom:
 
     def remove(self, entry: Entry) -> None:
         lines = self.lines[entry.band]
-        model = entry.item.model
+        model = entry.wanted_model
         line = lines[model]
         del line[0 if line[0] is entry else bisect_left(line, entry.key, key=_key)]
         if not line:
@@ -152,7 +153,7 @@ class WaitingRoom:
 
     def from_entry(self, entry: Entry, limit: int) -> list[Entry]:
         """An entry and those behind it in its line."""
-        line = self.lines[entry.band][entry.item.model]
+        line = self.lines[entry.band][entry.wanted_model]
         place = 0 if line[0] is entry else bisect_left(line, entry.key, key=_key)
         return line[place : place + limit]
 
