@@ -64,3 +64,18 @@ def test_a_shell_completes_commands_options_choices_and_known_names(url, busy, w
     assert [item.value for item in completing.get_completions(before, incomplete)] == offered
     del busy.answers["/llm/log?limit=500"]  # a gateway without a store
     assert "--caller" not in before or completing.get_completions(before, "")
+
+
+@pytest.mark.parametrize("words", ["chat --url ftp://x:y", "log --url http:// --model"])
+def test_an_invalid_address_completes_nothing_and_asks_nobody(words):
+    program = (
+        "import sys\nfrom click.shell_completion import ShellComplete\nfrom hearth.cli import main\n"
+        "def note(event, _):\n    if event == 'socket.connect': print('CONNECTED')\n"
+        "sys.addaudithook(note)\n"
+        "completing = ShellComplete(main, {}, 'hearth', '_HEARTH_COMPLETE')\n"
+        f"print(completing.get_completions({words.split()!r}, ''))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -353,11 +353,12 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 def _completing(find: Callable[[GatewayClient], list[str]]) -> Completer:
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        url = context.params["url"]
+        if url is None:  # click drops an invalid value here instead of refusing it
+            return []
         try:
-            names = find(
-                GatewayClient(context.params.get("url") or _DEFAULT_URL, context.params.get("key"))
-            )
-        except (click.ClickException, ValueError):  # no gateway, or no address: nothing to offer
+            names = find(GatewayClient(url, context.params["key"]))
+        except click.ClickException:  # no gateway
             return []
         return sorted({name for name in names if name.startswith(incomplete)})
 
