@@ -69,7 +69,8 @@ def test_a_shell_completes_commands_options_choices_and_known_names(url, busy, w
 @pytest.mark.parametrize("words", ["chat --url ftp://x:y", "log --url http:// --model"])
 def test_an_invalid_address_completes_nothing_and_asks_nobody(words):
     program = (
-        "import sys\nfrom click.shell_completion import ShellComplete\nfrom hearth.cli import main\n"
+        "import sys\nfrom click.shell_completion import ShellComplete\n"
+        "from hearth.cli import main\n"
         "def note(event, _):\n    if event == 'socket.connect': print('CONNECTED')\n"
         "sys.addaudithook(note)\n"
         "completing = ShellComplete(main, {}, 'hearth', '_HEARTH_COMPLETE')\n"
