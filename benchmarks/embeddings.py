@@ -37,8 +37,8 @@ from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from hearth.emulator.generation import embed
 from hearth.emulator.models import EmulatedModel
-from hearth.emulator.server import Endpoint
-from hearth.emulator.wire import EmulatedCall, Handler
+from hearth.emulator.server import WebHandler
+from hearth.emulator.wire import CallHandler, EmulatedCall
 
 MODEL = "bench-embed"
 PROFILE = EmulatedModel(
@@ -240,7 +240,7 @@ async def ask_all(port: int, callers: int, turns: int) -> Round:
 class CostlyEmulator(Emulator):
     """Charges for a call as such."""
 
-    def _endpoint(self, handler: Handler) -> Endpoint:
+    def _endpoint(self, handler: CallHandler) -> WebHandler:
         return super()._endpoint(_costly_embed if handler is embed else handler)
 
 

@@ -16,9 +16,9 @@ from hearth.admission.peers import (
     PER_WINDOW,
     THIS_MACHINE,
     WINDOW_S,
+    Admittance,
     ConnectionLimits,
     Connections,
-    Place,
     WrongKeys,
     peer_of,
 )
@@ -178,7 +178,7 @@ def test_the_count_is_exact_and_no_share_is_passed_whatever_comes_and_goes(
     steps: list[tuple[str, bool]],
 ):
     shares = Shares()
-    held = list[tuple[str, Place]]()
+    held = list[tuple[str, Admittance]]()
     for peer, comes in steps:
         if comes:
             held.append((peer, shares.connections.enter(peer)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hearth.alerts.alerter import GatewayAlerter
-from hearth.alerts.channels import Message
+from hearth.alerts.channels import AlertMessage
 from hearth.alerts.delivery import Target
 from hearth.alerts.rules import Alert, Severity
 from hearth.config.settings import AlertSettings, AlertType
@@ -56,8 +56,8 @@ def up(at: float = 0.0, subject: str = "") -> Alert:
     return alert(subject, AlertType.BACKEND_DOWN, at=at, text="it is up", resolved=True)
 
 
-def message(*alerts: Alert, dropped: int = 0) -> Message:
-    return Message(alerts=alerts or (alert(),), dropped=dropped, wall_at=1_767_571_200.0)
+def message(*alerts: Alert, dropped: int = 0) -> AlertMessage:
+    return AlertMessage(alerts=alerts or (alert(),), dropped=dropped, wall_at=1_767_571_200.0)
 
 
 @dataclass

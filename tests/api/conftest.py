@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hearth.api.app import HearthApp
-from hearth.api.protocol import Deadlines
+from hearth.api.protocol import ConnectionDeadlines
 from hearth.api.server import HearthServer
 from tests.api.house import KEYS, FakeGateway
 
@@ -39,7 +39,7 @@ async def serving(gateway: FakeGateway, app: HearthApp) -> AsyncIterator[str]:
     """A real server on a free port, that waits for slow callers longer than a busy machine stands
     still.
     """
-    deadlines = Deadlines(header_s=60.0, body_s=60.0, write_s=lambda: 60.0)
+    deadlines = ConnectionDeadlines(header_s=60.0, body_s=60.0, write_s=lambda: 60.0)
     server = HearthServer(app, lambda: gateway.config.settings.server, deadlines=deadlines)
     yield await server.start("127.0.0.1", 0)
     await server.stop(0.2)

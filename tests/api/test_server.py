@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from hearth.api.protocol import _COALESCED_BYTES as SEND_FROM_BYTES
-from hearth.api.protocol import CoalescingTransport, Deadlines, HttpConnection
+from hearth.api.protocol import CoalescingTransport, ConnectionDeadlines, HttpConnection
 from hearth.api.server import HearthServer
 from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
@@ -40,7 +40,7 @@ CHAT = (
     b"application/json\r\nContent-Length: %d\r\n\r\n%b"
 ) % (len(_BODY), _BODY)
 STREAM = CHAT.replace(b"false", b"true ")
-PATIENT = Deadlines(write_s=lambda: 10.0)
+PATIENT = ConnectionDeadlines(write_s=lambda: 10.0)
 JSON_HEAD = ((b"content-type", b"application/json"),)
 LAST_ONE = b"\r\nConnection: close\r\n\r\n"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from hearth.api.protocol import SLOWEST_BODY_BYTES_S, Deadlines, HttpConnection
+from hearth.api.protocol import SLOWEST_BODY_BYTES_S, ConnectionDeadlines, HttpConnection
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.settings import ServerSettings
 from tests.api.house import FakeGateway, Serve, drive, hello, http_scope, never, scripted
@@ -42,7 +42,7 @@ class Connection:
     """
 
     def __init__(self, gateway: FakeGateway) -> None:
-        deadlines = Deadlines(header_s=HEADER_S, body_s=BODY_S, write_s=lambda: WRITE_S)
+        deadlines = ConnectionDeadlines(header_s=HEADER_S, body_s=BODY_S, write_s=lambda: WRITE_S)
         config = HearthServer(gateway.app(), ServerSettings, deadlines=deadlines)._config()
         config.load()
         self.gateway = gateway

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hearth.dialects.gojson import JsonObject
-from hearth.dialects.writers import Text
+from hearth.dialects.writers import TextPart
 from hearth.emulator.models import OllamaError, default_profiles
 from hearth.emulator.prompts import Ask, ChatMessage, count_tokens, fitted, pieces_of, read_options
 from hearth.emulator.text import (
@@ -62,7 +62,7 @@ def test_a_reply_goes_on_from_wherever_it_is_cut(seed: int):
 
 
 def test_what_may_begin_a_stop_string_is_sent_with_the_token_that_decides():
-    words = [Text(text=text) for text in ("one", " st", "op", " sto", "p", ".")]
+    words = [TextPart(text=text) for text in ("one", " st", "op", " sto", "p", ".")]
     due = list(held_back(words, (" stop!", "x"), "stop"))
     assert [(piece.text, token) for piece, token in due] == [("one", 1), (" stop stop.", 6)]
     assert [token for _, token in held_back(words, (), "stop")] == [1, 2, 3, 4, 5, 6]
@@ -77,7 +77,7 @@ def test_the_tags_around_thoughts_are_tokens_too():
     thinker = MODEL.model_copy(update={"capabilities": ("completion", "thinking")})
     for limit in (1, 2, 3, 10, 30, None):
         plan = plan_reply(thinker, PROMPT, Wish(seed=1, thinks=True, limit_tokens=limit))
-        thoughts = [one.text for one in plan.parts if isinstance(one, Text) and one.thinking]
+        thoughts = [one.text for one in plan.parts if isinstance(one, TextPart) and one.thinking]
         text = "".join(thoughts)
         read = PROMPT + (f"<think>{text}</think>{plan.text}" if plan.text else f"<think>{text}")
         counted = count_tokens(thinker, read) - count_tokens(thinker, PROMPT)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hearth.api.protocol import Deadlines
+from hearth.api.protocol import ConnectionDeadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import KeySettings, ServerSettings, Settings, StorageSettings
 from tests.api.house import KEYS, Caller, FakeGateway, ScriptedExchange
@@ -99,7 +99,7 @@ async def tell(url: str, raw: bytes, *, head_only: bool = False) -> Seen:
 async def open_door(
     keys: tuple[KeySettings, ...] = KEYS,
     *,
-    deadlines: Deadlines | None = None,
+    deadlines: ConnectionDeadlines | None = None,
     server: ServerSettings | None = None,
 ) -> AsyncIterator[tuple[FakeGateway, str]]:
     """The door alone, on a real socket: what gets past it is on record in `worker.submitted` and

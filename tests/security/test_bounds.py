@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 from backports import zstd
 
-from hearth.api.protocol import Deadlines
+from hearth.api.protocol import ConnectionDeadlines
 from hearth.config.settings import ServerSettings
 from hearth.errors import QueueFull
 from hearth.events import InternalFault
@@ -359,7 +359,9 @@ async def test_callers_who_never_finish_their_requests_are_sent_away():
         CHUNKED + BODY,
         CHUNKED.replace(b"transfer-encoding: chunked", b"content-length: 9"),
     )
-    async with open_door(deadlines=Deadlines(header_s=1.0, body_s=1.0, write_s=lambda: 10.0)) as (
+    async with open_door(
+        deadlines=ConnectionDeadlines(header_s=1.0, body_s=1.0, write_s=lambda: 10.0)
+    ) as (
         gateway,
         url,
     ):
@@ -394,7 +396,7 @@ async def test_callers_who_stop_reading_hold_little_and_are_dropped_with_their_w
                 pushed[mine] += 65536
             await asyncio.sleep(0.005)
 
-    async with open_door(deadlines=Deadlines(write_s=lambda: 0.5)) as (gateway, url):
+    async with open_door(deadlines=ConnectionDeadlines(write_s=lambda: 0.5)) as (gateway, url):
         gateway.worker.serve = endless
         stalled = []
         for _ in range(40):

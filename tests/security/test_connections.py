@@ -19,7 +19,7 @@ from hearth.admission.peers import (
     Connections,
     max_connections,
 )
-from hearth.api.protocol import Deadlines, HttpConnection
+from hearth.api.protocol import ConnectionDeadlines, HttpConnection
 from hearth.api.server import HearthServer
 from hearth.bootstrap.process import raise_descriptor_limit
 from hearth.config.settings import ServerSettings
@@ -30,7 +30,7 @@ from tests.security.house import request, tell
 from tests.support.line import Line, Plug
 from tests.support.patience import WITHIN_S, in_time
 
-PATIENT = Deadlines(write_s=lambda: WITHIN_S, header_s=WITHIN_S, body_s=WITHIN_S)
+PATIENT = ConnectionDeadlines(write_s=lambda: WITHIN_S, header_s=WITHIN_S, body_s=WITHIN_S)
 FEW = ConnectionLimits(all=10, this_machine=4, all_others=8, one_machine=3)
 BODY = CHAT.replace(b"{", b'{"max_tokens":5,', 1)
 HEALTH = request("GET", "/llm/health", key=ADMIN_KEY)

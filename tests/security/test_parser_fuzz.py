@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from hearth.api.app import HearthApp
 from hearth.api.files import FileForm
-from hearth.api.protocol import Deadlines, HttpConnection
+from hearth.api.protocol import ConnectionDeadlines, HttpConnection
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
 from hearth.errors import HearthError
@@ -48,7 +48,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 CONFIG = HearthServer(
-    cast("HearthApp", echo), ServerSettings, deadlines=Deadlines(write_s=lambda: 10.0)
+    cast("HearthApp", echo), ServerSettings, deadlines=ConnectionDeadlines(write_s=lambda: 10.0)
 )._config()
 CONFIG.load()
 

@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from hearth.api.protocol import Deadlines
+from hearth.api.protocol import ConnectionDeadlines
 from tests.api.house import ADMIN_KEY, Caller, FakeGateway, answer_to
 from tests.api.test_app import CHAT, words
 from tests.security.house import Seen, method_of, open_door, request, tell
@@ -195,7 +195,9 @@ bytes for a request.
 
 
 async def test_what_can_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read():
-    async with open_door(deadlines=Deadlines(header_s=0.5, body_s=0.5, write_s=lambda: 10.0)) as (
+    async with open_door(
+        deadlines=ConnectionDeadlines(header_s=0.5, body_s=0.5, write_s=lambda: 10.0)
+    ) as (
         gateway,
         url,
     ):

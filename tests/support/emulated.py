@@ -19,7 +19,7 @@ from hearth.emulator import generation
 from hearth.emulator.engine import EmulatedServer
 from hearth.emulator.models import Installed, OllamaError
 from hearth.emulator.prompts import Ask, read_options
-from hearth.emulator.wire import EmulatedCall, Handler
+from hearth.emulator.wire import CallHandler, EmulatedCall
 from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import BackendError, BadRequest, ModelNotFound
 from hearth.types import (
@@ -30,7 +30,7 @@ from hearth.types import (
     ResidentModel,
 )
 
-HANDLERS: Mapping[str, Handler] = {
+HANDLERS: Mapping[str, CallHandler] = {
     Endpoint.CHAT: generation.chat,
     Endpoint.GENERATE: generation.generate,
     Endpoint.OPENAI_CHAT: generation.chat_completions,
@@ -148,7 +148,7 @@ class EmulatedOllama(OllamaTraits):
             raise
         return exchange
 
-    async def _answer(self, call: _Call, handler: Handler) -> None:
+    async def _answer(self, call: _Call, handler: CallHandler) -> None:
         try:
             await handler(call)
         except (BadRequest, OllamaError) as error:

@@ -17,7 +17,7 @@ from hearth.dialects.writers import (
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
-    Text,
+    TextPart,
     Writer,
     response_in_progress,
     rfc3339,
@@ -181,7 +181,7 @@ def _writer(route: str, body: Mapping[str, Any]) -> Writer:
 
 def _generation(service: Service) -> Generation:
     return Generation(
-        parts=[Text(text=word) for word in service.words],
+        parts=[TextPart(text=word) for word in service.words],
         reason=service.done_reason,
         prompt_tokens=service.prompt_tokens,
         output_tokens=len(service.words),

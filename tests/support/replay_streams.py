@@ -20,7 +20,7 @@ from hearth.dialects.writers import (
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
-    Text,
+    TextPart,
     ToolCall,
     Writer,
     response_in_progress,
@@ -111,7 +111,7 @@ def stream(path: str, answer: Answer, run: Run) -> list[bytes]:
             name, arguments = json.loads(text)
             said.append(ToolCall(call_id=f"call_{run.digits()}", name=name, arguments=arguments))
         else:
-            said += [Text(text=piece, thinking=kind == "thinking") for piece in run.cut(text)]
+            said += [TextPart(text=piece, thinking=kind == "thinking") for piece in run.cut(text)]
     for part in said:
         written += writer.write(part, wall_s)
     counts = {

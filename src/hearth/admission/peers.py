@@ -30,7 +30,7 @@ CONNECTION_LIMIT = 4096
 SPARE_DESCRIPTORS = 256
 """For the store, the log, the model server and refused connections."""
 _FEWEST = 64
-Place = Literal["admitted", "rejecting", "closed"]
+Admittance = Literal["admitted", "rejecting", "closed"]
 """Where a connection is; one that is rejected gets an answer that says so."""
 
 
@@ -149,7 +149,7 @@ class Connections:
         self._refused = self._rejecting = 0
         self._records: dict[str, _PeerRecord] = {}
 
-    def enter(self, peer: str) -> Place:
+    def enter(self, peer: str) -> Admittance:
         """A new connection.
 
         One that is refused is kept for the time of an answer; where too many are, it is closed
@@ -174,7 +174,7 @@ class Connections:
         self._rejecting += 1
         return "rejecting"
 
-    def leave(self, peer: str, place: Place) -> None:
+    def leave(self, peer: str, place: Admittance) -> None:
         """A connection has ended; once for each that was entered."""
         if place == "admitted":
             self._open[peer] -= 1

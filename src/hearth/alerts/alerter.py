@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from hearth.alerts.channels import COMPOSERS, Message
+from hearth.alerts.channels import COMPOSERS, AlertMessage
 from hearth.alerts.delivery import Target
 from hearth.alerts.rules import (
     LASTING_BREACHES,
@@ -317,7 +317,7 @@ class GatewayAlerter(HandlingSink):
             severity=Severity.INFO,
             text="Alerts from Hearth arrive here.",
         )
-        message = Message(alerts=(alert,), wall_at=self._clock.wall())
+        message = AlertMessage(alerts=(alert,), wall_at=self._clock.wall())
         answers = await asyncio.gather(*(target.test(message) for target in targets))
         return [
             {

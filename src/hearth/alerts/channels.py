@@ -36,12 +36,12 @@ _LOOKS = {
 }
 """Discord's colour, ntfy's priority and tag."""
 _GREEN = 0x2ECC71
-Outcome = Literal["delivered", "wait", "retry", "refused", "gone"]
+DeliveryOutcome = Literal["delivered", "wait", "retry", "refused", "gone"]
 """What an answer means for the message, and for the posts to come."""
 
 
 @frozen
-class Message:
+class AlertMessage:
     """What one post says at `wall_at` (seconds since 1970): an alert or several; `dropped`: those
     lost since this target's last message.
     """
@@ -82,11 +82,11 @@ class Message:
         return lines
 
 
-Compose = Callable[[str, Message], Post]
+Compose = Callable[[str, AlertMessage], Post]
 """Makes the post of a message to a URL. Runs in a thread: the first one may import a library."""
 
 
-def discord_post(url: str, message: Message) -> Post:
+def discord_post(url: str, message: AlertMessage) -> Post:
     """One embed; nobody is mentioned, whatever the text says.
 
     `?wait=true` makes Discord answer with what became of it.
@@ -111,7 +111,7 @@ def discord_post(url: str, message: Message) -> Post:
     return _json_post(str(URL(url).update_query(wait="true")), body)
 
 
-def webhook_post(url: str, message: Message) -> Post:
+def webhook_post(url: str, message: AlertMessage) -> Post:
     """The message and every alert in it as JSON."""
     alerts = [
         {
@@ -138,7 +138,7 @@ def webhook_post(url: str, message: Message) -> Post:
     return _json_post(url, body)
 
 
-def ntfy_post(url: str, message: Message) -> Post:
+def ntfy_post(url: str, message: AlertMessage) -> Post:
     """The text as the body, the rest in the headers of https://docs.ntfy.sh/publish/."""
     _, priority, tag = _LOOKS[message.severity]
     headers = {
@@ -182,7 +182,7 @@ def _json_post(url: str, body: JsonMapping) -> Post:
     )
 
 
-def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[Outcome, float]:
+def outcome_of(answer: PostAnswer, wall_s: float) -> tuple[DeliveryOutcome, float]:
     """What an answer means at `wall_s` (seconds since 1970), and for how many seconds no post may
     go out; 0 where it does not say.
     """

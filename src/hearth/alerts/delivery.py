@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
-from hearth.alerts.channels import Compose, Message, Outcome, outcome_of
+from hearth.alerts.channels import AlertMessage, Compose, DeliveryOutcome, outcome_of
 from hearth.alerts.rules import OWN_TASK, Alert, AlertKey
 from hearth.clock import Clock
 from hearth.events import AlertFailed, AlertSent, InternalFault
@@ -65,7 +65,7 @@ class Outbox:
         """When the next message may be taken; None where nothing waits."""
         return self._first_at + GATHER_S if self._waiting else None
 
-    def take(self, wall_at: float, *, everything: bool) -> Message | None:
+    def take(self, wall_at: float, *, everything: bool) -> AlertMessage | None:
         """The next message: the oldest alert, or all of them where they are many; None where
         nothing waits.
         """
@@ -75,9 +75,9 @@ class Outbox:
             return None
         dropped = self._unreported
         self._unreported = 0
-        return Message(alerts=alerts, dropped=dropped, wall_at=wall_at)
+        return AlertMessage(alerts=alerts, dropped=dropped, wall_at=wall_at)
 
-    def undelivered(self, message: Message, *, keep_conditions: bool) -> None:
+    def undelivered(self, message: AlertMessage, *, keep_conditions: bool) -> None:
         """A message that was taken will never arrive.
 
         With `keep_conditions`, how one stands waits again unless there is newer news.
@@ -120,7 +120,7 @@ class Target:
         self._events = events
         self._url = ""
         self._outbox = Outbox()
-        self._message: Message | None = None
+        self._message: AlertMessage | None = None
         """Taken from the outbox, and not delivered yet."""
         self._attempts = 0
         self._posted_at: deque[float] = deque(maxlen=POSTS_PER_MINUTE)
@@ -196,7 +196,7 @@ class Target:
         self._outbox.clear()
         self._closing = False
 
-    async def test(self, message: Message) -> PostAnswer:
+    async def test(self, message: AlertMessage) -> PostAnswer:
         """Post this one now, even to a target that has stopped; what came back."""
         try:
             async with asyncio.timeout(TEST_TIMEOUT_S), self._one_at_a_time:
@@ -271,7 +271,7 @@ class Target:
         elif self._attempts >= MAX_ATTEMPTS:
             self._give_up(answer.name, keep_conditions=True)
 
-    async def _post(self, message: Message) -> tuple[Outcome, PostAnswer]:
+    async def _post(self, message: AlertMessage) -> tuple[DeliveryOutcome, PostAnswer]:
         """Post a message and note what the answer says about the posts to come."""
         url = self._url
         self._posted_at.append(self._clock.monotonic())
@@ -315,7 +315,7 @@ class Target:
             self._outbox.clear()
         self._events.emit(AlertFailed(reason=reason, stopped=stopped, **self._about(message)))
 
-    def _about(self, message: Message) -> dict[str, Any]:
+    def _about(self, message: AlertMessage) -> dict[str, Any]:
         return {
             "at": self._clock.monotonic(),
             "target": self.name,

@@ -149,7 +149,7 @@ def breached(breach: Breach, at: float) -> Alert:
 
 
 Rule = Callable[[Any], Iterable[Alert]]
-Text = str | Callable[[Any], str]
+AlertText = str | Callable[[Any], str]
 """A sentence with an event's fields in braces (`{down}`: `down_s` as people say it), or what makes
 one of the event.
 """
@@ -162,7 +162,7 @@ class _OneAlert:
     """
 
     kind: AlertType
-    text: Text
+    text: AlertText
     about: str = ""
     severity: Severity = Severity.WARNING
     lasting: bool = False

@@ -45,7 +45,7 @@ CurrentRequest = Annotated[Request, _in_scope(REQUEST)]
 Caller = Annotated[Identity, _in_scope(IDENTITY)]
 CurrentBody = Annotated[RequestBody, _in_scope(BODY)]
 
-Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response]]
+RouteHandler = Callable[[HttpRequest], Coroutine[Any, Any, Response]]
 LargeEndpoint = Callable[..., Awaitable[Response]]
 
 
@@ -55,7 +55,7 @@ class SmallBodyRoute(APIRoute):
     What FastAPI refuses is a BadRequest.
     """
 
-    def get_route_handler(self) -> Handler:
+    def get_route_handler(self) -> RouteHandler:
         """As FastAPI says."""
         handle = super().get_route_handler()
         has_body = "POST" in (self.methods or ())

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from hearth.admission.peers import THIS_MACHINE, Connections, Place, peer_of
+from hearth.admission.peers import THIS_MACHINE, Admittance, Connections, peer_of
 from hearth.api.request import DISCONNECTED, App, Message, Send
 from hearth.api.turns import TurnLimiter
 from hearth.types import frozen
@@ -44,7 +44,7 @@ _STREAMS = (b"application/x-ndjson", b"text/event-stream")
 
 
 @frozen
-class Deadlines:
+class ConnectionDeadlines:
     """How long a peer may keep a connection waiting, in seconds; it is closed then, which the
     application sees as `http.disconnect`.
     """
@@ -63,7 +63,7 @@ class ConnectionConfig(uvicorn.Config):
     application of those that are not admitted.
     """
 
-    deadlines: Deadlines
+    deadlines: ConnectionDeadlines
     connections: Connections
     refuse: App
     leaving: TurnLimiter
@@ -174,7 +174,7 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse = config.refuse
         self._leaving = config.leaving
         self._peer = THIS_MACHINE
-        self._place: Place = "closed"
+        self._place: Admittance = "closed"
         self._outgoing: CoalescingTransport
         self._disconnected: asyncio.Future[None] = self.loop.create_future()
         self._unread = bytearray()

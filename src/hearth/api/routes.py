@@ -47,7 +47,7 @@ _ADMIN_PREFIX = "/llm/admin/"
 _GET_HEAD = ("GET", "HEAD")
 _ODD = re.compile(r"//|[;\\]|/\.\.?(?:/|$)")
 
-Handler = Callable[[Request, RequestBody], Awaitable[None]]
+AddressHandler = Callable[[Request, RequestBody], Awaitable[None]]
 PageHandler = Callable[..., Any]
 
 
@@ -74,7 +74,7 @@ class Address:
     """The model server is asked, which no link of another site may cause."""
     adds: Adds = "other"
     """What a POST adds to the work."""
-    handlers: dict[str, Handler] = field(default_factory=dict)
+    handlers: dict[str, AddressHandler] = field(default_factory=dict)
 
 
 PROBED = frozenset({"/healthz", "/readyz"})
@@ -159,7 +159,9 @@ class Routes:
         self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
         self._add("/openapi.json", _GET_HEAD, self._describe, Address(access="admin"))
 
-    def _add(self, path: str, methods: Iterable[str], handler: Handler, rules: Address) -> None:
+    def _add(
+        self, path: str, methods: Iterable[str], handler: AddressHandler, rules: Address
+    ) -> None:
         """Have a handler answer there; of several at one path, the last one's rules are those of
         all.
         """
@@ -280,7 +282,7 @@ def _stored_pages(admin: AdminPages, files: FilePages, batches: BatchPages) -> P
     }
 
 
-def _handler_of(route: Callable[[], APIRoute]) -> Handler:
+def _handler_of(route: Callable[[], APIRoute]) -> AddressHandler:
     """What hands a request to FastAPI, which sees no header: no Host, no cookies; the body is JSON,
     whatever `curl -d` called it.
     """

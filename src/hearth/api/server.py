@@ -15,7 +15,7 @@ import uvicorn
 
 from hearth.admission.auth import NOBODY
 from hearth.admission.peers import Connections
-from hearth.api.protocol import ConnectionConfig, Deadlines, HttpConnection, unchunked
+from hearth.api.protocol import ConnectionConfig, ConnectionDeadlines, HttpConnection, unchunked
 from hearth.api.request import ErrorResponder, Receive, Scope, Send, request_of
 from hearth.api.turns import TurnLimiter
 from hearth.clock import SystemClock, new_id
@@ -57,13 +57,15 @@ class HearthServer:
         app: Served,
         settings: Callable[[], ServerSettings],
         *,
-        deadlines: Deadlines | None = None,
+        deadlines: ConnectionDeadlines | None = None,
         connections: Connections | None = None,
     ) -> None:
         """Prepare a server; `settings` gives those in force whenever it is asked."""
         self._app = app
         self._settings = settings
-        self._deadlines = deadlines or Deadlines(write_s=lambda: settings().write_deadline_s)
+        self._deadlines = deadlines or ConnectionDeadlines(
+            write_s=lambda: settings().write_deadline_s
+        )
         self._connections = connections or Connections(events=EventFanout(), clock=SystemClock())
         self._errors = ErrorResponder(self._connections.events, self._connections.clock)
         self._new_id = partial(new_id, "req_")

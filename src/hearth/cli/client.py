@@ -25,7 +25,7 @@ from hearth.cli import CommandFailed, GatewayUnreachable, Unusable
 from hearth.types import JsonDict, JsonMapping
 
 Json = JsonMapping
-View = Literal["status", "models", "log", "jobs", "job", "keys"]
+ViewName = Literal["status", "models", "log", "jobs", "job", "keys"]
 
 _ANSWER_CAP_BYTES = 64 * 1024 * 1024
 _FETCH_TIMEOUT_S = 5.0
@@ -299,7 +299,7 @@ def read_text(path: Path) -> str:
     return found
 
 
-def draw(kind: View, answer: Json, *, as_json: bool) -> None:
+def draw(kind: ViewName, answer: Json, *, as_json: bool) -> None:
     """Print an answer as JSON or as `views` draws it; rich is not paid for by JSON."""
     if as_json:
         click.echo(json.dumps(answer, indent=2))

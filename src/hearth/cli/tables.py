@@ -73,7 +73,7 @@ FOLDED = WORDS | {"overflow": "fold"}
 NUMBER = WORDS | {"justify": "right", "no_wrap": True}
 
 
-class Field(NamedTuple):
+class TableColumn(NamedTuple):
     """A column: its heading, what stands in it for a row of the answer (the text under a name, or
     `empty`), and its look (`rich.table.Column`).
     """
@@ -90,7 +90,7 @@ class Field(NamedTuple):
         return self.cell(row)
 
 
-def table_of(fields: Sequence[Field], rows: Iterable[Json]) -> Table:
+def table_of(fields: Sequence[TableColumn], rows: Iterable[Json]) -> Table:
     """A row is an object of the answer, or a text under `note` that stands alone."""
     table = Table(
         *(Column(each.heading, **each.look) for each in fields),

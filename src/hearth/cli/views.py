@@ -19,7 +19,7 @@ from rich.text import Text
 from hearth.cli.admin import commands_in_force
 from hearth.cli.client import (
     Json,
-    View,
+    ViewName,
     count,
     flag,
     number,
@@ -30,7 +30,7 @@ from hearth.cli.client import (
     text,
     texts,
 )
-from hearth.cli.tables import FOLDED, NUMBER, WORDS, Field, Fitting, table_of
+from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, table_of
 
 _PIPE_WIDTH = 120
 _MIB_PER_GIB = 1024.0
@@ -94,12 +94,12 @@ def _task(item: Json) -> str:
 
 
 _STATUS = (
-    Field("", _runs_or_waits, WORDS),
-    Field("#", "sequence", NUMBER),
-    Field("caller", "caller", WORDS, ""),
-    Field("model", "model", WORDS, "any"),
-    Field("task", _task, WORDS),
-    Field("for", _waited_or_ran, NUMBER),
+    TableColumn("", _runs_or_waits, WORDS),
+    TableColumn("#", "sequence", NUMBER),
+    TableColumn("caller", "caller", WORDS, ""),
+    TableColumn("model", "model", WORDS, "any"),
+    TableColumn("task", _task, WORDS),
+    TableColumn("for", _waited_or_ran, NUMBER),
 )
 
 
@@ -296,13 +296,13 @@ def _gib(model: Json, field: str) -> str:
 
 
 _MODELS = (
-    Field("model", "name"),
-    Field("", lambda model: Text("home" if flag(model, "home") else "", "cyan")),
-    Field("state", _state_of_model, FOLDED | {"min_width": 14}),
-    Field("running", _slots_of_model, NUMBER),
-    Field("waiting", lambda model: str(count(model, "waiting") or "-"), NUMBER),
-    Field("on the GPU", lambda model: _gib(model, "vram_mib"), NUMBER),
-    Field("size", lambda model: _gib(model, "size_mib"), NUMBER),
+    TableColumn("model", "name"),
+    TableColumn("", lambda model: Text("home" if flag(model, "home") else "", "cyan")),
+    TableColumn("state", _state_of_model, FOLDED | {"min_width": 14}),
+    TableColumn("running", _slots_of_model, NUMBER),
+    TableColumn("waiting", lambda model: str(count(model, "waiting") or "-"), NUMBER),
+    TableColumn("on the GPU", lambda model: _gib(model, "vram_mib"), NUMBER),
+    TableColumn("size", lambda model: _gib(model, "size_mib"), NUMBER),
 )
 
 
@@ -354,17 +354,17 @@ def _tokens(row: Json) -> str:
 
 _UNBROKEN = FOLDED | {"no_wrap": True}
 _LOG = (
-    Field("ended", _moment("ended_wall_s"), _UNBROKEN),
-    Field("caller", "caller"),
-    Field("model", "model"),
-    Field("task", "task_type"),
-    Field("outcome", _outcome),
-    Field("queue", _phase("queue_s"), NUMBER),
-    Field("swap", _phase("swap_s"), NUMBER),
-    Field("first byte", _phase("first_byte_s"), NUMBER),
-    Field("backend", _phase("backend_s"), NUMBER),
-    Field("total", _phase("total_s"), NUMBER),
-    Field("tokens", _tokens, NUMBER),
+    TableColumn("ended", _moment("ended_wall_s"), _UNBROKEN),
+    TableColumn("caller", "caller"),
+    TableColumn("model", "model"),
+    TableColumn("task", "task_type"),
+    TableColumn("outcome", _outcome),
+    TableColumn("queue", _phase("queue_s"), NUMBER),
+    TableColumn("swap", _phase("swap_s"), NUMBER),
+    TableColumn("first byte", _phase("first_byte_s"), NUMBER),
+    TableColumn("backend", _phase("backend_s"), NUMBER),
+    TableColumn("total", _phase("total_s"), NUMBER),
+    TableColumn("tokens", _tokens, NUMBER),
 )
 
 
@@ -376,27 +376,27 @@ def _state_of_job(job: Json) -> Text:
 
 
 _JOBS = (
-    Field("job", "id", _UNBROKEN),
-    Field("state", _state_of_job),
-    Field("caller", "caller", empty=""),
-    Field("model", "model"),
-    Field("task", "task_type"),
-    Field("accepted", _moment("accepted_wall_s"), _UNBROKEN),
-    Field("position", "position", NUMBER),
-    Field("starts in", lambda job: duration(number(job, "estimated_start_s")), NUMBER),
+    TableColumn("job", "id", _UNBROKEN),
+    TableColumn("state", _state_of_job),
+    TableColumn("caller", "caller", empty=""),
+    TableColumn("model", "model"),
+    TableColumn("task", "task_type"),
+    TableColumn("accepted", _moment("accepted_wall_s"), _UNBROKEN),
+    TableColumn("position", "position", NUMBER),
+    TableColumn("starts in", lambda job: duration(number(job, "estimated_start_s")), NUMBER),
 )
 _JOB = (
     *_JOBS,
-    Field("ended", _moment("ended_wall_s")),
-    Field("not before", _moment("not_before_wall_s")),
-    Field("attempts", "attempts"),
-    Field(
+    TableColumn("ended", _moment("ended_wall_s")),
+    TableColumn("not before", _moment("not_before_wall_s")),
+    TableColumn("attempts", "attempts"),
+    TableColumn(
         "server",
         lambda job: "the emulator: the answer is made up" if flag(job, "emulator") else "",
     ),
-    Field("priority", lambda job: f"{text(job, 'priority')}, lane {text(job, 'lane')}"),
-    Field("webhook", "webhook"),
-    Field("error", "error"),
+    TableColumn("priority", lambda job: f"{text(job, 'priority')}, lane {text(job, 'lane')}"),
+    TableColumn("webhook", "webhook"),
+    TableColumn("error", "error"),
 )
 
 
@@ -418,11 +418,11 @@ def _rights(key: Json) -> str:
 
 
 _KEYS = (
-    Field("key of", "name"),
-    Field("lane", "lane"),
-    Field("rights", _rights),
-    Field("models", lambda key: ", ".join(texts(key, "models")) or "all"),
-    Field("sha256", lambda key: f"{text(key, 'sha256')[:8]}..."),
+    TableColumn("key of", "name"),
+    TableColumn("lane", "lane"),
+    TableColumn("rights", _rights),
+    TableColumn("models", lambda key: ", ".join(texts(key, "models")) or "all"),
+    TableColumn("sha256", lambda key: f"{text(key, 'sha256')[:8]}..."),
 )
 
 
@@ -453,7 +453,7 @@ is shown where it is empty.
 """
 
 
-def view(kind: View, answer: Json) -> RenderableType:
+def view(kind: ViewName, answer: Json) -> RenderableType:
     """What a terminal shows of an answer: rows in the order of the answer, of models those in
     memory first.
     """
@@ -495,11 +495,11 @@ def _runs_or_starts(item: Json) -> str:
 
 
 _TOP = (
-    Field("", _state_of_item, WORDS),
+    TableColumn("", _state_of_item, WORDS),
     *_STATUS[1:5],
-    Field("prompt", lambda item: _whole(item, "prompt_tokens", "-"), NUMBER),
-    Field("waited", lambda item: duration(number(item, "waited_s")), NUMBER),
-    Field("runs / starts in", _runs_or_starts, NUMBER),
+    TableColumn("prompt", lambda item: _whole(item, "prompt_tokens", "-"), NUMBER),
+    TableColumn("waited", lambda item: duration(number(item, "waited_s")), NUMBER),
+    TableColumn("runs / starts in", _runs_or_starts, NUMBER),
 )
 
 

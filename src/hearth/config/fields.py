@@ -374,38 +374,38 @@ Mebibytes = Annotated[Number, Field(gt=0, le=1_000_000)]
 Usd = Annotated[Number, Field(ge=0, le=1_000_000)]
 TokenPrice = Annotated[Number, Field(ge=0, le=100_000)]
 
-Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
-Name = Annotated[Text, AfterValidator(_name)]
+PlainText = Annotated[str, Strict(), AfterValidator(_plain_text)]
+Name = Annotated[PlainText, AfterValidator(_name)]
 _WITHOUT_SPACES = _matching(r"[^ ]*", "is not a model name: it must not contain spaces")
 PromptPart = Annotated[str, Strict(), AfterValidator(_prompt_part)]
 PromptText = Annotated[str, Strict(), AfterValidator(_prompt_text)]
-ModelName = Annotated[Text, _WITHOUT_SPACES, AfterValidator(_name)]
+ModelName = Annotated[PlainText, _WITHOUT_SPACES, AfterValidator(_name)]
 ModelNameOrNothing = Annotated[
-    Text, _WITHOUT_SPACES, AfterValidator(lambda text: text and _name(text))
+    PlainText, _WITHOUT_SPACES, AfterValidator(lambda text: text and _name(text))
 ]
 GpuDevice = Annotated[
-    Text,
+    PlainText,
     _matching(
         r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}",
         'must be the number of a GPU in quotes, such as "0", or its UUID, such as "GPU-..."'
         " (`nvidia-smi -L`)",
     ),
 ]
-TimeZone = Annotated[Text, AfterValidator(_time_zone)]
-Cron = Annotated[Text, AfterValidator(_cron)]
-HttpUrl = Annotated[Text, AfterValidator(http_url)]
-ServerUrl = Annotated[Text, AfterValidator(server_url)]
-HttpUrlOrNothing = Annotated[Text, AfterValidator(lambda text: text and http_url(text))]
-WebhookUrl = Annotated[Text, AfterValidator(lambda text: text and _webhook_url(text))]
-BasePath = Annotated[Text, AfterValidator(_base_path)]
-ListenHost = Annotated[Text, AfterValidator(_listen_host)]
-AllowedHost = Annotated[Text, AfterValidator(_allowed_host)]
+TimeZone = Annotated[PlainText, AfterValidator(_time_zone)]
+Cron = Annotated[PlainText, AfterValidator(_cron)]
+HttpUrl = Annotated[PlainText, AfterValidator(http_url)]
+ServerUrl = Annotated[PlainText, AfterValidator(server_url)]
+HttpUrlOrNothing = Annotated[PlainText, AfterValidator(lambda text: text and http_url(text))]
+WebhookUrl = Annotated[PlainText, AfterValidator(lambda text: text and _webhook_url(text))]
+BasePath = Annotated[PlainText, AfterValidator(_base_path)]
+ListenHost = Annotated[PlainText, AfterValidator(_listen_host)]
+AllowedHost = Annotated[PlainText, AfterValidator(_allowed_host)]
 """As it stands in a Host header, without the port."""
-HostPattern = Annotated[Text, AfterValidator(_host_pattern)]
+HostPattern = Annotated[PlainText, AfterValidator(_host_pattern)]
 """The same; `*.` at its beginning stands for one or more labels, `*` alone for every host. Empty is
 none: an optional variable that is not set."""
-Origin = Annotated[
-    Text,
+BrowserOrigin = Annotated[
+    PlainText,
     _matching(
         r"[A-Za-z][A-Za-z0-9+.-]*://(\*|(\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(\*|\d{1,5}))?",
         'must be an origin such as "http://localhost:*", "app://obsidian.md" or'
@@ -415,7 +415,7 @@ Origin = Annotated[
 ]
 """What browsers send as Origin; `*` stands for any host, any part of one, or any port."""
 Digest = Annotated[
-    Text,
+    PlainText,
     _matching(
         r"[0-9a-fA-F]{64}",
         "must be 64 hex digits (the SHA-256 of the key; `hearth admin key new NAME` prints one)",
@@ -423,10 +423,12 @@ Digest = Annotated[
     AfterValidator(str.lower),
 ]
 ApiKey = Annotated[
-    Text, _matching(r"[!-~]*", "contains a character that HTTP headers do not allow")
+    PlainText, _matching(r"[!-~]*", "contains a character that HTTP headers do not allow")
 ]
-SigningSecret = Annotated[Text, AfterValidator(signing_secret)]
-FilePath = Annotated[Text, _matching(r"((~/|/).*)?", "must be an absolute path, or begin with ~/")]
+SigningSecret = Annotated[PlainText, AfterValidator(signing_secret)]
+FilePath = Annotated[
+    PlainText, _matching(r"((~/|/).*)?", "must be an absolute path, or begin with ~/")
+]
 """What is relative would depend on where Hearth was started."""
 
 PriorityName = Annotated[

@@ -115,7 +115,7 @@ class ServerSettings(Section):
     """Path below which a reverse proxy serves Hearth, such as `/hearth`. Requests are taken with
     and without it, so the proxy may remove it.
     """
-    allowed_origins: fields.Items[fields.Origin] = ()
+    allowed_origins: fields.Items[fields.BrowserOrigin] = ()
     """Origins whose pages may use the model APIs from a browser, such as `app://obsidian.md`,
     `http://localhost:*` or `vscode-webview://*`. They cannot use Hearth's own pages and commands.
     """
@@ -468,7 +468,7 @@ class CloudSettings(Section):
     """
     model: fields.ModelName = "claude-haiku-5-5"
     """Claude model that answers in place of a local one."""
-    models: fields.Table[fields.ModelName, fields.Text] = fields.EMPTY
+    models: fields.Table[fields.ModelName, fields.PlainText] = fields.EMPTY
     """Other Claude models by local model, with `*` as wildcard, such as `"qwen2.5:32b*":
     claude-sonnet-5`. The first match counts.
     """

@@ -19,7 +19,7 @@ from hearth.dialects.gojson import JsonObject, JsonValue, lookup
 from hearth.dialects.routes import Endpoint, Route
 from hearth.types import Dialect, value
 
-Place: TypeAlias = Literal["system", "only", "last"]
+TextPosition: TypeAlias = Literal["system", "only", "last"]
 """Where the text stands: `system`: in one of the first instructions; `only`: in the only message
 beside the instructions, which is the user's; `last`: in the user's last message.
 """
@@ -51,7 +51,7 @@ class Shape:
     """
 
     name: str
-    place: Place
+    place: TextPosition
     starts: str
     then: tuple[str, ...] = ()
     dialects: tuple[Dialect, ...] = _ALL

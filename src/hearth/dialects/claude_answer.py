@@ -25,7 +25,7 @@ from hearth.dialects.writers import (
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
-    Text,
+    TextPart,
     ToolCall,
     Writer,
     nanoseconds,
@@ -278,12 +278,12 @@ class Answer:
         if piece and self._request.json_text:
             self._unfenced = self._unfenced or Unfenced()
             piece = self._unfenced.feed(piece)
-        return [Text(text=piece)] if piece else []
+        return [TextPart(text=piece)] if piece else []
 
     def _closed(self) -> list[AnswerPart]:
         """What was held back of the block that ends."""
         rest = self._unfenced.end() if self._unfenced is not None else ""
-        parts: list[AnswerPart] = [Text(text=rest)] if rest else []
+        parts: list[AnswerPart] = [TextPart(text=rest)] if rest else []
         if self._call is not None:
             (call_id, name), written = self._call, "".join(self._written)
             parts.append(

@@ -20,7 +20,7 @@ from hearth.types import value
 
 
 @value
-class Text:
+class TextPart:
     """A piece of the answer, or of the thinking before it; `logprobs` are its tokens' entries where
     the caller asked for them.
     """
@@ -52,7 +52,7 @@ class ToolCall:
         return self.written if self.arguments is None else encode(self.arguments).decode()
 
 
-AnswerPart: TypeAlias = Text | ToolCall
+AnswerPart: TypeAlias = TextPart | ToolCall
 
 
 @value
@@ -122,7 +122,7 @@ class Writer(ABC):
 
     def write_text(self, text: str, wall_s: float) -> list[bytes]:
         """As `write` for text of the answer, and nothing beside it: nearly all parts are that."""
-        return self.write(Text(text=text), wall_s)
+        return self.write(TextPart(text=text), wall_s)
 
     @abstractmethod
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
@@ -177,7 +177,7 @@ class NativeWriter(Writer):
     def write(self, part: AnswerPart, wall_s: float) -> list[bytes]:
         if isinstance(part, ToolCall) and part.arguments is None:
             return []
-        if isinstance(part, Text) and part.is_plain:
+        if isinstance(part, TextPart) and part.is_plain:
             return self.write_text(part.text, wall_s)
         line = encode(self.line(wall_s, (part,)) | {"done": False} | _logprobs((part,))) + b"\n"
         self._calls += isinstance(part, ToolCall)
@@ -188,7 +188,7 @@ class NativeWriter(Writer):
 
     @cached_property
     def _text_form(self) -> bytes:
-        line = self.line(0.0, (Text(text=_HOLE),)) | {"created_at": _HOLE, "done": False}
+        line = self.line(0.0, (TextPart(text=_HOLE),)) | {"created_at": _HOLE, "done": False}
         return _form(encode(line) + b"\n")
 
     def end(self, done: Generation, wall_s: float) -> list[bytes]:
@@ -205,7 +205,7 @@ class NativeWriter(Writer):
 
 
 def _logprobs(parts: Sequence[AnswerPart]) -> JsonObject:
-    entries = [entry for one in parts if isinstance(one, Text) for entry in one.logprobs]
+    entries = [entry for one in parts if isinstance(one, TextPart) for entry in one.logprobs]
     return {"logprobs": entries} if entries else {}
 
 
@@ -322,7 +322,7 @@ class OpenAiWriter(Writer):
         delta: JsonObject | None = None,
         *,
         reason: str | None = None,
-        part: Text | None = None,
+        part: TextPart | None = None,
     ) -> JsonObject:
         """One chunk; without a delta one without choices."""
         head = self._head("chat.completion.chunk")
@@ -669,7 +669,7 @@ class MessagesWriter(Writer):
                 content.append(
                     {
                         "type": kind,
-                        kind: "".join([one.text for one in parts if isinstance(one, Text)]),
+                        kind: "".join([one.text for one in parts if isinstance(one, TextPart)]),
                     }
                 )
         return self._message | {
@@ -723,7 +723,7 @@ def _anthropic_usage(done: Generation) -> JsonObject:
 
 def _text(parts: Sequence[AnswerPart], *, thinking: bool = False) -> str:
     return "".join(
-        [one.text for one in parts if isinstance(one, Text) and one.thinking is thinking]
+        [one.text for one in parts if isinstance(one, TextPart) and one.thinking is thinking]
     )
 
 

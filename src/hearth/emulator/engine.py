@@ -19,7 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 from hearth.clock import Clock
-from hearth.dialects.writers import AnswerPart, Text
+from hearth.dialects.writers import AnswerPart, TextPart
 from hearth.emulator.models import (
     BUSY_TEXT,
     DIED_TEXT,
@@ -224,7 +224,7 @@ class EmulatedServer:
         self,
         runner: Runner,
         prompt_tokens: int,
-        pieces: Sequence[tuple[Text, int]] = (),
+        pieces: Sequence[tuple[TextPart, int]] = (),
         eval_tokens: int = 0,
         send_piece: SendPiece | None = None,
         *,

@@ -25,7 +25,7 @@ from hearth.dialects.writers import (
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
-    Text,
+    TextPart,
     Writer,
     nanoseconds,
     response_in_progress,
@@ -145,7 +145,7 @@ class Session:
         check_format(ask.schema)
         text, prompt_tokens = fitted(model, ask, self.options)
         plan = plan_reply(model, text, self._wish(text, prompt_tokens))
-        pieces = [one for one in plan.parts if isinstance(one, Text)]
+        pieces = [one for one in plan.parts if isinstance(one, TextPart)]
         if ask.logprobs:
             pieces = [
                 replace(piece, logprobs=[logprobs_of(piece.text, ask.top_logprobs)])
@@ -394,7 +394,7 @@ async def _answer_openai(
         if not ask.render_only:
             await session.answer(writer)
         elif ask.stream:
-            await call.whole(b"".join(writer.write(Text(text=""), 0.0)), EVENTS)
+            await call.whole(b"".join(writer.write(TextPart(text=""), 0.0)), EVENTS)
         else:
             answer = writer.whole(Generation(parts=(), reason=None), 0.0)
             if task == "chat":

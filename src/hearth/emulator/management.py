@@ -11,7 +11,14 @@ from hashlib import sha256
 
 from hearth.dialects.errors import error_object
 from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
-from hearth.emulator.models import GIB, EmulatedModel, Installed, ModelName, OllamaError, valid_name
+from hearth.emulator.models import (
+    GIB,
+    EmulatedModel,
+    Installed,
+    OllamaError,
+    QualifiedName,
+    valid_name,
+)
 from hearth.emulator.wire import JSON, NDJSON, EmulatedCall, timestamp
 
 
@@ -271,7 +278,7 @@ async def put_blob(call: EmulatedCall) -> None:
     await call.whole(status=200 if known else 201)
 
 
-def _unreachable(name: ModelName) -> OllamaError:
+def _unreachable(name: QualifiedName) -> OllamaError:
     """The error of a pull without a network: a registry on loopback refuses, any other cannot be
     resolved.
     """

@@ -150,7 +150,7 @@ def _place(path: tuple[int | str, ...]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
 
 
-class ModelName(NamedTuple):
+class QualifiedName(NamedTuple):
     """A complete name."""
 
     host: str
@@ -170,7 +170,7 @@ class ModelName(NamedTuple):
         )
 
 
-def parse_name(text: str) -> ModelName | None:
+def parse_name(text: str) -> QualifiedName | None:
     """The name that `text` spells, None for an invalid one."""
     path, colon, tag = text.rpartition(":")
     if not colon or "/" in tag:
@@ -185,10 +185,10 @@ def parse_name(text: str) -> ModelName | None:
         and _HOST.match(host)
         and all(_PART.match(part) for part in (namespace, model, tag))
     )
-    return ModelName(host, namespace, model, tag) if valid else None
+    return QualifiedName(host, namespace, model, tag) if valid else None
 
 
-def valid_name(text: str) -> ModelName:
+def valid_name(text: str) -> QualifiedName:
     """Parse `text`; raises `OllamaError` 400 `invalid model name`."""
     name = parse_name(text)
     if name is None:
@@ -199,7 +199,7 @@ def valid_name(text: str) -> ModelName:
 class Installed(NamedTuple):
     """A model under one of its names."""
 
-    name: ModelName
+    name: QualifiedName
     model: EmulatedModel
 
     @property

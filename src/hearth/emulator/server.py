@@ -21,7 +21,7 @@ from multidict import CIMultiDict
 from hearth.emulator import generation, management
 from hearth.emulator.engine import EmulatedServer, LoggedRequest
 from hearth.emulator.models import OllamaError
-from hearth.emulator.wire import EmulatedCall, Handler, write_headers_like_go
+from hearth.emulator.wire import CallHandler, EmulatedCall, write_headers_like_go
 from hearth.errors import BadRequest
 from hearth.types import MIB
 
@@ -49,7 +49,7 @@ _PREFLIGHT = (
     ("Vary", "Access-Control-Request-Method"),
     ("Vary", "Access-Control-Request-Headers"),
 )
-_ROUTES: tuple[tuple[str, str, Handler], ...] = (
+_ROUTES: tuple[tuple[str, str, CallHandler], ...] = (
     ("GET HEAD", "/", management.root),
     ("GET HEAD", "/api/version", management.version),
     ("GET", "/api/status", management.status),
@@ -77,7 +77,7 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v1/models/{tail}", management.v1_model),
 )
 """Every path that Ollama v0.33.0-rc2 serves, cloud routes excepted."""
-Endpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
+WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Emulator(EmulatedServer):
@@ -124,7 +124,7 @@ class Emulator(EmulatedServer):
         await self._end()
 
     @web.middleware
-    async def _log_and_check(self, request: web.Request, handler: Endpoint) -> web.StreamResponse:
+    async def _log_and_check(self, request: web.Request, handler: WebHandler) -> web.StreamResponse:
         if "//" in request.raw_path.partition("?")[0]:
             return _without_double_slashes(request)
         received_at = self.clock.monotonic()
@@ -145,7 +145,7 @@ class Emulator(EmulatedServer):
         except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as missing:
             return _not_served(missing, call)
 
-    def _endpoint(self, handler: Handler) -> Endpoint:
+    def _endpoint(self, handler: CallHandler) -> WebHandler:
         async def answer(request: web.Request) -> web.StreamResponse:
             call = request[_CALL]
             try:

@@ -17,7 +17,7 @@ from itertools import accumulate, count, islice, pairwise
 from math import sqrt
 
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
-from hearth.dialects.writers import Generation, Text, ToolCall
+from hearth.dialects.writers import Generation, TextPart, ToolCall
 from hearth.emulator.models import EmulatedModel
 from hearth.emulator.prompts import ASSISTANT, GREEDY_SEED, THOUGHT, ChatMessage, pieces_of
 from hearth.types import frozen
@@ -97,8 +97,8 @@ def plan_reply(model: EmulatedModel, prompt: str, wish: Wish) -> Generation:
     return _bounded(pieces, wish)
 
 
-def _texts(pieces: Sequence[str], *, thinking: bool = False) -> list[Text]:
-    return [Text(text=text, thinking=thinking) for text in pieces]
+def _texts(pieces: Sequence[str], *, thinking: bool = False) -> list[TextPart]:
+    return [TextPart(text=text, thinking=thinking) for text in pieces]
 
 
 def _json_pieces(value: JsonValue) -> list[str]:
@@ -187,7 +187,7 @@ def _cut(vocabulary: Sequence[str], text: str) -> list[str]:
     return pieces
 
 
-def _bounded(pieces: list[Text], wish: Wish) -> Generation:
+def _bounded(pieces: list[TextPart], wish: Wish) -> Generation:
     pieces = _until_stop(pieces, wish.stop)
     reason = "stop"
     ends = list(accumulate(_tokens_of(pieces)))
@@ -203,7 +203,7 @@ def _bounded(pieces: list[Text], wish: Wish) -> Generation:
     return Generation(parts=pieces, reason=reason, output_tokens=tokens + (reason == "stop"))
 
 
-def _tokens_of(pieces: Sequence[Text]) -> Iterator[int]:
+def _tokens_of(pieces: Sequence[TextPart]) -> Iterator[int]:
     """The tokens of each piece: one, and one for the tag before it that begins or ends the
     thoughts.
     """
@@ -214,8 +214,8 @@ def _tokens_of(pieces: Sequence[Text]) -> Iterator[int]:
 
 
 def held_back(
-    pieces: Sequence[Text], stops: Sequence[str], reason: str | None
-) -> Iterator[tuple[Text, int]]:
+    pieces: Sequence[TextPart], stops: Sequence[str], reason: str | None
+) -> Iterator[tuple[TextPart, int]]:
     """The pieces as llama.cpp sends them, and the number of the token with which each is sent.
 
     What may be the beginning of a stop string waits for what follows, at the end for the token that
@@ -235,7 +235,7 @@ def _may_begin(text: str, stops: Sequence[str]) -> bool:
     return any(text.endswith(stop[:size]) for stop in stops for size in range(1, len(stop)))
 
 
-def _until_stop(pieces: list[Text], stops: tuple[str, ...]) -> list[Text]:
+def _until_stop(pieces: list[TextPart], stops: tuple[str, ...]) -> list[TextPart]:
     text = "".join(piece.text for piece in pieces)
     cuts = [place for place in (text.find(stop) for stop in stops if stop) if place >= 0]
     if not cuts:
@@ -243,7 +243,7 @@ def _until_stop(pieces: list[Text], stops: tuple[str, ...]) -> list[Text]:
     ends = accumulate(len(piece.text) for piece in pieces)
     kept = [piece for piece, end in zip(pieces, ends, strict=True) if end <= min(cuts)]
     rest = text[sum(len(piece.text) for piece in kept) : min(cuts)]
-    return [*kept, Text(text=rest)] if rest else kept
+    return [*kept, TextPart(text=rest)] if rest else kept
 
 
 def sample(schema: JsonValue, source: Iterator[int], *, hints: str = "") -> JsonValue:

@@ -159,7 +159,7 @@ def with_rows(before: JsonObject, name: str, rows: Sequence[bytes], after: JsonO
     return b"{" + b",".join(filter(None, parts)) + b"}"
 
 
-Handler = Callable[[EmulatedCall], Awaitable[None]]
+CallHandler = Callable[[EmulatedCall], Awaitable[None]]
 
 
 async def write_headers_like_go(_request: web.Request, response: web.StreamResponse) -> None:

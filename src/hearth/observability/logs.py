@@ -79,7 +79,7 @@ _RESET = "\x1b[0m"
 _DIM = "\x1b[2m"
 _EVENT_WIDTH = 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-Field = str | int | float | bool | list[str] | None
+LogValue = str | int | float | bool | list[str] | None
 
 
 @value
@@ -151,7 +151,7 @@ def to_text(line: LogLine, *, colour: bool) -> str:
     return f"{_DIM}{time}{_RESET} {shade}{glyph} {words}{_RESET} {_DIM}{pairs}{_RESET}"
 
 
-def _field(raw: object) -> Field:
+def _field(raw: object) -> LogValue:
     """A value that JSON can hold: text cleaned, floats finite and rounded to the microsecond,
     tuples as lists of at most 20 texts.
     """
@@ -187,7 +187,7 @@ def escape(text: str) -> str:
     )
 
 
-def _shown(field: Field) -> str:
+def _shown(field: LogValue) -> str:
     """Quoted where a reader could otherwise take one value for several pairs."""
     if isinstance(field, bool):
         return "yes" if field else "no"

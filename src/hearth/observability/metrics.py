@@ -102,7 +102,7 @@ class Metrics(HandlingSink):
         self._reason_cap = LabelCap(REASONS)
         self._directions: set[tuple[str, str]] = set()
         counted = [each for each in FAMILIES.values() if each.kind != "histogram" and not each.live]
-        self._counts: Rows = {each.name: {} if each.labels else {(): 0.0} for each in counted}
+        self._counts: MetricRows = {each.name: {} if each.labels else {(): 0.0} for each in counted}
         for name, values in _KNOWN.items():
             self._counts[name] = {(value,): 0.0 for value in values}
         self._phase_rows: dict[tuple[str, str], list[Histogram]] = {}
@@ -280,9 +280,9 @@ def render(metrics: Iterable[Metric]) -> bytes:
 # What is read of this moment.
 
 LabelOf = Callable[[str], str]
-Reading = tuple[str, tuple[str, ...], float | None]
+MetricReading = tuple[str, tuple[str, ...], float | None]
 """Name of a metric, values of its labels, and the number; None where it is not known."""
-Rows = dict[str, dict[tuple[str, ...], float]]
+MetricRows = dict[str, dict[tuple[str, ...], float]]
 """Numbers by metric and by the values of its labels."""
 PARTS_READ = frozenset({"orders", *(each.at.partition(".")[0] for each in FAMILIES.values())})
 """The parts of the status that `live_metrics` reads: some of the others take long to build."""
@@ -301,7 +301,7 @@ def live_metrics(
 
     `label_of` gives the bounded name of a model. Rows with the same labels are added up.
     """
-    rows: Rows = {each.name: {} for each in FAMILIES.values() if each.live}
+    rows: MetricRows = {each.name: {} for each in FAMILIES.values() if each.live}
     for name, labels, value in chain(
         _gateway(view, parts, label_of),
         _queue(view, now, limits, label_of),
@@ -314,7 +314,7 @@ def live_metrics(
     return metrics_of(rows)
 
 
-def metrics_of(rows: Rows) -> list[Metric]:
+def metrics_of(rows: MetricRows) -> list[Metric]:
     """Counters and gauges with these numbers."""
     metrics: list[Metric] = []
     for name, found in rows.items():
@@ -328,7 +328,7 @@ def metrics_of(rows: Rows) -> list[Metric]:
     return metrics
 
 
-def _gateway(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
+def _gateway(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterator[MetricReading]:
     health, backend, config = (_part(parts, name) for name in ("health", "backend", "config"))
     yield (
         "hearth_build_info",
@@ -348,7 +348,7 @@ def _gateway(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterato
 
 def _queue(
     view: StatusView, now: float, limits: QueueSettings, label_of: LabelOf
-) -> Iterator[Reading]:
+) -> Iterator[MetricReading]:
     for band, lane in LANE_OF.items():
         labels = lane.value, band.name.lower()
         yield "hearth_queue_depth", labels, view.depth(band)
@@ -365,7 +365,7 @@ def _queue(
             yield "hearth_requests_running", (lane.value, label_of(resident.model)), running
 
 
-def _residency(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterator[Reading]:
+def _residency(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterator[MetricReading]:
     gpu = _part(parts, "gpu")
     for resident in view.latest_first:
         model = label_of(resident.model)
@@ -381,7 +381,7 @@ def _residency(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Itera
     yield "hearth_models_offloaded", (), len(_listed(gpu, "offloaded_models"))
 
 
-def _cloud(parts: JsonMapping) -> Iterator[Reading]:
+def _cloud(parts: JsonMapping) -> Iterator[MetricReading]:
     cloud = _part(parts, "cloud")
     yield "hearth_cloud_up", (), {"ready": 1.0, "down": 0.0}.get(_text(cloud, "state"))
     yield "hearth_cloud_requests_running", (), len(_listed(cloud, "running")) if cloud else None
@@ -394,7 +394,7 @@ def _cloud(parts: JsonMapping) -> Iterator[Reading]:
         yield "hearth_cloud_reserved_usd", (lane.value,), _number(cloud, f"{prefix}reserved_usd")
 
 
-def _status(parts: JsonMapping) -> Iterator[Reading]:
+def _status(parts: JsonMapping) -> Iterator[MetricReading]:
     for family in FAMILIES.values():
         part, _, key = family.at.partition(".")
         if key:

@@ -68,7 +68,7 @@ REFUSED_KEPT = 50
 RECALLED_ROWS = 500
 """So many swaps and items of the log are worth reading to begin with."""
 
-Seconds: TypeAlias = tuple[float | None, ...]
+PhaseSeconds: TypeAlias = tuple[float | None, ...]
 """By phase, in the order of `PHASES`; None where a request never came so far."""
 SwapEvent: TypeAlias = SwapStarted | SwapCompleted | SwapFailed | LoadCut
 
@@ -84,7 +84,7 @@ way: since the first byte. `total`: accepted to the end.
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
-def seconds_of(item: ItemEnded | Invocation) -> Seconds:
+def seconds_of(item: ItemEnded | Invocation) -> PhaseSeconds:
     """What an ended request took: the one rule for histograms and percentiles."""
     return (
         item.queue_s,
@@ -137,10 +137,10 @@ class _LatencyWindow:
     """The last requests of a lane, or of one model in it, oldest first."""
 
     def __init__(self) -> None:
-        self._rows: deque[tuple[float, Seconds]] = deque(maxlen=KEPT)
+        self._rows: deque[tuple[float, PhaseSeconds]] = deque(maxlen=KEPT)
         self._shown: JsonDict | None = None
 
-    def add(self, at: float, seconds: Seconds) -> None:
+    def add(self, at: float, seconds: PhaseSeconds) -> None:
         self._rows.append((at, seconds))
         self._shown = None
 
@@ -377,7 +377,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class Depth:
+class DepthStep:
     """How many items waited during one step of `DEPTH_STEP_S`: most, and at its end."""
 
     step: int
@@ -401,7 +401,7 @@ class Timeline(HandlingSink):
         self._marks: deque[tuple[int, ItemInterrupted]] = deque(maxlen=MARKS_KEPT)
         self.ended: deque[tuple[int, ItemEnded]] = deque(maxlen=ENDED_KEPT)
         self.refused: deque[tuple[int, RequestRejected]] = deque(maxlen=REFUSED_KEPT)
-        self._depths: deque[Depth] = deque(maxlen=int(SPAN_S / DEPTH_STEP_S) + 1)
+        self._depths: deque[DepthStep] = deque(maxlen=int(SPAN_S / DEPTH_STEP_S) + 1)
         self._waiting: Counter[Lane] = Counter()
         self._at_work: Counter[str] = Counter()
         self._handlers = {
@@ -425,7 +425,7 @@ class Timeline(HandlingSink):
         """Those of the last hour, oldest first, each with a number that grows."""
         return [mark for mark in self._marks if mark[1].at > now - SPAN_S]
 
-    def depths(self, now: float) -> list[Depth]:
+    def depths(self, now: float) -> list[DepthStep]:
         """The steps of the last hour in which something came or went, oldest first; nothing changes
         between them.
         """
@@ -478,7 +478,7 @@ class Timeline(HandlingSink):
         self._waiting[lane] += change
         step = int(at // DEPTH_STEP_S)
         if not self._depths or self._depths[-1].step != step:
-            self._depths.append(Depth(step))
+            self._depths.append(DepthStep(step))
         last = self._depths[-1]
         last.internal_last = self._waiting[Lane.INTERNAL]
         last.external_last = self._waiting[Lane.EXTERNAL]

@@ -74,7 +74,7 @@ _OTHER_OPERATION = "text_completion"
 prompt in, a text out.
 """
 
-_Known = Mapping[str, str | int | float | bool | None]
+_Attributes = Mapping[str, str | int | float | bool | None]
 
 
 class OtlpTraces(SpanExporter):
@@ -239,7 +239,7 @@ class _Trace:
         else:
             if self._call.first_byte_at is None and ended.first_byte_s is not None:
                 self._call.first_byte_at = self._call.began_at + ended.first_byte_s
-            result: _Known = {
+            result: _Attributes = {
                 "gen_ai.response.model": ended.model if ended.output_tokens is not None else None,
                 "gen_ai.usage.input_tokens": ended.prompt_tokens,
                 "gen_ai.usage.output_tokens": ended.output_tokens,
@@ -292,7 +292,7 @@ class _Trace:
                 swap_ended_at = swap.at
             if swap.to_model == model and swap_ended_at > began_at and swap_began_at < ended_at:
                 error = swap.reason if isinstance(swap, SwapFailed) else ""
-                about: _Known = {
+                about: _Attributes = {
                     "hearth.to_model": swap.to_model,
                     "hearth.from_models": ", ".join(swap.from_models) or None,
                     "error.type": error or None,
@@ -303,7 +303,7 @@ class _Trace:
 
     def _begin_call(self, step: ItemDispatched) -> Span:
         model = step.model or ""
-        about: _Known = {
+        about: _Attributes = {
             "gen_ai.operation.name": self._operation,
             "gen_ai.provider.name": self._request.origin.provider,
             "gen_ai.request.model": model,
@@ -312,7 +312,7 @@ class _Trace:
         name = f"{self._operation} {model}".rstrip()
         return self._begin(name, step.at, self._inside, about, SpanKind.CLIENT)
 
-    def _end_call(self, at: float, error: str, about: _Known) -> None:
+    def _end_call(self, at: float, error: str, about: _Attributes) -> None:
         call = self._call
         self._call = None
         if call is None:
@@ -330,7 +330,7 @@ class _Trace:
         name: str,
         at: float,
         parent: Context,
-        about: _Known,
+        about: _Attributes,
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> Span:
         return self._tracer.start_span(
@@ -374,7 +374,7 @@ _MARKS: Mapping[type[ItemEvent], tuple[str, Mapping[str, str]]] = {
 }
 
 
-def _of_request(event: ItemEnded, origin: Origin) -> _Known:
+def _of_request(event: ItemEnded, origin: Origin) -> _Attributes:
     http = {
         "http.request.method": "POST",
         "http.route": origin.route,

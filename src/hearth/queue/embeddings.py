@@ -77,7 +77,7 @@ it was in has failed (`apart`).
 """
 
 
-class Key(NamedTuple):
+class CallKey(NamedTuple):
     """What calls must have in common to go together: `options` is all of the body but the input."""
 
     path: str
@@ -100,7 +100,7 @@ class SharedCall:
         apart: its one member was in another call before, which has failed.
     """
 
-    key: Key
+    key: CallKey
     opened_at: float
     members: dict[Sequence, tuple[ActiveRequest, SingleInput]] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
@@ -164,11 +164,11 @@ class EmbeddingBatcher(HandlingSink):
         self._runtime = worker.runtime
         self._now = worker.runtime.clock.monotonic
         self._emit = worker.runtime.events.emit
-        self._underway = Counter[Key]()
+        self._underway = Counter[CallKey]()
         """Calls in the queue or at the model server."""
-        self._held: dict[Key, SharedCall] = {}
+        self._held: dict[CallKey, SharedCall] = {}
         """The one for each kind that still takes members."""
-        self._ready: dict[Key, deque[tuple[SharedCall, Cause]]] = {}
+        self._ready: dict[CallKey, deque[tuple[SharedCall, Cause]]] = {}
         """Those that wait for others of their kind to end."""
         self._calls: dict[Sequence, SharedCall] = {}
         self._stopping = False
@@ -202,7 +202,7 @@ class EmbeddingBatcher(HandlingSink):
         one = single_input(route_of(call.path), call.body)
         if one is None:
             return None
-        key = Key(call.path, item.model, item.lane, item.priority, item.task_type, one.options)
+        key = CallKey(call.path, item.model, item.lane, item.priority, item.task_type, one.options)
         self._flush_all("other_model", lambda held: held.model != key.model)
         if not self._underway[key] and key not in self._held:
             count()
@@ -218,7 +218,7 @@ class EmbeddingBatcher(HandlingSink):
             count()
         return self._join(key, new, one)
 
-    def _alone(self, key: Key, new: Submission) -> Ticket:
+    def _alone(self, key: CallKey, new: Submission) -> Ticket:
         """An item of its own; only its end is of interest here."""
         self._underway[key] += 1
 
@@ -236,7 +236,7 @@ class EmbeddingBatcher(HandlingSink):
         self._flushed(key, "alone", inputs=1, held_s=0.0)
         return ticket
 
-    def _join(self, key: Key, new: Submission, one: SingleInput) -> Ticket:
+    def _join(self, key: CallKey, new: Submission, one: SingleInput) -> Ticket:
         settings = self._settings
         now = self._now()
         batch = self._held.get(key)
@@ -258,11 +258,11 @@ class EmbeddingBatcher(HandlingSink):
 
     # On to the queue.
 
-    def _flush_all(self, why: Cause, wanted: Callable[[Key], bool] = lambda _: True) -> None:
+    def _flush_all(self, why: Cause, wanted: Callable[[CallKey], bool] = lambda _: True) -> None:
         for key in filter(wanted, tuple(self._held)):
             self._flush(key, why)
 
-    def _flush(self, key: Key, why: Cause) -> None:
+    def _flush(self, key: CallKey, why: Cause) -> None:
         batch = self._unhold(key)
         if batch is None:
             return
@@ -271,7 +271,7 @@ class EmbeddingBatcher(HandlingSink):
         else:
             self._ready.setdefault(key, deque()).append((batch, why))
 
-    def _unhold(self, key: Key) -> SharedCall | None:
+    def _unhold(self, key: CallKey) -> SharedCall | None:
         batch = self._held.pop(key, None)
         if batch is not None and batch.timer is not None:
             batch.timer.cancel()
@@ -291,7 +291,7 @@ class EmbeddingBatcher(HandlingSink):
         batch.reply = ticket.reply
         self._flushed(batch.key, why, inputs=inputs, held_s=now - batch.opened_at)
 
-    def _flushed(self, key: Key, why: Cause, *, inputs: int, held_s: float) -> None:
+    def _flushed(self, key: CallKey, why: Cause, *, inputs: int, held_s: float) -> None:
         self._emit(
             EmbeddingsFlushed(
                 at=self._now(), model=key.model, inputs=inputs, why=why, held_s=held_s
@@ -427,7 +427,7 @@ class EmbeddingBatcher(HandlingSink):
             self._add_member(work, one, single)
             self._submit(single, "apart")
 
-    def _over(self, key: Key) -> None:
+    def _over(self, key: CallKey) -> None:
         self._underway[key] -= 1
         if not self._underway[key]:
             del self._underway[key]
@@ -436,7 +436,7 @@ class EmbeddingBatcher(HandlingSink):
         elif key not in self._underway:
             self._flush(key, "idle")
 
-    def _next_ready(self, key: Key) -> tuple[SharedCall, Cause]:
+    def _next_ready(self, key: CallKey) -> tuple[SharedCall, Cause]:
         ready = self._ready[key]
         following = ready.popleft()
         if not ready:

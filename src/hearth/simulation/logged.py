@@ -16,7 +16,7 @@ import pydantic
 from hearth.cloud.calls import asks_for_claude
 from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, ModelSettings, SchedulerSettings
-from hearth.simulation.traces import Seconds, Shape, Tokens
+from hearth.simulation.traces import Parsed, Seconds, Tokens
 from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Lane, Outcome, Usage
 
@@ -102,11 +102,11 @@ def workload_from_log(
     return workload, unreadable + len(rows) - len(usable)
 
 
-def _read(shape: type[Shape], rows: Iterable[object]) -> tuple[list[Shape], int]:
+def _read(shape: type[Parsed], rows: Iterable[object]) -> tuple[list[Parsed], int]:
     """The rows that can be read, and how many cannot: a newer gateway must not stop an older
     command.
     """
-    read = list[Shape]()
+    read = list[Parsed]()
     unreadable = 0
     for row in rows:
         try:

@@ -209,8 +209,8 @@ ESTIMATE_SEEDS = range(301, 304)
 KINDS = tuple(workloads.MIXES.values())
 
 
-Lines = Mapping[str, deque[WorkloadJob]]
-Runs = Mapping[str, list[float]]
+WaitingLines = Mapping[str, deque[WorkloadJob]]
+RunTimes = Mapping[str, list[float]]
 
 
 def exhaustive_waits_s(workload: Workload) -> list[float]:
@@ -218,7 +218,7 @@ def exhaustive_waits_s(workload: Workload) -> list[float]:
     and one slot.
     """
 
-    def next_model(lines: Lines, runs_s: Runs, loaded: str) -> str:
+    def next_model(lines: WaitingLines, runs_s: RunTimes, loaded: str) -> str:
         """The one that serves most items per second of swap and work, as far as that was seen."""
 
         def rate(name: str) -> float:
@@ -236,7 +236,7 @@ def grouped_waits_s(workload: Workload) -> list[float]:
     790; for open arrivals and one slot.
     """
 
-    def next_model(lines: Lines, _runs_s: Runs, _loaded: str) -> str:
+    def next_model(lines: WaitingLines, _runs_s: RunTimes, _loaded: str) -> str:
         """The one that the longest waiting request needs."""
         return min((line[0].at, name) for name, line in lines.items() if line)[1]
 
@@ -244,7 +244,7 @@ def grouped_waits_s(workload: Workload) -> list[float]:
 
 
 def _waits_until_empty_s(
-    workload: Workload, next_model: Callable[[Lines, Runs, str], str]
+    workload: Workload, next_model: Callable[[WaitingLines, RunTimes, str], str]
 ) -> list[float]:
     """The waits where each model is served until nothing waits for it; the next is chosen by what
     waits, the run times seen so far, and the model that is loaded.
@@ -273,11 +273,11 @@ def _waits_until_empty_s(
     return waited_s
 
 
-Rows = Iterator[tuple[str, str]]
+ScoreRows = Iterator[tuple[str, str]]
 """What is measured, and what was found."""
 
 
-def scoreboard(base: SchedulerSettings) -> Rows:
+def scoreboard(base: SchedulerSettings) -> ScoreRows:
     """Each as soon as it is known."""
     for one in (
         _homes,
@@ -303,7 +303,7 @@ def _run(
     return simulate(workload, settings, scheduler.handle, keep_decisions=False)
 
 
-def _homes(base: SchedulerSettings) -> Rows:
+def _homes(base: SchedulerSettings) -> ScoreRows:
     """The homes of `simulation.homes`, seeds 1 to 48 of `Random`."""
     drawn = {
         "streams": homes(),
@@ -321,7 +321,7 @@ def _homes(base: SchedulerSettings) -> Rows:
         )
 
 
-def _many_models(base: SchedulerSettings) -> Rows:
+def _many_models(base: SchedulerSettings) -> ScoreRows:
     ratios = []
     for build in workloads.MANY_MODELS.values():
         ours_s = waits_s(_run(build(), base, knows_swaps=True).records)
@@ -341,7 +341,7 @@ def _many_models(base: SchedulerSettings) -> Rows:
     )
 
 
-def _against_exhaustive(base: SchedulerSettings) -> Rows:
+def _against_exhaustive(base: SchedulerSettings) -> ScoreRows:
     """With what swaps take known from the start, as after a restart: the yardstick knows it too."""
     means = []
     longest = []
@@ -367,7 +367,7 @@ def _against_exhaustive(base: SchedulerSettings) -> Rows:
     )
 
 
-def _adversaries(base: SchedulerSettings) -> Rows:
+def _adversaries(base: SchedulerSettings) -> ScoreRows:
     for name in ("two_agents", "rare_in_overload"):
         run = _run(LONG[name](), base)
         rare_s = max(waits_s(record for record in run.records if record.job.model == "rare"))
@@ -379,7 +379,7 @@ def _adversaries(base: SchedulerSettings) -> Rows:
     )
 
 
-def _short(base: SchedulerSettings) -> Rows:
+def _short(base: SchedulerSettings) -> ScoreRows:
     loads = (workloads.MEDIUM, workloads.HEAVY)
     drawn = [
         poisson(kinds, load, seed=seed) for kinds in KINDS for load in loads for seed in SHORT_SEEDS
@@ -394,7 +394,7 @@ def _short(base: SchedulerSettings) -> Rows:
     yield "profiles of the report, makespan / limit, worst", f"{worst:.3f}"
 
 
-def _house_day(base: SchedulerSettings) -> Rows:
+def _house_day(base: SchedulerSettings) -> ScoreRows:
     workload = WORKLOADS["house_day"]()
     run = _run(workload, base)
     home_s = fmean(waits_s(record for record in run.records if record.job.model == workload.home))
@@ -404,7 +404,7 @@ def _house_day(base: SchedulerSettings) -> Rows:
     )
 
 
-def _estimates(base: SchedulerSettings) -> Rows:
+def _estimates(base: SchedulerSettings) -> ScoreRows:
     for name, load in workloads.LOADS.items():
         errors_pct: list[float] = []
         for workload in (
@@ -421,7 +421,7 @@ def _estimates(base: SchedulerSettings) -> Rows:
         )
 
 
-def _bounds(base: SchedulerSettings) -> Rows:
+def _bounds(base: SchedulerSettings) -> ScoreRows:
     """The share of the requests that were told to wait and started within their bound, and the
     median of bound / expectation. Homes begin with nothing learned.
     """
@@ -448,7 +448,7 @@ def _kept_and_width(workload: Workload, base: SchedulerSettings, every: int) -> 
     return 100 * kept / len(told), median(wait.bound_s / wait.expected_s for wait in told)
 
 
-def _restart(base: SchedulerSettings) -> Rows:
+def _restart(base: SchedulerSettings) -> ScoreRows:
     """The same hour by a scheduler that has worked before, and by one that has only read what the
     other has written.
     """

@@ -45,7 +45,7 @@ RESOLUTION = 1500
 UNITS = (("h", 3600.0), ("min", 60.0))
 WAIT_TICKS_S = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400)
 
-Span = tuple[float, float]  # (start, length) in seconds
+Stretch = tuple[float, float]  # (start, length) in seconds
 
 
 def draw_png(runs: Mapping[str, SimulationRun], *, title: str | None = None) -> bytes:
@@ -158,7 +158,7 @@ def _strip(
     loaded.
     """
 
-    def spans(pairs: Iterable[tuple[float | None, float | None]]) -> list[Span]:
+    def spans(pairs: Iterable[tuple[float | None, float | None]]) -> list[Stretch]:
         return [
             (start / unit_s, length / unit_s) for start, length in merged(pairs, end_s / RESOLUTION)
         ]
@@ -233,7 +233,7 @@ def _wait_axis(axes: Axes, longest_s: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def merged(pairs: Iterable[tuple[float | None, float | None]], gap_s: float) -> list[Span]:
+def merged(pairs: Iterable[tuple[float | None, float | None]], gap_s: float) -> list[Stretch]:
     """The union of intervals, those less than `gap_s` apart taken as one; what has no start or no
     end is left out.
     """

@@ -87,7 +87,7 @@ _ADVICE = MappingProxyType(
     {"extra_forbidden": "unknown field; leave it out", "missing": "is missing; add it"}
 )
 
-Shape = TypeVar("Shape", bound=pydantic.BaseModel)
+Parsed = TypeVar("Parsed", bound=pydantic.BaseModel)
 
 
 def read_trace(path: Path) -> Workload:
@@ -164,7 +164,7 @@ class _TraceReader:
             until_s=header.until_s,
         )
 
-    def _parse(self, shape: type[Shape], line: int, text: str) -> Shape | None:
+    def _parse(self, shape: type[Parsed], line: int, text: str) -> Parsed | None:
         try:
             return shape.model_validate_json(text)
         except pydantic.ValidationError as error:

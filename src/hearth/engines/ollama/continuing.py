@@ -26,7 +26,7 @@ from hearth.dialects.writers import (
     NativeWriter,
     OpenAiWriter,
     ResponsesWriter,
-    Text,
+    TextPart,
     ToolCall,
     Writer,
 )
@@ -286,10 +286,10 @@ class Rest:
         other.prompt_tokens = self.prompt_tokens
         return other
 
-    def _parts_before(self) -> list[Text]:
+    def _parts_before(self) -> list[TextPart]:
         texts = "".join(self._begun.thoughts), "".join(self._begun.texts)
         return [
-            Text(text=text, thinking=is_thought)
+            TextPart(text=text, thinking=is_thought)
             for text, is_thought in zip(texts, (True, False), strict=True)
             if text
         ]

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     import ollama
 
 T = TypeVar("T")
-Body = JsonMapping
 
 MAX_BODY_BYTES = 16 * 1024**2
 """A list of models takes less than a KiB for each."""
@@ -212,7 +211,7 @@ class Control:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._backend.aclose()
 
-    async def _change(self, model: str, wish: Body, timeout_s: float | None) -> None:
+    async def _change(self, model: str, wish: JsonMapping, timeout_s: float | None) -> None:
         await self._client()
         import ollama  # noqa: PLC0415 - see `_client`
 
@@ -229,7 +228,7 @@ class Control:
             is_missing = refusal.status_code == HTTPStatus.NOT_FOUND
             raise (ModelNotFound if is_missing else LoadError)(str(refusal.error)) from error
 
-    async def _generate_or_embed(self, model: str, wish: Body) -> None:
+    async def _generate_or_embed(self, model: str, wish: JsonMapping) -> None:
         import ollama  # noqa: PLC0415 - see `_client`
 
         try:
@@ -239,10 +238,10 @@ class Control:
                 raise
             await self._send("POST", "/api/embed", {"model": model, "input": [], **wish})
 
-    async def _read(self, path: str, understood: Callable[[Body], T]) -> T:
+    async def _read(self, path: str, understood: Callable[[JsonMapping], T]) -> T:
         return _read(path, *await self._ask(path), understood)
 
-    async def _ask(self, path: str, asked: Body | None = None) -> tuple[OllamaAnswer, bytes]:
+    async def _ask(self, path: str, asked: JsonMapping | None = None) -> tuple[OllamaAnswer, bytes]:
         body = b"" if asked is None else json.dumps(asked).encode()
         headers = () if asked is None else JSON_BODY
         return await self._owned(
@@ -258,7 +257,9 @@ class Control:
         except BackendProtocolError as error:
             raise BackendProtocolError(f"{call.method} {call.path}: {error.message}") from error
 
-    async def _send(self, method: str, path: str, body: Body | None = None) -> httpx.Response:
+    async def _send(
+        self, method: str, path: str, body: JsonMapping | None = None
+    ) -> httpx.Response:
         """By the client's inner call: it has none for `/api/version`, and those for a load send
         more than a load needs.
         """
@@ -346,7 +347,9 @@ def _method(path: str) -> str:
     return "POST" if path == SHOW else "GET"
 
 
-def _read(path: str, answer: OllamaAnswer, body: bytes, understood: Callable[[Body], T]) -> T:
+def _read(
+    path: str, answer: OllamaAnswer, body: bytes, understood: Callable[[JsonMapping], T]
+) -> T:
     """What `understood` makes of the JSON object there; it raises _Odd for what is not Ollama's."""
     try:
         return understood(_json_object(answer.status, body))
@@ -358,7 +361,7 @@ def _read(path: str, answer: OllamaAnswer, body: bytes, understood: Callable[[Bo
         raise BackendProtocolError(f"{text}; ollama.url must lead to Ollama.") from odd
 
 
-def _json_object(status: int, body: bytes) -> Body:
+def _json_object(status: int, body: bytes) -> JsonMapping:
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
@@ -388,14 +391,14 @@ def _kind_of(body: bytes) -> str:
         return "something that is no JSON"
 
 
-def _version(fields: Body) -> str:
+def _version(fields: JsonMapping) -> str:
     version = _text(fields, "version")
     if not version:
         raise _Odd("an object without `version`")
     return version
 
 
-def _models(fields: Body) -> list[Body]:
+def _models(fields: JsonMapping) -> list[JsonMapping]:
     """The models that have a name."""
     models = fields.get("models")
     if not isinstance(models, list):
@@ -405,25 +408,25 @@ def _models(fields: Body) -> list[Body]:
     return [model for model in models if _name_of(model)]
 
 
-def _name_of(model: Body) -> str:
+def _name_of(model: JsonMapping) -> str:
     return _text(model, "model") or _text(model, "name")
 
 
-def _text(fields: Body, name: str) -> str:
+def _text(fields: JsonMapping, name: str) -> str:
     text = fields.get(name)
     if text is not None and not isinstance(text, str):
         raise _Odd(f"`{name}` that is no string")
     return text or ""
 
 
-def _number(fields: Body, name: str) -> float:
+def _number(fields: JsonMapping, name: str) -> float:
     number = fields.get(name)
     if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
         raise _Odd(f"`{name}` that is no number")
     return number or 0.0
 
 
-def _installed(model: Body) -> InstalledModel:
+def _installed(model: JsonMapping) -> InstalledModel:
     return InstalledModel(
         name=canonical_model(_name_of(model)),
         digest=_text(model, "digest"),
@@ -432,14 +435,14 @@ def _installed(model: Body) -> InstalledModel:
     )
 
 
-def _capabilities(model: Body) -> frozenset[str] | None:
+def _capabilities(model: JsonMapping) -> frozenset[str] | None:
     """Not listed by old versions, nor for models that run elsewhere."""
     listed = model.get("capabilities")
     named = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     return frozenset(named) or None
 
 
-def _resident(model: Body) -> ResidentModel:
+def _resident(model: JsonMapping) -> ResidentModel:
     """Ollama lists no capabilities here: an embedding model is known by its architecture
     (`nomic-bert`), or by its name.
     """
