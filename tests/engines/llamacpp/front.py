@@ -51,8 +51,11 @@ class Front:
         self._loaded = False
         self.bodies: list[Fields] = []
         """Of the proxied requests, in order."""
-        self.dies_after: int | None = None
-        """Chunks after which the connection of the next stream breaks."""
+        self.breaks_after: int | None = None
+        """Events of the next stream after which nothing more of it is passed on, until its
+        connection breaks with `break_off`.
+        """
+        self.break_off = asyncio.Event()
         self.warm: Callable[[], bool] = lambda: True
         """Whether the engine may use its prompt cache for the next request; a swap leaves none."""
 
@@ -185,15 +188,25 @@ class Front:
             passed = web.StreamResponse(status=answer.status, headers=kept)
             with suppress(ConnectionResetError):  # the caller left between two chunks
                 await passed.prepare(request)
-                left = self.dies_after
-                self.dies_after = None
+                if self.breaks_after is not None:
+                    await self._break(request, passed, answer.content)
                 async for chunk in answer.content.iter_any():
                     await passed.write(chunk)
-                    left = None if left is None else left - 1
-                    if left == 0 and request.transport is not None:
-                        request.transport.abort()
                 await passed.write_eof()
         return passed
+
+    async def _break(
+        self, request: web.Request, passed: web.StreamResponse, content: aiohttp.StreamReader
+    ) -> None:
+        """Events are counted, not chunks: how many come in a chunk is as the machine is loaded."""
+        left, self.breaks_after = self.breaks_after, None
+        while left:
+            line = await content.readline()
+            await passed.write(line)
+            left -= line == b"\n"
+        await self.break_off.wait()
+        assert request.transport is not None
+        request.transport.abort()
 
 
 async def _said(said: Fields, _: web.Request) -> web.Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
 
 import openai
@@ -41,7 +41,7 @@ def asking(text: str, **options: Any) -> Any:
     }
 
 
-async def words_of(chunks: openai.AsyncStream[Any]) -> str:
+async def words_of(chunks: AsyncIterable[Any]) -> str:
     """The text of the rest of a stream."""
     return "".join(
         [choice.delta.content or "" async for chunk in chunks for choice in chunk.choices]
@@ -53,26 +53,25 @@ async def undisturbed(bench: Bench, asked: Any) -> str:
 
 
 async def broken_into(bench: Bench, asked: Any, chunks: int) -> AsyncIterator[Any]:
-    """A stream that the house's own request breaks into, after its caller has seen so many chunks
-    of it.
+    """A stream that breaks after its caller has seen so many chunks of it: its connection where the
+    front is to break one, else the house's own request breaks into it.
     """
+    breaks = bench.front.breaks_after is not None
     stream = await bench.client.chat.completions.create(**asked, stream=True)
     for _ in range(chunks):
         yield await anext(stream)
-    await bench.client.chat.completions.create(**asking("b", max_tokens=2), extra_headers=AS_HOUSE)
+    if breaks:
+        bench.front.break_off.set()
+    else:
+        internal = asking("b", max_tokens=2)
+        await bench.client.chat.completions.create(**internal, extra_headers=AS_HOUSE)
     async for chunk in stream:
         yield chunk
 
 
 async def interrupted(bench: Bench, asked: Any, chunks: int = 5) -> str:
     """Its text."""
-    return "".join(
-        [
-            choice.delta.content or ""
-            async for chunk in broken_into(bench, asked, chunks)
-            for choice in chunk.choices
-        ]
-    )
+    return await words_of(broken_into(bench, asked, chunks))
 
 
 async def test_a_stream_comes_through_in_pieces_and_says_how_it_ended(bench):
@@ -177,8 +176,8 @@ async def test_a_stream_whose_connection_breaks_goes_on_as_it_would_have(letters
     letters.front.warm = lambda: False
     asked = asking("tell", max_tokens=TOKENS, temperature=1e-6)
     whole = await undisturbed(letters, asked)
-    letters.front.dies_after = 30
-    assert await undisturbed(letters, asked) == whole
+    letters.front.breaks_after = 30
+    assert await interrupted(letters, asked, 20) == whole
     assert len(letters.events.of(ItemBrokenOff)) == 1
     assert [event.how for event in letters.events.of(ItemResumed)] == ["continued"]
 
