@@ -356,11 +356,16 @@ class QueueItem:
 @value
 class Usage:
     """What one finished generation reported of itself; None where the dialect does not say.
-    `load_s`, `prompt_s`, `decode_s`: the model server's own timings (native routes only).
+
+    `prompt_tokens`: those that were read from the prompt cache included. `cached_tokens`: these
+    alone; Ollama never says how many they were. `load_s`, `prompt_s`, `decode_s`: the model
+    server's own timings. `prompt_s` is only the time really spent, so next to nothing where the
+    prompt was cached: 1,519 tokens took 9 ms, and 7 s cold (measured on Ollama 0.33).
     """
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int | None = None
     load_s: float | None = None
     prompt_s: float | None = None
     decode_s: float | None = None

@@ -177,6 +177,30 @@ async def test_a_well_formed_request_id_is_kept_and_any_other_replaced(gateway):
         ), other
 
 
+async def test_the_chat_that_a_program_names_is_the_conversation_of_its_turns(gateway):
+    title = {
+        "model": "m",
+        "messages": [
+            {"role": "user", "content": '### Task:\nTitle.\n{ "title": 1 }\n<chat_history>'}
+        ],
+    }
+    for path, asked, chat_id in [
+        ("/api/chat", CHAT, ""),
+        ("/api/chat", CHAT, "one"),
+        ("/v1/chat/completions", {"model": "m", "messages": [*CHAT["messages"]] * 3}, "one"),
+        ("/api/chat", CHAT, "two"),
+        ("/api/chat", CHAT, "no id"),
+        ("/api/chat", title, "one"),
+        ("/api/embed", INPUT, "one"),
+    ]:
+        await gateway.ask("POST", path, asked, x_openwebui_chat_id=chat_id)
+    told, first, later, other, none, beside, embedded = [
+        new.conversation for new in gateway.worker.submitted
+    ]
+    assert (first == later, told == none, embedded) == (True, True, "")
+    assert len({told, first, other, beside}) == 4
+
+
 async def test_a_load_goes_through_the_queue_and_the_rest_is_answered_at_once(keyed):
     gateway = FakeGateway()
     await gateway.ask("POST", "/api/generate", {"model": "m"})

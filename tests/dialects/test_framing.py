@@ -213,6 +213,28 @@ def claiming(
     return path, json.dumps({"done": True, "eval_count": tokens, "eval_duration": ns}).encode()
 
 
+LLAMA_CHAT = (
+    "/v1/chat/completions",
+    (
+        b'{"usage":{"completion_tokens":4,"prompt_tokens":64,'
+        b'"prompt_tokens_details":{"cached_tokens":63}}}'
+    ),
+)
+TIMED = (
+    b'{"usage":{"completion_tokens":4,"prompt_tokens":64},'
+    b'"timings":{"prompt_n":64,"prompt_ms":10,"predicted_ms":500.0}}'
+)
+LLAMA_RESPONSE = (
+    "/v1/responses",
+    b'{"usage":{"input_tokens":64,"output_tokens":4,"input_tokens_details":{"cached_tokens":60}}}',
+)
+LLAMA_MESSAGE = (
+    "/v1/messages",
+    b'{"usage":{"cache_read_input_tokens":63,"input_tokens":1,"output_tokens":3}}',
+)
+"""As llama.cpp's server reports what was in its prompt cache."""
+
+
 @for_each(
     ("answer", "usage"),
     [
@@ -233,6 +255,13 @@ def claiming(
             (name, Usage(prompt_tokens=24, output_tokens=3))
             for name in ("oai_resp_nostream", "anth_nostream")
         ),
+        (LLAMA_CHAT, Usage(prompt_tokens=64, output_tokens=4, cached_tokens=63)),
+        (
+            ("/v1/chat/completions", TIMED),
+            Usage(prompt_tokens=64, output_tokens=4, prompt_s=0.01, decode_s=0.5),
+        ),
+        (LLAMA_RESPONSE, Usage(prompt_tokens=64, output_tokens=4, cached_tokens=60)),
+        (LLAMA_MESSAGE, Usage(prompt_tokens=64, output_tokens=3, cached_tokens=63)),
         *((name, NOTHING) for name in ("embeddings_legacy", "load_generate", "chat_missing")),
         (claiming("/api/chat"), Usage(output_tokens=MOST_TOKENS, decode_s=MOST_NANOSECONDS / 1e9)),
         (claiming("/api/chat", tokens=MOST_TOKENS + 1, ns=MOST_NANOSECONDS + 1), NOTHING),

@@ -35,7 +35,7 @@ _READ = frozenset(
     b"host authorization x-api-key api-key origin sec-fetch-site sec-fetch-mode sec-fetch-dest"
     b" content-type content-encoding content-length transfer-encoding x-request-id x-task-type"
     b" x-priority accept if-none-match idempotency-key user-agent anthropic-version anthropic-beta"
-    b" traceparent tracestate upgrade".split()
+    b" traceparent tracestate upgrade x-openwebui-chat-id".split()
 )
 _NONE = frozenset[bytes]()
 """One for all requests: an empty frozenset has 216 bytes."""

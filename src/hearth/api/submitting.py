@@ -8,6 +8,7 @@ from collections.abc import Callable
 from hearth.admission.admit import Admission, Admitted
 from hearth.api.request import Request
 from hearth.config.settings import ENGINE
+from hearth.dialects.conversation import CHAT_ID_HEADER, conversation_of_chat
 from hearth.dialects.request import Envelope
 from hearth.errors import CallerError, ModelNotFound
 from hearth.execution.request import Call, Submission, Ticket
@@ -67,8 +68,20 @@ def _item_of(
         max_tokens=envelope.max_tokens,
         counted="embeddings" if envelope.kind == "embed" else "requests",
         background="" if shape is None else shape.name,
+        conversation=_conversation(request, envelope),
         request_id=request.request_id,
     )
+
+
+def _conversation(request: Request, envelope: Envelope) -> str:
+    """The chat that the program names, else the one that the messages tell.
+
+    What a program asks beside its user's turns has the id of the chat, but not its messages.
+    """
+    chat_id = request.headers.values.get(CHAT_ID_HEADER)
+    if not chat_id or not envelope.conversation or envelope.background is not None:
+        return envelope.conversation
+    return conversation_of_chat(chat_id) or envelope.conversation
 
 
 async def _queued(gateway: Gateway, new: Submission, count_embedding: Callable[[], None]) -> Ticket:

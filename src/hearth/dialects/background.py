@@ -194,7 +194,7 @@ def shape_of(route: Route, fields: JsonObject, shapes: Sequence[Shape] = SHAPES)
     """The first shape that a request body has; None for none, and for an embedding."""
     if route.kind != "generate":
         return None
-    messages = _messages(route, fields)
+    messages = turns_in(route, fields)
     texts = {
         "system": list(islice(_instructions(route, fields, messages), _LEADING)),
         "only": _only(messages),
@@ -218,7 +218,7 @@ def _fits(text: str, shape: Shape, dialect: Dialect) -> bool:
     return dialect in shape.dialects
 
 
-def _messages(route: Route, fields: JsonObject) -> list[JsonValue]:
+def turns_in(route: Route, fields: JsonObject) -> list[JsonValue]:
     """The conversation, as messages of a chat."""
     if route.path in _MESSAGES:
         said = fields.get("messages")
@@ -233,13 +233,13 @@ def _messages(route: Route, fields: JsonObject) -> list[JsonValue]:
 
 def _instructions(route: Route, fields: JsonObject, messages: Sequence[JsonValue]) -> Iterator[str]:
     if route.path is Endpoint.OPENAI_RESPONSES:
-        yield from _texts(fields.get("instructions"))
+        yield from texts_in(fields.get("instructions"))
     elif route.path in {Endpoint.GENERATE, Endpoint.ANTHROPIC_MESSAGES}:
-        yield from _texts(fields.get("system"))
+        yield from texts_in(fields.get("system"))
     for message in messages:
         if not isinstance(message, dict) or lookup(message, "role") not in _INSTRUCTING:
             return
-        yield from _texts(lookup(message, "content"))
+        yield from texts_in(lookup(message, "content"))
 
 
 def _only(messages: Sequence[JsonValue]) -> list[str]:
@@ -253,20 +253,20 @@ def _only(messages: Sequence[JsonValue]) -> list[str]:
     ]
     if len(spoken) != 1 or lookup(spoken[0], "role") != "user":
         return []
-    return _texts(lookup(spoken[0], "content"))
+    return texts_in(lookup(spoken[0], "content"))
 
 
 def _last(messages: Sequence[JsonValue]) -> list[str]:
     """The texts of the user's last message; results of tools are none."""
     for message in islice(reversed(messages), _TRAILING):
         if isinstance(message, dict) and lookup(message, "role") == "user":
-            texts = _texts(lookup(message, "content"))
+            texts = texts_in(lookup(message, "content"))
             if texts:
                 return texts
     return []
 
 
-def _texts(content: JsonValue) -> list[str]:
+def texts_in(content: JsonValue) -> list[str]:
     """The beginnings of a text, or of the text parts of a list."""
     if isinstance(content, str):
         return [content[:HEAD_CHARS].lstrip()]

@@ -18,6 +18,7 @@ from typing import TypeGuard
 
 from hearth.dialects.background import SHAPES, Shape, shape_of
 from hearth.dialects.capabilities import Needs, needs_of
+from hearth.dialects.conversation import conversation_of
 from hearth.dialects.gojson import (
     LARGE_BYTES,
     MAX_INT,
@@ -136,8 +137,9 @@ class Envelope:
         answer. body: the caller's own bytes object, or the changed body. rewritten: what was
         changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an
         untouched body. background: by which its program is known to ask for it on its own account,
-        beside its user's turns; None for a turn. needs: what the model must be able to do; None
-        where that is not known. ways: how a stream of it that is interrupted can go on. digest:
+        beside its user's turns; None for a turn. conversation: the one that it goes on with, as its
+        first messages tell; empty for none. needs: what the model must be able to do; None where
+        that is not known. ways: how a stream of it that is interrupted can go on. digest:
         stands for address and body as they were sent; empty where nobody asks for it.
     """
 
@@ -150,6 +152,7 @@ class Envelope:
     body: bytes
     rewritten: tuple[str, ...] = ()
     background: Shape | None = None
+    conversation: str = ""
     needs: Needs | None = None
     ways: tuple[ResumeMode, ...] = ()
     digest: bytes = b""
@@ -201,6 +204,7 @@ def read_request(
         body=_written(fields, body) if rewritten else body,
         rewritten=tuple(rewritten),
         background=shape if shape is not None and shape.background else None,
+        conversation=conversation_of(route, fields) if kind == "generate" else "",
         needs=needs_of(route, asked.fields, called),
     )
     return envelope, fields

@@ -232,7 +232,32 @@ def _usage(route: Route, fields: JsonObject) -> Usage:
     output = count_in(usage, "output_tokens" if "output_tokens" in usage else "completion_tokens")
     if not prompt and not output:
         return NO_USAGE  # `/v1/completions` fills every chunk but the last with zeros
-    return Usage(prompt_tokens=prompt, output_tokens=output)
+    cached = _cached(usage)
+    if prompt is not None and cached is not None and "cache_read_input_tokens" in usage:
+        prompt += cached  # Anthropic's `input_tokens` leaves out what was cached
+    timings = fields.get("timings")  # llama.cpp's server adds them
+    timed = timings if isinstance(timings, dict) else {}
+    return Usage(
+        prompt_tokens=prompt,
+        output_tokens=output,
+        cached_tokens=cached,
+        prompt_s=_milliseconds(timed, "prompt_ms"),
+        decode_s=_milliseconds(timed, "predicted_ms"),
+    )
+
+
+def _cached(usage: JsonObject) -> int | None:
+    """The tokens of the prompt that were not read again, as OpenAI, its Responses and Anthropic
+    name them. llama.cpp's server says it in all three; Ollama in none, but its Responses always
+    have a 0 there.
+    """
+    details = usage.get("prompt_tokens_details")
+    responses = usage.get("input_tokens_details")
+    if isinstance(details, dict):
+        return count_in(details, "cached_tokens")
+    if isinstance(responses, dict):
+        return count_in(responses, "cached_tokens") or None
+    return count_in(usage, "cache_read_input_tokens")
 
 
 def native_usage(fields: JsonObject) -> Usage:
@@ -257,6 +282,13 @@ def count_in(fields: JsonObject, name: str, most: int = MOST_TOKENS) -> int | No
 def _seconds(fields: JsonObject, name: str) -> float | None:
     duration_ns = count_in(fields, name, MOST_NANOSECONDS)
     return None if duration_ns is None else duration_ns / 1e9
+
+
+def _milliseconds(fields: JsonObject, name: str) -> float | None:
+    spent_ms = fields.get(name)
+    if isinstance(spent_ms, int | float) and 0 <= spent_ms <= MOST_NANOSECONDS / 1e6:
+        return spent_ms / 1e3
+    return None
 
 
 def fields_in(data: bytes) -> JsonObject:

@@ -115,6 +115,7 @@ def item_of(job: Job, model: str, pinned: LoadOptions) -> Submission:
         dialect=envelope.dialect,
         prompt_tokens=envelope.prompt_tokens,
         max_tokens=envelope.max_tokens,
+        conversation=envelope.conversation,
     )
     call = BackendCall(method="POST", path=job.path, headers=JSON_BODY, body=envelope.body)
     return Submission(item=item, call=call, durable=True, needs=envelope.needs)

@@ -56,6 +56,7 @@ class _TraceHeader(_Strict):
 class _Reports(_Strict):
     prompt_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
+    cached_tokens: Tokens | None = None
     prompt_s: Seconds | None = None
     decode_s: Seconds | None = None
 
