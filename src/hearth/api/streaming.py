@@ -13,8 +13,9 @@ import asyncio
 from hearth.api.request import Request, rendered
 from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import frame_end
+from hearth.dialects.presence import PresenceSignals, stream_headers
 from hearth.dialects.routes import Route
-from hearth.dialects.stream import PresenceSignals, error_text, stream_headers
+from hearth.dialects.stream import error_text
 from hearth.errors import BackendError, HearthError
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
