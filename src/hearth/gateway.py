@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -71,8 +71,8 @@ class Gateway:
 
     Attributes:
         history: the log of ended items, where one is kept; counters begin with what it has of the
-        last hour and day. notes: what the owner should know from the start on. on_stop: what to
-        close at the very end, in this order (adapters, an emulator of our own). confirm_clock:
+        last hour and day. notes: what the owner should know from the start on. on_stop: closes
+        at the very end what was opened for it (adapters, an emulator of our own). confirm_clock:
         believes a clock that has jumped. cannot_write: why the store cannot be written now, empty
         where it can. alerter to cannot_write: there only with a store, or where the settings ask
         for it. on_reload: has something called with every configuration that comes into force after
@@ -99,23 +99,26 @@ class Gateway:
     confirm_clock: Callable[[], None] | None = None
     cannot_write: Callable[[], str] = str
     notes: tuple[str, ...] = ()
-    on_stop: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    on_stop: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         self.clock = self.worker.runtime.clock
-        self._watch = watch = self.worker.watch
+        watch = self.worker.watch
+        self._watch = watch
         self.name_of = watch.name_of
         self.resolve = watch.resolve
         self.load_options = watch.load_options
         self.list_may_differ = watch.list_may_differ
         self.check_capable = watch.check_capable
         self.on_reload = self.in_force.on_reload
-        self.config_in_force, self.config_summary = self.in_force.shown, self.in_force.summary
+        self.config_in_force = self.in_force.shown
+        self.config_summary = self.in_force.summary
         self.request_reload = self.reloader.request
         self._supervisor = Supervisor(clock=self.clock, events=self.events)
         self._companions: list[tuple[str, Callable[[], Coroutine[None, None, None]]]] = []
         self._started_at: float | None = None
-        self._stopping = self._recalled = False
+        self._stopping = False
+        self._recalled = False
         self.show = self.worker.show
         self.show("stats_24h", lambda: self.records.stats.snapshot(self.clock.monotonic()))
         self.show("rate_limits", self._rates_shown)
@@ -210,8 +213,8 @@ class Gateway:
             await self._drain(grace_s, hurry)
         await self._supervisor.stop()
         await self.reloader.close()
-        for close in self.on_stop:
-            await close()
+        if self.on_stop is not None:
+            await self.on_stop()
         now = self.clock.monotonic()
         self.events.emit(
             GatewayStopped(

@@ -81,7 +81,7 @@ class Life:
                 cloud=self.cloud,
                 jobs=self.jobs,
                 batches=self.batches,
-                on_stop=[self._close],
+                on_stop=self._close,
             ),
         )
         self.watch.observe(gateway.worker.scheduler)

@@ -228,7 +228,7 @@ class House:
             ),
             clock=self.clock,
             events=EventFanout((self.events,)),
-            on_stop=[self._close],
+            on_stop=self._close,
         )
 
     @property

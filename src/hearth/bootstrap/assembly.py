@@ -20,7 +20,7 @@ from hearth.bootstrap.model_server import (
 )
 from hearth.bootstrap.observers import join_observers, open_alerter, open_telemetry
 from hearth.bootstrap.standin import StandIn, StderrNotice
-from hearth.clock import Clock, SystemClock
+from hearth.clock import Clock, ClockSteps, SystemClock
 from hearth.config.reload import ConfigInForce, FileWatch, MakeWatch, Reloader, Vet
 from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.engines.port import Engine
@@ -29,6 +29,7 @@ from hearth.execution.executor import Executor
 from hearth.execution.gpu_tracker import GpuTracker
 from hearth.execution.runtime import Runtime
 from hearth.execution.swapper import Swapper
+from hearth.execution.tasks import ChangeCounter
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.observability.records import EventRecords
@@ -40,6 +41,7 @@ from hearth.queue.forecaster import Forecaster
 from hearth.queue.mailbox import Mailbox
 from hearth.queue.operator import OperatorCommands
 from hearth.queue.parts import QueueParts
+from hearth.queue.places import KeptPlaces
 from hearth.queue.registry import Registry
 from hearth.queue.schedule import Schedule
 from hearth.queue.worker import LLMQueueWorker, OnDecision, TakeForCloud
@@ -88,9 +90,10 @@ async def build_gateway(config: GatewayConfig, **options: Unpack[BuildOptions]) 
     require_config(config)
     clock = options.get("clock") or SystemClock()
     events = EventFanout(options.get("sinks") or (StderrNotice(),))
-    async with AsyncExitStack() as closing:
+    async with AsyncExitStack() as unless_built:
+        closing = await unless_built.enter_async_context(AsyncExitStack())
         gateway = await _build(config, clock, events, closing, options)
-        gateway.on_stop.append(closing.pop_all().aclose)
+        unless_built.pop_all()  # from now on the gateway closes what is open
         return gateway
 
 
@@ -125,7 +128,9 @@ async def _build(
         worker = build_worker(parts, engine, cloud=cloud.take_trusted)
         durable = await open_durable(store, worker, cloud, closing)
         notes += directory_warnings(settings.storage.path, path)
-    make: Callable[..., Gateway] = partial(Gateway, alerter=alerter, notes=notes)
+    make: Callable[..., Gateway] = partial(
+        Gateway, alerter=alerter, notes=notes, on_stop=closing.aclose
+    )
     gateway = assemble(
         config,
         worker,
@@ -140,7 +145,13 @@ async def _build(
     if durable is not None:
         durable.join(gateway)
     learned = None if durable is None else durable.learned
-    standin = StandIn(gateway, turn_to=engine.turn_to, learned=learned, stop_emulator=stop_emulator)
+    standin = StandIn(
+        gateway,
+        turn_to=engine.turn_to,
+        learned=learned,
+        stop_emulator=stop_emulator,
+        closing=closing,
+    )
     join_computing(gateway, closing, identity, standin)
     return gateway
 
@@ -193,7 +204,15 @@ def build_worker(
     executor = Executor(runtime, engine, watch)
     swapper = Swapper(runtime, engine, watch)
     effects = Effects(runtime, parts.registry, executor, swapper, watch)
-    return LLMQueueWorker(parts, effects=effects, cloud=cloud, on_decision=on_decision)
+    return LLMQueueWorker(
+        parts,
+        effects=effects,
+        places=KeptPlaces(),
+        changes=ChangeCounter(),
+        clock_steps=ClockSteps(runtime.clock),
+        cloud=cloud,
+        on_decision=on_decision,
+    )
 
 
 def assemble(

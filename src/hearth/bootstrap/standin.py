@@ -12,7 +12,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,7 +163,7 @@ class StandIn:
     Args:
         turn_to: has the engine of the gateway use another address.
         learned: what is kept of the estimates, where there is a store.
-        stop_emulator: once nobody is answered by it.
+        stop_emulator: once nobody is answered by it. closing: gives the server's claim back.
     """
 
     def __init__(
@@ -173,6 +173,7 @@ class StandIn:
         turn_to: Callable[[str], None],
         learned: LearnedEstimates | None,
         stop_emulator: Callable[[], Awaitable[None]],
+        closing: AsyncExitStack,
     ) -> None:
         self.over = asyncio.Event()
         """The model server of the configuration answers, or is waited for."""
@@ -181,6 +182,7 @@ class StandIn:
         self._turn_to = turn_to
         self._learned = learned
         self._stop_emulator = stop_emulator
+        self._closing = closing
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -227,11 +229,7 @@ class StandIn:
         url = self._gateway.settings.engine.url
         self._turn_to(url)
         claim, shared = claim_server(url)
-
-        async def give_back() -> None:
-            claim.close()
-
-        gateway.on_stop.append(give_back)
+        self._closing.callback(claim.close)
         self._worker.post(ServerReplaced(learned=learned))
         gateway.answer_from(
             BackendIdentity(mode=BackendMode.AUTO.value, url=url, emulator=False),

@@ -51,7 +51,8 @@ class LLMQueueWorker:
     before `run` has started; it waits.
 
     Args:
-        cloud: where calls are offered to Claude first. on_decision: for tests and recordings.
+        changes: counts the decisions. cloud: where calls are offered to Claude first. on_decision:
+        for tests and recordings.
     """
 
     def __init__(
@@ -59,13 +60,18 @@ class LLMQueueWorker:
         parts: QueueParts,
         *,
         effects: Effects,
+        places: KeptPlaces,
+        changes: ChangeCounter,
+        clock_steps: ClockSteps,
         cloud: TakeForCloud | None = None,
         on_decision: OnDecision | None = None,
     ) -> None:
-        self.runtime = runtime = parts.runtime
+        runtime = parts.runtime
+        self.runtime = runtime
         self.tracker = runtime.tracker
         self.scheduler = parts.scheduler
-        self.registry = registry = parts.registry
+        registry = parts.registry
+        self.registry = registry
         self.cancel = registry.cancel
         self.cancel_caller = registry.cancel_caller
         self.cancel_request = registry.cancel_request
@@ -81,11 +87,12 @@ class LLMQueueWorker:
         self._prompt = partial(PromptCall, load_options=parts.watch.load_options)
         self._calls: set[CallTask] = set()
         self._shown: dict[str, Callable[[], object]] = {}
-        self._places = KeptPlaces()
-        self._changes = ChangeCounter()
-        self.decisions, self.changes = self._changes.count, self._changes.watch
+        self._places = places
+        self._changes = changes
+        self.decisions = changes.count
+        self.changes = changes.watch
         self._clock = runtime.clock
-        self._clock_steps = ClockSteps(runtime.clock)
+        self._clock_steps = clock_steps
         self._timer: asyncio.TimerHandle | None = None
         self._last_at = 0.0
         self._mode_read_at = float("-inf")
@@ -328,7 +335,8 @@ class LLMQueueWorker:
         await self._mailbox.run(self._take)
 
     def _take(self, fact: Input, not_before: float) -> None:
-        now = self._last_at = max(self._clock.monotonic(), not_before, self._last_at)
+        now = max(self._clock.monotonic(), not_before, self._last_at)
+        self._last_at = now
         try:
             if now - self._mode_read_at >= MODE_CHECK_S or isinstance(fact, inputs.TimerFired):
                 self._read_calendar(now)
