@@ -52,7 +52,7 @@ def entity(cls: type[T]) -> type[T]:
 
 def without_none(fields: Mapping[K, T | None]) -> dict[K, T]:
     """The fields that have a value."""
-    return {name: value for name, value in fields.items() if value is not None}
+    return {name: found for name, found in fields.items() if found is not None}
 
 
 NANO_PER_USD = 1_000_000_000

@@ -153,7 +153,8 @@ class RateLimiter:
         any order, on the same clock as `now`.
         """
         now = self._advance(now)
-        self._admissions[kind] = rebuilt = _Admissions()
+        rebuilt = _Admissions()
+        self._admissions[kind] = rebuilt
         # An instant in the future is taken as now: a clock that jumped can block nobody for longer
         # than a window.
         for at, caller in sorted((min(at, now), caller) for caller, at in records):

@@ -72,7 +72,8 @@ def _record_of(peer: str, records: dict[str, _PeerRecord]) -> _PeerRecord:
     """That of a peer, made the youngest; the one that was quiet for longest is forgotten when there
     are too many.
     """
-    records[peer] = record = records.pop(peer, None) or _PeerRecord()
+    record = records.pop(peer, None) or _PeerRecord()
+    records[peer] = record
     if len(records) > MAX_PEERS:
         del records[next(iter(records))]
     return record
@@ -146,7 +147,8 @@ class Connections:
         self.clock = clock
         self.limits = limits or ConnectionLimits.sharing(max_connections())
         self._open = Counter[str]()
-        self._refused = self._rejecting = 0
+        self._refused = 0
+        self._rejecting = 0
         self._records: dict[str, _PeerRecord] = {}
 
     def enter(self, peer: str) -> Admittance:

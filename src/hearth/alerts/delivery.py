@@ -124,14 +124,17 @@ class Target:
         """Taken from the outbox, and not delivered yet."""
         self._attempts = 0
         self._posted_at: deque[float] = deque(maxlen=POSTS_PER_MINUTE)
-        self._silent_until = self._retry_at = -inf
+        self._silent_until = -inf
+        self._retry_at = -inf
         self._failures = 0
-        self._gone = self._closing = False
+        self._gone = False
+        self._closing = False
         self._last = ""
         self._one_at_a_time = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.sent = self.failed = 0
+        self.sent = 0
+        self.failed = 0
 
     @property
     def configured(self) -> bool:
@@ -153,7 +156,8 @@ class Target:
         """
         if url != self._url:
             self._posted_at.clear()
-            self._silent_until = self._retry_at = -inf
+            self._silent_until = -inf
+            self._retry_at = -inf
             self._failures = 0
         if not url:
             self._message = None

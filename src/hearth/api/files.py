@@ -59,20 +59,22 @@ class FileForm:
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
         self._disposition: dict[bytes, bytes] = {}
-        self._header, self._content = bytearray(), bytearray()
-        self._value, self._found = bytearray(), bytearray()
+        self._header = bytearray()
+        self._content = bytearray()
+        self._value = bytearray()
+        self._found = bytearray()
         self._ended = False
         self._parser = MultipartParser(
             boundary,
             {
                 "on_part_begin": self._begin_part,
-                "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
-                "on_header_value": lambda data, start, end: self._content.extend(data[start:end]),
+                "on_header_field": self._take_header_field,
+                "on_header_value": self._take_header_value,
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._end_headers,
-                "on_part_data": lambda data, start, end: self._take(data[start:end]),
+                "on_part_data": self._take_part,
                 "on_part_end": self._end_part,
-                "on_end": lambda: setattr(self, "_ended", True),
+                "on_end": self._end_form,
             },
         )
 
@@ -101,6 +103,12 @@ class FileForm:
         self._disposition = {}
         self._value.clear()
 
+    def _take_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def _take_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._content += data[start:end]
+
     def _end_header(self) -> None:
         if self._header.strip().lower() == b"content-disposition":
             self._disposition = parse_options_header(bytes(self._content))[1]
@@ -118,11 +126,11 @@ class FileForm:
                 self._disposition.get(b"filename", b"").decode("utf-8", "replace")
             )
 
-    def _take(self, data: bytes) -> None:
+    def _take_part(self, data: bytes, start: int, end: int) -> None:
         if self._name == b"file":
-            self._found += data
+            self._found += data[start:end]
             return
-        self._value += data
+        self._value += data[start:end]
         if len(self._value) > MAX_FIELD_BYTES:
             raise BadRequest("a field of the form is too long")
 
@@ -131,6 +139,9 @@ class FileForm:
             self.fields[self._name.decode("utf-8", "replace")] = self._value.decode(
                 "utf-8", "replace"
             )
+
+    def _end_form(self) -> None:
+        self._ended = True
 
 
 def name_of(filename: str) -> str:

@@ -181,7 +181,8 @@ class HttpConnection(HttpToolsProtocol):
         self._reading: Literal["head", "body", "nothing"] = "head"
         """What is expected of the other end."""
         self._declared_bytes: int | None = None
-        self._body_bytes = self._framing_bytes = 0
+        self._body_bytes = 0
+        self._framing_bytes = 0
         self._body_began_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
@@ -295,7 +296,8 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self._framing_bytes = self._body_bytes = 0
+        self._framing_bytes = 0
+        self._body_bytes = 0
 
     def on_headers_complete(self) -> None:
         """The application may begin.

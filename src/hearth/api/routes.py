@@ -188,7 +188,8 @@ class Routes:
 
     def _redirected(self, request: Request) -> Address | None:
         """The address with a slash less, for whoever may use it; it answers with a redirect."""
-        path, (asked, mark, query) = _without_slashes(request.path), request.target.partition("?")
+        path = _without_slashes(request.path)
+        asked, mark, query = request.target.partition("?")
         target = _without_slashes(asked)
         if target == asked or not asked.startswith("/"):
             return None

@@ -234,7 +234,8 @@ class StatusPages:
 
         Raises BadRequest, NotFound where no log is kept, StorageUnavailable.
         """
-        history, (since, until) = self._history(), self._between(query)
+        history = self._history()
+        since, until = self._between(query)
         if not caller.admin and query.caller not in (None, caller.caller):
             return {"items": []}
         found = await history.find(
@@ -253,7 +254,8 @@ class StatusPages:
 
         Raises BadRequest, NotFound where no log is kept, StorageUnavailable.
         """
-        history, (since, until) = self._history(), self._between(query)
+        history = self._history()
+        since, until = self._between(query)
         found = await history.swaps(
             since_wall_s=since, until_wall_s=until, limit=query.limit, skip=query.skip
         )
@@ -265,10 +267,8 @@ class StatusPages:
 
         Raises NotFound where no log is kept, StorageUnavailable.
         """
-        (hours, width_hours), last_hour = (
-            WINDOWS_HOURS[query.window],
-            int(self._gateway.clock.wall() // 3600),
-        )
+        hours, width_hours = WINDOWS_HOURS[query.window]
+        last_hour = int(self._gateway.clock.wall() // 3600)
         owner = None if caller.admin else caller.caller
         used = await self._history().used(
             last_hour=last_hour, hours=hours, width_hours=width_hours, caller=owner

@@ -46,7 +46,9 @@ class Relay:
         self._route = route
         self._streaming = streaming
         self._rewritten = rewritten
-        self._disconnected = self._sending = self._complete = False
+        self._disconnected = False
+        self._sending = False
+        self._complete = False
         self._was_sent = False
         """Something of the answer, since the last look."""
         self._has_length = False

@@ -145,9 +145,8 @@ class ClaudeBackend:
         key = (call.base_url, call.api_key)
         making = self._clients.get(key)
         if making is None or (making.done() and making.exception() is not None):
-            making = self._clients[key] = asyncio.ensure_future(
-                asyncio.to_thread(_new_client, call)
-            )
+            making = asyncio.ensure_future(asyncio.to_thread(_new_client, call))
+            self._clients[key] = making
         return await asyncio.shield(making)
 
     async def aclose(self) -> None:

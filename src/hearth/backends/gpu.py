@@ -45,7 +45,8 @@ class GpuThread:
     """
 
     def __init__(self, cards: Sequence[GpuCard], *, timeout_s: float = READ_TIMEOUT_S) -> None:
-        self._cards = self._asked = tuple(cards)
+        self._cards = tuple(cards)
+        self._asked = self._cards
         self._timeout_s = timeout_s
         self._jobs: SimpleQueue[Future[GpuReading] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None

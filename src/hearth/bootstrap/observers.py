@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hearth.alerts.alerter import GatewayAlerter, watch_disk, watch_loop_lag
 from hearth.backends.poster import HttpPoster
 from hearth.clock import Clock
-from hearth.config.settings import GatewayConfig, Settings
+from hearth.config.settings import AlertSettings, GatewayConfig, Settings
 from hearth.errors import ConfigError
 from hearth.gateway import Gateway
 from hearth.observability.fanout import EventFanout
@@ -84,7 +84,10 @@ def join_alerts(gateway: Gateway, alerter: GatewayAlerter, folder: Path | None) 
     gateway.show("alerts", alerter.status)
     gateway.on_reload(lambda fresh: alerter.update(fresh.settings.alerts))
 
-    settings, note = lambda: gateway.settings.alerts, gateway.records.metrics.note_loop_lag
+    def settings() -> AlertSettings:
+        return gateway.settings.alerts
+
+    note = gateway.records.metrics.note_loop_lag
     gateway.accompany(
         "loop lag",
         partial(watch_loop_lag, clock=clock, events=events, settings=settings, note=note),

@@ -52,7 +52,8 @@ class ServiceManager:
         )
         self._status = ""
         self._untaken: list[str] = []
-        self._reloading = self._stopping = False
+        self._reloading = False
+        self._stopping = False
         if known:
             gateway.events.subscribe(self)
             gateway.accompany("service manager", self.run)

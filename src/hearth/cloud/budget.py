@@ -195,7 +195,8 @@ class CloudBudget(HandlingSink):
         threshold = max(1, round(limit * self._config().settings.budget.alert_pct / 100))
         if not self._budget.crossed(day, threshold) or known:
             return
-        self._crossed_wall_s, spent = self._clock.wall(), self._budget.totals(day).external_spent
+        self._crossed_wall_s = self._clock.wall()
+        spent = self._budget.totals(day).external_spent
         pct = round(100 * spent / limit, 1) if limit else 100.0
         self._events.emit(
             BudgetThresholdReached(

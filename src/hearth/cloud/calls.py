@@ -104,7 +104,8 @@ def _images(pending: list[object]) -> tuple[int, int]:
 
     What a tool is given may look like one, and is text.
     """
-    images = data_bytes = 0
+    images = 0
+    data_bytes = 0
     while pending:
         value = pending.pop()
         if isinstance(value, list | tuple):

@@ -84,7 +84,8 @@ class Budget:
         """
         if day in self._sums:
             return
-        sums = self._sums[day] = Counter()
+        sums: Counter[tuple[str, Lane, bool]] = Counter()
+        self._sums[day] = sums
         for name, caller, lane, nano_usd in booked:
             if name not in self._spends:
                 sums[caller, lane, False] += nano_usd

@@ -167,8 +167,10 @@ class ConfigInForce:
         self._started_with = config.settings
         self._listeners: list[Callable[[GatewayConfig], None]] = []
         self._generation = 1
-        self._loaded_wall_s = self._tried_wall_s = clock.wall()
-        self._accepted = self._rejected = 0
+        self._loaded_wall_s = clock.wall()
+        self._tried_wall_s = self._loaded_wall_s
+        self._accepted = 0
+        self._rejected = 0
         self._pending: tuple[str, ...] = ()
         self._problems: tuple[str, ...] = ()
 

@@ -36,7 +36,9 @@ class Begun:
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.names: JsonObject = {}
-        self.next_number = self.tokens = self.endings = 0
+        self.next_number = 0
+        self.tokens = 0
+        self.endings = 0
         self.reason = ""
         self.is_plain = True
 

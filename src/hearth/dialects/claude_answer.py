@@ -285,7 +285,8 @@ class Answer:
         rest = self._unfenced.end() if self._unfenced is not None else ""
         parts: list[AnswerPart] = [TextPart(text=rest)] if rest else []
         if self._call is not None:
-            (call_id, name), written = self._call, "".join(self._written)
+            call_id, name = self._call
+            written = "".join(self._written)
             parts.append(
                 ToolCall(
                     call_id=call_id,
@@ -294,7 +295,8 @@ class Answer:
                     written=written,
                 )
             )
-        self._unfenced = self._call = None
+        self._unfenced = None
+        self._call = None
         return parts
 
     def _generation(self, now: float) -> Generation:
@@ -329,7 +331,8 @@ class Unfenced:
             self._begun = True
             opening = _OPENING.match(self._held)
             if opening is not None:
-                self._fenced, self._held = True, self._held[opening.end() :]
+                self._fenced = True
+                self._held = self._held[opening.end() :]
         certain = self._held.rstrip().rstrip("`").rstrip() if self._fenced else self._held
         self._held = self._held[len(certain) :]
         return certain

@@ -347,7 +347,8 @@ def _response_messages(messages: list[JsonObject], items: Sequence[Body]) -> lis
             case _:
                 raise GoJsonError("this kind of item cannot be brought into native form")
         if thoughts and messages[-1]["role"] == "assistant":
-            messages[-1]["thinking"], thoughts = thoughts, ""
+            messages[-1]["thinking"] = thoughts
+            thoughts = ""
     return (
         [*messages, {"role": "assistant", "content": "", "thinking": thoughts}]
         if thoughts

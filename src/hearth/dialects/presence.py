@@ -70,7 +70,8 @@ class PresenceSignals:
             "claude-cli/"
         )
         self._wants_events = is_claude_code or route.path is Endpoint.OPENAI_RESPONSES
-        self._first = self._last = b""
+        self._first = b""
+        self._last = b""
         """The caller's first whole frames, and its last ones, as they came together; `_last` is
         empty before the first byte only.
         """

@@ -332,7 +332,8 @@ class OpenAiWriter(Writer):
                 if self._chat
                 else head | {"choices": []} | self._made_by
             )
-        begun, self._begun = self._begun, True  # the first delta names the role
+        begun = self._begun
+        self._begun = True  # the first delta names the role
         if not self._chat:
             choice: JsonObject = {
                 "text": delta.get("content", ""),
@@ -685,7 +686,8 @@ class MessagesWriter(Writer):
 
     def _open_block(self, block: JsonObject, delta_type: str, text_key: str) -> list[bytes]:
         before = [*self._begin(), *self._close_block()]
-        self._open, self._index = str(block["type"]), self._index + 1
+        self._open = str(block["type"])
+        self._index += 1
         delta: JsonObject = {"type": delta_type, text_key: _HOLE}
         self._delta_form = _form(
             event({"type": "content_block_delta", "index": self._index, "delta": delta})

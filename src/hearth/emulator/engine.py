@@ -138,7 +138,8 @@ class EmulatedServer:
     ) -> None:
         if speed <= 0:
             raise ValueError("speed must be positive")
-        self.clock, self.catalogue = clock, Catalogue(profiles, now_wall=clock.wall())
+        self.clock = clock
+        self.catalogue = Catalogue(profiles, now_wall=clock.wall())
         self.marked = marked
         # ids, texts and which request a quirk hits: no secrets
         self.rng = random.Random(seed)  # noqa: S311
@@ -245,9 +246,8 @@ class EmulatedServer:
         model = runner.model
         async with self._slot(runner) as use:
             began_at = self.clock.monotonic()
-            use.reads_until = first_at = (
-                began_at + prompt_tokens / model.prompt_tokens_per_s / speed
-            )
+            first_at = began_at + prompt_tokens / model.prompt_tokens_per_s / speed
+            use.reads_until = first_at
             await self._until(runner, first_at)
             read_at = self.clock.monotonic()
             token_s = 1 / model.decode_tokens_per_s / speed
@@ -433,7 +433,7 @@ class EmulatedServer:
         slowdown = 1.0
         if 0 < card_gib < model.vram_gib:
             slowdown = self.faults.number("cpu-offload", 1.0)
-        runner = self._loaded[model.weights] = Runner(
+        runner = Runner(
             model=model,
             name=name,
             digest=pending.installed.digest,
@@ -444,6 +444,7 @@ class EmulatedServer:
             slowdown=slowdown,
             expires_wall=self.clock.wall() + keep_alive_s,
         )
+        self._loaded[model.weights] = runner
         self._loads.append((name, self.clock.monotonic()))
         return runner
 

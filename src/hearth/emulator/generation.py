@@ -187,7 +187,8 @@ class Session:
             limit_tokens = min(limit_tokens or room_tokens, room_tokens)
         before, written = begun(text)
         may_think = self.model.can("thinking") and ask.think not in (False, "none")
-        tool = drift = None
+        tool = None
+        drift = None
         if self.runner.reads(before):
             drift = engine.faults.drift_after(f"{seed} {text}", greedy=seed == GREEDY_SEED)
         if ask.tools:

@@ -130,7 +130,8 @@ class Emulator(EmulatedServer):
         received_at = self.clock.monotonic()
         body = _decoded(request, await request.read())
         self._requests.append(LoggedRequest(request.method, request.path_qs, body))
-        call = request[_CALL] = EmulatedCall(request, self, received_at, body)
+        call = EmulatedCall(request, self, received_at, body)
+        request[_CALL] = call
         host = request.headers.get(hdrs.HOST, "")
         origin = request.headers.get(hdrs.ORIGIN, "")
         foreign = foreign_page(origin, host)

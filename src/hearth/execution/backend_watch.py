@@ -280,11 +280,9 @@ class BackendWatch:
         """Read the list of installed models, by which the scheduler knows those that the owner has
         named. Raises BackendError.
         """
-        servers, models, settings = (
-            self._servers,
-            await self._engine.installed(),
-            self._runtime.settings,
-        )
+        servers = self._servers
+        models = await self._engine.installed()
+        settings = self._runtime.settings
         if servers != self._servers or (models is self._models and settings is self._named_for):
             return
         before = frozenset(self._one_of.values())

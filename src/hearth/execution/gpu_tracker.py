@@ -78,7 +78,9 @@ class GpuTracker:
         """Another model server has come: nothing of the one before is there, or counts."""
         self._used_at: dict[str, float] = {}
         self._swap: tuple[str | None, str, float] | None = None
-        self._swaps, self._failures, self._executions = _History(), _History(), _History()
+        self._swaps = _History()
+        self._failures = _History()
+        self._executions = _History()
         self._offloaded: frozenset[str] = frozenset()
         self._drifts = 0
 
@@ -134,7 +136,8 @@ class GpuTracker:
         """
         if self._swap is None:
             return
-        (from_model, to_model, started_at), self._swap = self._swap, None
+        from_model, to_model, started_at = self._swap
+        self._swap = None
         self._swaps.add(min(started_at, at), at)
         if from_model is not None and from_model != to_model:
             self.record_unloaded(from_model)

@@ -164,7 +164,9 @@ class _Shared:
         answer.
         """
         if not holds_models(reading, resident):
-            self.capacity_mib = self.foreign_mib = self._before_mib = None
+            self.capacity_mib = None
+            self.foreign_mib = None
+            self._before_mib = None
             return
         self.capacity_mib = (
             None if reading.total_mib is None else reading.total_mib - reading.reserved_mib

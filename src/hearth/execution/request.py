@@ -380,7 +380,9 @@ class ActiveRequest:
     def back_in_line(self, interrupts: int | None = None) -> None:
         """Wait for another attempt; the last one is kept for what it says of the failure."""
         attempt = self.attempt
-        attempt.dispatched_at = attempt.first_byte_at = attempt.resumed = None
+        attempt.dispatched_at = None
+        attempt.first_byte_at = None
+        attempt.resumed = None
         attempt.forwarded = False
         self.interrupts = self.interrupts if interrupts is None else interrupts
 

@@ -57,7 +57,9 @@ class Deadline:
     """
 
     def __init__(self, limit_s: float) -> None:
-        self.progressed = self.held = self._expired = False
+        self.progressed = False
+        self.held = False
+        self._expired = False
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
 
@@ -146,7 +148,8 @@ class AnswerStream:
                 raise BackendGone
             work.attempt.usage = read.usage
         # no news to anybody: the end follows at once
-        work.attempt.forwarded, work.attempt.first_byte_at = True, self._clock.monotonic()
+        work.attempt.forwarded = True
+        work.attempt.first_byte_at = self._clock.monotonic()
         work.reply.start(ReplyHead(status=exchange.status, headers=exchange.headers))
         work.reply.push(body)
         work.reply.finish()

@@ -236,7 +236,8 @@ class Swapper:
     async def _progress(self, model: str, load: asyncio.Task[None]) -> None:
         """Returns once the load has ended. Raises SwapTimedOut where it shows no progress."""
         growth = Growth()
-        began_at = shown_at = _now()
+        began_at = _now()
+        shown_at = began_at
         longest_s = self._runtime.forecasts.longest_load_s(model)
         while not load.done():
             patience_s = max(
@@ -337,7 +338,8 @@ class Swapper:
 
         Is that deleted, another one makes it go.
         """
-        lost, deadline = await self._lost(), _now() + UNLOAD_TIMEOUT_S
+        lost = await self._lost()
+        deadline = _now() + UNLOAD_TIMEOUT_S
         if not lost:
             return False
         await self._engine.unload(model)

@@ -57,9 +57,8 @@ class EventFanout:
                 (sink, sink.handler_of(kind) if hasattr(sink, "handler_of") else sink.emit)
                 for sink in self._sinks
             )
-            takers = self._takers[kind] = tuple(
-                (sink, take) for sink, take in known if take is not None
-            )
+            takers = tuple((sink, take) for sink, take in known if take is not None)
+            self._takers[kind] = takers
         for sink, take in takers:
             try:
                 take(event)

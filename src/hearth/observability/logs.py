@@ -369,7 +369,9 @@ class LogOutput:
             logging.logMultiprocessing,
         )
         # no line shows them, and they cost half a record
-        logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+        logging.logThreads = False
+        logging.logProcesses = False
+        logging.logMultiprocessing = False
         logging.getLogger().addHandler(self._handler)
 
     def put(self, line: LogLine) -> None:

@@ -234,7 +234,8 @@ class RequestTracker(HandlingSink):
     def _move(self, request: TrackedRequest, phase: Phase, at: float) -> None:
         ran = request.is_running
         request.phase = phase
-        request.since = request.seen_at = at
+        request.since = at
+        request.seen_at = at
         if ran != request.is_running:
             self._timeline.waits(request.queued.lane, 1 if ran else -1, at)
             self._timeline.works(request.model, -1 if ran else 1, at)

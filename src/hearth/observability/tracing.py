@@ -107,7 +107,9 @@ class OtlpTraces(SpanExporter):
         )
         self._provider.add_span_processor(BatchSpanProcessor(self))
         self._tracer = self._provider.get_tracer("hearth", __version__)
-        self._sent = self._lost = self._lost_in_a_row = 0
+        self._sent = 0
+        self._lost = 0
+        self._lost_in_a_row = 0
         self._failing = False
 
     def deliver(self, request: TrackedRequest, ended: ItemEnded, swaps: list[SwapEvent]) -> None:

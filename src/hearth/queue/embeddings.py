@@ -241,7 +241,8 @@ class EmbeddingBatcher(HandlingSink):
         now = self._now()
         batch = self._held.get(key)
         if batch is None:
-            batch = self._held[key] = SharedCall(key=key, opened_at=now)
+            batch = SharedCall(key=key, opened_at=now)
+            self._held[key] = batch
             batch.timer = asyncio.get_running_loop().call_later(
                 settings.max_wait_ms / 1000, self._flush, key, "timer"
             )
@@ -278,7 +279,8 @@ class EmbeddingBatcher(HandlingSink):
         return batch
 
     def _submit(self, batch: SharedCall, why: Cause) -> None:
-        batch.called_at = now = self._now()
+        now = self._now()
+        batch.called_at = now
         self._underway[batch.key] += 1
         inputs = len(batch.members)
         try:

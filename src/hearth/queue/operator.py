@@ -71,7 +71,8 @@ class OperatorCommands:
         running = len(self._view.running)
         # what was gathered goes in now
         self._events.emit(DrainStarted(at=now, waiting=self._view.waiting, running=running))
-        self._admission.draining, self._drained_at = True, now
+        self._admission.draining = True
+        self._drained_at = now
         self._since_now("draining")
         self._post(inputs.TimerFired())  # so that who looks at the status sees it
 

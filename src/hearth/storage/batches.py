@@ -26,7 +26,7 @@ from hearth.job_types import (
     Page,
 )
 from hearth.ports import BatchStore
-from hearth.storage.files import DISCARD, PUT_PART, place_of
+from hearth.storage.files import DISCARD, GROW, PUT_PART, place_of
 from hearth.storage.table import KEY_LIFE_S, Table, Types, record
 from hearth.types import Lane, Priority
 
@@ -67,7 +67,6 @@ _UNENDED = """
 _TAKE_OFF = "DELETE FROM batch_lines WHERE batch = ? AND line = ? AND job IS ?"
 _FORGET_JOB = "DELETE FROM jobs WHERE number = ? AND ended_wall_s IS NOT NULL"
 _FILES = "SELECT output_file, error_file FROM batches WHERE number = ?"
-_GROW = "UPDATE files SET bytes = bytes + ? WHERE number = ?"
 _TALLY = """
     UPDATE batches SET
       completed = completed + ?,
@@ -319,7 +318,7 @@ class BatchTable(Table, BatchStore):
             for file, written in zip(files, (done, others), strict=True):
                 parts = [(file, each.line, each.text) for each in written]
                 connection.executemany(PUT_PART, parts)
-                connection.execute(_GROW, (sum(len(text) for *_, text in parts), file))
+                connection.execute(GROW, (sum(len(text) for *_, text in parts), file))
             jobs = [(each.job,) for each in taken if each.job is not None]
             connection.executemany(_FORGET_JOB, jobs)
             prompt_tokens = sum(each.prompt_tokens for each in taken)

@@ -63,7 +63,7 @@ _LIST_ALL = f"""
     LIMIT :limit
 """
 _CALLER = "SELECT caller FROM files WHERE number = ?"
-_GROW = "UPDATE files SET bytes = bytes + ? WHERE number = ? AND state = 'filling'"
+GROW = "UPDATE files SET bytes = bytes + ? WHERE number = ? AND state = 'filling'"
 PUT_PART = "INSERT INTO file_parts (file, place, data) VALUES (?, ?, ?)"
 _SEAL = f"""
     UPDATE files SET
@@ -139,7 +139,7 @@ class FileTable(Table, FileStore):
         def append(connection: sqlite3.Connection) -> None:
             (caller,) = connection.execute(_CALLER, (number,)).fetchone()
             kept(connection, caller).require_room(len(data), max_bytes, own_max_bytes)
-            if connection.execute(_GROW, (len(data), number)).rowcount:
+            if connection.execute(GROW, (len(data), number)).rowcount:
                 starts = enumerate(range(0, len(data), PART_BYTES), place)
                 pieces = ((number, at, data[start : start + PART_BYTES]) for at, start in starts)
                 connection.executemany(PUT_PART, pieces)

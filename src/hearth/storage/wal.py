@@ -157,7 +157,8 @@ def _followed(file: BinaryIO, header: Header) -> tuple[int, bool, list[int]]:
     """
     readable = 0
     commits = list[int]()
-    is_broken = has_stopped = False
+    is_broken = False
+    has_stopped = False
     before = header.checksum
     was_ours = True
     for number, frame in enumerate(_frames(file, header.page_bytes), 1):

@@ -241,7 +241,8 @@ class StoreWriter:
         self._backlog = Backlog(capacity)
         self._retry_s = retry_s
         self._trouble: StorageUnavailable | None = None
-        self._dropped = self._failed = 0
+        self._dropped = 0
+        self._failed = 0
         self._overloaded = False
         self._upkeep_at = clock.monotonic()
         self._reserve_held = database.reserve.is_held

@@ -115,7 +115,8 @@ class DashboardFeed:
         self._taken_at = now
         shift_s = self._gateway.clock.wall() - now
         if self._view is None or abs(shift_s - self._shift_s) > CLOCK_STEP_S:
-            self._shift_s, self._view = shift_s, View(self._gateway, shift_s)
+            self._shift_s = shift_s
+            self._view = View(self._gateway, shift_s)
         built = await self._view.build(now)
         self._snapshot = {
             key: value if key in _BARE_ALREADY else bare(value)

@@ -180,7 +180,8 @@ class OllamaContinuation:
             rest.prompt_tokens = await self._server.counted(rest.counting(text=False))
         elif self._asks == 2 and rest.asked_from_before:
             # what came again is another text: ask from the very end, however that is read
-            rest = self._rest = rest.again(self._call, self._sent)
+            rest = rest.again(self._call, self._sent)
+            self._rest = rest
         else:
             return None
         rest.before = elapsed

@@ -156,7 +156,8 @@ class _RestReader:
         self._writer = writer
         self._frames = WholeFrames(_NATIVE)
         self.missing = ""
-        self.stops_within = self.is_mute = False
+        self.stops_within = False
+        self.is_mute = False
         self.calls: list[ToolCall] = []
         self.last: JsonObject = {}
 
@@ -246,10 +247,12 @@ class Rest:
         self._writer.resume(self._parts_before(), self._begun.next_number - self._begun.endings)
         self._reader = _RestReader(self._writer)
         self.before = NO_TIME
-        self.prompt = self._read = ""
+        self.prompt = ""
+        self._read = ""
         self.prompt_tokens: int | None = None
         self._known_tokens = 0
-        self._used_up = self.asked_from_before = False
+        self._used_up = False
+        self.asked_from_before = False
 
     @property
     def again_tokens(self) -> int:
@@ -361,7 +364,8 @@ class Rest:
         Raises:
             StreamDiverged: the template shows that it cannot be known.
         """
-        self.prompt, between = plain, lead_in(plain, answered or "")
+        self.prompt = plain
+        between = lead_in(plain, answered or "")
         closing = self._opened(plain)
         thoughts = "".join(self._begun.thoughts).strip()
         if closing is not None:

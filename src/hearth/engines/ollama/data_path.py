@@ -385,7 +385,8 @@ class OllamaAnswer:
             error.with_traceback(None)  # it would keep this frame, and so the whole answer
             self._end(self._meant_by(error))
             # aiohttp raises it before it hands out what had come, and has no public way to that.
-            part, is_chunk_over = self._body._read_nowait(-1), False  # noqa: SLF001
+            part = self._body._read_nowait(-1)  # noqa: SLF001
+            is_chunk_over = False
         self._read_bytes += len(part)
         return part, is_chunk_over
 

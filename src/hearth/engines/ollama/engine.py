@@ -22,8 +22,10 @@ class Ollama(OllamaTraits):
     def __init__(
         self, url: str, *, connect_timeout_s: float, control_timeout_s: float = CONTROL_TIMEOUT_S
     ) -> None:
-        self._data_path = data_path = DataPath(url, connect_timeout_s=connect_timeout_s)
-        self._control = control = Control(url, timeout_s=control_timeout_s)
+        data_path = DataPath(url, connect_timeout_s=connect_timeout_s)
+        self._data_path = data_path
+        control = Control(url, timeout_s=control_timeout_s)
+        self._control = control
         self.open = data_path.open
         self.version = control.version
         self.installed = control.installed
