@@ -75,6 +75,8 @@ def test_the_json_form_names_requests_swaps_summary_lanes_and_estimates():
             "swap_s": 6.0,
             "busy_pct": pytest.approx(100 * 3 / 9),
             **waits,
+            "read_s": 0.0,
+            "reread_s": 0.0,
         },
         "lanes": {"external": {"requests": 3, "answered": 2, "interrupts": 0, **waits}},
         "estimates": estimates,

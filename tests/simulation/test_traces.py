@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from hearth.errors import ConfigError
+from hearth.simulation.agents import AGENTS
 from hearth.simulation.traces import parse_trace, read_trace, trace_text
 from hearth.simulation.workloads import WORKLOADS
 from hearth.types import JsonDict, Lane, Priority, Usage
@@ -104,7 +105,8 @@ def test_a_workload_survives_being_written_and_read_with_odd_names():
         replace(each, jobs=tuple(replace(job, max_wait_s=9.0, max_tokens=7) for job in each.jobs))
         for each in drawn
     ]
-    for workload in (*(build() for build in WORKLOADS.values()), *drawn, *limited):
+    shipped = (build() for build in {**WORKLOADS, **AGENTS}.values())
+    for workload in (*shipped, *drawn, *limited):
         assert parse_trace(trace_text(workload), source="t") == workload
     odd = replace(
         drawn[1],

@@ -31,6 +31,7 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
+from hearth.simulation.agents import AGENTS
 from hearth.simulation.engine import SimulationRun
 from hearth.simulation.engine import simulate as run_workload
 from hearth.simulation.estimating import EstimateError, Estimating
@@ -53,7 +54,7 @@ SILENT_S = 1.0
 """What is over by then shows no bar."""
 ESTIMATES = 50
 """Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
-_BUILDERS = {**WORKLOADS, **LONG, **MANY_MODELS, **HOMES}
+_BUILDERS = {**WORKLOADS, **AGENTS, **LONG, **MANY_MODELS, **HOMES}
 _POLICIES = [policy.value for policy in PolicyName]
 _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
 
@@ -73,7 +74,7 @@ Runs = dict[str | None, list[tuple[str, SimulationRun, EstimateError]]]
     metavar="NAME",
     multiple=True,
     help=(
-        f"A built-in workload ({', '.join([*WORKLOADS, *LONG])}), one of 48 homes"
+        f"A built-in workload ({', '.join([*WORKLOADS, *AGENTS, *LONG])}), one of 48 homes"
         f" ({next(iter(HOMES))} and so on) or of {len(MANY_MODELS)} mixes"
         f" ({next(iter(MANY_MODELS))} and so on), or {ALL} of the short ones; may be given more"
         " than once."

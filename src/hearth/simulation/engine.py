@@ -28,6 +28,7 @@ from hearth.scheduling.inputs import (
     TimerFired,
     Unloaded,
 )
+from hearth.simulation.reading import NOTHING_READ, Reading, Readings
 from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import QueueItem, RequestId, Sequence, entity, frozen
 
@@ -48,6 +49,7 @@ class Record:
     ends_at: float | None = None  # when the attempt that runs will end
     # of its decoding, what earlier attempts have done that the next need not do again
     written_s: float = 0.0
+    reading: Reading = NOTHING_READ  # of its prompt, by the last attempt
 
     def worked_s(self, now: float) -> float:
         """Seconds of its answer that its caller has by now."""
@@ -55,8 +57,13 @@ class Record:
             return self.job.service_s
         if self.ends_at is None or self.started is None:
             return self.written_s
-        running_s = max(0.0, now - self.started - self.job.first_byte_s)
+        running_s = max(0.0, now - self.started - self.first_byte_s)
         return self.written_s + running_s if self.job.continues else 0.0
+
+    @property
+    def first_byte_s(self) -> float:
+        """From the start of its attempt, which need not read what is cached."""
+        return self.job.first_byte_s - self.reading.saved_s
 
     @property
     def wait_s(self) -> float | None:
@@ -86,6 +93,9 @@ class SimulationRun:
     # every action but the timer's, where they were to be kept
     decisions: list[tuple[float, Action]] = field(default_factory=list)
     busy_s: float = 0.0  # in which anything ran
+    # of conversations: in which their prompts were read, and in which they were read once more
+    read_s: float = 0.0
+    reread_s: float = 0.0
 
 
 Handle = Callable[[Input, float], list[Action]]
@@ -141,6 +151,7 @@ class _Simulator:
         self._open: dict[int, int] = {}  # by job, how many of those it waits for have not ended
         self._followers: dict[int, list[WorkloadJob]] = {}
         self._running = 0
+        self._readings = Readings(workload)
         self._loads = 0  # begun or cut so far
         self._busy_since = 0.0
 
@@ -197,6 +208,7 @@ class _Simulator:
                 self.outcome.swaps[-1] = replace(span, end=min(span.end, gone_at))
                 self._plan(gone_at, self._report, LoadAborted(model=model))
             case Unload(model=model):
+                self._readings.forget(model)
                 self._plan(
                     now + workload.unload_s.get(model, 0.0), self._report, Unloaded(model=model)
                 )
@@ -249,13 +261,15 @@ class _Simulator:
         record.started = now
         record.model = action.model
         record.attempt = action.attempt
-        record.ends_at = now + record.job.service_s - record.written_s
+        record.reading = self._readings.begin(record.job, action.model)
+        saved_s = record.written_s + record.reading.saved_s
+        record.ends_at = now + record.job.service_s - saved_s
         if self._running == 0:
             self._busy_since = now
         self._running += 1
         self._plan(now, self._report, Started(sequence=action.sequence, attempt=action.attempt))
         self._plan(
-            now + record.job.first_byte_s, self._first_byte, record, action.attempt, record.ends_at
+            now + record.first_byte_s, self._first_byte, record, action.attempt, record.ends_at
         )
 
     def _first_byte(self, record: Record, attempt: int, ends_at: float) -> None:
@@ -268,10 +282,11 @@ class _Simulator:
     def _finish(self, record: Record, attempt: int) -> None:
         if record.attempt != attempt or record.ends_at is None:
             return
-        self._vacate(record)
+        self._vacate(record, record.job.usage.output_tokens or 0)
         if record.ended is None:
             self._end(record, failed=False)
-        self._report(Finished(sequence=record.sequence, attempt=attempt, usage=record.job.usage))
+        usage = record.reading.reported(record.job.usage)
+        self._report(Finished(sequence=record.sequence, attempt=attempt, usage=usage))
 
     def _stop(self, record: Record, *, interrupted: bool) -> None:
         """Stop the attempt, unless it ends at this very instant: then its ending is the truth."""
@@ -281,7 +296,7 @@ class _Simulator:
                 GpuSpan(model=record.model or "", start=record.started or 0.0, end=self._now)
             )
             kept_tokens = self._keep(record) if interrupted and record.job.continues else 0
-            self._vacate(record)
+            self._vacate(record, kept_tokens)
             stopped = Stopped(
                 sequence=record.sequence, attempt=record.attempt, kept_tokens=kept_tokens
             )
@@ -294,8 +309,14 @@ class _Simulator:
         decode_s = job.service_s - job.first_byte_s
         return int((job.usage.output_tokens or 0) * record.written_s / decode_s) if decode_s else 0
 
-    def _vacate(self, record: Record) -> None:
+    def _vacate(self, record: Record, written_tokens: int) -> None:
         record.ends_at = None
+        elapsed_s = self._now - (self._now if record.started is None else record.started)
+        read_s, reread_s = self._readings.end(
+            record.job, record.model or "", record.reading, elapsed_s, written_tokens
+        )
+        self.outcome.read_s += read_s
+        self.outcome.reread_s += reread_s
         self._running -= 1
         if self._running == 0:
             self.outcome.busy_s += self._now - self._busy_since
@@ -317,4 +338,5 @@ def _item(record: Record) -> QueueItem:
         max_tokens=job.max_tokens,
         expires_at=None if job.max_wait_s is None else record.arrived + job.max_wait_s,
         background="trace" if job.background else "",
+        conversation=job.conversation,
     )

@@ -37,7 +37,7 @@ from hearth.types import JsonDict, Lane, Priority, frozen
 
 @frozen
 class Summary:
-    """A run in seven numbers."""
+    """A run in a few numbers."""
 
     makespan_s: float  # first arrival to last end
     swaps: int
@@ -46,6 +46,8 @@ class Summary:
     mean_wait_s: float
     p95_wait_s: float
     max_wait_s: float
+    read_s: float  # in which prompts of conversations were read
+    reread_s: float  # of these, in which it was done once more
 
 
 def waits_s(records: Iterable[Record]) -> list[float]:
@@ -78,6 +80,8 @@ def summary(run: SimulationRun) -> Summary:
         swap_s=sum(swap.end - swap.start for swap in run.swaps),
         busy_pct=100 * run.busy_s / makespan_s if makespan_s > 0 else 0.0,
         **_spread(waits_s(run.records)),
+        read_s=run.read_s,
+        reread_s=run.reread_s,
     )
 
 
@@ -144,6 +148,7 @@ def comparison(
         (policy, summary(run), by_lane(run), swap_pct(run), error) for policy, run, error in runs
     ]
     lanes = [lane for lane in Lane if any(lane in found for _, _, found, _, _ in rows)]
+    reads = any(whole.read_s for _, whole, *_ in rows)
     table = Table(
         title=title,
         title_justify="left",
@@ -159,6 +164,7 @@ def comparison(
         "swaps",
         "swapping\n%",
         "busy\n%",
+        *(["read twice\ns"] if reads else []),
         *headings,
         "interrupted",
         "estimate off by\nmedian s (%)",
@@ -171,6 +177,7 @@ def comparison(
             f"{whole.swaps:,}",
             f"{swapping_pct:.1f}",
             f"{whole.busy_pct:.1f}",
+            *([f"{whole.reread_s:,.0f}"] if reads else []),
             *(_waits(found.get(lane)) for lane in lanes),
             f"{sum(waits['interrupts'] for waits in found.values()):,}",
             _off_by(error),

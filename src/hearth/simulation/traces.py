@@ -72,6 +72,7 @@ class _TraceRequest(_Strict):
     priority: Literal["critical", "normal", "background"] = "normal"
     background: bool = False
     caller: str = "trace"
+    conversation: str = ""
     service_s: Seconds | None = None
     prompt_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
@@ -274,6 +275,7 @@ _AS_IT_IS = {
     "think_s",
     "background",
     "caller",
+    "conversation",
     "max_tokens",
     "continues",
     "cancel_after_s",
@@ -339,6 +341,7 @@ def _request_line(job: WorkloadJob) -> JsonDict:
             stream=job.streaming or None,
             continues=job.continues or None,
             background=job.background or None,
+            conversation=job.conversation or None,
             also_after=job.also_after or None,
             after=job.after,
             think_s=job.think_s or None,

@@ -38,7 +38,9 @@ class WorkloadJob:
     priority: Priority = Priority.NORMAL
     background: bool = False  # an external program's own call beside its user's turns
     caller: str = "trace"
-    # from its start to its last byte on a resident model; first_byte_s: to its first byte
+    conversation: str = ""  # of its caller, with which it goes on; all before it is in its prompt
+    # from its start to its last byte on a resident model that has read nothing of it;
+    # first_byte_s: to its first byte
     service_s: float
     first_byte_s: float
     streaming: bool = False  # its caller sees the bytes as they come
