@@ -304,18 +304,20 @@ class QueueItem:
     Attributes:
         sequence: 0 before it is accepted. arrived_at: when it was accepted, or the request whose
         place it has taken; 0 before. model: the model it must run on; None matches whatever is
-        resident (and the home model when nothing is). streaming: True when bytes reach the caller
-        before the generation ends. prompt_tokens: estimated size of the prompt. max_tokens: the
-        caller's own output limit, None where it gave none. ways: how a stream of it that was
-        interrupted can go on, best first; empty for not at all. expires_at: the instant after which
-        a still waiting item is given up, None for never. inputs: callers' requests that it answers;
-        more than one where embedding calls were joined. counted: what the rate limits have counted
-        it as; None where it shares a call that was counted already. chain_id: what ties several
-        items to one piece of work; None for an item on its own. background: the name of the shape
-        (`dialects.background`) by which an external program's own call was told from its user's
-        turns; empty for all others. conversation: which conversation of this caller it goes on
-        with; empty where that is unknown. user: whose request it is, of several users of one
-        caller; empty where the owner does not tell them apart. prompt_preview: how the prompt
+        resident (and the home model when nothing is). alias: the name by which its caller meant any
+        of the models in `choices`, of which the first is `model`; it is bound to one of them when
+        it starts. Both are empty for an item that names its model. streaming: True when bytes reach
+        the caller before the generation ends. prompt_tokens: estimated size of the prompt.
+        max_tokens: the caller's own output limit, None where it gave none. ways: how a stream of it
+        that was interrupted can go on, best first; empty for not at all. expires_at: the instant
+        after which a still waiting item is given up, None for never. inputs: callers' requests that
+        it answers; more than one where embedding calls were joined. counted: what the rate limits
+        have counted it as; None where it shares a call that was counted already. chain_id: what
+        ties several items to one piece of work; None for an item on its own. background: the name
+        of the shape (`dialects.background`) by which an external program's own call was told from
+        its user's turns; empty for all others. conversation: which conversation of this caller it
+        goes on with; empty where that is unknown. user: whose request it is, of several users of
+        one caller; empty where the owner does not tell them apart. prompt_preview: how the prompt
         begins; empty unless the owner wants to see that (`server.prompt_previews`).
     """
 
@@ -325,6 +327,8 @@ class QueueItem:
     priority: Priority
     caller: str
     model: str | None
+    alias: str = ""
+    choices: tuple[str, ...] = ()
     arrived_at: float = 0.0
     task_type: str | None = None
     kind: WorkKind = "generate"

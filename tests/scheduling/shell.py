@@ -182,15 +182,21 @@ class Shell:
         task_type: str | None = None,
         caller: str = "test",
         background: str = "",
+        conversation: str = "",
     ) -> Sequence:
+        """An item comes; for any of several models where `model` names them as `a/b`."""
         self._arrivals += 1
+        choices = () if model is None or "/" not in model else tuple(model.split("/"))
         item = QueueItem(
             sequence=Sequence(self._arrivals),
             request_id=RequestId(f"req_{self._arrivals}"),
             lane=lane,
             priority=priority,
             caller=caller,
-            model=model,
+            model=choices[0] if choices else model,
+            alias="alias" if choices else "",
+            choices=choices,
+            conversation=conversation,
             arrived_at=self.now,
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,

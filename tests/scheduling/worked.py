@@ -8,9 +8,9 @@ table may begin with brackets that hold for all its examples, to which theirs ar
 a model of 10 GiB with two slots, `letter=2.5` the budget of a task, every other `name=value` a
 setting by the last part of its name. A step is what happens, `3*ext a` three times, and after the
 arrow everything that is decided, in order, with the instant where that is not the step's own (`10:
-unload a`). No arrow: nothing is. `at +2` is two seconds later. What comes of `turns`, `idle`,
-`serve` and `swap` is not looked at. Where steps begin with `- `, each such line is an example.
-`DecisionChecker` judges, too.
+unload a`). No arrow: nothing is. `ext a/b` asks for either model. `at +2` is two seconds later.
+What comes of `turns`, `idle`, `serve` and `swap` is not looked at. Where steps begin with `- `,
+each such line is an example. `DecisionChecker` judges, too.
 """
 
 from __future__ import annotations
@@ -162,6 +162,7 @@ def _arrive(
         task_type=options.get("task_type"),
         caller=options.get("caller", "test"),
         background="title" if "title" in flags else "",
+        conversation=options.get("conversation", ""),
     )
 
 

@@ -90,6 +90,7 @@ class LiveHouse:
                 stream=job.streaming,
                 caller=job.caller,
                 background="trace" if job.background else "",
+                choices=job.choices,
                 request_id=str(job.id),
                 max_tokens=job.max_tokens,
                 prompt_tokens=job.prompt_tokens,

@@ -33,6 +33,8 @@ KEPT = (646, 1107, 3670, 3919)
 MIX = Mix(jobs=30, mean_gap_s=2.0, mean_service_s=4.0, quiet_hours=0.0)
 ASIDE = replace(MIX, background=0.4)
 """With programs' own calls beside their users' turns."""
+ALIASED = replace(MIX, aliased=0.4, no_model=0.0)
+"""With requests that any of several models serves."""
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
 HOMING = (5, 11, 23, 41)  # seeds with more than a dozen ways home
@@ -128,6 +130,7 @@ CASES = [
         for seed in (*range(EXAMPLES * WORKLOADS), *KEPT)
     ),
     *((policy, seed, ASIDE) for policy in PolicyName for seed in range(EXAMPLES * 5)),
+    *((policy, seed, ALIASED) for policy in PolicyName for seed in range(EXAMPLES * 10)),
     *((PolicyName.ADAPTIVE, seed, SPARSE) for seed in HOMING),
 ]
 

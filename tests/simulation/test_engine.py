@@ -242,12 +242,24 @@ def test_the_same_workload_gives_the_same_decisions_kept_or_not():
 
 
 @pytest.mark.parametrize("policy", list(PolicyName))
-def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy):
+@pytest.mark.parametrize("aliased", [0.0, 0.5])
+def test_every_request_of_a_random_workload_ends_and_no_invariant_breaks(policy, aliased):
     for seed in range(20):
-        house = random_workload(Random(seed), Mix(mean_gap_s=0.7))
+        house = random_workload(Random(seed), Mix(mean_gap_s=0.7, aliased=aliased))
         assert [record.ended is None for record in run(house, policy).records] == [False] * len(
             house.jobs
         )
+
+
+def test_a_request_runs_on_one_of_the_models_of_its_alias():
+    ran = set[tuple[bool, bool]]()
+    for seed in range(20):
+        house = random_workload(Random(seed), Mix(aliased=0.5, no_model=0.0))
+        for record in run(house, PolicyName.ADAPTIVE).records:
+            choices = record.job.choices or (record.job.model,)
+            if record.model is not None:
+                ran.add((record.model in choices, record.model == record.job.model))
+    assert ran == {(True, True), (True, False)}
 
 
 @pytest.mark.parametrize(

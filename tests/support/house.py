@@ -86,16 +86,17 @@ def new_item(
     digest: bytes = b"",
     ways: tuple[ResumeMode, ...] = (),
     background: str = "",
+    choices: tuple[str, ...] = (),
     **asked: float,
 ) -> Submission:
     """A request as a route would submit it: with the name that the backend lists (`a:latest` for
-    `a`).
+    `a`). `choices`: any of these models may serve it, by the alias `alias`.
     """
     model = None if model is None else canonical_model(model)
     call: BackendCall | Callable[[str], BackendCall]
     call = (
         (lambda chosen: call_for(chosen, stream=stream, **asked))
-        if model is None
+        if model is None or choices
         else call_for(model, stream=stream, **asked)
     )
     item = QueueItem(
@@ -103,6 +104,8 @@ def new_item(
         priority=priority,
         caller=caller,
         model=model,
+        alias="alias" if choices else "",
+        choices=choices,
         request_id=RequestId(request_id),
         streaming=stream,
         ways=ways,

@@ -64,8 +64,9 @@ def check(device: DeviceState) -> None:
                 entry.model == resident.model,
                 f"item {entry.item.sequence} runs on {entry.model}, not {resident.model}",
             )
+            choices = entry.item.choices or (entry.item.model,)
             _require(
-                entry.item.model in {None, resident.model},
+                bool({None, resident.model}.intersection(choices)),
                 f"item {entry.item.sequence} runs on a model it did not ask for",
             )
     loading = sum(resident.phase in {"loading", "cutting"} for resident in residents)
@@ -142,7 +143,7 @@ class DecisionChecker:
                 )
                 if model == device.pinned and why != "reload":
                     needs_room = any(
-                        entry.band <= Band.BACKGROUND and entry.item.model != model
+                        entry.band <= Band.BACKGROUND and entry.wanted_model != model
                         for entry in gateway.waiting.all_entries()
                     )
                     _require(needs_room, f"{model} is unloaded though pinned and in nobody's way")

@@ -22,6 +22,7 @@ class Mix:
     mean_service_s: float = 1.0
     internal: float = 0.3
     background: float = 0.0
+    aliased: float = 0.0
     no_model: float = 0.1
     streaming: float = 0.3
     cancelled: float = 0.1
@@ -66,9 +67,16 @@ def _parallel(rng: Random, mix: Mix) -> int:
 def _random_job(rng: Random, mix: Mix, names: list[str], index: int, at: float) -> WorkloadJob:
     service_s = rng.expovariate(1 / mix.mean_service_s)
     streaming = rng.random() < mix.streaming
+    model = None if rng.random() < mix.no_model else rng.choice(names)
+    choices: tuple[str, ...] = ()
+    if mix.aliased and model is not None and rng.random() < mix.aliased:
+        choices = (model, *rng.sample(names, rng.randint(1, len(names))))
+        choices = tuple(dict.fromkeys(choices))
     return WorkloadJob(
         id=index,
-        model=None if rng.random() < mix.no_model else rng.choice(names),
+        model=model,
+        alias="alias" if choices else "",
+        choices=choices,
         at=at,
         after=rng.randrange(index) if index and rng.random() < mix.closed_loop else None,
         think_s=rng.uniform(0.1, 2.0),

@@ -59,12 +59,15 @@ class Forecaster:
             return None
         if not arriving and self._view.starts_at_once(item):
             return 0.0
-        following = next((entry for entry in behind if entry.item.model == item.model), None)
+        asked = item.alias or item.model
+        following = next(
+            (entry for entry in behind if (entry.item.alias or entry.item.model) == asked), None
+        )
         if following is not None:
             starts_s = self.starts(now).get(following.item.sequence)
             if starts_s is not None:
                 return starts_s
-        reading = self._readings.get((item.band, item.model))
+        reading = self._readings.get((item.band, asked))
         if (reading is None or now - reading.at >= FRESH_S) and self._may_look(now):
             return self._look(item, arriving, now)
         age_s = 0.0 if reading is None else now - reading.at
@@ -80,7 +83,7 @@ class Forecaster:
 
     def accepted(self, item: QueueItem) -> None:
         """Count an item whose wait was asked for, and that waits now."""
-        reading = self._readings.get((item.band, item.model))
+        reading = self._readings.get((item.band, item.alias or item.model))
         if reading is not None:
             reading.since += 1
 
@@ -89,7 +92,7 @@ class Forecaster:
         view = self._view
         wait_s = self._run(now, item).get(item.sequence, 0.0) + arriving * view.service_s(item)
         reading = _WaitReading(at=now, wait_s=wait_s, pace_s=view.pace_s(item))
-        self._readings[item.band, item.model] = reading
+        self._readings[item.band, item.alias or item.model] = reading
         self._pace_s = wait_s / max(1, view.ahead_of(item.band) + arriving)
         return wait_s
 

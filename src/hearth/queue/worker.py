@@ -32,7 +32,7 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.waiting import Entry
-from hearth.types import Completion, JsonDict, Lane, Outcome, Priority, Sequence
+from hearth.types import Completion, JsonDict, Lane, Outcome, Priority, QueueItem, Sequence
 
 MODE_CHECK_S = 1.0
 """A decision never relies on a reading of the active hours that is older than this."""
@@ -156,9 +156,13 @@ class LLMQueueWorker:
             position=position,
             estimated_wait_s=wait_s,
             wait_bound_s=None if work.wait is None else work.wait.bound_s,
-            is_rough=bool(wait_s) and self.runtime.forecasts.is_rough(item.model),
+            is_rough=bool(wait_s) and self._is_rough(item),
             reply=work.reply,
         )
+
+    def _is_rough(self, item: QueueItem) -> bool:
+        forecasts = self.runtime.forecasts
+        return forecasts.is_rough(forecasts.waits_for(item))
 
     async def enqueue_internal(
         self,

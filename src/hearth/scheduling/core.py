@@ -5,7 +5,8 @@
 1. take the fact into the state (a late report about an attempt that is over is ignored; a fact that
    cannot change what was decided before ends the decision here);
 2. give up what has waited too long, raise what has waited long;
-3. stop what must yield, start the best item per free slot, swap where that is due (`placement`);
+3. bind what several models may serve (`aliases`), stop what must yield, start the best item per
+   free slot, swap where that is due (`placement`);
 4. go home when there is nothing else to do (`home`);
 5. re-arm the one timer. Each decision does, so a lost or early one cannot leave an item behind.
 
@@ -20,6 +21,7 @@ from heapq import heappop
 from typing import TYPE_CHECKING
 
 from hearth.scheduling.actions import Action, Promote, Refusal, WakeAt
+from hearth.scheduling.aliases import bind_waiting
 from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.home import preload, restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
@@ -112,6 +114,8 @@ class Scheduler:
         meanwhile.
         """
         device = self.device
+        if self.gateway.waiting.unbound:
+            bind_waiting(device, now)
         placement = Placement(device, now)
         if self.gateway.at_rest:
             restore(device, placement, now)

@@ -209,6 +209,13 @@ class Estimates:
             model, PRIOR_PROMPT_TOKENS_PER_S
         )
 
+    def reading_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
+        """Expected seconds until the prompt is read, and what the caller has of the answer."""
+        prompt_s = self.prompt_s(item, model) if item.prompt_tokens else 0.0
+        if kept_tokens:
+            prompt_s += kept_tokens / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
+        return prompt_s
+
     def service_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
         """Expected seconds from dispatch to end, the model being resident; of the answer,
         `kept_tokens` are read and not written again.
@@ -222,9 +229,8 @@ class Estimates:
             output = self._output_tokens.get((item.caller, model), PRIOR_OUTPUT_TOKENS)
             if item.max_tokens is not None and item.max_tokens < output:
                 output = item.max_tokens
-        prompt_s = self.prompt_s(item, model) if item.prompt_tokens else 0.0
+        prompt_s = self.reading_s(item, model, kept_tokens)
         if kept_tokens:
-            prompt_s += kept_tokens / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
             output = max(output - kept_tokens, output * LEAST_REST)
         return prompt_s + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
 
@@ -363,6 +369,7 @@ class Habit:
     since: float
     waits: bool
     band: Band = Band.EXTERNAL  # of its last request there
+    choices: tuple[str, ...] = ()  # any of these could have served that
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
 
     @property
@@ -436,24 +443,33 @@ class Arrivals:
         if count:
             self._open[caller] = count
 
-    def ended(self, caller: str, model: str, now: float, band: Band = Band.EXTERNAL) -> None:
-        """An item of this band has run to its end."""
+    def ended(
+        self,
+        caller: str,
+        model: str,
+        now: float,
+        band: Band = Band.EXTERNAL,
+        choices: tuple[str, ...] = (),
+    ) -> None:
+        """An item of this band has run to its end, which any of `choices` might have served."""
         _note_last(self._answered, caller, (model, now))
         key = HabitKey(caller, model, caller in self._open)
         habit = self._habits.get(key) or Habit(caller, now, key.waits)
         habit.since = now
         habit.band = band
+        habit.choices = choices
         _note_last(self._habits, key, habit)
         others = [other for other in self._recent.get(model, ()) if other.caller != caller]
         self._recent[model] = [key, *others[: RECENT - 1]]
         if not habit.is_external:
-            self._note_internal(caller, model, now, band)
+            self._note_internal(caller, model, now, habit)
 
-    def _note_internal(self, caller: str, model: str, now: float, band: Band) -> None:
+    def _note_internal(self, caller: str, model: str, now: float, last: Habit) -> None:
         known = self._internal.get(model, {})
         habit = known.pop(caller, None) or Habit(caller, now, waits=False)
         habit.since = now
-        habit.band = band
+        habit.band = last.band
+        habit.choices = last.choices
         known[caller] = habit
         if len(known) > RECENT:
             del known[next(iter(known))]

@@ -15,6 +15,7 @@ from itertools import count
 
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Stop, Unload, WakeAt
+from hearth.scheduling.aliases import Binding
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.inputs import Input
@@ -97,7 +98,7 @@ class ForecastView:
         """How long the longest has taken of what the item waits for and should have ended."""
         device = self._device
         residency = device.residency
-        own = residency.ready(item.model or device.home or "")
+        own = residency.ready(self._model_of(item))
         runs = (
             now - entry.dispatched_at
             for resident in (residency.residents.values() if own is None else (own,))
@@ -142,11 +143,12 @@ class ForecastView:
     def starts_at_once(self, item: QueueItem) -> bool:
         """Would this item be started now, with nobody before it?"""
         gateway = self._gateway
-        if len(gateway.waiting) or item.model is None or self._device.starts_nothing:
+        model = self.waits_for(item)
+        if len(gateway.waiting) or model is None or self._device.starts_nothing:
             return False
         if item.lane is Lane.EXTERNAL and any(gateway.near_tasks(item.arrived_at)):
             return False
-        resident = self._device.residency.ready(item.model)
+        resident = self._device.residency.ready(model)
         if resident is None or self.is_paused(item.lane):
             return False
         in_rounds = budget_tokens(gateway.settings.scheduling.packing) is not None
@@ -154,12 +156,23 @@ class ForecastView:
 
     def service_s(self, item: QueueItem) -> float:
         """Expected seconds from the start of an item to its end."""
-        return self._device.estimates.service_s(item, item.model or self._device.home or "")
+        return self._device.estimates.service_s(item, self._model_of(item))
 
     def pace_s(self, item: QueueItem) -> float:
         """After how many seconds the next of several such items is expected to end."""
-        parallel = self._gateway.settings.parallel(item.model or self._device.home or "")
+        parallel = self._gateway.settings.parallel(self._model_of(item))
         return self.service_s(item) / parallel
+
+    def waits_for(self, item: QueueItem) -> str | None:
+        """The model that an item waits for which is just being accepted; None for any."""
+        if not item.choices:
+            return item.model
+        entry = Entry(item, item.band, (0, item.arrived_at, item.sequence), None, item.choices)
+        return Binding(self._device, item.arrived_at).model_for(entry)
+
+    def _model_of(self, item: QueueItem) -> str:
+        """The model that it is likely to run on, "" where nobody knows."""
+        return self.waits_for(item) or self._device.home or ""
 
     def lane_of(self, sequence: Sequence) -> Lane | None:
         entry = self._gateway.entries.get(sequence)
@@ -212,6 +225,7 @@ def _copied_device(device: DeviceState, gateway: GatewayState) -> DeviceState:
         residency=device.residency.copied(estimates),
         failures={},
         not_before=dict(device.not_before),
+        avoided=dict(device.avoided),
         rounds=dict(device.rounds),
         turn=None if device.turn is None else replace(device.turn),
         held_until=None,

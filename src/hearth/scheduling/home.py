@@ -15,7 +15,8 @@ from typing import NamedTuple
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import POLICIES
 from hearth.scheduling.state import DeviceState
-from hearth.types import Band, QueueItem
+from hearth.scheduling.waiting import Entry
+from hearth.types import Band
 
 MAX_RESTORES = 5  # then it is left alone until something else was loaded or the settings changed
 MIN_ENDS = 8  # idle times that must be known before they are gone by
@@ -45,17 +46,18 @@ class _Visit(NamedTuple):
         return self.weight * (self.after_s + rest_s)
 
 
-def idle_ended(device: DeviceState, item: QueueItem, now: float) -> None:
+def idle_ended(device: DeviceState, entry: Entry, now: float) -> None:
     """Learn from the item that ends an idle time, where that began with the home model out of
     memory.
     """
     models = device.idle_with
     if device.idle_since is None or models is None or device.comes_back in {None, *models}:
         return
-    if device.gateway.paused and item.band > Band.BACKGROUND:  # it has to wait whatever is loaded
+    if device.gateway.paused and entry.external:  # it has to wait whatever is loaded
         return
-    weight = WEIGHTS.get(item.band, 1.0)
-    device.estimates.learn_idle_end(models, (now - device.idle_since, weight, item.model or ""))
+    weight = WEIGHTS.get(entry.band, 1.0)
+    gap_s = now - device.idle_since
+    device.estimates.learn_idle_end(models, (gap_s, weight, entry.wanted_model or ""))
 
 
 def restore(device: DeviceState, placement: Placement, now: float) -> None:

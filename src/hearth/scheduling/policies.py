@@ -415,7 +415,7 @@ def held_until(
         habit
         for name in best.swap.evicts
         for habit in gateway.arrivals.habits(name)
-        if habit.is_external is external
+        if habit.is_external is external and best.model not in habit.choices
     ]
     # Each of these holds pays by itself. Of several the longest counts: a swap after a shorter one
     # would lose what the longer one was to win.

@@ -40,6 +40,12 @@ waits in.
 """
 
 
+SPARED_S = 5.0
+"""How long a stream runs, once it was read again, before a request of an alias interrupts it once
+more: such requests come to whatever is loaded, so no swap keeps them away.
+"""
+
+
 def interruptible(gateway: GatewayState, entry: Entry) -> bool:
     """May this running entry be stopped and put back without its caller noticing?"""
     return _may_yield(gateway, entry) and (not entry.forwarded or resumable(gateway, entry))
@@ -159,9 +165,20 @@ def _yields_to(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> 
         at_once = scheduling.unreplayable_streams == "error" and not finishes
         bound_s = scheduling.preempt_finish_bound_s
     until = waiter.item.arrived_at + (0.0 if at_once else bound_s)
+    if waiter.choices and entry.interrupts and entry.item.ways:
+        until = max(until, _read_at(device, entry) + SPARED_S)
     if now < until:
         gateway.wake_at(until)
     return now >= until
+
+
+def _read_at(device: DeviceState, entry: Entry) -> float:
+    """When a stream that goes on was, or ought to be, read again."""
+    if entry.first_byte_at is not None:
+        return entry.first_byte_at
+    estimates = device.estimates
+    model = entry.model or ""
+    return entry.dispatched_at + estimates.reading_s(entry.item, model, entry.kept_tokens)
 
 
 def _pays(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> bool:

@@ -105,6 +105,8 @@ def hold_for(
     for name in evicts:
         trip = trip_between(device, name, model)
         for habit in device.gateway.arrivals.internal_habits(name):
+            if model in habit.choices:  # that serves its caller as well
+                continue
             until = habit.since + hold_s(habit, now - habit.since, trip, waiting, device.can_cut)
             if until > now:
                 holds.append(ModelHold(model=name, caller=habit.caller, until=until))

@@ -164,6 +164,8 @@ class GatewayState:
     def enqueue(self, entry: Entry) -> None:
         """Let an entry wait (again)."""
         entry.model = None
+        if entry.forwarded:  # its caller has a part of what this model writes
+            entry.choices = ()
         entry.forwarded = False
         entry.first_byte_at = None
         self.waiting.add(entry)
@@ -226,6 +228,10 @@ class DeviceState:
     failures: dict[str, int] = field(default_factory=dict)
     # models that are left alone until an instant, after a failure
     not_before: dict[str, float] = field(default_factory=dict)
+    # models that failed to load, and until when another is taken by whoever has the choice
+    avoided: dict[str, float] = field(default_factory=dict)
+    # the model that a caller's conversation was last sent to, and when
+    conversations: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
     idle_since: float | None = None  # since when nothing waits or runs; None while something does
     # what was in memory then, by name; None where the owner has loaded something since, to which no
     # habit applies

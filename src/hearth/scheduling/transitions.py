@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Fail, Refusal, Requeue, Stop
+from hearth.scheduling.aliases import AVOIDED_S, Binding
 from hearth.scheduling.estimates import Arrivals
 from hearth.scheduling.home import MAX_RESTORES, idle_ended
 from hearth.scheduling.inputs import Input
@@ -142,6 +143,7 @@ def _answers(device: DeviceState, now: float, *, up: bool) -> None:
     device.down_since = None
     device.cut_failures = 0
     device.not_before.clear()
+    device.avoided.clear()
     device.failures.clear()
 
 
@@ -177,23 +179,27 @@ def _want(device: DeviceState, model: str) -> None:
 
 def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] | None:
     """Nothing to decide for an external item that comes to stand behind another of its own line."""
-    if _never_fits(device, item):
-        return [Fail(sequence=item.sequence, why="never_fits")]
-    if _is_gone(device, item):
-        return [Fail(sequence=item.sequence, why="not_installed")]
-    if device.idle_since is not None:
-        idle_ended(device, item, now)
     gateway = device.gateway
-    if gateway.arrivals.learns:
-        _learn_arrival(device, item, now)
     key = (0, item.arrived_at, item.sequence)
-    entry = Entry(item, item.band, key, item.model, waits_since=gateway.since(now))
+    entry = Entry(
+        item, item.band, key, item.model, choices=item.choices, waits_since=gateway.since(now)
+    )
+    if _never_fits(device, entry):
+        return [Fail(sequence=item.sequence, why="never_fits")]
+    if _is_gone(device, entry):
+        return [Fail(sequence=item.sequence, why="not_installed")]
+    if item.choices:
+        entry.wanted_model = Binding(device, now).model_for(entry)
+    if device.idle_since is not None:
+        idle_ended(device, entry, now)
+    if gateway.arrivals.learns:
+        _learn_arrival(device, entry, now)
     gateway.entries[item.sequence] = entry
     gateway.enqueue(entry)
     if item.expires_at is not None:
         heapq.heappush(gateway.expiries, (item.expires_at, item.sequence))
         return []
-    if item.lane is not _EXTERNAL_LANE:
+    if item.lane is not _EXTERNAL_LANE or item.choices:
         return []
     if gateway.waiting.lines[entry.band][entry.wanted_model][0] is entry:
         return []
@@ -204,26 +210,36 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
     return None if heads_are_all and not gateway.announced else []
 
 
-def _learn_arrival(device: DeviceState, item: QueueItem, now: float) -> None:
+def _learn_arrival(device: DeviceState, entry: Entry, now: float) -> None:
     arrivals = device.gateway.arrivals
-    arrivals.arrived(item.caller, item.model, now)
-    if item.model is None or device.runs_on(item.model):
+    caller = entry.item.caller
+    model = entry.wanted_model
+    arrivals.arrived(caller, None if entry.choices else model, now)
+    if model is None or device.runs_on(model):
         return
-    if not device.gateway.waiting.wants(item.model):
-        arrivals.came_back(item.caller, item.model, now)
+    if not device.gateway.waiting.wants(model):
+        arrivals.came_back(caller, model, now)
 
 
-def _is_gone(device: DeviceState, item: QueueItem) -> bool:
-    """Its model is neither installed nor in memory."""
-    return (
-        item.model is not None
-        and not device.has(item.model)
-        and item.model not in device.residency.residents
+def _is_gone(device: DeviceState, entry: Entry) -> bool:
+    """None of the models that may serve it is installed or in memory."""
+    models = _models_of(entry)
+    return bool(models) and not any(
+        device.has(model) or model in device.residency.residents for model in models
     )
 
 
-def _never_fits(device: DeviceState, item: QueueItem) -> bool:
-    return item.model is not None and device.residency.never_fits(item.model, item.task_type)
+def _never_fits(device: DeviceState, entry: Entry) -> bool:
+    models = _models_of(entry)
+    never_fits = device.residency.never_fits
+    return bool(models) and all(never_fits(model, entry.item.task_type) for model in models)
+
+
+def _models_of(entry: Entry) -> tuple[str, ...]:
+    """The models that may serve an entry; empty for any."""
+    if entry.choices or entry.wanted_model is None:
+        return entry.choices
+    return (entry.wanted_model,)
 
 
 def _of_attempt(
@@ -281,7 +297,7 @@ def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> No
     device.release(entry, now)
     device.gateway.leave(entry)
     if device.gateway.arrivals.learns:
-        device.gateway.arrivals.ended(item.caller, model, now, item.band)
+        device.gateway.arrivals.ended(item.caller, model, now, item.band, item.choices)
 
 
 def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) -> list[Action]:
@@ -373,6 +389,7 @@ def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
     device.residency.residents[model].waiting_at_load = device.gateway.waiting.wants(model)
     device.estimates.learn_swap(swap.origin, model, now - swap.started_at + swap.cleared_s)
     device.failures.pop(model, None)
+    device.avoided.pop(model, None)
     if device.gateway.ordered.get(model) is not False:  # an order to unload it stands
         device.home_failures = 0
         device.gateway.settle(model)
@@ -398,8 +415,11 @@ def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> li
         device.not_before[model] = now + LOAD_RETRY_S
         return []
     device.failures.pop(model)
+    device.avoided[model] = now + AVOIDED_S
     gateway.settle(model)
-    stranded = gateway.waiting.entries(model)
+    binding = Binding(device, now)
+    waiting = gateway.waiting.entries(model)
+    stranded = [entry for entry in waiting if not binding.has_another(entry)]
     if model == device.home and not device.residency.residents:
         stranded += gateway.waiting.entries(None)
     return gateway.give_up(stranded, "load_failed")
@@ -454,6 +474,8 @@ def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float
     device.cut_failures = 0
     device.home_failures = 0
     device.not_before.clear()
+    device.avoided.clear()
+    device.conversations.clear()
     device.failures.clear()
     device.rounds.clear()
 
@@ -475,7 +497,7 @@ def _listed(device: DeviceState, names: frozenset[str]) -> list[Action]:
     for model in gateway.wanted:
         if not device.has(model):
             gateway.settle(model)
-    gone = [entry for entry in gateway.waiting.all_entries() if _is_gone(device, entry.item)]
+    gone = [entry for entry in gateway.waiting.all_entries() if _is_gone(device, entry)]
     earlier = [entry for entry in gone if entry.item.arrived_at <= device.replaced_at]
     later = [entry for entry in gone if entry.item.arrived_at > device.replaced_at]
     return gateway.give_up(earlier, "server_changed") + gateway.give_up(later, "not_installed")
@@ -499,5 +521,5 @@ def _reconfigured(device: DeviceState, settings: SchedulerSettings) -> list[Acti
             gateway.settle(model)
     if learns_of_callers(settings) is not gateway.arrivals.learns:
         _learn_arrivals_anew(gateway)
-    stranded = [entry for entry in waiting if _never_fits(device, entry.item)]
+    stranded = [entry for entry in waiting if _never_fits(device, entry)]
     return gateway.give_up(stranded, "never_fits")

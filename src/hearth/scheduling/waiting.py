@@ -56,7 +56,10 @@ class Entry:
     item: QueueItem
     band: Band  # the band it waits in, or waited in last
     key: Key  # its place in the line that it waits in, or waited in last
-    wanted_model: str | None  # the model that it waits for; None: any
+    # the model that it waits for, of several for now; None: any
+    wanted_model: str | None
+    # the models of which it may be bound to another as long as it waits; empty: it is bound
+    choices: tuple[str, ...] = ()
     place: Place = "waiting"
     attempts: int = 0  # dispatches so far; the number of the current attempt while it runs
     interrupts: int = 0
@@ -109,6 +112,8 @@ class WaitingRoom:
         self.lines: tuple[dict[str | None, list[Entry]], ...] = tuple({} for _ in Band)
         self._counts = [0 for _ in Band]
         self._external_of: Counter[str] = Counter()
+        self.unbound: dict[Sequence, Entry] = {}
+        """The entries that may be bound to another model."""
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -135,6 +140,8 @@ class WaitingRoom:
         self._counts[entry.band] += 1
         if entry.external:
             self._external_of[entry.item.caller] += 1
+        if entry.choices:
+            self.unbound[entry.item.sequence] = entry
         entry.place = "waiting"
 
     def remove(self, entry: Entry) -> None:
@@ -150,6 +157,14 @@ class WaitingRoom:
             self._external_of[caller] -= 1
             if not self._external_of[caller]:
                 del self._external_of[caller]
+        if entry.choices:
+            del self.unbound[entry.item.sequence]
+
+    def bind(self, entry: Entry, model: str) -> None:
+        """Let a waiting entry wait for another model, at its place there."""
+        self.remove(entry)
+        entry.wanted_model = model
+        self.add(entry)
 
     def from_entry(self, entry: Entry, limit: int) -> list[Entry]:
         """An entry and those behind it in its line."""

@@ -331,6 +331,8 @@ def _item(record: Record) -> QueueItem:
         priority=job.priority,
         caller=job.caller,
         model=job.model,
+        alias=job.alias,
+        choices=job.choices,
         arrived_at=record.arrived,
         streaming=job.streaming,
         ways=("continued",) if job.continues else (),

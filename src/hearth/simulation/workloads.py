@@ -27,6 +27,8 @@ class WorkloadJob:
 
     id: int
     model: str | None
+    alias: str = ""  # the name by which its caller means any of `choices`
+    choices: tuple[str, ...] = ()
     at: float = 0.0  # the earliest instant of its arrival
     # the job whose end it waits for (a closed loop): it arrives `think_s` after that, and not
     # before `at`

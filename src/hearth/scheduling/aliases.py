@@ -1,0 +1,244 @@
+"""Which model serves a request that any of several may serve: it is bound when it starts.
+
+Such an entry waits in the line of the model that it is bound to for now. Before each decision in
+which some wait, all of them are bound anew, in the order in which they are served. The first that
+applies counts:
+
+1. the model that its caller's conversation was last sent to, while that is in memory;
+2. one that is in memory and has a slot for it, in the owner's order;
+3. one that is in memory: the one that it is bound to already, else the one with the shortest queue.
+   Where another would be loaded beside it sooner than a slot comes free, that one;
+4. one that is being loaded, or that memory is being cleared for;
+5. one that others wait for, and so comes anyway: the one that serves the most requests per second
+   of swap and work;
+6. the one with the cheapest swap, there and back, counting what runs on the models that must go.
+
+Models that are not installed, are too large, or have failed to load a short while ago are left out
+as long as there is another. An entry whose caller has seen a part of its answer stays bound
+(`GatewayState.enqueue`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+
+from hearth.scheduling.residency import Evictions, Resident
+from hearth.scheduling.state import DeviceState
+from hearth.scheduling.waiting import Entry
+from hearth.types import Band, QueueItem
+
+AVOIDED_S = 600.0
+"""How long a model that cannot be loaded is left to those who have no other."""
+MAX_CONVERSATIONS = 1024
+
+
+def bind_waiting(device: DeviceState, now: float) -> None:
+    """Bind every waiting entry that has the choice to the model that is best at this instant."""
+    binding = Binding(device, now)
+    for entry in sorted(device.gateway.waiting.unbound.values(), key=_place):
+        binding.bind(entry)
+
+
+def _place(entry: Entry) -> tuple[Band, tuple[int, float, int]]:
+    return entry.band, entry.key
+
+
+def note_conversation(device: DeviceState, item: QueueItem, model: str, now: float) -> None:
+    """This model is about to read the conversation of an item."""
+    known = device.conversations
+    key = (item.caller, item.conversation)
+    known.pop(key, None)
+    known[key] = (model, now)
+    if len(known) > MAX_CONVERSATIONS:
+        del known[next(iter(known))]
+
+
+class Binding:
+    """What the models are worth to those who have the choice, at one instant.
+
+    A free slot that an entry is bound to is not offered to those who are bound after it.
+    """
+
+    def __init__(self, device: DeviceState, now: float) -> None:
+        self._device = device
+        self._waiting = device.gateway.waiting
+        self._residents = device.residency.residents
+        self._now = now
+        self._taken: Counter[str] = Counter()
+        # of those who wait for a model by name, how many have the choice
+        self._unbound = Counter(
+            (entry.band, entry.wanted_model) for entry in self._waiting.unbound.values()
+        )
+        self._usable: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
+        self._evictions: dict[bool, Evictions] = {}
+
+    def bind(self, entry: Entry) -> None:
+        """Bind a waiting entry to the model that is best for it."""
+        model = self.model_for(entry)
+        if not (entry.external and self._device.gateway.paused):
+            self._taken[model] += 1
+        if model != entry.wanted_model:
+            self._unbound[entry.band, entry.wanted_model] -= 1
+            self._unbound[entry.band, model] += 1
+            self._waiting.bind(entry, model)
+
+    def model_for(self, entry: Entry) -> str:
+        """The model that is best for an entry that has the choice."""
+        usable = self._usable_for(entry)
+        ready = {
+            model: resident
+            for model in usable
+            if (resident := self._device.residency.ready(model)) is not None
+        }
+        warm = self._warm(entry.item)
+        if warm in ready:
+            return warm
+        free = [model for model in ready if self._free_slots(entry, model) > 0]
+        if free:
+            return free[0]
+        if ready:
+            return self._beside(entry, usable, ready)
+        return self._to_come(entry, usable)
+
+    def has_another(self, entry: Entry) -> bool:
+        """Could a model serve an entry that has not failed to load?"""
+        there = self._loadable(entry.choices, entry.item.task_type)
+        return any(map(self._is_trusted, there))
+
+    def _usable_for(self, entry: Entry) -> tuple[str, ...]:
+        """The models of an entry that can serve it, as far as is known."""
+        key = (entry.choices, entry.item.task_type)
+        if key not in self._usable:
+            self._usable[key] = self._sifted(*key)
+        return self._usable[key]
+
+    def _sifted(self, choices: tuple[str, ...], task_type: str | None) -> tuple[str, ...]:
+        """Those that can be loaded; of these the ones that did not fail, if there are any."""
+        there = self._loadable(choices, task_type)
+        trusted = [model for model in there if self._is_trusted(model)]
+        not_before = self._device.not_before
+        ready = [model for model in trusted if not_before.get(model, -inf) <= self._now]
+        return tuple(ready or trusted or there or choices)
+
+    def _loadable(self, choices: tuple[str, ...], task_type: str | None) -> list[str]:
+        """Those that are installed and fit."""
+        device = self._device
+        never_fits = device.residency.never_fits
+        return [
+            model
+            for model in choices
+            if (device.has(model) or model in self._residents) and not never_fits(model, task_type)
+        ]
+
+    def _is_trusted(self, model: str) -> bool:
+        return self._device.avoided.get(model, -inf) <= self._now
+
+    def _warm(self, item: QueueItem) -> str:
+        """The model in memory that has read the conversation of an item, "" for none."""
+        if not item.conversation:
+            return ""
+        model, read_at = self._device.conversations.get(
+            (item.caller, item.conversation), ("", -inf)
+        )
+        resident = self._residents.get(model)
+        return model if resident is not None and resident.loaded_at <= read_at else ""
+
+    def _free_slots(self, entry: Entry, model: str) -> int:
+        """Slots that nobody else takes who waits for exactly this model."""
+        resident = self._residents[model]
+        return resident.free_slots - self._waiting_for(entry, model) - self._taken[model]
+
+    def _waiting_for(self, entry: Entry, model: str) -> int:
+        """How many wait for exactly this model, in the band of an entry or a more urgent one."""
+        unbound = [self._unbound[band, model] for band in Band if band <= entry.band]
+        return self._waiting.up_to(entry.band, model) - sum(unbound)
+
+    # In memory.
+
+    def _beside(self, entry: Entry, usable: tuple[str, ...], ready: dict[str, Resident]) -> str:
+        """A model in memory, all slots of which are taken; or one that is loaded beside it before a
+        slot comes free.
+        """
+        waits_s = {model: self._wait_s(entry, resident) for model, resident in ready.items()}
+        model = entry.wanted_model
+        if model is None or model not in ready:
+            model = min(waits_s, key=waits_s.__getitem__)
+        loads_s = {
+            absent: self._device.estimates.swap_s("", absent)
+            for absent in usable
+            if absent not in self._residents and self._evicted_by(entry, absent) == ()
+        }
+        soonest = min(loads_s, key=loads_s.__getitem__, default=None)
+        if soonest is None or self._device.residency.swap is not None:
+            return model
+        return soonest if loads_s[soonest] < min(waits_s.values()) else model
+
+    def _wait_s(self, entry: Entry, resident: Resident) -> float:
+        """Expected seconds until a model has a slot for an entry."""
+        running = resident.running.values()
+        if any(self._interrupts(entry, other) for other in running):
+            return 0.0
+        run_s = self._device.estimates.run_s(resident.model)
+        ahead = self._waiting_for(entry, resident.model) + self._taken[resident.model]
+        first_end = min([other.expected_end_at for other in running], default=self._now)
+        return max(0.0, first_end - self._now) + ahead * run_s / resident.parallel
+
+    def _interrupts(self, entry: Entry, other: Entry) -> bool:
+        return entry.outranks(other) and (entry.external or self._device.gateway.active)
+
+    # Not in memory.
+
+    def _to_come(self, entry: Entry, usable: tuple[str, ...]) -> str:
+        coming = self._coming()
+        if coming in usable:
+            return coming
+        wanted = [model for model in usable if self._waiting_for(entry, model) > 0]
+        if wanted:
+            return max(wanted, key=lambda model: self._rate(entry, model))
+        return min(usable, key=lambda model: self._price_s(entry, model))
+
+    def _coming(self) -> str:
+        """The model that is being loaded or will be next, "" for none."""
+        device = self._device
+        loading = device.residency.loading
+        if loading is not None:
+            return loading
+        if device.turn is not None:
+            return device.turn.model
+        return "" if device.cleared_for is None else device.cleared_for[0]
+
+    def _rate(self, entry: Entry, model: str) -> float:
+        """Requests that a model serves per second of swap and work, as the policies see it."""
+        estimates = self._device.estimates
+        waiting = self._waiting_for(entry, model)
+        work_s = waiting * estimates.run_s(model) / self._device.gateway.settings.parallel(model)
+        swap_s = self._swap_s(model, self._evicted_by(entry, model) or ())
+        return waiting / max(2 * swap_s + work_s, 1e-9)
+
+    def _price_s(self, entry: Entry, model: str) -> float:
+        """Seconds of the swap to a model and back, after what runs on those that must go."""
+        evicts = self._evicted_by(entry, model)
+        if evicts is None:
+            return inf
+        running = [
+            other.expected_end_at - self._now
+            for name in evicts
+            for other in self._residents[name].running.values()
+            if not self._interrupts(entry, other)
+        ]
+        back_s = sum(self._device.estimates.swap_s(model, name) for name in evicts)
+        return max([0.0, *running]) + self._swap_s(model, evicts) + back_s
+
+    def _swap_s(self, model: str, evicts: tuple[str, ...]) -> float:
+        expected_s = self._device.estimates.swap_s
+        return max(expected_s(origin, model) for origin in evicts or ("",))
+
+    def _evicted_by(self, entry: Entry, model: str) -> tuple[str, ...] | None:
+        """What must go so that a model can come; None where what must stay is in its way."""
+        external = entry.external
+        if external not in self._evictions:
+            pinned = self._device.pinned
+            keep = () if pinned is None or not external else (pinned,)
+            self._evictions[external] = Evictions(self._device.residency, keep)
+        return self._evictions[external].find(model, entry.item.task_type)
