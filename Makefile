@@ -16,7 +16,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format bench sim reliability mutants docs lock clean
+.PHONY: help setup run demo test check format bench sim digests reliability mutants docs lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench: $(VENV)/.dev ## What Hearth costs beside nginx and a bare proxy, and what
 sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT")
 	@$(BIN)/hearth simulate --workload all $(ARGS)
 	@$(BIN)/hearth simulate --scoreboard
+
+digests: $(VENV)/.dev ## A digest of every decision for each workload and policy, to compare two versions with one diff
+	@$(BIN)/python -m tests.simulation.digests
 
 reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability")
 	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
