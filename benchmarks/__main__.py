@@ -30,6 +30,7 @@ from benchmarks import (
     household,
     ingester,
     overhead,
+    prompt_cache,
     slot,
     startup,
 )
@@ -40,6 +41,7 @@ Measure = Callable[[int, Path], list[Finding]]
 
 LITELLM = "litellm"
 HOUSEHOLD = "household"
+PROMPT_CACHE = "prompt_cache"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
     LITELLM: overhead.measure_with_litellm,
@@ -56,7 +58,10 @@ MEASURES: dict[str, Measure] = {
     "homes": homes.measure,
     "ingester": ingester.measure,
     HOUSEHOLD: household.measure,
+    PROMPT_CACHE: prompt_cache.measure,
 }
+_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE}
+"""Measured only where they are named: they install or download something, or take long."""
 DRAWN = {"overhead", LITELLM, "decisions", "homes"}
 WIDTH = 150
 """Columns of the table where it does not go to a terminal."""
@@ -92,7 +97,8 @@ def main(
     plot_file: Path | None,
 ) -> None:
     """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with
-    LiteLLM, installed for it, beside it.
+    LiteLLM, installed for it, beside it, `household`, and `prompt_cache`, for which a model is
+    downloaded.
     """
     if plot_file is not None and not DRAWN & set(chosen(names)):
         raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")
@@ -116,7 +122,7 @@ def main(
 
 def chosen(names: tuple[str, ...]) -> list[str]:
     """What is measured, in the order of `MEASURES`: `litellm` contains `overhead`."""
-    wanted = set(names or (name for name in MEASURES if name not in {LITELLM, HOUSEHOLD}))
+    wanted = set(names or (name for name in MEASURES if name not in _ASKED_FOR))
     if LITELLM in wanted:
         wanted.discard("overhead")
     return [name for name in MEASURES if name in wanted]

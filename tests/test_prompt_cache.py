@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from hearth.prompt_cache import PromptCache
+from hearth.prompt_cache import BATCH_TOKENS, PromptCache
+
+MEASURED = Path(__file__).parents[1] / "benchmarks" / "prompt_cache.json"
 
 
 def test_going_on_costs_the_new_tokens_alone_and_the_last_one_always():
@@ -39,3 +44,23 @@ def test_who_goes_on_is_the_latest_again():
     for name in ("a", "b", "a", "c"):
         cache.keep(name, 100)
     assert [name for name in "abc" if cache.cached(name, 100)] == ["a", "c"]
+
+
+def test_what_is_reckoned_with_is_what_a_real_server_was_seen_to_do():
+    """`make bench ARGS="prompt_cache --json benchmarks/prompt_cache.json"`."""
+    found = {
+        each["name"]: each["measured"] for each in json.loads(MEASURED.read_text())["findings"]
+    }
+    turns = 600
+    for name, slots, host_tokens in (
+        ("two conversations in turn, one slot", 1, 10 * turns),
+        ("two conversations in turn, one slot, no host cache", 1, 0),
+        ("two in turn, each larger than the host cache", 1, turns // 2),
+        ("two conversations in turn, two slots, no host cache", 2, 0),
+    ):
+        cache = PromptCache(slots, host_tokens)
+        cache.keep("one", turns)
+        cache.keep("two", turns)
+        assert cache.cached("one", turns) / turns == pytest.approx(found[name], abs=0.01)
+    (cut,) = [kept for name, kept in found.items() if name.startswith("kept of a prompt")]
+    assert (cut > 0, cut % BATCH_TOKENS) == (True, 0)
