@@ -31,6 +31,7 @@ from hearth.config.settings import (
     Settings,
 )
 from hearth.dialects.capabilities import Needs
+from hearth.dialects.waits import Wait
 from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
@@ -138,6 +139,7 @@ class FakeWorker:
     replies: list[Reply] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     announced: list[tuple[str, float]] = field(default_factory=list)
+    wait: Wait | None = None
     status: JsonDict = field(default_factory=lambda: {"mode": "active"})
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -177,6 +179,9 @@ class FakeWorker:
 
     def leave(self, sequence: Sequence) -> None:
         self.cancel(sequence)
+
+    def wait_of(self, _: Sequence) -> Wait | None:
+        return self.wait
 
     def cancel(self, sequence: Sequence) -> bool:
         self.cancelled.append(sequence)

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
+from hearth.admission.auth import digest_of
 from hearth.api.protocol import SLOWEST_BODY_BYTES_S, ConnectionDeadlines, HttpConnection
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
-from hearth.config.settings import ServerSettings
+from hearth.config.choices import KeepaliveShow
+from hearth.config.settings import KeepaliveSettings, KeySettings, ServerSettings
+from hearth.dialects.waits import Wait
 from tests.api.house import FakeGateway, Serve, drive, hello, http_scope, never, scripted
 from tests.support.fields import Fields
 from tests.support.line import Line, Plug
@@ -335,3 +338,57 @@ async def test_a_response_begins_once_and_is_numbered_throughout(size: int, wait
     ]
     assert (kinds[0], kinds.count("in_progress") > 2) == ("created", True)
     assert got.body.endswith(KEEPALIVE)  # nothing is in progress any more
+
+
+def a_friend(show: KeepaliveShow | None) -> KeySettings:
+    return KeySettings(name="friend", sha256=digest_of("hearth_friend"), keepalive_show=show)
+
+
+@pytest.mark.parametrize("everybody", ["nothing", "thinking"])
+@in_virtual_time
+async def test_a_key_decides_what_its_caller_is_shown_and_else_everybodys_setting(everybody):
+    keepalive = KeepaliveSettings(show=everybody)
+    gateway = FakeGateway(keys=(a_friend(None),), keepalive=keepalive)
+    gateway.worker.serve = scripted(b'{"done":true}\n', after_s=12.0)
+    gateway.worker.wait = Wait(state="queued", position=2, wait_s=20.0)
+    shown = []
+    for show in (None, "nothing", "thinking"):  # each in force at once
+        gateway.use_keys(a_friend(show))
+        got = await gateway.ask("POST", "/api/chat", CHAT, key="hearth_friend")
+        sign, _ = map(json.loads, got.chunks)
+        assert sign["message"]["content"] == ""
+        shown.append(sign["message"].get("thinking", ""))
+    words = "Hearth: waiting, 2nd in the queue, about 20 s\n\n"
+    assert shown == [words if everybody == "thinking" else "", "", words]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [("/v1/completions", {"prompt": "hi"}), ("/v1/chat/completions", {})]
+)
+@in_virtual_time
+async def test_who_has_no_thinking_or_does_not_wait_for_the_gpu_gets_the_usual_signs(path, asked):
+    gateway = FakeGateway(keepalive=KeepaliveSettings(show="thinking"))
+    gateway.worker.serve = scripted(b"data: a\n\n", after_s=12.0)
+    gateway.worker.wait = Wait(state="reading") if asked else None
+    got = await gateway.ask("POST", path, {**CHAT, **asked})
+    assert got.chunks == (KEEPALIVE, b"data: a\n\n")
+
+
+CHUNK = b'data: {"id":"chatcmpl-%d","created":%d,"choices":[{"delta":{"content":"%b"}}]}\n\n'
+
+
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+@in_virtual_time
+async def test_chunks_behind_the_words_have_their_id_however_they_are_cut(size: int):
+    sent = CHUNK % (7, 9, b"a") + CHUNK % (7, 9, b"b") + b": odd\n\ndata: [DONE]\n\n"
+    pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+    gateway = FakeGateway(keepalive=KeepaliveSettings(show="thinking"))
+    gateway.worker.serve = scripted(*pieces, headers=(), after_s=12.0)
+    gateway.worker.wait = Wait(state="reading")
+    got = await gateway.ask("POST", "/v1/chat/completions", CHAT)
+    words, first, second, odd, done = got.body.removesuffix(b"\n\n").split(b"\n\n")
+    told = [json.loads(frame.removeprefix(b"data: ")) for frame in (words, first, second)]
+    assert len({(each["id"], each["created"]) for each in told}) == 1
+    assert told[0]["id"] != "chatcmpl-7"
+    assert [each["choices"][0]["delta"]["content"] for each in told] == ["", "a", "b"]
+    assert (odd, done) == (b": odd", b"data: [DONE]")

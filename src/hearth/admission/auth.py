@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from hearth.admission.http_checks import RequestHeaders
 from hearth.config.addresses import is_loopback
+from hearth.config.choices import KeepaliveShow
 from hearth.config.settings import AuthSettings
 from hearth.errors import (
     BadRequest,
@@ -41,6 +42,8 @@ class Identity:
     priority: Priority = Priority.NORMAL
     """That of internal requests that name no task type."""
     allow_cloud: bool = False
+    keepalive_show: KeepaliveShow | None = None
+    """None: as for everybody."""
 
     @property
     def may_manage_models(self) -> bool:
@@ -85,6 +88,7 @@ class Keyring:
                 admin=key.admin,
                 authenticated=True,
                 allow_cloud=key.allow_cloud and not key.local_only,
+                keepalive_show=key.keepalive_show,
             )
             for key in auth.keys
         }

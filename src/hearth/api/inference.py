@@ -64,6 +64,7 @@ class Inference:
         ticket = await submit(
             gateway, request, body.admission, envelope, _call_of(request, envelope)
         )
+        keepalive_show = body.admission.identity.keepalive_show or gateway.settings.keepalive.show
         if envelope.kind == "generate":
             self._chat_models.add(gateway.name_of(envelope.model) or "")
         return Relay(
@@ -74,6 +75,7 @@ class Inference:
             envelope.model,
             streaming=envelope.streaming,
             rewritten=envelope.rewritten,
+            shows_wait=keepalive_show == "thinking",
         )
 
     async def _answer_at_once(

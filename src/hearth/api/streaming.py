@@ -16,6 +16,7 @@ from hearth.dialects.frames import frame_end
 from hearth.dialects.presence import PresenceSignals, stream_headers
 from hearth.dialects.routes import Route
 from hearth.dialects.stream import error_text
+from hearth.dialects.waits import WaitTexts
 from hearth.errors import BackendError, HearthError
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
@@ -24,7 +25,7 @@ from hearth.types import EMULATOR_HEADER, Headers
 
 class Relay:
     """One caller waiting for one reply; `model` is as the caller wrote it, `rewritten` what was
-    changed in its body.
+    changed in its body. `shows_wait`: its stream says how long it waits.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Relay:
         *,
         streaming: bool,
         rewritten: tuple[str, ...],
+        shows_wait: bool = False,
     ) -> None:
         self._worker = gateway.worker
         self._clock = gateway.clock
@@ -61,6 +63,7 @@ class Relay:
             ticket.request_id.removeprefix("req_"),
             request.headers.text(b"user-agent"),
         )
+        self._wait_texts = WaitTexts() if shows_wait else None
         self._frame_end = frame_end(route)
         self._tail = self._frame_end
 
@@ -196,7 +199,16 @@ class Relay:
             await answer.head(
                 200, (*stream_headers(self._route), *self._expected_mark(), *self._headers())
             )
-        await answer.chunk(self._presence.signal(self._clock.wall()))
+        await answer.chunk(self._presence.signal(self._clock.wall(), self._wait_text()))
+
+    def _wait_text(self) -> str:
+        """What there is to say of the wait. Nothing once the answer has begun: within it, thinking
+        would part a text into two.
+        """
+        if self._wait_texts is None or self._ticket.reply.started:
+            return ""
+        wait = self._worker.wait_of(self._ticket.sequence)
+        return self._wait_texts.next(wait, self._clock.monotonic())
 
     async def _fail(self, error: HearthError) -> None:
         """Refuse with a status code while there still is one to choose; afterwards in the stream

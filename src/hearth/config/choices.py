@@ -21,6 +21,8 @@ GPU.
 """
 UnreplayableStreams = Literal["finish", "error"]
 """The same for a stream that cannot be replayed."""
+KeepaliveShow = Literal["nothing", "thinking"]
+"""What the keep-alive messages of a stream show a person."""
 
 
 class PolicyName(StrEnum):

@@ -22,6 +22,7 @@ from hearth.config import active_hours, fields
 # Every choice, and every section of the scheduler, is had from here too.
 from hearth.config.choices import (
     AlertType,
+    KeepaliveShow,
     LogFormat,
     PackingMode,
     PolicyName,
@@ -97,6 +98,10 @@ class KeepaliveSettings(Section):
     """
     every_s: fields.Timeout = 15.0
     """Seconds between further messages while nothing else is sent."""
+    show: KeepaliveShow = "nothing"
+    """What they show a person: `nothing`, or place and estimated wait as the model's `thinking`
+    (docs/http-api.md). A key's `keepalive_show` goes first.
+    """
 
 
 class ServerSettings(Section):
@@ -332,6 +337,11 @@ class KeySettings(Section):
     """Keep the caller's requests in your network, whatever `allow_cloud` says."""
     daily_usd: fields.Usd | None = None
     """US dollars the caller may spend on Claude per day. Unset: no limit of its own."""
+    keepalive_show: KeepaliveShow | None = None
+    """What the caller's waiting streams show a person, `thinking` or `nothing`.
+
+    Unset: as `keepalive.show`.
+    """
 
 
 class AuthSettings(Section):

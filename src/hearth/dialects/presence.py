@@ -5,7 +5,8 @@ event, Ollama a line with empty content. Clients that count nothing but events a
 Responses stream begins and says that it is in progress, Claude Code gets `message_start` and
 `message_delta` without a reason to stop. The model server's own beginning is left out then, and its
 events are numbered after those that were sent. A sign may only be sent between frames, and it
-starts the answer: from then on there is no status to choose.
+starts the answer: from then on there is no status to choose. Where a person is to see how long it
+takes, a sign says so as thinking (`dialects.thinking`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import re
 from hearth.dialects.frames import WholeFrames, event, frame_of, frames_in
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.routes import Endpoint, Route
-from hearth.dialects.writers import NativeWriter
+from hearth.dialects.thinking import BlockThinking, ChunkThinking, SummaryThinking, Thinking
+from hearth.dialects.writers import NativeWriter, TextPart
 from hearth.types import MIB, Headers
 
 _COMMENT = b": waiting\n\n"
@@ -57,6 +59,7 @@ class PresenceSignals:
         "_number",
         "_response",
         "_route",
+        "_thinking",
         "_wants_events",
     )
 
@@ -78,6 +81,7 @@ class PresenceSignals:
         self._number = 0
         self._response: JsonObject = {}
         self._frames: WholeFrames | None = None
+        self._thinking: Thinking | None = None
 
     def note(self, sent: tuple[bytes, ...]) -> None:
         """The caller has been sent this of the answer."""
@@ -90,32 +94,65 @@ class PresenceSignals:
             ]
             self._first = self._first or (self._last if self._last.endswith(_END) else b"")
 
-    def signal(self, wall_s: float) -> bytes:
-        """One sign of life; `wall_s`: seconds since 1970."""
+    def signal(self, wall_s: float, words: str = "") -> bytes:
+        """One sign of life; `wall_s`: seconds since 1970.
+
+        `words`: what it says as thinking, where the dialect has any; only before the answer has
+        begun.
+        """
+        if words and self._route.path is not Endpoint.OPENAI_COMPLETIONS:
+            return self._thought(words, wall_s)
         is_anthropic = self._route.dialect == "anthropic"
         if self._wants_events and not _ENDED.search(self._last):
-            return self._delta() if is_anthropic else self._in_progress(wall_s)
+            return self._delta(wall_s) if is_anthropic else self._in_progress(wall_s)
         if not self._route.is_native:
             return _PING if is_anthropic else _COMMENT
-        line = NativeWriter(self._model, chat=self._route.path is Endpoint.CHAT).line(wall_s)
+        return self._line(wall_s)
+
+    def _line(self, wall_s: float, words: str = "") -> bytes:
+        writer = NativeWriter(self._model, chat=self._route.path is Endpoint.CHAT)
+        line = writer.line(wall_s, (TextPart(text=words, thinking=True),))
         return encode(line | {"done": False}) + b"\n"
+
+    def _thought(self, words: str, wall_s: float) -> bytes:
+        if self._route.is_native:
+            return self._line(wall_s, words)
+        opening = self._begin(wall_s)
+        if self._thinking is None:
+            self._thinking = self._new_thinking(wall_s)
+        return opening + self._thinking.say(words)
+
+    def _new_thinking(self, wall_s: float) -> Thinking:
+        if self._route.path is Endpoint.OPENAI_CHAT:
+            return ChunkThinking(self._name, self._model, int(wall_s))
+        if self._route.dialect == "anthropic":
+            return BlockThinking()
+        return SummaryThinking(self._name, self._event)
 
     def passed(self, chunks: tuple[bytes, ...], *, last: bool) -> tuple[bytes, ...]:
         """What of these bytes the caller is sent; after the `last` nothing is held back."""
         if self._frames is None:
             return chunks
+        ending = b"" if self._thinking is None or not any(chunks) else self._thinking.end()
         frames = [self._fitted(raw) for chunk in chunks for raw in self._frames.split(chunk)]
-        return tuple(filter(None, (*frames, self._frames.rest if last else b"")))
+        return tuple(filter(None, (ending, *frames, self._frames.rest if last else b"")))
+
+    def _begin(self, wall_s: float) -> bytes:
+        """What an answer begins with that the model server has not begun; once."""
+        if self._frames is not None:
+            return b""
+        self._frames = WholeFrames(self._route)
+        if self._route.path is Endpoint.OPENAI_RESPONSES:
+            self._response = _response(f"resp_{self._name}", self._model, int(wall_s))
+            return self._event("response.created", {"response": self._response})
+        return self._message_start() if self._route.dialect == "anthropic" else b""
 
     def _in_progress(self, wall_s: float) -> bytes:
-        opening = b""
-        if self._frames is None and not self._last:
-            self._response = _response(f"resp_{self._name}", self._model, int(wall_s))
-            opening = self._event("response.created")
-        elif self._frames is None and not self._read_on():
+        opening = b"" if self._last else self._begin(wall_s)
+        if self._frames is None and not self._read_on():
             return _COMMENT
         self._frames = self._frames or WholeFrames(self._route)
-        return opening + self._event("response.in_progress")
+        return opening + self._event("response.in_progress", {"response": self._response})
 
     def _read_on(self) -> bool:
         """Learn from the stream that the caller has the beginning of how to go on with it; False
@@ -133,25 +170,25 @@ class PresenceSignals:
         self._number = number + 1
         return True
 
-    def _event(self, kind: str) -> bytes:
+    def _event(self, kind: str, fields: JsonObject) -> bytes:
         number = self._number
         self._number = self._number + 1
-        return event({"response": self._response, "sequence_number": number, "type": kind})
+        return event({**fields, "sequence_number": number, "type": kind})
 
-    def _delta(self) -> bytes:
+    def _delta(self, wall_s: float) -> bytes:
         """Says nothing that lasts: an empty block of text would, and no such block may be sent back
         in the next turn.
         """
-        delta = event(
+        opening = b"" if self._last else self._begin(wall_s)
+        return opening + event(
             {
                 "type": "message_delta",
                 "delta": {"stop_reason": None, "stop_sequence": None},
                 "usage": {"output_tokens": 0},
             }
         )
-        if self._last or self._frames is not None:
-            return delta
-        self._frames = WholeFrames(self._route)
+
+    def _message_start(self) -> bytes:
         message: JsonObject = {
             "id": f"msg_{self._name}",
             "type": "message",
@@ -162,25 +199,29 @@ class PresenceSignals:
             "stop_sequence": None,
             "usage": {"input_tokens": 0, "output_tokens": 0},
         }
-        return event({"type": "message_start", "message": message}) + delta
+        return event({"type": "message_start", "message": message})
 
     def _fitted(self, raw: bytes) -> bytes:
         frame = frame_of(self._route, raw)
         if frame.event in _OPENINGS:
             return b""
-        if "sequence_number" not in frame.fields:
-            return raw
+        fields = frame.fields if self._thinking is None else self._thinking.fitted(frame.fields)
+        if "sequence_number" in fields:
+            fields = self._numbered(fields)
+        return frame.saying(fields).raw
+
+    def _numbered(self, fields: JsonObject) -> JsonObject:
         number = self._number
         self._number = self._number + 1
-        response = frame.fields.get("response")
-        fields = {**frame.fields, "sequence_number": number}
+        numbered = {**fields, "sequence_number": number}
+        response = fields.get("response")
         if isinstance(response, dict):
-            fields["response"] = response | {
+            numbered["response"] = response | {
                 name: self._response[name]
                 for name in ("id", "created_at")
                 if name in self._response
             }
-        return frame.saying(fields).raw
+        return numbered
 
 
 def _response(response_id: str, model: str, created_at: int) -> JsonObject:

@@ -35,6 +35,7 @@ from hearth.dialects.gojson import (
 from hearth.dialects.native_form import native_form
 from hearth.dialects.routes import Endpoint, Route
 from hearth.dialects.usage import asking_for_usage
+from hearth.dialects.waits import MARK, without_waits
 from hearth.errors import BadRequest, ModelNotFound
 from hearth.types import MIB, Dialect, LoadOptions, ResumeMode, WorkKind, value
 
@@ -112,6 +113,9 @@ _ATTRIBUTION = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 (ggml-org/llama.cpp pull request 20623).
 """
 
+_WAIT_MARK = MARK.encode()
+"""Only a body that holds it is looked at for what Hearth has said in it."""
+
 RANDOM_SEED = -1
 """What Ollama takes for "another answer every time" (its own default); also where a caller writes
 it.
@@ -135,12 +139,12 @@ class Envelope:
         and load or unload forms. prompt_tokens: estimate, see `prompt_tokens`. max_tokens: the
         caller's own limit of the output, None without one; 0 (native only) asks for an empty
         answer. body: the caller's own bytes object, or the changed body. rewritten: what was
-        changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `model`; empty for an
-        untouched body. background: by which its program is known to ask for it on its own account,
-        beside its user's turns; None for a turn. conversation: the one that it goes on with, as its
-        first messages tell; empty for none. needs: what the model must be able to do; None where
-        that is not known. ways: how a stream of it that is interrupted can go on. digest:
-        stands for address and body as they were sent; empty where nobody asks for it.
+        changed: `keep_alive`, `options.NAME`, `duplicate keys`, `system`, `thinking`, `model`;
+        empty for an untouched body. background: by which its program is known to ask for it on its
+        own account, beside its user's turns; None for a turn. conversation: the one that it goes on
+        with, as its first messages tell; empty for none. needs: what the model must be able to do;
+        None where that is not known. ways: how a stream of it that is interrupted can go on.
+        digest: stands for address and body as they were sent; empty where nobody asks for it.
     """
 
     dialect: Dialect
@@ -190,6 +194,10 @@ def read_request(
     elif route.dialect == "anthropic" and strip_attribution and exact:
         kept = without_attribution(fields)
         rewritten = ["system"] if kept is not fields else []
+        fields = kept
+    if _WAIT_MARK in body and (route.is_native or exact):
+        kept = without_waits(route, fields)
+        rewritten += ["thinking"] if kept is not fields else []
         fields = kept
     rewritten += ["model"] if model is not None else []
     kind = _kind(route, asked.fields)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 from hearth.clock import rfc3339_ms
+from hearth.dialects.waits import Wait, WaitState
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.request import ActiveRequest, FinishedRequest
 from hearth.execution.runtime import Runtime
@@ -76,6 +77,29 @@ def item(view: StatusView, work: ActiveRequest, now: float, wall_s: float) -> Js
         {} if run is None else {"resumed": run.mode, "again_tokens": run.again_tokens}
     )
     return _item(entry, now, wall_s) | resumed
+
+
+def wait(
+    view: StatusView, entry: Entry, starts: Mapping[Sequence, float], now: float
+) -> Wait | None:
+    """What its caller can be told of a request of whose answer nothing has come; `starts` as for
+    `status`.
+    """
+    if entry.place != "waiting":
+        return Wait(state="reading")
+    reason = view.reason_of(entry, now)
+    blocked = _BLOCKED.get(str(reason["kind"]))
+    if blocked is not None:
+        return Wait(state=blocked)
+    wait_s = starts.get(entry.item.sequence)
+    earlier = 0 if wait_s is None else sum(other_s < wait_s for other_s in starts.values())
+    if reason["kind"] == "load" and not earlier:
+        return Wait(state="loading", wait_s=wait_s, model=str(reason["model"]))
+    position = None if wait_s is None else earlier + 1
+    return Wait(state="queued", position=position, wait_s=wait_s)
+
+
+_BLOCKED: Mapping[str, WaitState] = {"backend_down": "down", "paused": "paused"}
 
 
 def ended(of: FinishedRequest) -> JsonDict:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from hearth.clock import ClockSteps
 from hearth.config.settings import GatewayConfig
+from hearth.dialects.waits import Wait
 from hearth.errors import (
     BadRequest,
     CallerGone,
@@ -331,6 +332,17 @@ class LLMQueueWorker:
     def shown(self, work: ActiveRequest) -> JsonDict:
         now = self._clock.monotonic()
         return status.item(self.runtime.view, work, now, self._clock.wall() - now)
+
+    def wait_of(self, sequence: Sequence) -> Wait | None:
+        """Where a request stands of whose answer nothing has come; None where it does not wait for
+        the GPU.
+        """
+        view = self.runtime.view
+        entry = view.entry(sequence)
+        if entry is None:
+            return None
+        now = self._clock.monotonic()
+        return status.wait(view, entry, self.forecaster.starts(now), now)
 
     # The loop.
 
