@@ -13,7 +13,7 @@ MEASURED = Path(__file__).parents[1] / "benchmarks" / "prompt_cache.json"
 
 
 def test_going_on_costs_the_new_tokens_alone_and_the_last_one_always():
-    cache = PromptCache(slots=1)
+    cache = PromptCache[str](slots=1)
     assert cache.cached("one", 100) == 0
     cache.keep("one", 120)
     assert (cache.cached("one", 150), cache.cached("one", 120), cache.cached("two", 150)) == (
@@ -33,14 +33,14 @@ def test_going_on_costs_the_new_tokens_alone_and_the_last_one_always():
     ],
 )
 def test_the_latest_stay_in_the_slots_and_before_them_what_the_host_holds(slots, host_tokens, kept):
-    cache = PromptCache(slots, host_tokens)
+    cache = PromptCache[str](slots, host_tokens)
     for name in "abcd":
         cache.keep(name, 100)
     assert [name for name in "abcd" if cache.cached(name, 100)] == kept
 
 
 def test_who_goes_on_is_the_latest_again():
-    cache = PromptCache(1, 100)
+    cache = PromptCache[str](1, 100)
     for name in ("a", "b", "a", "c"):
         cache.keep(name, 100)
     assert [name for name in "abc" if cache.cached(name, 100)] == ["a", "c"]
@@ -58,7 +58,7 @@ def test_what_is_reckoned_with_is_what_a_real_server_was_seen_to_do():
         ("two in turn, each larger than the host cache", 1, turns // 2),
         ("two conversations in turn, two slots, no host cache", 2, 0),
     ):
-        cache = PromptCache(slots, host_tokens)
+        cache = PromptCache[str](slots, host_tokens)
         cache.keep("one", turns)
         cache.keep("two", turns)
         assert cache.cached("one", turns) / turns == pytest.approx(found[name], abs=0.01)

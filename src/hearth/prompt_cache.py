@@ -8,6 +8,7 @@ unload. The numbers are measured: `make bench ARGS=prompt_cache`, `benchmarks/pr
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 HOST_CACHE_TOKENS = 50_000
 """8 GiB, which is what a server of llama.cpp takes unless told otherwise, at 160 KiB a token: that
@@ -16,8 +17,10 @@ of models of 8 to 14 billion parameters with keys and values of 16 bits.
 BATCH_TOKENS = 2048
 """What a prompt is read in. Of one that nobody waits for any more, whole batches stay."""
 
+Name = TypeVar("Name", bound=Hashable)
 
-class PromptCache:
+
+class PromptCache(Generic[Name]):
     """What is kept of each conversation with one model, in tokens from its beginning.
 
     Args:
@@ -27,15 +30,22 @@ class PromptCache:
     def __init__(self, slots: int, host_tokens: int = HOST_CACHE_TOKENS) -> None:
         self._slots = slots
         self._host_tokens = host_tokens
-        self._kept: dict[Hashable, int] = {}  # the latest is the last
+        self._kept: dict[Name, int] = {}  # the latest is the last
 
-    def cached(self, conversation: Hashable, prompt_tokens: int) -> int:
+    def cached(self, conversation: Name, prompt_tokens: int) -> int:
         """How many tokens of a prompt need not be read; the last one always is."""
         return min(self._kept.get(conversation, 0), max(0, prompt_tokens - 1))
 
-    def keep(self, conversation: Hashable, tokens: int) -> None:
-        """So many tokens of a conversation are in a slot now; what no longer fits is forgotten."""
+    def conversations(self) -> tuple[Name, ...]:
+        """Those of which anything is kept."""
+        return tuple(self._kept)
+
+    def forget(self, conversation: Name) -> None:
         self._kept.pop(conversation, None)
+
+    def keep(self, conversation: Name, tokens: int) -> None:
+        """So many tokens of a conversation are in a slot now; what no longer fits is forgotten."""
+        self.forget(conversation)
         self._kept[conversation] = tokens
         names = list(self._kept)
         room_tokens = self._host_tokens

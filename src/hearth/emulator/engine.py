@@ -31,6 +31,7 @@ from hearth.emulator.models import (
 )
 from hearth.emulator.prompts import LoadKey
 from hearth.emulator.quirks import Faults
+from hearth.emulator.text_cache import TextCache
 from hearth.types import entity
 
 _LOGGED = 10_000
@@ -55,6 +56,7 @@ class Runner:
     keep_alive_s: float
     slots: asyncio.Semaphore
     slowdown: float  # how many times slower than the model's profile it runs
+    prompts: TextCache
     expires_wall: float = 0.0  # refreshed only when the runner goes idle
     references: int = 0  # requests attached, waiting for a slot included
     # its process has ended; nobody notices before the next request
@@ -229,6 +231,7 @@ class EmulatedServer:
         eval_tokens: int = 0,
         send_piece: SendPiece | None = None,
         *,
+        prompt: str = "",
         dies_after: float = inf,
     ) -> tuple[float, float]:
         """Read the prompt and send every piece when it is due, holding a slot until the last one
@@ -236,8 +239,9 @@ class EmulatedServer:
 
         Args:
             pieces: each with the number of the token with which it is sent, from 1. send_piece:
-            None where the answer is sent whole at the end. dies_after: pieces after which
-            the runner's process ends, at the latest after the last; infinity for never.
+            None where the answer is sent whole at the end. prompt: its text, of which is not read
+            what is cached. dies_after: pieces after which the runner's process ends, at the latest
+            after the last; infinity for never.
 
         Returns how long prompt and answer took, in seconds. Raises `OllamaError` 500 when the
         runner's process ends meanwhile.
@@ -246,9 +250,9 @@ class EmulatedServer:
         model = runner.model
         async with self._slot(runner) as use:
             began_at = self.clock.monotonic()
-            first_at = began_at + prompt_tokens / model.prompt_tokens_per_s / speed
-            use.reads_until = first_at
-            await self._until(runner, first_at)
+            prompt_token_s = 1 / model.prompt_tokens_per_s / speed
+            await self._read(runner, use, prompt, prompt_tokens, prompt_token_s)
+            first_at = use.reads_until
             read_at = self.clock.monotonic()
             token_s = 1 / model.decode_tokens_per_s / speed
             dies_at = dies_after if dies_after == inf else min(dies_after, len(pieces))
@@ -260,7 +264,24 @@ class EmulatedServer:
                 if place + 1 == dies_at:
                     runner.died.set()
             await self._until(runner, first_at + max(0, eval_tokens - 1) * token_s)
+            written = "".join(piece.text for piece, _ in pieces)
+            runner.prompts.keep(prompt + written, prompt_tokens + eval_tokens)
             return read_at - began_at, self.clock.monotonic() - read_at
+
+    async def _read(
+        self, runner: Runner, use: _SlotUse, prompt: str, tokens: int, token_s: float
+    ) -> None:
+        """Read what is not cached of a prompt."""
+        began_at = self.clock.monotonic()
+        cached_tokens = runner.prompts.cached(prompt, tokens)
+        use.reads_until = began_at + (tokens - cached_tokens) * token_s
+        try:
+            await self._until(runner, use.reads_until)
+        except asyncio.CancelledError:
+            new_tokens = int((self.clock.monotonic() - began_at) / token_s)
+            runner.prompts.keep_part(prompt, tokens, cached_tokens, new_tokens)
+            raise
+        runner.prompts.keep(prompt, tokens)
 
     async def _until(self, runner: Runner, due_at: float) -> None:
         ahead_s = due_at - self.clock.monotonic()
@@ -442,6 +463,7 @@ class EmulatedServer:
             keep_alive_s=keep_alive_s,
             slots=asyncio.Semaphore(1 if model.can("embedding") else self._num_parallel),
             slowdown=slowdown,
+            prompts=TextCache(self._num_parallel),
             expires_wall=self.clock.wall() + keep_alive_s,
         )
         self._loaded[model.weights] = runner

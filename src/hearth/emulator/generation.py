@@ -159,7 +159,13 @@ class Session:
         stops = () if ask.logprobs else self.options.stop
         due = list(held_back(pieces, stops, plan.reason))
         prompt_s, output_s = await engine.generate(
-            self.runner, prompt_tokens, due, plan.output_tokens, send_piece, dies_after=dies_after
+            self.runner,
+            prompt_tokens,
+            due,
+            plan.output_tokens,
+            send_piece,
+            prompt=text,
+            dies_after=dies_after,
         )
         if send_piece is not None:
             for call in plan.calls:

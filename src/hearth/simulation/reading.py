@@ -48,7 +48,7 @@ class Readings:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._is_used = any(job.conversation for job in workload.jobs)
-        self._caches: dict[str, PromptCache] = {}
+        self._caches: dict[str, PromptCache[Hashable]] = {}
         self._known_tokens: dict[Hashable, int] = defaultdict(int)
         """How much of each conversation has ever been read or written."""
 
@@ -94,9 +94,9 @@ class Readings:
         """It is unloaded."""
         self._caches.pop(model, None)
 
-    def _cache(self, model: str) -> PromptCache:
+    def _cache(self, model: str) -> PromptCache[Hashable]:
         if model not in self._caches:
-            self._caches[model] = PromptCache(self._workload.models[model].parallel or 1)
+            self._caches[model] = PromptCache[Hashable](self._workload.models[model].parallel or 1)
         return self._caches[model]
 
 
