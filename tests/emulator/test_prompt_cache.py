@@ -64,7 +64,8 @@ async def ask(server: EmulatedOllama, *texts: str) -> Fields:
 
 
 def read_tokens(answer: Fields) -> int:
-    return round(answer["prompt_eval_duration"] / 1e9 * READ_TPS)
+    read_s: float = answer["prompt_eval_duration"] / 1e9
+    return round(read_s * READ_TPS)
 
 
 @in_virtual_time
