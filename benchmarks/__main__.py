@@ -32,6 +32,7 @@ from benchmarks import (
     overhead,
     prompt_cache,
     slot,
+    source,
     startup,
 )
 from benchmarks.findings import Finding, as_json, markdown, table
@@ -42,6 +43,7 @@ Measure = Callable[[int, Path], list[Finding]]
 LITELLM = "litellm"
 HOUSEHOLD = "household"
 PROMPT_CACHE = "prompt_cache"
+SOURCE = "source"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
     LITELLM: overhead.measure_with_litellm,
@@ -59,9 +61,12 @@ MEASURES: dict[str, Measure] = {
     "ingester": ingester.measure,
     HOUSEHOLD: household.measure,
     PROMPT_CACHE: prompt_cache.measure,
+    SOURCE: source.measure,
 }
-_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE}
-"""Measured only where they are named: they install or download something, or take long."""
+_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, SOURCE}
+"""Measured only where they are named: they install or download something, take long, or measure
+the code itself.
+"""
 DRAWN = {"overhead", LITELLM, "decisions", "homes"}
 WIDTH = 150
 """Columns of the table where it does not go to a terminal."""
@@ -97,8 +102,8 @@ def main(
     plot_file: Path | None,
 ) -> None:
     """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with
-    LiteLLM, installed for it, beside it, `household`, and `prompt_cache`, for which a model is
-    downloaded.
+    LiteLLM, installed for it, beside it, `household`, `prompt_cache`, for which a model is
+    downloaded, and `source`, which counts the code.
     """
     if plot_file is not None and not DRAWN & set(chosen(names)):
         raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")

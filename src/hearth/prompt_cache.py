@@ -1,4 +1,4 @@
-"""What a model server keeps of the prompts that it has read: llama.cpp's, and so Ollama's.
+"""What a model server keeps of the prompts that it has read: as llama.cpp keeps it.
 
 Each slot holds the conversation that it worked on last. One whose slot is taken by another goes to
 a cache in the host's memory, from which it comes back in next to no time. All of it dies with the

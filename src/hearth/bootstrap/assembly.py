@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypedDict, Unpack
 
 from hearth.admission.limits import RateLimiter
-from hearth.bootstrap.durable import open_cloud, open_durable, open_store
+from hearth.bootstrap.durable import Durable, open_cloud, open_durable, open_store
 from hearth.bootstrap.model_server import (
     MAIN,
     claim_backend,
@@ -50,6 +50,7 @@ from hearth.scheduling.forecast import ForecastView
 from hearth.scheduling.views import StatusView
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
+from hearth.storage.store import Store
 
 
 def require_config(config: object) -> None:
@@ -120,17 +121,10 @@ async def _build(
     engine = open_engines(identity, settings, closing)[MAIN]
     parts = build_parts(config, engine, clock=clock, events=events, emulated=identity.emulator)
     notes = claim_backend(identity, closing)
-    durable = None
-    if store is None:
-        worker = build_worker(parts, engine)
-    else:
-        cloud = open_cloud(store, parts, closing)
-        worker = build_worker(parts, engine, cloud=cloud.take_trusted)
-        durable = await open_durable(store, worker, cloud, closing)
+    worker, durable = await _open_queue(parts, engine, store, closing)
+    if store is not None:
         notes += directory_warnings(settings.storage.path, path)
-    make: Callable[..., Gateway] = partial(
-        Gateway, alerter=alerter, notes=notes, on_stop=closing.aclose
-    )
+    make = partial(Gateway, alerter=alerter, notes=notes, on_stop=closing.aclose)
     gateway = assemble(
         config,
         worker,
@@ -144,16 +138,26 @@ async def _build(
     join_observers(gateway, alerter, traces, None if store is None else path.parent)
     if durable is not None:
         durable.join(gateway)
-    learned = None if durable is None else durable.learned
     standin = StandIn(
         gateway,
         turn_to=engine.turn_to,
-        learned=learned,
+        learned=None if durable is None else durable.learned,
         stop_emulator=stop_emulator,
         closing=closing,
     )
     join_computing(gateway, closing, identity, standin)
     return gateway
+
+
+async def _open_queue(
+    parts: QueueParts, engine: Engine, store: Store | None, closing: AsyncExitStack
+) -> tuple[LLMQueueWorker, Durable | None]:
+    """The queue, and what works on the store beside it."""
+    if store is None:
+        return build_worker(parts, engine), None
+    cloud = open_cloud(store, parts, closing)
+    worker = build_worker(parts, engine, cloud=cloud.take_trusted)
+    return worker, await open_durable(store, worker, cloud, closing)
 
 
 def build_parts(

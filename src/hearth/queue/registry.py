@@ -13,7 +13,14 @@ from functools import partial
 
 from hearth.errors import HearthError
 from hearth.events import Event, ItemDispatched, ItemEnded, ItemQueued, ItemResent, ItemStreaming
-from hearth.execution.request import ActiveRequest, FinishedRequest, Owner, Reply, Submission
+from hearth.execution.request import (
+    ActiveRequest,
+    FinishedRequest,
+    Owner,
+    PromisedWait,
+    Reply,
+    Submission,
+)
 from hearth.execution.runtime import Runtime
 from hearth.queue import status
 from hearth.types import MIB, JsonDict, Outcome, RequestId, Sequence
@@ -69,9 +76,14 @@ class Registry:
             new=new, item=item, reply=reply, owner=owner, accepted_at=now, model=model
         )
 
-    def add(self, work: ActiveRequest, position: int, at: float) -> None:
-        """The request is accepted with `position` items ahead of it."""
+    def add(
+        self, work: ActiveRequest, position: int, at: float, wait: PromisedWait | None = None
+    ) -> None:
+        """The request is accepted with `position` items ahead of it, and its caller is told of
+        `wait`.
+        """
         item = work.item
+        work.wait = wait
         self._works[item.sequence] = work
         self._by_request.setdefault(item.request_id, []).append(item.sequence)
         self.emit(work, ItemQueued(at=at, position=position, counted=item.counted, **work.identity))

@@ -149,14 +149,14 @@ class LLMQueueWorker:
         now = self._clock.monotonic()
         wait_s = self.forecaster.wait_s(item, arriving, now, behind)
         self.forecaster.accepted(item)
-        work.wait = self.forecaster.promised(item, wait_s, now)
-        self.registry.add(work, position, now)
+        promised = self.forecaster.promised(item, wait_s, now)
+        self.registry.add(work, position, now, promised)
         return Ticket(
             sequence=item.sequence,
             request_id=item.request_id,
             position=position,
             estimated_wait_s=wait_s,
-            wait_bound_s=None if work.wait is None else work.wait.bound_s,
+            wait_bound_s=None if promised is None else promised.bound_s,
             is_rough=bool(wait_s) and self._is_rough(item),
             reply=work.reply,
         )

@@ -33,7 +33,7 @@ class Reading:
         return (self.prompt_tokens - self.cached_tokens) * self.token_s
 
     def reported(self, usage: Usage) -> Usage:
-        """As Ollama does: the time that was really spent, and the tokens of the whole prompt."""
+        """As reported by model servers: the time that was spent, and the whole prompt's tokens."""
         if usage.prompt_s is None or not self.cached_tokens:
             return usage
         return replace(usage, prompt_s=usage.prompt_s - self.saved_s)
