@@ -129,7 +129,10 @@ async def test_a_response_reads_on_and_sends_it_back(home: Home):
                 pass
             final: Any = await stream.get_final_response()
         words, *answer = final.output
-        assert (words.type, words.summary[0].text.startswith(WAITS)) == ("reasoning", True)
+        assert (words.type, words.summary[0].text == f"**{WAITS.rstrip()}**\n\n") == (
+            "reasoning",
+            True,
+        )
         items = [item.model_dump(exclude_none=True) for item in final.output]
         turns: list[Any] = [
             [{"role": "user", "content": "say hello"}, *kept, NEXT] for kept in (items, items[1:])

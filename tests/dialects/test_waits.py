@@ -154,6 +154,7 @@ def reasoning(*texts: str, **fields: Any) -> dict[str, Any]:
         (CLAUDE, assistant(content=[OWN_BLOCK, TEXT]), assistant(content=[TEXT])),
         (CLAUDE, assistant(content=[OWN_BLOCK, BLOCK, TEXT]), assistant(content=[BLOCK, TEXT])),
         (CLAUDE, assistant(content=[OWN_BLOCK]), None),  # it was stopped while it waited
+        (RESPONSES, reasoning(f"**{QUEUED.rstrip()}**\n\n"), None),
         (RESPONSES, reasoning(QUEUED), None),
         (RESPONSES, reasoning(QUEUED, "Let me see."), reasoning("Let me see.")),
         (

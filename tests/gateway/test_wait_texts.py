@@ -109,12 +109,14 @@ async def gpt_response(clients: Clients) -> Read:
         final: Any = await stream.get_final_response()
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kind = "response.reasoning_summary_text"
-    said = "".join(event.delta for event in events if event.type == f"{kind}.delta")
-    assert said == next(event.text for event in events if event.type == f"{kind}.done")
+    texts = [event.delta for event in events if event.type == f"{kind}.delta"]
+    assert texts == [event.text for event in events if event.type == f"{kind}.done"]
+    places = [event.summary_index for event in events if event.type == f"{kind}.delta"]
+    assert places == list(range(len(texts)))
     reasoning, message = final.output
     assert (reasoning.type, message.type) == ("reasoning", "message")
-    assert "".join(part.text for part in reasoning.summary) == said
-    return Read(said, final.output_text, {final.id})
+    assert [part.text for part in reasoning.summary] == texts
+    return Read("".join(texts).replace("**", ""), final.output_text, {final.id})
 
 
 AskRead = Callable[[Clients], Coroutine[Any, Any, Read]]
@@ -135,8 +137,8 @@ def showing(**sections: Any) -> Settings:
 
 
 def thought_at(heard: Heard) -> list[float]:
-    """When words came; a response repeats them when they end, and when it is complete."""
-    repeats = (b"summary_text.done", b"response.completed")
+    """When words came; a response repeats them when the model begins, and when it is complete."""
+    repeats = (b"event: response.output_item.done", b"event: response.completed")
     return [
         at_s
         for at_s, piece in heard.pieces

@@ -88,7 +88,8 @@ def _block(kind: str, **fields: JsonValue) -> bytes:
 
 
 class SummaryThinking:
-    """In `/v1/responses`, as the summary of an item of reasoning.
+    """In `/v1/responses`, as the summary of an item of reasoning: a part each time, in bold, which
+    is what Codex shows in its status line.
 
     Args:
         number_event: writes an event of this type with the next number of the stream.
@@ -96,35 +97,43 @@ class SummaryThinking:
 
     def __init__(self, name: str, number_event: Callable[[str, JsonObject], bytes]) -> None:
         self._event = number_event
-        self._item: JsonObject = {"id": f"rs_{name}", "type": "reasoning", "summary": []}
-        self._texts: list[str] = []
+        self._id = f"rs_{name}"
+        self._summary: list[JsonValue] = []
         self._is_open = False
+
+    @property
+    def _item(self) -> JsonObject:
+        return {"id": self._id, "type": "reasoning", "summary": [*self._summary]}
 
     def say(self, text: str) -> bytes:
-        opening = b"" if self._is_open else self._open()
-        self._texts.append(text)
-        return opening + self._of_part("summary_text.delta", delta=text)
-
-    def _open(self) -> bytes:
+        opening = b"" if self._is_open else self._of_item("added")
         self._is_open = True
-        added = self._event("response.output_item.added", {"item": self._item, "output_index": 0})
-        return added + self._of_part("summary_part.added", part=_part(""))
+        bold = f"**{text.rstrip()}**\n\n"
+        written = [
+            self._of_part("part.added", part=_part("")),
+            self._of_part("text.delta", delta=bold),
+            self._of_part("text.done", text=bold),
+            self._of_part("part.done", part=_part(bold)),
+        ]
+        self._summary.append(_part(bold))
+        return opening + b"".join(written)
 
     def end(self) -> bytes:
-        if not self._is_open:
-            return b""
+        was_open = self._is_open
         self._is_open = False
-        text = "".join(self._texts)
-        self._item = self._item | {"summary": [_part(text)]}
-        return (
-            self._of_part("summary_text.done", text=text)
-            + self._of_part("summary_part.done", part=_part(text))
-            + self._event("response.output_item.done", {"item": self._item, "output_index": 0})
-        )
+        return self._of_item("done") if was_open else b""
+
+    def _of_item(self, kind: str) -> bytes:
+        fields: JsonObject = {"item": self._item, "output_index": 0}
+        return self._event(f"response.output_item.{kind}", fields)
 
     def _of_part(self, kind: str, **fields: JsonValue) -> bytes:
-        place: JsonObject = {"item_id": self._item["id"], "output_index": 0, "summary_index": 0}
-        return self._event(f"response.reasoning_{kind}", place | fields)
+        place: JsonObject = {
+            "item_id": self._id,
+            "output_index": 0,
+            "summary_index": len(self._summary),
+        }
+        return self._event(f"response.reasoning_summary_{kind}", place | fields)
 
     def fitted(self, fields: JsonObject) -> JsonObject:
         response = fields.get("response")
