@@ -110,6 +110,18 @@ async def test_a_caller_is_told_a_bound_and_its_end_says_whether_that_held(house
 
 
 @in_loaded_house
+async def test_turns_of_a_conversation_end_with_one_salted_digest(house: House):
+    tickets = [house.submit("a", conversation=each) for each in ("c0", "c0", "c1", "")]
+    for ticket in tickets:
+        await body_of(ticket)
+    await settle()
+    ends = {end.sequence: end.conversation for end in house.events.of(ItemEnded)}
+    first, second, other, none = (ends[ticket.sequence] for ticket in tickets)
+    assert (first == second, none) == (True, None)
+    assert len({first, other, "c0", "c1"}) == 4
+
+
+@in_loaded_house
 async def test_a_request_that_ends_after_its_bound_was_not_kept_in_it(house: House):
     house.submit("a", max_tokens=40, service_s=9.0)
     await sleep_until(house.now + 0.5)

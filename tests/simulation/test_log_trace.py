@@ -104,6 +104,26 @@ def test_a_request_comes_when_it_came_and_takes_as_long_as_it_took():
     assert [job.priority for job in bands] == [Priority.CRITICAL, Priority.NORMAL]
 
 
+def test_turns_of_a_conversation_take_what_they_would_have_taken_cold():
+    def turn(number: int, first_byte_s: float, **changes: Any) -> Fields:
+        known = {"conversation": "c", "prompt_tokens": 1000 + number}
+        timed = {"first_byte_s": first_byte_s, "backend_s": first_byte_s + 2.0}
+        return row(number, **{**known, **timed, **changes})
+
+    jobs = house(
+        turn(0, 4.0),
+        turn(1, 0.1),  # was cached
+        turn(2, 5.0),  # was not
+        turn(3, 0.1, epoch=2, prompt_tokens=100),  # too short to tell anything
+        turn(4, 0.2, conversation=None),
+        turn(5, 0.2, model="b"),
+    ).jobs
+    assert [job.conversation for job in jobs] == ["1.c", "1.c", "1.c", "2.c", "", "1.c"]
+    assert [round(job.first_byte_s, 3) for job in jobs] == [4.0, 4.004, 5.0, 0.4, 0.2, 0.2]
+    assert [round(job.service_s - job.first_byte_s, 6) for job in jobs] == [2.0] * 6
+    assert [round(job.usage.prompt_s or 0.0, 3) for job in jobs] == [4.0, 4.004, 5.0, 0.4, 0.2, 0.2]
+
+
 UNANSWERED = {"backend_s": None, "first_byte_s": None}
 
 

@@ -86,6 +86,7 @@ def new_item(
     digest: bytes = b"",
     ways: tuple[ResumeMode, ...] = (),
     background: str = "",
+    conversation: str = "",
     choices: tuple[str, ...] = (),
     **asked: float,
 ) -> Submission:
@@ -112,6 +113,7 @@ def new_item(
         max_tokens=max_tokens,
         prompt_tokens=prompt_tokens,
         background=background,
+        conversation=conversation,
     )
     return Submission(item=item, call=call, digest=digest)
 

@@ -170,7 +170,8 @@ class ItemEnded(ItemEvent):
     what ties calls of one task together; `cost_usd`: what Claude was paid, where it answered;
     `counted` as of `ItemQueued`; `emulated`: the emulator worked on it last; `wait_bound_s`: within
     which it was said to start; `bound_kept`: whether it did, None where it was to start at once;
-    `background`: as what it was known to be asked beside a user's turns.
+    `background`: as what it was known to be asked beside a user's turns; `conversation`: a digest,
+    the same for each turn of one; salted anew at each start, so that no text can be guessed by it.
     """
 
     outcome: Outcome
@@ -193,6 +194,7 @@ class ItemEnded(ItemEvent):
     wait_bound_s: float | None = None
     bound_kept: bool | None = None
     background: str | None = None
+    conversation: str | None = None
 
 
 class ItemLost(ItemEvent, level=WARNING):

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 
+from hearth.clock import new_id
 from hearth.errors import HearthError
 from hearth.events import Event, ItemDispatched, ItemEnded, ItemQueued, ItemResent, ItemStreaming
 from hearth.execution.request import (
@@ -41,6 +43,7 @@ class Registry:
         self._by_request: dict[RequestId, list[Sequence]] = {}
         self._ended: OrderedDict[Sequence, FinishedRequest] = OrderedDict()
         self._last = 0
+        self._salt = new_id("").encode()
 
     # The life of a request.
 
@@ -189,11 +192,18 @@ class Registry:
             counted=work.item.counted,
             emulated=attempt.emulated,
             background=work.item.background or None,
+            conversation=self._shown(work.item.conversation),
             **work.promise_kept(at),
             **work.identity,
         )
         self.emit(work, ended)
         return True
+
+    def _shown(self, conversation: str) -> str | None:
+        """What may be written down of a conversation's key, which is a digest of words."""
+        if not conversation:
+            return None
+        return blake2b(conversation.encode(), digest_size=6, key=self._salt).hexdigest()
 
     # What others ask for.
 

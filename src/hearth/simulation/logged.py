@@ -21,6 +21,7 @@ from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Lane, Outcome, Usage
 
 MINUTE_S = 60.0
+LEAST_TOKENS = 200  # of a prompt, for the time of a token to be known from it
 UNKNOWN_SERVICE_S = 1.0  # for an answer that never came, where no answer of any model did
 # it would have been answered had its caller waited
 UNANSWERED = frozenset({Outcome.CANCELLED, Outcome.EXPIRED})
@@ -39,6 +40,7 @@ class LoggedItem(_Row):
     lane: Lane
     task_type: str | None = None
     model: str | None = None
+    conversation: str | None = None
     accepted_wall_s: Seconds
     first_byte_s: Seconds | None = None
     backend_s: Seconds | None = None
@@ -47,6 +49,15 @@ class LoggedItem(_Row):
     output_tokens: Tokens | None = None
     cost_usd: float | None = None
     outcome: Outcome
+
+    @property
+    def was_streamed(self) -> bool:
+        """Its first byte came before its last one, and so when its prompt had been read."""
+        return (
+            self.output_tokens is not None
+            and self.first_byte_s is not None
+            and self.first_byte_s < (self.backend_s or 0.0)
+        )
 
     @property
     def used_the_gpu(self) -> bool:
@@ -81,8 +92,11 @@ def workload_from_log(
     done = [swap for swap in _read(_SwapRow, swaps)[0] if not swap.failed]
     began_wall_s = usable[0].accepted_wall_s if usable else 0.0
     usual_s = _usual_service_s(usable)
+    token_s = _cold_token_s(usable)
     jobs = tuple(
-        _logged_job(number, row, row.accepted_wall_s - began_wall_s, usual_s, config)
+        _read_cold(
+            _logged_job(number, row, row.accepted_wall_s - began_wall_s, usual_s, config), token_s
+        )
         for number, row in enumerate(usable)
     )
     names = dict.fromkeys(job.model for job in jobs if job.model is not None) | dict.fromkeys(
@@ -147,12 +161,44 @@ def _logged_job(
         lane=row.lane,
         priority=config.priority_for_task_type(row.task_type),
         caller=row.caller,
+        conversation=f"{row.epoch}.{row.conversation}" if row.conversation else "",
         service_s=service_s,
         first_byte_s=first_byte_s,
         prompt_tokens=row.prompt_tokens or 0,
         usage=usage,
         cancel_after_s=row.total_s if row.outcome is Outcome.CANCELLED else None,
         max_wait_s=row.total_s if row.outcome is Outcome.EXPIRED else None,
+    )
+
+
+def _cold_token_s(rows: Iterable[LoggedItem]) -> Mapping[str | None, float]:
+    """Seconds to read a token, by model: medians of the first turns of conversations, of which
+    nothing can have been cached.
+    """
+    found: dict[str | None, list[float]] = {}
+    begun = set[tuple[int, str, str]]()
+    for row in rows:
+        if row.conversation is None or (row.epoch, row.caller, row.conversation) in begun:
+            continue
+        begun.add((row.epoch, row.caller, row.conversation))
+        if row.prompt_tokens and row.prompt_tokens >= LEAST_TOKENS and row.was_streamed:
+            found.setdefault(row.model, []).append((row.first_byte_s or 0.0) / row.prompt_tokens)
+    return {model: median(times) for model, times in found.items()}
+
+
+def _read_cold(job: WorkloadJob, token_s: Mapping[str | None, float]) -> WorkloadJob:
+    """A turn as long as it takes where nothing of it is cached, which the log cannot say: the
+    simulator has a cache of its own.
+    """
+    prompt_s = job.usage.prompt_s
+    cold_s = job.prompt_tokens * token_s.get(job.model, 0.0)
+    if not job.conversation or prompt_s is None or prompt_s >= cold_s:
+        return job
+    return replace(
+        job,
+        service_s=job.service_s + cold_s - prompt_s,
+        first_byte_s=job.first_byte_s + cold_s - prompt_s,
+        usage=replace(job.usage, prompt_s=cold_s),
     )
 
 
