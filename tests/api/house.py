@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,13 +22,13 @@ from prometheus_client.metrics_core import Metric
 from hearth.admission.auth import digest_of
 from hearth.admission.limits import RateLimiter
 from hearth.api.app import HearthApp
-from hearth.api.request import DISCONNECTED
 from hearth.config.rendering import as_values
 from hearth.config.settings import (
     AuthSettings,
     GatewayConfig,
     KeySettings,
     SchedulerSettings,
+    SchedulingSettings,
     ServerSettings,
     Settings,
 )
@@ -34,6 +36,7 @@ from hearth.dialects.capabilities import Needs
 from hearth.dialects.waits import Wait
 from hearth.engines.ollama.traits import OllamaTraits, canonical_model
 from hearth.errors import BackendGone, BackendUnreachable, HearthError, ModelNotFound, ShuttingDown
+from hearth.events import ItemQueued
 from hearth.execution.request import Reply, ReplyHead, Submission, Ticket
 from hearth.execution.tasks import ChangeCounter
 from hearth.gateway import BackendIdentity, Gateway
@@ -56,12 +59,18 @@ from hearth.types import (
     RequestId,
     Sequence,
 )
-from tests.support.fields import Fields
-from tests.support.patience import for_ever, in_time
+from tests.support.fake_exchange import CallFault, CallRecord
+from tests.support.fake_ollama import FakeModel, FakeOllama, Service
+from tests.support.house import ALL_DAY, House, settings_with, settle
+from tests.support.http import Got, ask
+from tests.support.ollama_wire import Answer
+from tests.support.patience import for_ever
 from tests.support.recorder import Recorder
 from tests.support.stopped_clock import StoppedClock
 from tests.support.taking import Taking
+from tests.support.virtual_time import LoopClock
 
+DONE = b'{"done":true}\n'
 NDJSON: Headers = (
     (b"content-type", b"application/x-ndjson"),
     (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"),
@@ -403,149 +412,96 @@ class FakeGateway:
         return await ask(self._app, method, path, body, **more)
 
 
-IN_EVERY_DIALECT = ("/api/chat", "/llm/health", "/v1/chat/completions", "/v1/messages")
-"""An address of each."""
+FINISHING = SchedulingSettings(active_hours=ALL_DAY, time_zone="UTC", started_streams="finish")
+"""Streams are not continued after an interruption."""
+AT_ONCE = Service(service_s=0.0, first_byte_s=0.0)
 
 
-@dataclass(frozen=True)
-class Got:
-    """An answer as the ASGI messages had it; `chunks` keeps the boundaries."""
-
-    status: int
-    headers: dict[str, str]
-    chunks: tuple[bytes, ...]
-    complete: bool
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.chunks)
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def error(self) -> str:
-        """What is wrong, in whatever dialect it is said."""
-        error = self.json["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
+def answering(
+    *script: bytes | float, status: int = 200, headers: Headers = (), after_s: float = 0.0
+) -> Service:
+    """Chunks as they stand there, and pauses in seconds between them."""
+    chunks = tuple(step for step in script if isinstance(step, bytes))
+    instants_s: list[float] = []
+    for step in script:
+        if isinstance(step, bytes):
+            instants_s.append(after_s)
+        else:
+            after_s += step
+    said = Answer(status=status, headers=headers, chunks=chunks)
+    return Service(answer=said, instants_s=tuple(instants_s))
 
 
-def http_scope(
-    method: str, path: str, headers: tuple[tuple[bytes, bytes], ...], peer: str
-) -> Fields:
-    target, _, query = path.partition("?")
-    return {
-        "type": "http",
-        "method": method,
-        "path": target,
-        "raw_path": target.encode(),
-        "query_string": query.encode(),
-        "headers": list(headers),
-        "client": (peer, 50000),
-        DISCONNECTED: asyncio.get_running_loop().create_future(),
-    }
+class HttpHouse(House):
+    """A house that is asked over HTTP, in process.
 
-
-async def ask(
-    app: HearthApp,
-    method: str,
-    path: str,
-    body: bytes | Mapping[str, Any] = b"",
-    *,
-    key: str | None = None,
-    peer: str = "127.0.0.1",
-    host: str = "localhost:8411",
-    **headers: str,
-) -> Got:
-    """Drive the application in process. Header names are keyword arguments with `_` for `-`."""
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    fields = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
-    if key is not None:
-        fields["authorization"] = f"Bearer {key}"
-    wire = tuple((name.encode(), value.encode()) for name, value in fields.items())
-    return await drive(app, http_scope(method, path, wire, peer), raw)
-
-
-async def drive(
-    app: HearthApp,
-    scope: Fields,
-    body: bytes,
-    take: Callable[[Any], Awaitable[None]] | None = None,
-) -> Got:
-    """Run the application over one scope, with a caller who stays until the answer is complete, and
-    takes each message when `take` says.
+    Its models are in memory where only their names are given, and its model server answers at once
+    unless `service` says otherwise. Sections of its settings are keyword arguments, which `source`
+    is written with.
     """
-    sent: list[Fields] = []
-    incoming = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive() -> Fields:
-        if incoming:
-            return incoming.pop()
-        await for_ever()
-        return {"type": "http.disconnect"}
+    def __init__(
+        self,
+        *models: str | FakeModel,
+        keys: tuple[KeySettings, ...] = (),
+        clock: LoopClock | None = None,
+        engine: type[FakeOllama] = FakeOllama,
+        expect_faults: bool = False,
+        source: Path | None = None,
+        **sections: Any,
+    ) -> None:
+        models = models or ("m", "allowed")
+        settings = settings_with().replace(auth=AuthSettings(keys=keys), **sections)
+        if source is not None:
+            source.write_text(json.dumps(settings.model_dump(mode="json", exclude_defaults=True)))
+        self.service = AT_ONCE
+        super().__init__(
+            *models,
+            resident=" ".join(model for model in models if isinstance(model, str)),
+            settings=settings,
+            source=source,
+            capacity_mib=math.inf,
+            service=lambda _: self.service,
+            clock=clock,
+            ollama=engine,
+            expect_faults=expect_faults,
+        )
+        self.app = HearthApp(self.gateway)
+        self.background: list[asyncio.Future[Got]] = []
+        """Requests that nobody waits for; the end does."""
 
-    async def send(message: Any) -> None:
-        if take is not None:
-            await take(message)
-        sent.append(dict(message))
+    async def _close(self) -> None:
+        await asyncio.gather(*self.background)
+        await super()._close()
 
-    await app(scope, receive, send)
-    head = sent[0]
-    bodies = sent[1:]
-    headers = {name.decode(): value.decode() for name, value in head["headers"]}
-    chunks = tuple(message["body"] for message in bodies if message.get("body"))
-    return Got(
-        head["status"], headers, chunks, bool(bodies) and not bodies[-1].get("more_body", False)
-    )
+    async def ask(
+        self, method: str, path: str, body: bytes | Mapping[str, Any] = b"", **more: Any
+    ) -> Got:
+        """What its application answers; see `ask`."""
+        return await ask(self.app, method, path, body, **more)
 
+    async def begin(self, *bodies: Mapping[str, Any], path: str = "/api/chat", **more: Any) -> None:
+        """Ask, one after the other, in the background."""
+        for body in bodies:
+            asking = asyncio.ensure_future(self.ask("POST", path, body, **more))
+            self.background.append(asking)
+            await settle()
 
-class Caller:
-    """One connection to a real server."""
+    def list_as(self, *chunks: bytes, status: int = 200, headers: Headers = ()) -> None:
+        """What the model server answers on routes that compute nothing."""
+        self.ollama.listing = Answer(status=status, headers=headers, chunks=chunks)
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
+    def break_after(self, *chunks: bytes, headers: Headers = NDJSON) -> None:
+        """The next answer breaks off after these chunks."""
+        self.service = answering(*chunks, *[b""] * len(chunks), headers=headers)
+        self.ollama.next_calls(CallFault.GONE_MID_STREAM)
 
-    @classmethod
-    async def to(cls, url: str, **options: Any) -> Caller:
-        host, _, port = url.removeprefix("http://").rpartition(":")
-        return cls(*await asyncio.open_connection(host.strip("[]"), int(port), **options))
+    def reload(self, **sections: Any) -> None:
+        """Put a configuration with other sections in force."""
+        settings = self.gateway.settings.replace(**sections)
+        self.gateway.reload(GatewayConfig(settings=settings, source=None))
 
-    async def send(self, raw: bytes) -> None:
-        self.writer.write(raw)
-        await self.writer.drain()
-
-    async def post(self, path: str, body: bytes, *extra: bytes) -> None:
-        lines = [
-            b"POST %s HTTP/1.1" % path.encode(),
-            b"Host: localhost",
-            b"Content-Type: application/json",
-            *extra,
-        ]
-        await self.send(b"\r\n".join([*lines, b"Content-Length: %d" % len(body), b"", b""]) + body)
-
-    async def head(self) -> tuple[int, dict[str, str]]:
-        raw = await self.reader.readuntil(b"\r\n\r\n")
-        status_line, *lines = raw.decode("latin-1").strip().split("\r\n")
-        fields = (line.partition(": ") for line in lines)
-        return int(status_line.split(" ")[1]), {name.lower(): value for name, _, value in fields}
-
-    async def until_closed(self) -> bytes:
-        return await self.reader.read()
-
-    def leave(self) -> None:
-        self.writer.transport.abort()
-
-
-async def answer_to(url: str, raw: bytes) -> bytes:
-    """All that comes back until the connection is closed; nothing where it is reset."""
-    caller = await Caller.to(url)
-    try:
-        async with in_time():
-            await caller.send(raw)
-            return await caller.until_closed()
-    except ConnectionError:
-        return b""
-    finally:
-        caller.leave()
+    @property
+    def reached(self) -> list[ItemQueued | CallRecord]:
+        """All that got past the door."""
+        return [*self.events.of(ItemQueued), *self.ollama.calls]

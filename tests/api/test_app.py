@@ -5,26 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.routing import compile_path
 
 from hearth.api.app import FAULT_TEXT, HearthApp
 from hearth.api.dashboard.page import FILES
-from hearth.config.settings import ServerSettings
+from hearth.api.routes import PROBED
+from hearth.config.settings import AuthSettings, ServerSettings
 from hearth.events import InternalFault, RequestRejected
-from tests.api.house import (
-    ADMIN_KEY,
-    IN_EVERY_DIALECT,
-    KEYS,
-    LOW_KEY,
-    FakeGateway,
-    ScriptedExchange,
-    ask,
-    drive,
-    http_scope,
-)
+from hearth.types import BackendCall
+from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, HttpHouse
+from tests.support.fake_ollama import FakeOllama
+from tests.support.http import IN_EVERY_DIALECT, ask, drive, http_scope
+from tests.support.taking import Taking
 
 CHAT = json.dumps({"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}).encode()
 JSON = {"content_type": "application/json"}
@@ -130,10 +126,10 @@ ODD = (
 ESCAPED = (b"/api/%63hat", b"/%61pi/chat", b"/api%2fchat", b"/healthz%00")
 
 
-def test_the_table_has_every_address_and_method_of_the_program_and_no_other(app):
+def test_the_table_has_every_address_and_method_of_the_program_and_no_other(house):
     served = {
         path: set(address.handlers)
-        for path, address in app.routes.addresses.items()
+        for path, address in house.app.routes.addresses.items()
         if path not in STREAMS
     }
     patterns = {path: compile_path(path)[0] for path in served}
@@ -152,14 +148,13 @@ def test_the_table_has_every_address_and_method_of_the_program_and_no_other(app)
             if patterns[template].match(path)
             for method in served[template]
         }, path
-    described = app.routes.openapi["paths"]
+    described = house.app.routes.openapi["paths"]
     for template in served.keys() & described.keys():
         assert {method.upper() for method in described[template]} <= served[template], template
     assert described.keys() <= {path.replace(":path", "") for path in (*served, *STREAMS)}
 
 
 async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_method(keyed):
-    keyed.engine.answer = ScriptedExchange(200, (), (b"{}",))
     for key, (path, (who, methods)) in itertools.product(
         (None, LOW_KEY, ADMIN_KEY), ADDRESSES.items()
     ):
@@ -182,12 +177,11 @@ async def test_every_address_is_open_to_whom_the_table_says_and_has_no_other_met
                     method,
                     path,
                 )
-        assert key or not (keyed.worker.submitted or keyed.engine.calls), path
+        assert key or not keyed.reached, path
     assert [(await keyed.ask("GET", path)).status for path in STREAMS] == [401, 401]
 
 
 async def test_an_odd_or_escaped_address_is_401_without_a_key_and_404_with_one(keyed):
-    app = keyed.app()
     paths = [(path, path.encode("latin-1")) for path in (*UNKNOWN, *ODD)] + [
         ("/api/chat", raw) for raw in ESCAPED
     ]
@@ -198,15 +192,15 @@ async def test_an_odd_or_escaped_address_is_401_without_a_key_and_404_with_one(k
             (b"x-api-key", key.encode()),
         )
         got = await drive(
-            app, {**http_scope("POST", path, wire, "127.0.0.1"), "raw_path": raw}, CHAT
+            keyed.app, {**http_scope("POST", path, wire, "127.0.0.1"), "raw_path": raw}, CHAT
         )
         assert got.status == (404 if key else 401), (path, raw)
     assert (await keyed.ask("GET", "/llm/admin/nothing", key=LOW_KEY)).status == 403
-    preflight = await FakeGateway().ask(
+    preflight = await keyed.ask(
         "OPTIONS", "/api/chat", origin="http://localhost:8411", access_control_request_method="POST"
     )
     assert not any(name.startswith("access-control") for name in preflight.headers)
-    assert keyed.worker.submitted == keyed.engine.calls == []
+    assert keyed.reached == []
 
 
 @pytest.mark.parametrize(
@@ -231,7 +225,7 @@ async def test_a_slash_too_many_is_redirected_as_in_ollama(keyed, method, target
     if location != "/healthz":
         assert (await keyed.ask(method, target, CHAT, **JSON)).status == 401
     assert (await keyed.ask("PATCH", target, CHAT, key=LOW_KEY, **JSON)).status == 404
-    assert keyed.worker.submitted == keyed.engine.calls == []
+    assert keyed.reached == []
 
 
 async def test_a_redirect_leads_to_no_other_host_and_opens_nothing(keyed):
@@ -248,16 +242,14 @@ async def test_a_redirect_leads_to_no_other_host_and_opens_nothing(keyed):
 
 
 @pytest.fixture
-async def below() -> AsyncIterator[FakeGateway]:
+async def below(tmp_path: Path) -> AsyncIterator[HttpHouse]:
     """Behind a proxy that leaves the path it is reached by."""
-    gateway = FakeGateway(keys=KEYS, server=ServerSettings(base_path="/home/hearth"))
-    gateway.engine.answer = ScriptedExchange(200, (), (b"{}",))
-    yield gateway
-    await gateway.worker.aclose()
+    server = ServerSettings(base_path="/home/hearth")
+    async with HttpHouse(keys=KEYS, server=server, source=tmp_path / "below.yaml") as house:
+        yield house
 
 
 async def test_every_address_is_also_there_below_the_path_of_a_proxy(keyed, below):
-    keyed.engine.answer = below.engine.answer
     for path, (_, methods) in ADDRESSES.items():
         for method, key in itertools.product(methods, (None, ADMIN_KEY)):
             plain = await keyed.ask(method, path, CHAT, key=key, **JSON)
@@ -267,7 +259,7 @@ async def test_every_address_is_also_there_below_the_path_of_a_proxy(keyed, belo
                     plain.status,
                     plain.headers.get("content-type"),
                 ), prefix + path
-    assert {call.path for call in below.engine.calls} == {call.path for call in keyed.engine.calls}
+    assert {call.path for call in below.ollama.calls} == {call.path for call in keyed.ollama.calls}
     got = await below.ask("GET", "/home/hearth", key=ADMIN_KEY)
     assert got.status == 200
 
@@ -328,47 +320,44 @@ async def test_what_only_resembles_the_path_of_a_proxy_leads_nowhere(below, path
 async def test_an_escaped_path_of_a_proxy_leads_nowhere(below, raw):
     wire = ((b"host", b"localhost"), (b"x-api-key", ADMIN_KEY.encode()))
     scope = {**http_scope("GET", "/home/hearth/api/tags", wire, "127.0.0.1"), "raw_path": raw}
-    assert (await drive(below.app(), scope, b"")).status == 404
+    assert (await drive(below.app, scope, b"")).status == 404
 
 
-async def test_an_error_below_the_path_of_a_proxy_is_in_the_dialect_of_the_address(keyed):
-    below = FakeGateway(keys=KEYS, server=ServerSettings(base_path="/hearth"))
-    for path in IN_EVERY_DIALECT:
-        plain, got = (
-            await keyed.ask("POST", path, CHAT),
-            await below.ask("POST", f"/hearth{path}", CHAT),
-        )
-        assert (got.status, got.json.keys()) == (401, plain.json.keys())
+@pytest.mark.parametrize("path", IN_EVERY_DIALECT)
+async def test_an_error_below_the_path_of_a_proxy_is_in_the_dialect_of_the_address(
+    keyed, below, path
+):
+    plain = await keyed.ask("POST", path, CHAT)
+    got = await below.ask("POST", f"/home/hearth{path}", CHAT)
+    assert (got.status, got.json.keys()) == (401, plain.json.keys())
 
 
-async def test_a_probe_may_use_any_name_of_the_machine_and_no_other_address_may(keyed):
-    for path in ("/healthz", "/readyz"):
-        assert (await keyed.ask("GET", path, key=LOW_KEY, host="10.0.0.9:8411")).status == 200
-        assert (await keyed.ask("GET", path, key=LOW_KEY, host="some.name")).status == 200
+@pytest.mark.parametrize("host", ["10.0.0.9:8411", "some.name"])
+async def test_a_probe_may_use_any_name_of_the_machine_and_no_other_address_may(house, keyed, host):
+    for path in PROBED:
+        assert (await keyed.ask("GET", path, key=LOW_KEY, host=host)).status == 200
+        assert (await house.ask("GET", path, host=host)).status == 200
     assert (await keyed.ask("GET", "/llm/health", key=LOW_KEY, host="some.name")).status == 421
-    assert (await FakeGateway().ask("GET", "/healthz", host="some.name")).status == 200
-    assert (await FakeGateway().ask("GET", "/llm/health", host="10.0.0.9")).status == 421
+    assert (await house.ask("GET", "/llm/health", host=host)).status == 421
 
 
-async def test_managing_models_needs_an_admin_key_even_on_loopback(gateway):
-    for path in ("/api/pull", "/api/delete", "/api/blobs/sha256:abc"):
-        got = await gateway.ask("POST", path, CHAT)
-        assert got.status == 403
-        assert "hearth admin key new" in got.error
-        assert f"OLLAMA_HOST={gateway.config.settings.ollama.url}" in got.error
-    assert gateway.engine.calls == []
+@pytest.mark.parametrize("path", ["/api/pull", "/api/delete", "/api/blobs/sha256:abc"])
+async def test_managing_models_needs_an_admin_key_even_on_loopback(house, path):
+    got = await house.ask("POST", path, CHAT)
+    assert got.status == 403
+    assert "hearth admin key new" in got.error
+    assert f"OLLAMA_HOST={house.gateway.config.settings.ollama.url}" in got.error
+    assert house.reached == []
 
 
-async def test_without_keys_only_this_machine_comes_in_and_two_lengths_are_400(gateway):
-    assert (await gateway.ask("GET", "/llm/health", peer="127.0.0.1")).status == 200
+async def test_without_keys_only_this_machine_comes_in_and_two_lengths_are_400(house):
+    assert (await house.ask("GET", "/llm/health", peer="127.0.0.1")).status == 200
     assert (
-        await gateway.ask("GET", "/llm/health", peer="192.168.1.9", x_forwarded_for="127.0.0.1")
+        await house.ask("GET", "/llm/health", peer="192.168.1.9", x_forwarded_for="127.0.0.1")
     ).status == 401
-    assert (await gateway.ask("GET", "/healthz", peer="192.168.1.9")).status == 200
+    assert (await house.ask("GET", "/healthz", peer="192.168.1.9")).status == 200
     assert (
-        await gateway.ask(
-            "POST", "/api/chat", CHAT, content_length="3", transfer_encoding="chunked"
-        )
+        await house.ask("POST", "/api/chat", CHAT, content_length="3", transfer_encoding="chunked")
     ).status == 400
 
 
@@ -388,49 +377,68 @@ async def test_every_refusal_at_the_door_is_an_event_without_unknown_names(keyed
     assert len(third.path) == 200
 
 
-async def test_a_configuration_is_in_force_with_the_next_request():
-    gateway = FakeGateway(server=ServerSettings(host="gpu-box.lan"))
-    assert (await gateway.ask("GET", "/llm/health")).status == 200
-    for host, name, status in (
-        ("0.0.0.0", "gpu-box.lan:8411", 200),
-        ("other.lan", "other.lan:8411", 421),
-    ):
-        gateway.config = FakeGateway(server=ServerSettings(host=host)).config
-        assert (await gateway.ask("GET", "/llm/health", host=name)).status == status
-    before = gateway.config
-    changed = FakeGateway(keys=KEYS, server=ServerSettings(allowed_hosts=("cat.lan",))).config
-    for config, key, status in (
-        (before, None, 421),
-        (changed, None, 401),
-        (changed, LOW_KEY, 200),
-        (before, None, 421),
-    ):
-        gateway.config = config
-        assert (
-            await gateway.ask("GET", "/llm/health", key=key, host="cat.lan:8411")
-        ).status == status
-        assert (
-            await gateway.ask("GET", "/llm/health", key=key, host="cat.lan.evil.test")
-        ).status == 421
-    given_on_the_command_line = HearthApp(cast("Any", FakeGateway()), host="gpu-box.lan")
-    assert (
-        await ask(given_on_the_command_line, "GET", "/llm/health", host="gpu-box.lan:8411")
-    ).status == 200
+async def test_the_names_of_a_machine_are_those_of_the_host_it_listens_on():
+    async with HttpHouse(server=ServerSettings(host="gpu-box.lan")) as house:
+        for host, name, status in (
+            ("gpu-box.lan", "localhost:8411", 200),
+            ("0.0.0.0", "gpu-box.lan:8411", 200),
+            ("other.lan", "other.lan:8411", 421),
+        ):
+            house.reload(server=ServerSettings(host=host))
+            assert (await house.ask("GET", "/llm/health", host=name)).status == status
 
 
-async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_text(gateway):
-    def defective(*_: object) -> None:
+async def test_a_configuration_is_in_force_with_the_next_request(house):
+    allowed = ServerSettings(allowed_hosts=("cat.lan",))
+    for keys, server, key, status in (
+        ((), ServerSettings(), None, 421),
+        (KEYS, allowed, None, 401),
+        (KEYS, allowed, LOW_KEY, 200),
+        ((), ServerSettings(), None, 421),
+    ):
+        house.reload(auth=AuthSettings(keys=keys), server=server)
+        asked = {"key": key, "host": "cat.lan:8411"}
+        assert (await house.ask("GET", "/llm/health", **asked)).status == status
+        assert (await house.ask("GET", "/llm/health", key=key, host="cat.lan.evil")).status == 421
+
+
+async def test_a_host_given_on_the_command_line_is_a_name_of_the_machine(house):
+    app = HearthApp(house.gateway, host="gpu-box.lan")
+    assert (await ask(app, "GET", "/llm/health", host="gpu-box.lan:8411")).status == 200
+
+
+class HalfAnAnswer(Taking):
+    """One with a defect behind its beginning."""
+
+    status = 200
+    headers = ()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield b"a"
         raise RuntimeError("the prompt was: secret")
 
-    gateway.worker.submit = gateway.health = defective
-    for method, path in (("POST", "/v1/chat/completions"), ("GET", "/llm/health")):
-        got = await gateway.ask(method, path, CHAT, **JSON)
-        assert (got.status, got.error) == (500, FAULT_TEXT)
-    faults = gateway.events.of(InternalFault)
-    assert [fault.where for fault in faults] == ["POST /v1/chat/completions", "GET /llm/health"]
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class DefectiveOllama(FakeOllama):
+    """An adapter with a defect, whose error quotes a prompt."""
+
+    async def open(self, call: BackendCall) -> Any:
+        if call.path == "/api/ps":
+            return HalfAnAnswer()
+        raise RuntimeError("the prompt was: secret")
+
+
+async def test_a_defect_becomes_a_500_in_the_dialect_and_an_event_without_its_text():
+    async with HttpHouse(engine=DefectiveOllama, expect_faults=True) as house:
+        for path in ("/v1/models", "/api/tags"):
+            got = await house.ask("GET", path)
+            assert (got.status, got.error) == (500, FAULT_TEXT)
+        got = await house.ask("GET", "/api/ps")  # after the head, the answer stays unfinished
+        assert (got.status, got.body, got.complete) == (200, b"a", False)
+        faults = house.events.of(InternalFault)
+    assert [fault.where for fault in faults] == ["GET /v1/models", "GET /api/tags", "GET /api/ps"]
     assert all(
         "RuntimeError at" in fault.detail and "secret" not in fault.detail for fault in faults
     )
-    gateway.engine.answer = ScriptedExchange(200, (), (b"a", RuntimeError("secret")))
-    got = await gateway.ask("GET", "/api/tags")  # after the head, the answer stays unfinished
-    assert (got.status, got.body, got.complete) == (200, b"a", False)

@@ -14,25 +14,27 @@ from hearth.clock import new_id
 from hearth.config.settings import (
     CallerLimits,
     ModelSettings,
+    QueueSettings,
     RateLimitSettings,
-    SchedulingSettings,
 )
 from hearth.dialects.gojson import LARGE_BYTES
-from hearth.errors import BackendGone, CallerGone, QueueFull, ShuttingDown
-from hearth.events import RequestRejected
-from hearth.scheduling import inputs
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Lane
+from hearth.errors import QueueFull, ShuttingDown
+from hearth.events import ItemQueued, RequestRejected
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX
 from tests.api.house import (
     ADMIN_KEY,
-    KEYS,
+    DONE,
+    FINISHING,
     LOW_KEY,
     NDJSON,
-    FakeGateway,
-    ScriptedExchange,
-    begins_and_breaks,
-    scripted,
+    HttpHouse,
+    answering,
 )
+from tests.support.fake_exchange import CallFault, Ending
+from tests.support.fake_ollama import FakeModel, Service
 from tests.support.fields import Fields
+from tests.support.house import within
+from tests.support.virtual_time import LoopClock
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
 PROMPT = {"model": "m", "prompt": "hi"}
@@ -47,94 +49,106 @@ DIALECTS = ("/api/chat", "/v1/chat/completions", "/v1/messages")
 JSON = {"content_type": "application/json"}
 
 
-async def test_every_inference_route_goes_through_the_queue_with_its_bytes_untouched(gateway):
-    for path, asked in BODIES.items():
-        body = json.dumps({**asked, "stream": False}, indent=1).encode()
-        assert (
-            await gateway.ask("POST", path, body, content_type="application/json")
-        ).status == 200
-        call = gateway.worker.calls[-1]
-        new = gateway.worker.submitted[-1]
-        assert (call.method, call.path, call.body) == ("POST", path, body)
-        assert (new.model, new.caller, new.lane, new.prompt_tokens > 0) == (
-            "m",
-            "local",
-            Lane.EXTERNAL,
-            True,
-        )
-    assert len(gateway.worker.submitted) == len(BODIES)
+def limited(**limits: Any) -> RateLimitSettings:
+    return RateLimitSettings(default=CallerLimits(**limits))
 
 
-async def test_chunks_headers_and_status_come_back_as_the_backend_sent_them(gateway):
-    got = await gateway.ask("POST", "/api/chat", CHAT)
-    assert (got.chunks, got.complete) == ((b'{"n":1}\n', b'{"n":2}\n', b'{"done":true}\n'), True)
+def sent(house: HttpHouse) -> Any:
+    """The body that the model server was sent last."""
+    return json.loads(house.ollama.calls[-1].body)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_every_inference_route_goes_through_the_queue_with_its_bytes_untouched(house, path):
+    body = json.dumps({**BODIES[path], "stream": False}, indent=1).encode()
+    assert (await house.ask("POST", path, body, **JSON)).status == 200
+    (call,) = house.ollama.calls
+    assert (call.method, call.path, call.body) == ("POST", path, body)
+    item = house.item(1)
+    assert (item["model"], item["caller"], item["type"]) == ("m:latest", "local", "external")
+    assert item["prompt_tokens"] > 0
+
+
+@within(HttpHouse)
+async def test_chunks_headers_and_status_come_back_as_the_backend_sent_them(house):
+    lines = [b'{"n":%d}\n' % number for number in range(5)]
+    house.service = answering(*lines, DONE, headers=NDJSON)
+    got = await house.ask("POST", "/api/chat", CHAT)
+    # for a slow caller they pile up, and are not joined
+    assert (got.chunks, got.complete) == ((*lines, DONE), True)
     own = {
         "x-queue-position": "0",
-        "x-estimated-wait-seconds": "7.4",
-        "x-estimated-wait-rough": "true",
-        "x-wait-bound-seconds": "15.0",
+        "x-estimated-wait-seconds": "0.0",
+        "x-wait-bound-seconds": "0.0",
         "x-hearth-rewrote": "seed",
     }
     theirs = {name.decode(): value.decode() for name, value in NDJSON}
-    assert got.headers == {**theirs, "x-request-id": gateway.worker.submitted[0].request_id, **own}
-    # for a slow caller they pile up, and are not joined
-    gateway.worker.serve = scripted(*(b"%d\n" % n for n in range(5)))
-    assert (await gateway.ask("POST", "/api/chat", CHAT)).chunks == (
-        b"0\n",
-        b"1\n",
-        b"2\n",
-        b"3\n",
-        b"4\n",
+    (queued,) = house.events.of(ItemQueued)
+    assert got.headers == {**theirs, "x-request-id": queued.request_id, **own}
+
+
+@within(HttpHouse)
+async def test_who_waits_is_told_for_how_long_and_how_sure_that_is(house):
+    house.service = Service(service_s=10.0)
+    _, got = await asyncio.gather(*[house.ask("POST", "/api/chat", CHAT) for _ in range(2)])
+    assert got.headers["x-queue-position"] == "0"
+    assert got.headers["x-estimated-wait-rough"] == "true"
+    wait_s, bound_s = (
+        float(got.headers[name]) for name in ("x-estimated-wait-seconds", "x-wait-bound-seconds")
     )
+    assert 0.0 < wait_s <= bound_s
 
 
-async def test_a_resumable_stream_without_a_seed_is_given_one(gateway):
+async def test_a_resumable_stream_without_a_seed_is_given_one(house):
     seeds = set()
     for path in ("/api/chat", "/api/generate", "/v1/chat/completions") * 2:
-        got = await gateway.ask("POST", path, {**BODIES[path], "stream": True})
+        got = await house.ask("POST", path, {**BODIES[path], "stream": True})
         assert got.headers["x-hearth-rewrote"].rpartition(",")[2] == "seed"
-        sent = json.loads(gateway.worker.calls[-1].body)
-        seeds.add((sent if path.startswith("/v1") else sent["options"])["seed"])
+        seeds.add((sent(house) if path.startswith("/v1") else sent(house)["options"])["seed"])
     assert len(seeds) == 6
-    assert all(new.ways == ("continued", "replayed") for new in gateway.worker.submitted)
+
+
+@pytest.mark.parametrize("settings", [{}, {"scheduling": FINISHING}])
+async def test_a_stream_that_has_a_seed_is_sent_as_it_came(settings):
     body = json.dumps({**CHAT, "options": {"seed": 0}}).encode()
-    finishing = FakeGateway(scheduling=SchedulingSettings(started_streams="finish"))
-    for each, ways in ((gateway, ("replayed", "continued")), (finishing, ())):
-        got = await each.ask("POST", "/api/chat", body, **JSON)
-        assert (
-            each.worker.calls[-1].body,
-            "x-hearth-rewrote" in got.headers,
-            each.worker.submitted[-1].ways,
-        ) == (body, False, ways)
+    async with HttpHouse(**settings) as house:
+        got = await house.ask("POST", "/api/chat", body, **JSON)
+        assert house.ollama.calls[0].body == body
+    assert "x-hearth-rewrote" not in got.headers
 
 
-async def test_openai_streams_ask_for_usage_that_callers_see_only_if_they_asked(gateway):
+@pytest.mark.parametrize(
+    ("settings", "rewrote"),
+    [({}, "stream_options,seed"), ({"scheduling": FINISHING}, "stream_options")],
+)
+async def test_openai_streams_ask_for_usage_that_callers_see_only_if_they_asked(settings, rewrote):
     path = "/v1/chat/completions"
-    frames = (b'data: {"choices":[{}]}\n\n', b'data: {"choices":[],"usage":{"total_tokens":3}}\n\n')
-    gateway.worker.serve = scripted(*frames)
-    finishing = FakeGateway(scheduling=SchedulingSettings(started_streams="finish"))
-    for each, rewrote in ((gateway, "stream_options,seed"), (finishing, "stream_options")):
-        got = await each.ask("POST", path, {**BODIES[path], "stream": True})
-        call = each.worker.calls[-1]
-        assert (got.headers["x-hearth-rewrote"], call.hides_usage) == (rewrote, True)
-        assert json.loads(call.body)["stream_options"] == {"include_usage": True}
-    for more in ({"stream": True, "stream_options": {"include_usage": True}}, {"stream": False}):
-        await gateway.ask("POST", path, {**BODIES[path], **more})
-        assert not gateway.worker.calls[-1].hides_usage
+    async with HttpHouse(**settings) as house:
+        got = await house.ask("POST", path, {**CHAT, "stream": True})
+        assert (got.headers["x-hearth-rewrote"], b"usage" in got.body) == (rewrote, False)
+        usage = {"stream_options": {"include_usage": True}}
+        assert sent(house).items() >= usage.items()
+        got = await house.ask("POST", path, {**CHAT, "stream": True, **usage})
+        assert b"usage" in got.body
+        got = await house.ask("POST", path, {**CHAT, "stream": False})
+        assert "usage" in got.json
 
 
-async def test_what_only_the_owner_may_decide_is_rewritten_and_said():
-    gateway = FakeGateway(models={"llama3": ModelSettings(num_ctx=4096)})
-    got = await gateway.ask(
-        "POST", "/api/chat", {**CHAT, "keep_alive": -1, "options": {"num_ctx": 9, "seed": 1}}
-    )
+async def test_what_only_the_owner_may_decide_is_rewritten_and_said(house):
+    asked = {**CHAT, "keep_alive": -1, "options": {"num_ctx": 9, "seed": 1}}
+    got = await house.ask("POST", "/api/chat", asked)
     assert got.headers["x-hearth-rewrote"] == "keep_alive,options.num_ctx"
-    assert json.loads(gateway.worker.calls[0].body) == {**CHAT, "options": {"seed": 1}}
-    gateway.one_name["llama"] = "llama3:latest"
-    for name in ("llama3", "llama3:latest", "registry.ollama.ai/library/llama3", "llama"):
-        await gateway.ask("POST", "/api/chat", {**CHAT, "model": name, "stream": False})
-        sent = json.loads(gateway.worker.calls[-1].body)
-        assert (sent["model"], sent["options"]) == (name, {"num_ctx": 4096})
+    assert sent(house) == {**CHAT, "options": {"seed": 1}}
+
+
+@pytest.mark.parametrize(
+    "name", ["llama3", "llama3:latest", "registry.ollama.ai/library/llama3", "llama"]
+)
+async def test_the_owners_context_length_goes_with_every_name_of_a_model(name):
+    models = [FakeModel(name=each, load_s=0.0, digest="one") for each in ("llama3", "llama")]
+    async with HttpHouse(*models, models={"llama3": ModelSettings(num_ctx=4096)}) as house:
+        await house.ask("POST", "/api/chat", {**CHAT, "model": name, "stream": False})
+        assert (sent(house)["model"], sent(house)["options"]) == (name, {"num_ctx": 4096})
 
 
 async def test_the_query_is_forwarded_and_credentials_cookies_and_origins_are_not(keyed):
@@ -148,42 +162,44 @@ async def test_the_query_is_forwarded_and_credentials_cookies_and_origins_are_no
     await keyed.ask(
         "POST", "/v1/messages?beta=true", BODIES["/v1/messages"], key=ADMIN_KEY, **kept, **more
     )
-    (call,) = keyed.worker.calls
-    sent = {name.decode().replace("-", "_"): value.decode() for name, value in call.headers}
-    assert (call.path, sent) == ("/v1/messages?beta=true", {**JSON, **kept})
-    assert keyed.worker.submitted[0].caller == "owner"
+    (call,) = keyed.ollama.calls
+    said = {name.decode().replace("-", "_"): value.decode() for name, value in call.headers}
+    assert (call.path, said) == ("/v1/messages?beta=true", {**JSON, **kept})
+    assert keyed.events.of(ItemQueued)[0].caller == "owner"
 
 
-async def test_a_well_formed_request_id_is_kept_and_any_other_replaced(gateway):
-    for own in ("abc-123_X", "x" * 64, "job_17", "batch_req_17", f"job_{'0' * 33}"):
-        got = await gateway.ask("POST", "/api/chat", CHAT, x_request_id=own)
-        assert got.headers["x-request-id"] == own == gateway.worker.submitted[-1].request_id
-    # The rate limits are rebuilt from rows with other ids than those of jobs, which were counted
-    # when they were taken.
-    for other in (
-        "",
-        "x" * 65,
-        "a b",
-        "a\nb",
-        "a\x1b[31m",
-        '{"level":1}',
+@pytest.mark.parametrize(
+    "own", ["abc-123_X", "x" * 64, "job_17", "batch_req_17", f"job_{'0' * 33}"]
+)
+async def test_a_well_formed_request_id_is_kept(house, own):
+    got = await house.ask("POST", "/api/chat", CHAT, x_request_id=own)
+    assert got.headers["x-request-id"] == own == house.events.of(ItemQueued)[0].request_id
+
+
+# The rate limits are rebuilt from rows with other ids than those of jobs, which were counted when
+# they were taken.
+@pytest.mark.parametrize(
+    "other",
+    [
+        *("", "x" * 65, "a b", "a\nb", "a\x1b[31m", '{"level":1}'),
         new_id(JOB_PREFIX),
         new_id(BATCH_JOB_PREFIX),
-    ):
-        got = await gateway.ask("POST", "/api/chat", CHAT, x_request_id=other)
-        assert (got.headers["x-request-id"][:4], len(got.headers["x-request-id"])) == (
-            "req_",
-            36,
-        ), other
+    ],
+    ids=lambda other: repr(other[:4]),
+)
+async def test_any_other_request_id_is_replaced(house, other):
+    got = await house.ask("POST", "/api/chat", CHAT, x_request_id=other)
+    assert (got.headers["x-request-id"][:4], len(got.headers["x-request-id"])) == ("req_", 36)
 
 
-async def test_the_chat_that_a_program_names_is_the_conversation_of_its_turns(gateway):
+async def test_the_chat_that_a_program_names_is_the_conversation_of_its_turns(house):
     title = {
         "model": "m",
         "messages": [
             {"role": "user", "content": '### Task:\nTitle.\n{ "title": 1 }\n<chat_history>'}
         ],
     }
+    house.gateway.orders.pause()
     for path, asked, chat_id in [
         ("/api/chat", CHAT, ""),
         ("/api/chat", CHAT, "one"),
@@ -193,219 +209,228 @@ async def test_the_chat_that_a_program_names_is_the_conversation_of_its_turns(ga
         ("/api/chat", title, "one"),
         ("/api/embed", INPUT, "one"),
     ]:
-        await gateway.ask("POST", path, asked, x_openwebui_chat_id=chat_id)
+        await house.begin(asked, path=path, x_openwebui_chat_id=chat_id)
     told, first, later, other, none, beside, embedded = [
-        new.conversation for new in gateway.worker.submitted
+        house.worker.registry.live(number).item.conversation for number in range(1, 8)
     ]
     assert (first == later, told == none, embedded) == (True, True, "")
     assert len({told, first, other, beside}) == 4
 
 
-async def test_a_load_goes_through_the_queue_and_the_rest_is_answered_at_once(keyed):
-    gateway = FakeGateway()
-    await gateway.ask("POST", "/api/generate", {"model": "m"})
-    assert gateway.worker.submitted.pop().kind == "load"
-    for path, field in (("/api/chat", "message"), ("/api/generate", "response")):
-        got = await gateway.ask("POST", path, {"model": "m", "keep_alive": 0}, x_request_id="mine")
-        assert (
-            got.status,
-            got.json["done_reason"],
-            field in got.json,
-            got.headers["x-request-id"],
-        ) == (200, "unload", True, "mine")
-        assert got.json["created_at"].endswith("Z")
-        for stream, media, end in (
-            (True, "application/x-ndjson", b"}\n"),
-            (False, "application/json", b"}"),
-        ):
-            got = await gateway.ask(
-                "POST", path, {**BODIES[path], "stream": stream, "options": {"num_predict": 0}}
-            )
-            assert (got.status, got.json["done"], got.json["done_reason"]) == (200, True, "length")
-            assert (got.headers["content-type"].startswith(media), got.body.endswith(end)) == (
-                True,
-                True,
-            )
-    assert gateway.worker.submitted == []
-    for body in (CHAT, {"model": "m", "keep_alive": 0}):
-        got = await keyed.ask("POST", "/api/chat", body, key=LOW_KEY)
-        assert (got.status, got.json) == (403, {"error": 'this key may not use the model "m"'})
+async def test_a_load_goes_through_the_queue(house):
+    assert (await house.ask("POST", "/api/generate", {"model": "m"})).status == 200
+    assert house.item(1)["kind"] == "load"
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/api/chat", "message"), ("/api/generate", "response")]
+)
+@within(HttpHouse)
+async def test_what_needs_no_model_is_answered_at_once(house, path, field):
+    got = await house.ask("POST", path, {"model": "m", "keep_alive": 0}, x_request_id="mine")
+    assert (got.status, got.json["done_reason"], got.headers["x-request-id"]) == (
+        200,
+        "unload",
+        "mine",
+    )
+    assert (field in got.json, got.json["created_at"][-1]) == (True, "Z")
+    nothing = {**BODIES[path], "options": {"num_predict": 0}}
+    for stream, media, end in ((True, "x-ndjson", b"}\n"), (False, "json", b"}")):
+        got = await house.ask("POST", path, {**nothing, "stream": stream})
+        assert (got.status, got.json["done"], got.json["done_reason"]) == (200, True, "length")
+        assert got.headers["content-type"].startswith(f"application/{media}")
+        assert got.body.endswith(end)
+    assert house.reached == []
+
+
+@pytest.mark.parametrize("body", [CHAT, {"model": "m", "keep_alive": 0}])
+async def test_a_key_is_refused_a_model_that_it_may_not_use(keyed, body):
+    got = await keyed.ask("POST", "/api/chat", body, key=LOW_KEY)
+    assert (got.status, got.json) == (403, {"error": 'this key may not use the model "m"'})
 
 
 async def test_an_external_caller_over_its_rate_gets_429_and_the_house_has_no_limit():
-    gateway = FakeGateway(
-        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10))
-    )
-    for _ in range(10):
-        assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 200
-    got = await gateway.ask("POST", "/v1/chat/completions", CHAT)
-    assert (got.status, got.headers["retry-after"], got.json["error"]["type"]) == (
-        429,
-        "60",
-        "rate_limit_error",
-    )
-    for _ in range(12):
-        assert (await gateway.ask("POST", "/api/chat", CHAT, x_task_type="reply")).status == 200
-        assert (gateway.worker.submitted[-1].lane, gateway.worker.submitted[-1].task_type) == (
-            Lane.INTERNAL,
-            "reply",
+    async with HttpHouse(rate_limits=limited(requests_per_minute=10)) as house:
+        for _ in range(10):
+            assert (await house.ask("POST", "/api/chat", CHAT)).status == 200
+        got = await house.ask("POST", "/v1/chat/completions", CHAT)
+        assert (got.status, got.headers["retry-after"], got.json["error"]["type"]) == (
+            429,
+            "60",
+            "rate_limit_error",
         )
+        for _ in range(12):
+            assert (await house.ask("POST", "/api/chat", CHAT, x_task_type="reply")).status == 200
+        item = house.item(11)
+        assert (item["type"], item["task_type"]) == ("internal", "reply")
 
 
-async def test_what_is_answered_at_once_or_names_no_model_counts_too():
-    unload = {"model": "m", "keep_alive": 0}
-    nothing = {**BODIES["/api/chat"], "options": {"num_predict": 0}}
-    for path, body, status in (
-        ("/api/generate", unload, 200),
-        ("/api/chat", nothing, 200),
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/api/generate", {"model": "m", "keep_alive": 0}, 200),
+        ("/api/chat", {**CHAT, "options": {"num_predict": 0}}, 200),
         ("/api/embed", {"model": "x", "input": "a"}, 404),
-    ):
-        gateway = FakeGateway(
-            rate_limits=RateLimitSettings(
-                default=CallerLimits(requests_per_minute=3, embeddings_per_minute=3)
-            )
-        )
-        gateway.missing.add("x")
-        seen = [(await gateway.ask("POST", path, body)).status for _ in range(4)]
-        assert seen == [status] * 3 + [429], path
+    ],
+)
+@within(lambda: HttpHouse(rate_limits=limited(requests_per_minute=3, embeddings_per_minute=3)))
+async def test_what_is_answered_at_once_or_names_no_model_counts_too(house, path, body, status):
+    seen = [(await house.ask("POST", path, body)).status for _ in range(4)]
+    assert seen == [status] * 3 + [429]
 
 
-async def test_an_unload_of_a_model_that_stays_is_answered_with_the_reason(gateway):
-    gateway.worker.post(inputs.Loaded(model="m"))
-    await gateway.orders.pin("m")
-    for body in (
-        {"model": "m", "keep_alive": 0},
-        {"model": "m", "prompt": "", "keep_alive": "0s", "stream": False},
-    ):
-        got = await gateway.ask("POST", "/api/generate", body)
+@within(HttpHouse)
+async def test_an_unload_of_a_model_that_stays_is_answered_with_the_reason(house):
+    await house.gateway.orders.pin("m")
+    unload = {"model": "m", "keep_alive": 0}
+    for body in (unload, {"model": "m", "prompt": "", "keep_alive": "0s", "stream": False}):
+        got = await house.ask("POST", "/api/generate", body)
         assert (got.status, got.json["done_reason"], got.headers["x-hearth-kept"]) == (
             200,
             "unload",
             "pinned",
         )
-    gateway.orders.unpin()
-    got = await gateway.ask("POST", "/api/generate", {"model": "m", "keep_alive": 0})
+    house.gateway.orders.unpin()
+    got = await house.ask("POST", "/api/generate", unload)
     assert (got.status, "x-hearth-kept" in got.headers) == (200, False)
 
 
 async def test_embeddings_have_a_limit_of_their_own():
-    limits = CallerLimits(requests_per_minute=2, embeddings_per_minute=3)
-    gateway = FakeGateway(rate_limits=RateLimitSettings(default=limits))
-    for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"):
-        assert (await gateway.ask("POST", path, BODIES[path])).status == 200
-    got = await gateway.ask("POST", "/api/embed", BODIES["/api/embed"])
-    assert got.status == 429
-    assert (
-        "local may make 3 embedding calls in any minute (rate_limits.default.embeddings_per_minute)"
-        in got.error
-    )
-    assert [(await gateway.ask("POST", "/api/chat", CHAT)).status for _ in range(3)] == [
-        200,
-        200,
-        429,
-    ]
+    limits = limited(requests_per_minute=2, embeddings_per_minute=3)
+    async with HttpHouse(rate_limits=limits) as house:
+        for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"):
+            assert (await house.ask("POST", path, BODIES[path])).status == 200
+        got = await house.ask("POST", "/api/embed", INPUT)
+        assert got.status == 429
+        assert (
+            "local may make 3 embedding calls in any minute "
+            "(rate_limits.default.embeddings_per_minute)"
+        ) in got.error
+        chats = [(await house.ask("POST", "/api/chat", CHAT)).status for _ in range(3)]
+        assert chats == [200, 200, 429]
 
 
 LONG_CHAT = {**CHAT, "messages": [{"role": "user", "content": "hi" * LARGE_BYTES}]}
 
 
-async def test_a_caller_of_requests_that_take_long_to_read_is_refused_for_a_while():
-    gateway = FakeGateway(
-        rate_limits=RateLimitSettings(default=CallerLimits(reading_s_per_minute=2.0))
-    )
-    gateway.clock.cpu_step_s = 1.0
+class BusyClock(LoopClock):
+    """A thread computes for a second from one reading to the next."""
+
+    cpu_s = 0.0
+
+    def thread_cpu(self) -> float:
+        self.cpu_s += 1.0
+        return self.cpu_s
+
+
+@within(lambda: HttpHouse(clock=BusyClock(), rate_limits=limited(reading_s_per_minute=2.0)))
+async def test_a_caller_of_requests_that_take_long_to_read_is_refused_for_a_while(house):
     for body in (CHAT, LONG_CHAT):
-        assert (await gateway.ask("POST", "/api/chat", body)).status == 200
-        gateway.clock.advance(10.0)
+        assert (await house.ask("POST", "/api/chat", body)).status == 200
+        await asyncio.sleep(10.0)
     for path in ("/api/chat", "/api/embed", "/v1/messages"):
-        got = await gateway.ask("POST", path, BODIES[path])
+        got = await house.ask("POST", path, BODIES[path])
         assert (got.status, got.headers["retry-after"]) == (429, "40")
         assert (
             "reading the requests of local may take 2 s of CPU in any minute "
             "(rate_limits.default.reading_s_per_minute)"
         ) in got.error
-    assert (await gateway.ask("POST", "/api/chat", LONG_CHAT, x_task_type="reply")).status == 200, (
+    assert (await house.ask("POST", "/api/chat", LONG_CHAT, x_task_type="reply")).status == 200, (
         "internal requests have no limits"
     )
-    gateway.clock.advance(40.0)
-    assert (await gateway.ask("POST", "/api/chat", b"{" * 2 * LARGE_BYTES)).status == 400
-    assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 429, (
+    await asyncio.sleep(40.0)
+    assert (await house.ask("POST", "/api/chat", b"{" * 2 * LARGE_BYTES)).status == 400
+    assert (await house.ask("POST", "/api/chat", CHAT)).status == 429, (
         "what was refused took as long"
     )
 
 
-async def test_a_long_body_of_a_caller_over_its_rate_is_not_parsed():
-    gateway = FakeGateway(
-        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=1))
-    )
+@within(lambda: HttpHouse(rate_limits=limited(requests_per_minute=1)))
+async def test_a_long_body_of_a_caller_over_its_rate_is_not_parsed(house):
     broken = b'{"model":"m","messages":' + b"[" * 2 * LARGE_BYTES
     first, second = await asyncio.gather(
-        gateway.ask("POST", "/api/chat", LONG_CHAT), gateway.ask("POST", "/api/chat", broken)
+        house.ask("POST", "/api/chat", LONG_CHAT), house.ask("POST", "/api/chat", broken)
     )
     assert (first.status, second.status) == (200, 429)
 
 
-async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(gateway):
-    for refusal in (QueueFull(retry_after_s=7.2), ShuttingDown(retry_after_s=7.2)):
-        gateway.worker.refusal = refusal
-        got = await gateway.ask("POST", "/api/chat", CHAT)
-        assert (got.status, got.headers["retry-after"]) == (503, "8")
-        assert gateway.events.all.pop().reason == refusal.reason
+@pytest.mark.parametrize("refusal", [QueueFull, ShuttingDown])
+@within(lambda: HttpHouse(queue=QueueSettings(max_external_depth=1)))
+async def test_a_full_or_closing_queue_is_503_with_a_time_to_come_back(house, refusal):
+    if refusal is QueueFull:
+        house.service = Service(service_s=10.0)
+        await house.begin(CHAT, CHAT)
+    else:
+        await house.gateway.stop(0.0)
+    got = await house.ask("POST", "/api/chat", CHAT)
+    assert (got.status, int(got.headers["retry-after"]) > 0) == (503, True)
+    assert house.events.of(RequestRejected)[-1].reason == refusal.reason
 
 
 @pytest.mark.parametrize(
     ("path", "kind", "frame"),
     [
-        ("/api/chat", None, b'{"error":"it broke off"}\n'),
-        ("/v1/chat/completions", "api_error", b'\n\ndata: {"error":{"message":"it broke off"'),
+        ("/api/chat", None, b'{"error":"The model server closed'),
+        ("/v1/chat/completions", "api_error", b'\n\ndata: {"error":{"message":"The model server'),
         ("/v1/messages", "api_error", b"\n\nevent: error\ndata: "),
     ],
 )
-async def test_a_failure_has_a_status_before_the_first_byte_and_then_a_frame(path, kind, frame):
-    gateway = FakeGateway()
-    gateway.worker.serve = scripted(BackendGone("the model server broke off"))
-    got = await gateway.ask("POST", path, BODIES[path])
+@within(lambda: HttpHouse(scheduling=FINISHING))
+async def test_a_failure_has_a_status_before_the_first_byte_and_then_a_frame(
+    house, path, kind, frame
+):
+    house.ollama.next_calls(*[CallFault.GONE_BEFORE_HEAD] * 3)
+    got = await house.ask("POST", path, BODIES[path])
     assert (got.status, got.headers["x-queue-position"]) == (502, "0")
     assert isinstance(got.json["error"], str) if kind is None else got.json["error"]["type"] == kind
-    assert got.headers["x-request-id"] == gateway.worker.submitted[0].request_id
-    gateway.worker.serve = begins_and_breaks
-    first, error = (got := await gateway.ask("POST", path, {**BODIES[path], "stream": True})).chunks
+    assert got.headers["x-request-id"] == house.events.of(ItemQueued)[0].request_id
+    house.break_after(b"first\n")
+    usage = {"stream_options": {"include_usage": True}}
+    got = await house.ask("POST", path, {**BODIES[path], **usage, "stream": True})
+    first, error = got.chunks
     assert (first, error[: len(frame)], got.complete) == (b"first\n", frame, kind is not None)
-    assert gateway.events.of(RequestRejected) == []
+    assert house.events.of(RequestRejected) == []
 
 
-async def test_what_has_no_room_for_an_error_stays_unfinished(gateway):
-    sized = scripted(b"first\n", BackendGone(), headers=((b"content-length", b"100"),))
-    for path, serve in (("/v1/chat/completions", begins_and_breaks), ("/api/chat", sized)):
-        gateway.worker.serve = serve
-        got = await gateway.ask("POST", path, CHAT)
+async def test_a_stream_whose_length_was_declared_stays_unfinished_where_it_breaks():
+    async with HttpHouse(scheduling=FINISHING) as house:
+        house.break_after(b"first\n", headers=((b"content-length", b"100"),))
+        got = await house.ask("POST", "/api/chat", CHAT)
         assert (got.chunks, got.complete) == ((b"first\n",), False)
-    assert gateway.worker.cancelled == [1, 2]
-    gateway.worker.serve = scripted(CallerGone())  # cancelled in the queue
-    assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 499
+
+
+@within(HttpHouse)
+async def test_who_is_cancelled_in_the_queue_is_answered_499(house):
+    house.service = Service(service_s=10.0)
+    await house.begin(CHAT, CHAT)
+    house.worker.cancel(2)
+    assert (await house.background[1]).status == 499
+
+
+async def test_a_refusal_of_the_model_server_has_its_status_and_its_body(house):
     body = b'{"error":"model \'m\' not found"}'
-    gateway.worker.serve = scripted(
-        body, status=404, headers=((b"content-length", b"%d" % len(body)),)
-    )
-    got = await gateway.ask("POST", "/api/chat", CHAT)
+    house.service = answering(body, status=404, headers=((b"content-length", b"%d" % len(body)),))
+    got = await house.ask("POST", "/api/chat", CHAT)
     assert (got.status, got.body, got.complete) == (404, body, True)
-    for path in DIALECTS:
-        assert (await gateway.ask("POST", path, b"", content_length="9" * 400)).status == 413
-        assert (
-            await gateway.ask("POST", path, b"\x1f\x8b", content_encoding="gzip", **JSON)
-        ).status == 415
 
 
-async def test_a_large_body_is_parsed_while_others_are_served(gateway):
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_a_body_too_long_or_in_a_coding_is_refused_in_every_dialect(house, path):
+    assert (await house.ask("POST", path, b"", content_length="9" * 400)).status == 413
+    got = await house.ask("POST", path, b"\x1f\x8b", content_encoding="gzip", **JSON)
+    assert got.status == 415
+
+
+async def test_a_large_body_is_parsed_while_others_are_served(house):
     large = json.dumps(
         {"model": "m", "messages": [{"role": "user", "content": "hi" * 100}] * 9_000}
     ).encode()
-    asking = asyncio.ensure_future(gateway.ask("POST", "/api/chat", large))
+    asking = asyncio.ensure_future(house.ask("POST", "/api/chat", large))
     for _ in range(5):  # until it has reached the thread
         await asyncio.sleep(0)
-    assert (await gateway.ask("POST", "/api/chat", CHAT)).status == 200
+    assert (await house.ask("POST", "/api/chat", CHAT)).status == 200
     assert (await asking).status == 200
-    assert [len(call.body) > 1_000_000 for call in gateway.worker.calls] == [False, True]
+    assert [len(call.body) > 1_000_000 for call in house.ollama.calls] == [False, True]
 
 
 # Without a queue.
@@ -416,39 +441,26 @@ PLAIN = (
     (b"content-length", b"17"),
     (b"date", b"Sat, 21 Nov 2026 02:09:14 GMT"),
 )
+UNQUEUED = (
+    *("/", "/api/version", "/api/tags", "/api/ps", "/v1/models"),
+    *("/v1/models/llama3.1%3A8b", "/v1/models/hf.co/someone/model"),
+)
 
 
-async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
-    paths = (
-        "/",
-        "/api/version",
-        "/api/tags",
-        "/api/ps",
-        "/v1/models",
-        "/v1/models/llama3.1%3A8b",
-        "/v1/models/hf.co/someone/model",
-    )
-    for method, path in (
-        *(("HEAD", path) for path in paths[:3]),
-        *(("GET", path) for path in paths),
-    ):
-        gateway = FakeGateway()
-        gateway.engine.answer = ScriptedExchange(200, PLAIN, (b"Ollama is", b" running"))
-        got = await gateway.ask(
-            method, path, accept="application/json", user_agent="x", cookie="a=b"
-        )
-        assert (got.status, got.chunks, got.headers["x-request-id"][:4]) == (
-            200,
-            (b"Ollama is", b" running"),
-            "req_",
-        )
-        assert [(name.encode(), value.encode()) for name, value in got.headers.items()][:3] == [
-            *PLAIN
-        ]
-        (call,) = gateway.engine.calls
-        assert (call.method, call.path, call.body) == (method, path, b"")
-        assert dict(call.headers) == {b"accept": b"application/json", b"user-agent": b"x"}
-        assert gateway.engine.answer.closed.is_set()
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [*(("HEAD", path) for path in UNQUEUED[:3]), *(("GET", path) for path in UNQUEUED)],
+)
+async def test_what_the_backend_says_without_a_queue_comes_back_unchanged(house, method, path):
+    house.list_as(b"Ollama is", b" running", headers=PLAIN)
+    got = await house.ask(method, path, accept="application/json", user_agent="x", cookie="a=b")
+    chunks = () if method == "HEAD" else (b"Ollama is", b" running")
+    assert (got.status, got.chunks, got.headers["x-request-id"][:4]) == (200, chunks, "req_")
+    assert [(name.encode(), value.encode()) for name, value in got.headers.items()][:3] == [*PLAIN]
+    (call,) = house.ollama.calls
+    assert (call.method, call.path, call.body) == (method, path, b"")
+    assert dict(call.headers) == {b"accept": b"application/json", b"user-agent": b"x"}
+    assert call.ending is not None
 
 
 @pytest.mark.parametrize(
@@ -467,78 +479,71 @@ async def test_what_the_backend_says_without_a_queue_comes_back_unchanged():
         *(("/api/tags", odd, odd) for odd in NO_LISTS),
     ],
 )
-async def test_models_of_ollamas_own_cloud_are_not_offered(path, listed, left):
-    gateway = FakeGateway()
+@within(lambda: HttpHouse(FakeModel(name="a:cloud", remote_host="https://ollama.com:443")))
+async def test_models_of_ollamas_own_cloud_are_not_offered(house, path, listed, left):
     said = json.dumps(listed).encode()
-    gateway.models_elsewhere = frozenset({"a:cloud"})
-    gateway.engine.answer = ScriptedExchange(
-        200, ((b"content-length", b"%d" % len(said)),), (said[:20], said[20:])
-    )
-    got = await gateway.ask("GET", path)
+    length = (b"content-length", b"%d" % len(said))
+    house.list_as(said[:20], said[20:], headers=(length,))
+    got = await house.ask("GET", path)
     assert (got.status, got.json, got.headers["content-length"]) == (200, left, str(len(got.body)))
 
 
 @pytest.mark.parametrize(
     ("method", "path", "media"),
     [
-        *(
-            (*each, "json")
-            for each in (
-                ("POST", "/api/show?verbose=1"),
-                ("POST", "/api/pull"),
-                ("DELETE", "/api/delete"),
-            )
-        ),
-        *(
-            (*each, "octet-stream")
-            for each in (("HEAD", "/api/blobs/sha256:a"), ("POST", "/api/blobs/sha256:a"))
-        ),
+        ("POST", "/api/show?verbose=1", "json"),
+        ("POST", "/api/pull", "json"),
+        ("DELETE", "/api/delete", "json"),
+        ("HEAD", "/api/blobs/sha256:a", "octet-stream"),
+        ("POST", "/api/blobs/sha256:a", "octet-stream"),
     ],
 )
-async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(method, path, media):
-    gateway = FakeGateway(keys=KEYS)
-    gateway.engine.answer = ScriptedExchange(
-        404, (), (b'{"error":"model \'x:latest\' not found"}',)
-    )
-    got = await gateway.ask(
+async def test_a_body_and_a_query_go_along_and_an_admin_key_manages_models(
+    keyed, method, path, media
+):
+    keyed.list_as(b'{"error":"model \'x:latest\' not found"}', status=404)
+    got = await keyed.ask(
         method, path, b"\x00\xff", key=ADMIN_KEY, content_type=f"application/{media}"
     )
-    assert (got.status, got.error) == (404, "model 'x:latest' not found")
-    (call,) = gateway.engine.calls
+    assert got.status == 404
+    (call,) = keyed.ollama.calls
     assert (call.method, call.path, call.headers) == (
         method,
         path,
         ((b"content-type", f"application/{media}".encode()),),
     )
-    assert call.body == (b"" if method == "HEAD" else b"\x00\xff")
+    if method == "HEAD":
+        assert (call.body, got.body) == (b"", b"")
+    else:
+        assert (call.body, got.error) == (b"\x00\xff", "model 'x:latest' not found")
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_json(gateway, status):
-    gateway.engine.answer = ScriptedExchange(
-        status, ((b"content-type", b"text/html"),), (b"<html>Bad Gateway</html>",)
+@pytest.mark.parametrize("path", ["/api/tags", "/v1/models"])
+async def test_what_a_proxy_says_in_place_of_the_model_server_is_an_error_in_json(
+    house, path, status
+):
+    html = ((b"content-type", b"text/html"),)
+    house.list_as(b"<html>Bad Gateway</html>", status=status, headers=html)
+    got = await house.ask("GET", path)
+    assert (got.status, got.error) == (
+        status,
+        f"A proxy before the model server answered {status} in its place.",
     )
-    for path in ("/api/tags", "/v1/models"):
-        got = await gateway.ask("GET", path)
-        assert (got.status, got.error) == (
-            status,
-            f"A proxy before the model server answered {status} in its place.",
-        )
-    assert gateway.engine.answer.closed.is_set()
+    assert house.ollama.calls[0].ending is Ending.CLOSED
 
 
-async def test_a_backend_that_is_down_is_503_and_a_broken_answer_stays_unfinished(gateway):
-    for path in ("/api/tags", "/v1/models"):
-        got = await gateway.ask("GET", path)
-        assert (got.status, got.headers["retry-after"], "cannot be reached" in got.error) == (
-            503,
-            "5",
-            True,
-        )
-    gateway.engine.answer = ScriptedExchange(200, (), (b"half", BackendGone()))
-    got = await gateway.ask("GET", "/api/tags")
-    assert (got.chunks, got.complete, gateway.engine.answer.closed.is_set()) == (
-        (b"half",),
-        False,
-        True,
-    )
+@pytest.mark.parametrize("path", ["/api/tags", "/v1/models"])
+async def test_a_backend_that_is_down_is_503(house, path):
+    house.ollama.go_down()
+    got = await house.ask("GET", path)
+    assert (got.status, got.headers["retry-after"]) == (503, "5")
+    assert "cannot be reached" in got.error
+
+
+async def test_an_answer_without_a_queue_that_breaks_stays_unfinished(house):
+    house.list_as(b"half", b"")
+    house.ollama.next_calls(CallFault.GONE_MID_STREAM)
+    got = await house.ask("GET", "/api/tags")
+    assert (got.chunks, got.complete) == ((b"half",), False)
+    assert house.ollama.calls[0].ending is Ending.BROKEN

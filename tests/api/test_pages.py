@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import pytest
 
@@ -21,92 +22,96 @@ from hearth.api.status_stream import (
     Listeners,
     StatusStream,
 )
-from hearth.config.settings import CallerLimits, ModelSettings, RateLimitSettings
-from hearth.errors import BackendGone, CapacityError, RateLimited
-from hearth.events import RequestRejected
-from hearth.queue.worker import LLMQueueWorker
-from hearth.types import JsonDict, Lane, Priority
+from hearth.config.settings import AuthSettings, CallerLimits, ModelSettings, RateLimitSettings
+from hearth.errors import CapacityError, RateLimited
+from hearth.events import ItemEnded, ItemQueued, RequestRejected
+from hearth.types import Lane, Outcome, Priority
 from tests.api.conftest import serving
-from tests.api.house import (
-    ADMIN_KEY,
-    HOUSE_KEY,
-    KEYS,
-    LOW_KEY,
-    RESIDENT,
-    Caller,
-    FakeGateway,
-    FakeWorker,
-    scripted,
-)
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, HttpHouse, answering
+from tests.support.fake_exchange import CallFault
+from tests.support.fake_ollama import Service
 from tests.support.fields import Fields
+from tests.support.house import settle, within
+from tests.support.http import Caller
 from tests.support.patience import until
-from tests.support.virtual_time import in_virtual_time
 
 CHAT = {"model": "allowed", "messages": [{"role": "user", "content": "hi"}]}
+LONG = Service(service_s=600.0)
 
 
-async def begin(keyed: FakeGateway, *names: str, key: str = LOW_KEY) -> None:
+async def begin(house: HttpHouse, *names: str, key: str | None = LOW_KEY) -> None:
+    """Requests that take long: the first runs, the others wait."""
+    house.service = LONG
     for name in names:
-        await keyed.ask("POST", "/api/chat", CHAT, key=key, x_request_id=name)
+        await house.begin(CHAT, key=key, x_request_id=name)
 
 
-async def test_pages_show_what_the_gateway_says_and_no_whole_digest():
-    gateway = FakeGateway(keys=KEYS)
-
+@within(lambda: HttpHouse(keys=KEYS))
+async def test_pages_show_what_the_gateway_says_and_no_whole_digest(house):
     async def said(path: str, method: str = "GET") -> object:
-        got = await gateway.ask(method, path, key=ADMIN_KEY, x_request_id="mine")
+        got = await house.ask(method, path, key=ADMIN_KEY, x_request_id="mine")
         assert (got.status, got.headers["x-request-id"]) == (200, "mine")
         return got.json
 
-    assert await said("/llm/queue/status") == gateway.worker.get_status()
-    assert await said("/llm/models") == {"models": [{"name": "m", "resident": True}]}
-    assert await said("/llm/health") == gateway.health()
-    assert await said("/llm/admin/preempt", "POST") == {"preempted": 2}
-    shown = (await gateway.ask("GET", "/llm/admin/config", key=ADMIN_KEY)).json["settings"]
-    assert shown["queue"]["max_external_depth"] == 20
-    assert [(key["name"], key["sha256"]) for key in shown["auth"]["keys"]] == [
+    def shown(value: object) -> object:
+        return json.loads(json.dumps(value))
+
+    await begin(house, "one")
+    assert await said("/llm/queue/status") == shown(house.status)
+    assert await said("/llm/models") == {"models": await house.gateway.models()}
+    assert await said("/llm/health") == shown(house.gateway.health())
+    assert await said("/llm/admin/preempt", "POST") == {"preempted": 1}
+    settings: Any = await said("/llm/admin/config")
+    assert settings["settings"]["queue"]["max_external_depth"] == 20
+    assert [(key["name"], key["sha256"]) for key in settings["settings"]["auth"]["keys"]] == [
         (key.name, key.sha256[:8] + "…") for key in KEYS
     ]
 
 
-class NotedModel(JsonDict):
-    """A model that notes in which threads it is rendered."""
+class CountingPool(ThreadPoolExecutor):
+    """Threads, and how often work was given to them."""
 
-    threads: ClassVar[set[int]] = set()
+    given = 0
 
-    def items(self) -> Any:
-        self.threads.add(threading.get_ident())
-        return super().items()
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.given += 1
+        return super().submit(*args, **kwargs)
 
 
 @pytest.mark.parametrize("number", [0, 1, 999, 1000, 1001, 3000])
-async def test_models_however_many_are_rendered_beside_the_loop(gateway, number):
-    gateway.shown_models = [NotedModel(name=f"m{n} é", home=None) for n in range(number)]
-    NotedModel.threads.clear()
-    assert (await gateway.ask("GET", "/llm/models")).json == {
-        "models": [{"name": f"m{n} é", "home": None} for n in range(number)]
-    }
-    assert bool(NotedModel.threads) == bool(number)
-    assert threading.get_ident() not in NotedModel.threads
+async def test_models_however_many_are_rendered_beside_the_loop(house, number):
+    names = [f"{n} é:latest" for n in range(number)]
+    house.ollama.gpu.models.clear()
+    house.ollama.gpu.clear()
+    for name in names:
+        house.ollama.install(name)
+    await house.worker.watch.look()
+    await settle()
+    asyncio.get_running_loop().set_default_executor(pool := CountingPool())
+    shown = (await house.ask("GET", "/llm/models")).json["models"]
+    assert [model["name"] for model in shown] == sorted(names)
+    assert all(model["home"] is False for model in shown)
+    assert pool.given > 0
 
 
-async def test_life_is_public_and_names_the_emulator_and_readiness_has_a_reason(gateway):
-    assert (await gateway.ask("GET", "/healthz", peer="10.0.0.9")).json == {
+async def test_life_is_public_and_names_the_emulator_and_readiness_has_a_reason(house):
+    assert (await house.ask("GET", "/healthz", peer="10.0.0.9")).json == {
         "service": "hearth",
         "status": "ok",
         "emulator": False,
     }
-    gateway.identity = replace(gateway.identity, emulator=True)
-    said = (await gateway.ask("GET", "/healthz", peer="10.0.0.9")).json
+    house.gateway.identity = replace(house.gateway.identity, emulator=True)
+    said = (await house.ask("GET", "/healthz", peer="10.0.0.9")).json
     assert (said["emulator"], "EMULATOR" in said["warning"]) == (True, True)
-    assert (await gateway.ask("GET", "/readyz")).json == {"ready": True}
-    gateway.store_fault = "disk_full"
-    assert "disk_full" in (await gateway.ask("GET", "/readyz")).error
-    gateway.not_ready = "the model server is down"
-    got = await gateway.ask("GET", "/readyz")
+    assert (await house.ask("GET", "/readyz")).json == {"ready": True}
+    house.gateway.cannot_write = lambda: "disk_full"
+    assert "disk_full" in (await house.ask("GET", "/readyz")).error
+    house.ollama.go_down()
+    await house.worker.watch.look()
+    got = await house.ask("GET", "/readyz")
     assert (got.status, got.error, got.headers["retry-after"]) == (
         503,
-        "the model server is down",
+        "the model server at http://fake does not answer",
         "5",
     )
 
@@ -123,7 +128,7 @@ async def test_an_item_is_shown_to_its_caller_and_admins_and_hidden_from_others(
         ]
         assert others == unknown
         assert (others.status, others.error.startswith("there is no such ")) == (404, True)
-    assert keyed.worker.cancelled == []
+    assert keyed.events.of(ItemEnded) == []
     for key in (LOW_KEY, ADMIN_KEY):
         assert (await keyed.ask("GET", "/llm/queue/item/1", key=key)).json["request_id"] == "one"
         got = await keyed.ask("POST", "/llm/queue/item/3/cancel", key=key)
@@ -134,7 +139,9 @@ async def test_an_item_is_shown_to_its_caller_and_admins_and_hidden_from_others(
     for key, name in ((LOW_KEY, "one"), (LOW_KEY, "one"), (ADMIN_KEY, "two"), (LOW_KEY, "cancel")):
         got = await keyed.ask("POST", f"/llm/requests/{name}/cancel", key=key)
         assert (got.status, got.json) == (200, {"request_id": name, "cancelled": True})
-    assert keyed.worker.cancelled == [3, 3, 1, 1, 2, 4]
+    ended = keyed.events.of(ItemEnded)
+    assert [event.sequence for event in ended] == [3, 1, 2, 4]
+    assert {event.outcome for event in ended} == {Outcome.CANCELLED}
     for method, path in (("GET", "/llm/queue/item/abc"), ("POST", "/llm/queue/item/abc/cancel")):
         got = await keyed.ask(method, path, key=LOW_KEY)
         assert (got.status, got.error[:10]) == (400, "sequence: ")
@@ -148,7 +155,7 @@ async def test_a_key_cancels_all_of_its_own_and_an_admin_those_of_anybody(keyed)
         assert (got.status, "its own requests" in got.error) == (403, True)
     got = await keyed.ask("POST", "/llm/requests/cancel?name=low", key=ADMIN_KEY)
     assert (got.status, "name: unknown field" in got.error) == (400, True)
-    assert keyed.worker.cancelled == []
+    assert keyed.events.of(ItemEnded) == []
     for key, query, caller, requests in (
         (ADMIN_KEY, "", "owner", []),
         (LOW_KEY, "", "low", ["one", "two"]),
@@ -164,31 +171,31 @@ async def test_a_key_cancels_all_of_its_own_and_an_admin_those_of_anybody(keyed)
             "jobs": 0,
             "batches": 0,
         }
-        assert (got.status, got.json) == (200, expected)
-    assert keyed.worker.cancelled == [1, 2, 3]
+        assert got.status == 200
+        assert got.json | {"requests": sorted(got.json["requests"])} == expected
+    assert len(keyed.events.of(ItemEnded)) == 3
 
 
-async def test_an_owner_announces_a_task_in_either_form_and_reloads_the_file(gateway):
-    for at in ("2030-01-01T08:00:00+01:00", 1893481200):
-        assert (
-            await gateway.ask("POST", "/llm/admin/announce", {"task_type": "digest", "at": at})
-        ).status == 200
-    assert gateway.worker.announced == [("digest", 1893481200.0)] * 2
-    got = await gateway.ask("POST", "/llm/admin/reload")
-    assert (got.status, got.json) == (200, {"reloaded": True, "generation": 2, "problems": []})
-    gateway.problems = [
-        "f.yaml:1: queue: what, and what to do",
-        "f.yaml:2: gpu: what, and what to do",
-    ]
-    got = await gateway.ask("POST", "/llm/admin/reload")
-    assert (got.status, got.json["reloaded"], got.json["problems"]) == (
-        422,
-        False,
-        gateway.problems,
-    )
+@pytest.mark.parametrize("at", ["2030-01-01T08:00:00+01:00", 1893481200])
+async def test_an_owner_announces_a_task_in_either_form(house, at):
+    asked = {"task_type": "digest", "at": at}
+    assert (await house.ask("POST", "/llm/admin/announce", asked)).status == 200
+    ((due_at, task_type),) = house.worker.runtime.view.announced
+    in_s = 1893481200.0 - house.clock.wall()
+    assert (due_at - house.clock.monotonic(), task_type) == (pytest.approx(in_s, abs=1.0), "digest")
+
+
+async def test_an_owner_reloads_the_file_and_is_told_what_is_wrong_with_it(house):
+    got = await house.ask("POST", "/llm/admin/reload")
+    assert (got.status, got.json["reloaded"], got.json["problems"]) == (200, True, [])
+    assert got.json["reload_count"] == 1
+    house.gateway.config.source.write_text("queue: {depth: 1}\ngpu: {what: 1}\n")
+    got = await house.ask("POST", "/llm/admin/reload")
+    assert (got.status, got.json["reloaded"], len(got.json["problems"])) == (422, False, 2)
+    assert got.json["problems"] == house.gateway.config_summary()["problems"]
     assert "nothing was changed" in got.error
-    gateway.stopping = True
-    assert (await gateway.ask("POST", "/llm/admin/reload")).status == 503
+    await house.gateway.stop()
+    assert (await house.ask("POST", "/llm/admin/reload")).status == 503
 
 
 DIGEST = {"task_type": "digest", "at": 1893481200}
@@ -222,33 +229,19 @@ WRONG: dict[str, tuple[tuple[object, str], ...]] = {
 @pytest.mark.parametrize(
     ("path", "body", "words"), [(path, *row) for path, rows in WRONG.items() for row in rows]
 )
-async def test_a_wrong_body_is_a_400_that_says_what_to_do(path, body, words):
-    gateway = FakeGateway()
-    got = await gateway.ask("POST", path, body)
+async def test_a_wrong_body_is_a_400_that_says_what_to_do(house, path, body, words):
+    got = await house.ask("POST", path, body)
     assert (got.status, words in got.error, len(got.error) < 10 * 500 + 50) == (400, True, True), (
         got.error
     )
-    assert (gateway.worker.announced, gateway.worker.submitted) == ([], [])
+    assert (house.worker.runtime.view.announced, house.reached) == ((), [])
 
 
-def answer(**fields: object) -> bytes:
-    return json.dumps(
-        {
-            "model": "m",
-            "response": "Hello!",
-            "done": True,
-            "prompt_eval_count": 7,
-            "eval_count": 3,
-            **fields,
-        }
-    ).encode()
+LIMITED = RateLimitSettings(default=CallerLimits(requests_per_minute=10))
 
 
-async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate():
-    gateway = FakeGateway(
-        rate_limits=RateLimitSettings(default=CallerLimits(requests_per_minute=10))
-    )
-    gateway.worker.serve = scripted(answer(), headers=())
+@within(lambda: HttpHouse("m", rate_limits=LIMITED))
+async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate(house):
     asked = {
         "prompt": "Say hello",
         "model": "m",
@@ -257,84 +250,91 @@ async def test_a_completion_goes_through_the_queue_and_counts_against_the_rate()
         "allow_cloud": True,
     }
     # as `curl -d` has it
-    got = await gateway.ask(
+    got = await house.ask(
         "POST", "/llm/completions", asked, content_type="application/x-www-form-urlencoded"
     )
     assert got.status == 200
-    counts = {"tokens_in": 7, "tokens_out": 3, "latency_ms": 0}
     assert got.json == {
-        "output": "Hello!",
-        "model": "m",
+        "output": " alpha beta gamma",
+        "model": "m:latest",
         "parsed": None,
         "cost_usd": 0.0,
         "emulator": False,
-        **counts,
+        "tokens_in": 10,
+        "tokens_out": 3,
+        "latency_ms": 0,
     }
-    headers = (
-        "x-queue-position",
-        "x-estimated-wait-seconds",
-        "x-estimated-wait-rough",
-        "x-wait-bound-seconds",
-        "x-request-id",
-    )
-    (new,) = gateway.worker.submitted
-    assert [got.headers[name] for name in headers] == [
-        "0",
-        "7.4",
-        "true",
-        "15.0",
-        new.request_id,
-    ]
-    assert (new.kind, new.streaming, new.model, new.max_tokens) == ("generate", False, "m", 9)
-    assert json.loads(gateway.worker.calls[0].body)["format"] == "json"
-    gateway.worker.serve = scripted(answer(model=RESIDENT), headers=())
-    got = await gateway.ask("POST", "/llm/completions", {"prompt": "Say hello"})
-    assert gateway.worker.submitted[1].model is None, "it runs on whatever is resident"
-    assert json.loads(gateway.worker.calls[1].body)["model"] == got.json["model"] == RESIDENT
+    (queued,) = house.events.of(ItemQueued)
+    assert got.headers["x-queue-position"] == "0"
+    assert got.headers["x-estimated-wait-seconds"] == "0.0"
+    assert got.headers["x-wait-bound-seconds"] == "0.0"
+    assert got.headers["x-request-id"] == queued.request_id
+    (call,) = house.ollama.calls
+    sent = json.loads(call.body)
+    assert (call.path, sent["stream"], sent["format"]) == ("/api/generate", False, "json")
+    assert sent["options"] == {"num_predict": 9}
+    got = await house.ask("POST", "/llm/completions", {"prompt": "Say hello"})
+    assert house.ollama.calls[1].model == got.json["model"] == "m:latest", "it is resident"
     statuses = [
-        (await gateway.ask("POST", "/llm/completions", {"prompt": "x"})).status for _ in range(9)
+        (await house.ask("POST", "/llm/completions", {"prompt": "x"})).status for _ in range(9)
     ]
     assert statuses == [200] * 8 + [429]
-    assert [event.reason for event in gateway.events.of(RequestRejected)] == [RateLimited.reason]
+    assert [event.reason for event in house.events.of(RequestRejected)] == [RateLimited.reason]
 
 
-async def test_a_completion_has_its_models_options_and_its_task_types_band():
-    gateway = FakeGateway(
+@within(
+    lambda: HttpHouse(
+        "m",
         keys=KEYS,
         priority_map={"digest": Priority.BACKGROUND},
         models={"m": ModelSettings(num_ctx=2048)},
     )
-    gateway.worker.serve = scripted(answer(), headers=())
+)
+async def test_a_completion_has_its_models_options_and_its_task_types_band(house):
     asked = {"prompt": "x", "model": "m", "max_tokens": 3, "task_type": "digest"}
-    assert (await gateway.ask("POST", "/llm/completions", asked, key=HOUSE_KEY)).status == 200
-    assert json.loads(gateway.worker.calls[0].body)["options"] == {
-        "num_predict": 3,
-        "num_ctx": 2048,
-    }
-    (new,) = gateway.worker.submitted
-    assert (new.lane, new.priority, new.task_type) == (Lane.INTERNAL, Priority.BACKGROUND, "digest")
+    assert (await house.ask("POST", "/llm/completions", asked, key=HOUSE_KEY)).status == 200
+    item = house.item(1)
+    assert (item["type"], item["priority"], item["task_type"]) == (
+        "internal",
+        "background",
+        "digest",
+    )
+    (call,) = house.ollama.calls
+    assert json.loads(call.body)["options"] == {"num_predict": 3, "num_ctx": 2048}
 
 
 @pytest.mark.parametrize(
-    ("serve", "status", "words"),
+    ("said", "status", "words"),
     [
-        (scripted(BackendGone()), 502, "closed the connection"),
-        (scripted(b'{"error":"model \'m\' not found"}', status=404), 404, "model 'm' not found"),
         (
-            scripted(b'{"error":"\\"m\\" does not support generate"}', status=400),
+            answering(b'{"error":"model \'m\' not found"}', status=404),
+            404,
+            "model 'm:latest' not found",
+        ),
+        (
+            answering(b'{"error":"\\"m\\" does not support generate"}', status=400),
             400,
             '"m" does not support generate',
         ),
-        (scripted(b'{"error":"out of memory"}', status=500), 502, "answered 500: out of memory"),
-        (scripted(b"<html>", status=500), 502, "answered 500: no reason given"),
-        (scripted(b'{"response":"Hel","done":false}'), 502, "ended the answer early"),
+        (answering(b'{"error":"out of memory"}', status=500), 502, "answered 500: out of memory"),
+        (answering(b"<html>", status=500), 502, "answered 500: no reason given"),
+        (answering(b'{"response":"Hel","done":false}'), 502, "closed the connection before"),
     ],
 )
-async def test_a_completion_that_comes_to_nothing_says_why_and_is_no_refusal(serve, status, words):
-    gateway = FakeGateway()
-    gateway.worker.serve = serve
-    got = await gateway.ask("POST", "/llm/completions", {"prompt": "x", "model": "m"})
-    assert (got.status, words in got.error, gateway.events.all) == (status, True, []), got.error
+async def test_a_completion_that_comes_to_nothing_says_why_and_is_no_refusal(
+    house, said, status, words
+):
+    house.service = said
+    got = await house.ask("POST", "/llm/completions", {"prompt": "x", "model": "m"})
+    assert (got.status, words in got.error) == (status, True), got.error
+    assert house.events.of(RequestRejected) == []
+
+
+async def test_a_completion_whose_model_server_breaks_off_says_so(house):
+    house.ollama.next_calls(*[CallFault.GONE_BEFORE_HEAD] * 10)
+    got = await house.ask("POST", "/llm/completions", {"prompt": "x", "model": "m"})
+    assert (got.status, "closed the connection" in got.error) == (502, True)
+    assert house.events.of(RequestRejected) == []
 
 
 # The status as a stream.
@@ -351,55 +351,55 @@ def one(caller: str = "owner", *, peer: str | None = None, **rights: Any) -> Lis
     return Listener(identity=Identity(caller=caller, **{**known, **rights}), peer=peer)
 
 
-def revision(frame: bytes) -> int:
+def paused(frame: bytes) -> list[str]:
+    """The lanes that are paused, as a frame says."""
     # no `event:`, so that `EventSource.onmessage` hears it
     (data,) = frame.decode().removesuffix("\n\n").split("\n")
-    return int(json.loads(data.removeprefix("data: "))["revision"])
+    lanes: list[str] = json.loads(data.removeprefix("data: "))["orders"]["paused"]
+    return lanes
 
 
-def stream_of(worker: FakeWorker) -> StatusStream:
-    return StatusStream(cast("LLMQueueWorker", worker))
-
-
-@in_virtual_time
-async def test_the_present_status_comes_first_then_changes_and_heartbeats():
-    worker = FakeWorker()
-    loop = asyncio.get_running_loop()
-    frames = stream_of(worker).frames(one())
-    assert revision(await anext(frames)) == 0
-    for expected in (1, 2):
+@within(HttpHouse)
+async def test_the_present_status_comes_first_then_a_heartbeat_and_changes(house):
+    frames = StatusStream(house.worker).frames(one())
+    assert paused(await anext(frames)) == []
+    assert (await anext(frames)).startswith(b":")
+    assert house.now == pytest.approx(MIN_INTERVAL_S + HEARTBEAT_S)
+    for order, expected in (
+        (house.gateway.orders.pause, ["external"]),
+        (house.gateway.orders.resume, []),
+    ):
         following = asyncio.ensure_future(anext(frames))
         await asyncio.sleep(1)
         assert not following.done()
-        worker.counter.note()
-        assert revision(await following) == expected
-    began_at = loop.time()
-    for heartbeats in (1, 2):
-        assert (await anext(frames)).startswith(b":")
-        assert loop.time() - began_at == pytest.approx(heartbeats * (MIN_INTERVAL_S + HEARTBEAT_S))
+        order()
+        assert paused(await following) == expected
     await frames.aclose()
 
 
-@pytest.mark.parametrize("ending", ["stream", "worker"])
-@in_virtual_time
-async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_end(ending):
-    worker = FakeWorker()
-    stream = stream_of(worker)
+async def all_of(frames: AsyncGenerator[bytes]) -> list[bytes]:
+    return [frame async for frame in frames]
 
-    async def listen() -> list[int]:
-        return [revision(frame) async for frame in stream.frames(one())]
 
-    listening = asyncio.ensure_future(listen())
+@pytest.mark.parametrize("ending", ["stream", "gateway"])
+@within(HttpHouse)
+async def test_a_storm_of_changes_is_ten_frames_a_second_until_the_end(house, ending):
+    stream = StatusStream(house.worker)
+    listening = asyncio.ensure_future(all_of(stream.frames(one())))
     await asyncio.sleep(0.5)
-    for _ in range(1000):
-        worker.counter.note()
+    for _ in range(999):
+        house.worker.preempt_external()
         await asyncio.sleep(0.001)
+    house.gateway.orders.pause()
     await asyncio.sleep(1)
-    (stream.listeners if ending == "stream" else worker.counter).end()
+    if ending == "stream":
+        stream.listeners.end()
+    else:
+        await house.gateway.stop()
     seen = await listening
-    if ending == "worker":
-        assert seen.pop() == 1001, "its own end is a change"
-    assert seen[-1] == 1000, "the last state is always shown"
+    if ending == "gateway":
+        assert b'"draining":true' in seen.pop(), "its own end is a change"
+    assert paused(seen[-1]) == ["external"], "the last state is always shown"
     assert len(seen[1:]) == pytest.approx(1 / MIN_INTERVAL_S, abs=2)
 
 
@@ -436,10 +436,8 @@ async def listen(
     return caller, *await caller.head()
 
 
-async def test_listeners_over_http_leave_room_when_they_go_and_one_too_many_is_503(
-    url, gateway, app
-):
-    listeners = app.routes.status._stream.listeners
+async def test_listeners_over_http_leave_room_when_they_go_and_one_too_many_is_503(url, house):
+    listeners = house.app.routes.status._stream.listeners
     caller, status, headers = await listen(url)
     assert (status, headers["cache-control"], headers["content-type"][:17]) == (
         200,
@@ -447,8 +445,8 @@ async def test_listeners_over_http_leave_room_when_they_go_and_one_too_many_is_5
         "text/event-stream",
     )
     await caller.reader.readuntil(b"data: ")
-    gateway.worker.counter.note()
-    await caller.reader.readuntil(b'"revision":1')
+    house.gateway.orders.pause()
+    await caller.reader.readuntil(b'"paused":["external"]')
     assert len(listeners) == 1
     caller.leave()
     await until(lambda: not listeners)
@@ -460,15 +458,15 @@ async def test_listeners_over_http_leave_room_when_they_go_and_one_too_many_is_5
 
 
 async def test_a_key_that_is_removed_or_loses_a_right_loses_its_open_streams(keyed):
-    app = keyed.app()
-    listeners = app.routes.status._stream.listeners
-    async with serving(keyed, app) as url:
+    listeners = keyed.app.routes.status._stream.listeners
+    async with serving(keyed) as url:
         paths = ("/llm/queue/stream", "/llm/dashboard/stream")
         opened = [await listen(url, path, key) for path in paths for key in (ADMIN_KEY, HOUSE_KEY)]
         assert {status for _, status, _ in opened} == {200}
-        keyed.use_keys(*(key.replace(admin=False) if key.admin else key for key in KEYS))
+        fewer = tuple(key.replace(admin=False) if key.admin else key for key in KEYS)
+        keyed.reload(auth=AuthSettings(keys=fewer))
         await until(lambda: len(listeners) == 1)
-        keyed.use_keys(KEYS[-1])
+        keyed.reload(auth=AuthSettings(keys=KEYS[-1:]))
         await until(lambda: not listeners)
         for caller, _, _ in opened:
             caller.leave()

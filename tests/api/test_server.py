@@ -18,20 +18,15 @@ from hearth.api.protocol import CoalescingTransport, ConnectionDeadlines, HttpCo
 from hearth.api.server import HearthServer
 from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
-from hearth.errors import AddressUnavailable, BackendGone
-from hearth.execution.request import Reply, ReplyHead, Submission
-from tests.api.house import (
-    NDJSON,
-    Caller,
-    ScriptedExchange,
-    answer_to,
-    begins_and_breaks,
-    hello,
-    never,
-    scripted,
-)
+from hearth.errors import AddressUnavailable
+from hearth.events import ItemDispatched, ItemEnded, ItemQueued, RequestRejected
+from hearth.types import Outcome
+from tests.api.conftest import serving
+from tests.api.house import DONE, FINISHING, NDJSON, HttpHouse, answering
+from tests.support.fake_exchange import CallFault, Ending
+from tests.support.http import Caller, answer_to
 from tests.support.line import Line, Plug
-from tests.support.patience import in_time, within_limit
+from tests.support.patience import in_time, until, within_limit
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false}'
@@ -41,14 +36,14 @@ CHAT = (
 ) % (len(_BODY), _BODY)
 STREAM = CHAT.replace(b"false", b"true ")
 PATIENT = ConnectionDeadlines(write_s=lambda: 10.0)
-JSON_HEAD = ((b"content-type", b"application/json"),)
+MESSAGES = b'{"max_tokens":5,' + _BODY.replace(b"false", b"true")[1:]
 LAST_ONE = b"\r\nConnection: close\r\n\r\n"
 
 
 TAGS = b"GET /api/tags HTTP/1.1\r\nHost: localhost"
 
 
-async def test_improper_http_is_a_400_in_json_and_ends_the_connection(url, gateway):
+async def test_improper_http_is_a_400_in_json_and_ends_the_connection(url, house):
     """What else is not proper is in `tests/security/test_spellings.py`."""
     many = b"\r\n".join([TAGS, *(b"X-%d: %b" % (n, b"a" * 100) for n in range(700))])
     for head in (
@@ -59,7 +54,7 @@ async def test_improper_http_is_a_400_in_json_and_ends_the_connection(url, gatew
     ):
         answer = await answer_to(url, head + b"\r\n\r\n")
         assert (answer[:13], b'{"error": "' in answer) == (b"HTTP/1.1 400 ", True), head[:80]
-    assert gateway.engine.calls == []
+    assert house.reached == []
     head = (
         CHAT.partition(b"Content-Type")[0]
         + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -80,25 +75,15 @@ async def ask_in_http_1_0(url: str, body: bytes) -> Caller:
     return caller
 
 
-async def test_a_caller_of_http_1_0_gets_a_stream_unframed_until_the_end(url, gateway):
-    go_on = asyncio.Event()
-
-    async def in_two_halves(_: Submission, reply: Reply) -> None:
-        reply.start(ReplyHead(status=200, headers=NDJSON))
-        reply.push(b'{"n":1}\n')
-        await go_on.wait()
-        reply.push(b'{"n":2}\n')
-        reply.push(b'{"done":true}\n')
-        reply.finish()
-
-    gateway.worker.serve = in_two_halves
+async def test_a_caller_of_http_1_0_gets_a_stream_unframed_until_the_end(url, house):
+    house.service = answering(b'{"n":1}\n', 600.0, b'{"n":2}\n', DONE, headers=NDJSON)
     caller = await ask_in_http_1_0(url, _BODY.replace(b"false", b"true"))
     status, headers = await caller.head()
     assert (status, headers["connection"]) == (200, "close")
     assert headers.keys().isdisjoint({"transfer-encoding", "content-length"})
     assert await caller.reader.readline() == b'{"n":1}\n'
-    go_on.set()
-    assert await caller.until_closed() == b'{"n":2}\n{"done":true}\n'
+    house.ollama.hurry()
+    assert await caller.until_closed() == b'{"n":2}\n' + DONE
     caller.leave()
     await (events := await Caller.to(url)).send(
         b"GET /llm/queue/stream HTTP/1.0\r\nHost: localhost\r\n\r\n"
@@ -108,17 +93,16 @@ async def test_a_caller_of_http_1_0_gets_a_stream_unframed_until_the_end(url, ga
     events.leave()
 
 
-async def test_a_caller_of_http_1_0_gets_an_answer_with_its_length_or_an_error(url, gateway):
-    gateway.worker.serve = scripted(b'{"n":', 0, b"1}", headers=JSON_HEAD)
+async def test_a_caller_of_http_1_0_gets_an_answer_with_its_length_or_an_error(url, house):
+    house.service = answering(b'{"done":', b"true}")
     whole = await ask_in_http_1_0(url, _BODY)
-    assert (await whole.head())[1]["content-length"] == "7"
-    assert await whole.until_closed() == b'{"n":1}'
-    gateway.worker.serve = scripted(b'{"n":', BackendGone(), headers=JSON_HEAD)
-    half = await ask_in_http_1_0(url, _BODY)
-    said = await half.until_closed()
+    assert (await whole.head())[1]["content-length"] == "13"
+    assert await whole.until_closed() == b'{"done":true}'
+    whole.leave()
+    house.list_as(b'{"n":', b"")
+    house.ollama.next_calls(CallFault.GONE_MID_STREAM)
+    said = await answer_to(url, b"GET /api/tags HTTP/1.0\r\nHost: localhost\r\n\r\n")
     assert (said[:13], b'"n"' in said) == (b"HTTP/1.1 500 ", False)
-    for caller in (whole, half):
-        caller.leave()
     asked = b"GET /static/app.css HTTP/1.0\r\nHost: localhost\r\n%b\r\n"
     tag = (await answer_to(url, asked % b"")).partition(b"etag: ")[2].partition(b"\r\n")[0]
     unchanged = await answer_to(url, asked % (b"If-None-Match: %b\r\n" % tag))
@@ -141,7 +125,8 @@ async def test_http_1_0_needs_no_host_and_may_have_one_only(path, url):
 # Callers who stay and callers who leave.
 
 
-async def test_a_caller_who_stays_is_not_cancelled_and_keeps_its_connection(url, gateway):
+async def test_a_caller_who_stays_is_not_cancelled_and_keeps_its_connection(url, house):
+    house.service = answering(b'{"n":1}\n', b'{"n":2}\n', DONE, headers=NDJSON)
     caller = await Caller.to(url)
     for _ in range(2):
         await caller.send(STREAM)
@@ -152,39 +137,45 @@ async def test_a_caller_who_stays_is_not_cancelled_and_keeps_its_connection(url,
         status, headers = await caller.head()
         assert (status, headers.keys() & {"server", "date"}) == (200, set())
         await caller.reader.readexactly(int(headers["content-length"]))
-    assert (gateway.worker.cancelled, len(gateway.worker.submitted)) == ([], 2)
-    # a stream that fails ends properly, a whole answer is visibly cut off
-    gateway.worker.serve = begins_and_breaks
-    await caller.post("/v1/chat/completions", _BODY.replace(b"false", b"true"))
-    await caller.head()
-    assert (await caller.reader.readuntil(b"0\r\n\r\n")).startswith(b"6\r\nfirst\n\r\n")
-    await caller.post("/v1/chat/completions", _BODY)
-    await caller.head()
-    assert await caller.until_closed() == b"6\r\nfirst\n\r\n"
     caller.leave()
+    assert [event.outcome for event in house.events.of(ItemEnded)] == [Outcome.COMPLETED] * 2
 
 
-async def test_a_native_stream_that_fails_ends_with_its_error_line_and_breaks_off(url, gateway):
+async def test_a_stream_that_fails_ends_properly_or_is_visibly_cut_off():
+    async with HttpHouse(scheduling=FINISHING) as house, serving(house) as url:
+        caller = await Caller.to(url)
+        house.break_after(b"first\n")
+        await caller.post("/v1/messages", MESSAGES)
+        await caller.head()
+        assert (await caller.reader.readuntil(b"0\r\n\r\n")).startswith(b"6\r\nfirst\n\r\n")
+        house.break_after(b"first\n", headers=((b"content-length", b"100"),))
+        await caller.post("/v1/messages", MESSAGES)
+        await caller.head()
+        assert await caller.until_closed() == b"first\n"
+        caller.leave()
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+async def test_a_native_stream_that_fails_ends_with_its_error_line_and_breaks_off(breaks):
     """Open WebUI's Ollama connection reads over the line; the official clients raise what it says
     (tests/clients).
     """
+    async with HttpHouse(scheduling=FINISHING) as house, serving(house) as url:
 
-    async def in_the_words_of_the_model_server(_: Submission, reply: Reply) -> None:
-        reply.start(ReplyHead(status=200, headers=NDJSON))
-        reply.push(b"first\n")
-        await asyncio.sleep(0)
-        reply.push(b'{"error":"it broke off"}\n')
-        reply.finish(with_error=True)
+        def fail() -> None:
+            house.service = answering(b"first\n", b'{"error":"it broke off"}\n', headers=NDJSON)
+            if breaks:
+                house.break_after(b"first\n")
 
-    for serve in (begins_and_breaks, in_the_words_of_the_model_server):
-        gateway.worker.serve = serve
+        fail()
         caller = await Caller.to(url)
         await caller.send(STREAM)
         await caller.head()
-        assert (
-            await caller.until_closed() == b'6\r\nfirst\n\r\n19\r\n{"error":"it broke off"}\n\r\n'
-        )
+        first, line, *rest = (await caller.until_closed()).split(b"\r\n")[1::2]
         caller.leave()
+        said = b"closed the connection" if breaks else b"it broke off"
+        assert (first, said in json.loads(line)["error"].encode(), rest) == (b"first\n", True, [])
+        fail()
         body = json.loads(_BODY) | {"stream": True}
         async with (
             aiohttp.ClientSession() as session,
@@ -202,39 +193,41 @@ async def test_a_native_stream_that_fails_ends_with_its_error_line_and_breaks_of
         ("/api/chat", _BODY.replace(b"hi", b"hi" * 100_000)),
         ("/llm/completions", json.dumps({"model": "m", "prompt": "hi"}).encode()),
     ],
+    ids=["whole", "stream", "large", "completion"],
 )
 @pytest.mark.parametrize("half", [False, True])
 async def test_a_caller_who_leaves_the_queue_or_half_closes_is_cancelled(
-    half, path, body, url, gateway
+    half, path, body, url, house
 ):
-    gateway.worker.serve, before = never, len(gateway.worker.submitted)
-    gateway.worker.arrived.clear()
-    gateway.worker.left.clear()
+    house.gateway.orders.pause()
     caller = await Caller.to(url)
     await caller.post(path, body)
-    await within_limit(gateway.worker.arrived.wait())
+    await within_limit(house.events.first(ItemQueued))
     if half:
         caller.writer.write_eof()
     else:
         caller.leave()
-    await within_limit(gateway.worker.left.wait())
-    assert before + 1 in gateway.worker.cancelled
-    assert gateway.worker.replies[before].ended
+    ended = await within_limit(house.events.first(ItemEnded))
+    assert (ended.outcome, ended.attempts) == (Outcome.CANCELLED, 0)
     caller.leave()
 
 
-async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
+async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, house):
     caller = await Caller.to(url)
     await caller.send(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     caller.leave()
     await answer_to(url, CHAT.replace(b"\r\n\r\n", LAST_ONE, 1))
-    assert (len(gateway.worker.submitted), gateway.events.all) == (1, [])
-    gateway.engine.answer = ScriptedExchange(200, (), (b"begin", None))
+    assert (len(house.events.of(ItemQueued)), house.events.of(RequestRejected)) == (1, [])
+
+
+async def test_a_caller_who_leaves_an_answer_without_a_queue_closes_it(url, house):
+    house.list_as(b"begin", b"end")
+    house.ollama.next_calls(CallFault.STALL)
     caller = await Caller.to(url)
-    await caller.send(b"GET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await caller.send(TAGS + b"\r\n\r\n")
     await caller.reader.readuntil(b"begin")
     caller.leave()
-    await within_limit(gateway.engine.answer.closed.wait())
+    await until(lambda: house.ollama.calls[0].ending is Ending.CLOSED)
 
 
 # Starting and stopping.
@@ -251,18 +244,18 @@ async def test_a_caller_who_leaves_while_sending_reaches_no_queue(url, gateway):
         ),
     ],
 )
-async def test_an_address_that_cannot_be_listened_on_is_named_with_advice(host, words, app):
+async def test_an_address_that_cannot_be_listened_on_is_named_with_advice(host, words, house):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = HearthServer(app, ServerSettings)
+        server = HearthServer(house.app, ServerSettings)
         with pytest.raises(AddressUnavailable, match=rf"cannot listen on {host}:{port}: {words}"):
             await server.start(host, port)
         await server.stop(0.1)
 
 
-async def test_the_url_can_be_called_from_this_machine_until_the_stop(app):
+async def test_the_url_can_be_called_from_this_machine_until_the_stop(house):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    server = HearthServer(app, ServerSettings)
+    server = HearthServer(house.app, ServerSettings)
     url = await server.start("0.0.0.0", 0)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert url.startswith("http://127.0.0.1:")
@@ -274,8 +267,8 @@ async def test_the_url_can_be_called_from_this_machine_until_the_stop(app):
         await Caller.to(url)
 
 
-async def test_stopping_ends_status_streams_and_idle_connections_within_the_grace(app):
-    server = HearthServer(app, ServerSettings, deadlines=PATIENT)
+async def test_stopping_ends_status_streams_and_idle_connections_within_the_grace(house):
+    server = HearthServer(house.app, ServerSettings, deadlines=PATIENT)
     url = await server.start("127.0.0.1", 0)
     streaming, idle, silent = await Caller.to(url), await Caller.to(url), await Caller.to(url)
     await streaming.send(b"GET /llm/queue/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -290,27 +283,23 @@ async def test_stopping_ends_status_streams_and_idle_connections_within_the_grac
     await server.stop(5.0)
 
 
-async def test_a_stop_lets_an_answer_end_within_the_grace_and_cuts_off_the_rest(gateway, app):
-    finish = asyncio.Event()
-
-    async def slowly(new: Submission, reply: Reply) -> None:
-        await finish.wait()
-        await hello(new, reply)
-
-    for serve, grace_s in ((slowly, 600.0), (never, 0.1)):
-        gateway.worker.serve = serve
-        gateway.worker.arrived.clear()
-        server = HearthServer(app, ServerSettings, deadlines=PATIENT)
-        caller = await Caller.to(await server.start("127.0.0.1", 0))
-        await caller.send(CHAT)
-        await gateway.worker.arrived.wait()
-        stopping = asyncio.ensure_future(server.stop(grace_s))
-        await asyncio.sleep(0)
-        finish.set()
-        assert (b'{"done":true}' in await caller.until_closed()) is (serve is slowly)
-        await within_limit(stopping)
-        caller.leave()
-    assert gateway.worker.cancelled == [2]
+@pytest.mark.parametrize(("grace_s", "outcome"), [(600.0, "completed"), (0.1, "cancelled")])
+async def test_a_stop_lets_an_answer_end_within_the_grace_and_cuts_off_the_rest(
+    house, grace_s, outcome
+):
+    house.service = answering(DONE, after_s=600.0)
+    server = HearthServer(house.app, ServerSettings, deadlines=PATIENT)
+    caller = await Caller.to(await server.start("127.0.0.1", 0))
+    await caller.send(CHAT)
+    await house.events.first(ItemDispatched)
+    stopping = asyncio.ensure_future(server.stop(grace_s))
+    await asyncio.sleep(0)
+    if outcome == "completed":
+        house.ollama.hurry()
+    assert (b'{"done":true}' in await caller.until_closed()) is (outcome == "completed")
+    await within_limit(stopping)
+    caller.leave()
+    assert (await house.events.first(ItemEnded)).outcome == outcome
 
 
 # What is sent, and what stays behind.
@@ -365,8 +354,8 @@ async def test_writes_of_one_turn_leave_together_in_order_and_before_an_end():
     assert (len(sent), aborted.get_write_buffer_size(), aborted.is_closing()) == (4, 0, True)
 
 
-async def test_small_chunks_are_not_held_back_for_an_acknowledgement(app):
-    server = HearthServer(app, ServerSettings)
+async def test_small_chunks_are_not_held_back_for_an_acknowledgement(house):
+    server = HearthServer(house.app, ServerSettings)
     caller = await Caller.to(await server.start("127.0.0.1", 0))
     await caller.send(HEALTH)
     await caller.reader.readuntil(b"\r\n\r\n")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,10 +18,18 @@ from hearth.admission.auth import digest_of
 from hearth.api.protocol import SLOWEST_BODY_BYTES_S, ConnectionDeadlines, HttpConnection
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.choices import KeepaliveShow
-from hearth.config.settings import KeepaliveSettings, KeySettings, ServerSettings
-from hearth.dialects.waits import Wait
-from tests.api.house import FakeGateway, Serve, drive, hello, http_scope, never, scripted
+from hearth.config.settings import (
+    AuthSettings,
+    KeepaliveSettings,
+    KeySettings,
+    OllamaSettings,
+    ServerSettings,
+)
+from hearth.events import ItemEnded
+from tests.api.house import DONE, FINISHING, HttpHouse, answering
 from tests.support.fields import Fields
+from tests.support.house import within
+from tests.support.http import drive, http_scope
 from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -29,14 +37,25 @@ CHAT = {
     "model": "m",
     "messages": [{"role": "user", "content": "hi"}],
     "stream": True,
+    "stream_options": {"include_usage": True},
     "max_tokens": 5,
 }
 BODY = json.dumps(CHAT).encode()
 HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 KEEPALIVE = b": waiting\n\n"
+END = b"data: [DONE]\n\n"
 HEADER_S = 10.0
 BODY_S = 30.0
 WRITE_S = 7.0
+
+
+patient_house = within(
+    lambda: HttpHouse(
+        scheduling=FINISHING,
+        ollama=OllamaSettings(answer_timeout_s=3600.0, idle_timeout_s=3600.0),
+    )
+)
+"""Streams go through as they come, however long that takes."""
 
 
 class Connection:
@@ -44,11 +63,10 @@ class Connection:
     says.
     """
 
-    def __init__(self, gateway: FakeGateway) -> None:
+    def __init__(self, house: HttpHouse) -> None:
         deadlines = ConnectionDeadlines(header_s=HEADER_S, body_s=BODY_S, write_s=lambda: WRITE_S)
-        config = HearthServer(gateway.app(), ServerSettings, deadlines=deadlines)._config()
+        config = HearthServer(house.app, ServerSettings, deadlines=deadlines)._config()
         config.load()
-        self.gateway = gateway
         self.line = Line(Plug())
         self.unsent_bytes = 0
         self.line.get_write_buffer_size = lambda: self.unsent_bytes  # type: ignore[method-assign]
@@ -68,25 +86,22 @@ class Connection:
         self.protocol.pause_writing()
 
 
-@asynccontextmanager
-async def connection(serve: Serve = hello, sent: bytes = b"") -> AsyncIterator[Connection]:
-    """One that was made at time 0, and on which this came at once."""
-    gateway = FakeGateway()
-    gateway.worker.serve = serve
-    one = Connection(gateway)
+@contextmanager
+def connection(house: HttpHouse, sent: bytes = b"") -> Iterator[Connection]:
+    """One on which this comes at once."""
+    one = Connection(house)
     one.protocol.data_received(sent)
     yield one
     one.protocol.connection_lost(None)
-    await gateway.worker.aclose()
 
 
 @pytest.mark.parametrize(
     "beginning", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "]
 )
 @pytest.mark.parametrize("trickles", [False, True])
-@in_virtual_time
-async def test_headers_that_do_not_come_in_time_end_the_connection(beginning, trickles):
-    async with connection(sent=beginning) as one:
+@within(HttpHouse)
+async def test_headers_that_do_not_come_in_time_end_the_connection(house, beginning, trickles):
+    with connection(house, beginning) as one:
         for second in range(1, int(HEADER_S) if trickles and beginning else 1):
             await sleep_until(second)
             one.protocol.data_received(b"T")
@@ -110,26 +125,25 @@ LARGE = HEAD.replace(b"%d" % len(BODY), b"%d" % LARGE_BYTES)
         ),
     ],
 )
-@in_virtual_time
+@within(HttpHouse)
 async def test_a_body_has_a_deadline_as_a_whole_however_steadily_it_trickles(
-    head, sent_each_s, ends_at
+    house, head, sent_each_s, ends_at
 ):
-    async with connection(sent=head) as one:
+    with connection(house, head) as one:
         for second in range(1, int(ends_at)):
             await sleep_until(second)
             one.protocol.data_received(sent_each_s)
         assert await one.open_until(ends_at)
-        assert one.gateway.worker.submitted == []
+        assert house.reached == []
         assert one.line.sent.startswith(b"HTTP/1.1 408 ")
         assert one.line.sent.endswith(b'{"error": "the body of the request came too slowly"}')
 
 
-@in_virtual_time
-async def test_a_body_that_comes_as_fast_as_the_slowest_may_takes_as_long_as_it_needs():
+@within(HttpHouse)
+async def test_a_body_that_comes_as_fast_as_the_slowest_may_takes_as_long_as_it_needs(house):
     chunk = b"%x\r\n%b\r\n" % (SLOWEST_BODY_BYTES_S, b" " * SLOWEST_BODY_BYTES_S)
-    async with connection(
-        sent=HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked")
-    ) as one:
+    head = HEAD.replace(b"Content-Length: %d" % len(BODY), b"Transfer-Encoding: chunked")
+    with connection(house, head) as one:
         for second in range(1, 90):
             await sleep_until(second)
             one.protocol.data_received(chunk)
@@ -138,14 +152,14 @@ async def test_a_body_that_comes_as_fast_as_the_slowest_may_takes_as_long_as_it_
         assert one.line.sent.startswith(b"HTTP/1.1 200 ")
 
 
-@in_virtual_time
-async def test_a_body_that_stops_coming_ends_the_connection_and_progress_does_not():
-    async with connection(sent=LARGE) as one:
+@within(HttpHouse)
+async def test_a_body_that_stops_coming_ends_the_connection_and_progress_does_not(house):
+    with connection(house, LARGE) as one:
         await sleep_until(5.0)
         one.protocol.data_received(b"{")
         assert await one.open_until(5.0 + BODY_S)
-        assert one.gateway.worker.submitted == []
-    async with connection(sent=LARGE) as one:
+        assert house.reached == []
+    with connection(house, LARGE) as one:
         for at in range(4):
             await asyncio.sleep(BODY_S - 1.0)
             one.protocol.data_received(
@@ -157,24 +171,35 @@ async def test_a_body_that_stops_coming_ends_the_connection_and_progress_does_no
         assert one.line.sent.startswith(b"HTTP/1.1 200 ")
 
 
-@in_virtual_time
-async def test_a_waiting_caller_is_not_ended_and_an_answered_one_is_kept_longer():
-    async with connection(sent=HEAD + BODY) as one:
+@within(HttpHouse)
+async def test_an_answered_caller_is_kept_for_a_while(house):
+    with connection(house, HEAD + BODY) as one:
         assert await one.open_until(KEEP_ALIVE_S)
         assert one.line.sent.endswith(b"0\r\n\r\n")
-    async with connection(never, HEAD + BODY) as one:
+
+
+@within(HttpHouse)
+async def test_a_waiting_caller_is_not_ended(house):
+    house.gateway.orders.pause()
+    with connection(house, HEAD + BODY) as one:
         await asyncio.sleep(3600.0)
-        assert (one.line.ended, one.gateway.worker.cancelled) == (False, [])
+        assert (one.line.ended, house.events.of(ItemEnded)) == (False, [])
 
 
-@in_virtual_time
-async def test_who_takes_nothing_is_dropped_and_who_takes_enough_has_all_time():
-    async with connection(never, HEAD + BODY) as one:
+@within(HttpHouse)
+async def test_who_takes_nothing_is_dropped(house):
+    house.gateway.orders.pause()
+    with connection(house, HEAD + BODY) as one:
         one.clog()
         await sleep_until(WRITE_S - 1.0)
         one.unsent_bytes -= 1
         assert await one.open_until(2 * WRITE_S)
-    async with connection(never, HEAD + BODY) as one:
+
+
+@within(HttpHouse)
+async def test_who_takes_enough_has_all_time(house):
+    house.gateway.orders.pause()
+    with connection(house, HEAD + BODY) as one:
         one.clog()
         await asyncio.sleep(WRITE_S - 1.0)
         one.protocol.resume_writing()
@@ -182,17 +207,14 @@ async def test_who_takes_nothing_is_dropped_and_who_takes_enough_has_all_time():
         assert not one.line.ended
 
 
-@in_virtual_time
-async def test_nothing_goes_to_who_takes_nothing_and_no_keepalive_splits_a_frame():
-    async with connection(
-        scripted(b"data: a\n\n", None, headers=()),
-        HEAD.replace(b"/api/chat", b"/v1/chat/completions") + BODY,
-    ) as one:
+@patient_house
+async def test_nothing_goes_to_who_takes_nothing_and_no_keepalive_splits_a_frame(house):
+    a, b, c, d = (b"data: %b\n\n" % letter for letter in (b"a", b"b", b"c", b"d"))
+    house.service = answering(a, 1.5, b, c, 62.5, d[:-2], 1.0, d[-2:], 600.0, END, headers=())
+    with connection(house, HEAD.replace(b"/api/chat", b"/v1/chat/completions") + BODY) as one:
         await sleep_until(1.0)
-        (reply,), sent = one.gateway.worker.replies, bytes(one.line.sent)
+        sent = bytes(one.line.sent)
         one.protocol.pause_writing()
-        reply.push(b"data: b\n\n")
-        reply.push(b"data: c\n\n")
         await sleep_until(2.0)
         assert one.line.sent == sent
         one.protocol.resume_writing()
@@ -203,11 +225,9 @@ async def test_nothing_goes_to_who_takes_nothing_and_no_keepalive_splits_a_frame
             one.unsent_bytes -= 1
             await asyncio.sleep(WRITE_S - 1.0)
         one.protocol.resume_writing()
-        for part in (b"data: d", b"d\n\n"):
-            reply.push(part)
-            await asyncio.sleep(1.0)
+        await sleep_until(66.0)
         assert one.line.sent.endswith(
-            b"9\r\ndata: c\n\n\r\nb\r\n: waiting\n\n\r\n7\r\ndata: d\r\n3\r\nd\n\n\r\n"
+            b"9\r\ndata: c\n\n\r\nb\r\n: waiting\n\n\r\n7\r\ndata: d\r\n2\r\n\n\n\r\n"
         )
 
 
@@ -215,44 +235,38 @@ def scope(path: str) -> Fields:
     return http_scope("POST", path, ((b"host", b"localhost"),), "127.0.0.1")
 
 
-@in_virtual_time
-async def test_what_comes_with_the_end_of_a_stalled_caller_is_sent_once_in_order():
+@patient_house
+async def test_what_comes_with_the_end_of_a_stalled_caller_is_sent_once_in_order(house):
     async def slowly(message: Any) -> None:
         await asyncio.sleep(2.0 if "body" in message else 0.0)
 
-    gateway = FakeGateway()
-    gateway.worker.serve = scripted(b"one\n", b"two\n", 1.0, b"three\n", b"four\n")
-    got = await drive(gateway.app(), scope("/api/chat"), BODY, slowly)
-    assert (got.chunks, got.complete) == ((b"one\n", b"two\n", b"three\n", b"four\n"), True)
+    house.service = answering(b"one\n", b"two\n", 1.0, b"three\n", DONE)
+    got = await drive(house.app, scope("/api/chat"), BODY, slowly)
+    assert (got.chunks, got.complete) == ((b"one\n", b"two\n", b"three\n", DONE), True)
 
 
 @pytest.mark.parametrize(
-    ("path", "serve", "chunks"),
+    ("path", "answer", "chunks"),
     [
         (  # a frame that was sent in part goes on with its own bytes
             "/v1/chat/completions",
-            scripted(b"data: a", 38.0, b"\n", 38.0, b"\n", 38.0, b"data: b\n\n", 38.0, headers=()),
-            (b"data: a", b"\n", b"\n", KEEPALIVE, b"data: b\n\n", KEEPALIVE, KEEPALIVE),
+            answering(b"data: a", 38.0, b"\n", 38.0, b"\n", 38.0, b"data: b\n\n", 38.0, END),
+            (b"data: a", b"\n", b"\n", KEEPALIVE, b"data: b\n\n", KEEPALIVE, KEEPALIVE, END),
         ),
-        (
-            "/v1/chat/completions",
-            scripted(20.0, b"data: a\n\n", headers=(), after_s=1.0),
-            (b"data: a\n\n",),
-        ),  # the head is a sign of life too
         # who does not stream is sent nothing but the answer
-        ("/api/chat", scripted(b"{}", after_s=600.0), (b"{}",)),
+        ("/api/chat", answering(DONE, after_s=600.0), (DONE,)),
     ],
+    ids=["frames", "whole"],
 )
-@in_virtual_time
-async def test_keepalives_come_between_frames_only_and_to_streams_only(path, serve, chunks):
-    gateway = FakeGateway()
-    gateway.worker.serve = serve
-    got = await gateway.ask("POST", path, {**CHAT, "stream": path != "/api/chat"})
+@patient_house
+async def test_keepalives_come_between_frames_only_and_to_streams_only(house, path, answer, chunks):
+    house.service = answer
+    got = await house.ask("POST", path, {**CHAT, "stream": path != "/api/chat"})
     assert (got.chunks, got.complete) == (chunks, True)
 
 
-@in_virtual_time
-async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_frame():
+@patient_house
+async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_frame(house):
     async def take(message: Any) -> None:
         """As the server does it: what comes while the other end takes nothing waits in the order in
         which it came.
@@ -261,17 +275,14 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
         if message["type"] == "http.response.start" or message["body"] == b"data: b":
             room.clear()
 
-    gateway = FakeGateway()
     room = asyncio.Event()
-    gateway.worker.serve = scripted(b"data: a\n\n", b"data: b", b"b\n\n", 100.0)
-    answering = asyncio.ensure_future(
-        drive(gateway.app(), scope("/v1/chat/completions"), BODY, take)
-    )
+    house.service = answering(b"data: a\n\n", b"data: b", b"b\n\n", 100.0, END)
+    driving = asyncio.ensure_future(drive(house.app, scope("/v1/chat/completions"), BODY, take))
     room.set()
     for _ in range(2):
         await asyncio.sleep(45.0)
         room.set()
-    assert (await answering).body.startswith(b"data: a\n\ndata: bb\n\n")
+    assert (await driving).body.startswith(b"data: a\n\ndata: bb\n\n")
 
 
 @pytest.mark.parametrize(
@@ -290,15 +301,13 @@ async def test_a_caller_who_reads_on_after_a_while_gets_no_keepalive_within_a_fr
         (b"<html>", "no reason given"),
     ],
 )
-@in_virtual_time
+@within(HttpHouse)
 async def test_an_error_answer_after_the_first_keepalive_is_told_in_the_stream(
-    path, lead, body, reason
+    house, path, lead, body, reason
 ):
-    gateway = FakeGateway()
-    gateway.worker.serve = scripted(
-        body, status=500, headers=((b"content-length", b"%d" % len(body)),), after_s=12.0
-    )
-    got = await gateway.ask("POST", path, CHAT)
+    length = ((b"content-length", b"%d" % len(body)),)
+    house.service = answering(body, status=500, headers=length, after_s=12.0)
+    got = await house.ask("POST", path, CHAT)
     keepalive, frame = got.chunks
     error = json.loads(frame.removeprefix(lead))["error"]
     assert (error if isinstance(error, str) else error["message"]) == reason
@@ -312,8 +321,8 @@ def event(number: int, kind: str, **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 50, 10_000])
 @pytest.mark.parametrize("waits_s", [1.0, 30.0])
-@in_virtual_time
-async def test_a_response_begins_once_and_is_numbered_throughout(size: int, waits_s: float):
+@patient_house
+async def test_a_response_begins_once_and_is_numbered_throughout(house, size, waits_s):
     opening = event(0, "created", response={"id": "resp_1"}) + event(
         1, "in_progress", response={"id": "resp_1"}
     )
@@ -324,9 +333,8 @@ async def test_a_response_begins_once_and_is_numbered_throughout(size: int, wait
         [part[start : start + size] for start in range(0, len(part), size)]
         for part in (opening, rest)
     ]
-    gateway = FakeGateway()
-    gateway.worker.serve = scripted(*cut[0], 70.0, *cut[1], 70.0, headers=(), after_s=waits_s)
-    got = await gateway.ask("POST", "/v1/responses", {"model": "m", "input": "hi", "stream": True})
+    house.service = answering(*cut[0], 70.0, *cut[1], 70.0, b"\n", after_s=waits_s)
+    got = await house.ask("POST", "/v1/responses", {"model": "m", "input": "hi", "stream": True})
     told = [json.loads(line[6:]) for line in got.body.splitlines() if line.startswith(b"data: ")]
     kinds = [each["type"].removeprefix("response.") for each in told]
     assert [each["sequence_number"] for each in told] == list(range(len(told)))
@@ -337,7 +345,7 @@ async def test_a_response_begins_once_and_is_numbered_throughout(size: int, wait
         "completed",
     ]
     assert (kinds[0], kinds.count("in_progress") > 2) == ("created", True)
-    assert got.body.endswith(KEEPALIVE)  # nothing is in progress any more
+    assert got.body.endswith(KEEPALIVE + b"\n")  # nothing is in progress any more
 
 
 def a_friend(show: KeepaliveShow | None) -> KeySettings:
@@ -347,45 +355,42 @@ def a_friend(show: KeepaliveShow | None) -> KeySettings:
 @pytest.mark.parametrize("everybody", ["nothing", "thinking"])
 @in_virtual_time
 async def test_a_key_decides_what_its_caller_is_shown_and_else_everybodys_setting(everybody):
-    keepalive = KeepaliveSettings(show=everybody)
-    gateway = FakeGateway(keys=(a_friend(None),), keepalive=keepalive)
-    gateway.worker.serve = scripted(b'{"done":true}\n', after_s=12.0)
-    gateway.worker.wait = Wait(state="queued", position=2, wait_s=20.0)
-    shown = []
-    for show in (None, "nothing", "thinking"):  # each in force at once
-        gateway.use_keys(a_friend(show))
-        got = await gateway.ask("POST", "/api/chat", CHAT, key="hearth_friend")
-        sign, _ = map(json.loads, got.chunks)
-        assert sign["message"]["content"] == ""
-        shown.append(sign["message"].get("thinking", ""))
-    words = "Hearth: waiting, 2nd in the queue, about 20 s\n\n"
+    async with HttpHouse(keepalive=KeepaliveSettings(show=everybody)) as house:
+        shown = []
+        for show in (None, "nothing", "thinking"):  # each in force at once
+            house.reload(auth=AuthSettings(keys=(a_friend(show),)))
+            house.gateway.orders.pause()
+            asyncio.get_running_loop().call_later(12.0, house.gateway.orders.resume)
+            got = await house.ask("POST", "/api/chat", CHAT, key="hearth_friend")
+            sign = json.loads(got.chunks[0])
+            assert sign["message"]["content"] == ""
+            shown.append(sign["message"].get("thinking", ""))
+    words = "Hearth: waiting, the queue is paused\n\n"
     assert shown == [words if everybody == "thinking" else "", "", words]
 
 
-@pytest.mark.parametrize(
-    ("path", "asked"), [("/v1/completions", {"prompt": "hi"}), ("/v1/chat/completions", {})]
+thinking_house = within(
+    lambda: HttpHouse(scheduling=FINISHING, keepalive=KeepaliveSettings(show="thinking"))
 )
-@in_virtual_time
-async def test_who_has_no_thinking_or_does_not_wait_for_the_gpu_gets_the_usual_signs(path, asked):
-    gateway = FakeGateway(keepalive=KeepaliveSettings(show="thinking"))
-    gateway.worker.serve = scripted(b"data: a\n\n", after_s=12.0)
-    gateway.worker.wait = Wait(state="reading") if asked else None
-    got = await gateway.ask("POST", path, {**CHAT, **asked})
-    assert got.chunks == (KEEPALIVE, b"data: a\n\n")
+
+
+@thinking_house
+async def test_who_has_no_thinking_gets_the_usual_signs(house):
+    house.service = answering(b"data: a\n\n", END, after_s=12.0)
+    got = await house.ask("POST", "/v1/completions", {**CHAT, "prompt": "hi"})
+    assert got.chunks == (KEEPALIVE, b"data: a\n\n", END)
 
 
 CHUNK = b'data: {"id":"chatcmpl-%d","created":%d,"choices":[{"delta":{"content":"%b"}}]}\n\n'
 
 
 @pytest.mark.parametrize("size", [1, 50, 10_000])
-@in_virtual_time
-async def test_chunks_behind_the_words_have_their_id_however_they_are_cut(size: int):
-    sent = CHUNK % (7, 9, b"a") + CHUNK % (7, 9, b"b") + b": odd\n\ndata: [DONE]\n\n"
+@thinking_house
+async def test_chunks_behind_the_words_have_their_id_however_they_are_cut(house, size):
+    sent = CHUNK % (7, 9, b"a") + CHUNK % (7, 9, b"b") + b": odd\n\n" + END
     pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
-    gateway = FakeGateway(keepalive=KeepaliveSettings(show="thinking"))
-    gateway.worker.serve = scripted(*pieces, headers=(), after_s=12.0)
-    gateway.worker.wait = Wait(state="reading")
-    got = await gateway.ask("POST", "/v1/chat/completions", CHAT)
+    house.service = answering(*pieces, after_s=12.0)
+    got = await house.ask("POST", "/v1/chat/completions", CHAT)
     words, first, second, odd, done = got.body.removesuffix(b"\n\n").split(b"\n\n")
     told = [json.loads(frame.removeprefix(b"data: ")) for frame in (words, first, second)]
     assert len({(each["id"], each["created"]) for each in told}) == 1

@@ -32,7 +32,6 @@ from hearth.observability.fanout import EventFanout
 from hearth.queue.learned import SAVE_INTERVAL_S, LearnedEstimates
 from hearth.scheduling.estimates import Estimates
 from hearth.types import JsonDict
-from tests.api.house import Got, ask
 from tests.storage.house import Fuse, ended
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.fields import Fields
@@ -49,6 +48,7 @@ from tests.support.home import (
     open_home,
 )
 from tests.support.house import body_of, gateway_over, new_item
+from tests.support.http import Got, ask
 from tests.support.recorder import Recorder
 from tests.support.stopped_clock import WALL, StoppedClock
 from tests.support.virtual_time import in_virtual_time, sleep_until

@@ -15,7 +15,8 @@ from hearth.admission.auth import digest_of
 from hearth.config.settings import ClientSettings, KeySettings, ModelSettings, Settings
 from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
-from tests.api.house import FakeGateway, Got, ask
+from tests.api.house import HttpHouse
+from tests.support.fake_ollama import FakeModel
 from tests.support.fields import Fields
 from tests.support.home import (
     CODER,
@@ -28,6 +29,7 @@ from tests.support.home import (
     house_settings,
     open_home,
 )
+from tests.support.http import Got
 from tests.support.patience import in_time
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -46,17 +48,16 @@ CODER_KEY = "hearth_coder"
 ONE = {"num_predict": 1}
 
 
-async def forwarded(name: str, gateway: FakeGateway | None = None) -> tuple[Any, Got]:
+async def forwarded(name: str, **sections: Any) -> tuple[Any, Got]:
     """What the model server is sent for a recording, and what its caller gets."""
-    gateway = gateway or FakeGateway()
     recorded = recording(name)
     headers = {key.replace("-", "_"): value for key, value in recorded["headers"].items()}
-    raw = json.dumps(recorded["body"]).encode()
-    got = await ask(
-        gateway.app(), "POST", recorded["path"], raw, content_type="application/json", **headers
-    )
+    model = FakeModel(name=recorded["body"]["model"], load_s=0.0)
+    async with HttpHouse(model, **sections) as house:
+        headers["content_type"] = "application/json"
+        got = await house.ask("POST", recorded["path"], recorded["body"], **headers)
     assert got.status == 200
-    return json.loads(gateway.worker.calls[0].body), got
+    return json.loads(house.ollama.calls[0].body), got
 
 
 def without_seed(body: Any) -> Any:
@@ -104,9 +105,9 @@ async def test_two_turns_of_claude_code_share_everything_up_to_the_new_message()
 )
 async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for(name):
     asked = recording(name)["body"]
-    gateway = FakeGateway(models={asked["model"]: ModelSettings(num_ctx=16384)})
+    models = {asked["model"]: ModelSettings(num_ctx=16384)}
 
-    body, got = await forwarded(name, gateway)
+    body, got = await forwarded(name, models=models)
 
     assert body["options"]["num_ctx"] == 16384
     assert "keep_alive" not in body

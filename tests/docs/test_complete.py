@@ -7,14 +7,13 @@ Events and metrics have such tests beside their own: `observability/test_events_
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
 from docs_build.http_page import Address, groups
 from docs_build.settings_page import sections
 from hearth.dialects.routes import TRANSCRIPTIONS_PATH
-from tests.api.house import ADMIN_KEY, KEYS, LOW_KEY, FakeGateway, ask
+from tests.api.house import ADMIN_KEY, LOW_KEY, HttpHouse
 from tests.config.reading import kind_of, section_in, settings_classes
 from tests.support.places import ROOT
 
@@ -41,15 +40,15 @@ def test_the_reference_says_what_a_setting_does_and_when_an_edit_counts():
     assert silent == []
 
 
-async def addresses(gateway: FakeGateway) -> list[Address]:
+async def addresses(house: HttpHouse) -> list[Address]:
     """The reference, made from the description that this gateway serves."""
-    described = json.loads((await ask(gateway.app(), "GET", "/openapi.json")).body)
+    described = (await house.ask("GET", "/openapi.json", key=ADMIN_KEY)).json
     return [address for group in groups(described) for address in group.addresses]
 
 
-def served(gateway: FakeGateway) -> Iterator[tuple[str, str]]:
+def served(house: HttpHouse) -> Iterator[tuple[str, str]]:
     """Every method and path that the gateway answers."""
-    for path, address in gateway.app().routes.addresses.items():
+    for path, address in house.app.routes.addresses.items():
         if path != TRANSCRIPTIONS_PATH:  # which is refused
             yield from ((method, path) for method in address.handlers)
 
@@ -63,9 +62,9 @@ def matches(path: str, documented: str) -> bool:
     return re.sub(r"\{[^}]*\}", "", documented) == re.sub(r"\{[^}]*\}", "", path)
 
 
-async def test_every_address_is_in_the_reference(gateway: FakeGateway):
-    listed = await addresses(gateway)
-    for method, path in served(gateway):
+async def test_every_address_is_in_the_reference(keyed: HttpHouse):
+    listed = await addresses(keyed)
+    for method, path in served(keyed):
         known = [each for each in listed if each.method == method and matches(path, each.path)]
         assert (
             known
@@ -74,17 +73,16 @@ async def test_every_address_is_in_the_reference(gateway: FakeGateway):
         ), (method, path)
 
 
-async def test_who_may_use_an_address_is_as_the_reference_says(gateway: FakeGateway):
-    app = FakeGateway(keys=KEYS).app()
-    for address in await addresses(gateway):
+async def test_who_may_use_an_address_is_as_the_reference_says(keyed: HttpHouse):
+    for address in await addresses(keyed):
         path = re.sub(r"\{[^}]*\}", "1", address.path).replace("/static/1", "/static/app.css")
-        nobody = (await ask(app, address.method, path, {})).status
+        nobody = (await keyed.ask(address.method, path, {})).status
         assert (nobody != 401) == (address.who == "everybody"), address
         if path.endswith("/stream"):
             continue
-        low = (await ask(app, address.method, path, {}, key=LOW_KEY)).status
+        low = (await keyed.ask(address.method, path, {}, key=LOW_KEY)).status
         assert (low == 403) == (address.who in ("admins", "admin keys")), address
-        assert (await ask(app, address.method, path, {}, key=ADMIN_KEY)).status not in (
+        assert (await keyed.ask(address.method, path, {}, key=ADMIN_KEY)).status not in (
             401,
             403,
             405,

@@ -11,10 +11,10 @@ from hearth.api.app import HearthApp
 from hearth.config.settings import GatewayConfig
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
-from tests.api.house import ask
 from tests.support.echo_engine import EchoEngine
 from tests.support.fields import Fields
 from tests.support.house import gateway_over, settings_with
+from tests.support.http import ask
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, in_virtual_time
 

@@ -28,11 +28,11 @@ from hearth.execution.request import Submission
 from hearth.gateway import Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.types import BackendCall, Lane
-from tests.api.house import drive, http_scope
 from tests.support.emulated import EmulatedOllama
 from tests.support.examples import EXAMPLES
 from tests.support.fields import Fields
 from tests.support.house import ALWAYS_PREEMPT, body_of, gateway_over, new_item, settings_with
+from tests.support.http import drive, http_scope
 from tests.support.recorder import Recorder
 from tests.support.replay_readers import told
 from tests.support.replay_streams import ROUTES, TURNS, Answer, offering

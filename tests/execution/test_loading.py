@@ -8,7 +8,6 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +29,6 @@ from hearth.jobs.queue import item_of
 from hearth.types import (
     BackendCall,
     GpuReading,
-    InstalledModel,
     Lane,
     LoadOptions,
     Outcome,
@@ -371,21 +369,9 @@ async def test_a_deleted_pinned_model_empties_nothing_and_home_stands_in(house: 
 # Models under several names and spellings: each is one model, whoever uses which of them.
 
 
-class Twins(FakeOllama):
-    """All that is installed is one model under several names."""
-
-    def _listed(self) -> tuple[InstalledModel, ...]:
-        return tuple(InstalledModel(name=name, digest="one") for name in self.gpu.models)
-
-
-class WithCloud(FakeOllama):
-    """One of its models runs at ollama.com."""
-
-    def _listed(self) -> tuple[InstalledModel, ...]:
-        return tuple(
-            replace(model, remote_host="https://ollama.com:443" if model.name == "b:cloud" else "")
-            for model in super()._listed()
-        )
+def twin(name: str) -> FakeModel:
+    """One model under several names."""
+    return FakeModel(name=name, digest="one")
 
 
 class OneRunner(FakeOllama):
@@ -410,22 +396,21 @@ class OneRunner(FakeOllama):
 
 
 @pytest.mark.parametrize(
-    ("models", "how", "home", "later", "name"),
+    ("models", "home", "later", "name"),
     [
-        *((("a",), {}, spelling, None, "a:latest") for spelling in ("A", "A:Latest", "library/a")),
-        (("x", "y", "z"), {"ollama": Twins}, "z", None, "y:latest"),
-        (("b",), {}, "A", "a:latest", "a:latest"),
+        *((("a",), spelling, None, "a:latest") for spelling in ("A", "A:Latest", "library/a")),
+        (tuple(map(twin, "xyz")), "z", None, "y:latest"),
+        (("b",), "A", "a:latest", "a:latest"),
     ],
 )
 @in_virtual_time
 async def test_a_home_model_under_any_name_or_installed_later_comes_home_once(
-    models: tuple[str, ...], how: Fields, home: str, later: str | None, name: str
+    models: tuple[str | FakeModel, ...], home: str, later: str | None, name: str
 ):
     gpu = {"home_model": home, "restore_home_delay_s": 2.0}
     async with House(
         *models,
         settings=settings_with(gpu=gpu).replace(models={"y": ModelSettings(parallel=2)}),
-        **how,
     ) as house:
         if later is not None:
             house.ollama.install(later)
@@ -450,11 +435,11 @@ async def test_what_is_set_for_a_model_counts_in_every_spelling_also_after_a_rel
     assert (swapped_to(house), house.gpu_status["is_home"]) == ([], True)
 
 
-@in_house("b", ollama=Twins, settings=settings_with(backend={"check_interval_s": 1.0}))
+@in_house(twin("b"), settings=settings_with(backend={"check_interval_s": 1.0}))
 async def test_a_copy_under_another_name_changes_nothing_for_those_who_wait(house: House):
     tickets = [house.submit("b", service_s=3.0) for _ in range(3)]
     await sleep_until(1.0)
-    house.ollama.install("a:latest")
+    house.ollama.gpu.models["a:latest"] = twin("a:latest")
     await bodies_of(tickets)
     assert (swapped_to(house), house.events.of(ResidencyDrifted)) == (["b:latest"], [])
 
@@ -491,8 +476,11 @@ async def test_weights_under_a_deleted_name_are_made_to_go_by_another_name(house
     assert house.events.of(SwapFailed) == []
 
 
+CLOUD = FakeModel(name="b:cloud", remote_host="https://ollama.com:443")
+
+
 @pytest.mark.parametrize("spelling", ["b:cloud", "B:Cloud", "library/b:cloud"])
-@in_house("a", "b:cloud", resident="a", ollama=WithCloud)
+@in_house("a", CLOUD, resident="a")
 async def test_a_model_that_runs_elsewhere_is_refused_and_nothing_is_unloaded(
     house: House, spelling: str
 ):

@@ -19,7 +19,6 @@ from hearth.config.settings import Settings
 from hearth.errors import BackendTimeout, CallerGone
 from hearth.execution.request import ActiveRequest, Reply, ReplyHead, Ticket
 from hearth.types import MIB, Outcome
-from tests.api.house import http_scope
 from tests.support.fake_exchange import CallFault
 from tests.support.fields import Fields
 from tests.support.house import (
@@ -31,6 +30,7 @@ from tests.support.house import (
     settings_with,
     settle,
 )
+from tests.support.http import http_scope
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from hearth.api.app import HearthApp
 from hearth.config.settings import Settings, StorageSettings
-from tests.api.house import Got, ask
 from tests.support.home import FRIEND_KEY, KEYS, Home, house_settings, open_home
+from tests.support.http import Got, ask
 from tests.support.patience import in_time
 
 T = TypeVar("T")

@@ -13,7 +13,6 @@ import pytest
 from hearth.api.jobs import window_s_of
 from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
 from hearth.types import MIB
-from tests.api.house import Got
 from tests.jobs.batch_house import requests_of
 from tests.jobs.served import Life
 from tests.support.fields import Fields
@@ -27,6 +26,7 @@ from tests.support.home import (
     LONG_TOKENS,
     SLOW,
 )
+from tests.support.http import Got
 
 ENDS = ("completed", "failed", "expired", "cancelled")
 EMBED = {"model": EMBEDDER, "input": "the canary text"}

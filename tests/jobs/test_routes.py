@@ -21,7 +21,6 @@ from hearth.errors import BadRequest
 from hearth.events import ItemDispatched, SwapCompleted
 from hearth.jobs.queue import body_of, endpoint_of
 from hearth.types import JsonDict, Lane, Priority
-from tests.api.house import Got
 from tests.gateway.test_traps import body_for
 from tests.jobs.served import Life
 from tests.support.fields import Fields
@@ -36,6 +35,7 @@ from tests.support.home import (
     NARROW,
     SLOW,
 )
+from tests.support.http import Got
 from tests.support.sql import run_sql
 
 HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}

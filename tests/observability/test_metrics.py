@@ -32,12 +32,12 @@ from hearth.gateway import Gateway
 from hearth.observability.metric_families import CALLERS, DIRECTIONS, FAMILIES, MODELS, REASONS
 from hearth.observability.metrics import Metrics, render
 from hearth.types import Band, GpuReading, JsonDict, Lane, Outcome
-from tests.api.house import ask
 from tests.observability.samples import all_kinds, ended, interrupted, rejected, sample
 from tests.support.cases import for_each
 from tests.support.fake_ollama import FakeModel
 from tests.support.fields import Fields
 from tests.support.house import House, in_loaded_house, settings_with, settle
+from tests.support.http import ask
 from tests.support.places import ROOT
 from tests.support.virtual_time import in_virtual_time
 

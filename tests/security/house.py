@@ -14,10 +14,11 @@ from typing import NamedTuple
 from hearth.api.protocol import ConnectionDeadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import KeySettings, ServerSettings, Settings, StorageSettings
-from tests.api.house import KEYS, Caller, FakeGateway, ScriptedExchange
+from tests.api.house import KEYS, FakeGateway, ScriptedExchange
 from tests.api.test_app import ADDRESSES
 from tests.support.fields import Fields
 from tests.support.home import Home, house_settings, open_home
+from tests.support.http import Caller
 from tests.support.patience import in_time
 
 

@@ -19,7 +19,7 @@ from hearth.config.settings import ServerSettings
 from hearth.errors import QueueFull
 from hearth.events import InternalFault
 from hearth.execution.request import ReplyHead
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, Caller, hello, never
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, hello, never
 from tests.api.test_app import CHAT
 from tests.security.house import (
     described_routes,
@@ -32,6 +32,7 @@ from tests.security.house import (
 )
 from tests.support.home import LLAMA
 from tests.support.house import ALWAYS_PREEMPT, House, body_of, settings_with
+from tests.support.http import Caller
 from tests.support.patience import in_time
 from tests.support.virtual_time import in_virtual_time, sleep_until
 

@@ -23,13 +23,13 @@ from hearth.admission.auth import digest_of
 from hearth.clock import SystemClock
 from hearth.emulator import Emulator
 from hearth.emulator.models import EmulatedModel, default_profiles
-from tests.api.house import Caller
 from tests.api.test_app import STREAMS, words
 from tests.security.house import Seen, request, tell
 from tests.support.fake_claude import KEY as CLAUDE_KEY
 from tests.support.fake_claude import FakeClaude, Script, refusal
 from tests.support.fake_webhooks import Reply, Webhooks, serving
 from tests.support.fields import Fields
+from tests.support.http import Caller
 from tests.support.patience import in_time
 from tests.support.processes import started
 

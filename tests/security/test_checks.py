@@ -14,19 +14,11 @@ from hearth.api.routes import PROBED
 from hearth.config.settings import ServerSettings
 from hearth.events import KeysTried, RequestRejected
 from hearth.types import Lane, Priority
-from tests.api.house import (
-    ADMIN_KEY,
-    HOUSE_KEY,
-    IN_EVERY_DIALECT,
-    KEYS,
-    LOW_KEY,
-    FakeGateway,
-    Got,
-    ScriptedExchange,
-)
+from tests.api.house import ADMIN_KEY, HOUSE_KEY, KEYS, LOW_KEY, FakeGateway, ScriptedExchange
 from tests.api.test_app import ADDRESSES, ADMIN, CHAT, JSON, STREAMS
 from tests.security.house import method_of, open_door, request, tell
 from tests.support.fields import Fields
+from tests.support.http import IN_EVERY_DIALECT, Got
 
 PATHS = (*ADDRESSES, *STREAMS, "/nope")
 FETCH = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors", "sec_fetch_dest": "image"}

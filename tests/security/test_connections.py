@@ -24,9 +24,10 @@ from hearth.api.server import HearthServer
 from hearth.bootstrap.process import raise_descriptor_limit
 from hearth.config.settings import ServerSettings
 from hearth.events import ConnectionsCrowded, RequestRejected
-from tests.api.house import ADMIN_KEY, KEYS, Caller, FakeGateway
+from tests.api.house import ADMIN_KEY, KEYS, FakeGateway
 from tests.api.test_app import CHAT
 from tests.security.house import request, tell
+from tests.support.http import Caller
 from tests.support.line import Line, Plug
 from tests.support.patience import WITHIN_S, in_time
 

@@ -10,9 +10,10 @@ import itertools
 import pytest
 
 from hearth.api.protocol import ConnectionDeadlines
-from tests.api.house import ADMIN_KEY, Caller, FakeGateway, answer_to
+from tests.api.house import ADMIN_KEY, FakeGateway
 from tests.api.test_app import CHAT, words
 from tests.security.house import Seen, method_of, open_door, request, tell
+from tests.support.http import Caller, answer_to
 from tests.support.patience import in_time
 
 SPELLINGS = (

@@ -54,6 +54,7 @@ class Ending(StrEnum):
 class CallRecord:
     """One generation; instants are loop time."""
 
+    method: str
     path: str
     model: str | None
     body: bytes
@@ -82,7 +83,7 @@ class FakeExchange(Taking):
         self._at_end = at_end
         self._waiter: asyncio.Future[None] | None = None
         self._fault: CallFault | None = None
-        self._silent = False
+        self._silent = self._hurried = False
 
     @property
     def status(self) -> int:
@@ -107,13 +108,20 @@ class FakeExchange(Taking):
         if fault in {CallFault.ERROR_LINE, CallFault.NO_DONE, CallFault.RUNNER_DIES}:
             self._answer = self._answer.cut_to(kept)
 
+    def hurry(self) -> None:
+        """What is left comes now."""
+        self._hurried = True
+        if self._waiter is not None:
+            settle(self._waiter)
+
     def fall_silent(self) -> None:
         """Nothing comes after the chunk that is waited for now."""
         self._silent = True
 
     async def head(self) -> None:
         await asyncio.sleep(0)
-        await self._until(None if self._fault is CallFault.SILENT else self._instants[0])
+        first_at = self._instants[0] if self._instants else self._record.opened_at
+        await self._until(None if self._fault is CallFault.SILENT else first_at)
         if self._fault is CallFault.GONE_BEFORE_HEAD:
             self.end(Ending.BROKEN)
             raise BackendGone
@@ -152,7 +160,8 @@ class FakeExchange(Taking):
     async def _until(self, instant: float | None) -> None:
         """Wait for the instant (None: for ever) or the end of the call, whichever comes first."""
         loop = asyncio.get_running_loop()
-        if self._record.ending is None and (instant is None or instant > loop.time()):
+        comes = instant is not None and (self._hurried or instant <= loop.time())
+        if self._record.ending is None and not comes:
             self._waiter = loop.create_future()
             timer = None if instant is None else loop.call_at(instant, settle, self._waiter)
             try:

@@ -25,7 +25,8 @@ class FakeModel:
         until its memory is free. vram_mib: what it takes of the GPU; smaller than `size_mib` means
         that the rest is on the CPU. parallel: generations at a time. embedding_only: it knows no
         `/api/generate` and no `/api/chat`. capabilities: what the server says that it can do; None
-        where it does not say.
+        where it does not say. digest: what it is listed with in place of one of its own.
+        remote_host: where it runs, if not here.
     """
 
     name: str
@@ -37,6 +38,8 @@ class FakeModel:
     context_tokens: int = 4096
     embedding_only: bool = False
     capabilities: frozenset[str] | None = None
+    digest: str = ""
+    remote_host: str = ""
 
 
 class Place(StrEnum):
@@ -76,6 +79,14 @@ class FakeGpu:
         """None: not in memory."""
         occupant = self._occupants.get(name)
         return None if occupant is None else occupant.place
+
+    def known_as(self, name: str) -> str:
+        """The name by which a model of this digest is in memory, where one is."""
+        digest = self.models[name].digest
+        same = (
+            other for other in self._occupants if digest and self.models[other].digest == digest
+        )
+        return next(same, name)
 
     def has(self, name: str, context_tokens: int | None) -> bool:
         """Is it loaded, and with that context (None: whichever)?"""

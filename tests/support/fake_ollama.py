@@ -99,7 +99,10 @@ def service_asked_for(call: BackendCall) -> Service:
 
 
 def _body_of(call: BackendCall) -> Fields:
-    body = json.loads(call.body or b"{}")
+    try:
+        body = json.loads(call.body or b"{}")
+    except ValueError:  # a blob
+        return {}
     return body if isinstance(body, dict) else {}
 
 
@@ -144,6 +147,8 @@ class FakeOllama(OllamaTraits):
         self.shown: list[str] = []
         """The models that were asked for there."""
         self.render_s = 0.0
+        self.listing: wire.Answer | None = None
+        """What routes that compute nothing answer, in place of their own answers."""
         self.process_mib: Callable[[float], float | None] = lambda now: None
         """Main memory of its processes at an instant; None: they cannot be seen."""
         self.refuse_next = ""
@@ -220,6 +225,11 @@ class FakeOllama(OllamaTraits):
         """
         self._problem = problem
 
+    def hurry(self) -> None:
+        """What is left of the calls that run comes now."""
+        for exchange in self._running.values():
+            exchange.hurry()
+
     def fall_silent(self) -> None:
         """Calls that run say nothing after the chunk that they are about to say."""
         for exchange in self._running.values():
@@ -238,7 +248,7 @@ class FakeOllama(OllamaTraits):
                 call, body, self.counts, 0.0, partial(wire.counted, self.count(body["prompt"]))
             )
         fault = self._call_faults.popleft() if self._call_faults else None
-        record = self._log(call, _name_in(body, self.gpu.models))
+        record = self._log(call, _name_in(body, self.gpu.models), self.calls)
         if self._down or fault is CallFault.REFUSE:
             record.ending, record.ended_at = Ending.BROKEN, record.opened_at
             await asyncio.sleep(0)
@@ -260,14 +270,7 @@ class FakeOllama(OllamaTraits):
         shown: Callable[[float], wire.Answer | None],
     ) -> FakeExchange:
         """A prompt takes no slot, but its model has to be there: Ollama would load it."""
-        record = CallRecord(
-            path=call.path,
-            model=_name_in(body, self.gpu.models),
-            body=call.body,
-            headers=call.headers,
-            opened_at=self._now(),
-        )
-        log.append(record)
+        record = self._log(call, _name_in(body, self.gpu.models), log)
         if self._down:
             await asyncio.sleep(0)
             raise BackendUnreachable
@@ -289,11 +292,16 @@ class FakeOllama(OllamaTraits):
     def _read(self, model: str, at: float) -> None:
         self.gpu.read(model, at)
 
-    def _log(self, call: BackendCall, model: str | None) -> CallRecord:
+    def _log(self, call: BackendCall, model: str | None, log: list[CallRecord]) -> CallRecord:
         record = CallRecord(
-            path=call.path, model=model, body=call.body, headers=call.headers, opened_at=self._now()
+            method=call.method,
+            path=call.path,
+            model=model,
+            body=call.body,
+            headers=call.headers,
+            opened_at=self._now(),
         )
-        self.calls.append(record)
+        log.append(record)
         return record
 
     def _exchange(
@@ -302,7 +310,12 @@ class FakeOllama(OllamaTraits):
         refusal = self._refusal(call.path, record.model, fault)
         if refusal is not None or record.model is None:
             answer = refusal or wire.error(call.path, 400, "model is required")
-            return FakeExchange(record, answer, (record.opened_at,), lambda: None)
+            if call.method == "HEAD":
+                answer = replace(answer, chunks=())
+            instants = (record.opened_at,) * len(answer.chunks)
+            exchange = FakeExchange(record, answer, instants, lambda: None)
+            exchange.break_with(fault)
+            return exchange
         service = self._service(call)
         if fault is CallFault.SLOW:
             service = replace(service, service_s=service.service_s * SLOW_FACTOR)
@@ -311,10 +324,11 @@ class FakeOllama(OllamaTraits):
         answer = (
             wire.error(call.path, 400, refused)
             if refused
-            else wire.answer(call.path, body, service, record.opened_at)
+            else service.answer or wire.answer(call.path, body, service, record.opened_at)
         )
         instants = _instants(record.opened_at, service, len(answer.chunks))
-        exchange = FakeExchange(record, answer, instants, self._occupy(record, record.model))
+        at_end = self._occupy(record, self.gpu.known_as(record.model))
+        exchange = FakeExchange(record, answer, instants, at_end)
         exchange.break_with(CallFault.SILENT if record.model in self._wedged else fault)
         self._running[id(record)] = exchange
         return exchange
@@ -334,7 +348,8 @@ class FakeOllama(OllamaTraits):
             return wire.error(path, 404, f"model '{model}' not found")
         if not wire.needs_model(path):
             has = None if model is None else self.gpu.models[model].capabilities
-            return wire.listing(path, self._listed(), self.gpu.resident(), has)
+            own = wire.listing(path, self._listed(), self.gpu.resident(), has)
+            return self.listing or own
         if (
             model is not None
             and self.gpu.models[model].embedding_only
@@ -365,7 +380,8 @@ class FakeOllama(OllamaTraits):
         return tuple(
             InstalledModel(
                 name=name,
-                digest=f"digest-{self.pulled}-of-{name}",
+                digest=model.digest or f"digest-{self.pulled}-of-{name}",
+                remote_host=model.remote_host,
                 capabilities=model.capabilities if self.lists_capabilities else None,
             )
             for name, model in self.gpu.models.items()
@@ -504,6 +520,8 @@ def _instants(opened_at: float, service: Service, chunks: int) -> tuple[float, .
     """When each chunk is there: the first at `first_byte_s`, the last at exactly `service_s`, the
     others evenly between.
     """
+    if service.instants_s:
+        return tuple(opened_at + instant_s for instant_s in service.instants_s)
     if chunks == 1:
         return (opened_at + service.service_s,)
     first_s = min(service.first_byte_s, service.service_s)

@@ -163,10 +163,16 @@ async def settle(rounds: int = 40) -> None:
 
 
 def timers() -> list[asyncio.TimerHandle]:
-    """What is set on a virtual loop."""
+    """What is set on a virtual loop; others do not say."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
+    if not isinstance(loop, VirtualTimeLoop):
+        return []
     return [timer for timer in loop._scheduled if not timer.cancelled()]
+
+
+def other_tasks() -> set[asyncio.Task[Any]]:
+    """All but the one that asks."""
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 FAKE = BackendIdentity(mode="ollama", url="http://fake", emulator=False)
@@ -258,7 +264,7 @@ class House:
     async def __aenter__(self) -> Self:
         for model in self._resident:
             self.ollama.appear(model)
-        self._tasks_before = asyncio.all_tasks()
+        self._tasks_before = other_tasks()
         await self.gateway.start()
         await settle()
         return self
@@ -281,7 +287,7 @@ class House:
         accepted = sorted(event.sequence for event in self.events.of(ItemQueued))
         assert sorted(event.sequence for event in self.events.of(ItemEnded)) == accepted
         assert +self.ollama.gpu.in_flight == {}
-        assert asyncio.all_tasks() == self._tasks_before
+        assert other_tasks() == self._tasks_before
         assert timers() == []
         assert self.closed == ["backend"]
 
@@ -317,11 +323,15 @@ class House:
         )
         return found
 
+    def item(self, sequence: int) -> Fields:
+        """What its page shows."""
+        found = self.worker.get_item(sequence)
+        assert found is not None
+        return found
+
     def state_of(self, sequence: Sequence) -> object:
         """waiting, running, completed, ..."""
-        item = self.worker.get_item(sequence)
-        assert item is not None
-        return item["state"]
+        return self.item(sequence)["state"]
 
 
 Test: TypeAlias = Callable[..., Coroutine[Any, Any, None]]

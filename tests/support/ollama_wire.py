@@ -44,25 +44,6 @@ VERSION = "0.33.0"
 
 
 @frozen
-class Service:
-    """How one call is served.
-
-    Attributes:
-        service_s: from the call to its last byte. first_byte_s: from the call to its first byte,
-        where it streams (else the answer comes as a whole at the end). words: the text, one chunk
-        each. frames: the chunks of a stream as they are, in place of the words. done_reason: why
-        the answer ends.
-    """
-
-    service_s: float = 1.0
-    first_byte_s: float = 0.1
-    words: tuple[str, ...] = (" alpha", " beta", " gamma")
-    prompt_tokens: int = 10
-    frames: tuple[bytes, ...] = ()
-    done_reason: str = "stop"
-
-
-@frozen
 class Answer:
     """A whole answer: `chunks` are the HTTP chunks of the body, the last one carrying the dialect's
     terminator.
@@ -75,6 +56,28 @@ class Answer:
     def cut_to(self, chunks: tuple[bytes, ...]) -> Answer:
         headers = tuple((name, value) for name, value in self.headers if name != b"content-length")
         return Answer(status=self.status, headers=headers, chunks=chunks)
+
+
+@frozen
+class Service:
+    """How one call is served.
+
+    Attributes:
+        service_s: from the call to its last byte. first_byte_s: from the call to its first byte,
+        where it streams (else the answer comes as a whole at the end). words: the text, one chunk
+        each. frames: the chunks of a stream as they are, in place of the words. done_reason: why
+        the answer ends. answer: what is answered, in place of one of the dialect's own. instants_s:
+        from the call to each of its chunks, where they do not come evenly.
+    """
+
+    service_s: float = 1.0
+    first_byte_s: float = 0.1
+    words: tuple[str, ...] = (" alpha", " beta", " gamma")
+    prompt_tokens: int = 10
+    frames: tuple[bytes, ...] = ()
+    done_reason: str = "stop"
+    answer: Answer | None = None
+    instants_s: tuple[float, ...] = ()
 
 
 def needs_model(path: str) -> bool:
@@ -120,6 +123,12 @@ def listing(
         },
     }
     route = path.partition("?")[0]
+    if route == "/":
+        return Answer(
+            status=200,
+            headers=((b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"17")),
+            chunks=(b"Ollama is running",),
+        )
     if route in known:
         return _json(known[route], route)
     return Answer(
@@ -149,6 +158,9 @@ def answer(path: str, body: Mapping[str, Any], service: Service, at: float) -> A
     writer = _writer(route, body)
     done = _generation(service)
     wall_s = WALL_AT_START + at
+    asks_nothing = not body.get("messages" if route == "/api/chat" else "prompt")
+    if isinstance(writer, NativeWriter) and asks_nothing:
+        return _json(writer.line(wall_s) | {"done": True, "done_reason": "load"}, route)
     if not body.get("stream", not route.startswith("/v1/")):
         return _json(writer.whole(done, wall_s), route)
     kind = b"text/event-stream" if route.startswith("/v1/") else b"application/x-ndjson"

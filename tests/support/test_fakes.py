@@ -18,7 +18,7 @@ from tests.support.virtual_time import Stuck, in_virtual_time, loop_s, run_virtu
 
 
 async def run(ollama: FakeOllama, **fields: object) -> list[tuple[float, bytes]]:
-    body = json.dumps({"model": "a", **fields}).encode()
+    body = json.dumps({"model": "a", "prompt": "?", **fields}).encode()
     exchange = await ollama.open(BackendCall(method="POST", path="/api/generate", body=body))
     try:
         return [(loop_s(), chunk) async for chunk in chunks_of(exchange)]

@@ -36,10 +36,10 @@ from hearth.config.settings import (
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
 from hearth.types import BackendCall
-from tests.api.house import Caller
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_asked_for
 from tests.support.home import SkippingClock, house_settings, new_emulator
 from tests.support.house import gateway_over
+from tests.support.http import Caller
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

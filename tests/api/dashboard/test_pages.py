@@ -9,7 +9,7 @@ import pytest
 
 from hearth.api.dashboard.page import CONTENT_SECURITY_POLICY, FILES, STATIC
 from hearth.config.settings import ServerSettings
-from tests.api.house import ADMIN_KEY, KEYS, FakeGateway, ScriptedExchange
+from tests.api.house import ADMIN_KEY, HttpHouse
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 JAVA = "text/html, image/gif, image/jpeg, "
@@ -33,75 +33,80 @@ NO_PAGES = (
 )
 
 
-def gateway() -> FakeGateway:
-    gateway = FakeGateway(keys=KEYS)
-    gateway.engine.answer = ScriptedExchange(200, (), (b"Ollama is running",))
-    return gateway
+@pytest.mark.parametrize("path", ["/", "/llm/queue/status"])
+async def test_a_browser_gets_the_page_without_a_key(keyed, path):
+    page = await keyed.ask("GET", path, accept=BROWSER)
+    assert (page.status, page.headers["content-type"], page.headers["vary"]) == (
+        200,
+        "text/html; charset=utf-8",
+        "accept",
+    )
+    head = await keyed.ask("HEAD", path, accept=BROWSER)
+    assert head.headers["etag"] == page.headers["etag"]
+    for method in ("POST", "DELETE"):
+        got = await keyed.ask(method, path, accept=BROWSER, content_type="application/json")
+        assert got.status == 401
 
 
-async def test_a_browser_gets_the_page_without_a_key_and_a_program_what_it_always_got():
-    house = gateway()
-    for path in ("/", "/llm/queue/status"):
-        page = await house.ask("GET", path, accept=BROWSER)
-        assert (page.status, page.headers["content-type"], page.headers["vary"]) == (
-            200,
-            "text/html; charset=utf-8",
-            "accept",
-        )
-        assert (await house.ask("HEAD", path, accept=BROWSER)).headers["etag"] == page.headers[
-            "etag"
-        ]
-        for accept in ("*/*", "application/json", JAVA + "*; q=.2, */*; q=.2", JAVA + "*/*; q=0.2"):
-            assert (await house.ask("GET", path, accept=accept)).status == 401
-            assert b"<html" not in (await house.ask("GET", path, key=ADMIN_KEY, accept=accept)).body
-        assert b"<html" not in (await house.ask("GET", path, key=ADMIN_KEY)).body
-        for method in ("POST", "DELETE"):
-            assert (
-                await house.ask(method, path, accept=BROWSER, content_type="application/json")
-            ).status == 401
-    assert {(await house.ask("GET", path, accept=BROWSER)).status for path in NO_PAGES} == {401}
-    # other hosts and other sites are refused as at every address
-    for path in ("/", "/static/app.js"):
-        assert (await house.ask("GET", path, accept=BROWSER, host="evil.test")).status == 421
-        assert (
-            await house.ask(
-                "GET", path, accept=BROWSER, sec_fetch_site="cross-site", sec_fetch_mode="no-cors"
-            )
-        ).status == 403
+@pytest.mark.parametrize("path", ["/", "/llm/queue/status"])
+@pytest.mark.parametrize(
+    "accept",
+    ["", "*/*", "application/json", JAVA + "*; q=.2, */*; q=.2", JAVA + "*/*; q=0.2"],
+)
+async def test_a_program_gets_what_it_always_got(keyed, path, accept):
+    accepts = {"accept": accept} if accept else {}
+    assert (await keyed.ask("GET", path, **accepts)).status == 401
+    assert b"<html" not in (await keyed.ask("GET", path, key=ADMIN_KEY, **accepts)).body
 
 
-async def test_the_page_names_its_files_as_seen_from_it_or_below_the_path_of_a_proxy():
-    for base_path, path, root in (
+@pytest.mark.parametrize("path", NO_PAGES)
+async def test_there_is_no_page_elsewhere(keyed, path):
+    assert (await keyed.ask("GET", path, accept=BROWSER)).status == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/static/app.js"])
+async def test_a_page_is_refused_to_other_hosts_and_sites_as_every_address_is(keyed, path):
+    assert (await keyed.ask("GET", path, accept=BROWSER, host="evil.test")).status == 421
+    site = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors"}
+    assert (await keyed.ask("GET", path, accept=BROWSER, **site)).status == 403
+
+
+@pytest.mark.parametrize(
+    ("base_path", "path", "root"),
+    [
         ("", "/", "."),
         ("", "/llm/queue/status", "../.."),
         ("/a/hearth", "/", "/a/hearth"),
         ("/a/hearth", "/a/hearth", "/a/hearth"),
         ("/a/hearth", "/a/hearth/llm/queue/status", "/a/hearth"),
-    ):
-        house = FakeGateway(server=ServerSettings(base_path=base_path))
+    ],
+)
+async def test_the_page_names_its_files_as_seen_from_it_or_below_the_path_of_a_proxy(
+    base_path, path, root
+):
+    async with HttpHouse(server=ServerSettings(base_path=base_path)) as house:
         page = await house.ask("GET", path, accept=BROWSER)
-        named = re.findall(r' (?:src|href)="([^"]+)"', page.body.decode())
-        assert len(named) == 6
-        assert all(each.startswith(f"{root}/static/") for each in named), (path, named)
+    named = re.findall(r' (?:src|href)="([^"]+)"', page.body.decode())
+    assert len(named) == 6
+    assert all(each.startswith(f"{root}/static/") for each in named)
 
 
-async def test_each_file_has_its_type_rules_and_bytes_and_is_not_sent_twice():
-    house = gateway()
-    for path, file in FILES.items():
-        got = await house.ask("GET", path)
-        assert (got.status, got.headers["content-type"], got.headers["cache-control"]) == (
-            200,
-            KINDS[file.suffix],
-            "no-cache",
-        )
-        assert got.headers["content-security-policy"].encode() == CONTENT_SECURITY_POLICY
-        assert (got.headers["x-content-type-options"], got.body) == (
-            "nosniff",
-            (STATIC / path.removeprefix("/static/")).read_bytes(),
-        )
-        again = await house.ask("GET", path, if_none_match=f'W/{got.headers["etag"]}, "other"')
-        assert (again.status, again.body, again.headers["etag"]) == (304, b"", got.headers["etag"])
-        assert (await house.ask("GET", path, if_none_match='"other"')).status == 200
+@pytest.mark.parametrize(("path", "file"), FILES.items())
+async def test_each_file_has_its_type_rules_and_bytes_and_is_not_sent_twice(keyed, path, file):
+    got = await keyed.ask("GET", path)
+    assert (got.status, got.headers["content-type"], got.headers["cache-control"]) == (
+        200,
+        KINDS[file.suffix],
+        "no-cache",
+    )
+    assert got.headers["content-security-policy"].encode() == CONTENT_SECURITY_POLICY
+    assert (got.headers["x-content-type-options"], got.body) == (
+        "nosniff",
+        (STATIC / path.removeprefix("/static/")).read_bytes(),
+    )
+    again = await keyed.ask("GET", path, if_none_match=f'W/{got.headers["etag"]}, "other"')
+    assert (again.status, again.body, again.headers["etag"]) == (304, b"", got.headers["etag"])
+    assert (await keyed.ask("GET", path, if_none_match='"other"')).status == 200
 
 
 def test_the_policy_lets_nothing_in_from_elsewhere_and_nothing_inline():
