@@ -191,14 +191,9 @@ def read_request(
     if route.is_native:
         fields, rewritten = _with_own_options(fields, asked.options, load_options(called).num_ctx)
         rewritten += [] if exact else ["duplicate keys"]
-    elif route.dialect == "anthropic" and strip_attribution and exact:
-        kept = without_attribution(fields)
-        rewritten = ["system"] if kept is not fields else []
-        fields = kept
-    if _WAIT_MARK in body and (route.is_native or exact):
-        kept = without_waits(route, fields)
-        rewritten += ["thinking"] if kept is not fields else []
-        fields = kept
+    if route.is_native or exact:
+        fields, unread = _unread(route, fields, body, strip_attribution=strip_attribution)
+        rewritten += unread
     rewritten += ["model"] if model is not None else []
     kind = _kind(route, asked.fields)
     shape = shape_of(route, fields, shapes)
@@ -216,6 +211,22 @@ def read_request(
         needs=needs_of(route, asked.fields, called),
     )
     return envelope, fields
+
+
+def _unread(
+    route: Route, fields: JsonObject, body: bytes, *, strip_attribution: bool
+) -> tuple[JsonObject, list[str]]:
+    """The fields without what a client sends that the model is not to read; what was changed."""
+    changed = list[str]()
+    if route.dialect == "anthropic" and strip_attribution:
+        kept = without_attribution(fields)
+        changed = ["system"] if kept is not fields else []
+        fields = kept
+    if _WAIT_MARK in body:
+        kept = without_waits(route, fields)
+        changed += ["thinking"] if kept is not fields else []
+        fields = kept
+    return fields, changed
 
 
 @value
