@@ -354,7 +354,7 @@ def a_friend(show: KeepaliveShow | None) -> KeySettings:
 
 @pytest.mark.parametrize("everybody", ["nothing", "thinking"])
 @in_virtual_time
-async def test_a_key_decides_what_its_caller_is_shown_and_else_everybodys_setting(everybody):
+async def test_a_key_decides_what_its_caller_is_shown_before_the_setting_for_all(everybody):
     async with HttpHouse(keepalive=KeepaliveSettings(show=everybody)) as house:
         shown = []
         for show in (None, "nothing", "thinking"):  # each in force at once

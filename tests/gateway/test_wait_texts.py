@@ -283,7 +283,7 @@ async def test_a_stream_that_began_at_once_says_nothing_while_it_is_interrupted(
 
 
 @in_virtual_time
-async def test_a_request_that_was_stopped_before_its_first_byte_says_its_wait_again():
+async def test_who_was_stopped_before_its_first_byte_says_its_wait_again():
     house = House(
         settings=showing(scheduling=ALWAYS_PREEMPT),
         service=lambda _: Service(first_byte_s=60.0, service_s=61.0),
