@@ -132,7 +132,7 @@ class FakeAdmission(QueueAdmission):
     def __init__(self, worker: FakeWorker) -> None:
         self._worker = worker
 
-    def check_depth(self, _lane: Lane, _caller: str) -> None:
+    def check_depth(self, _lane: Lane, _caller: str, _user: str = "") -> None:
         if self._worker.refusal is not None:
             raise self._worker.refusal
 

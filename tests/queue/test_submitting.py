@@ -341,6 +341,39 @@ async def test_a_lone_caller_may_fill_the_queue_and_half_of_it_beside_another(ho
     assert fill(house, "greedy") == 9, "one of them runs at once"
 
 
+@in_house(settings=settings_with(queue={"max_external_depth": 20, "sharing": "fair"}))
+async def test_with_shares_nobody_waits_with_more_than_there_are_places_left(house: House):
+    house.submit("a", service_s=1.0, caller="greedy")
+    await settle()
+    found = [fill(house, caller) for caller in ("greedy", "second", "third", "fourth")]
+    assert found == [10, 5, 3, 1]
+    with pytest.raises(QueueFull, match=r"10 requests of greedy are waiting and 1 places are free"):
+        house.submit("a", caller="greedy")
+    assert house.submit("a", caller="last").position == 3, "behind the first of each newcomer"
+
+
+@in_house(settings=settings_with(queue={"max_internal_depth": 4, "internal_sharing": "fair"}))
+async def test_internal_callers_who_share_leave_each_other_places(house: House):
+    house.submit("a", service_s=9.0)
+    await settle()
+    for _ in range(2):
+        house.submit("a", lane=Lane.INTERNAL, caller="one")
+    with pytest.raises(QueueFull, match=r"2 requests of one are waiting"):
+        house.submit("a", lane=Lane.INTERNAL, caller="one")
+    house.submit("a", lane=Lane.INTERNAL, caller="two")
+
+
+@in_house(settings=settings_with(queue={"max_external_depth": 100, "sharing": "fair"}))
+async def test_with_shares_a_newcomer_is_told_its_own_place_and_wait(house: House):
+    for _ in range(9):
+        house.submit("a", caller="greedy")
+    await settle()
+    greedy = house.submit("a", caller="greedy")
+    modest = house.submit("a", caller="modest")
+    assert (greedy.position, modest.position) == (8, 0)
+    assert (modest.estimated_wait_s or 0.0) < (greedy.estimated_wait_s or 0.0) / 4
+
+
 @in_house(
     settings=settings_with(queue={"max_external_depth": 1, "max_internal_depth": 3}),
 )

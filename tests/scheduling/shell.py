@@ -183,6 +183,7 @@ class Shell:
         caller: str = "test",
         background: str = "",
         conversation: str = "",
+        user: str = "",
     ) -> Sequence:
         """An item comes; for any of several models where `model` names them as `a/b`."""
         self._arrivals += 1
@@ -204,6 +205,7 @@ class Shell:
             kind=kind,
             task_type=task_type,
             background=background,
+            user=user,
             expires_at=None if max_wait_s is None else self.now + max_wait_s,
         )
         self.tell(inputs.Arrived(item=item))

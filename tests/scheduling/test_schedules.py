@@ -41,10 +41,11 @@ SIZES_GB = {"a": 10.0, "b": 10.0, "c": 18.0, "d": 99.0}
 GAPS_S = (0.0, 0.0, 0.25, 1.0, 8.0, 40.0)
 PROMPTS = (1, 20, 60, 100, 250)
 LANES = (Lane.EXTERNAL, Lane.EXTERNAL, Lane.INTERNAL)
+FAIR = ("", "", "external", "internal", "external and internal")
 POOL = 96
 
 
-def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
+def _settings(rng: Random, *, homeless: bool, fair: str) -> SchedulerSettings:
     """Any combination of the rules that a schedule is judged by; binary fractions, so that instants
     add up exactly.
     """
@@ -68,7 +69,11 @@ def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
                 force_fifo_every=rng.choice((0, 2)),
             ),
         ),
-        queue=QueueSettings(max_interrupt_count=rng.choice((1, 3))),
+        queue=QueueSettings(
+            max_interrupt_count=rng.choice((1, 3)),
+            sharing="fair" if "external" in fair else "fifo",
+            internal_sharing="fair" if "internal" in fair else "fifo",
+        ),
         gpu=GpuSettings(
             vram_gb=rng.choice((24.0, 24.0, 0.0)) if shared else None,
             home_model="" if homeless else rng.choice(("a", "b")),
@@ -86,7 +91,9 @@ def _settings(rng: Random, *, homeless: bool) -> SchedulerSettings:
 def all_settings() -> tuple[SchedulerSettings, ...]:
     """Drawn once: making them would cost more than a schedule."""
     rng = Random(0)
-    return tuple(_settings(rng, homeless=number % 12 == 3) for number in range(POOL))
+    return tuple(
+        _settings(rng, homeless=number % 12 == 3, fair=FAIR[number % 5]) for number in range(POOL)
+    )
 
 
 class Schedule(Shell):
@@ -133,6 +140,8 @@ class Schedule(Shell):
             model,
             lane=lane,
             background="title" if is_aside else "",
+            caller=self.asides.choice(("one", "two", "three")),
+            user=self.asides.choice(("", "ann", "bob")),
             priority=rng.choice(tuple(Priority)),
             task_type=task_type,
             prompt_tokens=rng.choice(PROMPTS),

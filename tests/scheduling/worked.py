@@ -163,6 +163,7 @@ def _arrive(
         caller=options.get("caller", "test"),
         background="title" if "title" in flags else "",
         conversation=options.get("conversation", ""),
+        user=options.get("user", ""),
     )
 
 

@@ -35,6 +35,8 @@ ASIDE = replace(MIX, background=0.4)
 """With programs' own calls beside their users' turns."""
 ALIASED = replace(MIX, aliased=0.4, no_model=0.0)
 """With requests that any of several models serves."""
+SHARED = replace(MIX, background=0.2, callers=3)
+"""Whose callers are served by their shares."""
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
 HOMING = (5, 11, 23, 41)  # seeds with more than a dozen ways home
@@ -51,7 +53,13 @@ def drawn(seed: int, mix: Mix = MIX) -> tuple[Workload, SchedulerSettings]:
     quiet = ((0.0, False),) if rng.random() < 0.3 else ()
     rules = SchedulerSettings(
         scheduling=SchedulingSettings(max_swap_wait_s=20.0, residency_factor=1.5),
-        queue=QueueSettings(max_external_depth=1000, max_interrupt_count=2, max_wait_s=max_wait_s),
+        queue=QueueSettings(
+            max_external_depth=1000,
+            max_interrupt_count=2,
+            max_wait_s=max_wait_s,
+            sharing="fair" if mix.callers > 1 else "fifo",
+            internal_sharing="fair" if mix.callers > 1 and seed % 2 else "fifo",
+        ),
     )
     return replace(
         workload, jobs=jobs, unload_s=dict.fromkeys(workload.models, POLL_S), modes=quiet, cut_s=0.0
@@ -131,6 +139,7 @@ CASES = [
     ),
     *((policy, seed, ASIDE) for policy in PolicyName for seed in range(EXAMPLES * 5)),
     *((policy, seed, ALIASED) for policy in PolicyName for seed in range(EXAMPLES * 10)),
+    *((policy, seed, SHARED) for policy in PolicyName for seed in range(EXAMPLES * 8)),
     *((PolicyName.ADAPTIVE, seed, SPARSE) for seed in HOMING),
 ]
 

@@ -23,6 +23,7 @@ class Mix:
     internal: float = 0.3
     background: float = 0.0
     aliased: float = 0.0
+    callers: int = 1
     no_model: float = 0.1
     streaming: float = 0.3
     cancelled: float = 0.1
@@ -83,6 +84,7 @@ def _random_job(rng: Random, mix: Mix, names: list[str], index: int, at: float) 
         lane=Lane.INTERNAL if rng.random() < mix.internal else Lane.EXTERNAL,
         priority=rng.choice(tuple(Priority)),
         background=bool(mix.background) and rng.random() < mix.background,
+        caller=f"caller{rng.randrange(mix.callers)}" if mix.callers > 1 else "trace",
         service_s=service_s,
         first_byte_s=service_s * rng.random() if streaming else service_s,
         streaming=streaming,

@@ -13,6 +13,8 @@ from hearth.types import frozen
 MIB_PER_GB = 1024.0
 LogFormat = Literal["auto", "text", "json"]
 """How the log is written."""
+Sharing = Literal["fifo", "fair"]
+"""In which order the callers of a lane are served."""
 PackingMode = Literal["fifo", "pack"]
 """Which of the waiting prompts are let into a model's free slots together."""
 StartedStreams = Literal["resume", "replay", "finish"]

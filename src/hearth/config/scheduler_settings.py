@@ -13,6 +13,7 @@ from hearth.config import fields
 from hearth.config.choices import (
     PackingMode,
     PolicyName,
+    Sharing,
     StartedStreams,
     UnreplayableStreams,
     Window,
@@ -187,6 +188,12 @@ class QueueSettings(Section):
     """
     max_internal_depth: fields.Depth = 1000
     """Maximum number of waiting internal requests. Further ones get 503."""
+    sharing: Sharing = "fifo"
+    """Order of external requests. `fifo`: in order of arrival. `fair`: every caller gets the same
+    share of the GPU's time, swaps included, and none fills the queue.
+    """
+    internal_sharing: Sharing = "fifo"
+    """The same for internal requests, within each priority."""
     max_interrupt_count: fields.Count = 3
     """Maximum interruptions of one answer that would start over. After that, it finishes. Streams
     that can be continued are protected by turns instead. With `preemption: at_once` it counts for

@@ -54,25 +54,43 @@ class QueueAdmission:
         if self.draining and not accepted:
             raise Draining(retry_after_s=DRAIN_RETRY_S)
 
-    def check_depth(self, lane: Lane, caller: str) -> None:
+    def check_depth(self, lane: Lane, caller: str, user: str = "") -> None:
         """Raises QueueFull where nothing more of this caller may wait in this lane."""
         arriving = [item for item in self._mailbox.arriving if item.lane is lane]
         view = self._runtime.view
         waiting = view.pending(lane) + len(arriving)
         limits = self._runtime.settings.queue
-        if lane is Lane.INTERNAL:
-            self._refuse_full(lane, waiting, limits.max_internal_depth)
+        is_internal = lane is Lane.INTERNAL
+        depth = limits.max_internal_depth if is_internal else limits.max_external_depth
+        if (limits.internal_sharing if is_internal else limits.sharing) == "fair":
+            own = view.waiting_of(lane, caller, user)
+            own += sum(item.caller == caller and item.user == user for item in arriving)
+            self._refuse_large_share(lane, user or caller, own, depth - waiting)
+        if is_internal:
+            self._refuse_full(lane, waiting, depth)
             return
         self._recent.note(caller, self._runtime.clock.monotonic())
-        self._refuse_full(lane, waiting, limits.max_external_depth)
+        self._refuse_full(lane, waiting, depth)
         own = view.external_of(caller) + sum(item.caller == caller for item in arriving)
-        share = max(1, limits.max_external_depth // 2)
+        share = max(1, depth // 2)
         # A lone caller may fill the lane; its second half is kept for whoever else may come.
         if own >= share and (waiting > own or self._recent.others(caller)):
             raise self._full(
                 lane,
                 f"{own} requests of {caller} are waiting, which is half of"
                 " queue.max_external_depth; the rest is for other callers",
+            )
+
+    def _refuse_large_share(self, lane: Lane, name: str, own: int, free: int) -> None:
+        """Nobody waits with more requests than there are places left: so there always is one for
+        whoever comes next.
+        """
+        if 0 < free <= own:
+            raise self._full(
+                lane,
+                f"{own} requests of {name} are waiting and {free} places are free; with"
+                " queue.sharing: fair no caller waits with more requests than there are free"
+                " places",
             )
 
     def _refuse_full(self, lane: Lane, waiting: int, allowed: int) -> None:

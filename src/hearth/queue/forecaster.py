@@ -21,8 +21,13 @@ from hearth.types import Band, Lane, QueueItem, Sequence
 FRESH_S = 0.25
 # as `Forecast.work`: about a tenth of a processor. As much may be spent at once
 WORK_PER_S = 60_000.0
+MAX_READINGS = 1000  # the one that was made first goes first
 PAUSED_RETRY_S = 30.0
 """Nobody can tell when a pause ends: advice for those who find the queue full meanwhile."""
+
+
+_ReadingKey = tuple[Band, str | None, str, str]
+"""Band and model; caller and user where these are served by their shares."""
 
 
 @dataclass(slots=True)
@@ -38,7 +43,7 @@ class Forecaster:
 
     def __init__(self, view: ForecastView) -> None:
         self._view = view
-        self._readings: dict[tuple[Band, str | None], _WaitReading] = {}
+        self._readings: dict[_ReadingKey, _WaitReading] = {}
         self._starts: Mapping[Sequence, float] = {}
         self._starts_at = float("-inf")
         # expected seconds for each item ahead, as of the last newcomer that was looked at
@@ -67,7 +72,7 @@ class Forecaster:
             starts_s = self.starts(now).get(following.item.sequence)
             if starts_s is not None:
                 return starts_s
-        reading = self._readings.get((item.band, asked))
+        reading = self._readings.get(self._key(item))
         if (reading is None or now - reading.at >= FRESH_S) and self._may_look(now):
             return self._look(item, arriving, now)
         age_s = 0.0 if reading is None else now - reading.at
@@ -83,16 +88,25 @@ class Forecaster:
 
     def accepted(self, item: QueueItem) -> None:
         """Count an item whose wait was asked for, and that waits now."""
-        reading = self._readings.get((item.band, item.alias or item.model))
+        reading = self._readings.get(self._key(item))
         if reading is not None:
             reading.since += 1
+
+    def _key(self, item: QueueItem) -> _ReadingKey:
+        if self._view.is_shared(item.band):
+            return item.band, item.alias or item.model, item.caller, item.user
+        return item.band, item.alias or item.model, "", ""
 
     def _look(self, item: QueueItem, arriving: int, now: float) -> float:
         """Run the scheduler forward with this item in its line."""
         view = self._view
         wait_s = self._run(now, item).get(item.sequence, 0.0) + arriving * view.service_s(item)
         reading = _WaitReading(at=now, wait_s=wait_s, pace_s=view.pace_s(item))
-        self._readings[item.band, item.alias or item.model] = reading
+        key = self._key(item)
+        self._readings.pop(key, None)
+        self._readings[key] = reading
+        if len(self._readings) > MAX_READINGS:
+            del self._readings[next(iter(self._readings))]
         self._pace_s = wait_s / max(1, view.ahead_of(item.band) + arriving)
         return wait_s
 

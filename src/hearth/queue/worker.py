@@ -110,7 +110,7 @@ class LLMQueueWorker:
         """
         self.admission.check_open(accepted=new.accepted)
         if not new.accepted:
-            self.admission.check_depth(new.item.lane, new.item.caller)
+            self.admission.check_depth(new.item.lane, new.item.caller, new.item.user)
         view = self.runtime.view
         now = self._clock.monotonic()
         if new.item.model is None and view.home is None and not view.residents:
@@ -129,7 +129,8 @@ class LLMQueueWorker:
         band = work.item.band
         # accepted, and not decided upon: they count as if they waited already
         arriving = sum(item.band <= band for item in self._mailbox.arriving)
-        behind = [] if place is None else view.behind(work.item)
+        in_order = place is None and not view.is_shared(band)
+        behind = [] if in_order else view.behind(work.item)
         ticket = self.accept(
             work,
             view.ahead_of(band) - len(behind) + arriving,

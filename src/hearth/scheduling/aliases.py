@@ -25,7 +25,7 @@ from math import inf
 
 from hearth.scheduling.residency import Evictions, Resident
 from hearth.scheduling.state import DeviceState
-from hearth.scheduling.waiting import Entry
+from hearth.scheduling.waiting import Entry, Key
 from hearth.types import Band, QueueItem
 
 AVOIDED_S = 600.0
@@ -40,7 +40,7 @@ def bind_waiting(device: DeviceState, now: float) -> None:
         binding.bind(entry)
 
 
-def _place(entry: Entry) -> tuple[Band, tuple[int, float, int]]:
+def _place(entry: Entry) -> tuple[Band, Key]:
     return entry.band, entry.key
 
 

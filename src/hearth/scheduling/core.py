@@ -28,10 +28,11 @@ from hearth.scheduling.inputs import Arrived, Input, TimerFired
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import learns_of_callers
 from hearth.scheduling.residency import Residency
+from hearth.scheduling.shares import arrange, share_anew
 from hearth.scheduling.state import Deadlines, DeviceState, GatewayState
 from hearth.scheduling.transitions import take_in
 from hearth.scheduling.waiting import Entry
-from hearth.types import ONLY_DEVICE, Band, Lane
+from hearth.types import ONLY_DEVICE, Lane
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -55,6 +56,7 @@ class Scheduler:
             Residency(settings, estimates),
             cuts_loads=cuts_loads,
         )
+        share_anew(self.device, 0.0)
         self._armed_at: float | None = None
         self._stranded_check_at: float | None = None
 
@@ -88,6 +90,8 @@ class Scheduler:
         gateway = self.gateway
         device = self.device
         kind = type(fact)
+        if gateway.waiting.shares is not None:
+            gateway.waiting.shares.now = now
         actions = take_in(device, fact, now)
         if actions is None:
             return []
@@ -102,11 +106,13 @@ class Scheduler:
             actions += self._stranded(device.down_since, now)
         if gateway.aging:
             actions += self._promoted(now)
+        arrange(device)
         if device.starts_nothing:
             device.idle_since = None
         else:
             actions += self._homeless() if not device.residency.residents else []
             actions += self._placed(now)
+        arrange(device)
         return self._armed(actions, now)
 
     def _placed(self, now: float) -> list[Action]:
@@ -116,6 +122,7 @@ class Scheduler:
         device = self.device
         if self.gateway.waiting.unbound:
             bind_waiting(device, now)
+            arrange(device)
         placement = Placement(device, now)
         if self.gateway.at_rest:
             restore(device, placement, now)
@@ -153,9 +160,7 @@ class Scheduler:
             return entry.place == "waiting" and gateway.promoted_at(entry) == at
 
         for entry in self._due(gateway.aging, applies, now):
-            gateway.waiting.remove(entry)
-            entry.band = Band(entry.band - 1)
-            gateway.waiting.add(entry)
+            gateway.rise(entry)
             gateway.expect_promotion(entry)
             gateway.promotions += 1
             actions.append(Promote(sequence=entry.item.sequence, band=entry.band))

@@ -60,6 +60,7 @@ class ForecastView:
         self._gateway = scheduler.gateway
         # questions that a part of the state answers
         self.ahead_of = scheduler.gateway.waiting.ahead_of
+        self.is_shared = scheduler.gateway.waiting.is_shared
         self.prompt_s = scheduler.estimates.prompt_s
         self.limit_s = scheduler.estimates.limit_s
         self.longest_load_s = scheduler.estimates.longest_s_to
@@ -74,6 +75,8 @@ class ForecastView:
         if newcomer is None:
             return shadow.run()
         ahead = waiting.ahead_of(newcomer.band)
+        if waiting.is_shared(newcomer.band):
+            ahead -= len(waiting.behind(newcomer))
         if ahead < HORIZON_ITEMS:
             shadow.report(inputs.Arrived(item=newcomer), now)
         found = shadow.run()
@@ -251,6 +254,8 @@ class _Shadow:
         self._gateway = _copied_gateway(device.gateway)
         self._device = _copied_device(device, self._gateway)
         self._brain = Scheduler.on(self._device)
+        shares = device.gateway.waiting.shares
+        self._gateway.waiting.shares = None if shares is None else shares.copied()
         for resident in self._device.residency.residents.values():
             self._expect_ends(resident)
         for entry in waiting:

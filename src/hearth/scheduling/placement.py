@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
-from hearth.scheduling import sharing
+from hearth.scheduling import shares, sharing
 from hearth.scheduling.actions import (
     Action,
     Cut,
@@ -156,16 +156,22 @@ class Placement:
             if waiter is not None:
                 self._actions += yield_memory(self._device, waiter, running, self._now)
         elif residency.swap is None and evict:
-            self._unload(model, evict, why)
+            self._unload(model, evict, why, waiter)
         elif residency.swap is None:
-            self._load(model, why, task_type)
+            self._load(model, why, waiter)
         elif waiter is not None and residency.loading in evict:
             self._cut(residency.loading or "", waiter)
 
-    def _load(self, model: str, why: SwapReason, task_type: str | None) -> None:
+    def _load(self, model: str, why: SwapReason, waiter: Entry | None) -> None:
         device = self._device
         device.cleared_for = None
+        task_type = None if waiter is None else waiter.item.task_type
         replaced = device.residency.begin_load(model, self._now, why, task_type)
+        waiting = self._gateway.waiting
+        if waiting.shares is not None:
+            expected_s = device.estimates.swap_s(replaced[0] if replaced else "", model)
+            has_work = any(waiting.wants(name) for name in replaced)
+            waiting.shares.load_began(model, waiter, expected_s, replaces_work=has_work)
         self._actions.append(Load(device=device.id, model=model, replaces=replaced, why=why))
 
     def _cut(self, model: str, waiter: Entry) -> None:
@@ -184,7 +190,9 @@ class Placement:
         device.residency.begin_cut(model, self._now)
         self._actions.append(Cut(device=device.id, model=model))
 
-    def _unload(self, target: str, evict: tuple[str, ...], why: SwapReason) -> None:
+    def _unload(
+        self, target: str, evict: tuple[str, ...], why: SwapReason, waiter: Entry | None = None
+    ) -> None:
         """Begin a swap to the target: everything goes that is in its way."""
         device = self._device
         if any(self._left_alone(name) for name in evict):
@@ -193,6 +201,9 @@ class Placement:
         device.cleared_for = (target, why) if is_waited_for else None
         if is_waited_for:
             self._note_lost_loads(evict)
+        waiting = self._gateway.waiting
+        if waiter is not None and waiting.shares is not None:
+            waiting.shares.makes_go(waiter, evict, waiting)
         device.residency.begin_unload(evict, self._now, why)
         self._actions += [Unload(device=device.id, model=name, why=why) for name in evict]
 
@@ -376,6 +387,8 @@ class Placement:
                 return expected, why
         overdue = self._overdue(candidates)
         choice = overdue or self._policy.choose(candidates, self._device, self._now)
+        if self._gateway.waiting.is_shared(band):
+            choice = shares.corrected(choice, candidates, self._device, self._now)
         if not isinstance(choice, Candidate):
             self._hold(band, choice)
             return None
@@ -545,6 +558,8 @@ def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) ->
     item = entry.item
     model = resident.model
     gateway.waiting.remove(entry)
+    if gateway.waiting.shares is not None:
+        gateway.waiting.shares.began(entry)
     entry.place = "running"
     entry.attempts += 1
     entry.model = model

@@ -419,11 +419,11 @@ def held_until(
     ]
     # Each of these holds pays by itself. Of several the longest counts: a swap after a shorter one
     # would lose what the longer one was to win.
-    returns = [_returns_by(habit, now, best.swap.trip_s, waiting) for habit in used_last]
+    returns = [returns_by(habit, now, best.swap.trip_s, waiting) for habit in used_last]
     return max([until for until in returns if until is not None], default=None)
 
 
-def _returns_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
+def returns_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
     """By when its caller is back, if it is worth waiting for that while so many others wait."""
     if not habit.gaps:
         # nobody knows; but a caller that has other requests open is busy with those

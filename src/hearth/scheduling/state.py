@@ -161,6 +161,13 @@ class GatewayState:
         if self.next_wake_at is None or at < self.next_wake_at:
             self.next_wake_at = at
 
+    def accept(self, entry: Entry) -> None:
+        """Let a new entry wait."""
+        self.entries[entry.item.sequence] = entry
+        if self.waiting.shares is not None:
+            self.waiting.shares.joined(entry)
+        self.enqueue(entry)
+
     def enqueue(self, entry: Entry) -> None:
         """Let an entry wait (again)."""
         entry.model = None
@@ -168,6 +175,7 @@ class GatewayState:
             entry.choices = ()
         entry.forwarded = False
         entry.first_byte_at = None
+        entry.cost_s = 0.0
         self.waiting.add(entry)
         if not entry.external or entry.background:
             self.expect_promotion(entry)
@@ -196,6 +204,17 @@ class GatewayState:
             return entry.waits_since.at + aging.promote_after_s
         return item.arrived_at + (item.band - entry.band + 1) * aging.promote_after_s
 
+    def rise(self, entry: Entry) -> None:
+        """Let a waiting entry wait one band higher."""
+        shares = self.waiting.shares
+        self.waiting.remove(entry)
+        if shares is not None:
+            shares.left(entry)
+        entry.band = Band(entry.band - 1)
+        if shares is not None:
+            shares.joined(entry)
+        self.waiting.add(entry)
+
     def give_up(self, entries: list[Entry], why: Refusal) -> list[Action]:
         """These wait no more and are done with; their callers get the reason."""
         for entry in entries:
@@ -206,6 +225,8 @@ class GatewayState:
     def leave(self, entry: Entry) -> None:
         """The entry is done with; it may not be waiting any more."""
         del self.entries[entry.item.sequence]
+        if self.waiting.shares is not None:
+            self.waiting.shares.left(entry)
         if self.arrivals.learns:
             self.arrivals.left(entry.item.caller)
 
@@ -339,3 +360,5 @@ class DeviceState:
             resident.last_used_at = now
         if entry.external:
             self.gateway.external_ended(now)
+        if self.gateway.waiting.shares is not None:
+            self.gateway.waiting.shares.ended(entry)

@@ -21,6 +21,7 @@ from hearth.scheduling.inputs import Input
 from hearth.scheduling.policies import learns_of_callers
 from hearth.scheduling.preemption import interruptible, protected, resumable
 from hearth.scheduling.rounds import budget_tokens
+from hearth.scheduling.shares import arrange, share_anew
 from hearth.scheduling.state import DeviceState, GatewayState
 from hearth.scheduling.waiting import Entry
 from hearth.types import Band, Lane, QueueItem, Sequence, Usage
@@ -60,7 +61,7 @@ def take_in(device: DeviceState, fact: Input, now: float) -> list[Action] | None
         case inputs.PreemptRequested():
             return _preempted(gateway)
         case inputs.PolicyChanged(settings=settings):
-            return _reconfigured(device, settings)
+            return _reconfigured(device, settings, now)
         case _:
             _note_wish(device, fact, now)
             return []
@@ -194,8 +195,8 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
         idle_ended(device, entry, now)
     if gateway.arrivals.learns:
         _learn_arrival(device, entry, now)
-    gateway.entries[item.sequence] = entry
-    gateway.enqueue(entry)
+    gateway.accept(entry)
+    arrange(device)
     if item.expires_at is not None:
         heapq.heappush(gateway.expiries, (item.expires_at, item.sequence))
         return []
@@ -326,6 +327,8 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
         return _left(device.gateway, entry, "attempts_exhausted")
     if not is_down:
         entry.resends += 1
+    if device.gateway.waiting.shares is not None:
+        device.gateway.waiting.shares.undone(entry)
     device.gateway.enqueue(entry)
     return [Requeue(sequence=entry.item.sequence)]
 
@@ -355,6 +358,8 @@ def _put_first(gateway: GatewayState, entry: Entry, kept_tokens: int, now: float
     """Let it wait before all others of its lane or, where it is internal or background, of its
     band.
     """
+    if gateway.waiting.shares is not None and not kept_tokens:
+        gateway.waiting.shares.undone(entry)
     gateway.interruptions += 1
     entry.kept_tokens = kept_tokens
     entry.waits_since = gateway.since(now)
@@ -387,7 +392,9 @@ def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
     if swap is None:
         return
     device.residency.residents[model].waiting_at_load = device.gateway.waiting.wants(model)
-    device.estimates.learn_swap(swap.origin, model, now - swap.started_at + swap.cleared_s)
+    swap_s = now - swap.started_at + swap.cleared_s
+    device.estimates.learn_swap(swap.origin, model, swap_s)
+    _load_ended(device, swap_s)
     device.failures.pop(model, None)
     device.avoided.pop(model, None)
     if device.gateway.ordered.get(model) is not False:  # an order to unload it stands
@@ -404,6 +411,7 @@ def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> li
     swap = device.residency.load_failed(model)
     if swap is None:
         return []
+    _load_ended(device, 0.0)
     if fact.unlisted:
         device.residency.keep_alone(model)
     if swap.why == "home":
@@ -425,6 +433,13 @@ def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> li
     return gateway.give_up(stranded, "load_failed")
 
 
+def _load_ended(device: DeviceState, took_s: float) -> None:
+    """Who shares pays for what a load took; for one that served nobody, nothing."""
+    shares = device.gateway.waiting.shares
+    if shares is not None:
+        shares.load_ended(took_s)
+
+
 def _unloaded(device: DeviceState, model: str, now: float) -> None:
     device.residency.unloaded(model, now)
     device.failures.pop(model, None)
@@ -432,6 +447,7 @@ def _unloaded(device: DeviceState, model: str, now: float) -> None:
 
 def _load_aborted(device: DeviceState, fact: inputs.LoadAborted, now: float) -> list[Action]:
     device.cut_failures = 0 if fact.clean else device.cut_failures + 1
+    _load_ended(device, 0.0)
     if not fact.gone:
         return _unload_failed(device, fact.model, now)
     device.residency.load_cut(fact.model, now)
@@ -503,7 +519,7 @@ def _listed(device: DeviceState, names: frozenset[str]) -> list[Action]:
     return gateway.give_up(earlier, "server_changed") + gateway.give_up(later, "not_installed")
 
 
-def _reconfigured(device: DeviceState, settings: SchedulerSettings) -> list[Action]:
+def _reconfigured(device: DeviceState, settings: SchedulerSettings, now: float) -> list[Action]:
     """What waits and could never be loaded under the new settings is given up, as it would be on
     arrival; what was ordered is void.
     """
@@ -512,6 +528,7 @@ def _reconfigured(device: DeviceState, settings: SchedulerSettings) -> list[Acti
     device.home_failures = 0
     device.residency.configure(settings)
     device.estimates.swap_prior_s = settings.gpu.swap_cost_prior_s
+    share_anew(device, now)
     waiting = gateway.waiting.all_entries()
     gateway.aging.clear()  # nobody falls back to a lower band
     for entry in waiting:

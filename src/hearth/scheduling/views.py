@@ -39,6 +39,7 @@ class StatusView:
         self.external_of = gateway.waiting.external_of
         self.ahead_of = gateway.waiting.ahead_of
         self.behind = gateway.waiting.behind
+        self.is_shared = gateway.waiting.is_shared
         self.wants = gateway.waiting.wants
         self.first = gateway.waiting.first
         self.may_start_on = gateway.waits_for
@@ -72,6 +73,12 @@ class StatusView:
         """The waiting entries of a lane in order."""
         return self._gateway.waiting.in_order(*[band for band in BANDS if LANE_OF[band] is lane])
 
+    def waiting_of(self, lane: Lane, caller: str, user: str) -> int:
+        """How many requests of a caller, or of one of its users, wait in a lane."""
+        return sum(
+            entry.item.caller == caller and entry.item.user == user for entry in self.in_line(lane)
+        )
+
     def reason_of(self, entry: Entry, now: float) -> Reason:
         return reason_of(self._device, entry, now)
 
@@ -83,8 +90,8 @@ class StatusView:
     def oldest_age_s(self, band: Band, now: float) -> float:
         """How long the oldest entry of a band has been known; 0 where none waits."""
         waiting = self._gateway.waiting
-        # the head of a line is its oldest, except where the latest interrupted goes first
-        is_by_age = band is not Band.INTERRUPTED
+        # the head of a line is its oldest, except where the latest interrupted or shares go first
+        is_by_age = band is not Band.INTERRUPTED and not self.is_shared(band)
         oldest = waiting.heads(band) if is_by_age else waiting.in_order(band)
         return max((now - entry.item.arrived_at for entry in oldest), default=0.0)
 

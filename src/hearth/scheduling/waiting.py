@@ -15,15 +15,19 @@ from collections.abc import Iterator
 from itertools import islice
 from math import inf
 from operator import attrgetter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from hearth.types import Band, Lane, QueueItem, Sequence, entity
 
-Key = tuple[int, float, Sequence]
+if TYPE_CHECKING:
+    from hearth.scheduling.shares import Shares
+
+Key = tuple[float, float, Sequence]
 """(rank, arrived_at, sequence).
 
 Rank is 0, or minus the interruption's number: the most recently interrupted item is first in its
-line.
+line. Where callers are served by their shares it is the clock of the item's caller, and what its
+items before this one are expected to take (`scheduling.shares`).
 """
 
 # most urgent first; a tuple, since going through an enumeration takes ten times as long
@@ -80,6 +84,11 @@ class Entry:
     held: bool = False  # more urgent work has waited for its stream to end
     cut: bool = False  # it ends when its attempt has stopped, because its caller cannot be resumed
     cancelled: bool = False  # its caller is gone; it leaves as soon as its attempt has stopped
+    # where its caller is served by its share: seconds of the GPU that it is expected to take, from
+    # what clock on it runs, and what its caller was charged for the last attempt
+    cost_s: float = 0.0
+    gpu_from_s: float = 0.0
+    charged_s: float = 0.0
 
     @property
     def external(self) -> bool:
@@ -114,6 +123,8 @@ class WaitingRoom:
         self._external_of: Counter[str] = Counter()
         self.unbound: dict[Sequence, Entry] = {}
         """The entries that may be bound to another model."""
+        # None where all lines are in order of arrival
+        self.shares: Shares | None = None
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -143,6 +154,8 @@ class WaitingRoom:
         if entry.choices:
             self.unbound[entry.item.sequence] = entry
         entry.place = "waiting"
+        if self.shares is not None:
+            self.shares.note(entry)
 
     def remove(self, entry: Entry) -> None:
         lines = self.lines[entry.band]
@@ -159,11 +172,14 @@ class WaitingRoom:
                 del self._external_of[caller]
         if entry.choices:
             del self.unbound[entry.item.sequence]
+        if self.shares is not None:
+            self.shares.note(entry)
 
     def bind(self, entry: Entry, model: str) -> None:
         """Let a waiting entry wait for another model, at its place there."""
         self.remove(entry)
         entry.wanted_model = model
+        entry.cost_s = 0.0
         self.add(entry)
 
     def from_entry(self, entry: Entry, limit: int) -> list[Entry]:
@@ -215,14 +231,17 @@ class WaitingRoom:
         return list(islice(self.in_order(), limit))
 
     def behind(self, item: QueueItem) -> list[Entry]:
-        """The waiting entries that an item goes before which takes an earlier one's place, in
-        order.
+        """The waiting entries that an item goes before which takes an earlier one's place, or
+        whose caller is served by its share, in order.
         """
-        return [
-            entry
-            for entry in self.in_order(item.band)
-            if entry.key > (0, item.arrived_at, item.sequence)
-        ]
+        key: Key = (0, item.arrived_at, item.sequence)
+        if self.shares is not None and item.band in self.shares.bands:
+            key = self.shares.key_for(item, self)
+        return [entry for entry in self.in_order(item.band) if entry.key > key]
+
+    def is_shared(self, band: Band) -> bool:
+        """Are the callers of this band served by their shares?"""
+        return self.shares is not None and band in self.shares.bands
 
     def all_entries(self) -> list[Entry]:
         """Every waiting entry in the order of arrival."""

@@ -1,0 +1,412 @@
+"""Callers of one band served by their shares of the GPU (`queue.sharing: fair`).
+
+Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with swaps in it. A sharer is a
+caller, or one of the users that its key tells apart. Bands are strict, so each has clocks of its
+own; interrupted external requests count in the external one.
+
+1. Clock. A sharer's clock has the seconds of the GPU that it was given: from the dispatch what is
+   expected, from the end what it was. Requests that run at once share the time. An attempt that has
+   to start over costs nothing.
+2. Swap. Who a model is loaded for pays for the load. Where a model had to go while requests waited
+   for it, and what came in its place has run dry, the one for whom it went pays for its return.
+3. No credit. Who comes back from idleness is brought up to the least clock of those who have work,
+   the last of what they have running not counted. Nobody is owed more than `MOST_OWED_S`.
+4. Order. In the line of a model the least clock goes first.
+5. Turn. A model with work is left for a request whose clock is behind all that waits for what has
+   to go by at least the swap, once that model was loaded for `residency_factor` times the round
+   trip. Where no model in memory has work, a request that is so far behind goes before the one that
+   the policy would choose.
+
+6. Hold. A model that is about to be unloaded is held for a sharer who used it last and is behind,
+   if that pays (`policies.returns_by`), however long others have waited.
+
+Rule 5 bounds what turns cost to `1 / (1 + residency_factor)` of the time, and a request of a caller
+who is behind waits for that residency at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from hearth.scheduling.policies import Candidate, Candidates, returns_by
+from hearth.scheduling.waiting import Entry, Key, WaitingRoom
+from hearth.types import Band, QueueItem, entity
+
+if TYPE_CHECKING:
+    from hearth.config.settings import SchedulerSettings
+    from hearth.scheduling.state import DeviceState
+
+MOST_OWED_S = 600.0
+"""Who waits for a model that cannot come (another one is pinned) is not owed all that time."""
+MAX_SHARERS = 4096  # who is remembered of a band, of those without work
+LOOP_S = 3.0
+"""Who sends its next request so soon after an answer was not idle: a loop with one request at a
+time keeps what it is owed."""
+_KEY = attrgetter("key")
+_EXTERNAL = (Band.EXTERNAL, Band.EXTERNAL_BACKGROUND)
+_INTERNAL = (Band.CRITICAL, Band.NORMAL, Band.BACKGROUND)
+
+
+class Sharer(NamedTuple):
+    band: Band  # external for what was interrupted
+    caller: str
+    user: str
+
+
+@entity
+class Account:
+    """What a sharer was given. `service_s`: since it was remembered last."""
+
+    clock_s: float
+    service_s: float = 0.0
+    open: int = 0  # of its requests, those that wait or run
+    running: int = 0
+    before_s: float = 0.0  # its clock before its last dispatch, while something runs
+    idle_since: float = 0.0  # where nothing of it is open
+
+
+def shared_bands(settings: SchedulerSettings) -> tuple[Band, ...]:
+    """The bands whose callers are served by their shares."""
+    queue = settings.queue
+    internal = _INTERNAL if queue.internal_sharing == "fair" else ()
+    return (*internal, *(_EXTERNAL if queue.sharing == "fair" else ()))
+
+
+def sharer_of(entry: Entry) -> Sharer:
+    return _sharer(entry.band, entry.item)
+
+
+def _sharer(band: Band, item: QueueItem) -> Sharer:
+    counted_in = Band.EXTERNAL if band is Band.INTERRUPTED else band
+    return Sharer(counted_in, item.caller, item.user)
+
+
+class Shares:
+    """The clocks of those who have work, and of those who were given more than these. Owned and
+    changed by the scheduler alone. `now` is the instant of the decision that is taken.
+    """
+
+    def __init__(self, bands: tuple[Band, ...], now: float) -> None:
+        self.bands = bands
+        self.now = now
+        self._accounts: dict[Band, dict[Sharer, Account]] = {band: {} for band in bands}
+        self._changed: set[Sharer] = set()
+        self._load: tuple[Sharer, float] | None = None  # who pays for the load under way, and what
+        self._had_to_go: dict[str, Sharer] = {}  # models that had work, and for whom
+        self._gpu_s = 0.0  # what one request would have got of the GPU, had it always run
+        self._gpu_at = now
+        self._running = 0
+
+    def copied(self) -> Shares:
+        """The same clocks for a forecast."""
+        twin = copy(self)
+        twin._accounts = {  # noqa: SLF001 - of its own class
+            band: {sharer: replace(account) for sharer, account in accounts.items()}
+            for band, accounts in self._accounts.items()
+        }
+        twin._changed = set(self._changed)  # noqa: SLF001 - of its own class
+        twin._had_to_go = dict(self._had_to_go)  # noqa: SLF001 - of its own class
+        return twin
+
+    def counts(self, entry: Entry) -> bool:
+        return sharer_of(entry).band in self.bands
+
+    def accounts(self) -> dict[Sharer, Account]:
+        """Of all bands, for reading."""
+        return {
+            sharer: account
+            for accounts in self._accounts.values()
+            for sharer, account in accounts.items()
+        }
+
+    # Who has work.
+
+    def joined(self, entry: Entry) -> None:
+        """An entry was accepted, or comes from another band."""
+        if self.counts(entry):
+            sharer = sharer_of(entry)
+            self._forget_idle(sharer.band)
+            account = self._account(sharer)
+            if not account.open and self._is_idle(account):
+                account.clock_s = max(account.clock_s, self._level_s(sharer.band))
+            account.open += 1
+
+    def left(self, entry: Entry) -> None:
+        """An entry is done with, or goes to another band."""
+        if self.counts(entry):
+            account = self._account(sharer_of(entry))
+            account.open -= 1
+            account.idle_since = self.now
+
+    def _is_idle(self, account: Account) -> bool:
+        """Who asks again at once was not idle."""
+        return not account.open and self.now - account.idle_since > LOOP_S
+
+    def _forget_idle(self, band: Band) -> None:
+        """Of those who are idle are remembered those who were given more than all who have work."""
+        accounts = self._accounts[band]
+        idle = [sharer for sharer, account in accounts.items() if self._is_idle(account)]
+        if not idle:
+            return
+        level_s = self._level_s(band)
+        nobody_has_work = not any(account.open for account in accounts.values())
+        for sharer in idle:
+            if nobody_has_work or accounts[sharer].clock_s <= level_s:
+                del accounts[sharer]
+        for sharer in list(accounts)[: max(0, len(accounts) - MAX_SHARERS)]:
+            if not accounts[sharer].open:
+                del accounts[sharer]
+
+    def _account(self, sharer: Sharer) -> Account:
+        accounts = self._accounts[sharer.band]
+        if sharer not in accounts:
+            accounts[sharer] = Account(self._level_s(sharer.band), idle_since=self.now)
+        return accounts[sharer]
+
+    def _level_s(self, band: Band) -> float:
+        """The least clock of those who have work; where nobody has, the greatest of all."""
+        accounts = self._accounts[band].values()
+        clocks_s = [
+            account.before_s if account.running else account.clock_s
+            for account in accounts
+            if account.open
+        ]
+        if clocks_s:
+            return min(clocks_s)
+        return max([account.clock_s for account in accounts], default=0.0)
+
+    def is_behind(self, caller: str, entry: Entry) -> bool:
+        """Was this caller, or one of its users, given less than the one of a waiting entry?"""
+        return any(
+            account.clock_s < entry.key[0]
+            for sharer, account in self._accounts[sharer_of(entry).band].items()
+            if sharer.caller == caller
+        )
+
+    # What they are given.
+
+    def began(self, entry: Entry) -> None:
+        """An entry was dispatched."""
+        self._advance()
+        self._running += 1
+        entry.gpu_from_s = self._gpu_s
+        entry.charged_s = 0.0
+        if self.counts(entry):
+            account = self._account(sharer_of(entry))
+            account.before_s = account.clock_s
+            account.running += 1
+            entry.charged_s = entry.cost_s
+            self._charge(sharer_of(entry), entry.cost_s)
+
+    def ended(self, entry: Entry) -> None:
+        """The attempt of an entry is over."""
+        self._advance()
+        self._running -= 1
+        if self.counts(entry):
+            account = self._account(sharer_of(entry))
+            account.running -= 1
+            took_s = self._gpu_s - entry.gpu_from_s
+            account.before_s += took_s - entry.charged_s
+            self._charge(sharer_of(entry), took_s - entry.charged_s)
+            entry.charged_s = took_s
+
+    def undone(self, entry: Entry) -> None:
+        """Nothing of its last attempt is left; that was not its caller's doing."""
+        if self.counts(entry):
+            self._charge(sharer_of(entry), -entry.charged_s)
+            entry.charged_s = 0.0
+
+    def _advance(self) -> None:
+        self._gpu_s += (self.now - self._gpu_at) / max(1, self._running)
+        self._gpu_at = self.now
+
+    def _charge(self, sharer: Sharer, seconds: float) -> None:
+        account = self._account(sharer)
+        account.clock_s = max(0.0, account.clock_s + seconds)
+        account.service_s = max(0.0, account.service_s + seconds)
+        self._changed.add(sharer)
+        floor_s = account.clock_s - MOST_OWED_S
+        for other, its in self._accounts[sharer.band].items():
+            if its.clock_s < floor_s:
+                its.clock_s = floor_s
+                self._changed.add(other)
+
+    # What swaps cost.
+
+    def makes_go(self, waiter: Entry, models: Iterable[str], waiting: WaitingRoom) -> None:
+        """These models are unloaded for an entry."""
+        if self.counts(waiter):
+            for model in models:
+                if waiting.wants(model):
+                    self._had_to_go[model] = sharer_of(waiter)
+
+    def load_began(
+        self, model: str, waiter: Entry | None, expected_s: float, *, replaces_work: bool
+    ) -> None:
+        """A model is loaded for an entry, or for nobody who shares."""
+        cause = self._had_to_go.pop(model, None)
+        self._load = None
+        if waiter is None or not self.counts(waiter):
+            return
+        payer = sharer_of(waiter)
+        if cause is not None and cause.band is payer.band and not replaces_work:
+            payer = cause
+        self._load = payer, expected_s
+        self._charge(payer, expected_s)
+
+    def load_ended(self, took_s: float) -> None:
+        """The load under way is over; 0 seconds where it served nobody."""
+        if self._load is not None:
+            payer, charged_s = self._load
+            self._load = None
+            self._charge(payer, took_s - charged_s)
+
+    # The order that follows.
+
+    def note(self, entry: Entry) -> None:
+        """An entry has come into a line, or has gone from one."""
+        if self.counts(entry):
+            self._changed.add(sharer_of(entry))
+
+    def arrange(self, device: DeviceState) -> None:
+        """Bring the lines into the order of the clocks as they are now."""
+        changed = self._changed
+        if not changed:
+            return
+        self._changed = set()
+        for band in {sharer.band for sharer in changed}:
+            for line in device.gateway.waiting.lines[band].values():
+                self._arrange_line(device, line, changed)
+
+    def _arrange_line(self, device: DeviceState, line: list[Entry], changed: set[Sharer]) -> None:
+        """Each request of a sharer comes after what those before it are expected to take."""
+        own = [entry for entry in line if entry.key[0] >= 0 and sharer_of(entry) in changed]
+        after_s = dict[Sharer, float]()
+        for entry in sorted(own, key=_arrival):
+            sharer = sharer_of(entry)
+            if not entry.cost_s:
+                entry.cost_s = _cost_s(device, entry.item, entry.wanted_model, entry.kept_tokens)
+            at_s = after_s.get(sharer, self._account(sharer).clock_s)
+            entry.key = (at_s, *entry.key[1:])
+            after_s[sharer] = at_s + entry.cost_s
+        line.sort(key=_KEY)
+
+    def key_for(self, item: QueueItem, waiting: WaitingRoom) -> Key:
+        """The place of an item that is being accepted."""
+        sharer = _sharer(item.band, item)
+        account = self._accounts[item.band].get(sharer)
+        if account is None or self._is_idle(account):
+            level_s = self._level_s(item.band)
+            clock_s = level_s if account is None else max(account.clock_s, level_s)
+        else:
+            clock_s = account.clock_s
+        ahead_s = [
+            entry.cost_s
+            for entry in waiting.lines[item.band].get(item.model, ())
+            if sharer_of(entry) == sharer and _arrival(entry) < (item.arrived_at, item.sequence)
+        ]
+        return clock_s + sum(ahead_s), item.arrived_at, item.sequence
+
+
+def _arrival(entry: Entry) -> tuple[float, int]:
+    return entry.key[1:]
+
+
+def _cost_s(device: DeviceState, item: QueueItem, model: str | None, kept_tokens: int) -> float:
+    """Expected seconds of the GPU, where others use the other slots."""
+    name = model or device.home or ""
+    expected_s = device.estimates.service_s(item, name, kept_tokens)
+    return expected_s / device.gateway.settings.parallel(name)
+
+
+def arrange(device: DeviceState) -> None:
+    """Bring the lines into the order of the clocks, where callers are served by their shares."""
+    shares = device.gateway.waiting.shares
+    if shares is not None:
+        shares.arrange(device)
+
+
+def share_anew(device: DeviceState, now: float) -> None:
+    """The settings have changed: what waits and runs goes on by what they say now."""
+    gateway = device.gateway
+    waiting = gateway.waiting
+    bands = shared_bands(gateway.settings)
+    if bands == (() if waiting.shares is None else waiting.shares.bands):
+        return
+    shares = waiting.shares = Shares(bands, now) if bands else None
+    for entry in gateway.entries.values():
+        entry.cost_s = 0.0
+        entry.key = (min(0, entry.key[0]), *entry.key[1:])
+        if shares is not None:
+            shares.joined(entry)
+            if entry.place == "waiting":
+                shares.note(entry)
+            else:
+                shares.began(entry)
+    for lines in waiting.lines:
+        for line in lines.values():
+            line.sort(key=_KEY)
+    if shares is not None:
+        shares.arrange(device)
+
+
+def corrected(
+    choice: Candidate | float, candidates: Candidates, device: DeviceState, now: float
+) -> Candidate | float:
+    """The policy's choice, or what rules 5 and 6 put in its place."""
+    turn = _next_turn(candidates, choice, device)
+    if turn is not None:
+        return turn
+    if isinstance(choice, float) or candidates.served:
+        return choice
+    until = _held_until(choice, candidates, device, now)
+    return choice if until is None or until <= now else until
+
+
+def _held_until(
+    choice: Candidate, candidates: Candidates, device: DeviceState, now: float
+) -> float | None:
+    """Rule 6: until when what would be unloaded is kept, None where it is not."""
+    shares = device.gateway.waiting.shares
+    evicts = choice.swap.evicts
+    is_moving = device.residency.swap is not None or any(map(device.runs_on, evicts))
+    if shares is None or not evicts or is_moving:
+        return None
+    waiting = sum(candidate.work.waiting for candidate in candidates)
+    returns = [
+        returns_by(habit, now, choice.swap.trip_s, waiting)
+        for name in evicts
+        for habit in device.gateway.arrivals.habits(name)
+        if habit.band is choice.band and shares.is_behind(habit.caller, choice.entry)
+    ]
+    return max([until for until in returns if until is not None], default=None)
+
+
+def _next_turn(
+    candidates: Candidates, choice: Candidate | float, device: DeviceState
+) -> Candidate | None:
+    """Rule 5: the request that goes before the policy's choice, None where that stands."""
+    others = [each for each in candidates.others if each.entry.wanted_model is not None]
+    for other in sorted(others, key=lambda each: each.entry.key):
+        if other is choice:
+            return None
+        evicts = other.swap.evicts
+        ahead = [each for each in candidates.served if each.model in evicts]
+        if not ahead and not candidates.served and not isinstance(choice, float):
+            ahead = [choice]
+        ahead_s = min([each.entry.key[0] for each in ahead], default=0.0)
+        behind_s = ahead_s - other.entry.key[0]
+        is_behind = bool(ahead) and 0 < behind_s >= other.swap.swap_s
+        if is_behind and (not candidates.served or _has_stayed(other, device)):
+            return other
+    return None
+
+
+def _has_stayed(other: Candidate, device: DeviceState) -> bool:
+    """Has all that has to go been in memory for long enough?"""
+    factor = device.gateway.settings.scheduling.residency_factor
+    return other.in_memory_s() >= factor * other.swap.trip_s and other.may_evict()
