@@ -4,16 +4,30 @@ every dialect.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import anthropic
 import openai
 import pytest
 
+from hearth.config.settings import KeepaliveSettings
 from hearth.types import Outcome
-from tests.cloud.house import BODY, BOSS, ELSEWHERE, HAIKU, POOR, RICH, STAY, CloudHome
-from tests.support.fake_claude import KEY, PROMPT_TOKENS, WORDS
-from tests.support.home import HELLO, LLAMA
+from tests.cloud.house import (
+    BODY,
+    BOSS,
+    ELSEWHERE,
+    HAIKU,
+    POOR,
+    RICH,
+    STAY,
+    CloudHome,
+    open_cloud_home,
+)
+from tests.support.fake_claude import KEY, PROMPT_TOKENS, WORDS, FakeClaude, Script
+from tests.support.home import HELLO, LLAMA, house_settings
+from tests.support.http import Caller
 
 TEXT = "".join(WORDS)
 COUNTS = (PROMPT_TOKENS, len(WORDS))
@@ -130,3 +144,18 @@ async def test_completions_go_there_only_where_they_say_so_themselves(home: Clou
         answered.headers["x-hearth-served-by"],
     ) == (404, TEXT, "claude")
     assert (answered.json()["model"], unnamed.json()["model"]) == (ELSEWHERE, HAIKU)
+
+
+async def test_who_waits_for_claude_gets_the_usual_signs_where_waits_are_shown(tmp_path: Path):
+    claude = FakeClaude()
+    claude.default = Script(hold=True)
+    keepalive = KeepaliveSettings(after_s=0.02, every_s=0.02, show="thinking")
+    base = house_settings().replace(keepalive=keepalive)
+    async with open_cloud_home(tmp_path, claude, base=base) as home:
+        caller = await Caller.to(home.url)
+        body = json.dumps({**ASKED, "stream": True}).encode()
+        await caller.post("/v1/chat/completions", body, b"Authorization: Bearer " + RICH.encode())
+        await caller.head()
+        assert await caller.reader.readuntil(b"\n\n") == b"b\r\n: waiting\n\n"
+        caller.leave()
+        await home.ends(1)

@@ -9,17 +9,19 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hearth.api.protocol import ConnectionDeadlines
 from hearth.api.server import HearthServer
-from hearth.config.settings import KeySettings, ServerSettings, Settings, StorageSettings
-from tests.api.house import KEYS, FakeGateway, ScriptedExchange
+from hearth.config.settings import KeySettings, Settings, StorageSettings
+from tests.api.house import KEYS, HttpHouse
 from tests.api.test_app import ADDRESSES
+from tests.support.fake_ollama import FakeModel
 from tests.support.fields import Fields
 from tests.support.home import Home, house_settings, open_home
 from tests.support.http import Caller
 from tests.support.patience import in_time
+from tests.support.virtual_time import run_virtual
 
 
 class Seen(NamedTuple):
@@ -54,7 +56,11 @@ def open_fort(settings: Settings) -> AbstractAsyncContextManager[Home]:
 
 def described_routes() -> Fields:
     """The OpenAPI description, as `/openapi.json` serves it."""
-    return FakeGateway().app().routes.openapi
+    return run_virtual(_described)
+
+
+async def _described() -> Fields:
+    return HttpHouse().app.routes.openapi
 
 
 def request(
@@ -98,21 +104,17 @@ async def tell(url: str, raw: bytes, *, head_only: bool = False) -> Seen:
 
 @asynccontextmanager
 async def open_door(
+    *models: FakeModel,
     keys: tuple[KeySettings, ...] = KEYS,
-    *,
     deadlines: ConnectionDeadlines | None = None,
-    server: ServerSettings | None = None,
-) -> AsyncIterator[tuple[FakeGateway, str]]:
-    """The door alone, on a real socket: what gets past it is on record in `worker.submitted` and
-    `backend.calls`.
+    **sections: Any,
+) -> AsyncIterator[tuple[HttpHouse, str]]:
+    """A house on a real socket, whose model server answers at once: what gets past its door is on
+    record in `reached`.
     """
-    gateway = FakeGateway(keys=keys, server=server)
-    gateway.engine.answer = ScriptedExchange(200, (), (b"{}",))
-    served = HearthServer(
-        gateway.app(), lambda: gateway.config.settings.server, deadlines=deadlines
-    )
-    try:
-        yield gateway, await served.start("127.0.0.1", 0)
-    finally:
-        await served.stop(0.0)
-        await gateway.worker.aclose()
+    async with HttpHouse(*models, keys=keys, **sections) as house:
+        served = HearthServer(house.app, lambda: house.gateway.settings.server, deadlines=deadlines)
+        try:
+            yield house, await served.start("127.0.0.1", 0)
+        finally:
+            await served.stop(0.0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import socket
 import statistics
 from collections import Counter
@@ -15,11 +16,18 @@ import pytest
 from backports import zstd
 
 from hearth.api.protocol import ConnectionDeadlines
-from hearth.config.settings import ServerSettings
+from hearth.config.settings import ModelSettings, QueueSettings, ServerSettings
 from hearth.errors import QueueFull
-from hearth.events import InternalFault
-from hearth.execution.request import ReplyHead
-from tests.api.house import ADMIN_KEY, HOUSE_KEY, LOW_KEY, NDJSON, hello, never
+from hearth.events import InternalFault, ItemEnded
+from tests.api.house import (
+    ADMIN_KEY,
+    AT_ONCE,
+    FINISHING,
+    HOUSE_KEY,
+    LOW_KEY,
+    NDJSON,
+    answering,
+)
 from tests.api.test_app import CHAT
 from tests.security.house import (
     described_routes,
@@ -30,10 +38,12 @@ from tests.security.house import (
     request,
     tell,
 )
+from tests.support.fake_exchange import Ending
+from tests.support.fake_ollama import FakeModel, Service
 from tests.support.home import LLAMA
 from tests.support.house import ALWAYS_PREEMPT, House, body_of, settings_with
 from tests.support.http import Caller
-from tests.support.patience import in_time
+from tests.support.patience import in_time, until
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 MIB = 1024 * 1024
@@ -65,7 +75,7 @@ FLOODS = (  # how it begins, and what never ends
 
 @pytest.mark.parametrize(("beginning", "more"), FLOODS)
 async def test_what_never_ends_is_cut_off_long_before_125_mib(beginning, more):
-    async with open_door() as (gateway, url):
+    async with open_door() as (house, url):
         caller, sent = await Caller.to(url), 0
         with suppress(ConnectionError):
             async with in_time():
@@ -75,20 +85,20 @@ async def test_what_never_ends_is_cut_off_long_before_125_mib(beginning, more):
                     sent += len(more)
         caller.leave()
         assert sent < CUT_OFF_BYTES
-        assert gateway.worker.submitted == []
+        assert house.reached == []
         assert (await tell(url, request("GET", "/healthz"))).status == 200
 
 
 async def test_a_large_request_right_behind_another_one_is_read_to_its_end():
     body = CHAT.replace(b"hi", b"hi" * 200_000)
     raw = request("POST", "/api/chat", body, key=ADMIN_KEY)
-    async with open_door() as (gateway, url):
+    async with open_door() as (house, url):
         answers = await tell(
             url, raw.replace(b"connection: close", b"connection: keep-alive") * 3 + raw
         )
         assert answers.status == 200
         assert answers.body.count(b"HTTP/1.1 200 OK") == 3
-        assert len(gateway.worker.submitted) == 4
+        assert len(house.ollama.calls) == 4
 
 
 async def test_a_body_beyond_the_limit_is_413_and_reaches_no_queue():
@@ -100,7 +110,7 @@ async def test_a_body_beyond_the_limit_is_413_and_reaches_no_queue():
         "/api/pull",
         "/v1/messages/count_tokens",
     )
-    async with open_door(server=ServerSettings(max_body_mib=0.5)) as (gateway, url):
+    async with open_door(server=ServerSettings(max_body_mib=0.5)) as (house, url):
         for path, declared in itertools.product(paths, (True, False)):
             raw = CHUNKED.replace(b"/api/chat", path.encode())
             too_much = raw + b"%x\r\n" % MIB + b" " * MIB + b"\r\n"
@@ -109,8 +119,7 @@ async def test_a_body_beyond_the_limit_is_413_and_reaches_no_queue():
                     b"transfer-encoding: chunked", b"content-length: %d" % (33 * MIB)
                 )
             assert (await tell(url, too_much, head_only=True)).status == 413, path
-        assert not gateway.worker.submitted
-        assert not gateway.engine.calls
+        assert house.reached == []
 
 
 JSON_PATHS = [
@@ -243,10 +252,12 @@ REFUSED_UNREAD = (
 
 
 async def test_what_is_refused_whatever_its_body_is_refused_before_the_body():
-    async with open_door() as (gateway, url):
-        gateway.worker.refusal = QueueFull()
+    async with open_door(queue=QueueSettings(max_external_depth=1)) as (house, url):
+        house.service = Service(service_s=600.0)
+        await house.begin(*[json.loads(CHAT)] * 2, key=ADMIN_KEY)
+        limiter = house.gateway.rate_limiter
         for path, key, status in REFUSED_UNREAD:
-            while status == 429 and gateway.rate_limiter.check("low", gateway.clock.monotonic()):
+            while status == 429 and limiter.check("low", house.clock.monotonic()):
                 pass
             media = "text/csv" if status == 415 else "application/json"
             asked = request("POST", path, key=key, content_length=str(31 * MIB), content_type=media)
@@ -257,10 +268,10 @@ async def test_what_is_refused_whatever_its_body_is_refused_before_the_body():
 
 
 async def test_an_answer_arrives_though_its_request_is_still_coming():
-    async with open_door() as (gateway, url):
+    async with open_door() as (house, url):
         seen = await tell(url, request("POST", "/healthz", b" " * 8 * MIB))
         assert seen.status == 405
-        assert gateway.worker.submitted == []
+        assert house.reached == []
 
 
 SMALL_ROOM = ServerSettings(max_body_mib=1.0, max_bodies_mib=8.0)
@@ -277,8 +288,8 @@ async def test_bodies_have_one_room_in_which_nobody_takes_that_of_the_others(who
     """Bodies that never end, or whose requests wait; the room is free again when their callers have
     left.
     """
-    async with open_door(server=SMALL_ROOM) as (gateway, url):
-        gateway.worker.serve = never
+    async with open_door(server=SMALL_ROOM) as (house, url):
+        house.service = Service(service_s=600.0)
         callers = [await Caller.to(url) for _ in range(3)]
         for caller in callers:
             await caller.send(large_chat(LOW_KEY)[: None if whole else MIB // 2])
@@ -303,7 +314,7 @@ MANY = b'{"":0},' * (24 * MIB // 7)
 
 
 async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed():
-    async with open_door() as (gateway, url):
+    async with open_door() as (house, url):
         body = b'{"model":"allowed","request":{"x":[%b0]}}' % MANY
         paths = (
             "/llm/jobs",
@@ -318,12 +329,13 @@ async def test_json_of_too_many_pieces_is_refused_before_it_is_parsed():
                 seen.status,
                 b"the body has more than 300,000 JSON values and keys" in seen.body,
             ) == (400, True)
-            assert gateway.rate_limiter.get_usage("low", gateway.clock.monotonic()).minute == count
+            usage = house.gateway.rate_limiter.get_usage("low", house.clock.monotonic())
+            assert usage.minute == count
         body = CHAT.replace(b"hi", b"one, two: [three], " * 100_000).replace(
             b"{", b'{"stream":false,', 1
         )
         assert (await tell(url, request("POST", "/api/chat", body, key=ADMIN_KEY))).status == 200
-        assert gateway.worker.calls[0].body == body
+        assert house.ollama.calls[0].body == body
 
 
 OPENAI_CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -340,15 +352,12 @@ OPENAI_CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
     ],
 )
 async def test_zstd_is_taken_where_ollama_takes_it(path, body, status):
-    async with open_door() as (gateway, url):
+    async with open_door() as (house, url):
         seen = await tell(url, request("POST", path, body, key=ADMIN_KEY, content_encoding="zstd"))
         assert seen.status == status, seen.body
-        assert [call.body for call in gateway.worker.calls] == (
-            [OPENAI_CHAT] if status == 200 else []
-        )
-        assert all(
-            name != b"content-encoding" for call in gateway.worker.calls for name, _ in call.headers
-        )
+        calls = house.ollama.calls
+        assert [call.body for call in calls] == ([OPENAI_CHAT] if status == 200 else [])
+        assert all(name != b"content-encoding" for call in calls for name, _ in call.headers)
 
 
 async def test_callers_who_never_finish_their_requests_are_sent_away():
@@ -363,7 +372,7 @@ async def test_callers_who_never_finish_their_requests_are_sent_away():
     async with open_door(
         deadlines=ConnectionDeadlines(header_s=1.0, body_s=1.0, write_s=lambda: 10.0)
     ) as (
-        gateway,
+        house,
         url,
     ):
         slow = [await Caller.to(url) for _ in range(300)]
@@ -381,26 +390,23 @@ async def test_callers_who_never_finish_their_requests_are_sent_away():
         }
         for caller in slow:
             caller.leave()
-        assert len(gateway.worker.submitted) == 50
+        assert len(house.ollama.calls) == 50
 
 
 async def test_callers_who_stop_reading_hold_little_and_are_dropped_with_their_work():
-    pushed: list[int] = []
-
-    async def endless(new, reply) -> None:
-        reply.start(ReplyHead(status=200, headers=NDJSON))
-        pushed.append(0)
-        mine = len(pushed) - 1
-        while True:
-            if not reply.full:
-                reply.push(b"a" * 65536)
-                pushed[mine] += 65536
-            await asyncio.sleep(0.005)
-
-    async with open_door(deadlines=ConnectionDeadlines(write_s=lambda: 0.5)) as (gateway, url):
-        gateway.worker.serve = endless
+    callers = 40
+    # all that the gateway and the sockets of this machine hold of one is less
+    flood = [b"a" * 65535 + b"\n"] * (16 * MIB // 65536)
+    async with open_door(
+        FakeModel(name="allowed", parallel=callers),
+        deadlines=ConnectionDeadlines(write_s=lambda: 0.5),
+        models={"allowed": ModelSettings(parallel=callers)},
+        scheduling=FINISHING,
+        server=ServerSettings(write_deadline_s=0.5),
+    ) as (house, url):
+        house.service = answering(*flood, headers=NDJSON)
         stalled = []
-        for _ in range(40):
+        for _ in range(callers):
             small = socket.socket()
             small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             small.setblocking(False)
@@ -410,12 +416,9 @@ async def test_callers_who_stop_reading_hold_little_and_are_dropped_with_their_w
                 small, request("POST", "/api/chat", CHAT, key=HOUSE_KEY)
             )
             stalled.append(small)
-        async with in_time():
-            while len(gateway.worker.cancelled) < len(stalled):  # noqa: ASYNC110 - forty ends, no event for the last
-                await asyncio.sleep(0.05)
-        # the reply's limit is 1 MiB here; the rest is what the sockets of this machine hold
-        assert max(pushed) < 16 * MIB
-        gateway.worker.serve = hello
+        await until(lambda: len(house.events.of(ItemEnded)) == callers)
+        assert {call.ending for call in house.ollama.calls} == {Ending.CLOSED}
+        house.service = AT_ONCE
         assert (await tell(url, request("POST", "/api/chat", CHAT, key=HOUSE_KEY))).status == 200
         for small in stalled:
             small.close()

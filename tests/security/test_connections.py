@@ -24,9 +24,10 @@ from hearth.api.server import HearthServer
 from hearth.bootstrap.process import raise_descriptor_limit
 from hearth.config.settings import ServerSettings
 from hearth.events import ConnectionsCrowded, RequestRejected
-from tests.api.house import ADMIN_KEY, KEYS, FakeGateway
+from tests.api.house import ADMIN_KEY, KEYS, HttpHouse
 from tests.api.test_app import CHAT
 from tests.security.house import request, tell
+from tests.support.house import within
 from tests.support.http import Caller
 from tests.support.line import Line, Plug
 from tests.support.patience import WITHIN_S, in_time
@@ -41,16 +42,20 @@ STAYS = request("GET", "/llm/health", key=ADMIN_KEY, connection="keep-alive")
 @asynccontextmanager
 async def crowded(
     limits: ConnectionLimits = FEW,
-) -> AsyncIterator[tuple[FakeGateway, Connections, str]]:
+) -> AsyncIterator[tuple[HttpHouse, Connections, str]]:
     """A door with few places, on a real socket."""
-    gateway = FakeGateway(keys=KEYS)
-    connections = Connections(events=gateway.events, clock=gateway.clock, limits=limits)
-    server = HearthServer(gateway.app(), ServerSettings, deadlines=PATIENT, connections=connections)
-    try:
-        yield gateway, connections, await server.start("127.0.0.1", 0)
-    finally:
-        await server.stop(0.0)
-        await gateway.worker.aclose()
+    async with HttpHouse(keys=KEYS) as house:
+        server, connections = server_of(house, limits)
+        try:
+            yield house, connections, await server.start("127.0.0.1", 0)
+        finally:
+            await server.stop(0.0)
+
+
+def server_of(house: HttpHouse, limits: ConnectionLimits = FEW) -> tuple[HearthServer, Connections]:
+    connections = Connections(events=house.events, clock=house.clock, limits=limits)
+    server = HearthServer(house.app, ServerSettings, deadlines=PATIENT, connections=connections)
+    return server, connections
 
 
 async def stay(url: str, callers: int) -> list[Caller]:
@@ -79,7 +84,7 @@ async def all_leave(connections: Connections, *callers: Caller) -> None:
 
 
 async def test_a_connection_too_many_is_503_and_a_free_place_is_taken():
-    async with crowded() as (gateway, connections, url):
+    async with crowded() as (house, connections, url):
         held = await stay(url, 4)
         for count, path in enumerate(("/api/chat", "/v1/chat/completions", "/v1/messages"), 1):
             seen = await tell(
@@ -98,10 +103,10 @@ async def test_a_connection_too_many_is_503_and_a_free_place_is_taken():
         held[0].leave()
         await until(connections, open=3)
         assert (await tell(url, request("POST", path, BODY, key=ADMIN_KEY))).status == 200
-        assert len(gateway.worker.submitted) == 1
+        assert len(house.ollama.calls) == 1
         (crowd,), (rejected, *_) = (
-            gateway.events.of(ConnectionsCrowded),
-            gateway.events.of(RequestRejected),
+            house.events.of(ConnectionsCrowded),
+            house.events.of(RequestRejected),
         )
         assert (crowd.peer, crowd.bound, crowd.open, crowd.refused) == (
             "this machine",
@@ -160,12 +165,10 @@ class Seat:
         self.protocol.connection_lost(None)
 
 
-async def test_one_machine_is_refused_its_fourth_connection_and_others_come_in():
-    gateway = FakeGateway(keys=KEYS)
-    connections = Connections(events=gateway.events, clock=gateway.clock, limits=FEW)
-    config = HearthServer(
-        gateway.app(), ServerSettings, deadlines=PATIENT, connections=connections
-    )._config()
+@within(lambda: HttpHouse(keys=KEYS))
+async def test_one_machine_is_refused_its_fourth_connection_and_others_come_in(house):
+    server, connections = server_of(house)
+    config = server._config()
     config.load()
     greedy = [Seat(config, f"fd00:1:2:3::{number}") for number in range(5)]
     others = [
@@ -175,7 +178,7 @@ async def test_one_machine_is_refused_its_fourth_connection_and_others_come_in()
     assert [await seat.status() for seat in greedy] == [200, 200, 200, 503, 503]
     assert {await seat.status() for seat in others} == {200}
     assert connections.shown() == {"open": 8, "limit": 10, "refused": 2}
-    (crowd,) = gateway.events.of(ConnectionsCrowded)
+    (crowd,) = house.events.of(ConnectionsCrowded)
     assert (crowd.peer, crowd.bound, crowd.open) == ("fd00:1:2:3::/64", "one_machine", 3)
     greedy[0].leave()
     late = Seat(config, "fd00:1:2:3::ff")
