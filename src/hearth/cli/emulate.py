@@ -18,6 +18,7 @@ from hearth.cli.options import FILE, PORT, POSITIVE
 from hearth.cli.tables import Fitting
 from hearth.cli.views import console_for, duration
 from hearth.clock import SystemClock
+from hearth.config.loading import read_text
 from hearth.emulator.models import EmulatedModel, default_profiles, load_profiles
 from hearth.emulator.quirks import KINDS, parse_quirk
 from hearth.emulator.server import Emulator
@@ -173,13 +174,7 @@ def read_models(path: Path | None) -> Sequence[EmulatedModel]:
     """
     if path is None:
         return default_profiles()
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}: is not text in UTF-8"]) from error
-    return load_profiles(text, source=str(path))
+    return load_profiles(read_text(path), source=str(path))
 
 
 def models_table(profiles: Sequence[EmulatedModel], *, speed: float) -> RenderableType:

@@ -206,12 +206,10 @@ class ClaudeCall:
                 may_be_charged = self.sent or self.meter.started or work.reply.started
                 retries = self.settings.max_retries
                 sequence = work.item.sequence
-                delay_s = (
-                    None
-                    if may_be_charged
-                    else retry_delay_s(
-                        error, work.attempt.number, max_retries=retries, sequence=sequence
-                    )
+                if may_be_charged:
+                    raise
+                delay_s = retry_delay_s(
+                    error, work.attempt.number, max_retries=retries, sequence=sequence
                 )
                 if delay_s is None:
                     raise

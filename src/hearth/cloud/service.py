@@ -277,14 +277,11 @@ class Cloud:
         if call.meter.started:
             tokens = call.meter.tokens
             work.attempt.usage = Usage(prompt_tokens=tokens.prompt, output_tokens=tokens.output)
-        given_up = isinstance(error, CallerGone | ShuttingDown)
-        outcome = (
-            Outcome.COMPLETED
-            if error is None
-            else Outcome.CANCELLED
-            if given_up
-            else Outcome.FAILED
-        )
+        outcome = Outcome.FAILED
+        if error is None:
+            outcome = Outcome.COMPLETED
+        elif isinstance(error, CallerGone | ShuttingDown):
+            outcome = Outcome.CANCELLED
         self._registry.end(work, outcome, now, error, cost_usd=usd(cost) if cost else None)
         asked = call.to_send
         cloud = self._settings

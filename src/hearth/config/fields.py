@@ -140,7 +140,7 @@ class _Items:
         return _none_is(tuple, handler(source))
 
 
-class _ReadOnlyTable:
+class _AsReadOnly:
     """Read-only once it is checked."""
 
     @classmethod
@@ -162,9 +162,9 @@ class _ReadOnlyTable:
 K = TypeVar("K")
 V = TypeVar("V")
 EMPTY: dict[Any, Any] = {}
-"""The default of a `Table`; each gets a read-only one of its own."""
+"""The default of a `ReadOnlyTable`; each gets a read-only one of its own."""
 Items = Annotated[tuple[V, ...], _Items]
-Table = Annotated[Mapping[K, V], _ReadOnlyTable]
+ReadOnlyTable = Annotated[Mapping[K, V], _AsReadOnly]
 
 
 def _matching(pattern: str, refusal: str) -> AfterValidator:

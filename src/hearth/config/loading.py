@@ -79,6 +79,16 @@ def read_bytes(path: Path) -> bytes:
         raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
 
 
+def read_text(path: Path) -> str:
+    """The text in a file. Raises ConfigError where there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{path}: is not UTF-8 text"]) from error
+
+
 def digest_of(content: bytes) -> str:
     """What a file's content is known by: `GatewayConfig.digest`."""
     return hashlib.sha256(content).hexdigest()

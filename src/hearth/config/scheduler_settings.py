@@ -254,7 +254,7 @@ class GpuSettings(Section):
     """
     sample_interval_s: Annotated[fields.Number, Field(ge=1, le=3600)] = 5.0
     """Seconds between two readings of the GPU."""
-    task_vram_gb: fields.Table[fields.Name, fields.Gibibytes] = fields.EMPTY
+    task_vram_gb: fields.ReadOnlyTable[fields.Name, fields.Gibibytes] = fields.EMPTY
     """GPU memory in GiB to reserve for a model loaded for this task type, in place of its own size,
     such as `cover_letter: 2.5`.
     """

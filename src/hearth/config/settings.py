@@ -231,7 +231,7 @@ class RateLimitSettings(Section):
     per minute and 2000 per hour, 600 and 20000 embedding calls, and 3 s of reading per minute; none
     without keys.
     """
-    callers: fields.Table[fields.Name, CallerLimits] = fields.EMPTY
+    callers: fields.ReadOnlyTable[fields.Name, CallerLimits] = fields.EMPTY
     """Limits of single callers by name, such as `notebook: {requests_per_minute: 30}`."""
 
     def of_caller(self, caller: str, kind: Counted = "requests") -> tuple[int, int]:
@@ -478,7 +478,7 @@ class CloudSettings(Section):
     """
     model: fields.ModelName = "claude-haiku-5-5"
     """Claude model that answers in place of a local one."""
-    models: fields.Table[fields.ModelName, fields.PlainText] = fields.EMPTY
+    models: fields.ReadOnlyTable[fields.ModelName, fields.PlainText] = fields.EMPTY
     """Other Claude models by local model, with `*` as wildcard, such as `"qwen2.5:32b*":
     claude-sonnet-5`. The first match counts.
     """
@@ -501,7 +501,7 @@ class CloudSettings(Section):
     """Retries of a request that failed before its first byte."""
     allow_local: fields.Flag = False
     """Allow Claude for callers on this machine if there are no `auth.keys`."""
-    prices: fields.Table[fields.ModelName, CloudPriceSettings] = fields.EMPTY
+    prices: fields.ReadOnlyTable[fields.ModelName, CloudPriceSettings] = fields.EMPTY
     """Prices by Claude model, if the built-in list (genai-prices) is wrong or lacks one."""
 
 
@@ -603,7 +603,7 @@ class Settings(Section):
 
     scheduling: SchedulingSettings = SchedulingSettings()
     queue: QueueSettings = QueueSettings()
-    priority_map: fields.Table[fields.Name, fields.PriorityName] = fields.EMPTY
+    priority_map: fields.ReadOnlyTable[fields.Name, fields.PriorityName] = fields.EMPTY
     """Priorities of internal task types: `critical`, `normal` or `background`.
 
     A type that is not listed is `normal`.
@@ -611,7 +611,7 @@ class Settings(Section):
     rate_limits: RateLimitSettings = RateLimitSettings()
     budget: BudgetSettings = BudgetSettings()
     gpu: GpuSettings = GpuSettings()
-    models: fields.Table[fields.ModelName, ModelSettings] = fields.EMPTY
+    models: fields.ReadOnlyTable[fields.ModelName, ModelSettings] = fields.EMPTY
     """Settings of single models, by the name callers use."""
     backend: Annotated[
         BackendSettings,

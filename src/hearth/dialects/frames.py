@@ -95,14 +95,10 @@ class Frame:
         empty for neither.
         """
         named = _EVENT.search(self.head)
+        if named:
+            return named.group(1).decode(errors="replace")
         kind = self.fields.get("type")
-        return (
-            named.group(1).decode(errors="replace")
-            if named
-            else kind
-            if isinstance(kind, str)
-            else ""
-        )
+        return kind if isinstance(kind, str) else ""
 
     def saying(self, fields: JsonObject) -> Frame:
         """The frame with another payload; itself where that says the same."""
@@ -195,7 +191,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FrameReading:
     """What a frame says, in the order in which its reader takes it: all texts, then all marks.
 
     Attributes:
@@ -232,25 +228,25 @@ _TEXTS: Mapping[Endpoint, tuple[_Text, ...]] = MappingProxyType(
 )
 
 
-def read(route: Route, frame: Frame) -> Reading:
+def read(route: Route, frame: Frame) -> FrameReading:
     """What `frame` says; a payload that is not understood is one mark."""
     if not frame.payload or frame.event == "ping":
-        return Reading()
+        return FrameReading()
     if not frame.fields:
-        return Reading(marks=(frame.payload,))
+        return FrameReading(marks=(frame.payload,))
     if frame.fields.get("error") or frame.event in ("error", "response.failed"):
-        return Reading(is_error=True)
+        return FrameReading(is_error=True)
     if route.is_native:
         base: Path = ("message",) if route.path is Endpoint.CHAT else ()
-        return Reading(
+        return FrameReading(
             _slots(route.path, frame),
             _native_marks(frame.fields, base),
             calls=(*base, "tool_calls"),
         )
     if route.path in (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS):
-        return Reading(_slots(route.path, frame), _openai_marks(frame.fields))
+        return FrameReading(_slots(route.path, frame), _openai_marks(frame.fields))
     slots = _slots(route.path, frame) if frame.event.endswith(("_delta", ".delta")) else ()
-    return Reading(slots) if slots else Reading(marks=(encode(_lasting(frame.fields)),))
+    return FrameReading(slots) if slots else FrameReading(marks=(encode(_lasting(frame.fields)),))
 
 
 def _slots(path: Endpoint, frame: Frame) -> tuple[Slot, ...]:
@@ -322,7 +318,7 @@ def at(value: JsonValue, path: Path) -> JsonValue:
     return value
 
 
-def shortened(frame: Frame, reading: Reading, texts: Sequence[str], marks: int) -> Frame:
+def shortened(frame: Frame, reading: FrameReading, texts: Sequence[str], marks: int) -> Frame:
     """`frame` with these texts in its slots and only the last `marks` of its marks. Log
     probabilities belong to whole tokens, so they go where a text is not the frame's own.
     """

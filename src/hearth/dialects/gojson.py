@@ -409,13 +409,10 @@ def folded(fields: JsonObject) -> JsonObject:
     for key, value in fields.items():
         name = key.lower().replace("\u017f", "s")  # Go's `foldName`; `lower` folds U+212A to `k`
         before = known.get(name)
-        known[name] = (
-            {**before, **value}
-            if isinstance(before, dict) and isinstance(value, dict)
-            else before
-            if value is None
-            else value
-        )
+        if isinstance(before, dict) and isinstance(value, dict):
+            known[name] = {**before, **value}
+        else:
+            known[name] = before if value is None else value
     return known
 
 

@@ -139,15 +139,12 @@ class BackendWatch:
             name = self.name_of(model)
         if name is None:
             host = self.elsewhere.get(self.canonical(model).lower())
-            why = (
-                "not found"
-                if host is None
-                else (
-                    f"runs at {host}, not on this machine, so it is not served; ask"
-                    f" {self._engine.title} itself for it"
-                )
+            if host is None:
+                raise ModelNotFound(f"model '{model}' not found")
+            raise ModelNotFound(
+                f"model '{model}' runs at {host}, not on this machine, so it is not served; ask"
+                f" {self._engine.title} itself for it"
             )
-            raise ModelNotFound(f"model '{model}' {why}")
         return name
 
     async def _list_again(self) -> bool:

@@ -111,12 +111,12 @@ def _late(model: str, took_s: float, patience_s: float, setting_s: float, *, gre
     most that any load gets was over.
     """
     since = "" if patience_s == setting_s else ", twice its longest load so far"
-    seen = (
-        f"though its memory still grew: that is {MOST_TIMES:g} times the {patience_s:g} s{since}"
-        " that a load may take without progress"
-        if grew
-        else f"and showed no progress for {patience_s:g} s{since}"
-    )
+    seen = f"and showed no progress for {patience_s:g} s{since}"
+    if grew:
+        seen = (
+            f"though its memory still grew: that is {MOST_TIMES:g} times the"
+            f" {patience_s:g} s{since} that a load may take without progress"
+        )
     return (
         f"model '{model}' did not load within {took_s:g} s, {seen}. If it needs more, raise"
         f" gpu.swap_timeout_s ({setting_s:g} s)"

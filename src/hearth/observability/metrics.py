@@ -112,7 +112,7 @@ class Metrics(HandlingSink):
         self._inputs = self._histogram("hearth_embedding_call_inputs", INPUT_BOUNDS)
         self._labels: dict[str, Callable[[Any], str]] = {
             "model": self._model,
-            "to_model": lambda event: self._model_cap.of(event.to_model),
+            "to_model": self._to_model,
             "caller": self._caller,
             "reason": self._reason,
         }
@@ -123,10 +123,10 @@ class Metrics(HandlingSink):
             SwapCompleted: [self._on_swap],
             SwapFailed: [self._on_swap_failed],
             EmbeddingsFlushed: [self._on_embeddings],
-            WebhookDelivered: [lambda _: self._add("hearth_webhooks_total", "delivered")],
-            WebhookFailed: [lambda _: self._add("hearth_webhooks_total", "failed")],
-            ConfigReloaded: [lambda _: self._add("hearth_config_reloads_total", "accepted")],
-            ConfigRejected: [lambda _: self._add("hearth_config_reloads_total", "rejected")],
+            WebhookDelivered: [self._on_webhook],
+            WebhookFailed: [self._on_webhook],
+            ConfigReloaded: [self._on_reload],
+            ConfigRejected: [self._on_reload],
             DiskRanLow: [self._on_disk],
             DiskSpaceReturned: [self._on_disk],
         }
@@ -158,9 +158,12 @@ class Metrics(HandlingSink):
         rows = self._counts[name]
         rows[labels] = rows.get(labels, 0.0) + amount
 
-    # `event`: any that has this field; so in the two below
+    # `event`: any that has this field; so in the three below
     def _model(self, event: Any) -> str:  # noqa: ANN401
         return self._model_cap.of(event.model or ANY_MODEL)
+
+    def _to_model(self, event: Any) -> str:  # noqa: ANN401
+        return self._model_cap.of(event.to_model)
 
     def _caller(self, event: Any) -> str:  # noqa: ANN401
         return self._caller_cap.of(event.caller or NOBODY)
@@ -231,6 +234,14 @@ class Metrics(HandlingSink):
             self._model_cap.of(event.to_model or "+".join(event.from_models)),
             self._reason(event),
         )
+
+    def _on_webhook(self, event: WebhookDelivered | WebhookFailed) -> None:
+        outcome = "delivered" if isinstance(event, WebhookDelivered) else "failed"
+        self._add("hearth_webhooks_total", outcome)
+
+    def _on_reload(self, event: ConfigReloaded | ConfigRejected) -> None:
+        outcome = "accepted" if isinstance(event, ConfigReloaded) else "rejected"
+        self._add("hearth_config_reloads_total", outcome)
 
     def _on_disk(self, event: DiskRanLow | DiskSpaceReturned) -> None:
         self._counts["hearth_disk_low"][()] = float(isinstance(event, DiskRanLow))

@@ -31,10 +31,19 @@ class Stats24h(HandlingSink):
     def __init__(self) -> None:
         self._buckets: deque[tuple[float, Counter[str]]] = deque()
         self._handlers = {
-            ItemEnded: lambda event: self._count(f"{event.lane}_{event.outcome}", event.at),
-            ItemInterrupted: lambda event: self._count(f"{event.lane.value}_interrupted", event.at),
-            RequestRejected: lambda event: self._count("rejected", event.at),
+            ItemEnded: self._on_ended,
+            ItemInterrupted: self._on_interrupted,
+            RequestRejected: self._on_rejected,
         }
+
+    def _on_ended(self, event: ItemEnded) -> None:
+        self._count(f"{event.lane}_{event.outcome}", event.at)
+
+    def _on_interrupted(self, event: ItemInterrupted) -> None:
+        self._count(f"{event.lane}_interrupted", event.at)
+
+    def _on_rejected(self, event: RequestRejected) -> None:
+        self._count("rejected", event.at)
 
     def preload(self, count: EndedCount, at: float) -> None:
         """Count items that an earlier process saw end, from the monotonic instant `at` on; oldest

@@ -317,13 +317,7 @@ class Effects:
         # the answer itself went to the caller as it was
         attempt = work.attempt
         if attempt.status is not None and attempt.status >= 400:
-            attempt.error = (
-                ModelNotFound()
-                if attempt.status == 404
-                else BackendError()
-                if attempt.status >= 500
-                else CallerError()
-            )
+            attempt.error = _error_of_status(attempt.status)
         self.end(work, Outcome.COMPLETED if attempt.error is None else Outcome.FAILED, now)
         model = work.model or ""
         dialect = work.item.dialect
@@ -461,3 +455,10 @@ class Effects:
             f"model '{model}' needs {needed_gib:.1f} GiB of GPU memory{task}, the GPU has"
             f" {capacity_gib:.1f} GiB"
         )
+
+
+def _error_of_status(status: int) -> HearthError:
+    """What an answer of the model server stands for that is none."""
+    if status == 404:
+        return ModelNotFound()
+    return BackendError() if status >= 500 else CallerError()

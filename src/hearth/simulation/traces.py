@@ -15,6 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 import pydantic
 
+from hearth.config.loading import read_text
 from hearth.config.settings import ModelSettings
 from hearth.errors import ConfigError
 from hearth.simulation.workloads import Workload, WorkloadJob
@@ -97,13 +98,7 @@ def read_trace(path: Path) -> Workload:
 
     Raises ConfigError: it cannot be read or is wrong; every problem as `file:line: what`.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError([f"{path}: cannot be read: {error.strerror or error}"]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}: is not UTF-8 text"]) from error
-    return parse_trace(text, source=str(path))
+    return parse_trace(read_text(path), source=str(path))
 
 
 def parse_trace(text: str, *, source: str) -> Workload:

@@ -25,6 +25,7 @@ from hearth.types import (
     EndedCount,
     Invocation,
     JsonDict,
+    JsonMapping,
     Lane,
     LoggedSwap,
     Outcome,
@@ -142,11 +143,7 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
         }
         row |= {"accepted_wall_s": ended_wall_s - event.total_s, "ended_wall_s": ended_wall_s}
         row["counted"] = event.counted or ""
-
-        def insert(connection: sqlite3.Connection) -> int:
-            return connection.execute(_ADD, row | {"epoch": self.epoch}).rowcount
-
-        self.writer.post(failpoints.before_commit("log.invocation", insert))
+        self._insert("log.invocation", _ADD, row)
 
     def _on_swap(self, event: SwapCompleted | SwapFailed | LoadCut) -> None:
         self._swaps += 1
@@ -161,11 +158,13 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
             "ended_wall_s": self._wall_s(event.at),
             "number": self._swaps,
         }
+        self._insert("log.swap", _ADD_SWAP, row)
 
+    def _insert(self, failpoint: str, statement: str, row: JsonMapping) -> None:
         def insert(connection: sqlite3.Connection) -> int:
-            return connection.execute(_ADD_SWAP, row | {"epoch": self.epoch}).rowcount
+            return connection.execute(statement, {**row, "epoch": self.epoch}).rowcount
 
-        self.writer.post(failpoints.before_commit("log.swap", insert))
+        self.writer.post(failpoints.before_commit(failpoint, insert))
 
     def _wall_s(self, at: float) -> float:
         return self.clock.wall() - (self.clock.monotonic() - at)
