@@ -198,6 +198,7 @@ class Shell:
             alias="alias" if choices else "",
             choices=choices,
             conversation=conversation,
+            streaming=bool(conversation),
             arrived_at=self.now,
             prompt_tokens=prompt_tokens,
             max_tokens=max_tokens,

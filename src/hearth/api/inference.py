@@ -74,7 +74,6 @@ class Inference:
             route,
             envelope.model,
             streaming=envelope.streaming,
-            rewritten=envelope.rewritten,
             shows_wait=keepalive_show == "thinking",
         )
 

@@ -143,6 +143,11 @@ class SchedulingSettings(Section):
     """Share of the time, swaps included, that external requests get in turns while internal callers
     keep the GPU busy.
     """
+    warm_conversations: fields.Flag = True
+    """Count what it costs to read conversations again as part of the cost of a swap.
+
+    A model whose callers are about to go on with long conversations is kept for longer.
+    """
     preempt_min_remaining_s: fields.Duration = 2.0
     """An external request that is expected to end within this many seconds is not interrupted."""
     started_streams: StartedStreams = "resume"

@@ -53,7 +53,7 @@ class Scheduler:
             ONLY_DEVICE,
             self.gateway,
             estimates,
-            Residency(settings, estimates),
+            Residency(settings, estimates, self.gateway.waiting),
             cuts_loads=cuts_loads,
         )
         share_anew(self.device, 0.0)

@@ -17,6 +17,7 @@ from itertools import islice
 from math import ceil, inf
 from typing import Any, NamedTuple, TypeVar
 
+from hearth.scheduling.reading import Prompt, Reading
 from hearth.scheduling.wait_spread import UNKNOWN_SPREAD, WaitSpread
 from hearth.types import Band, JsonDict, QueueItem, Usage, entity
 
@@ -24,7 +25,6 @@ ALPHA = 0.3
 SWAP_CAP_S = 60.0
 SWAP_MEMORY = 9  # swaps to a model that its median is taken of
 PRIOR_DECODE_TOKENS_PER_S = 40.0
-PRIOR_PROMPT_TOKENS_PER_S = 1000.0
 PRIOR_OUTPUT_TOKENS = 200.0
 PRIOR_RUN_S = 5.0
 RUNS = 30  # runs over which the mean run time of a model is taken; a few would follow every outlier
@@ -91,7 +91,7 @@ class Estimates:
         self._target_s: dict[str, float] = {}
         self._recent_swaps_s: dict[str, tuple[float, ...]] = {}
         self._decode_tps: dict[str, float] = {}
-        self._prompt_tps: dict[str, float] = {}
+        self.reading = Reading()
         self._prompt_factor: dict[str, float] = {}
         self._output_tokens: dict[tuple[str, str], float] = {}
         self._runs: dict[str, tuple[int, float]] = {}
@@ -131,13 +131,20 @@ class Estimates:
         return max(self._recent_swaps_s.get(target, ()), default=0.0)
 
     def learn_item(
-        self, item: QueueItem, model: str, usage: Usage, run_s: float, expected_s: float
+        self,
+        item: QueueItem,
+        model: str,
+        usage: Usage,
+        run_s: float,
+        expected_s: float,
+        prompt: Prompt | None = None,
     ) -> None:
         """Fold in one finished generation.
 
         Args:
             run_s: from dispatch to end; stands in where the dialect carries no timings.
             expected_s: what that was expected to be at its dispatch.
+            prompt: what more is known of its prompt than that.
         """
         if not self.learns:
             return
@@ -157,8 +164,7 @@ class Estimates:
             decode_s = usage.decode_s or run_s
             if decode_s > 0:
                 _blend(self._decode_tps, model, usage.output_tokens / decode_s)
-        if usage.prompt_tokens and usage.prompt_s:
-            _blend(self._prompt_tps, model, usage.prompt_tokens / usage.prompt_s)
+        self.reading.learn(model, prompt or Prompt(usage, in_conversation=False))
         if usage.prompt_tokens and item.prompt_tokens >= MIN_PROMPT_TOKENS:
             factor = usage.prompt_tokens / item.prompt_tokens
             if FACTORS[0] <= factor <= FACTORS[1]:
@@ -205,20 +211,22 @@ class Estimates:
         return item.prompt_tokens * self._prompt_factor.get(model, 1.0)
 
     def prompt_s(self, item: QueueItem, model: str) -> float:
-        return self.prompt_tokens(item, model) / self._prompt_tps.get(
-            model, PRIOR_PROMPT_TOKENS_PER_S
-        )
+        """Expected seconds of reading the prompt, nothing of it being in the prompt cache."""
+        return self.prompt_tokens(item, model) / self.reading.speed(model)
 
     def reading_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
         """Expected seconds until the prompt is read, and what the caller has of the answer."""
         prompt_s = self.prompt_s(item, model) if item.prompt_tokens else 0.0
         if kept_tokens:
-            prompt_s += kept_tokens / self._prompt_tps.get(model, PRIOR_PROMPT_TOKENS_PER_S)
+            prompt_s += kept_tokens / self.reading.speed(model)
         return prompt_s
 
-    def service_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
+    def service_s(
+        self, item: QueueItem, model: str, kept_tokens: int = 0, cached_tokens: float = 0.0
+    ) -> float:
         """Expected seconds from dispatch to end, the model being resident; of the answer,
-        `kept_tokens` are read and not written again.
+        `kept_tokens` are read and not written again; of all that is read, `cached_tokens` are in
+        the prompt cache.
 
         A model whose answers tell no tokens is expected to take what it took before.
         """
@@ -232,13 +240,17 @@ class Estimates:
         prompt_s = self.reading_s(item, model, kept_tokens)
         if kept_tokens:
             output = max(output - kept_tokens, output * LEAST_REST)
+        if cached_tokens:
+            prompt_s = max(0.0, prompt_s - cached_tokens / self.reading.speed(model))
         return prompt_s + output / self._decode_tps.get(model, PRIOR_DECODE_TOKENS_PER_S)
 
-    def longest_s(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
+    def longest_s(
+        self, item: QueueItem, model: str, kept_tokens: int = 0, cached_tokens: float = 0.0
+    ) -> float:
         """Seconds within which 95 % of such answers end, from dispatch; nothing beyond the answer's
         own limit.
         """
-        expected_s = self.service_s(item, model, kept_tokens)
+        expected_s = self.service_s(item, model, kept_tokens, cached_tokens)
         longest_s = expected_s * self._stretch(model)
         if item.max_tokens is None or (model not in self._decode_tps and model in self._runs):
             return longest_s
@@ -286,7 +298,8 @@ class Estimates:
             "target_s": dict(self._target_s),
             "recent_swaps_s": dict(self._recent_swaps_s),
             "decode_tps": dict(self._decode_tps),
-            "prompt_tps": dict(self._prompt_tps),
+            "prompt_tps": dict(self.reading.tokens_per_s),
+            "kept_conversations": dict(self.reading.kept),
             "prompt_factor": dict(self._prompt_factor),
             "run_s": {model: mean_s for model, (_, mean_s) in self._runs.items()},
             "stretches": dict(self._stretches),
@@ -300,6 +313,7 @@ class Estimates:
         for learned in vars(self).values():
             if isinstance(learned, dict):
                 learned.clear()
+        self.reading.forget()
 
     def restore(self, document: Mapping[str, Any]) -> None:
         """Take over what an earlier process exported; another format, or one field that is not as
@@ -310,8 +324,10 @@ class Estimates:
         try:
             learned: dict[str, dict[Any, Any]] = {
                 f"_{name}": _measured(document.get(name, {}).items())
-                for name in ("target_s", "decode_tps", "prompt_tps", "prompt_factor")
+                for name in ("target_s", "decode_tps", "prompt_factor")
             }
+            prompt_tps = _measured(document.get("prompt_tps", {}).items())
+            kept = _measured(document.get("kept_conversations", {}).items())
             learned["_swap_s"] = _measured(
                 ((origin, target), seconds)
                 for origin, target, seconds in document.get("swap_s", ())
@@ -349,6 +365,7 @@ class Estimates:
             return
         for name, values in learned.items():
             vars(self)[name].update(values)
+        self.reading.restore(prompt_tps, kept)
 
 
 def _measured(found: Iterable[tuple[K, float]]) -> dict[K, float]:
@@ -485,6 +502,13 @@ class Arrivals:
             return []
         caller = next(reversed(self._answered))
         return list(self._steps.get((caller, self._answered[caller][0]), ()))
+
+    def habit_of(self, caller: str, model: str) -> Habit | None:
+        """When a caller that has used a model lately comes back to it."""
+        internal = self._internal.get(model, {}).get(caller)
+        if internal is not None:
+            return internal
+        return next((habit for habit in self.habits(model) if habit.caller == caller), None)
 
     def habits(self, model: str) -> list[Habit]:
         """The habits of those who used a model last, the latest first."""

@@ -159,7 +159,9 @@ class ForecastView:
 
     def service_s(self, item: QueueItem) -> float:
         """Expected seconds from the start of an item to its end."""
-        return self._device.estimates.service_s(item, self._model_of(item))
+        model = self._model_of(item)
+        cached_tokens = self._device.residency.cached_tokens(item, model)
+        return self._device.estimates.service_s(item, model, cached_tokens=cached_tokens)
 
     def pace_s(self, item: QueueItem) -> float:
         """After how many seconds the next of several such items is expected to end."""
@@ -225,7 +227,7 @@ def _copied_device(device: DeviceState, gateway: GatewayState) -> DeviceState:
         device,
         gateway=gateway,
         estimates=estimates,
-        residency=device.residency.copied(estimates),
+        residency=device.residency.copied(estimates, gateway.waiting),
         failures={},
         not_before=dict(device.not_before),
         avoided=dict(device.avoided),

@@ -73,7 +73,7 @@ def restore(device: DeviceState, placement: Placement, now: float) -> None:
     if device.home_failures:
         wait_s = device.gateway.settings.gpu.restore_home_delay_s * 2**device.home_failures
     else:
-        wait_s = delay_s(device, home)
+        wait_s = delay_s(device, home, now)
     due_at = device.idle_since + wait_s
     if now < due_at:
         device.gateway.wake_at(due_at)
@@ -92,7 +92,7 @@ def _may_load(device: DeviceState, model: str) -> bool:
     )
 
 
-def delay_s(device: DeviceState, home: str) -> float:
+def delay_s(device: DeviceState, home: str, now: float) -> float:
     """How long nothing runs before the home model is loaded, given what was in memory when that
     began.
 
@@ -118,6 +118,8 @@ def delay_s(device: DeviceState, home: str) -> float:
         before_s = 0.0 if target in there else swap_s(origin, target)
         stays = target == home or (target in there and target not in evicted)
         after_s = 0.0 if stays else swap_s(home, target)
+        if target in evicted:
+            after_s += device.residency.reread_s(target, now)
         visits.append(_Visit(gap_s, weight, before_s, after_s))
     # The sum falls only where one more of them comes before the load: so the best delay is at once,
     # or just after one of the gaps.
@@ -162,8 +164,12 @@ def _expected(device: DeviceState, now: float) -> str | None:
     model, count = Counter(model for model, _ in steps).most_common(1)[0]
     if count < SURE * len(steps) or not device.has(model):
         return None
+    evicted = device.residency.eviction_for(model, ()) or ()
+    reread_s = sum([device.residency.reread_s(name, now) for name in evicted])
+    if (len(steps) - count) * reread_s > count * device.estimates.swap_s("", model):
+        return None  # what it would destroy is worth more than what it is likely to spare
     gaps_s = [gap_s for asked_for, gap_s in steps if asked_for == model]
     quiet_s = now - (device.idle_since or now)
     if min(gaps_s) <= SETTLE_S or quiet_s >= max(gaps_s):
         return None
-    return model if device.home is None or max(gaps_s) < delay_s(device, device.home) else None
+    return model if device.home is None or max(gaps_s) < delay_s(device, device.home, now) else None

@@ -43,6 +43,7 @@ from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Evictions, Resident
 from hearth.scheduling.rounds import is_reading, next_round
+from hearth.scheduling.slots import taker
 from hearth.scheduling.state import DeviceState, ModelHold
 from hearth.scheduling.waiting import BANDS, EXTERNAL_BANDS, Entry
 from hearth.types import Band
@@ -67,6 +68,7 @@ class Placement:
 
     def __init__(self, device: DeviceState, now: float) -> None:
         device.held_until = None
+        device.kept_slot = None
         self._device = device
         self._gateway = device.gateway
         self._residents = device.residency.residents
@@ -415,7 +417,7 @@ class Placement:
             return False
         if not self._gateway.priced or device.turn is not None or device.residency.swap is not None:
             return False
-        hold = sharing.hold_for(device, model, choice.swap.evicts, self._now)
+        hold = sharing.hold_for(device, choice.entry, model, choice.swap.evicts, self._now)
         if hold is None:
             return False
         if self._hold_now is None:
@@ -486,11 +488,24 @@ class Placement:
                 self.make_room(model, why, entry)
         elif self._is_usable(resident):
             if resident.free_slots > 0:
-                return self._admit(entry, resident)
+                return self._take_slot(entry, resident)
             self._claim(model)
             self._actions += yield_slots(self._device, entry, [resident], band, self._now)
         elif resident.phase == "loading":
             self._claim(model)
+        return False
+
+    def _take_slot(self, head: Entry, resident: Resident) -> bool:
+        """Start the head of a line, or whoever goes before it; False while the slot is kept for
+        somebody.
+        """
+        chosen = taker(self._device, head, resident, self._now)
+        if isinstance(chosen, Entry):
+            return self._admit(chosen, resident)
+        self._device.kept_slot = chosen
+        self._device.held_until = chosen.until
+        self._gateway.wake_at(chosen.until)
+        self._claim(resident.model)
         return False
 
     def _has_grace(self, entry: Entry) -> bool:
@@ -564,7 +579,9 @@ def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) ->
     entry.attempts += 1
     entry.model = model
     entry.dispatched_at = now
-    entry.expected_end_at = now + device.estimates.service_s(item, model, entry.kept_tokens)
+    entry.expected_end_at = now + device.service_s(entry, model)
+    if item.conversation:
+        entry.remembered = device.residency.remembered(item, model)
     resident.running[item.sequence] = entry
     if entry.external:
         gateway.external_began(now)

@@ -40,6 +40,13 @@ overload every request is old, and swapping because of age would make all of the
 and 2 take at most `1 / (1 + LEAVING_FACTOR)` of the time, rule 1c at most `1 / (1 + MOST_TRIPS)`,
 and only of a model whose own load is 1 or more; rule 1a replaces no model that has waiting
 requests.
+
+What a swap destroys belongs to its price: the seconds in which warm conversations are read again
+(`scheduling.warm`). The round trip contains those of the models that go, and of the request that
+they go for, whose conversation is lost on the way back; so does the backlog of rule 1. A model has
+earned its place when it was in memory for a multiple of the swap and the reading that its going
+costs. In rule 3 a model is held for `READ_SHARE` of the time of reading the conversation of its
+last callers, and by `LATE_READ_SHARE` of it longer than their gaps say.
 """
 
 from __future__ import annotations
@@ -90,6 +97,11 @@ UNKNOWN_SHARE = 0.02
 """Hold for a caller without known gaps and without other open requests: the next request of a loop
 comes at once.
 """
+READ_SHARE = 0.15
+"""Least hold for a caller whose conversation is warm, as a part of the time of reading it: a caller
+that answers in turn with its tools is back within seconds.
+"""
+LATE_READ_SHARE = 0.08  # it may be this much later than ever before
 # with fewer gaps, the hold is no longer than for an unknown caller: one or two short gaps are
 # common in random traffic
 MIN_GAPS = 3
@@ -108,7 +120,14 @@ class SwapCost(NamedTuple):
     # models to unload first; none if it fits beside them, or cannot be loaded now
     evicts: tuple[str, ...] = ()
     swap_s: float = 0.0  # until the model is loaded; 0 if it is
-    trip_s: float = 0.0  # of the swap and the swap back: the round trip
+    # of the swap and the swap back, and of reading again what that destroys: the round trip
+    trip_s: float = 0.0
+    reread_s: float = 0.0  # of it, the reading
+
+    @property
+    def price_s(self) -> float:
+        """Of the swap and what it destroys."""
+        return self.swap_s + self.reread_s
 
 
 NO_SWAP = SwapCost()
@@ -153,7 +172,11 @@ class Candidate:
             evicts = self.evictions.find(model, self.entry.item.task_type) or ()
             swap_s = max([expected_s(origin, model) for origin in evicts or ("",)])
             back_s = sum([expected_s(model, origin) for origin in evicts])
-            self._swap = SwapCost(evicts, swap_s, swap_s + back_s)
+            residency = self.device.residency
+            reread_s = sum([residency.reread_s(origin, self.now) for origin in evicts])
+            if evicts:  # on the way back, what is read now is lost
+                reread_s += residency.lost_again_s(self.entry.item, model)
+            self._swap = SwapCost(evicts, swap_s, swap_s + back_s + reread_s, reread_s)
         return self._swap
 
     def in_memory_s(self) -> float:
@@ -195,8 +218,9 @@ def earned(device: DeviceState, resident: str, target: str, now: float, least: f
     residency_factor)` at any load.
     """
     swap_s = max(device.estimates.swap_s("", resident), device.estimates.swap_s(resident, target))
+    price_s = swap_s + device.residency.reread_s(resident, now)
     factor = max(least, device.gateway.settings.scheduling.residency_factor)
-    return now - device.residency.residents[resident].loaded_at >= factor * swap_s
+    return now - device.residency.residents[resident].loaded_at >= factor * price_s
 
 
 def first(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -251,10 +275,10 @@ def _swaps_at(candidate: Candidate, device: DeviceState, now: float) -> float:
     stale_at = arrived_at + rules.max_wait_s
     if not candidate.swap.evicts:
         return now
-    window_ends_at = now - candidate.in_memory_s() + max(candidate.swap.swap_s, rules.min_active_s)
+    window_ends_at = now - candidate.in_memory_s() + max(candidate.swap.price_s, rules.min_active_s)
     if now < window_ends_at:
         return min(stale_at, window_ends_at)
-    if candidate.work.waiting >= max(1, ceil(rules.amortization_factor * candidate.swap.swap_s)):
+    if candidate.work.waiting >= max(1, ceil(rules.amortization_factor * candidate.swap.price_s)):
         return now
     return min(stale_at, arrived_at + rules.coalesce_window_s)
 
@@ -269,9 +293,9 @@ def time_slice(candidates: Candidates, device: DeviceState, _now: float) -> Cand
     if not following.swap.evicts:
         return following
     factor = device.gateway.settings.scheduling.time_slice.min_slice_factor
-    if following.in_memory_s() < factor * following.swap.swap_s or not following.may_evict():
+    if following.in_memory_s() < factor * following.swap.price_s or not following.may_evict():
         return own
-    round_s = factor * (following.swap.swap_s + sum(other.swap.swap_s for other in others))
+    round_s = factor * (following.swap.price_s + sum(other.swap.price_s for other in others))
     all_work_s = own.work.work_s + sum(other.work.work_s for other in others)
     share = own.work.work_s / max(all_work_s, 1e-9)
     return following if following.in_memory_s() >= share * round_s else own
@@ -284,10 +308,11 @@ def is_late(oldest: Candidate, candidates: Candidates, device: DeviceState, now:
         # No loaded model has work, so this only goes before rule 3. Where what it evicts has not
         # earned its own swap yet, it takes twice the patience.
         has_earned = oldest.may_evict()
-        return _is_past_patience(waited_s if has_earned else waited_s / 2, candidates, device)
+        counted_s = waited_s if has_earned else waited_s / 2
+        return _is_past_patience(counted_s, oldest, candidates, device)
     if not oldest.may_evict(MOST_TRIPS):
         return False  # neither 1c nor 1b, which asks for more
-    if oldest.may_evict(LEAVING_FACTOR) and _is_past_patience(waited_s, candidates, device):
+    if oldest.may_evict(LEAVING_FACTOR) and _is_past_patience(waited_s, oldest, candidates, device):
         return True  # 1b
     if waited_s < MOST_TRIPS * oldest.swap.trip_s:
         return False
@@ -302,13 +327,15 @@ def _became_shorter(own: Candidate, device: DeviceState) -> bool:
     return loaded is None or own.work.waiting < loaded.waiting_at_load
 
 
-def _is_past_patience(waited_s: float, candidates: Candidates, device: DeviceState) -> bool:
+def _is_past_patience(
+    waited_s: float, oldest: Candidate, candidates: Candidates, device: DeviceState
+) -> bool:
     """Is this at least `max_swap_wait_s`, and `PATIENCE` times what serving all candidates takes?
     Reckons no further than needed.
     """
     if waited_s < device.gateway.settings.scheduling.max_swap_wait_s:
         return False
-    backlog_s = 0.0
+    backlog_s = oldest.swap.reread_s
     for each in candidates:
         backlog_s += each.work.work_s + device.estimates.swap_s("", each.model)
         if PATIENCE * backlog_s > waited_s:
@@ -364,14 +391,15 @@ def _gain_among(
     the rate alone leaves the least waiting.
     """
     work_s = sum([each.work.work_s for each in candidates])
-    swaps_s = sum([each.swap.swap_s for each in candidates.others])
+    swaps_s = sum([each.swap.price_s for each in candidates.others])
     everybody_s = (work_s + swaps_s) * (1 + work_s / max(2 * swaps_s, 1e-9))
     old_s = OLD_SHARE * max(LEAST_OLD_S, everybody_s)
 
     def gain(candidate: Candidate) -> tuple[float, float, int]:
         item = candidate.entry.item
         # The way back is as dear as the way there.
-        rate = candidate.work.waiting / max(2 * candidate.swap.swap_s + candidate.work.work_s, 1e-9)
+        swaps_s = 2 * candidate.swap.swap_s + candidate.swap.reread_s
+        rate = candidate.work.waiting / max(swaps_s + candidate.work.work_s, 1e-9)
         age_s = now - item.arrived_at
         return (rate * (1 + (age_s / old_s) ** 2), -item.arrived_at, -item.sequence)
 
@@ -412,19 +440,34 @@ def held_until(
     # Nothing internal waits for an external caller, and external work waits for an internal one by
     # rule 1 of `sharing`, which knows its habits by themselves.
     used_last = [
-        habit
+        (habit, device.residency.reread_of_s(habit.caller, name))
         for name in best.swap.evicts
         for habit in gateway.arrivals.habits(name)
         if habit.is_external is external and best.model not in habit.choices
     ]
     # Each of these holds pays by itself. Of several the longest counts: a swap after a shorter one
     # would lose what the longer one was to win.
-    returns = [returns_by(habit, now, best.swap.trip_s, waiting) for habit in used_last]
+    returns = [
+        returns_by(habit, now, best.swap.trip_s, waiting, reread_s) for habit, reread_s in used_last
+    ]
     return max([until for until in returns if until is not None], default=None)
 
 
-def returns_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
-    """By when its caller is back, if it is worth waiting for that while so many others wait."""
+def returns_by(
+    habit: Habit, now: float, trip_s: float, waiting: int, reread_s: float = 0.0
+) -> float | None:
+    """By when its caller is back, if it is worth waiting for that while so many others wait;
+    `reread_s`: of its conversation, should it be lost.
+    """
+    until = _expected_by(habit, now, trip_s, waiting)
+    if not reread_s:
+        return until
+    soon = habit.since + READ_SHARE * reread_s
+    return soon if until is None else max(soon, until + LATE_READ_SHARE * reread_s)
+
+
+def _expected_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:
+    """The same, by the gaps that were seen."""
     if not habit.gaps:
         # nobody knows; but a caller that has other requests open is busy with those
         return None if habit.waits else habit.since + min(UNKNOWN_HOLD_S, UNKNOWN_SHARE * trip_s)

@@ -193,8 +193,10 @@ def _pays(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> bool:
     lost_s = now - entry.dispatched_at
     model = entry.model or ""
     wanted = waiter.wanted_model
-    if wanted not in {None, model} and not gateway.waiting.wants(model):
-        lost_s += device.estimates.swap_s(wanted or "", model)
+    if wanted not in {None, model}:
+        lost_s += device.residency.reread_s(model, now)
+        if not gateway.waiting.wants(model):
+            lost_s += device.estimates.swap_s(wanted or "", model)
     return lost_s <= WEIGHTS[waiter.band] * (entry.expected_end_at - now)
 
 

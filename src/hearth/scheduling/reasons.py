@@ -76,6 +76,9 @@ def _of_resident(device: DeviceState, resident: Resident) -> Reason:
         return {"kind": "load", "model": model, "since": since, "cost_s": cost_s}
     if resident.is_leaving:
         return {"kind": "swap", "model": model, "cost_s": device.estimates.swap_s("", model)}
+    kept = device.kept_slot
+    if resident.free_slots > 0 and kept is not None and kept.model == model:
+        return {"kind": "held", "model": model, "caller": kept.caller, "until": kept.until}
     if resident.free_slots > 0:
         return {"kind": "turn"}
     parallel = device.gateway.settings.parallel(model)

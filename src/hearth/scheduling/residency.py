@@ -19,8 +19,16 @@ from typing import TYPE_CHECKING, Literal
 from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
-from hearth.scheduling.waiting import Entry
-from hearth.types import Sequence, entity
+from hearth.scheduling.waiting import Entry, WaitingRoom
+from hearth.scheduling.warm import (
+    UNKNOWN,
+    Conversation,
+    Key,
+    PromptCaches,
+    Remembered,
+    kept_over_stop,
+)
+from hearth.types import QueueItem, Sequence, entity
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -98,12 +106,16 @@ class Swap:
 class Residency:
     """The set of residents. Owned and changed by the scheduler alone."""
 
-    def __init__(self, settings: SchedulerSettings, estimates: Estimates) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, estimates: Estimates, waiting: WaitingRoom
+    ) -> None:
         self.residents: dict[str, Resident] = {}
+        self.caches = PromptCaches(settings.scheduling.warm_conversations)
         self.swap: Swap | None = None
         self.swaps_begun = 0
         self._settings = settings
         self._estimates = estimates
+        self._waiting = waiting
         self._uses: dict[str, tuple[float, float]] = {}
         self._vacated: tuple[str, ...] = ()
         self._cleared_s = 0.0
@@ -112,10 +124,12 @@ class Residency:
         self._sampled_mib: float | None = None
         self._foreign_mib = 0.0
 
-    def copied(self, estimates: Estimates) -> Residency:
+    def copied(self, estimates: Estimates, waiting: WaitingRoom) -> Residency:
         """The same memory for a forecast, down to what runs."""
         twin = copy(self)
+        twin.caches = self.caches.copied()
         twin._estimates = estimates  # noqa: SLF001 - of its own class
+        twin._waiting = waiting  # noqa: SLF001 - of its own class
         twin._uses = dict(self._uses)  # noqa: SLF001 - of its own class
         twin.swap = None if self.swap is None else replace(self.swap)
         twin.residents = {model: each.copied() for model, each in self.residents.items()}
@@ -124,6 +138,7 @@ class Residency:
     def configure(self, settings: SchedulerSettings) -> None:
         """Apply new settings; reservations and slots of residents follow them."""
         self._settings = settings
+        self.caches.switch(on=settings.scheduling.warm_conversations)
         for resident in self.residents.values():
             resident.reserved_mib = self.need_mib(resident.model, resident.task_type)
             resident.parallel = settings.parallel(resident.model)
@@ -131,6 +146,7 @@ class Residency:
     def forget(self) -> None:
         """Another model server has come, whose memory is empty until it reports otherwise."""
         self.residents.clear()
+        self.caches.forget()
         self.swap = None
         self._uses.clear()
         self._learned_mib.clear()
@@ -238,11 +254,77 @@ class Residency:
         resident.last_used_at = now
 
     def missed_s(self, model: str, now: float) -> float:
-        """What it would cost to be without a model: the seconds of its return, times how often it
-        is used.
+        """What it would cost to be without a model: the seconds of its return, and of reading
+        again what is warm on it, times how often it is used.
         """
         at, uses = self._uses.get(model, (now, 0.0))
-        return self._estimates.swap_s("", model) * uses * exp((at - now) / USE_MEMORY_S)
+        back_s = self._estimates.swap_s("", model) + self.reread_s(model, now)
+        return back_s * uses * exp((at - now) / USE_MEMORY_S)
+
+    def kept_conversations(self, model: str) -> int:
+        """How many conversations the server keeps in the prompt cache of a resident model."""
+        return max(self.residents[model].parallel, self._estimates.reading.kept.get(model, 0))
+
+    def remembered(self, item: QueueItem, model: str) -> Remembered | None:
+        """What is known of the conversation of an item that is dispatched on a resident model."""
+        return self.caches.remembered(model, item, self.kept_conversations(model))
+
+    def warm(self, model: str) -> dict[Key, Conversation]:
+        """The conversations that are warm on a model, the one that was used last first."""
+        table = self.caches.tables.get(model)
+        if not table or model not in self.residents:
+            return {}
+        return dict(islice(reversed(table.items()), self.kept_conversations(model)))
+
+    def reread_s(self, model: str, now: float) -> float:
+        """Expected seconds of reading again what goes with a model."""
+        if not self.caches.tables.get(model):
+            return 0.0
+        running = self.residents[model].running.values()
+        in_use = {(entry.item.caller, entry.item.conversation) for entry in running}
+        seen = set[str]()
+        tokens = 0.0
+        for key, conversation in self.warm(model).items():
+            if self._waiting.waits_in(key):
+                chance = 1.0
+            else:
+                used_at = now if key in in_use else conversation.used_at
+                is_latest = conversation.caller not in seen
+                chance = conversation.chance(now - used_at, is_latest=is_latest)
+            seen.add(conversation.caller)
+            tokens += chance * (conversation.tokens - kept_over_stop(conversation))
+        return tokens / self._estimates.reading.speed(model)
+
+    def reread_of_s(self, caller: str, model: str) -> float:
+        """Seconds of reading the last conversation of a caller again."""
+        if not self.caches.tables.get(model):
+            return 0.0
+        found = (each for each in self.warm(model).values() if each.caller == caller)
+        conversation = next(found, None)
+        if conversation is None:
+            return 0.0
+        return conversation.tokens / self._estimates.reading.speed(model)
+
+    def lost_again_s(self, item: QueueItem, model: str) -> float:
+        """Expected seconds of reading the conversation of an item again, once it is warm on a model
+        that is not in memory and is left for another one.
+        """
+        if not item.conversation or not self.caches.enabled:
+            return 0.0
+        key = (item.caller, item.conversation)
+        chance = 1.0 if (model, key) in self.caches.lost else UNKNOWN
+        return chance * self._estimates.prompt_s(item, model)
+
+    def cached_tokens(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
+        """How much of the prompt of an item, and of what it keeps of its answer, the server need
+        not read.
+        """
+        if not item.conversation:
+            return 0.0
+        conversation = self.warm(model).get((item.caller, item.conversation))
+        if conversation is None:
+            return 0.0
+        return conversation.warm_tokens(self._estimates.prompt_tokens(item, model) + kept_tokens)
 
     def begin_load(
         self, model: str, now: float, why: SwapReason, task_type: str | None = None
@@ -363,6 +445,7 @@ class Residency:
         if resident is None or is_coming or (resident.phase == "ready" and resident.running):
             return
         del self.residents[model]
+        self.caches.unloaded(model)
         if resident.phase == "unloading":
             self._vacated = tuple(sorted((*self._vacated, model)))
             self._cleared(now)

@@ -82,7 +82,7 @@ def is_reading(device: DeviceState, resident: Resident, band: Band, now: float) 
     if resident.parallel == 1 or budget_tokens(gateway.settings.scheduling.packing) is None:
         return False
     read_at = [
-        entry.dispatched_at + device.estimates.prompt_s(entry.item, resident.model)
+        entry.dispatched_at + device.read_s(entry.item, resident.model)
         for entry in resident.running.values()
         if entry.first_byte_at is None and entry.band <= band
     ]

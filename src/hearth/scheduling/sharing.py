@@ -51,6 +51,7 @@ OTHERS_WEIGHT = 2.0
 the assistant nothing."""
 TURN_TRIPS = 8.0
 MAX_TURN_S = 60.0
+LEAST_READ_TURN_S = 5.0  # of a turn, after the first prompt of a long conversation is read
 MAX_LINGER_S = 3.0
 MOST_PERIODS = 3.0
 LATE_LOAD = 2.0
@@ -73,37 +74,58 @@ class Trip(NamedTuple):
 
     back_s: float
     there_s: float
+    reread_s: float = 0.0  # of what is warm on the model that is left
+    read_s: float = 0.0  # of what the model is loaded for, where it belongs to a conversation
+
+    @property
+    def return_s(self) -> float:
+        return self.back_s + self.reread_s
 
     @property
     def whole_s(self) -> float:
-        return self.back_s + self.there_s
+        return self.back_s + self.there_s + self.reread_s
 
     @property
     def turn_s(self) -> float:
         """S of rule 2."""
-        return min(TURN_TRIPS * self.whole_s, MAX_TURN_S)
+        turn_s = TURN_TRIPS * (self.back_s + self.there_s)
+        if self.read_s:
+            turn_s = max(turn_s, self.read_s + LEAST_READ_TURN_S)
+        return min(turn_s, MAX_TURN_S)
 
     def period_s(self, share: float) -> float:
-        """P of rule 2: turns of `turn_s` with a trip each then take `share` of the time."""
-        return (self.whole_s + self.turn_s) * (1 - share) / share
+        """P of rule 2: turns of `turn_s` with a trip each then take `share` of the time; what is
+        read for a turn is lost with its end.
+        """
+        return (self.whole_s + self.read_s + self.turn_s) * (1 - share) / share
 
 
-def trip_between(device: DeviceState, internal: str, other: str) -> Trip:
+def trip_between(device: DeviceState, internal: str, other: str, left: str, now: float) -> Trip:
+    """`left`: which of the two is in memory."""
     swap_s = device.estimates.swap_s
-    return Trip(swap_s(other, internal), swap_s(internal, other))
+    reread_s = device.residency.reread_s(left, now)
+    return Trip(swap_s(other, internal), swap_s(internal, other), reread_s)
+
+
+def _trip_for(device: DeviceState, head: Entry, model: str, left: str, now: float) -> Trip:
+    """The trip from what is in memory to the model of an external request."""
+    trip = trip_between(device, left, model, left, now)
+    if head.item.conversation and device.residency.caches.enabled:
+        return trip._replace(read_s=device.read_s(head.item, model))
+    return trip
 
 
 # Rule 1.
 
 
 def hold_for(
-    device: DeviceState, model: str, evicts: Iterable[str], now: float
+    device: DeviceState, head: Entry, model: str, evicts: Iterable[str], now: float
 ) -> ModelHold | None:
     """Whom what an external request for `model` would evict is kept for; None where it may go."""
     waiting = _waiting_for_room(device)
     holds = []
     for name in evicts:
-        trip = trip_between(device, name, model)
+        trip = _trip_for(device, head, model, name, now)
         for habit in device.gateway.arrivals.internal_habits(name):
             if model in habit.choices:  # that serves its caller as well
                 continue
@@ -129,7 +151,7 @@ def hold_s(
     if not rests_s:
         return 0.0
     weight = WEIGHTS[habit.band]
-    longest_s = trip.whole_s + weight * trip.back_s / waiting - quiet_s
+    longest_s = trip.whole_s + weight * trip.return_s / waiting - quiet_s
 
     def loss(hold: float) -> float:
         return sum(
@@ -152,11 +174,16 @@ def _loss(
     if rest_s <= hold_s:
         return others * rest_s
     loaded_at_s = hold_s + trip.there_s
+    useful_at_s = loaded_at_s + trip.read_s
     blocked_s = max(0.0, loaded_at_s - rest_s)
     if can_cut:
         blocked_s = min(blocked_s, CUT_S)
-    # The others have nothing of a load that the assistant's return undoes.
-    return others * (min(rest_s, loaded_at_s) + trip.back_s) + weight * (trip.back_s + blocked_s)
+    # The others have nothing of a load, and of a prompt that is read, which the assistant's return
+    # undoes.
+    # Until the assistant's conversation is read again, it and all others wait.
+    return others * (min(rest_s, useful_at_s) + trip.return_s) + weight * (
+        trip.return_s + blocked_s
+    )
 
 
 def _waiting_for_room(device: DeviceState) -> int:
@@ -229,7 +256,7 @@ def _next_turn(device: DeviceState, now: float) -> Turn | None:
 def _is_kept(device: DeviceState, due: _Due, now: float) -> bool:
     """Would it have to wait without a turn? What nothing internal claims is swapped anyway."""
     return _is_kept_by_work(device, due) or (
-        hold_for(device, due.model, due.evicts, now) is not None
+        hold_for(device, due.head, due.model, due.evicts, now) is not None
     )
 
 
@@ -238,6 +265,7 @@ class _Due(NamedTuple):
 
     left_s: float
     latest_s: float  # whatever runs meanwhile
+    head: Entry
     model: str
     evicts: tuple[str, ...]  # or, where its load is under way, what would be loaded instead
     length_s: float
@@ -252,13 +280,14 @@ def _dues(device: DeviceState, now: float) -> Iterator[_Due]:
     for head, evicts in islice(_in_need(device, now), MOST_DUES):
         model = head.wanted_model or ""
         trip = max(
-            [trip_between(device, name, model) for name in evicts], key=lambda trip: trip.whole_s
+            [_trip_for(device, head, model, name, now) for name in evicts],
+            key=lambda trip: trip.whole_s,
         )
         since = max(head.waits_since, device.turn_ended)
         period_s = trip.period_s(share)
         latest_s = since.at + MOST_PERIODS * period_s - now
         left_s = min(since.unserved_s + period_s - unserved_s, latest_s)
-        yield _Due(left_s, latest_s, model, evicts, trip.turn_s, period_s)
+        yield _Due(left_s, latest_s, head, model, evicts, trip.turn_s, period_s)
 
 
 def _in_need(device: DeviceState, now: float) -> Iterator[tuple[Entry, tuple[str, ...]]]:
@@ -413,12 +442,12 @@ def grace_until(device: DeviceState, entry: Entry, evicts: Iterable[str], now: f
     if not used:
         return -inf
     trip = max(
-        [trip_between(device, entry.wanted_model or "", name) for name in used],
+        [trip_between(device, entry.wanted_model or "", name, name, now) for name in used],
         key=lambda trip: trip.whole_s,
     )
     grace_s = GRACE_TRIPS * trip.whole_s
     if entry.band is Band.NORMAL:
-        grace_s = min(grace_s, max(trip.back_s, LEAST_GRACE_S))
+        grace_s = min(grace_s, max(trip.return_s, LEAST_GRACE_S))
     return entry.item.arrived_at + min(grace_s, MAX_GRACE_S[entry.band])
 
 

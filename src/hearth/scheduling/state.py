@@ -19,7 +19,7 @@ from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.inputs import MAX_CUT_FAILURES
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.waiting import BANDS, NEVER, Entry, Since, WaitingRoom
-from hearth.types import Band, DeviceId, Lane, Sequence, entity, value
+from hearth.types import Band, DeviceId, Lane, QueueItem, Sequence, entity, value
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -268,6 +268,8 @@ class DeviceState:
     # does not
     held_until: float | None = None
     hold: ModelHold | None = None  # what external work waits for, as of the last decision
+    # for whom the slot of a model with one is kept, as of the last decision
+    kept_slot: ModelHold | None = None
     turn: Turn | None = None  # the turn of external work that is under way
     turn_ended: Since = NEVER
     cuts_loads: bool = True  # the model server can end a load that is under way
@@ -330,6 +332,17 @@ class DeviceState:
         resident = self.residency.residents.get(model)
         return resident is not None and bool(resident.running)
 
+    def service_s(self, entry: Entry, model: str) -> float:
+        """Expected seconds from the dispatch of an entry on a resident model to its end."""
+        item = entry.item
+        cached_tokens = self.residency.cached_tokens(item, model, entry.kept_tokens)
+        return self.estimates.service_s(item, model, entry.kept_tokens, cached_tokens)
+
+    def read_s(self, item: QueueItem, model: str) -> float:
+        """Expected seconds of reading what is not cached of a prompt, the model being resident."""
+        cached_s = self.residency.cached_tokens(item, model) / self.estimates.reading.speed(model)
+        return max(0.0, self.estimates.prompt_s(item, model) - cached_s)
+
     def held_for(self, entry: Entry, now: float) -> tuple[float, str] | None:
         """The announced task for which this waiting item is held back: an external one that could
         still run when that is due.
@@ -339,7 +352,8 @@ class DeviceState:
         if not near:
             return None
         model = entry.wanted_model or self.home or ""
-        needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens)
+        cached_tokens = self.residency.cached_tokens(entry.item, model, entry.kept_tokens)
+        needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens, cached_tokens)
         if entry.wanted_model is not None and self.residency.ready(model) is None:
             origin = next(iter(self.residency.residents), "")
             needed_s += self.estimates.longest_swap_s(origin, model)

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hearth.scheduling import inputs
+from hearth.scheduling import inputs, warm
 from hearth.scheduling.actions import Action, Fail, Refusal, Requeue, Stop
 from hearth.scheduling.aliases import AVOIDED_S, Binding
 from hearth.scheduling.estimates import Arrivals
@@ -193,6 +193,8 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
         entry.wanted_model = Binding(device, now).model_for(entry)
     if device.idle_since is not None:
         idle_ended(device, entry, now)
+    if item.conversation:
+        warm.came(device, entry, now)
     if gateway.arrivals.learns:
         _learn_arrival(device, entry, now)
     gateway.accept(entry)
@@ -251,19 +253,9 @@ def _of_attempt(
         case inputs.Started():
             if now <= entry.dispatched_at:  # at the instant of its dispatch, as was expected then
                 return None
-            entry.expected_end_at = now + device.estimates.service_s(
-                entry.item, entry.model or "", entry.kept_tokens
-            )
+            entry.expected_end_at = now + device.service_s(entry, entry.model or "")
         case inputs.FirstByte(forwarded=forwarded):
-            entry.first_byte_at = now
-            entry.forwarded = forwarded
-            gateway = device.gateway
-            has_rounds = budget_tokens(gateway.settings.scheduling.packing) is not None
-            ends_round = has_rounds and len(gateway.waiting) > 0
-            if entry.place == "running" and not ends_round:  # it only takes options away
-                return None
-            if forwarded and not resumable(gateway, entry):
-                _go_on(entry)
+            return _first_byte(device, entry, now, forwarded=forwarded)
         case inputs.Unresumable():
             entry.unresumable = True
             _go_on(entry)
@@ -275,6 +267,23 @@ def _of_attempt(
             return _stopped(device, entry, kept_tokens, now)
         case _:
             pass
+    return []
+
+
+def _first_byte(
+    device: DeviceState, entry: Entry, now: float, *, forwarded: bool
+) -> list[Action] | None:
+    gateway = device.gateway
+    entry.first_byte_at = now
+    entry.forwarded = forwarded
+    if entry.item.conversation:
+        warm.was_read(device, entry, now)
+    has_rounds = budget_tokens(gateway.settings.scheduling.packing) is not None
+    ends_round = has_rounds and len(gateway.waiting) > 0
+    if entry.place == "running" and not ends_round:  # it only takes options away
+        return None
+    if forwarded and not resumable(gateway, entry):
+        _go_on(entry)
     return []
 
 
@@ -291,7 +300,8 @@ def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> No
     model = entry.model or ""
     run_s = now - entry.dispatched_at
     expected_s = entry.expected_end_at - entry.dispatched_at
-    device.estimates.learn_item(item, model, usage, run_s, expected_s)
+    prompt = warm.prompt_of(entry, usage)
+    device.estimates.learn_item(item, model, usage, run_s, expected_s, prompt)
     resident = device.residency.residents.get(model)
     if resident is not None and resident.embeds and item.kind == "generate" and usage.output_tokens:
         resident.embeds = False
@@ -299,6 +309,8 @@ def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> No
     device.gateway.leave(entry)
     if device.gateway.arrivals.learns:
         device.gateway.arrivals.ended(item.caller, model, now, item.band, item.choices)
+    if item.conversation:
+        warm.went_on(device, entry, prompt, now)
 
 
 def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) -> list[Action]:
@@ -335,6 +347,8 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
 
 def _stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float) -> list[Action]:
     gateway = device.gateway
+    if entry.item.conversation:
+        warm.was_stopped(device, entry, kept_tokens, now)
     device.release(entry, now)
     if entry.cancelled or entry.cut:
         return _left(gateway, entry, "interrupted")

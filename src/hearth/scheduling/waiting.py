@@ -17,6 +17,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from hearth.scheduling.warm import Remembered
 from hearth.types import Band, Lane, QueueItem, Sequence, entity
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Entry:
     cost_s: float = 0.0
     gpu_from_s: float = 0.0
     charged_s: float = 0.0
+    # what was known of its conversation when its attempt was dispatched
+    remembered: Remembered | None = None
 
     @property
     def external(self) -> bool:
@@ -125,6 +128,7 @@ class WaitingRoom:
         """The entries that may be bound to another model."""
         # None where all lines are in order of arrival
         self.shares: Shares | None = None
+        self._conversations: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -142,6 +146,10 @@ class WaitingRoom:
         """How many external entries of a caller wait."""
         return self._external_of[caller]
 
+    def waits_in(self, conversation: tuple[str, str]) -> bool:
+        """Does an entry of this caller's conversation wait?"""
+        return conversation in self._conversations
+
     def add(self, entry: Entry) -> None:
         line = self.lines[entry.band].setdefault(entry.wanted_model, [])
         if line and entry.key < line[-1].key:
@@ -153,6 +161,8 @@ class WaitingRoom:
             self._external_of[entry.item.caller] += 1
         if entry.choices:
             self.unbound[entry.item.sequence] = entry
+        if entry.item.conversation:
+            self._conversations[entry.item.caller, entry.item.conversation] += 1
         entry.place = "waiting"
         if self.shares is not None:
             self.shares.note(entry)
@@ -174,6 +184,11 @@ class WaitingRoom:
             del self.unbound[entry.item.sequence]
         if self.shares is not None:
             self.shares.note(entry)
+        if entry.item.conversation:
+            key = (entry.item.caller, entry.item.conversation)
+            self._conversations[key] -= 1
+            if not self._conversations[key]:
+                del self._conversations[key]
 
     def bind(self, entry: Entry, model: str) -> None:
         """Let a waiting entry wait for another model, at its place there."""

@@ -1,0 +1,295 @@
+"""Which conversations a model server can go on with without reading them again, and what their loss
+would cost.
+
+A model server keeps what it has read in the prompt cache of the model, and loses it with the
+unload. So leaving a model costs more than the swap: the seconds in which the conversations whose
+callers come back are read again (`reread_s`). They are part of what a swap costs wherever that is
+weighed: in the policies, in the holds, turns and grace of `sharing`, in what an interruption costs
+(`preemption`), in the choice of what is evicted (`residency`), and in what is loaded while nothing
+waits (`home`).
+
+1. A conversation (`QueueItem.conversation`) is warm on the model that has read it: from the first
+   byte of its answer, until the model is unloaded or so many others were read there that the server
+   has no room for it (`Estimates.kept_conversations`: as many as the model has slots, and more
+   where that was seen).
+2. Reading it again takes its tokens at the learned speed of reading (`Estimates.read_s`), less what
+   the server keeps over the stop (`kept_over_stop`).
+3. What is expected is that times the chance of its return. It is 1 where a request of it waits.
+   Else, with k of the caller's gaps longer than the time since its last use, it is k / (k + 0.5),
+   or 0.5 / (1 + the number of its gaps) where k is 0; for other conversations of the same caller,
+   0.5. It fades with the time since the last use: after 900 s it is 1/e of that.
+
+The table lives as long as the gateway's process. A restarted gateway knows what reading costs, and
+learns with the first answers what is warm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import exp
+from typing import TYPE_CHECKING, NamedTuple
+
+from hearth.scheduling.reading import Prompt
+from hearth.types import QueueItem, Usage, entity
+
+if TYPE_CHECKING:
+    from hearth.scheduling.estimates import Habit
+    from hearth.scheduling.state import DeviceState
+    from hearth.scheduling.waiting import Entry
+
+FADE_S = 900.0
+DOUBT = 0.5  # returns counted as missing although none was seen
+UNKNOWN = 0.5  # chance of a return of which nothing is known
+GAPS = 8  # gaps that are remembered of each conversation
+MIN_GAPS = 3  # with fewer, those of its caller say more
+LATE = 1.1
+LATE_S = 0.1  # a caller may be this much later than it was before
+MOST_CONVERSATIONS = 32
+"""Conversations that are remembered of a model, warm or not; the one that was not used for longest
+goes first.
+"""
+MOST_LOST = 256
+"""Conversations that are remembered of those that were unloaded, to count what is read again."""
+LEAST_TOKENS = 256  # shorter conversations say nothing of the size of a prompt cache
+MOSTLY = 0.5  # share of a conversation that is found in a prompt cache which has kept it
+SHORTENED = 0.5
+"""A prompt that is shorter than this share of the last one does not go on where that ended: its
+program has summed the conversation up.
+"""
+
+Key = tuple[str, str]
+"""Caller and conversation."""
+
+
+@entity
+class Conversation:
+    """What a model server has read of a conversation."""
+
+    caller: str
+    tokens: float  # of prompt and answer, as far as the server has counted them
+    guessed_tokens: float  # the same by the estimates that are made of prompts
+    guessed_prompt_tokens: float
+    used_at: float
+    habit: Habit | None  # when its caller comes back; None where nobody knows
+    is_external: bool
+    gaps_s: tuple[float, ...] = ()  # from its use to its next request, the latest last
+
+    @property
+    def known_gaps(self) -> Iterable[float]:
+        """After how long it goes on, else its caller comes back."""
+        if len(self.gaps_s) >= MIN_GAPS or self.habit is None:
+            return self.gaps_s
+        return self.habit.gaps or self.gaps_s
+
+    def warm_tokens(self, guessed_prompt_tokens: float) -> float:
+        """How much of a prompt that goes on with it need not be read."""
+        if guessed_prompt_tokens < SHORTENED * self.guessed_prompt_tokens:
+            return 0.0
+        return min(self.guessed_tokens, guessed_prompt_tokens)
+
+    def chance(self, quiet_s: float, *, is_latest: bool) -> float:
+        """How likely its caller returns to it; `is_latest`: it is the last that this caller has
+        used on the model.
+        """
+        gaps = tuple(self.known_gaps if is_latest else self.gaps_s)
+        later = sum([gap_s * LATE + LATE_S > quiet_s for gap_s in gaps])
+        known = later / (later + DOUBT) if later else UNKNOWN / (1 + len(gaps))
+        return known * exp(-quiet_s / FADE_S)
+
+
+class Remembered(NamedTuple):
+    """What was known of a conversation when its attempt was dispatched."""
+
+    tokens: float
+    # so many others were used on the model since; None where that was unloaded meanwhile
+    depth: int | None
+    is_lost: bool  # the server was believed to have lost it
+
+
+@dataclass(slots=True)
+class PromptCaches:
+    """What the prompt caches of a device's model server hold. Changed by the scheduler alone."""
+
+    enabled: bool = True
+    # by model, the one that was used last at the end
+    tables: dict[str, dict[Key, Conversation]] = field(default_factory=dict)
+    lost: dict[tuple[str, Key], float] = field(default_factory=dict)
+    # what was read although it had been read before, by model
+    reread_tokens: dict[str, float] = field(default_factory=dict)
+    reread_s: dict[str, float] = field(default_factory=dict)
+
+    def copied(self) -> PromptCaches:
+        """The same for a forecast."""
+        tables = {model: dict(table) for model, table in self.tables.items()}
+        return PromptCaches(self.enabled, tables)
+
+    def switch(self, *, on: bool) -> None:
+        self.enabled = on
+        if not on:
+            self.forget()
+
+    def forget(self) -> None:
+        """Another model server has come, or nobody wants to know."""
+        self.tables.clear()
+        self.lost.clear()
+
+    def remembered(self, model: str, item: QueueItem, kept: int) -> Remembered | None:
+        """What is known of the conversation of an item, of which the server keeps so many."""
+        key = (item.caller, item.conversation)
+        table = self.tables.get(model, {})
+        if key in table:
+            depth = len(table) - 1 - list(table).index(key)
+            return Remembered(table[key].tokens, depth, is_lost=depth >= kept)
+        tokens = self.lost.get((model, key))
+        return None if tokens is None else Remembered(tokens, None, is_lost=True)
+
+    def returned(self, model: str, key: Key, now: float) -> None:
+        """A request goes on with a conversation that nobody used."""
+        conversation = self.tables.get(model, {}).get(key)
+        if conversation is not None:
+            conversation.gaps_s = (*conversation.gaps_s, now - conversation.used_at)[-GAPS:]
+
+    def note(self, model: str, key: Key, conversation: Conversation) -> None:
+        """A conversation was read, or went on, and is the one that was used last."""
+        table = self.tables.setdefault(model, {})
+        known = table.pop(key, None)
+        if known is not None:
+            conversation.gaps_s = known.gaps_s
+        table[key] = conversation
+        self.lost.pop((model, key), None)
+        if len(table) > MOST_CONVERSATIONS:
+            self._lose(model, next(iter(table)))
+
+    def unloaded(self, model: str) -> None:
+        """The caches of a model are gone with it."""
+        for key in list(self.tables.get(model, ())):
+            self._lose(model, key)
+        self.tables.pop(model, None)
+
+    def _lose(self, model: str, key: Key) -> None:
+        conversation = self.tables[model].pop(key)
+        tokens = conversation.tokens - kept_over_stop(conversation)
+        if tokens > 0:
+            self.lost[model, key] = tokens
+        if len(self.lost) > MOST_LOST:
+            del self.lost[next(iter(self.lost))]
+
+
+def prompt_of(entry: Entry, usage: Usage) -> Prompt:
+    """What an attempt that has ended tells of reading."""
+    item = entry.item
+    began_at = entry.first_byte_at
+    return Prompt(
+        usage,
+        in_conversation=bool(item.conversation),
+        first_byte_s=(
+            began_at - entry.dispatched_at if began_at is not None and item.streaming else None
+        ),
+        is_cold=entry.remembered is None or entry.remembered.is_lost,
+    )
+
+
+def came(device: DeviceState, entry: Entry, now: float) -> None:
+    """A request has arrived that goes on with a conversation."""
+    key = (entry.item.caller, entry.item.conversation)
+    resident = device.residency.residents.get(entry.wanted_model or "")
+    if resident is None or device.gateway.waiting.waits_in(key):
+        return
+    running = resident.running.values()
+    if all((entry.item.caller, entry.item.conversation) != key for entry in running):
+        device.residency.caches.returned(resident.model, key, now)
+
+
+def was_read(device: DeviceState, entry: Entry, now: float) -> None:
+    """The prompt of an attempt has been read: its first byte is here."""
+    _note(device, entry, now, None, entry.kept_tokens)
+
+
+def was_stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float) -> None:
+    """An attempt was interrupted; `kept_tokens` of its answer were written."""
+    read_by = entry.dispatched_at + device.read_s(entry.item, entry.model or "")
+    if entry.first_byte_at is None and now < read_by:
+        return
+    if entry.remembered is not None and entry.remembered.is_lost:
+        _count_again(device, entry, entry.remembered.tokens)
+    _note(device, entry, now, None, kept_tokens)
+
+
+def went_on(device: DeviceState, entry: Entry, prompt: Prompt, now: float) -> None:
+    """An attempt has ended with its answer."""
+    usage = prompt.usage
+    remembered = entry.remembered
+    if remembered is not None:
+        _learn(device, entry, prompt, remembered)
+    _note(device, entry, now, usage.prompt_tokens, usage.output_tokens or 0)
+
+
+def _learn(device: DeviceState, entry: Entry, prompt: Prompt, remembered: Remembered) -> None:
+    """Was the conversation still cached? What was not, has been read again."""
+    estimates = device.estimates
+    model = entry.model or ""
+    read_before = min(remembered.tokens, prompt.usage.prompt_tokens or remembered.tokens)
+    if read_before < SHORTENED * remembered.tokens:
+        return
+    cached_tokens = estimates.reading.cached_tokens(model, prompt)
+    if cached_tokens is None:
+        cached_tokens = 0.0 if remembered.is_lost else read_before
+    elif remembered.depth is not None and read_before >= LEAST_TOKENS and estimates.learns:
+        is_kept = cached_tokens >= MOSTLY * read_before
+        estimates.reading.learn_kept(model, remembered.depth, is_kept=is_kept)
+    if cached_tokens < MOSTLY * read_before:
+        _count_again(device, entry, read_before - cached_tokens)
+
+
+def _count_again(device: DeviceState, entry: Entry, tokens: float) -> None:
+    model = entry.model or ""
+    caches = device.residency.caches
+    seconds = tokens / device.estimates.reading.speed(model)
+    caches.reread_tokens[model] = caches.reread_tokens.get(model, 0.0) + tokens
+    caches.reread_s[model] = caches.reread_s.get(model, 0.0) + seconds
+
+
+def _note(
+    device: DeviceState, entry: Entry, now: float, prompt_tokens: int | None, answer_tokens: int
+) -> None:
+    """Write down how far the server has come with a conversation."""
+    item = entry.item
+    model = entry.model or ""
+    caches = device.residency.caches
+    if not caches.enabled or model not in device.residency.residents:
+        return
+    guessed = device.estimates.prompt_tokens(item, model)
+    conversation = Conversation(
+        caller=item.caller,
+        tokens=(prompt_tokens or guessed) + answer_tokens,
+        guessed_tokens=guessed + answer_tokens,
+        guessed_prompt_tokens=guessed,
+        used_at=now,
+        habit=device.gateway.arrivals.habit_of(item.caller, model),
+        is_external=entry.external,
+    )
+    caches.note(model, (item.caller, item.conversation), conversation)
+
+
+def kept_over_stop(_conversation: Conversation) -> float:
+    """How many tokens of a conversation the model server still has after it was unloaded and loaded
+    again.
+
+    None today. An engine that saves its slots answers here.
+    """
+    return 0.0
+
+
+def warm_on(device: DeviceState, caller: str, conversation: str) -> str | None:
+    """The model in memory on which a conversation of this caller is warm, the one that has read
+    most of it; None where there is none.
+    """
+    key = (caller, conversation)
+    residency = device.residency
+    found = {
+        model: residency.warm(model)[key].tokens
+        for model in residency.caches.tables
+        if device.is_there(model) and key in residency.warm(model)
+    }
+    return max(found, key=lambda model: (found[model], model), default=None)

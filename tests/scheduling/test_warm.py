@@ -1,0 +1,379 @@
+"""What is warm in the prompt caches, and what that changes."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from hearth.scheduling import inputs
+from hearth.scheduling.estimates import Estimates
+from hearth.scheduling.reading import Prompt, Reading
+from hearth.scheduling.warm import MOST_CONVERSATIONS, MOST_LOST, warm_on
+from hearth.types import Sequence, Usage
+from tests.scheduling.shell import Shell
+from tests.scheduling.worked import settings_of
+
+SPEED = 600.0  # tokens that are read in a second
+LONG = 30_000
+
+
+def house(settings: str = "policy=adaptive", resident: str = "a") -> Shell:
+    return Shell(settings_of(settings), resident=tuple(resident.split()))
+
+
+def turn(
+    shell: Shell,
+    model: str = "a",
+    *,
+    conversation: str = "one",
+    caller: str = "agent",
+    prompt_tokens: int = LONG,
+    cached_tokens: int | None = 0,
+    lasts_s: float = 10.0,
+) -> None:
+    """A request that is served at once, and its answer of 100 tokens."""
+    sequence = shell.arrive(
+        model, conversation=conversation, caller=caller, prompt_tokens=prompt_tokens
+    )
+    end(shell, sequence, prompt_tokens, cached_tokens, lasts_s)
+
+
+def end(
+    shell: Shell,
+    sequence: Sequence,
+    prompt_tokens: int = LONG,
+    cached_tokens: int | None = 0,
+    lasts_s: float = 10.0,
+) -> None:
+    read_s = (prompt_tokens - (cached_tokens or 0)) / SPEED
+    shell.at(shell.now + lasts_s / 2)
+    shell.first_byte(sequence, forwarded=True)
+    shell.at(shell.now + lasts_s / 2)
+    usage = Usage(
+        prompt_tokens=prompt_tokens,
+        output_tokens=100,
+        cached_tokens=cached_tokens,
+        prompt_s=read_s,
+        decode_s=5.0,
+    )
+    shell.finish(sequence, usage)
+
+
+def agent(shell: Shell, *, turns: int = 5, gap_s: float = 3.0) -> None:
+    """Turns of one conversation, each a while after the last, until it is to be back."""
+    for number in range(turns):
+        cached_tokens = LONG - 200 if number else 0
+        turn(shell, cached_tokens=cached_tokens)
+        shell.at(shell.now + (gap_s if number < turns - 1 else 0.0))
+
+
+def reread_s(shell: Shell, model: str = "a") -> float:
+    return shell.device.residency.reread_s(model, shell.now)
+
+
+def test_a_conversation_is_warm_until_its_model_goes():
+    shell = house()
+    turn(shell)
+    assert warm_on(shell.device, "agent", "one") == "a"
+    assert warm_on(shell.device, "other", "one") is None
+    shell.at(200.0).arrive("b")
+    shell.unloaded()
+    assert warm_on(shell.device, "agent", "one") is None
+    assert reread_s(shell) == 0.0
+
+
+def test_what_runs_is_warm_from_its_first_byte():
+    shell = house()
+    first = shell.arrive("a", conversation="one", prompt_tokens=LONG)
+    assert not shell.device.residency.warm("a")
+    shell.first_byte(first)
+    assert warm_on(shell.device, "test", "one") == "a"
+
+
+def test_what_is_interrupted_is_warm_if_its_prompt_was_read():
+    shell = house()
+    shell.device.estimates.reading.tokens_per_s["a"] = SPEED
+    early = shell.arrive("a", conversation="early", prompt_tokens=LONG)
+    shell.at(10.0).internal("a")
+    shell.stop(early)
+    assert warm_on(shell.device, "test", "early") is None
+
+
+def test_the_price_falls_with_time_and_with_the_chance_of_a_return():
+    shell = house()
+    agent(shell)
+    now = reread_s(shell)
+    assert 0.8 * LONG / SPEED < now <= (LONG + 100) / SPEED
+    shell.at(shell.now + 2.0)
+    soon = reread_s(shell)
+    shell.at(shell.now + 60.0)
+    late = reread_s(shell)
+    assert now > soon > 4 * late > 0
+
+
+def test_a_request_that_waits_is_sure_to_go_on():
+    shell = house()
+    agent(shell)
+    shell.at(shell.now + 300.0)
+    shell.arrive("a", caller="other")
+    shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    assert reread_s(shell) == pytest.approx((LONG + 100) / SPEED)
+
+
+def test_other_conversations_of_a_caller_count_less_than_its_last():
+    shell = house("policy=adaptive a:10*2")
+    agent(shell)
+    one = reread_s(shell)
+    turn(shell, conversation="two", cached_tokens=0)
+    assert one < reread_s(shell) < 2 * one
+
+
+@pytest.mark.parametrize(("switch", "decided"), [("true", []), ("false", ["unload a"])])
+def test_a_model_is_held_for_a_warm_conversation(switch: str, decided: list[str]):
+    shell = house(f"policy=adaptive warm_conversations={switch}")
+    shell.device.estimates.learn_swap("a", "b", 3.0)
+    shell.device.estimates.learn_swap("b", "a", 3.0)
+    agent(shell)
+    shell.at(shell.now + 1.0)
+    shell.arrive("b", caller="other", conversation="two", prompt_tokens=LONG)
+    shell.at(shell.now + 1.0)
+    assert [said for at, said in shell.log if at >= shell.now - 1.0] == decided
+
+
+def test_a_hold_for_a_conversation_ends():
+    shell = house()
+    agent(shell)
+    shell.arrive("b", caller="other")
+    shell.at(shell.now + 30.0)
+    assert shell.unloading == ["a"]
+
+
+def test_the_resident_without_warm_conversations_goes():
+    shell = house("policy=adaptive vram_gb=24 a:10 b:10 c:10", "a b")
+    turn(shell, "a")
+    turn(shell, "b", conversation="", prompt_tokens=100)
+    shell.at(shell.now + 1.0).arrive("c")
+    assert shell.said == ["unload b"]
+
+
+def test_a_warm_prompt_is_expected_to_take_what_is_new_of_it():
+    shell = house()
+    turn(shell)
+    cold = shell.device.estimates
+    next_turn = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG + 700)
+    entry = shell.gateway.entries[next_turn]
+    whole_s = cold.service_s(entry.item, "a")
+    assert entry.expected_end_at - entry.dispatched_at == pytest.approx(
+        whole_s - (LONG + 100) / SPEED
+    )
+    shell.first_byte(next_turn)
+    end(shell, next_turn, LONG + 700, LONG)
+    cut_back = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG // 4)
+    entry = shell.gateway.entries[cut_back]
+    assert shell.device.service_s(entry, "a") == cold.service_s(entry.item, "a")
+
+
+def test_a_forecast_has_its_own_table():
+    shell = house()
+    turn(shell)
+    before = dict(shell.device.residency.caches.tables["a"])
+    shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    shell.arrive("a", caller="other", conversation="two", prompt_tokens=LONG)
+    shell.arrive("b", caller="third", conversation="three", prompt_tokens=LONG)
+    shell.forecasts.forecast(shell.now)
+    assert shell.device.residency.caches.tables["a"] == before
+    assert not shell.device.residency.caches.reread_tokens
+
+
+def test_what_is_read_again_is_counted():
+    shell = house("policy=fifo")
+    turn(shell)
+    turn(shell, cached_tokens=LONG - 10)
+    assert not shell.device.residency.caches.reread_tokens
+    shell.arrive("b")
+    shell.swap()
+    shell.finish(3)
+    again = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG + 500)
+    shell.swap()
+    end(shell, again, LONG + 500)
+    caches = shell.device.residency.caches
+    assert caches.reread_tokens == {"a": LONG + 100}
+    assert caches.reread_s["a"] == pytest.approx((LONG + 100) / SPEED)
+
+
+# How fast prompts are read.
+
+
+def prompt(tokens: int, seconds: float | None, **more: object) -> Prompt:
+    usage = Usage(
+        prompt_tokens=tokens,
+        prompt_s=seconds,
+        cached_tokens=more.pop("cached_tokens", None),  # type: ignore[arg-type]
+    )
+    return Prompt(usage, in_conversation=True, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seen", "speed"),
+    [
+        ([prompt(6000, 10.0)], 600.0),
+        ([prompt(6000, 10.0), prompt(6000, 0.01, is_cold=False)], 600.0),
+        ([prompt(6000, 10.0), prompt(6600, 1.0, cached_tokens=6000)], 600.0),
+        ([prompt(6000, 10.0), prompt(6010, 1.0, cached_tokens=6000)], 600.0),
+        # the model server knew it, and the gateway did not
+        ([prompt(6000, 10.0), prompt(6000, 0.01)], 960.0),
+        ([prompt(6000, 0.01), prompt(6000, 10.0)], 600.0),
+        ([prompt(6000, None, first_byte_s=10.0)], 600.0),
+        ([prompt(100, None, first_byte_s=10.0)], 1000.0),
+        ([prompt(6000, None)], 1000.0),
+    ],
+)
+def test_the_speed_is_learned_from_what_was_not_cached(seen: list[Prompt], speed: float):
+    reading = Reading()
+    for each in seen:
+        reading.learn("a", each)
+    assert reading.speed("a") == pytest.approx(speed)
+
+
+def test_what_was_cached_is_reckoned_where_the_server_does_not_say():
+    reading = Reading()
+    assert reading.cached_tokens("a", prompt(6000, 1.0)) is None
+    assert reading.cached_tokens("a", prompt(6000, 1.0, cached_tokens=5000)) == 5000
+    reading.learn("a", prompt(6000, 10.0))
+    assert reading.cached_tokens("a", prompt(6000, 1.0)) == pytest.approx(5400)
+    assert reading.cached_tokens("a", prompt(6000, 20.0)) == 0.0
+    assert reading.cached_tokens("a", prompt(6000, None, first_byte_s=5.0)) == pytest.approx(3000)
+    assert reading.cached_tokens("a", prompt(6000, None)) is None
+
+
+def test_the_size_of_a_cache_is_learned():
+    shell = house()
+    turn(shell)
+    turn(shell, conversation="two")
+    assert list(shell.device.residency.warm("a")) == [("agent", "two")]
+    turn(shell, cached_tokens=LONG)
+    assert set(shell.device.residency.warm("a")) == {("agent", "one"), ("agent", "two")}
+    turn(shell, conversation="two", cached_tokens=0)
+    assert list(shell.device.residency.warm("a")) == [("agent", "two")]
+
+
+def test_speeds_and_sizes_outlive_a_restart_and_the_table_does_not():
+    shell = house()
+    turn(shell)
+    turn(shell, conversation="two")
+    turn(shell, cached_tokens=LONG)
+    restored = Estimates(swap_prior_s=1.0)
+    restored.restore(shell.device.estimates.export())
+    assert restored.reading.speed("a") == pytest.approx(SPEED)
+    assert restored.reading.kept == {"a": 2}
+    restored.forget()
+    assert restored.reading.speed("a") == 1000.0
+    shell.tell(inputs.ServerReplaced(learned=None))
+    assert not shell.device.residency.caches.tables
+
+
+# One slot, and two conversations.
+
+
+def test_the_warm_conversation_goes_first_where_another_would_destroy_it():
+    shell = house()
+    turn(shell)
+    running = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    shell.arrive("a", caller="other", conversation="two", prompt_tokens=LONG)
+    shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    end(shell, running, cached_tokens=LONG)
+    assert shell.said == ["start 4 on a"]
+
+
+def test_nobody_is_passed_for_longer_than_the_bound():
+    shell = house("policy=adaptive max_swap_wait_s=60")
+    turn(shell)
+    running = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    first = shell.arrive("a", caller="other", conversation="two", prompt_tokens=LONG)
+    since = shell.now
+    while first not in shell.running:
+        assert shell.now <= since + 70.0
+        following = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+        end(shell, running, cached_tokens=LONG)
+        running = following
+    assert shell.now > since + 50.0
+
+
+def test_a_slot_is_kept_for_a_conversation_that_is_about_to_go_on():
+    shell = house()
+    agent(shell, turns=6)
+    shell.at(shell.now + 3.0)
+    running = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    other = shell.arrive("a", caller="other", conversation="two", prompt_tokens=LONG)
+    end(shell, running, cached_tokens=LONG)
+    assert shell.said == []
+    shell.at(shell.now + 2.0)
+    back = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    assert shell.said == [f"start {back} on a"]
+    end(shell, back, cached_tokens=LONG)
+    shell.at(shell.now + 30.0)
+    assert other in shell.running
+
+
+@pytest.mark.parametrize(
+    ("settings", "warm_tokens"),
+    [
+        ("policy=adaptive a:10*2", LONG),
+        ("policy=adaptive warm_conversations=false", LONG),
+        ("policy=adaptive", 300),
+    ],
+)
+def test_the_order_of_arrival_holds_where_little_is_destroyed(settings: str, warm_tokens: int):
+    shell = house(settings)
+    turn(shell, prompt_tokens=warm_tokens)
+    first = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=warm_tokens)
+    if "*2" in settings:
+        shell.arrive("a", caller="third", prompt_tokens=10)
+    other = shell.arrive("a", caller="other", conversation="two", prompt_tokens=LONG)
+    shell.arrive("a", caller="agent", conversation="one", prompt_tokens=warm_tokens)
+    end(shell, first, prompt_tokens=warm_tokens, cached_tokens=warm_tokens)
+    assert shell.said == [f"start {other} on a"]
+
+
+def test_nothing_internal_waits_for_the_conversation_of_an_external_caller():
+    shell = house()
+    agent(shell)
+    internal = shell.internal("a")
+    assert shell.said == [f"start {internal} on a"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tables_are_bounded_and_true_whatever_happens(seed: int):
+    rng = Random(seed)
+    shell = house("policy=adaptive vram_gb=24 a:10 b:10 c:10 d:20", "a b")
+    for _ in range(150):
+        step = rng.random()
+        if step < 0.4:
+            shell.arrive(
+                rng.choice("abcd"),
+                caller=rng.choice("xyz"),
+                conversation=str(rng.randrange(40)),
+                prompt_tokens=rng.choice([100, 5_000, LONG]),
+                resumable=rng.random() < 0.5,
+            )
+        elif step < 0.5:
+            shell.internal(rng.choice("ab"))
+        elif step < 0.7 and shell.running:
+            sequence = rng.choice(list(shell.running))
+            if sequence not in shell.stopping:
+                shell.first_byte(sequence, forwarded=rng.random() < 0.5)
+        else:
+            shell.go_on(rng.choice([0.1, 2.0, 30.0]))
+        caches = shell.device.residency.caches
+        assert caches.tables.keys() <= shell.device.residency.residents.keys()
+        assert all(len(table) <= MOST_CONVERSATIONS for table in caches.tables.values())
+        assert len(caches.lost) <= MOST_LOST
+        for model in caches.tables:
+            whole_s = sum(
+                each.tokens / shell.device.estimates.reading.speed(model)
+                for each in shell.device.residency.warm(model).values()
+            )
+            assert 0 <= reread_s(shell, model) <= whole_s + 1e-9
+    shell.quiesce()
+    assert not any(shell.gateway.waiting.waits_in((c, str(n))) for c in "xyz" for n in range(40))
