@@ -74,6 +74,7 @@ class Inference:
             route,
             envelope.model,
             streaming=envelope.streaming,
+            rewritten=envelope.rewritten,
             shows_wait=keepalive_show == "thinking",
         )
 
