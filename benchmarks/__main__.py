@@ -34,6 +34,7 @@ from benchmarks import (
     slot,
     source,
     startup,
+    two_agents,
 )
 from benchmarks.findings import Finding, as_json, markdown, table
 from benchmarks.machine import Machine, sentence
@@ -43,6 +44,7 @@ Measure = Callable[[int, Path], list[Finding]]
 LITELLM = "litellm"
 HOUSEHOLD = "household"
 PROMPT_CACHE = "prompt_cache"
+TWO_AGENTS = "two_agents"
 SOURCE = "source"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
@@ -61,6 +63,7 @@ MEASURES: dict[str, Measure] = {
     "ingester": ingester.measure,
     HOUSEHOLD: household.measure,
     PROMPT_CACHE: prompt_cache.measure,
+    TWO_AGENTS: two_agents.measure,
     SOURCE: source.measure,
 }
 _ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, SOURCE}
