@@ -221,6 +221,30 @@ def test_a_gateways_log_is_replayed_under_another_policy_and_no_row_twice(hearth
     assert [urlsplit(each["path"]).path for each in gateway.seen].count("/llm/log") == 3
 
 
+@pytest.mark.parametrize(
+    ("rows", "config", "tried"),
+    [
+        ([item(0), item(1)], "", ["adaptive"]),
+        ([item(0, conversation="c")], "", ["adaptive", "adaptive, not warm"]),
+        (
+            [item(0, conversation="c"), item(1, caller="webui")],
+            "{scheduling: {warm_conversations: false}, queue: {sharing: fair}}",
+            ["adaptive", "adaptive, warm", "adaptive, fifo"],
+        ),
+    ],
+)
+def test_a_log_shows_what_warmth_and_shares_would_have_changed(
+    hearth, gateway, tmp_path, rows, config, tried
+):
+    gateway.keep(*rows)
+    asked = ["simulate", "--from-log", "--url", gateway.url, "--policy", "adaptive", "--json", "-"]
+    if config:
+        (tmp_path / "hearth.yaml").write_text(config)
+        asked += ["--config", str(tmp_path / "hearth.yaml")]
+    runs = runs_of(hearth(*asked, HEARTH_KEY="hearth_k"))
+    assert [run["policy"] for run in runs] == tried
+
+
 @pytest.mark.parametrize(("of_one_instant", "pages"), [(PAGE_ROWS, 5), (2 * PAGE_ROWS + 17, 6)])
 def test_rows_of_one_instant_that_outnumber_a_page_are_all_listed(gateway, of_one_instant, pages):
     instants = [BEGAN + 1.0] * of_one_instant + [BEGAN] * PAGE_ROWS

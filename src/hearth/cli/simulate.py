@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ from hearth.cli.options import FILE, TEXT_FILE
 from hearth.cli.tables import Fitting
 from hearth.cli.views import console_for
 from hearth.clock import Clock, SystemClock
+from hearth.config.choices import Sharing
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
 from hearth.errors import ConfigError
@@ -160,9 +162,8 @@ def simulate(
         )
     if save_file is not None:
         _write(save_file, trace_text(next(iter(workloads.values()))).encode())
-    runs = run_policies(
-        workloads, settings, [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)]
-    )
+    tried = [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)]
+    runs = run_policies(workloads, settings, tried, with_changes=from_log)
     if json_file is not None:
         _write(json_file, json.dumps(_as_json(runs)).encode() + b"\n")
     if plot_file is not None:
@@ -250,18 +251,25 @@ def run_policies(
     workloads: Mapping[str | None, Workload],
     base: SchedulerSettings,
     policies: Sequence[PolicyName],
+    *,
+    with_changes: bool = False,
 ) -> Runs:
-    """Every policy on every workload, in this order."""
+    """Every policy on every workload, in this order; `with_changes`: then `adaptive` with each
+    setting changed that could matter.
+    """
     runs: Runs = {name: [] for name in workloads}
+    tries = {
+        name: _tries(workload, base, policies, with_changes=with_changes)
+        for name, workload in workloads.items()
+    }
     done = 0
     with progress_bar(
         console_for(sys.stderr),
         SystemClock(),
-        sum(len(each.jobs) for each in workloads.values()) * len(policies),
+        sum(len(each.jobs) * len(tries[name]) for name, each in workloads.items()),
     ) as show:
         for name, workload in workloads.items():
-            for policy in policies:
-                settings = workload.settings(base, policy, canonical)
+            for title, settings in tries[name]:
                 brain = Estimating(
                     Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES)
                 )
@@ -272,9 +280,39 @@ def run_policies(
                     keep_decisions=False,
                     on_progress=partial(show, done),
                 )
-                runs[name].append((policy.value, run, brain.error()))
+                runs[name].append((title, run, brain.error()))
                 done += len(workload.jobs)
     return runs
+
+
+def _tries(
+    workload: Workload,
+    base: SchedulerSettings,
+    policies: Sequence[PolicyName],
+    *,
+    with_changes: bool,
+) -> list[tuple[str, SchedulerSettings]]:
+    """What each run is called, and its settings."""
+    tries = [(policy.value, workload.settings(base, policy, canonical)) for policy in policies]
+    if with_changes and PolicyName.ADAPTIVE in policies:
+        settings = workload.settings(base, PolicyName.ADAPTIVE, canonical)
+        tries += _changed(workload, settings)
+    return tries
+
+
+def _changed(
+    workload: Workload, settings: SchedulerSettings
+) -> Iterator[tuple[str, SchedulerSettings]]:
+    """The other value of each setting that a workload can show the worth of."""
+    if any(job.conversation for job in workload.jobs):
+        warm = not settings.scheduling.warm_conversations
+        scheduling = settings.scheduling.replace(warm_conversations=warm)
+        title = "adaptive, warm" if warm else "adaptive, not warm"
+        yield title, replace(settings, scheduling=scheduling)
+    if len({job.caller for job in workload.jobs}) > 1:
+        sharing: Sharing = "fifo" if settings.queue.sharing == "fair" else "fair"
+        queue = settings.queue.replace(sharing=sharing)
+        yield f"adaptive, {sharing}", replace(settings, queue=queue)
 
 
 @contextmanager
