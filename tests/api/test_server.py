@@ -320,7 +320,8 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
         for raw in (HEALTH, CHAT, STREAM):
             await answer_to(url, raw.replace(b"\r\n\r\n", LAST_ONE, 1))
         async with in_time():
-            while alive() > before:  # noqa: ASYNC110 - the last callbacks of a connection tell nobody
+            # the last callbacks of a connection tell nobody
+            while alive() > before:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:
         gc.enable()

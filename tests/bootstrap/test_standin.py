@@ -202,7 +202,9 @@ def test_a_gateway_that_a_service_manager_starts_before_its_ollama_waits_for_it(
     command = [sys.executable, "-c", "from hearth.cli import main; main()", "serve", "--port", "0"]
     environ = {"HOME": str(tmp_path), "PATH": os.defpath, "INVOCATION_ID": "4f"}
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, text=True, **pipes) as gateway:  # type: ignore[call-overload]
+    how: Any = {"cwd": tmp_path, "env": environ, "text": True, **pipes}
+    with subprocess.Popen(command, **how) as gateway:
+        assert gateway.stdout is not None
         events = (json.loads(line)["event"] for line in gateway.stdout)
         assert "emulator_started" not in [
             *takewhile(lambda name: name != "gateway_started", events)

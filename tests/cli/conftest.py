@@ -24,7 +24,13 @@ class Hearth:
         unset = dict.fromkeys(("COLUMNS", "HEARTH_CONFIG", "HEARTH_KEY", "HEARTH_URL", "NO_COLOR"))
         self._environ = {"HOME": str(home), "XDG_CONFIG_HOME": "", "XDG_STATE_HOME": "", **unset}
 
-    def __call__(self, *args: str, input: str | None = None, **environ: str) -> Result:  # noqa: A002 (as click's runner calls it)
+    # as click's runner calls it
+    def __call__(
+        self,
+        *args: str,
+        input: str | None = None,  # noqa: A002
+        **environ: str,
+    ) -> Result:
         return CliRunner().invoke(
             main, args, input=input, env={**self._environ, **environ}, prog_name="hearth"
         )

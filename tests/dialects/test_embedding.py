@@ -92,8 +92,8 @@ def test_answers_of_ollama_are_cut_without_touching_a_digit():
         for vector, count in zip(said["embeddings"], (7, 8), strict=True)
     ]
     assert (
-        b"[[0.99361116,0.06277645,-0.009725292,0.013038688,-0.075350516,0.019965269,0.04715197,0.0152280945]]"
-        in parts[0][0]
+        b"[[0.99361116,0.06277645,-0.009725292,0.013038688,-0.075350516,0.019965269,0.04715197,"
+        b"0.0152280945]]" in parts[0][0]
     )
     whole = captured("oai_embeddings").body
     parts = split_answer(OPENAI, whole, inputs("hello", "x")) or []
@@ -117,12 +117,12 @@ ITEM = b'{"object":"embedding","embedding":[1],"index":%d}'
     [
         (
             OPENAI,
-            b'{"object":"list","data":[%b,%b],"model":"emb","usage":{"prompt_tokens":4,"total_tokens":4}}\n'
-            % (BASE64 % 0, BASE64 % 1),
+            b'{"object":"list","data":[%b,%b],"model":"emb",'
+            b'"usage":{"prompt_tokens":4,"total_tokens":4}}\n' % (BASE64 % 0, BASE64 % 1),
             [
                 (
-                    b'{"object":"list","data":[%b],"model":"emb","usage":{"prompt_tokens":2,"total_tokens":2}}\n'
-                    % (BASE64 % 0),
+                    b'{"object":"list","data":[%b],"model":"emb",'
+                    b'"usage":{"prompt_tokens":2,"total_tokens":2}}\n' % (BASE64 % 0),
                     2,
                 )
             ]

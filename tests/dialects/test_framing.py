@@ -162,7 +162,8 @@ LAST: list[tuple[str, bytes, Ending]] = [
             "/v1/responses",
             (
                 b"event: x\ndata: "
-                b'{"type":"response.%b","response":{"usage":{"input_tokens":3,"output_tokens":4}}}\n'
+                b'{"type":"response.%b",'
+                b'"response":{"usage":{"input_tokens":3,"output_tokens":4}}}\n'
                 b"\n"
             )
             % kind,

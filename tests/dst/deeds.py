@@ -127,7 +127,8 @@ class Owner:
         try:
             await order
         except HearthError as error:
-            assert isinstance(error, OrderRefused), error  # noqa: PT017 - any other error is a defect
+            # any other error is a defect
+            assert isinstance(error, OrderRefused), error  # noqa: PT017
 
     def resume(self) -> None:
         """End drain and pause."""

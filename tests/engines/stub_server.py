@@ -158,7 +158,8 @@ class StubServer:
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", 0, backlog=512, ssl=self._tls
         )
-        self.url = f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        scheme = "http" if self._tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(

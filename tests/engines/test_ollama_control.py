@@ -212,7 +212,8 @@ async def test_a_swap_is_an_empty_prompt_that_stays_for_ever_or_not_at_all(
 
 
 LISTED = (
-    b'{"models":[{"name":"a:latest","model":"a:latest","digest":"one","size":4096},{"name":"b:cloud","model":"b:cloud","remote_model":"b",'
+    b'{"models":[{"name":"a:latest","model":"a:latest","digest":"one","size":4096},'
+    b'{"name":"b:cloud","model":"b:cloud","remote_model":"b",'
     b'"remote_host":"https://ollama.com:443","digest":"two","size":384}]}'
 )
 READ: tuple[tuple[Asked, bytes, object], ...] = (

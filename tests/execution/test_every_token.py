@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Literal
 
@@ -374,7 +375,7 @@ def test_a_stream_broken_into_after_any_token_is_the_answer_it_would_have_been(
     """After every token in `make reliability`."""
     for number, path in enumerate(ASKS[name].paths):
         went_on = run_virtual(
-            lambda path=path, number=number: _everywhere(name, path, way, Random(number)),  # type: ignore[misc]
+            partial(_everywhere, name, path, way, Random(number)),
             horizon_s=1e9,
         )
         assert went_on > 0, path

@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 
@@ -1055,7 +1056,7 @@ async def _many_replayed(rounds: int, rng: Random) -> tuple[int, int]:
 def test_no_wrong_byte_reaches_anybody_over_many_interruptions():
     rounds = 200 if EXAMPLES == 1 else 500 * EXAMPLES
     counts = [
-        run_virtual(lambda seed=seed: _many_replayed(10, Random(seed)), horizon_s=1e9)  # type: ignore[misc]
+        run_virtual(partial(_many_replayed, 10, Random(seed)), horizon_s=1e9)
         for seed in range(rounds // 10)
     ]
     wrong, diverged = (sum(each) for each in zip(*counts, strict=True))

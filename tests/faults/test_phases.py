@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,10 @@ def reloaded_badly_and_well(house: House) -> None:
         )
 
 
+def loads(fault: LoadFault, house: House) -> None:
+    house.ollama.next_loads(fault)
+
+
 def all_leave(house: House) -> None:
     house.worker.cancel_caller("test")
 
@@ -68,10 +73,7 @@ LOADS = [fault for fault in LoadFault if fault is not LoadFault.LATE]
 FAULTS: dict[str, Fault] = {
     **{f"call {fault.value}": calls(fault) for fault in CallFault},
     **{f"two calls {fault.value}": calls(fault, fault) for fault in CallFault},
-    **{
-        f"load {fault.value}": (lambda house, fault=fault: house.ollama.next_loads(fault))  # type: ignore[misc]
-        for fault in LOADS
-    },
+    **{f"load {fault.value}": partial(loads, fault) for fault in LOADS},
     "unload stuck": lambda house: house.ollama.next_unloads(UnloadFault.STUCK),
     "model server killed and back": killed,
     "loop stands still": lambda house: hold_up(30.0),

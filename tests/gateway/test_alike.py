@@ -25,7 +25,10 @@ FEW = {"seed": 7, "num_predict": 3}
 BODIES: dict[str, tuple[str, Any]] = {
     "duplicate_key": (
         "/api/chat",
-        b'{"model":"emb","model":"ma","messages":[{"role":"user","content":"x"}],"options":{"seed":1,"num_predict":2}}',
+        (
+            b'{"model":"emb","model":"ma","messages":[{"role":"user","content":"x"}],'
+            b'"options":{"seed":1,"num_predict":2}}'
+        ),
     ),
     "key_in_capitals": (
         "/api/chat",
@@ -33,7 +36,10 @@ BODIES: dict[str, tuple[str, Any]] = {
     ),
     "kelvin_sign": (
         "/api/generate",
-        b'{"model":"ma","prompt":"x","\xe2\x84\xaaeep_alive":"5m","options":{"seed":1,"num_predict":2}}',
+        (
+            b'{"model":"ma","prompt":"x","\xe2\x84\xaaeep_alive":"5m",'
+            b'"options":{"seed":1,"num_predict":2}}'
+        ),
     ),
     "long_s": (
         "/api/generate",
@@ -41,7 +47,10 @@ BODIES: dict[str, tuple[str, Any]] = {
     ),
     "lone_surrogate": (
         "/api/chat",
-        b'{"model":"ma","messages":[{"role":"user","content":"\\ud83d"}],"options":{"seed":1,"num_predict":2}}',
+        (
+            b'{"model":"ma","messages":[{"role":"user","content":"\\ud83d"}],'
+            b'"options":{"seed":1,"num_predict":2}}'
+        ),
     ),
     "not_utf8": (
         "/api/generate",

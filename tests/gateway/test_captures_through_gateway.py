@@ -102,7 +102,8 @@ SEEDED = [
 ]
 
 _STAMPS = re.compile(
-    rb'"(?:created_at|created|(?:total|load|prompt_eval|eval)_duration)":(?:"[^"]*"|\d+)|(?:chatcmpl-|cmpl-|msg_)\w+'
+    rb'"(?:created_at|created|(?:total|load|prompt_eval|eval)_duration)":(?:"[^"]*"|\d+)'
+    rb"|(?:chatcmpl-|cmpl-|msg_)\w+"
 )
 
 

@@ -343,7 +343,8 @@ async def test_a_job_that_kills_the_gateway_each_time_is_found_and_others_are_do
     done = "SELECT COUNT(*) FROM jobs WHERE state = 'completed'"
     while True:
         async with JobHouse(disk=disk, settings=with_jobs(max_attempts=3)) as house:
-            while "poison" not in started(house) and disk.rows(done) != [(4,)]:  # noqa: ASYNC110 - the disk may show it after the event
+            # the disk may show it after the event
+            while "poison" not in started(house) and disk.rows(done) != [(4,)]:  # noqa: ASYNC110
                 await asyncio.sleep(1.0)
             if "poison" not in started(house):
                 break

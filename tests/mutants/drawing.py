@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 N = TypeVar("N", bound=ast.AST)
 _OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
@@ -75,13 +75,9 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr |
             case ast.UnaryOp(op=ast.Not()):
                 yield node, node.operand
             case ast.Constant(value=bool() | int() | float()):
-                yield (
-                    node,
-                    _with(
-                        node,
-                        value=not node.value if isinstance(node.value, bool) else node.value + 1,  # type: ignore[operator]
-                    ),
-                )
+                value: Any = node.value
+                other = not value if isinstance(value, bool) else value + 1
+                yield node, _with(node, value=other)
             case ast.If():
                 yield node, _with(node, test=ast.Constant(value=False))
             case ast.Return(value=ast.expr()):

@@ -21,9 +21,11 @@ of two free ones the first of the list serves [vram_gb=24 a:10 b:10 | b a]
   ext a/b -> start 1 on a
 what waits goes to whichever slot comes free first [vram_gb=24 a:10 b:10 | a b]
   - ext a -> start 1 on a; ext b -> start 2 on b; ext a/b; end 2 -> start 3 on b
-  - ext a -> start 1 on a; ext b -> start 2 on b; ext a/b; ext a/b; end 1 -> start 3 on a; end 2 -> start 4 on b
+  - ext a -> start 1 on a; ext b -> start 2 on b; ext a/b; ext a/b; end 1 -> start 3 on a;
+    end 2 -> start 4 on b
 a slot that others wait for by name is theirs [vram_gb=24 a:10 b:10 | a b]
-  ext a -> start 1 on a; ext b -> start 2 on b; ext a; ext a/b; end 2 -> start 4 on b; end 1 -> start 3 on a
+  ext a -> start 1 on a; ext b -> start 2 on b; ext a; ext a/b; end 2 -> start 4 on b;
+  end 1 -> start 3 on a
 a busy model is waited for where another would have to replace it
   ext b -> start 1 on b; ext a/b; end 1 -> start 2 on b
 a model is loaded beside a busy one that takes longer [vram_gb=24 a:10 b:10]
@@ -31,7 +33,8 @@ a model is loaded beside a busy one that takes longer [vram_gb=24 a:10 b:10]
 a model is not loaded beside a busy one that is free before [vram_gb=24 a:10 b:10]
   runs b 3; learn - a 5; ext b -> start 1 on b; ext a/b; at 3; end 1 -> start 2 on b
 the stream in the way of an internal request is interrupted rather than its model swapped
-  ext b resumable -> start 1 on b; int a/b critical -> preempt 1; stopped 1 -> start 2 on b; end 2 -> start 1 on b
+  ext b resumable -> start 1 on b; int a/b critical -> preempt 1; stopped 1 -> start 2 on b;
+  end 2 -> start 1 on b
 """
 
 NOT_IN_MEMORY = """
@@ -44,10 +47,11 @@ the swap there and back decides [| c]
 what others have loaded serves too
   learn - a 5; ext b -> load b; ext a/b; loaded -> start 1 on b; end 1 -> start 2 on b
 what others wait for serves too although another is cheaper [| c]
-  ext c -> start 1 on c; learn - a 5; ext b; ext a/b; end 1 -> unload c; unloaded -> load b; loaded -> start 2 on b; end 2 -> start 3 on b
+  ext c -> start 1 on c; learn - a 5; ext b; ext a/b; end 1 -> unload c; unloaded -> load b;
+  loaded -> start 2 on b; end 2 -> start 3 on b
 what waited for a model that had to go follows the one that replaced it
-  int a -> load a; loaded -> start 1 on a; ext a/b; int b critical; end 1 -> unload a; unloaded -> load b; loaded -> start 3 on b;
-  end 3 -> start 2 on b
+  int a -> load a; loaded -> start 1 on a; ext a/b; int b critical; end 1 -> unload a;
+  unloaded -> load b; loaded -> start 3 on b; end 3 -> start 2 on b
 the pinned model does not have to go for an external request [vram_gb=24 p:10 a:20 b:10 | p]
   pin p; learn - a 1; ext a/b -> load b
 """
@@ -67,8 +71,10 @@ a request none of whose models fits is refused [vram_gb=24 a:30 b:30]
   ext a/b -> fail 1 never_fits
 a model that fails to load is passed over at once and for ten minutes
   - ext a/b -> load a; load_failed -> load b; loaded -> start 1 on b
-  - ext a/b -> load a; load_failed permanent -> load b; loaded -> start 1 on b; end 1; vanishes b; at 599; ext a/b -> load b
-  - learn - a 1; ext a/b -> load a; load_failed permanent -> load b; at 5; loaded -> start 1 on b; end 1; vanishes b; at 601; ext a/b -> load a
+  - ext a/b -> load a; load_failed permanent -> load b; loaded -> start 1 on b; end 1; vanishes b;
+    at 599; ext a/b -> load b
+  - learn - a 1; ext a/b -> load a; load_failed permanent -> load b; at 5; loaded -> start 1 on b;
+    end 1; vanishes b; at 601; ext a/b -> load a
 a request fails once none of its models loads
   ext a/b -> load a; load_failed permanent -> load b; load_failed permanent -> fail 1 load_failed
 whoever named the model that failed is not saved by the choice of others
@@ -80,33 +86,40 @@ a model that failed is tried again where there is no other
 BOUND = """
 [| b]
 an answer of which nothing was seen may go on elsewhere
-  ext a/b resumable -> start 1 on b; int c critical -> preempt 1; stopped 1 -> unload b; unloaded -> load c;
-  loaded -> start 2 on c; ext a; end 2 -> hold c for test; at 60 -> 10: unload c; unloaded -> load a; loaded -> start 1 on a; end 1 -> start 3 on a
+  ext a/b resumable -> start 1 on b; int c critical -> preempt 1; stopped 1 -> unload b;
+  unloaded -> load c; loaded -> start 2 on c; ext a; end 2 -> hold c for test;
+  at 60 -> 10: unload c; unloaded -> load a; loaded -> start 1 on a; end 1 -> start 3 on a
 a stream of which something was seen goes on with its model
-  ext a/b resumable -> start 1 on b; first_byte 1 forwarded; int c critical -> preempt 1; stopped 1 -> unload b; unloaded -> load c;
-  loaded -> start 2 on c; ext a; end 2 -> hold c for test; at 60 -> 10: unload c; unloaded -> load b; loaded -> start 1 on b
+  ext a/b resumable -> start 1 on b; first_byte 1 forwarded; int c critical -> preempt 1;
+  stopped 1 -> unload b; unloaded -> load c; loaded -> start 2 on c; ext a;
+  end 2 -> hold c for test; at 60 -> 10: unload c; unloaded -> load b; loaded -> start 1 on b
 an answer that failed before it began may be given by another model
   ext a/b -> start 1 on b; listed a; fail 1 backend_gone -> start 1 on b
 a stream that was read again runs five seconds before the next request of an alias
-  ext b resumable -> start 1 on b; first_byte 1 forwarded; at 10; int a/b critical -> preempt 1; stopped 1 -> start 2 on b; end 2 -> start 1 on b;
-  at 11; first_byte 1 forwarded; at 12; int a/b critical; at 15.9; at 16.1 -> 16: preempt 1
+  ext b resumable -> start 1 on b; first_byte 1 forwarded; at 10; int a/b critical -> preempt 1;
+  stopped 1 -> start 2 on b; end 2 -> start 1 on b; at 11; first_byte 1 forwarded; at 12;
+  int a/b critical; at 15.9; at 16.1 -> 16: preempt 1
 a request by name does not wait for that
-  ext b resumable -> start 1 on b; first_byte 1 forwarded; at 10; int a/b critical -> preempt 1; stopped 1 -> start 2 on b; end 2 -> start 1 on b;
-  at 11; first_byte 1 forwarded; at 12; int b critical -> preempt 1
+  ext b resumable -> start 1 on b; first_byte 1 forwarded; at 10; int a/b critical -> preempt 1;
+  stopped 1 -> start 2 on b; end 2 -> start 1 on b; at 11; first_byte 1 forwarded; at 12;
+  int b critical -> preempt 1
 """
 
 CONVERSATIONS = """
 [vram_gb=24 a:10 b:10 | a b]
 a conversation waits for the model that has read it
-  ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1; ext b -> start 3 on b; ext a/b conversation=x;
-  ext a/b conversation=y -> start 5 on a; end 3 -> start 4 on b
+  ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1;
+  ext b -> start 3 on b; ext a/b conversation=x; ext a/b conversation=y -> start 5 on a;
+  end 3 -> start 4 on b
 it goes to another once that has left the memory
-  ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1; vanishes b; ext a/b conversation=x -> start 3 on a
-it does not go back to what was loaded anew
-  ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1; at 1; vanishes b; at 2; appears b;
+  ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1; vanishes b;
   ext a/b conversation=x -> start 3 on a
+it does not go back to what was loaded anew
+  ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1; at 1; vanishes b;
+  at 2; appears b; ext a/b conversation=x -> start 3 on a
 another caller's conversation of the same name is another
-  ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1; ext a/b conversation=x caller=other -> start 3 on a
+  ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1;
+  ext a/b conversation=x caller=other -> start 3 on a
 """
 
 HOLDS = """

@@ -19,6 +19,7 @@ from tests.scheduling.crowd import Crowd
 from tests.scheduling.shell import Shell
 from tests.scheduling.test_schedules import POOL, Schedule
 from tests.scheduling.worked import happen, settings_of
+from tests.support.fields import Fields
 
 LEARNED = {
     "format": 1,
@@ -39,13 +40,13 @@ def taught(settings: str = "", story: str = "") -> Shell:
 
 def asked(shell: Shell, model: str | None = "a", lane: Lane = Lane.EXTERNAL) -> QueueItem:
     """One that the scheduler has not seen."""
-    known = {
+    known: Fields = {
         "sequence": Sequence(9999),
         "request_id": RequestId("r"),
         "caller": "test",
         "arrived_at": shell.now,
     }
-    return QueueItem(lane=lane, priority=Priority.NORMAL, model=model, **known)  # type: ignore[arg-type]
+    return QueueItem(lane=lane, priority=Priority.NORMAL, model=model, **known)
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,9 @@ class Served:
     async def until(self, *events: str) -> None:
         """Return once these are in the log."""
         async with in_time():
-            while not all(f'"{event}"'.encode() in self.log() for event in events):  # noqa: ASYNC110 - a file tells nobody
+            words = [f'"{event}"'.encode() for event in events]
+            # a file tells nobody
+            while not all(word in self.log() for word in words):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     @property

@@ -73,7 +73,8 @@ async def until(connections: Connections, **shown: int) -> None:
     another.
     """
     async with in_time():
-        while not shown.items() <= connections.shown().items():  # noqa: ASYNC110 - nothing tells of the last end
+        # nothing tells of the last end
+        while not shown.items() <= connections.shown().items():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -53,7 +53,8 @@ def tempting() -> Fields:
 
 @pytest.fixture(scope="module")
 def operations() -> list[Any]:
-    from schemathesis import openapi  # noqa: PLC0415 - only the one process that runs this module waits for it
+    # only the one process that runs this module waits for it
+    from schemathesis import openapi  # noqa: PLC0415
 
     found: list[Any] = list(openapi.from_dict(tempting()).get_all_operations())
     return [each.ok() for each in found]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ BASE = SchedulerSettings()
 EPSILON_S = 1e-6
 
 
-def over(**drawn: object) -> HomeFigures:
-    return mean_figures(figures(build(), BASE) for build in homes(**drawn).values())  # type: ignore[arg-type]
+def over(**drawn: Any) -> HomeFigures:
+    return mean_figures(figures(build(), BASE) for build in homes(**drawn).values())
 
 
 def test_the_assistant_hardly_waits_and_streams_of_others_get_their_share():

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
 from hearth.bootstrap.assembly import assemble, build_parts, build_worker
 from hearth.clock import Clock
@@ -356,9 +356,11 @@ def within(make: Callable[[], House]) -> Callable[[Test], Callable[..., None]]:
         def run(*args: Any, **others: Any) -> None:
             run_virtual(lambda: scenario(*args, **others))
 
+        found: Any = run
         signature = inspect.signature(test)
-        run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined] # pytest reads it
-        return run
+        left = list(signature.parameters.values())[1:]
+        found.__signature__ = signature.replace(parameters=left)  # what pytest reads
+        return cast("Callable[..., None]", found)
 
     return of
 

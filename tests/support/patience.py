@@ -34,5 +34,6 @@ async def until(condition: Callable[[], object]) -> None:
     `TimeoutError` where it is not in time.
     """
     async with asyncio.timeout(WITHIN_S):
-        while not condition():  # noqa: ASYNC110 - the server under test has no event for what a test waits for
+        # the server under test has no event for what a test waits for
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)

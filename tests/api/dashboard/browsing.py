@@ -118,7 +118,8 @@ class Site:
         }
         caller = await self.post("/api/chat", body, key=key, name=name)
         async with asyncio.timeout(WITHIN_MS / 1000):
-            while self.gateway.worker.get_item(len(self.callers)) is None:  # noqa: ASYNC110 - no event tells a caller that it was accepted
+            # no event tells a caller that it was accepted
+            while self.gateway.worker.get_item(len(self.callers)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return caller
 

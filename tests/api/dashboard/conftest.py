@@ -16,7 +16,8 @@ async def browser() -> AsyncIterator[Any]:
         pytest.skip("playwright is not installed: `make test` brings it")
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         pytest.skip("no Chromium on this machine: `apt install chromium`")
-    from playwright.async_api import async_playwright, expect  # noqa: PLC0415 - only where there is one
+    # only where there is one
+    from playwright.async_api import async_playwright, expect  # noqa: PLC0415
 
     from tests.api.dashboard.browsing import CHROMIUM, WITHIN_MS  # noqa: PLC0415
 

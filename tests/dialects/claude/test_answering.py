@@ -215,7 +215,8 @@ def test_a_message_keeps_claudes_own_events_under_the_requested_name(events):
     assert told == [(f"event: {event['type']}", event) for event in renamed]
     assert [list(event) for _, event in told] == [list(event) for event in renamed]
     client = anthropic.Anthropic(api_key="k", http_client=answering(stream))
-    with client.messages.stream(max_tokens=5, model=MODEL, messages=HELLO) as read:  # type: ignore[arg-type]
+    asked: Any = {"max_tokens": 5, "model": MODEL, "messages": HELLO}
+    with client.messages.stream(**asked) as read:
         made: Any = read.get_final_message().to_dict()
     parts = [
         {key: value for key, value in part.items() if key != "parsed_output"}
