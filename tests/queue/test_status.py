@@ -21,6 +21,7 @@ from hearth.errors import NeverFits, QueueFull
 from hearth.events import BackendWentDown, HomeModelMissing, ItemDispatched, ItemPromoted
 from hearth.execution.backend_watch import LONG_LIST
 from hearth.queue.registry import REMEMBERED
+from hearth.scheduling.views import StatusView
 from hearth.types import Priority
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import (
@@ -313,3 +314,20 @@ async def test_a_long_list_of_models_is_shown_by_a_thread_as_it_was():
         ]
         assert [model["name"] for model in listed if model["resident"]] == ["a:latest"]
         await bodies_of(tickets)
+
+
+@in_virtual_time
+async def test_the_status_shows_what_is_warm_and_never_its_text():
+    async with House("a", "b", resident="a") as house:
+        await house.answer("a", conversation="one", caller="agent", prompt_tokens=500)
+        await house.answer("a", conversation="two", caller="agent", prompt_tokens=900)
+        (resident,) = house.status["gpu"]["residents"]
+        assert resident["warm_conversations"] == 1, "as many as the model has slots"
+        assert resident["warm_tokens"] > 0
+        assert resident["reread_s"] >= 0.0
+        await house.answer("b")
+        (resident,) = house.status["gpu"]["residents"]
+        assert (resident["model"], resident["warm_conversations"]) == ("b:latest", 0)
+        await house.answer("a", conversation="two", caller="agent", prompt_tokens=900)
+        ((model, tokens, seconds),) = StatusView(house.worker.scheduler).reread
+        assert (model, tokens > 0, seconds > 0) == ("a:latest", True, True)

@@ -352,6 +352,20 @@ _ALL = (
     ),
     _gauge("hearth_model_reserved_bytes", "GPU memory reserved for a model.", "model"),
     _gauge("hearth_model_slots", "Requests a resident model serves at once.", "model"),
+    _gauge(
+        "hearth_warm_conversations",
+        "Conversations in the prompt cache of a resident model, as far as is known.",
+        "model",
+    ),
+    _gauge("hearth_warm_tokens", "Tokens of these conversations.", "model"),
+    _live_counter(
+        "hearth_reread_tokens_total",
+        "Tokens of conversations that were read again after the prompt cache had lost them.",
+        "model",
+    ),
+    _live_counter(
+        "hearth_reread_seconds_total", "Estimated time that reading these took.", "model"
+    ),
     _gauge("hearth_home_resident", "1 while the home model is the loaded one.", at="gpu.is_home"),
     _gauge("hearth_models_offloaded", "Resident models that run partly or entirely on the CPU."),
     _live_counter(

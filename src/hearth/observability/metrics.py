@@ -316,7 +316,7 @@ def live_metrics(
     for name, labels, value in chain(
         _gateway(view, parts, label_of),
         _queue(view, now, limits, label_of),
-        _residency(view, parts, label_of),
+        _residency(view, now, parts, label_of),
         _cloud(parts),
         _status(parts),
     ):
@@ -376,7 +376,9 @@ def _queue(
             yield "hearth_requests_running", (lane.value, label_of(resident.model)), running
 
 
-def _residency(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterator[MetricReading]:
+def _residency(
+    view: StatusView, now: float, parts: JsonMapping, label_of: LabelOf
+) -> Iterator[MetricReading]:
     gpu = _part(parts, "gpu")
     for resident in view.latest_first:
         model = label_of(resident.model)
@@ -388,6 +390,12 @@ def _residency(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Itera
             None if reserved_mib is None else reserved_mib * MIB,
         )
         yield "hearth_model_slots", (model,), resident.parallel
+        warmth = view.warmth(resident.model, now)
+        yield "hearth_warm_conversations", (model,), warmth.conversations
+        yield "hearth_warm_tokens", (model,), warmth.tokens
+    for name, tokens, seconds in view.reread:
+        yield "hearth_reread_tokens_total", (label_of(name),), tokens
+        yield "hearth_reread_seconds_total", (label_of(name),), seconds
     yield "hearth_swap_in_progress", (), gpu.get("current_swap") is not None
     yield "hearth_models_offloaded", (), len(_listed(gpu, "offloaded_models"))
 

@@ -208,6 +208,7 @@ def _item(entry: Entry, now: float, wall_s: float) -> JsonDict:
 
 
 def _resident(resident: Resident, view: StatusView, now: float) -> JsonDict:
+    warmth = view.warmth(resident.model, now)
     return {
         "model": resident.model,
         "phase": resident.phase,
@@ -216,4 +217,7 @@ def _resident(resident: Resident, view: StatusView, now: float) -> JsonDict:
         "parallel": resident.parallel,
         "reserved_mib": resident.reserved_mib,
         "resident_s": round(now - resident.loaded_at, 3) if resident.phase == "ready" else None,
+        "warm_conversations": warmth.conversations,
+        "warm_tokens": warmth.tokens,
+        "reread_s": round(warmth.reread_s, 1),
     }

@@ -26,6 +26,7 @@ from hearth.scheduling.warm import (
     Key,
     PromptCaches,
     Remembered,
+    Warmth,
     kept_over_stop,
 )
 from hearth.types import QueueItem, Sequence, entity
@@ -294,6 +295,12 @@ class Residency:
             seen.add(conversation.caller)
             tokens += chance * (conversation.tokens - kept_over_stop(conversation))
         return tokens / self._estimates.reading.speed(model)
+
+    def warmth(self, model: str, now: float) -> Warmth:
+        """For people: what is warm on a model."""
+        warm = self.warm(model).values()
+        tokens = round(sum(each.tokens for each in warm))
+        return Warmth(len(warm), tokens, self.reread_s(model, now))
 
     def reread_of_s(self, caller: str, model: str) -> float:
         """Seconds of reading the last conversation of a caller again."""

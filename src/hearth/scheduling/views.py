@@ -16,6 +16,7 @@ from hearth.scheduling.reasons import Reason, reason_of
 from hearth.scheduling.residency import Resident, Swap
 from hearth.scheduling.state import ModelHold, Turn
 from hearth.scheduling.waiting import BANDS, Entry
+from hearth.scheduling.warm import Warmth
 from hearth.types import Band, Lane
 
 if TYPE_CHECKING:
@@ -157,6 +158,17 @@ class StatusView:
         # last.
         is_held = self._device.held_until is not None
         return is_held and bool(self._gateway.arrivals.habits(model))
+
+    def warmth(self, model: str, now: float) -> Warmth:
+        """What is warm in the prompt cache of a model."""
+        return self._device.residency.warmth(model, now)
+
+    @property
+    def reread(self) -> Iterator[tuple[str, float, float]]:
+        """Tokens and seconds of what was read again although it had been read before, by model."""
+        caches = self._device.residency.caches
+        for model, tokens in caches.reread_tokens.items():
+            yield model, tokens, caches.reread_s[model]
 
     @property
     def swap(self) -> Swap | None:

@@ -107,6 +107,14 @@ class Remembered(NamedTuple):
     is_lost: bool  # the server was believed to have lost it
 
 
+class Warmth(NamedTuple):
+    """What is warm on a model."""
+
+    conversations: int
+    tokens: int
+    reread_s: float  # expected, should the model be unloaded now
+
+
 @dataclass(slots=True)
 class PromptCaches:
     """What the prompt caches of a device's model server hold. Changed by the scheduler alone."""
