@@ -424,6 +424,7 @@ class InvocationHistory(Protocol):
         self,
         *,
         caller: str | None = None,
+        user: str | None = None,
         model: str | None = None,
         outcome: Outcome | None = None,
         since_wall_s: float = 0.0,

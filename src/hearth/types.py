@@ -535,8 +535,8 @@ class Invocation:
     """One finished item as the log keeps it: what `events.ItemEnded` said, with calendar instants
     (seconds since 1970, UTC). `epoch`: which start of the gateway wrote it; unique together with
     `sequence`. `chain_id`: what ties several items to one piece of work; None for an item on its
-    own. `cost_usd`: None where nothing was paid. `wait_bound_s`, `bound_kept`, `conversation`: as
-    of `events.ItemEnded`.
+    own. `cost_usd`: None where nothing was paid. `wait_bound_s`, `bound_kept`, `conversation`,
+    `user`: as of `events.ItemEnded`.
     """
 
     epoch: int
@@ -565,6 +565,7 @@ class Invocation:
     wait_bound_s: float | None = None
     bound_kept: bool | None = None
     conversation: str | None = None
+    user: str | None = None
 
 
 @frozen

@@ -11,6 +11,7 @@ from hearth.admission.auth import (
     Identity,
     Keyring,
     digest_of,
+    user_of,
 )
 from hearth.admission.http_checks import RequestHeaders
 from hearth.config.settings import (
@@ -173,3 +174,47 @@ def test_without_keys_this_machine_is_local_and_admin_but_manages_no_models(peer
             False,
         )
         assert not identity.may_manage_models
+
+
+USERS = Keyring(
+    AuthSettings(
+        keys=(
+            KeySettings(name="webui", sha256=digest_of(KEY), users_from="X-OpenWebUI-User-Id"),
+            KeySettings(name="plain", sha256=digest_of("hearth_plain")),
+        )
+    )
+)
+USER_ID = b"x-openwebui-user-id"
+
+
+@pytest.mark.parametrize(
+    ("key", "sent", "user"),
+    [
+        (KEY, [b"3f2a-77"], "3f2a-77"),
+        (KEY, [b" ann@example.org "], "ann@example.org"),
+        (KEY, [], ""),
+        (KEY, [b""], ""),
+        (KEY, [b"ann", b"bob"], ""),
+        (KEY, [b"a" * 64], "a" * 64),
+        (KEY, [b"a" * 65], ""),
+        (KEY, [b"ann bob"], ""),
+        (KEY, [b"ann\nbob"], ""),
+        (KEY, ["änn".encode()], ""),
+        (KEY, [b"<b>"], ""),
+        ("hearth_plain", [b"ann"], ""),
+    ],
+)
+def test_a_user_is_whom_a_key_that_may_names_in_a_plain_word(
+    key: str, sent: list[bytes], user: str
+):
+    fields = [(b"x-api-key", key.encode()), *((USER_ID, each) for each in sent)]
+    headers = RequestHeaders.of(fields, USERS.user_headers)
+    identity = USERS.identify(headers, "192.168.1.9")
+    assert user_of(identity, headers) == user
+    assert identity.caller == ("webui" if key == KEY else "plain")
+
+
+def test_no_key_can_be_taken_for_a_user():
+    for name in ("X-API-Key", "Authorization", "x-", "x user"):
+        with pytest.raises(ValueError, match="must be the name of a header"):
+            KeySettings(name="webui", sha256=digest_of(KEY), users_from=name)

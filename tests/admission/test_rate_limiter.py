@@ -206,3 +206,28 @@ def test_random_histories_agree_with_counting_every_admission():
             history.counted("a", now, MINUTE_S),
             history.counted("a", now, HOUR_S),
         )
+
+
+def test_a_user_gets_half_of_its_keys_limits_and_all_users_together_the_whole():
+    limiter = RateLimiter(limits(minute=4, hour=100))
+    ann = [limiter.check("webui", 0.0, user="ann") for _ in range(3)]
+    assert ann == [True, True, False]
+    assert limiter.retry_after_s("webui", 10.0, user="ann") == 50.0
+    assert "ann has made half of the requests that webui may make" in limiter.refusal(
+        "webui", 10.0, user="ann"
+    )
+    assert limiter.check("other", 10.0, user="ann"), "the same name below another key"
+    assert [limiter.check("webui", 10.0, user=user) for user in ("bob", "bob", "eve")] == [
+        True,
+        True,
+        False,
+    ]
+    assert "webui may make 4 requests in any minute" in limiter.refusal("webui", 10.0, user="eve")
+    assert limiter.get_usage("webui", 10.0).minute == 4
+    assert limiter.check("webui", 60.0, user="ann")
+
+
+def test_a_limit_of_one_is_one_for_a_user_too_and_none_is_none():
+    limiter = RateLimiter(limits(minute=1, hour=1))
+    assert [limiter.check("webui", 0.0, user="ann") for _ in range(2)] == [True, False]
+    assert not RateLimiter(limits(minute=0, hour=0)).check("webui", 0.0, user="ann")

@@ -77,6 +77,7 @@ def test_every_kind_of_event_is_one_line_with_every_field_in_either_format(
         "at",
         "counted",
         "emulated",
+        "user",
     }
     assert (as_json.isascii(), as_json.isprintable(), as_text.isprintable()) == (True, True, True)
     assert kind.NAME.replace("_", " ") in as_text

@@ -30,7 +30,9 @@ async def test_a_row_says_what_the_event_said_and_is_written_once(process):
         "attempts": 3,
     }
     promised = {"wait_bound_s": 4.5, "bound_kept": False}
-    event = ended(7, at=998.0, status=502, cost_usd=0.25, conversation="a1", **changed, **promised)
+    event = ended(
+        7, at=998.0, status=502, cost_usd=0.25, conversation="a1", user="ann", **changed, **promised
+    )
     for _ in range(2):
         ports = await process()
         for each in (
@@ -67,7 +69,7 @@ async def test_text_that_no_database_takes_is_escaped_instead_of_lost(ports):
 async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first(ports, clock):
     ports.log.emit(ended(1, at=950.0))
     ports.log.emit(ended(2, at=960.0, caller="n8n"))
-    ports.log.emit(ended(3, at=970.0, outcome=Outcome.CANCELLED))
+    ports.log.emit(ended(3, at=970.0, outcome=Outcome.CANCELLED, user="ann"))
     ports.log.emit(ended(4, at=980.0, caller="n8n", model="b"))
     ports.log.emit(ended(5, at=990.0, model="b"))
     for wanted, sequences in (
@@ -77,6 +79,8 @@ async def test_rows_are_found_by_caller_model_outcome_and_age_latest_first(ports
         ({"skip": 5}, []),
         ({"limit": -1}, []),
         ({"caller": "n8n"}, [4, 2]),
+        ({"user": "ann"}, [3]),
+        ({"user": "ann", "caller": "n8n"}, []),
         ({"model": "b"}, [5, 4]),
         ({"outcome": Outcome.CANCELLED}, [3]),
         ({"caller": "n8n", "model": "b"}, [4]),

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from hearth.admission.auth import Identity, may_use
+from hearth.admission.auth import Identity, may_use, user_of
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter, ReadingTime
 from hearth.clock import Clock
@@ -62,9 +62,9 @@ class AdmissionRules:
 
 
 class Admission:
-    """One request of a caller who is known, on its way in. `lane` is what its headers say."""
+    """One request of a caller who is known, on its way in. `lane`, `user`: what its headers say."""
 
-    __slots__ = ("_adds", "_headers", "_rules", "identity", "lane")
+    __slots__ = ("_adds", "_headers", "_rules", "identity", "lane", "user")
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class Admission:
         self._headers = headers
         self._adds = adds
         self.identity = identity
+        self.user = user_of(identity, headers)
         self.lane = _lane_of(identity, headers.text(b"x-task-type"))
 
     def check_ahead(self) -> None:
@@ -95,7 +96,7 @@ class Admission:
         if self._adds in _QUEUED:
             self._rules.queue.check_open()
             if not self._rules.claude_serves(self.identity):
-                self._rules.queue.check_depth(self.lane, self.identity.caller)
+                self._rules.queue.check_depth(self.lane, self.identity.caller, self.user)
 
     def admit(self, *models: str | None, task_type: str | None = None) -> Admitted:
         """Let the request in and count it; an embedding is counted by `count`, once it is known
@@ -124,7 +125,7 @@ class Admission:
         from sending the next one.
         """
         if self._is_limited(self.lane):
-            self._rules.limiter.check(self.identity.caller, self._now())
+            self._rules.limiter.check(self.identity.caller, self._now(), user=self.user)
 
     def count_reading(self, cpu_s: float) -> None:
         """The reading of its body took so long."""
@@ -158,11 +159,12 @@ class Admission:
         caller = self.identity.caller
         now = self._now()
         counted: Counted = "embeddings" if self._adds == "embedding" else "requests"
-        if count and limiter.check(caller, now, counted):
+        if count and limiter.check(caller, now, counted, self.user):
             return
-        wait_s = limiter.retry_after_s(caller, now, counted)
+        wait_s = limiter.retry_after_s(caller, now, counted, self.user)
         if wait_s > 0:
-            raise RateLimited(limiter.refusal(caller, now, counted), retry_after_s=wait_s)
+            text = limiter.refusal(caller, now, counted, self.user)
+            raise RateLimited(text, retry_after_s=wait_s)
 
     def _check_reading(self) -> None:
         """Raises RateLimited where the bodies of this caller's requests have taken too long to read

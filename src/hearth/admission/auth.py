@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
@@ -21,6 +22,7 @@ from hearth.errors import (
 )
 from hearth.types import LOCAL_CALLER, Lane, Priority, frozen
 
+_USER = re.compile(r"[A-Za-z0-9_.:@+-]{1,64}")
 _CREDENTIALS = {b"authorization": "Authorization", b"x-api-key": "x-api-key", b"api-key": "api-key"}
 
 
@@ -42,6 +44,8 @@ class Identity:
     priority: Priority = Priority.NORMAL
     """That of internal requests that name no task type."""
     allow_cloud: bool = False
+    users_from: bytes = b""
+    """The header in which it names its users, in lower case; empty where it has none."""
     keepalive_show: KeepaliveShow | None = None
     """None: as for everybody."""
 
@@ -88,10 +92,15 @@ class Keyring:
                 admin=key.admin,
                 authenticated=True,
                 allow_cloud=key.allow_cloud and not key.local_only,
+                users_from=key.users_from.encode("ascii"),
                 keepalive_show=key.keepalive_show,
             )
             for key in auth.keys
         }
+        self.user_headers = frozenset(
+            identity.users_from for identity in self._identities.values() if identity.users_from
+        )
+        """Those in which some key names its users."""
 
     def identify(self, headers: RequestHeaders, peer: str | None) -> Identity:
         """The caller behind a request from an address; without keys, `local` on this machine.
@@ -120,6 +129,15 @@ class Keyring:
             named = " and ".join(found)
             raise BadRequest(f"{named} carry API keys of different callers; send one of them")
         return identities[0]
+
+
+def user_of(identity: Identity, headers: RequestHeaders) -> str:
+    """Whom of its users the caller names; empty for none, and for what is no plain name."""
+    name = identity.users_from
+    if not name or name in headers.repeated:
+        return ""
+    user = headers.text(name)
+    return user if _USER.fullmatch(user) else ""
 
 
 def digest_of(key: str) -> str:

@@ -51,14 +51,16 @@ class RequestHeaders:
     repeated: frozenset[bytes]
 
     @classmethod
-    def of(cls, fields: Iterable[tuple[bytes, bytes]]) -> RequestHeaders:
-        """Read header fields whose names are in lower case."""
+    def of(
+        cls, fields: Iterable[tuple[bytes, bytes]], also: frozenset[bytes] = _NONE
+    ) -> RequestHeaders:
+        """Read header fields whose names are in lower case; `also`: those of the owner's keys."""
         values: dict[bytes, bytes] = {}
         repeated = set()
         for name, content in fields:
             if name in values:
                 repeated.add(name)
-            elif name in _READ:
+            elif name in _READ or name in also:
                 values[name] = content
         return cls(values=values, repeated=frozenset(repeated) if repeated else _NONE)
 

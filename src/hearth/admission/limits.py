@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MINUTE_S = 60.0
 COUNTED: tuple[Counted, ...] = ("requests", "embeddings")
 _NO_STAMPS = array("d")
+MAX_USERS = 10_000  # of all keys together, whose admissions are remembered
 
 
 @frozen
@@ -59,6 +60,11 @@ class _Admissions:
         if stamps[len(stamps) // 2] + HOUR_S <= latest:  # more than half of them count no more
             del stamps[: _ended(stamps, HOUR_S, latest)]
 
+    def keep(self, most: int) -> None:
+        """Forget those who were not admitted for longest, of more than so many."""
+        while len(self.stamps) > most:
+            self.stamps.popitem(last=False)
+
     def forget(self, latest: float) -> None:
         """Callers none of whose admissions counts any more."""
         while self.stamps:
@@ -78,31 +84,43 @@ class RateLimiter:
     def __init__(self, limits: RateLimitSettings) -> None:
         self._limits = limits
         self._admissions = {kind: _Admissions() for kind in COUNTED}
+        self._of_users = {kind: _Admissions() for kind in COUNTED}
         self._latest = -math.inf
 
-    def check(self, caller: str, now: float, kind: Counted = "requests") -> bool:
-        """Whether `caller` may make one more request now.
+    def check(self, caller: str, now: float, kind: Counted = "requests", user: str = "") -> bool:
+        """Whether `caller`, or one of its users, may make one more request now. A user may use half
+        of what the caller may.
 
         True is recorded as an admission; a refusal costs the caller nothing.
         """
         now = self._advance(now)
-        if self._free_at(caller, kind) > now:
+        if self._free_at(caller, kind, user) > now:
             return False
         self._admissions[kind].add(caller, now, now)
+        if user:
+            self._of_users[kind].add(_user_key(caller, user), now, now)
+            self._of_users[kind].keep(MAX_USERS)
         return True
 
-    def retry_after_s(self, caller: str, now: float, kind: Counted = "requests") -> float:
+    def retry_after_s(
+        self, caller: str, now: float, kind: Counted = "requests", user: str = ""
+    ) -> float:
         """Seconds, not rounded, until `check` would admit `caller`; 0 when it would now, 3600 where
         a limit is 0.
         """
         now = self._advance(now)
-        free_at = self._free_at(caller, kind)
+        free_at = self._free_at(caller, kind, user)
         if free_at <= now:
             return 0.0
         return _wait_s(now, free_at)
 
-    def refusal(self, caller: str, now: float, kind: Counted = "requests") -> str:
+    def refusal(self, caller: str, now: float, kind: Counted = "requests", user: str = "") -> str:
         """Which limit a refused caller has met, and the setting that raises it."""
+        if user and self._free_at(caller, kind) <= now:
+            return (
+                f"{user} has made half of the requests that {caller} may make in a minute or an"
+                " hour, and one of its users may make no more (rate_limits)"
+            )
         usage = self.get_usage(caller, now, kind)
         used_up = usage.minute >= usage.minute_limit
         unit, limit = ("minute", usage.minute_limit) if used_up else ("hour", usage.hour_limit)
@@ -167,24 +185,37 @@ class RateLimiter:
 
     def _advance(self, now: float) -> float:
         self._latest = max(self._latest, now)
-        for each in self._admissions.values():
+        for each in (*self._admissions.values(), *self._of_users.values()):
             each.forget(self._latest)
         return self._latest
 
-    def _free_at(self, caller: str, kind: Counted) -> float:
+    def _free_at(self, caller: str, kind: Counted, user: str = "") -> float:
         """The instant from which one more is within both limits: -inf for always, +inf for
         never.
         """
-        stamps = self._admissions[kind].of(caller)
-        free_at = -math.inf
-        for limit, span_s in zip(
-            self._limits.of_caller(caller, kind), (MINUTE_S, HOUR_S), strict=True
-        ):
-            if limit == 0:
-                return math.inf
-            if limit <= len(stamps):
-                free_at = max(free_at, stamps[-limit] + span_s)
-        return free_at
+        limits = self._limits.of_caller(caller, kind)
+        free_at = _within(self._admissions[kind].of(caller), limits)
+        if not user:
+            return free_at
+        halves = [limit - limit // 2 for limit in limits]
+        stamps = self._of_users[kind].of(_user_key(caller, user))
+        return max(free_at, _within(stamps, halves))
+
+
+def _within(stamps: array[float], limits: Iterable[int]) -> float:
+    """The instant from which one more is within the limits of a minute and an hour."""
+    free_at = -math.inf
+    for limit, span_s in zip(limits, (MINUTE_S, HOUR_S), strict=True):
+        if limit == 0:
+            return math.inf
+        if limit <= len(stamps):
+            free_at = max(free_at, stamps[-limit] + span_s)
+    return free_at
+
+
+def _user_key(caller: str, user: str) -> str:
+    """No name of a caller has a line break."""
+    return f"{caller}\n{user}"
 
 
 def _wait_s(now: float, free_at: float) -> float:

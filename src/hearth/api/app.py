@@ -74,8 +74,11 @@ class HearthApp:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request."""
-        base_path = self._gateway.settings.server.base_path
-        return self._serve(request_of(scope, receive, send, self._new_id, base_path))
+        if self._config is not self._gateway.config:  # a configuration is replaced as a whole
+            self._use(self._gateway.config)
+        base_path = self._config.settings.server.base_path
+        users = self._keyring.user_headers
+        return self._serve(request_of(scope, receive, send, self._new_id, base_path, users))
 
     def end_streams(self) -> None:
         """End the status streams, which would otherwise last for ever; for shutdown."""
@@ -83,8 +86,6 @@ class HearthApp:
 
     async def _serve(self, request: Request) -> None:
         identity = NOBODY
-        if self._config is not self._gateway.config:  # a configuration is replaced as a whole
-            self._use(self._gateway.config)
         try:
             if request.path not in PROBED:
                 self._hosts.check_host(request.headers)

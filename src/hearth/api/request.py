@@ -151,12 +151,16 @@ def request_of(
     send: Send,
     new_id: Callable[[], str],
     base_path: str = "",
+    user_headers: frozenset[bytes] = frozenset(),
 ) -> Request:
     """The request in an ASGI scope of type `http`, without the `base_path` of a proxy.
 
     `new_id` names it where its caller does not, or not in a form that fits a log line.
     """
-    headers = RequestHeaders.of(scope.pop("headers"))  # the scope lives as long as the request
+    headers = RequestHeaders.of(
+        scope.pop("headers"),  # the scope lives as long as the request
+        user_headers,
+    )
     path = scope["raw_path"].decode("latin-1")
     query = scope["query_string"].decode("latin-1")
     client = scope.get("client")

@@ -48,6 +48,7 @@ class LogQuery(BaseModel, extra="forbid"):
     """
 
     caller: str | None = None
+    user: str | None = None
     model: str | None = None
     outcome: Outcome | None = None
     since: str | None = None
@@ -240,6 +241,7 @@ class StatusPages:
             return {"items": []}
         found = await history.find(
             caller=query.caller if caller.admin else caller.caller,
+            user=query.user,
             model=None if query.model is None else self._gateway.engine.canonical(query.model),
             outcome=query.outcome,
             since_wall_s=since,

@@ -69,6 +69,7 @@ def _item_of(
         counted="embeddings" if envelope.kind == "embed" else "requests",
         background="" if shape is None else shape.name,
         conversation=_conversation(request, envelope),
+        user=admission.user,
         request_id=request.request_id,
     )
 

@@ -379,6 +379,15 @@ Name = Annotated[PlainText, AfterValidator(_name)]
 _WITHOUT_SPACES = _matching(r"[^ ]*", "is not a model name: it must not contain spaces")
 PromptPart = Annotated[str, Strict(), AfterValidator(_prompt_part)]
 PromptText = Annotated[str, Strict(), AfterValidator(_prompt_text)]
+HeaderName = Annotated[
+    PlainText,
+    _matching(
+        r"([Xx]-(?![Aa][Pp][Ii]-[Kk][Ee][Yy]$)[A-Za-z0-9-]{1,62})?",
+        "must be the name of a header that begins with X-, such as x-openwebui-user-id, and is not"
+        " X-API-Key",
+    ),
+    AfterValidator(str.lower),
+]
 ModelName = Annotated[PlainText, _WITHOUT_SPACES, AfterValidator(_name)]
 ModelNameOrNothing = Annotated[
     PlainText, _WITHOUT_SPACES, AfterValidator(lambda text: text and _name(text))

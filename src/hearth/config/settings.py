@@ -313,7 +313,7 @@ class KeySettings(Section):
     lane: Lane = Lane.EXTERNAL
     """`internal` requests go before all others.
 
-    `external` requests are served in order of arrival.
+    `external` requests are served in order of arrival, or by `queue.sharing`.
     """
     max_priority: fields.PriorityName = Priority.CRITICAL
     """Highest internal priority the caller may ask for: `critical`, `normal` or `background`."""
@@ -324,6 +324,11 @@ class KeySettings(Section):
     """
     models: fields.Items[fields.ModelName] = ()
     """Models the caller may use, with `*` as wildcard. Empty: all."""
+    users_from: fields.HeaderName = ""
+    """Header in which the program behind this key names its users, such as `x-openwebui-user-id`.
+    Each then has a share of its own (`queue.sharing`), half of the key's rate limits at most, and
+    is shown in status and history; rights are those of the key. Empty: its users are one caller.
+    """
     admin: fields.Flag = False
     """Allow interrupting, cancelling requests of others, reloading, and managing Ollama's
     models.

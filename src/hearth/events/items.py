@@ -171,7 +171,8 @@ class ItemEnded(ItemEvent):
     `counted` as of `ItemQueued`; `emulated`: the emulator worked on it last; `wait_bound_s`: within
     which it was said to start; `bound_kept`: whether it did, None where it was to start at once;
     `background`: as what it was known to be asked beside a user's turns; `conversation`: a digest,
-    the same for each turn of one; salted anew at each start, so that no text can be guessed by it.
+    the same for each turn of one; salted anew at each start, so that no text can be guessed by it;
+    `user`: which of the caller's users, where its key tells them apart (in no log line).
     """
 
     outcome: Outcome
@@ -195,6 +196,7 @@ class ItemEnded(ItemEvent):
     bound_kept: bool | None = None
     background: str | None = None
     conversation: str | None = None
+    user: str | None = None
 
 
 class ItemLost(ItemEvent, level=WARNING):

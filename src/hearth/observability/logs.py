@@ -104,6 +104,7 @@ def line_of(event: Event, wall_at: float) -> LogLine:
     del fields["at"]
     fields.pop("counted", None)
     fields.pop("emulated", None)
+    fields.pop("user", None)
     return LogLine(wall_at=wall_at, level=level_of(event), event=event.NAME, fields=fields)
 
 

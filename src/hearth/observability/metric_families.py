@@ -222,6 +222,12 @@ _ALL = (
     _histogram("hearth_total_seconds", "Time from acceptance to the end.", "lane", "model"),
     _counter("hearth_tokens_total", "Tokens of prompts and answers.", "lane", "model", "kind"),
     _counter(
+        "hearth_caller_run_seconds_total",
+        "Seconds that requests ran at the model server, by caller.",
+        "lane",
+        "caller",
+    ),
+    _counter(
         "hearth_caller_tokens_total",
         "Tokens of prompts and answers, by caller.",
         "lane",

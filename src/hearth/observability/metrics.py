@@ -194,6 +194,7 @@ class Metrics(HandlingSink):
         for kind, tokens in (("prompt", event.prompt_tokens), ("output", event.output_tokens)):
             add("hearth_tokens_total", lane, model, kind, amount=tokens or 0)
             add("hearth_caller_tokens_total", lane, caller, kind, amount=tokens or 0)
+        add("hearth_caller_run_seconds_total", lane, caller, amount=event.backend_s or 0.0)
         add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
         if event.bound_kept is not None:
             add("hearth_wait_bounds_total", lane, "kept", amount=event.bound_kept)

@@ -125,6 +125,7 @@ class SharedCall:
             caller=items[0].caller
             if len({item.caller for item in items}) == 1
             else SEVERAL_CALLERS,
+            user=items[0].user if len({(item.caller, item.user) for item in items}) == 1 else "",
             prompt_tokens=sum(item.prompt_tokens for item in items),
             inputs=len(items),
             prompt_preview="",

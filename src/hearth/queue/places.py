@@ -10,7 +10,7 @@ from hearth.types import Lane, Priority, QueueItem
 
 KEPT_S = 60.0
 """How long a place is kept for a caller who has left it."""
-_PlaceKey = tuple[str, Lane, Priority, str | None, bytes]
+_PlaceKey = tuple[str, str, Lane, Priority, str | None, bytes]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,4 +85,4 @@ class KeptPlaces:
 
 
 def _key(item: QueueItem, digest: bytes) -> _PlaceKey:
-    return item.caller, item.lane, item.priority, item.model, digest
+    return item.caller, item.user, item.lane, item.priority, item.model, digest

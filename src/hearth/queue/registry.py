@@ -193,6 +193,7 @@ class Registry:
             emulated=attempt.emulated,
             background=work.item.background or None,
             conversation=self._shown(work.item.conversation),
+            user=work.item.user or None,
             **work.promise_kept(at),
             **work.identity,
         )

@@ -4,6 +4,7 @@ keys. No prompt ever appears here.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from itertools import islice
 
@@ -15,8 +16,9 @@ from hearth.execution.runtime import Runtime
 from hearth.scheduling.residency import Resident
 from hearth.scheduling.views import StatusView
 from hearth.scheduling.waiting import Entry
-from hearth.types import JsonDict, Lane, QueueItem, Sequence
+from hearth.types import Band, JsonDict, Lane, QueueItem, Sequence
 
+SHARES_SHOWN = 50
 NEXT_ITEMS = 20
 """How many waiting items a status lists per lane; the rest is a number."""
 
@@ -46,6 +48,7 @@ def status(
         "draining": view.draining,
         "hold": _hold(view, now),
         "turn": _turn(view, now),
+        "shares": _shares(view),
     }
 
 
@@ -57,6 +60,29 @@ def _hold(view: StatusView, now: float) -> JsonDict | None:
     if hold is None or hold.until <= now:
         return None
     return {"model": hold.model, "caller": hold.caller, "ends_in_s": round(hold.until - now, 1)}
+
+
+def _shares(view: StatusView) -> list[JsonDict]:
+    """What callers were given who are served by their shares: seconds of the GPU with the loads
+    that were for them, since each was last without work; the most first.
+    """
+    accounts = view.shares()
+    by_band = defaultdict[Band, float](float)
+    for sharer, account in accounts.items():
+        by_band[sharer.band] += account.service_s
+    most_first = sorted(accounts.items(), key=lambda each: -each[1].service_s)
+    return [
+        {
+            "caller": sharer.caller,
+            "user": sharer.user or None,
+            "band": sharer.band.name.lower(),
+            "service_s": round(account.service_s, 1),
+            "share_pct": round(100 * account.service_s / max(by_band[sharer.band], 1e-9), 1),
+            "requests": account.open,
+            "running": account.running,
+        }
+        for sharer, account in most_first[:SHARES_SHOWN]
+    ]
 
 
 def _turn(view: StatusView, now: float) -> JsonDict | None:
@@ -177,6 +203,7 @@ def _identity(of: QueueItem) -> JsonDict:
         "request_id": of.request_id,
         "type": of.lane.value,
         "caller": of.caller,
+        "user": of.user or None,
         "priority": of.priority.name.lower() if of.lane is Lane.INTERNAL else None,
         "task_type": of.task_type,
         "model": of.model,

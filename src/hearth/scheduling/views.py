@@ -14,6 +14,7 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.preemption import interruptible
 from hearth.scheduling.reasons import Reason, reason_of
 from hearth.scheduling.residency import Resident, Swap
+from hearth.scheduling.shares import Account, Sharer
 from hearth.scheduling.state import ModelHold, Turn
 from hearth.scheduling.waiting import BANDS, Entry
 from hearth.scheduling.warm import Warmth
@@ -79,6 +80,13 @@ class StatusView:
         return sum(
             entry.item.caller == caller and entry.item.user == user for entry in self.in_line(lane)
         )
+
+    def shares(self) -> Mapping[Sharer, Account]:
+        """What those were given who are served by their shares, and have work or had some of
+        late.
+        """
+        shares = self._gateway.waiting.shares
+        return {} if shares is None else shares.accounts()
 
     def reason_of(self, entry: Entry, now: float) -> Reason:
         return reason_of(self._device, entry, now)

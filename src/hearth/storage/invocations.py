@@ -44,6 +44,7 @@ _ADD = f"""
 _FIND = f"""
     SELECT {", ".join(_COLUMNS)} FROM invocation_log
     WHERE (:caller IS NULL OR caller = :caller)
+      AND (:user IS NULL OR user = :user)
       AND (:model IS NULL OR model = :model)
       AND (:outcome IS NULL OR outcome = :outcome)
       AND ended_wall_s >= :since
@@ -201,6 +202,7 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
         self,
         *,
         caller: str | None = None,
+        user: str | None = None,
         model: str | None = None,
         outcome: Outcome | None = None,
         since_wall_s: float = 0.0,
@@ -214,6 +216,7 @@ class InvocationLog(Table, HandlingSink, InvocationHistory):
                 await self.writer.submit(lambda _: None)
         values = {
             "caller": caller,
+            "user": user,
             "model": model,
             "outcome": outcome,
             "since": since_wall_s,

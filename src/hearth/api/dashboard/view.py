@@ -320,7 +320,8 @@ def _fields(of: object, *names: str) -> JsonDict:
 
 def _names(item: QueueItem | ItemEnded) -> JsonDict:
     return _fields(item, "sequence", "request_id", "caller", "task_type", "model") | {
-        "lane": item.lane.value
+        "user": item.user or None,
+        "lane": item.lane.value,
     }
 
 
