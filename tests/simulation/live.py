@@ -91,6 +91,7 @@ class LiveHouse:
                 caller=job.caller,
                 background="trace" if job.background else "",
                 choices=job.choices,
+                conversation=job.conversation,
                 request_id=str(job.id),
                 max_tokens=job.max_tokens,
                 prompt_tokens=job.prompt_tokens,

@@ -37,6 +37,10 @@ ALIASED = replace(MIX, aliased=0.4, no_model=0.0)
 """With requests that any of several models serves."""
 SHARED = replace(MIX, background=0.2, callers=3)
 """Whose callers are served by their shares."""
+TALKING = replace(MIX, conversations=3, streaming=0.8, no_model=0.0)
+"""With conversations. Prompts of unknown length are always read, so that neither side needs a
+prompt cache.
+"""
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
 HOMING = (5, 11, 23, 41)  # seeds with more than a dozen ways home
@@ -140,6 +144,7 @@ CASES = [
     *((policy, seed, ASIDE) for policy in PolicyName for seed in range(EXAMPLES * 5)),
     *((policy, seed, ALIASED) for policy in PolicyName for seed in range(EXAMPLES * 10)),
     *((policy, seed, SHARED) for policy in PolicyName for seed in range(EXAMPLES * 8)),
+    *((policy, seed, TALKING) for policy in PolicyName for seed in range(EXAMPLES * 10)),
     *((PolicyName.ADAPTIVE, seed, SPARSE) for seed in HOMING),
 ]
 
@@ -178,3 +183,16 @@ def test_the_workloads_contain_what_the_comparison_is_for():
         runs.append(simulate(workload, workload.settings(rules, PolicyName.ADAPTIVE)))
     kinds = {words(action).split()[0] for run in runs for _, action in run.decisions}
     assert kinds >= {"start", "load", "unload", "preempt", "abort", "fail", "cut", "turn", "hold"}
+
+
+def test_conversations_matter_to_what_is_compared():
+    changed = 0
+    for seed in range(10):
+        workload, rules = drawn(seed, TALKING)
+        off = rules.scheduling.replace(warm_conversations=False)
+        runs = [
+            simulate(workload, workload.settings(each, PolicyName.ADAPTIVE))
+            for each in (rules, replace(rules, scheduling=off))
+        ]
+        changed += runs[0].decisions != runs[1].decisions
+    assert changed > 3

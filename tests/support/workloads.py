@@ -24,6 +24,7 @@ class Mix:
     background: float = 0.0
     aliased: float = 0.0
     callers: int = 1
+    conversations: int = 0
     no_model: float = 0.1
     streaming: float = 0.3
     cancelled: float = 0.1
@@ -85,6 +86,7 @@ def _random_job(rng: Random, mix: Mix, names: list[str], index: int, at: float) 
         priority=rng.choice(tuple(Priority)),
         background=bool(mix.background) and rng.random() < mix.background,
         caller=f"caller{rng.randrange(mix.callers)}" if mix.callers > 1 else "trace",
+        conversation=f"c{rng.randrange(mix.conversations)}" if mix.conversations else "",
         service_s=service_s,
         first_byte_s=service_s * rng.random() if streaming else service_s,
         streaming=streaming,
