@@ -206,22 +206,25 @@ def test_a_driver_that_does_not_start_or_lacks_the_card_says_why(
         (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "driver_mismatch"),
     ],
 )
-def test_a_card_that_is_lost_at_any_question_is_found_again_in_a_new_session(
-    driver: StubDriver, code, fault
-):
-    card = NvmlCard("0")
-    whole = card.read()
-    for function in (
+@pytest.mark.parametrize(
+    "function",
+    [
         *(name for name, _ in OPTIONAL),
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlDeviceGetTemperatureV",
-    ):
-        driver.faults[function] = code
-        assert fault_of(card) == fault
-        assert driver.sessions == 0
-        driver.faults.clear()
-        assert card.read() == whole
-        assert driver.sessions == 1
+    ],
+)
+def test_a_card_that_is_lost_at_any_question_is_found_again_in_a_new_session(
+    driver: StubDriver, code, fault, function
+):
+    card = NvmlCard("0")
+    whole = card.read()
+    driver.faults[function] = code
+    assert fault_of(card) == fault
+    assert driver.sessions == 0
+    driver.faults.clear()
+    assert card.read() == whole
+    assert driver.sessions == 1
     # cannot even end its session
     driver.faults |= {"nvmlDeviceGetName": code, "nvmlShutdown": code}
     assert fault_of(card) == fault

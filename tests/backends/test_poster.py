@@ -118,13 +118,18 @@ async def test_a_post_arrives_as_it_is_and_credentials_become_a_header(open_post
     assert with_credentials.headers["authorization"] == "Basic bWU6c2VjcmV0"
 
 
-async def test_what_goes_wrong_is_a_failure_in_one_word(open_poster):
-    for reply, timeout_s, failure in (
-        (Reply(stall=True), 0.05, "timeout"),
-        (Reply(reset=True), LONG_S, "broken"),
-    ):
-        async with serving(Webhooks(reply)) as url:
-            assert await open_poster().post(post_to(url), timeout_s) == PostAnswer(failure=failure)
+@pytest.mark.parametrize(
+    ("reply", "timeout_s", "failure"),
+    [(Reply(stall=True), 0.05, "timeout"), (Reply(reset=True), LONG_S, "broken")],
+)
+async def test_an_answer_that_goes_wrong_is_a_failure_in_one_word(
+    open_poster, reply, timeout_s, failure
+):
+    async with serving(Webhooks(reply)) as url:
+        assert await open_poster().post(post_to(url), timeout_s) == PostAnswer(failure=failure)
+
+
+async def test_a_connection_that_goes_wrong_is_a_failure_in_one_word(open_poster):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         answer = await open_poster().post(
@@ -135,15 +140,17 @@ async def test_what_goes_wrong_is_a_failure_in_one_word(open_poster):
         answer = await open_poster().post(post_to(url.replace("http://", "https://")), LONG_S)
         assert (answer.status, answer.failure in {"tls", "connect", "broken"}) == (None, True)
 
-    def unknown(host: str, port: int) -> Found:
-        if host.endswith("invalid"):
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return list(socket.getaddrinfo(host, port))
 
-    for host in ("a..b", "a" * 64 + ".example", "nowhere.invalid"):
-        assert await open_poster(lookup=unknown).post(
-            post_to(f"http://{host}"), LONG_S
-        ) == PostAnswer(failure="dns")
+def unknown(host: str, port: int) -> Found:
+    if host.endswith("invalid"):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return list(socket.getaddrinfo(host, port))
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example", "nowhere.invalid"])
+async def test_a_name_that_is_unknown_is_a_failure_in_one_word(open_poster, host):
+    poster = open_poster(lookup=unknown)
+    assert await poster.post(post_to(f"http://{host}"), LONG_S) == PostAnswer(failure="dns")
 
 
 async def test_names_are_looked_up_beside_the_threads_of_requests(open_poster):

@@ -101,9 +101,7 @@ def test_the_named_file_beats_the_variable_beats_the_project_beats_the_users(tmp
         assert find_config(chosen, environ=environ | changed, directory=directory)[0] == expected
 
 
-def test_a_usable_file_is_ok_with_counts_and_every_problem_has_its_line(
-    hearth, file, tmp_path, stub
-):
+def test_a_usable_file_is_ok_with_counts(hearth, file, tmp_path):
     good = hearth("config", "check", HEARTH_CONFIG=str(file))
     assert (good.exit_code, good.stdout[:61]) == (
         0,
@@ -114,46 +112,51 @@ def test_a_usable_file_is_ok_with_counts_and_every_problem_has_its_line(
         "missing.yaml: cannot be read"
         in hearth("config", "check", str(tmp_path / "missing.yaml")).stderr
     )
+
+
+@pytest.mark.parametrize("command", ["check", "show", "diff --url {url}"])
+def test_every_problem_of_a_file_has_its_line(hearth, file, stub, command):
     file.write_text("queue: {max_external_depth: many}\ngpu: {swap_timout_s: 5}\n")
-    for command in (("check",), ("show",), ("diff", "--url", stub.url)):
-        result = hearth("config", *command, str(file))
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "mine.yaml:1: queue.max_external_depth" in result.stderr
-        assert "mine.yaml:2: gpu.swap_timout_s" in result.stderr
+    result = hearth("config", *command.format(url=stub.url).split(), str(file))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "mine.yaml:1: queue.max_external_depth" in result.stderr
+    assert "mine.yaml:2: gpu.swap_timout_s" in result.stderr
 
 
-def test_a_home_model_unknown_to_ollama_is_a_warning(hearth, file, stub):
+HERE = [{"name": "here:1b", "model": "here:1b"}]
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "models", "says"),
+    [
+        ("HERE:1b", "", HERE, ""),
+        ("a:1b", "", HERE, "home model a:1b is not installed: ollama pull a:1b\n"),
+        (
+            "a:1b",
+            "",
+            "none",
+            "{url}: GET /api/tags answered 200 with an object without the list `models`; 200",
+        ),
+        (
+            "a:1b",
+            NOWHERE,
+            HERE,
+            "Ollama does not answer at {url}, so it is unknown whether a:1b is",
+        ),
+    ],
+)
+def test_a_home_model_unknown_to_ollama_is_a_warning(hearth, file, stub, name, url, models, says):
+    url = url or stub.url
     stub.put("/api/version", {"version": "0.33.0"})
     stub.put("/api/ps", {"models": []})
-    here = [{"name": "here:1b", "model": "here:1b"}]
-    nowhere = "http://127.0.0.1:9"
-    odd = f"{stub.url}: GET /api/tags answered 200 with an object without the list `models`; 200"
-    for name, url, models, says in (
-        ("HERE:1b", stub.url, here, ""),
-        (
-            "a:1b",
-            stub.url,
-            here,
-            "warning: gpu.home_model: home model a:1b is not installed: ollama pull a:1b\n",
-        ),
-        ("a:1b", stub.url, "none", f"warning: gpu.home_model: {odd}"),
-        (
-            "a:1b",
-            nowhere,
-            here,
-            (
-                f"warning: gpu.home_model: Ollama does not answer at {nowhere}, so it is "
-                "unknown whether a:1b is"
-            ),
-        ),
-    ):
-        stub.put("/api/tags", {"models": models})
-        file.write_text(
-            f"gpu: {{home_model: '{name}'}}\nollama: {{url: '{url}'}}\nstorage: {{enabled: "
-            f"false}}\n"
-        )
-        result = hearth("config", "check", str(file))
-        assert (result.exit_code, result.stderr[: len(says) or None]) == (0, says)
+    stub.put("/api/tags", {"models": models})
+    file.write_text(
+        f"gpu: {{home_model: '{name}'}}\nollama: {{url: '{url}'}}\nstorage: {{enabled: false}}\n"
+    )
+    result = hearth("config", "check", str(file))
+    warning = says and "warning: gpu.home_model: " + says.format(url=url)
+    assert (result.exit_code, result.stderr[: len(warning) or None]) == (0, warning)
 
 
 def test_show_prints_effective_settings_without_a_key_or_whole_digest(hearth, file):

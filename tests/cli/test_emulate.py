@@ -97,17 +97,21 @@ def test_what_cannot_be_emulated_ends_in_words(hearth, args, code, says):
     assert (result.exit_code, says.format(taken=taken) in result.stderr) == (code, True)
 
 
-def test_models_come_from_a_file_and_one_that_is_not_usable_ends_with_2(hearth, tmp_path):
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"- {name: [}", b"- {nam: tiny}"])
+def test_a_file_of_models_that_is_not_usable_ends_with_2(hearth, tmp_path, content):
     path = tmp_path / "models.yaml"
-    for content in (None, b"\xff\xfe", b"- {name: [}", b"- {nam: tiny}"):
-        if content is not None:
-            path.write_bytes(content)
-        result = hearth("emulate", "--models", str(path))
-        assert (result.exit_code, f"  {path}: " in result.stderr, "Errno" in result.stderr) == (
-            2,
-            True,
-            False,
-        )
+    if content is not None:
+        path.write_bytes(content)
+    result = hearth("emulate", "--models", str(path))
+    assert (result.exit_code, f"  {path}: " in result.stderr, "Errno" in result.stderr) == (
+        2,
+        True,
+        False,
+    )
+
+
+def test_models_come_from_a_file(tmp_path):
+    path = tmp_path / "models.yaml"
     path.write_text("- {name: tiny, load_s: 0.5}\n")
     assert [model.name for model in read_models(path)] == ["tiny"]
 

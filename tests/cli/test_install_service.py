@@ -58,9 +58,14 @@ def test_the_unit_speaks_the_protocol_of_the_service_manager(system: bool):
     assert re.findall(r"@[A-Z_]+@", text_of(system=system)) == []
 
 
-def test_systemd_waits_longer_than_running_work_and_paths_are_quoted():
-    for grace_s, stop_s in ((0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")):
-        assert keys(text_of(grace_s=grace_s))["TimeoutStopSec"] == stop_s
+@pytest.mark.parametrize(
+    ("grace_s", "stop_s"), [(0.0, "30"), (10.0, "30"), (60.0, "80"), (90.5, "111")]
+)
+def test_systemd_waits_longer_than_running_work(grace_s, stop_s):
+    assert keys(text_of(grace_s=grace_s))["TimeoutStopSec"] == stop_s
+
+
+def test_paths_are_quoted():
     unit = keys(text_of(executable='/opt/a b/100%/"x"\\y/hearth', config="/etc/$x/5%/c.yaml"))
     assert (
         unit["ExecStart"]

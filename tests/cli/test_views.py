@@ -73,25 +73,30 @@ def busy(**changed: object) -> Fields:
     return {**recorded("status_busy"), **changed}
 
 
-def test_a_pipe_gets_plain_text_as_wide_as_columns_says_and_a_terminal_colours(monkeypatch):
+@pytest.fixture
+def no_environ(monkeypatch):
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    for stream, silence, coloured in (
-        (Terminal(), "", True),
-        (Terminal(), "1", False),
-        (io.StringIO(), "", False),
-    ):
-        console_for(stream, environ={"NO_COLOR": silence}).print(
-            Text("[red]x[/red] :smile:", style="bold red")
-        )
-        assert ("\x1b[" in stream.getvalue()) is coloured
-        assert coloured or stream.getvalue() == "[red]x[/red] :smile:\n"
-    widths = [
-        console_for(io.StringIO(), environ={"COLUMNS": columns}).width
-        for columns in ("", "60", "wide", "0")
-    ]
-    assert widths == [120, 60, 120, 120]
+
+
+@pytest.mark.parametrize(
+    ("kind", "silence", "coloured"),
+    [(Terminal, "", True), (Terminal, "1", False), (io.StringIO, "", False)],
+)
+@pytest.mark.usefixtures("no_environ")
+def test_a_pipe_gets_plain_text_and_a_terminal_colours(kind, silence, coloured):
+    stream = kind()
+    text = Text("[red]x[/red] :smile:", style="bold red")
+    console_for(stream, environ={"NO_COLOR": silence}).print(text)
+    assert ("\x1b[" in stream.getvalue()) is coloured
+    assert coloured or stream.getvalue() == "[red]x[/red] :smile:\n"
+
+
+@pytest.mark.parametrize(("columns", "width"), [("", 120), ("60", 60), ("wide", 120), ("0", 120)])
+@pytest.mark.usefixtures("no_environ")
+def test_a_pipe_is_as_wide_as_columns_says(columns, width):
+    assert console_for(io.StringIO(), environ={"COLUMNS": columns}).width == width
 
 
 @pytest.mark.parametrize("name", ["\x1b[2Jx", "x\ry", "x\ny", "\u202ex", "\x07", "\x9b2J"])

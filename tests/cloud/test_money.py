@@ -115,16 +115,16 @@ def test_dollars_and_nanos_are_the_same_money(nano):
         CloudSettings().model,
     ],
 )
-async def test_the_list_knows_the_models_and_bills_as_it_says(model):
+@pytest.mark.parametrize("prompt", [1000, 150_000, 250_000])
+async def test_the_list_knows_the_models_and_bills_as_it_says(model, prompt):
     price = await price_of(model)
     assert price is not None
-    for prompt in (1000, 150_000, 250_000):
-        tokens = BilledTokens(input=prompt - 700, output=900, cache_read=500, cache_write=200)
-        usage = Usage(
-            input_tokens=prompt, output_tokens=900, cache_read_tokens=500, cache_write_tokens=200
-        )
-        listed = calc_price(usage, model, provider_id="anthropic").total_price
-        assert price.cost_nano_usd(tokens) == pytest.approx(float(listed) * 1e9, abs=1)
+    tokens = BilledTokens(input=prompt - 700, output=900, cache_read=500, cache_write=200)
+    usage = Usage(
+        input_tokens=prompt, output_tokens=900, cache_read_tokens=500, cache_write_tokens=200
+    )
+    listed = calc_price(usage, model, provider_id="anthropic").total_price
+    assert price.cost_nano_usd(tokens) == pytest.approx(float(listed) * 1e9, abs=1)
     assert await price_of("claude-nonsense-9") is None
 
 

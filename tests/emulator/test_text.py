@@ -73,16 +73,16 @@ def test_what_may_begin_a_stop_string_is_sent_with_the_token_that_decides():
     assert [token for _, token in held_back(thoughts, (" stop!",), "stop")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_tags_around_thoughts_are_tokens_too():
+@pytest.mark.parametrize("limit", [1, 2, 3, 10, 30, None])
+def test_the_tags_around_thoughts_are_tokens_too(limit):
     thinker = MODEL.model_copy(update={"capabilities": ("completion", "thinking")})
-    for limit in (1, 2, 3, 10, 30, None):
-        plan = plan_reply(thinker, PROMPT, Wish(seed=1, thinks=True, limit_tokens=limit))
-        thoughts = [one.text for one in plan.parts if isinstance(one, TextPart) and one.thinking]
-        text = "".join(thoughts)
-        read = PROMPT + (f"<think>{text}</think>{plan.text}" if plan.text else f"<think>{text}")
-        counted = count_tokens(thinker, read) - count_tokens(thinker, PROMPT)
-        assert plan.output_tokens - (plan.reason == "stop") == (counted if thoughts else 0)
-        assert limit is None or plan.output_tokens <= limit
+    plan = plan_reply(thinker, PROMPT, Wish(seed=1, thinks=True, limit_tokens=limit))
+    thoughts = [one.text for one in plan.parts if isinstance(one, TextPart) and one.thinking]
+    text = "".join(thoughts)
+    read = PROMPT + (f"<think>{text}</think>{plan.text}" if plan.text else f"<think>{text}")
+    counted = count_tokens(thinker, read) - count_tokens(thinker, PROMPT)
+    assert plan.output_tokens - (plan.reason == "stop") == (counted if thoughts else 0)
+    assert limit is None or plan.output_tokens <= limit
 
 
 def test_a_schema_is_followed_and_one_that_refers_to_itself_comes_to_an_end():

@@ -125,11 +125,9 @@ async def test_requests_at_the_edges_are_answered_like_gin_and_logged(
     assert (less.status, less.chunks) == (b"HTTP/1.1 200 OK", none.chunks)
 
 
-async def test_the_mux_of_go_takes_out_double_slashes_before_ollama_sees_a_request(
-    start_emulator: StartEmulator,
-):
-    emulator, url = await start_emulator(toys("tiny-a"))
-    for method, path, to, said in (
+@pytest.mark.parametrize(
+    ("method", "path", "to", "said"),
+    [
         (
             "GET",
             "//api//tags?a=//b",
@@ -140,11 +138,16 @@ async def test_the_mux_of_go_takes_out_double_slashes_before_ollama_sees_a_reque
         ("HEAD", "/api///tags", "/api/tags", ""),
         ("POST", "/api//chat", "/api/chat", ""),
         ("POST", "//evil.example//api/chat", "/evil.example/api/chat", ""),
-    ):
-        answer = await send(url, request(method, path, "{}" if method == "POST" else ""))
-        assert answer.startswith(b"HTTP/1.1 307 Temporary Redirect\r\n"), (method, path)
-        assert f"\r\nLocation: {to}\r\n" in answer.decode()
-        assert answer.decode().endswith(f"\r\n\r\n{said}")
+    ],
+)
+async def test_the_mux_of_go_takes_out_double_slashes_before_ollama_sees_a_request(
+    start_emulator: StartEmulator, method: str, path: str, to: str, said: str
+):
+    emulator, url = await start_emulator(toys("tiny-a"))
+    answer = (await send(url, request(method, path, "{}" if method == "POST" else ""))).decode()
+    assert answer.startswith("HTTP/1.1 307 Temporary Redirect\r\n")
+    assert f"\r\nLocation: {to}\r\n" in answer
+    assert answer.endswith(f"\r\n\r\n{said}")
     assert list(emulator.requests) == []
 
 

@@ -656,15 +656,20 @@ def test_options_are_brought_into_native_form_as_ollama_does_it(path, more, opti
 HERE = "the answer begins here 5f3c9a"
 
 
-def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it():
-    assert goes_on_with_the_answer("", "<a>", f"<a>{HERE}")
-    assert goes_on_with_the_answer("<final>", "<a>", f"<a><final>{HERE}")
-    for plain, answered in (
-        ("<a>", f"<a>{HERE}<end>"),
-        ("<a><think>", f"<a>{HERE}"),
-        ("<a>", HERE),
-    ):
-        assert not goes_on_with_the_answer("", plain, answered)
+@pytest.mark.parametrize(
+    ("opening", "plain", "answered", "goes_on"),
+    [
+        ("", "<a>", f"<a>{HERE}", True),
+        ("<final>", "<a>", f"<a><final>{HERE}", True),
+        ("", "<a>", f"<a>{HERE}<end>", False),
+        ("", "<a><think>", f"<a>{HERE}", False),
+        ("", "<a>", HERE, False),
+    ],
+)
+def test_a_template_goes_on_with_an_answer_only_as_the_model_has_read_it(
+    opening, plain, answered, goes_on
+):
+    assert goes_on_with_the_answer(opening, plain, answered) is goes_on
 
 
 def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering():
