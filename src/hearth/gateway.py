@@ -105,6 +105,7 @@ class Gateway:
         self.clock = self.worker.runtime.clock
         watch = self.worker.watch
         self._watch = watch
+        self.aliases = self.worker.aliases
         self.name_of = watch.name_of
         self.resolve = watch.resolve
         self.load_options = watch.load_options
@@ -124,6 +125,7 @@ class Gateway:
         self.show("rate_limits", self._rates_shown)
         self.show("backend", self._backend_status)
         self.show("config", self.config_summary)
+        self.show("aliases", self.aliases.shown)
         self.show("warnings", self.warnings)
         self.show("orders", self.orders.shown)
 
@@ -404,7 +406,7 @@ class Gateway:
             for what, name in expected
             if name and self._watch.name_of(name) is None
         ]
-        return [*self.notes, *missing]
+        return [*self.notes, *missing, *self.aliases.warnings()]
 
     @property
     def models_elsewhere(self) -> frozenset[str]:

@@ -536,7 +536,7 @@ class Invocation:
     (seconds since 1970, UTC). `epoch`: which start of the gateway wrote it; unique together with
     `sequence`. `chain_id`: what ties several items to one piece of work; None for an item on its
     own. `cost_usd`: None where nothing was paid. `wait_bound_s`, `bound_kept`, `conversation`,
-    `user`: as of `events.ItemEnded`.
+    `user`, `alias`: as of `events.ItemEnded`.
     """
 
     epoch: int
@@ -566,6 +566,7 @@ class Invocation:
     bound_kept: bool | None = None
     conversation: str | None = None
     user: str | None = None
+    alias: str | None = None
 
 
 @frozen

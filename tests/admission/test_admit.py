@@ -17,6 +17,7 @@ from hearth.queue.admission import QueueAdmission
 from hearth.types import Lane, Priority
 from tests.support.stopped_clock import StoppedClock
 
+ALIASES = {"coder": ("big:1b", "small:1b")}
 CONFIG = GatewayConfig(
     settings=Settings(priority_map={"reply": Priority.CRITICAL, "digest": Priority.BACKGROUND})
 )
@@ -73,6 +74,7 @@ class Hall:
             config=lambda: CONFIG,
             claude_serves=lambda _: self.claude_serves,
             canonical=OllamaTraits.canonical,
+            models_of=lambda model: ALIASES.get(model, ()),
         )
 
     def admission(

@@ -159,6 +159,28 @@ def test_a_home_model_unknown_to_ollama_is_a_warning(hearth, file, stub, name, u
     assert (result.exit_code, result.stderr[: len(warning) or None]) == (0, warning)
 
 
+def test_models_of_aliases_unknown_to_ollama_are_warnings_and_shadows_are_errors(
+    hearth, file, stub
+):
+    stub.put("/api/version", {"version": "0.33.0"})
+    stub.put("/api/ps", {"models": []})
+    stub.put("/api/tags", {"models": [{"name": "here:1b", "model": "here:1b"}]})
+    rest = f"ollama: {{url: '{stub.url}'}}\nstorage: {{enabled: false}}\n"
+    file.write_text(f"aliases: {{coder: ['a:1b', 'HERE:1b']}}\n{rest}")
+    result = hearth("config", "check", str(file))
+    missing = "aliases.coder: a:1b is not installed, so it is passed over: ollama pull a:1b"
+    assert (result.exit_code, result.stderr) == (0, f"warning: {missing}\n")
+    assert "aliases: 1" in result.stdout
+    file.write_text(f"aliases:\n  Here:1b: ['a:1b']\n{rest}")
+    result = hearth("config", "check", str(file))
+    shadows = "is an installed model as well, which nobody can ask for; choose another name"
+    assert result.exit_code == 2
+    assert f'mine.yaml:2: aliases["Here:1b"]: {shadows}' in result.stderr
+    file.write_text("aliases: {coder: ['a:1b']}\nollama: {url: 'http://127.0.0.1:9'}\n")
+    result = hearth("config", "check", str(file))
+    assert "so it is unknown whether their models are installed" in result.stderr
+
+
 def test_show_prints_effective_settings_without_a_key_or_whole_digest(hearth, file):
     file.write_text(
         f'{GOOD}auth: {{keys: [{{name: a, sha256: "{DIGEST}"}}, {{name: b, key: '

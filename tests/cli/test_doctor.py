@@ -15,6 +15,7 @@ import pytest
 from hearth.cli.doctor import (
     Finding,
     address_of,
+    check_aliases,
     check_clock,
     check_gpu,
     check_models,
@@ -128,6 +129,10 @@ def models(installed: list[str], config: str) -> Iterator[Finding]:
     return check_models(installed, settings(config))
 
 
+def aliases(installed: list[str], config: str) -> Iterator[Finding]:
+    return check_aliases(installed, settings(config))
+
+
 def gpu(reading: GpuReading, config: str) -> Iterator[Finding]:
     return check_gpu(reading, settings(config))
 
@@ -144,6 +149,15 @@ NOW = time.time()
 @for_each(
     ("found", "expected"),
     [
+        (aliases(["a:1b"], "{}"), []),
+        (
+            aliases(["a:1b", "coder:latest"], "aliases: {coder: ['a:1b', 'b:1b']}"),
+            [
+                "FAIL coder is an installed model as well",
+                "warn aliases.coder: b:1b is not installed, so it is passed over",
+                "ok coder: a:1b, b:1b (an answer names the model that ran in the header",
+            ],
+        ),
         (ollama(None, "{}"), ["ok cannot be read"]),
         (ollama({}, "{}"), ["ok OLLAMA_NUM_PARALLEL 1, OLLAMA_MAX_LOADED_MODELS automatic"]),
         (

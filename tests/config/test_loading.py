@@ -531,3 +531,36 @@ def test_a_request_limit_without_embeddings_is_named_until_those_have_one():
     ]
     assert len([*changed_meanings(parsed(text % ", embeddings_per_minute: 0").settings)]) == 1
     assert [*changed_meanings(parsed("{}").settings)] == []
+
+
+@pytest.mark.parametrize(
+    ("aliases", "line", "problem"),
+    [
+        ("coder: []", 2, "aliases.coder: must have at least one entry"),
+        ("coder: qwen3", 2, "aliases.coder: must be a list"),
+        ("Chat: [other]", 2, "aliases.Chat: is a model (gpu.home_model); give the alias a name"),
+        ("big:latest: [other]", 2, "is a model (models.big); give the alias a name of its own"),
+        ("a: [x]\n  A:latest: [y]", 3, "is the same name as aliases.a; remove one"),
+        ("a: [x]\n  b: [A]", 3, "aliases.b[0]: is an alias itself; name the models"),
+        ("a: [a]", 2, "aliases.a[0]: is an alias itself; name the models"),
+        ("a:\n  - x:7b\n  - X:7b", 4, "aliases.a[1]: is the same as entry 1; remove one"),
+        ("a: [x, 'x:latest']", 2, "aliases.a[1]: is the same as entry 1; remove one"),
+        ("'a*': [x]", 2, "must not contain `*`, which stands for any name in auth.keys"),
+        ("a: ['x*']", 2, "aliases.a[0]: must be one model: `*` is not replaced here"),
+        ("a: ['x y']", 2, "aliases.a[0]: is not a model name: it must not contain spaces"),
+    ],
+)
+def test_an_alias_that_means_nothing_or_two_things_is_refused(aliases, line, problem):
+    known = "gpu: {home_model: chat}\nmodels: {big: {vram_gb: 20}}"
+    with pytest.raises(ConfigError) as refused:
+        parse_config(f"aliases:\n  {aliases}\n{known}\n", source="f")
+    (found,) = refused.value.problems
+    assert found.startswith(f"f:{line}: ")
+    assert problem in found
+
+
+def test_an_alias_keeps_its_name_and_the_order_of_its_models():
+    config = parse_config("aliases: {coder: [big, 'small:7b']}", source="f")
+    named = config.with_names(lambda name: name if ":" in name else f"{name}:latest")
+    assert dict(config.settings.aliases) == {"coder": ("big", "small:7b")}
+    assert dict(named.settings.aliases) == {"coder": ("big:latest", "small:7b")}

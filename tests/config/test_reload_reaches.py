@@ -101,6 +101,8 @@ def filled(kind: Any, item: Any, name: str) -> object:
         )
     elif item is str:
         entry = "other" if is_mapping else name
+    elif get_origin(item) is tuple:
+        entry = (name,)
     elif item is Window:
         entry = Window(start_minute=0, end_minute=1)
     else:

@@ -454,3 +454,12 @@ async def test_cancelling_all_of_a_caller_s_work_ends_its_batches(live):
         )
         ended = await until_ended(house, client, batch.id)
         assert (ended.status, ended.request_counts.completed) == ("cancelled", 0)
+
+
+async def test_a_batch_may_name_an_alias(live):
+    async with live(aliases={"any": (LLAMA,)}) as house, house.gpt() as client:
+        asked = {"model": "any", "prompt": "x", "max_tokens": 3}
+        wanted = await wanted_of(client, asked, endpoint="/v1/completions")
+        batch = await client.batches.create(**wanted)
+        ended = await until_ended(house, client, batch.id)
+        assert (ended.status, ended.request_counts.completed) == ("completed", 1)

@@ -222,7 +222,8 @@ async def test_a_job_cancelled_during_its_models_lookup_never_reaches_the_queue(
     watch = SimpleNamespace(
         resolve=resolve, check_capable=check_capable, load_options=lambda model: LoadOptions()
     )
-    worker = cast("LLMQueueWorker", SimpleNamespace(watch=watch))  # it cannot submit
+    aliases = SimpleNamespace(named=lambda _: "")
+    worker = cast("LLMQueueWorker", SimpleNamespace(watch=watch, aliases=aliases))
     assert await attempt(run, run.job, with_jobs(), worker) == JobEnd(
         state=JobState.CANCELLED, reason="cancelled"
     )

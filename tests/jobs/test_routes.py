@@ -11,6 +11,7 @@ from hearth.admission.auth import digest_of
 from hearth.config.settings import (
     AuthSettings,
     CallerLimits,
+    GatewayConfig,
     JobSettings,
     KeySettings,
     RateLimitSettings,
@@ -327,3 +328,30 @@ async def test_without_a_store_there_are_no_jobs(live):
             await delete(house, "x"),
         ):
             assert (got.status, "storage.enabled" in got.json["error"]) == (404, True)
+
+
+ALIASES = {"any": (CODER, LLAMA), "missing": ("nothing:1b",)}
+
+
+async def test_a_job_for_an_alias_runs_on_one_of_its_models(live):
+    async with live(aliases=ALIASES) as house:
+        job_id = await accepted(house, {**HI, "model": "any"})
+        got = await until(house, job_id, "completed")
+        assert got["model"] == "any"
+        assert got["result"]["model"] in (CODER, LLAMA)
+
+
+async def test_a_job_for_an_alias_without_an_installed_model_is_refused(live):
+    async with live(aliases=ALIASES) as house:
+        assert (await post(house, {"request": {**HI, "model": "missing"}})).status == 404
+
+
+async def test_an_alias_may_be_gone_when_a_job_for_it_starts(live):
+    async with live(aliases=ALIASES) as house:
+        await house.ask("POST", "/llm/admin/pause")
+        job_id = await accepted(house, {**HI, "model": "any"})
+        settings = house.gateway.settings.replace(aliases={})
+        assert house.gateway.reload(GatewayConfig(settings=settings))
+        await house.ask("POST", "/llm/admin/resume")
+        got = await until(house, job_id, "failed", "completed")
+        assert (got["state"], got["reason"]) == ("failed", "model_not_found")

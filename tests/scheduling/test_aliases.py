@@ -117,6 +117,8 @@ it goes to another once that has left the memory
 it does not go back to what was loaded anew
   ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1; at 1; vanishes b;
   at 2; appears b; ext a/b conversation=x -> start 3 on a
+requests that come together are no turns of one conversation, though they begin alike
+  ext a/b conversation=x -> start 1 on a; ext a/b conversation=x -> start 2 on b
 another caller's conversation of the same name is another
   ext a -> start 1 on a; ext a/b conversation=x -> start 2 on b; end 2; end 1;
   ext a/b conversation=x caller=other -> start 3 on a

@@ -11,11 +11,11 @@ taken together with acceptance, so that nothing can come between: by `cloud.serv
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from hearth.admission.auth import Identity, may_use, user_of
+from hearth.admission.auth import Identity, allowed_of, user_of
 from hearth.admission.http_checks import RequestHeaders
 from hearth.admission.limits import RateLimiter, ReadingTime
 from hearth.clock import Clock
@@ -49,7 +49,8 @@ class AdmissionRules:
     """What all requests are admitted by.
 
     `claude_serves`: whether Claude could answer a caller, whom a full queue then does not refuse.
-    `canonical`: the engine's one spelling of a model's name.
+    `canonical`: the engine's one spelling of a model's name. `models_of`: the models that a name
+    stands for; none where it is no alias.
     """
 
     limiter: RateLimiter
@@ -58,6 +59,7 @@ class AdmissionRules:
     config: Callable[[], GatewayConfig]
     claude_serves: Callable[[Identity], bool]
     canonical: Callable[[str], str]
+    models_of: Callable[[str], tuple[str, ...]]
     reading: ReadingTime = field(default_factory=ReadingTime)
 
 
@@ -110,7 +112,8 @@ class Admission:
         """
         admitted = self._in_line(task_type)
         for model in models:
-            check_model(self.identity, model, self._rules.canonical)
+            models = () if model is None else self._rules.models_of(model)
+            check_model(self.identity, model, self._rules.canonical, models)
         self._check_rate(admitted.lane, count=self._adds != "embedding")
         if self._adds in _QUEUED or self._adds == "embedding":
             self._rules.queue.check_open()
@@ -196,11 +199,16 @@ def _lane_of(identity: Identity, task_type: str | None) -> Lane:
     return Lane.INTERNAL if not identity.authenticated and task_type else identity.lane
 
 
-def check_model(identity: Identity, model: str | None, canonical: Callable[[str], str]) -> None:
-    """Raises Forbidden, naming the model, where this key may not use it. Spellings with one
-    `canonical` form are one name.
+def check_model(
+    identity: Identity,
+    model: str | None,
+    canonical: Callable[[str], str],
+    models: Sequence[str] = (),
+) -> None:
+    """Raises Forbidden, naming the model, where this key may use neither it nor any of the models
+    that it stands for. Spellings with one `canonical` form are one name.
     """
     if identity.models and model is None:
         raise Forbidden("this key may only use certain models: name one")
-    if model is not None and not may_use(identity.models, model, canonical):
+    if model is not None and not allowed_of(identity.models, model, models, canonical):
         raise Forbidden(f'this key may not use the model "{model}"')

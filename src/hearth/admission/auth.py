@@ -188,3 +188,16 @@ def may_use(patterns: Sequence[str], model: str, canonical: Callable[[str], str]
         fnmatchcase(model, each) or fnmatchcase(name, each) or canonical(each) == name
         for each in patterns
     )
+
+
+def allowed_of(
+    patterns: Sequence[str], model: str, models: Sequence[str], canonical: Callable[[str], str]
+) -> tuple[str, ...]:
+    """What may serve a caller with these patterns who names `model`, an alias of `models` where it
+    has any.
+
+    A key that names the alias may use all of its models, another those that it names.
+    """
+    if may_use(patterns, model, canonical):
+        return tuple(models) or (model,)
+    return tuple(each for each in models if may_use(patterns, each, canonical))

@@ -164,6 +164,7 @@ def rules_of(gateway: Gateway) -> AdmissionRules:
         config=lambda: gateway.config,
         claude_serves=claude_serves,
         canonical=gateway.engine.canonical,
+        models_of=gateway.aliases.models_of,
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from hearth.api.body import RequestBody
 from hearth.api.dependencies import CurrentBody, CurrentRequest
 from hearth.api.request import Request, rendered
-from hearth.api.streaming import ticket_headers
+from hearth.api.streaming import model_header, ticket_headers
 from hearth.api.submitting import submit
 from hearth.dialects.capabilities import Needs
 from hearth.dialects.gojson import MAX_INT
@@ -71,7 +71,12 @@ class CompletionPages:
             request.disconnected.remove_done_callback(abandon)
             self._gateway.worker.cancel(ticket.sequence)
         mark: Headers = ((EMULATOR_HEADER, b"1"),) if completion.emulator else ()
-        return JSONResponse(asdict(completion), headers=_decoded((*ticket_headers(ticket), *mark)))
+        named: Headers = ()
+        if self._gateway.aliases.named(model):
+            named = model_header(completion.model)
+        return JSONResponse(
+            asdict(completion), headers=_decoded((*ticket_headers(ticket), *named, *mark))
+        )
 
     async def _submitted(
         self, asked: CompletionBody, request: Request, body: RequestBody

@@ -11,7 +11,7 @@ from hearth.admission.auth import may_use
 from hearth.api.body import RequestBody
 from hearth.api.request import Request
 from hearth.api.streaming import Relay
-from hearth.api.submitting import submit
+from hearth.api.submitting import CallOn, submit
 from hearth.clock import new_seed
 from hearth.config.settings import ClientSettings, Settings
 from hearth.dialects.background import SHAPES, Shape
@@ -56,13 +56,25 @@ class Inference:
         """
         route = INFERENCE_ROUTES[request.path]
         gateway = self._gateway
-        envelope = await self._read(route, body)
+        content = await body.read()
+        envelope = await self._read(route, body, content)
         body.hold(len(envelope.body))
         if envelope.kind == "unload" or (envelope.kind == "generate" and envelope.max_tokens == 0):
             await self._answer_at_once(request, body, route, envelope)
             return None
+        rewritten = envelope.rewritten
+        call_on = None
+        if gateway.aliases.named(envelope.model):
+            call_on = self._calls_on(request, route, body, content)
+            rewritten = (*rewritten, "model")
+        del content
         ticket = await submit(
-            gateway, request, body.admission, envelope, _call_of(request, envelope)
+            gateway,
+            request,
+            body.admission,
+            envelope,
+            _call_of(request, envelope),
+            call_on=call_on,
         )
         keepalive_show = body.admission.identity.keepalive_show or gateway.settings.keepalive.show
         if envelope.kind == "generate":
@@ -74,9 +86,28 @@ class Inference:
             route,
             envelope.model,
             streaming=envelope.streaming,
-            rewritten=envelope.rewritten,
             shows_wait=keepalive_show == "thinking",
+            rewritten=rewritten,
+            names_model=call_on is not None,
         )
+
+    def _calls_on(
+        self, request: Request, route: Route, body: RequestBody, content: bytes
+    ) -> CallOn:
+        """What makes the call on each model that an alias stands for: its body is read once more as
+        if it named that model.
+        """
+        read = self._reader(route)
+        held_bytes = 0
+
+        async def call_on(model: str) -> BackendCall:
+            nonlocal held_bytes
+            envelope = await body.parsed(partial(read, model=model), content)
+            held_bytes += len(envelope.body)
+            body.hold(held_bytes)
+            return _call_of(request, envelope)
+
+        return call_on
 
     async def _answer_at_once(
         self, request: Request, body: RequestBody, route: Route, envelope: Envelope
@@ -87,10 +118,15 @@ class Inference:
         gateway = self._gateway
         body.admission.admit(envelope.model)
         kept: Headers = ()
+        models = gateway.aliases.models_of(envelope.model)
         if envelope.kind == "unload":
             caller = body.admission.identity.caller
-            why = await gateway.orders.wish_unloaded(envelope.model, caller)
+            named = gateway.aliases.installed(models) or (envelope.model,)
+            found = [await gateway.orders.wish_unloaded(each, caller) for each in named]
+            why = next(filter(None, found), "")
             kept = ((b"x-hearth-kept", why.encode("ascii")),) if why else ()
+        elif models:
+            await gateway.aliases.choices(envelope.model, models, None)
         else:
             await gateway.resolve(envelope.model)
         reason = "unload" if envelope.kind == "unload" else "length"
@@ -106,11 +142,12 @@ class Inference:
         )
         await request.answer.whole(200, headers, answer)
 
-    async def _read(self, route: Route, body: RequestBody) -> Envelope:
-        read = partial(
-            _read, route, settings=self._gateway.settings, pinned=self._gateway.load_options
-        )
-        content = await body.read()
+    def _reader(self, route: Route) -> Callable[..., Envelope]:
+        gateway = self._gateway
+        return partial(_read, route, settings=gateway.settings, pinned=gateway.load_options)
+
+    async def _read(self, route: Route, body: RequestBody, content: bytes) -> Envelope:
+        read = self._reader(route)
         envelope = await body.parsed(read, content)
         stand_in = await self._stand_in(body.admission.identity.models, envelope)
         if stand_in is None:

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field
 
 from hearth.admission.admit import Admitted
-from hearth.admission.auth import Identity
+from hearth.admission.auth import Identity, may_use
 from hearth.api.body import RequestBody
 from hearth.api.dependencies import (
     Caller,
@@ -33,7 +33,7 @@ from hearth.api.request import Request
 from hearth.clock import new_id
 from hearth.config.settings import Settings
 from hearth.dialects.request import Envelope
-from hearth.errors import BadRequest, NotFound
+from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
 from hearth.job_types import Batch, BatchEnd, Job, JobState, Page
 from hearth.jobs.batch_lines import ENDPOINTS
@@ -137,8 +137,8 @@ class JobPages:
             None if asked.webhook is None else check_webhook(asked.webhook, settings.jobs.webhooks)
         )
         admitted = body.admission.admit(envelope.model, task_type=asked.task_type)
-        model = await self._gateway.resolve(envelope.model)
-        await self._gateway.check_capable(envelope.needs)
+        self._check_alias(caller, envelope.model)
+        model = await self._gateway.aliases.resolve(envelope.model, envelope.needs)
         return Job(
             job_id=new_id(JOB_PREFIX),
             caller=caller.caller,
@@ -155,6 +155,13 @@ class JobPages:
             idempotency_key=key,
             digest=digest,
         )
+
+    def _check_alias(self, caller: Identity, model: str) -> None:
+        """A job outlives what is known of its key: its alias may stand for any of its models."""
+        gateway = self._gateway
+        is_alias = bool(gateway.aliases.named(model))
+        if is_alias and not may_use(caller.models, model, gateway.engine.canonical):
+            raise Forbidden(f'this key may not use the model "{model}" for a job')
 
     async def job(self, job_id: str, caller: Caller) -> Response:
         """One job; with its result for the caller it belongs to.

@@ -1,24 +1,33 @@
 """Routes that run no model: forwarded to the model server without queueing, models that
-run elsewhere taken out of its lists.
+run elsewhere taken out of its lists, and aliases put into them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from hearth.api.body import RequestBody
 from hearth.api.request import Request, until_disconnected
+from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode
 from hearth.dialects.request import count_tokens
 from hearth.dialects.routes import MANAGEMENT_ROUTES
 from hearth.dialects.stream import proxy_failure
-from hearth.errors import BackendProtocolError, NotServed
+from hearth.errors import BackendError, BackendProtocolError, HearthError, NotServed
 from hearth.gateway import Gateway
-from hearth.types import MIB, BackendCall
+from hearth.types import JSON_BODY, MIB, BackendCall
 
 _FORWARDED_UNQUEUED = (b"content-type", b"accept", b"user-agent")
 _LISTS = {"/api/tags": ("models", "name"), "/v1/models": ("data", "id")}
+_NAMES = {"/api/tags": ("name", "model"), "/v1/models": ("id",)}
+_ALIAS_FOR = "alias_for"
+"""Marks an alias; its models, as far as they are installed."""
+_SHOW = "/api/show"
+_ONE_MODEL = "/v1/models/"
+_SHOW_BYTES = 64 * 1024
+"""A body that asks about a model is shorter."""
 _LIST_BYTES = 16 * MIB
 
 
@@ -34,6 +43,11 @@ class Passthrough:
         Raises HearthError, also amid an answer.
         """
         content = b"" if request.method in ("GET", "HEAD") else await body.read()
+        if self._gateway.settings.aliases and request.path.startswith((_SHOW, _ONE_MODEL)):
+            answer = await self._of_alias(request, content)
+            if answer is not None:
+                await request.answer_json(answer)
+                return
         values = request.headers.values
         headers = tuple((name, values[name]) for name in _FORWARDED_UNQUEUED if name in values)
         call = BackendCall(
@@ -43,6 +57,52 @@ class Passthrough:
         if request.path in MANAGEMENT_ROUTES:
             self._gateway.list_may_differ()
 
+    async def _of_alias(self, request: Request, content: bytes) -> bytes | None:
+        """What is known of an alias; None where the request is not about one."""
+        gateway = self._gateway
+        aliases = gateway.aliases
+        if request.path != _SHOW:
+            alias = aliases.named(request.path.removeprefix(_ONE_MODEL))
+            return encode(self._listed_as_model(alias)) if alias else None
+        alias = aliases.named(_model_in(content))
+        if not alias:
+            return None
+        models = await aliases.choices(alias, aliases.models_of(alias), None)
+        shown = [await self._shown(model) for model in models]
+        able = list(dict.fromkeys(one for each in shown for one in _capabilities(each)))
+        answer = shown[models.index(aliases.likely(alias))] | {_ALIAS_FOR: list(models)}
+        return encode(answer | {"capabilities": able} if able else answer)
+
+    async def _shown(self, model: str) -> JsonObject:
+        """What the model server says of a model. Raises HearthError."""
+        call = BackendCall(
+            method="POST", path=_SHOW, headers=JSON_BODY, body=encode({"model": model})
+        )
+        exchange = await self._gateway.engine.open(call)
+        try:
+            content = bytearray()
+            while chunks := await exchange.take():
+                content += b"".join(chunks)
+                if len(content) > _LIST_BYTES:
+                    raise BackendProtocolError("The model server's answer is too long.")
+            shown = await asyncio.to_thread(_object_in, bytes(content))
+        finally:
+            exchange.close()
+        if exchange.status != HTTPStatus.OK or shown is None:
+            raise BackendError(f"The model server says nothing of {model}.")
+        return shown
+
+    def _listed_as_model(self, alias: str) -> JsonObject:
+        """An alias as OpenAI's list has models."""
+        models = self._gateway.aliases.models_of(alias)
+        return {
+            "id": alias,
+            "object": "model",
+            "created": 0,
+            "owned_by": "hearth",
+            _ALIAS_FOR: list(models),
+        }
+
     async def _forward(self, call: BackendCall, request: Request) -> None:
         exchange = await self._gateway.engine.open(call)
         try:
@@ -51,8 +111,9 @@ class Passthrough:
                 raise failed
             own = request.id_header
             elsewhere = self._gateway.models_elsewhere
+            aliases = self._gateway.settings.aliases
             if (
-                elsewhere
+                (elsewhere or aliases)
                 and request.method == "GET"
                 and exchange.status == HTTPStatus.OK
                 and request.path in _LISTS
@@ -65,7 +126,10 @@ class Passthrough:
                     content += b"".join(chunks)
                     if len(content) > _LIST_BYTES:
                         raise BackendProtocolError("The model server's list of models is too long.")
-                listed = await asyncio.to_thread(_without, bytes(content), request.path, elsewhere)
+                named = {name: self._gateway.aliases.installed(aliases[name]) for name in aliases}
+                listed = await asyncio.to_thread(
+                    _changed, bytes(content), request.path, elsewhere, named
+                )
                 await request.answer.whole(exchange.status, (*kept, own), listed)
                 return
             await request.answer.head(exchange.status, (*exchange.headers, own))
@@ -88,12 +152,42 @@ class Passthrough:
         raise NotServed(f"Hearth does not serve this path. Send the request to {title} itself.")
 
 
-def _without(body: bytes, path: str, elsewhere: frozenset[str]) -> bytes:
-    """A list of models without these, else as it came."""
+def _changed(
+    body: bytes, path: str, elsewhere: frozenset[str], aliases: Mapping[str, Sequence[str]]
+) -> bytes:
+    """A list of models without those elsewhere and with the aliases of installed models, each as
+    the first of these; else as it came.
+    """
     part, key = _LISTS[path]
     try:
         listed = json.loads(body)
-        listed[part] = [each for each in listed[part] if each[key].lower() not in elsewhere]
+        here = [each for each in listed[part] if each[key].lower() not in elsewhere]
+        known = {each[key].lower(): each for each in here}
+        listed[part] = here + [
+            known[models[0].lower()] | dict.fromkeys(_NAMES[path], name) | {_ALIAS_FOR: models}
+            for name, models in aliases.items()
+            if models and models[0].lower() in known
+        ]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return body
     return json.dumps(listed, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _capabilities(shown: JsonObject) -> list[JsonValue]:
+    has = shown.get("capabilities")
+    return has if isinstance(has, list) else []
+
+
+def _model_in(content: bytes) -> str:
+    """The model that a body of `/api/show` names; empty where it names none."""
+    asked = _object_in(content) if len(content) <= _SHOW_BYTES else None
+    model = None if asked is None else asked.get("model") or asked.get("name")
+    return model if isinstance(model, str) else ""
+
+
+def _object_in(content: bytes) -> JsonObject | None:
+    try:
+        found = decode(content)
+    except HearthError:
+        return None
+    return found if isinstance(found, dict) else None

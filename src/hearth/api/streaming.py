@@ -39,7 +39,9 @@ class Relay:
         streaming: bool,
         rewritten: tuple[str, ...],
         shows_wait: bool = False,
+        names_model: bool = False,
     ) -> None:
+        """`names_model`: the headers name the model that answers, as far as it is chosen."""
         self._worker = gateway.worker
         self._clock = gateway.clock
         self._keepalive = gateway.settings.keepalive
@@ -48,6 +50,7 @@ class Relay:
         self._route = route
         self._streaming = streaming
         self._rewritten = rewritten
+        self._names_model = names_model
         self._disconnected = False
         self._sending = False
         self._complete = False
@@ -153,6 +156,7 @@ class Relay:
         headers: Headers = (
             (b"x-request-id", self._ticket.request_id.encode("ascii")),
             *ticket_headers(self._ticket),
+            *self._model_header(),
         )
         if self._ticket.served_by or not self._rewritten:
             return headers
@@ -160,6 +164,12 @@ class Relay:
             *headers,
             (b"x-hearth-rewrote", ",".join(self._rewritten).encode("ascii", "replace")),
         )
+
+    def _model_header(self) -> Headers:
+        model = None
+        if self._names_model:
+            model = self._worker.registry.model_of(self._ticket.sequence)
+        return () if model is None else model_header(model)
 
     def _expected_mark(self) -> Headers:
         """The emulator's mark, before its head has come.
@@ -228,6 +238,11 @@ class Relay:
             await self._end_with_error(
                 lead + stream_error(self._route, error, self._request.request_id)
             )
+
+
+def model_header(model: str) -> Headers:
+    """Names the model that answers in place of an alias."""
+    return ((b"x-hearth-model", model.encode("ascii", "replace")),)
 
 
 def ticket_headers(ticket: Ticket) -> Headers:

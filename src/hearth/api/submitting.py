@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 from hearth.admission.admit import Admission, Admitted
+from hearth.admission.auth import allowed_of
 from hearth.api.request import Request
 from hearth.config.settings import ENGINE
 from hearth.dialects.conversation import CHAT_ID_HEADER, conversation_of_chat
@@ -14,8 +17,10 @@ from hearth.errors import CallerError, ModelNotFound
 from hearth.execution.request import Call, Submission, Ticket
 from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
-from hearth.types import Lane, QueueItem, preview_of
+from hearth.types import BackendCall, Lane, QueueItem, preview_of
 
+CallOn: TypeAlias = Callable[[str], Awaitable[BackendCall]]
+"""Makes the call on one of the models of an alias."""
 _PREVIEWED_BYTES = 256 * 1024
 
 
@@ -26,6 +31,7 @@ async def submit(
     envelope: Envelope,
     call: Call,
     *,
+    call_on: CallOn | None = None,
     task_type: str | None = None,
     prompt: str | None = None,
     allow_cloud: bool = True,
@@ -33,11 +39,13 @@ async def submit(
     """Take work into the queue, or have Claude answer, as far as `allow_cloud` and the caller's own
     rights go.
 
-    `task_type` and `prompt` come from bodies that have such fields. Raises HearthError: see
-    `Admission.admit`, `LLMQueueWorker.submit` and `Cloud.take`.
+    `call_on` makes the calls on the models of an alias, None where `call` does. `task_type` and
+    `prompt` come from bodies that have such fields. Raises HearthError: see `Admission.admit`,
+    `LLMQueueWorker.submit` and `Cloud.take`.
     """
     admitted = admission.admit(envelope.model or None, task_type=task_type)
     item = _item_of(request, admission, admitted, envelope)
+    models = _models_of_alias(gateway, admission, item)
     if gateway.settings.server.prompt_previews:
         item.prompt_preview = _preview(envelope.body, prompt)
     new = Submission(item=item, call=call, digest=envelope.digest, needs=envelope.needs)
@@ -45,9 +53,54 @@ async def submit(
     cloud = gateway.cloud
     if cloud is not None and allow_cloud and cloud.open_to(admission.identity):
         ticket = await cloud.take(new)
+    if ticket is None and models:
+        new = await _of_alias(gateway, new, models, call_on, admission.count)
     ticket = ticket or await _queued(gateway, new, admission.count)
     _note_origin(gateway, request, ticket)
     return ticket
+
+
+def _models_of_alias(gateway: Gateway, admission: Admission, item: QueueItem) -> tuple[str, ...]:
+    """The models of the alias that an item names, as far as its caller may use them; none where it
+    names a model.
+    """
+    alias = gateway.aliases.named(item.model)
+    if not alias:
+        return ()
+    known = gateway.aliases.models_of(alias)
+    canonical = gateway.engine.canonical
+    models = allowed_of(admission.identity.models, alias, known, canonical)
+    item.alias = alias
+    item.choices = gateway.aliases.installed(models)
+    item.model = (item.choices or models)[0]
+    return models
+
+
+async def _of_alias(
+    gateway: Gateway,
+    new: Submission,
+    models: Sequence[str],
+    call_on: CallOn | None,
+    count_embedding: Callable[[], None],
+) -> Submission:
+    """The request with the models that can do what it asks, and the calls on them.
+
+    Raises ModelNotFound, NotCapable; RateLimited for an embedding.
+    """
+    item = new.item
+    try:
+        item.choices = await gateway.aliases.choices(item.alias, models, new.needs)
+    except CallerError:
+        if item.kind == "embed":
+            count_embedding()
+        raise
+    item.model = item.choices[0]
+    if item.kind == "embed":
+        item.choices = ()  # vectors of two models cannot be compared
+    if call_on is None:
+        return new
+    calls = {model: await call_on(model) for model in item.choices or (item.model,)}
+    return replace(new, call=calls.__getitem__ if item.choices else calls[item.model])
 
 
 def _item_of(
@@ -107,6 +160,8 @@ async def _queued(gateway: Gateway, new: Submission, count_embedding: Callable[[
 async def _settle_model(gateway: Gateway, new: Submission) -> None:
     """Give the item the installed name of its model, which can do what is asked of it."""
     item = new.item
+    if item.alias:
+        return
     if item.model is not None:
         try:
             item.model = await gateway.resolve(item.model)

@@ -257,7 +257,13 @@ def assemble(
         rate_limiter=limiter,
         records=records,
         embeddings=embeddings,
-        orders=OperatorCommands(worker=worker, resolve=watch.resolve, clock=clock, events=events),
+        orders=OperatorCommands(
+            worker=worker,
+            resolve=watch.resolve,
+            models_of=worker.aliases.models_of,
+            clock=clock,
+            events=events,
+        ),
     )
     # limits and queue know the new settings before anything looks again
     gateway.on_reload(lambda fresh: limiter.update_limits(fresh.settings.rate_limits))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +20,14 @@ import click
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
 from hearth.cli.options import FILE, PATH
+from hearth.config.document import Problem
 from hearth.config.fields import server_url
-from hearth.config.loading import changed_meanings, effectless, load_gateway_config
+from hearth.config.loading import (
+    changed_meanings,
+    effectless,
+    load_gateway_config,
+    problems_of_file,
+)
 from hearth.config.rendering import (
     CONFIG_NAME,
     Change,
@@ -98,6 +104,7 @@ def check(file: Path | None) -> None:
     counted = {
         "keys": settings.auth.keys,
         "models": settings.models,
+        "aliases": settings.aliases,
         "task types": settings.priority_map,
         "callers with own limits": settings.rate_limits.callers,
         "announcements": settings.scheduling.announcements,
@@ -105,7 +112,7 @@ def check(file: Path | None) -> None:
     counts = ", ".join(f"{name}: {len(entries)}" for name, entries in counted.items())
     click.echo(f"{why}: ok ({counts})")
     warnings = [*loaded.notes, *changed_meanings(settings), *effectless(settings)]
-    warnings += _home_model(settings)
+    warnings += _named_models(settings, path)
     storage = settings.storage
     if storage.enabled:
         warnings += directory_warnings(storage.path, database_path(storage.path, os.environ))
@@ -113,22 +120,56 @@ def check(file: Path | None) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _home_model(settings: Settings) -> Iterable[str]:
-    """What Ollama knows of the home model, where it answers."""
+def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
+    """What Ollama knows of the home model and of the models of aliases, where it answers.
+
+    Raises ConfigError where an alias has the name of an installed model.
+    """
     home = settings.gpu.home_model
+    aliases = settings.aliases
     url = settings.ollama.url
-    if not home:
+    if not home and not aliases:
         return
     try:
-        _, installed = asyncio.run(version_and_models(url, OLLAMA_TIMEOUT_S))
+        _, listed = asyncio.run(version_and_models(url, OLLAMA_TIMEOUT_S))
     except BackendError as error:
         why = f"Ollama does not answer at {url}"
         if isinstance(error, BackendProtocolError):
             why = f"{url}: {error.message.rstrip('.')}"
-        yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
+        if home:
+            yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
+        if aliases:
+            yield f"aliases: {why}, so it is unknown whether their models are installed"
         return
-    if canonical(home).lower() not in {name.lower() for name in installed}:
+    installed = {name.lower() for name in listed}
+    if path is not None and (shadowing := shadowing_aliases(aliases, installed)):
+        raise problems_of_file(path, shadowing)
+    if home and canonical(home).lower() not in installed:
         yield f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
+    for where, model in missing_choices(aliases, installed):
+        yield f"{where}: {model} is not installed, so it is passed over: ollama pull {model}"
+
+
+def shadowing_aliases(
+    aliases: Mapping[str, Sequence[str]], installed: Container[str]
+) -> list[Problem]:
+    """Those that have the name of an installed model (`installed`: in lower case)."""
+    text = "is an installed model as well, which nobody can ask for; choose another name"
+    return [
+        Problem(("aliases", name), text) for name in aliases if canonical(name).lower() in installed
+    ]
+
+
+def missing_choices(
+    aliases: Mapping[str, Sequence[str]], installed: Container[str]
+) -> list[tuple[str, str]]:
+    """The models of aliases that are not installed, each with its place in the file."""
+    return [
+        (f"aliases.{name}", model)
+        for name, models in aliases.items()
+        for model in models
+        if canonical(model).lower() not in installed
+    ]
 
 
 async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]]:

@@ -35,7 +35,13 @@ from hearth.cli.client import (
     text,
     texts,
 )
-from hearth.cli.config import canonical, find_config, version_and_models
+from hearth.cli.config import (
+    canonical,
+    find_config,
+    missing_choices,
+    shadowing_aliases,
+    version_and_models,
+)
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
@@ -49,6 +55,13 @@ _TIMEOUT_S = 3.0
 _START_OLLAMA = "start it (`systemctl start ollama`), or correct ollama.url"
 _MIB_PER_GIB = 1024
 _YEAR_S = 365 * 86_400.0
+NAMED_IN = (
+    "`model` of /api/chat, /api/generate, /v1/chat/completions, /v1/completions and /v1/responses,"
+    " and of `message_start` in /v1/messages"
+)
+"""Where the answer of each dialect says which model ran; clients of all three accept another name
+than they asked for.
+"""
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
@@ -137,6 +150,7 @@ def _ollama(settings: Settings) -> Iterator[Finding]:
     if urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}:
         yield from check_ollama_settings(ollama_environment(), settings)
     yield from check_models(installed, settings)
+    yield from check_aliases(installed, settings)
 
 
 def ollama_environment(processes: Path = Path("/proc")) -> Mapping[str, str] | None:
@@ -255,6 +269,25 @@ def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
             "models",
             f"{len(installed)} installed; home model {settings.gpu.home_model or 'none'}",
         )
+
+
+def check_aliases(installed: list[str], settings: Settings) -> Iterator[Finding]:
+    """The names that stand for several models, and how an answer says which of them ran."""
+    aliases = settings.aliases
+    if not aliases:
+        return
+    known = {name.lower() for name in installed}
+    for problem in shadowing_aliases(aliases, known):
+        yield Finding("FAIL", "aliases", f"{problem.path[1]} {problem.text}", "rename the alias")
+    for where, model in missing_choices(aliases, known):
+        says = f"{where}: {model} is not installed, so it is passed over"
+        yield Finding("warn", "aliases", says, f"ollama pull {model}")
+    named = "; ".join(f"{name}: {', '.join(models)}" for name, models in aliases.items())
+    told = (
+        "an answer names the model that ran in the header X-Hearth-Model, unless signs of life went"
+        f" before it, and in {NAMED_IN}"
+    )
+    yield Finding("ok", "aliases", f"{named} ({told})")
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:

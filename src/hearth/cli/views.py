@@ -93,11 +93,22 @@ def _task(item: Json) -> str:
     return text(item, "task_type") or text(item, "priority")
 
 
+def _model(empty: str) -> Callable[[Json], str]:
+    """The model, and the alias by which it was asked for."""
+
+    def cell(row: Json) -> str:
+        alias = text(row, "alias")
+        model = text(row, "model") or empty
+        return f"{model} ({alias})" if alias else model
+
+    return cell
+
+
 _STATUS = (
     TableColumn("", _runs_or_waits, WORDS),
     TableColumn("#", "sequence", NUMBER),
     TableColumn("caller", "caller", WORDS, ""),
-    TableColumn("model", "model", WORDS, "any"),
+    TableColumn("model", _model("any"), WORDS),
     TableColumn("task", _task, WORDS),
     TableColumn("for", _waited_or_ran, NUMBER),
 )
@@ -150,6 +161,7 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     if backend := part(answer, "backend"):
         yield "backend", _backend(backend)
     yield "mode", text(answer, "mode") or "unknown"
+    yield from _aliases(part(answer, "aliases"))
     for line in _sharing(answer):
         yield "sharing", line
     for line in commands_in_force(part(answer, "orders")):
@@ -167,6 +179,11 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
         yield Text("config", "bold red"), Text(refused, "red")
     if pending := ", ".join(texts(config, "restart_pending")):
         yield "config", Text(f"waits for a restart: {pending}", "yellow")
+
+
+def _aliases(aliases: Json) -> Iterator[tuple[str, str]]:
+    for name in aliases:
+        yield "alias", f"{name}: {', '.join(texts(part(aliases, name), 'models'))}"
 
 
 def _sharing(answer: Json) -> Iterator[str]:
@@ -356,7 +373,7 @@ _UNBROKEN = FOLDED | {"no_wrap": True}
 _LOG = (
     TableColumn("ended", _moment("ended_wall_s"), _UNBROKEN),
     TableColumn("caller", "caller"),
-    TableColumn("model", "model"),
+    TableColumn("model", _model("-")),
     TableColumn("task", "task_type"),
     TableColumn("outcome", _outcome),
     TableColumn("queue", _phase("queue_s"), NUMBER),

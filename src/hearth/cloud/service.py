@@ -183,7 +183,8 @@ class Cloud:
         item = new.item
         # as it would go to the model server, from which it is translated
         call = new.call_on(item.model or "")
-        model = claude_model(item.model, cloud, self._queue.watch.canonical)
+        asked = item.alias or item.model
+        model = claude_model(asked, cloud, self._queue.watch.canonical)
         price = await self._price(model)
         request, body = await _translated(call, model, cloud)
         bound = prompt_bound_tokens(request.body, len(body))
@@ -196,7 +197,7 @@ class Cloud:
             work=work,
             settings=cloud,
             path=_path_of(call),
-            shown_model=item.model or model,
+            shown_model=asked or model,
             request=request,
             to_send=CloudCall(
                 model=model, body=body, base_url=cloud.base_url, api_key=cloud.api_key

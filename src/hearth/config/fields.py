@@ -26,6 +26,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     PlainSerializer,
     Strict,
+    WithJsonSchema,
 )
 from pydantic_core import CoreSchema, core_schema
 
@@ -214,6 +215,12 @@ def _name(text: str) -> str:
     return text
 
 
+def _not_empty(entries: tuple[V, ...]) -> tuple[V, ...]:
+    if not entries:
+        raise ValueError("must have at least one entry")
+    return entries
+
+
 def _time_zone(text: str) -> str:
     active_hours.zone_of(text)
     return text
@@ -389,6 +396,11 @@ HeaderName = Annotated[
     AfterValidator(str.lower),
 ]
 ModelName = Annotated[PlainText, _WITHOUT_SPACES, AfterValidator(_name)]
+ModelNames = Annotated[
+    tuple[ModelName, ...],
+    AfterValidator(_not_empty),
+    WithJsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 1}),
+]
 ModelNameOrNothing = Annotated[
     PlainText, _WITHOUT_SPACES, AfterValidator(lambda text: text and _name(text))
 ]

@@ -15,7 +15,7 @@ import hashlib
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +144,12 @@ def parse_config(
     if problems:
         raise config_error(source, problems, document.lines)
     return GatewayConfig(settings=settings, notes=(*variables.notes, *notes))
+
+
+def problems_of_file(path: Path, problems: Iterable[Problem]) -> ConfigError:
+    """What is wrong with a file that could be read, with the lines."""
+    text = read_bytes(path).decode("utf-8").removeprefix("\ufeff")
+    return config_error(str(path), problems, Document(text, source=str(path)).lines)
 
 
 def _add(found: Iterable[Problem], problems: list[Problem]) -> None:
@@ -295,9 +301,56 @@ def _cross_problems(document: object) -> Iterator[Problem]:
                 " request; choose another name"
             )
             yield Problem(("auth", "keys", index, "name"), text)
+    yield from _alias_problems(document)
     # a budget that forgets at each start is none
     if _at(document, *_CLOUD_KEY) and _at(document, "storage", "enabled") is False:
         yield Problem(_CLOUD_KEY, "needs the store: remove `storage.enabled: false` or this key")
+
+
+def _alias_problems(document: object) -> Iterator[Problem]:
+    """Names of `aliases` that mean something else as well, and models that are none."""
+    found = _at(document, "aliases")
+    aliases = found if isinstance(found, dict) else {}
+    known = _at(document, "models")
+    models = {"gpu.home_model": _at(document, "gpu", "home_model")}
+    models |= {f"models.{name}": name for name in (known if isinstance(known, dict) else ())}
+    taken = {_folded(name): where for where, name in models.items() if isinstance(name, str)}
+    names = {_folded(name): name for name in reversed(aliases) if isinstance(name, str)}
+    for alias, choices in aliases.items():
+        place: KeyPath = ("aliases", alias)
+        if not isinstance(alias, str):
+            continue
+        first = names[_folded(alias)]
+        if "*" in alias:
+            yield Problem(place, "must not contain `*`, which stands for any name in auth.keys")
+        elif first != alias:
+            yield Problem(place, f"is the same name as aliases.{first}; remove one")
+        elif _folded(alias) in taken:
+            where = taken[_folded(alias)]
+            yield Problem(place, f"is a model ({where}); give the alias a name of its own")
+        yield from _choice_problems(place, choices if isinstance(choices, list) else [], names)
+
+
+def _choice_problems(
+    place: KeyPath, models: list[object], aliases: Container[str]
+) -> Iterator[Problem]:
+    """What is wrong with the models of one alias."""
+    first: dict[str, int] = {}
+    for index, model in enumerate(models):
+        if not isinstance(model, str):
+            continue
+        if "*" in model:
+            yield Problem((*place, index), "must be one model: `*` is not replaced here")
+        elif _folded(model) in aliases:
+            yield Problem((*place, index), "is an alias itself; name the models")
+        elif first.setdefault(_folded(model), index) != index:
+            text = f"is the same as entry {first[_folded(model)] + 1}; remove one"
+            yield Problem((*place, index), text)
+
+
+def _folded(model: str) -> str:
+    """A model's name as it is compared, however it is spelled."""
+    return model.lower().removesuffix(":latest")
 
 
 def _repeated(keys: list[object], field: str, remedy: str) -> Iterator[Problem]:

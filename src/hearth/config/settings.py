@@ -618,6 +618,11 @@ class Settings(Section):
     gpu: GpuSettings = GpuSettings()
     models: fields.ReadOnlyTable[fields.ModelName, ModelSettings] = fields.EMPTY
     """Settings of single models, by the name callers use."""
+    aliases: fields.ReadOnlyTable[fields.ModelName, fields.ModelNames] = fields.EMPTY
+    """Names for any of several models, such as `coder: ["qwen3-coder:30b", "qwen2.5-coder:14b"]`.
+    The model is chosen when a request starts: one in memory, else the cheapest to load, else the
+    first (docs/aliases.md).
+    """
     backend: Annotated[
         BackendSettings,
         BeforeValidator(_spelled_out, json_schema_input_type=BackendSettings | BackendMode | None),
@@ -716,6 +721,9 @@ class GatewayConfig:
             "gpu": given.gpu.model_copy(update={"home_model": home and canonical(home)}),
             "models": MappingProxyType(
                 {canonical(name): model for name, model in given.models.items()}
+            ),
+            "aliases": MappingProxyType(
+                {name: tuple(map(canonical, models)) for name, models in given.aliases.items()}
             ),
         }
         return replace(self, settings=given.model_copy(update=changes))

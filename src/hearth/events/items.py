@@ -66,11 +66,13 @@ class ItemQueued(ItemEvent, level=DEBUG):
 class ItemDispatched(ItemEvent, level=DEBUG):
     """Sent to the model server.
 
-    Fields: `attempt`, from 1; `waited_s`: since it was accepted or put back.
+    Fields: `attempt`, from 1; `waited_s`: since it was accepted or put back; `alias`: the name by
+    which its caller meant any of several models, None where it named this one.
     """
 
     attempt: int
     waited_s: float
+    alias: str | None = None
 
 
 class ItemStreaming(ItemEvent, level=DEBUG):
@@ -172,7 +174,8 @@ class ItemEnded(ItemEvent):
     which it was said to start; `bound_kept`: whether it did, None where it was to start at once;
     `background`: as what it was known to be asked beside a user's turns; `conversation`: a digest,
     the same for each turn of one; salted anew at each start, so that no text can be guessed by it;
-    `user`: which of the caller's users, where its key tells them apart (in no log line).
+    `user`: which of the caller's users, where its key tells them apart (in no log line); `alias`:
+    as of `ItemDispatched`.
     """
 
     outcome: Outcome
@@ -197,6 +200,7 @@ class ItemEnded(ItemEvent):
     background: str | None = None
     conversation: str | None = None
     user: str | None = None
+    alias: str | None = None
 
 
 class ItemLost(ItemEvent, level=WARNING):

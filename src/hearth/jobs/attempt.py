@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hearth.config.settings import JobSettings, Settings
 from hearth.dialects.errors import render_error
@@ -85,14 +85,38 @@ async def attempt(
 
 async def _submission_of(job: Job, worker: LLMQueueWorker) -> Submission:
     """The job as the GPU's queue takes it. Raises HearthError where it cannot be done."""
+    alias = worker.aliases.named(job.model)
+    if alias:
+        return await _of_alias(job, alias, worker)
     model = await worker.watch.resolve(job.model)
-    pinned = worker.watch.load_options(model)
-    if len(job.request) > LARGE_BYTES:
-        new = await asyncio.to_thread(item_of, job, model, pinned)
-    else:
-        new = item_of(job, model, pinned)
+    new = await _on_model(job, model, worker)
     await worker.watch.check_capable(new.needs)
     return new
+
+
+async def _on_model(
+    job: Job, model: str, worker: LLMQueueWorker, *, renamed: bool = False
+) -> Submission:
+    """The job on this model, which its body is made to name where it is `renamed`."""
+    pinned = worker.watch.load_options(model)
+    if len(job.request) > LARGE_BYTES:
+        return await asyncio.to_thread(item_of, job, model, pinned, renamed=renamed)
+    return item_of(job, model, pinned, renamed=renamed)
+
+
+async def _of_alias(job: Job, alias: str, worker: LLMQueueWorker) -> Submission:
+    """The job with the models that can do it; an embedding with the first of them alone."""
+    models = worker.aliases.models_of(alias)
+    new = await _on_model(job, models[0], worker, renamed=True)
+    choices = await worker.aliases.choices(alias, models, new.needs)
+    if new.item.kind == "embed":
+        choices = choices[:1]
+    on_model = {model: await _on_model(job, model, worker, renamed=True) for model in choices}
+    new = on_model[choices[0]]
+    new.item.alias = alias
+    if new.item.kind != "embed":
+        new.item.choices = choices
+    return replace(new, call=lambda model: on_model[model].call_on(model))
 
 
 async def _whole(reply: Reply, limit_bytes: int) -> bytes | None:

@@ -244,7 +244,7 @@ class Batches(HandlingSink):
                 files=self.files,
                 batches=self.store,
                 settings=settings,
-                resolve=self._worker.watch.resolve,
+                resolve=self._worker.aliases.resolve,
                 canonical=self._worker.watch.canonical,
             )
             self._checks[batch.number] = check

@@ -83,14 +83,16 @@ def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> by
         raise BadRequest("request: contains a number that JSON does not allow") from error
 
 
-def envelope_of(path: str, body: bytes, pinned: LoadOptions | None = None) -> Envelope:
+def envelope_of(
+    path: str, body: bytes, pinned: LoadOptions | None = None, model: str | None = None
+) -> Envelope:
     """What the queue must know of a request; `pinned`: how its model is loaded, for a body that is
-    sent.
+    sent, to `model` in place of the one that it names.
 
     Raises BadRequest, ModelNotFound.
     """
     pinned = pinned or LoadOptions()
-    envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda _: pinned)
+    envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda _: pinned, model=model)
     if envelope.kind in ("load", "unload") or envelope.max_tokens == 0:
         raise BadRequest(
             "request: would generate nothing; give a prompt or messages, and no num_predict of 0"
@@ -98,12 +100,13 @@ def envelope_of(path: str, body: bytes, pinned: LoadOptions | None = None) -> En
     return envelope
 
 
-def item_of(job: Job, model: str, pinned: LoadOptions) -> Submission:
-    """A started job as the GPU's queue takes it; its request id is the job's.
+def item_of(job: Job, model: str, pinned: LoadOptions, *, renamed: bool = False) -> Submission:
+    """A started job as the GPU's queue takes it; its request id is the job's. `renamed`: its body
+    names an alias, and is sent with `model` in its place.
 
     Raises as `envelope_of`.
     """
-    envelope = envelope_of(job.path, job.request, pinned)
+    envelope = envelope_of(job.path, job.request, pinned, model if renamed else None)
     item = QueueItem(
         lane=job.lane,
         priority=job.priority,

@@ -377,8 +377,9 @@ class JobRunner:
     def _choose(self, heads: list[Job], suspects: list[Job]) -> Job | None:
         running = self.running()
         residents = self._runtime.view.residents.values()
-        in_memory = {job.model for job in running}
+        in_memory = {self._model_of(job) for job in running}
         in_memory |= {resident.model for resident in residents if not resident.is_leaving}
+        in_memory |= {job.model for job in heads if self._model_of(job) in in_memory}
         if self._overtaking >= BATCH_LIMIT:
             in_memory = set()
         return next_job(heads, suspects, running, in_memory, self._fits)
@@ -388,10 +389,14 @@ class JobRunner:
         which is still to come.
         """
         view = self._runtime.view
-        models = {job.model for job in self.running()}
+        models = {self._model_of(job) for job in self.running()}
         if not models <= view.residents.keys():
             return False
-        return view.fits_beside(job.model, models, job.task_type)
+        return view.fits_beside(self._model_of(job), models, job.task_type)
+
+    def _model_of(self, job: Job) -> str:
+        """The model that does a job or is likely to, where it names an alias."""
+        return self._worker.aliases.likely(job.model)
 
     def _is_ready(self, job: Job) -> bool:
         # still: another server may have come since the store was asked

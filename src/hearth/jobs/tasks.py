@@ -85,8 +85,7 @@ class Tasks:
         path = endpoint_of(request, endpoint)
         body = body_of(path, request)
         envelope = envelope_of(path, body)
-        model = await self._worker.watch.resolve(envelope.model)
-        await self._worker.watch.check_capable(envelope.needs)
+        model = await self._worker.aliases.resolve(envelope.model, envelope.needs)
         return Job(
             job_id=new_id(JOB_PREFIX),
             caller=Lane.INTERNAL.value,

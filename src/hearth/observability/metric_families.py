@@ -202,6 +202,12 @@ _ALL = (
         "model",
     ),
     _counter(
+        "hearth_alias_bindings_total",
+        "Requests that named an alias and ended, by the model that served them last.",
+        "alias",
+        "model",
+    ),
+    _counter(
         "hearth_wait_bounds_total", "Waits with a bound, by whether it held.", "lane", "result"
     ),
     _histogram(

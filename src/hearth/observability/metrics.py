@@ -196,6 +196,8 @@ class Metrics(HandlingSink):
             add("hearth_caller_tokens_total", lane, caller, kind, amount=tokens or 0)
         add("hearth_caller_run_seconds_total", lane, caller, amount=event.backend_s or 0.0)
         add("hearth_cost_usd_total", lane, caller, amount=event.cost_usd or 0.0)
+        if event.alias is not None and event.attempts:
+            add("hearth_alias_bindings_total", event.alias, model)
         if event.bound_kept is not None:
             add("hearth_wait_bounds_total", lane, "kept", amount=event.bound_kept)
             add("hearth_wait_bounds_total", lane, "exceeded", amount=not event.bound_kept)

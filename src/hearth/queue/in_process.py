@@ -77,13 +77,19 @@ class PromptCall:
         caller: str,
         *,
         preview: bool = False,
+        alias: str = "",
+        choices: tuple[str, ...] = (),
     ) -> Submission:
-        """The request as it is submitted; `model` by the name that the backend lists."""
+        """The request as it is submitted; `model` by the name that the backend lists, of an alias
+        the first of its `choices`.
+        """
         item = QueueItem(
             lane=lane,
             priority=priority,
             caller=caller,
             model=model,
+            alias=alias,
+            choices=choices,
             request_id=RequestId(new_id("req_")),
             task_type=self.task_type,
             prompt_tokens=self.prompt_tokens,

@@ -21,7 +21,8 @@ from hearth.types import JsonDict, Lane
 class OperatorCommands:
     """The owner's orders. Must be used on the gateway's event loop.
 
-    `resolve`: the installed name of a model; raises ModelNotFound.
+    `resolve`: the installed name of a model; raises ModelNotFound. `models_of`: what an alias
+    stands for; none for a model.
     """
 
     def __init__(
@@ -29,13 +30,15 @@ class OperatorCommands:
         *,
         worker: LLMQueueWorker,
         resolve: Callable[[str], Awaitable[str]],
+        models_of: Callable[[str], tuple[str, ...]],
         clock: Clock,
         events: EventSink,
     ) -> None:
         self._view = worker.runtime.view
         self._post = worker.post
         self._admission = worker.admission
-        self._resolve = resolve
+        self._resolve_model = resolve
+        self._models_of = models_of
         self._clock = clock
         self._events = events
         self.paused = False
@@ -177,6 +180,13 @@ class OperatorCommands:
             "held for callers who return": view.is_kept(model),
         }
         return next((why for why, holds in claims.items() if holds), "")
+
+    async def _resolve(self, model: str) -> str:
+        """Raises ModelNotFound; OrderRefused for an alias, which says nothing of one model."""
+        models = self._models_of(model)
+        if models:
+            raise OrderRefused(f"{model} is an alias: name one of {', '.join(models)}")
+        return await self._resolve_model(model)
 
     async def _fitting(self, model: str) -> str:
         name = await self._resolve(model)

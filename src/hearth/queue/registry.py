@@ -107,6 +107,7 @@ class Registry:
                 at=at,
                 attempt=work.attempt.number,
                 waited_s=at - work.item.arrived_at,
+                alias=work.item.alias or None,
                 **work.identity,
             ),
         )
@@ -194,6 +195,7 @@ class Registry:
             background=work.item.background or None,
             conversation=self._shown(work.item.conversation),
             user=work.item.user or None,
+            alias=work.item.alias or None,
             **work.promise_kept(at),
             **work.identity,
         )
@@ -207,6 +209,14 @@ class Registry:
         return blake2b(conversation.encode(), digest_size=6, key=self._salt).hexdigest()
 
     # What others ask for.
+
+    def model_of(self, sequence: Sequence) -> str | None:
+        """The model that works on a request or has ended it; None where none does yet."""
+        work = self._works.get(sequence)
+        if work is not None:
+            return work.model
+        ended = self._ended.get(sequence)
+        return None if ended is None else ended.model
 
     def live(self, sequence: Sequence) -> ActiveRequest | None:
         return self._works.get(sequence)

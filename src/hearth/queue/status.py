@@ -207,6 +207,7 @@ def _identity(of: QueueItem) -> JsonDict:
         "priority": of.priority.name.lower() if of.lane is Lane.INTERNAL else None,
         "task_type": of.task_type,
         "model": of.model,
+        "alias": of.alias or None,
         "kind": of.kind,
         "dialect": of.dialect,
         "streaming": of.streaming,
@@ -221,7 +222,7 @@ def _item(entry: Entry, now: float, wall_s: float) -> JsonDict:
     arrived_at = entry.item.arrived_at
     started_at = None if entry.place == "waiting" else entry.dispatched_at
     return _identity(entry.item) | {
-        "model": entry.model or entry.item.model,
+        "model": entry.model or entry.wanted_model,
         "state": entry.place,
         "band": entry.band.name.lower(),
         "attempts": entry.attempts,

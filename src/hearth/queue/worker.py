@@ -22,6 +22,7 @@ from hearth.errors import (
     ShuttingDown,
 )
 from hearth.events import ModeChanged
+from hearth.execution.aliases import Aliases
 from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.execution.tasks import ChangeCounter
 from hearth.queue import status
@@ -78,6 +79,7 @@ class LLMQueueWorker:
         self.cancel_request = registry.cancel_request
         self.get_item = registry.get_item
         self.watch = parts.watch
+        self.aliases = Aliases(lambda: runtime.settings, runtime.view, parts.watch)
         self.forecaster = parts.forecaster
         self.admission = parts.admission
         self._mailbox = parts.mailbox
@@ -223,9 +225,20 @@ class LLMQueueWorker:
             prompt, model, max_tokens, json_mode=json_mode, task_type=task_type, chain_id=task_id
         )
         if allow_cloud and self._cloud is not None:
-            name = None if model is None else self.watch.name_of(model)
+            models = self.aliases.models_of(model or "")
+            choices = self.aliases.installed(models)
+            name = next(iter((*choices, *models)), None)
+            if not models and model is not None:
+                name = self.watch.name_of(model) or model
             ticket = await self._cloud(
-                asked.submission(name or model, Lane.EXTERNAL, Priority.NORMAL, caller)
+                asked.submission(
+                    name,
+                    Lane.EXTERNAL,
+                    Priority.NORMAL,
+                    caller,
+                    alias=self.aliases.named(model),
+                    choices=choices,
+                )
             )
             if ticket is not None:
                 return self._future(ticket, asked, lambda: model, ticket.reply.abandon)
@@ -234,12 +247,22 @@ class LLMQueueWorker:
     def _enqueue(
         self, asked: PromptCall, lane: Lane, priority: Priority, caller: str
     ) -> asyncio.Future[Completion]:
-        model = None if asked.model is None else self.watch.name_of(asked.model)
+        alias = self.aliases.named(asked.model)
+        choices = self.aliases.installed(self.aliases.models_of(alias))
+        model = next(iter(choices), None)
+        if asked.model is not None and not alias:
+            model = self.watch.name_of(asked.model)
         if asked.model is not None and model is None:
             raise ModelNotFound(f"model '{asked.model}' not found")
         ticket = self.submit(
             asked.submission(
-                model, lane, priority, caller, preview=self.runtime.settings.server.prompt_previews
+                model,
+                lane,
+                priority,
+                caller,
+                preview=self.runtime.settings.server.prompt_previews,
+                alias=alias,
+                choices=choices,
             )
         )
         work = self.registry.live(ticket.sequence)  # None where it could be refused at once

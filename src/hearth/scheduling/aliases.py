@@ -4,14 +4,15 @@ Such an entry waits in the line of the model that it is bound to for now. Before
 which some wait, all of them are bound anew, in the order in which they are served. The first that
 applies counts:
 
-1. the model that its caller's conversation was last sent to, while that is in memory;
+1. the model on which its caller's conversation is warm (`scheduling.warm`);
 2. one that is in memory and has a slot for it, in the owner's order;
 3. one that is in memory: the one that it is bound to already, else the one with the shortest queue.
    Where another would be loaded beside it sooner than a slot comes free, that one;
 4. one that is being loaded, or that memory is being cleared for;
 5. one that others wait for, and so comes anyway: the one that serves the most requests per second
    of swap and work;
-6. the one with the cheapest swap, there and back, counting what runs on the models that must go.
+6. the one with the cheapest swap, there and back, counting what runs on the models that must go,
+   and what has to be read again there.
 
 Models that are not installed, are too large, or have failed to load a short while ago are left out
 as long as there is another. An entry whose caller has seen a part of its answer stays bound
@@ -26,11 +27,11 @@ from math import inf
 from hearth.scheduling.residency import Evictions, Resident
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry, Key
+from hearth.scheduling.warm import warm_on
 from hearth.types import Band, QueueItem
 
 AVOIDED_S = 600.0
 """How long a model that cannot be loaded is left to those who have no other."""
-MAX_CONVERSATIONS = 1024
 
 
 def bind_waiting(device: DeviceState, now: float) -> None:
@@ -42,16 +43,6 @@ def bind_waiting(device: DeviceState, now: float) -> None:
 
 def _place(entry: Entry) -> tuple[Band, Key]:
     return entry.band, entry.key
-
-
-def note_conversation(device: DeviceState, item: QueueItem, model: str, now: float) -> None:
-    """This model is about to read the conversation of an item."""
-    known = device.conversations
-    key = (item.caller, item.conversation)
-    known.pop(key, None)
-    known[key] = (model, now)
-    if len(known) > MAX_CONVERSATIONS:
-        del known[next(iter(known))]
 
 
 class Binding:
@@ -134,15 +125,18 @@ class Binding:
     def _is_trusted(self, model: str) -> bool:
         return self._device.avoided.get(model, -inf) <= self._now
 
-    def _warm(self, item: QueueItem) -> str:
-        """The model in memory that has read the conversation of an item, "" for none."""
+    def _warm(self, item: QueueItem) -> str | None:
+        """The model in memory on which the conversation of an item is warm. What it is asked for at
+        this moment is no earlier turn: such requests only begin alike.
+        """
         if not item.conversation:
-            return ""
-        model, read_at = self._device.conversations.get(
-            (item.caller, item.conversation), ("", -inf)
-        )
-        resident = self._residents.get(model)
-        return model if resident is not None and resident.loaded_at <= read_at else ""
+            return None
+        model = warm_on(self._device, item.caller, item.conversation)
+        resident = self._residents.get(model or "")
+        running = () if resident is None else resident.running.values()
+        key = (item.caller, item.conversation)
+        is_asked = any((other.item.caller, other.item.conversation) == key for other in running)
+        return None if is_asked else model
 
     def _free_slots(self, entry: Entry, model: str) -> int:
         """Slots that nobody else takes who waits for exactly this model."""
@@ -227,7 +221,11 @@ class Binding:
             for other in self._residents[name].running.values()
             if not self._interrupts(entry, other)
         ]
-        back_s = sum(self._device.estimates.swap_s(model, name) for name in evicts)
+        device = self._device
+        back_s = sum(
+            device.estimates.swap_s(model, name) + device.residency.reread_s(name, self._now)
+            for name in evicts
+        )
         return max([0.0, *running]) + self._swap_s(model, evicts) + back_s
 
     def _swap_s(self, model: str, evicts: tuple[str, ...]) -> float:

@@ -38,7 +38,6 @@ from hearth.scheduling.actions import (
     SwapReason,
     Unload,
 )
-from hearth.scheduling.aliases import note_conversation
 from hearth.scheduling.policies import POLICIES, Candidate, Candidates, first
 from hearth.scheduling.preemption import protected, yield_memory, yield_slots
 from hearth.scheduling.residency import Evictions, Resident
@@ -589,7 +588,5 @@ def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) ->
         resident.settled = True
     if item.kind == "embed":
         resident.embeds = True
-    if entry.choices and item.conversation and device.estimates.learns:
-        note_conversation(device, item, model, now)
     device.residency.used(resident, now)
     return Dispatch(device=device.id, sequence=item.sequence, attempt=entry.attempts, model=model)

@@ -251,8 +251,6 @@ class DeviceState:
     not_before: dict[str, float] = field(default_factory=dict)
     # models that failed to load, and until when another is taken by whoever has the choice
     avoided: dict[str, float] = field(default_factory=dict)
-    # the model that a caller's conversation was last sent to, and when
-    conversations: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
     idle_since: float | None = None  # since when nothing waits or runs; None while something does
     # what was in memory then, by name; None where the owner has loaded something since, to which no
     # habit applies

@@ -505,7 +505,6 @@ def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float
     device.home_failures = 0
     device.not_before.clear()
     device.avoided.clear()
-    device.conversations.clear()
     device.failures.clear()
     device.rounds.clear()
 

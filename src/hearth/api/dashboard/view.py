@@ -192,13 +192,14 @@ class View:
             "arrived": self._wall(item.arrived_at),
             "band": entry.band.name.lower(),
             "interrupts": entry.interrupts or None,
+            "alias": item.alias or None,
             "background": item.background or None,
             "prompt_preview": item.prompt_preview or None,
         }
 
     def _running(self, entry: Entry) -> JsonDict:
         return self._entry(entry) | {
-            "model": entry.model or entry.item.model,
+            "model": entry.model or entry.wanted_model,
             "attempt": entry.attempts,
             "stopping": entry.place == "stopping" or None,
             "dispatched": self._wall(entry.dispatched_at),

@@ -23,7 +23,7 @@ export function Detail({ state, now, shown, close }) {
 const times = (number) => (number === 1 ? "once" : `${number} times`);
 
 function rowsOf(item, state, now) {
-  const shared = [["Caller", item.caller], ["User", item.user], ["Model", short(item.model)], ["Lane", item.band ? `${item.lane}, ${item.band}` : item.lane], ["Task type", item.task_type],
+  const shared = [["Caller", item.caller], ["User", item.user], ["Model", short(item.model)], ["Alias", item.alias], ["Lane", item.band ? `${item.lane}, ${item.band}` : item.lane], ["Task type", item.task_type],
     ["Background", item.background], ["Number", String(item.sequence)]];
   if (item.outcome) return [...shared, ...endedRows(item)];
   const interrupted = item.interrupts ? times(item.interrupts) : null;

@@ -1,0 +1,119 @@
+"""Names that stand for any of several models (`aliases`), as callers use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from hearth.config.settings import Settings
+from hearth.dialects.capabilities import Needs
+from hearth.errors import ModelNotFound, NotCapable
+from hearth.execution.backend_watch import BackendWatch
+from hearth.scheduling.views import StatusView
+from hearth.types import JsonDict
+
+
+class Aliases:
+    """What the owner's aliases mean at the moment of asking."""
+
+    def __init__(
+        self, settings: Callable[[], Settings], view: StatusView, watch: BackendWatch
+    ) -> None:
+        self._settings = settings
+        self._view = view
+        self._watch = watch
+
+    def named(self, model: str | None) -> str:
+        """The alias that a caller means, as the owner wrote it; empty where it means a model."""
+        aliases = self._settings().aliases
+        if not aliases or not model:
+            return ""
+        canonical = self._watch.canonical
+        wanted = canonical(model).lower()
+        return next((name for name in aliases if canonical(name).lower() == wanted), "")
+
+    def models_of(self, model: str) -> tuple[str, ...]:
+        """The models that this name stands for, installed or not; none where it is no alias."""
+        return self._settings().aliases.get(self.named(model), ())
+
+    def installed(self, models: Iterable[str]) -> tuple[str, ...]:
+        """The installed names of those models that are installed, each once."""
+        names = map(self._watch.name_of, models)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    async def choices(
+        self, alias: str, models: Sequence[str], needs: Needs | None
+    ) -> tuple[str, ...]:
+        """The installed names of those of its models that can do what is asked.
+
+        Asks again before it says no, for models that were just pulled.
+
+        Raises:
+            ModelNotFound: none of them is installed. NotCapable: none of those can do it.
+        """
+        names = self.installed(models)
+        if not names:
+            with suppress(ModelNotFound):
+                await self._watch.resolve(models[0])
+            names = self.installed(models)
+        if not names:
+            raise ModelNotFound(
+                f"model '{alias}' not found: none of its models is installed ({', '.join(models)})"
+            )
+        able = list[str]()
+        refused: NotCapable | None = None
+        for name in names:
+            try:
+                await self._watch.check_capable(needs and replace(needs, model=name))
+            except NotCapable as error:
+                refused = refused or error
+            else:
+                able.append(name)
+        if refused is not None and not able:
+            raise refused
+        return tuple(able)
+
+    async def resolve(self, model: str, needs: Needs | None = None) -> str:
+        """The installed name of a model, or the alias itself, which can do what is asked.
+
+        Raises ModelNotFound, NotCapable.
+        """
+        alias = self.named(model)
+        if alias:
+            await self.choices(alias, self.models_of(alias), needs)
+            return alias
+        name = await self._watch.resolve(model)
+        await self._watch.check_capable(needs)
+        return name
+
+    def likely(self, model: str) -> str:
+        """The model that would serve this name now, as far as can be said at once; the name itself
+        where it is no alias.
+        """
+        models = self.models_of(model)
+        if not models:
+            return model
+        names = self.installed(models) or models
+        residents = self._view.residents
+        return next((name for name in names if name in residents), names[0])
+
+    def shown(self) -> JsonDict:
+        """Every alias, its models in the owner's order, and which of them are not installed."""
+        return {
+            name: {"models": list(models), "missing": self._missing(models)}
+            for name, models in self._settings().aliases.items()
+        }
+
+    def warnings(self) -> list[str]:
+        """What keeps aliases from meaning what their owner may think."""
+        found = []
+        for name, models in self._settings().aliases.items():
+            if self._watch.name_of(name) is not None and self._watch.up:
+                found.append(f"the alias {name} hides the installed model of that name")
+            if len(self._missing(models)) == len(models):
+                found.append(f"none of the models of the alias {name} is installed")
+        return found
+
+    def _missing(self, models: Iterable[str]) -> list[str]:
+        return [model for model in models if self._watch.name_of(model) is None]
