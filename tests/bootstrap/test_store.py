@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from hearth.api.app import HearthApp
 from hearth.bootstrap import open_store
 from hearth.cli.simulate import _instant
 from hearth.config.settings import (
@@ -48,7 +47,7 @@ from tests.support.home import (
     open_home,
 )
 from tests.support.house import body_of, gateway_over, new_item
-from tests.support.http import Got, ask
+from tests.support.http import Got
 from tests.support.recorder import Recorder
 from tests.support.stopped_clock import WALL, StoppedClock
 from tests.support.virtual_time import in_virtual_time, sleep_until
@@ -62,13 +61,11 @@ DAY_S = 86_400.0
 class Life(Home):
     """One process's time with the file."""
 
-    app: HearthApp
-
     async def chat(self, key: str | None = None) -> Got:
-        return await ask(self.app, "POST", "/api/generate", CHAT, key=key)
+        return await self.ask("POST", "/api/generate", CHAT, key=key)
 
     async def get(self, path: str, key: str | None = None) -> Any:
-        got = await ask(self.app, "GET", path, key=key)
+        got = await self.ask("GET", path, key=key)
         assert got.status == 200, got.body
         return got.json
 
@@ -81,7 +78,7 @@ class Life(Home):
 async def live(settings: Settings, *, store: bool = True) -> AsyncIterator[Life]:
     """A gateway for the time of a block; what it posted is on the disk when the block has ended."""
     async with open_home(settings, store=store) as home:
-        yield Life(**vars(home), app=HearthApp(home.gateway))
+        yield Life(**vars(home))
 
 
 @pytest.fixture
@@ -126,16 +123,14 @@ async def test_limits_counts_and_the_log_go_on_where_the_last_process_ended(sett
     assert latest["total_s"] >= latest["backend_s"] > 0
     assert "hi" not in json.dumps(listed)
     # after the stop unavailable, and not broken
-    assert (await ask(third.app, "GET", "/llm/log")).status == 503
+    assert (await third.ask("GET", "/llm/log")).status == 503
     assert third.events.of(InternalFault) == []
 
 
 async def test_embedding_calls_are_counted_apart_after_a_restart(settings):
     several = [{"model": EMBEDDER, "input": text} for text in "abcdefg"]
     async with live(limited(settings, 100)) as first:
-        got = await asyncio.gather(
-            *(ask(first.app, "POST", "/api/embed", body) for body in several)
-        )
+        got = await asyncio.gather(*(first.ask("POST", "/api/embed", body) for body in several))
         assert {each.status for each in got} == {200}
         shown = (await first.get("/llm/queue/status"))["rate_limits"]["local"]
         assert (shown["hour"], shown["embeddings_hour"]) == ("0/100", "2/20000")
@@ -152,7 +147,7 @@ async def test_without_a_store_no_file_is_written_and_no_log_kept(settings, tmp_
         store=asked_for,
     ) as life:
         await life.chat()
-        got, swaps = [await ask(life.app, "GET", path) for path in ("/llm/log", "/llm/swaps")]
+        got, swaps = [await life.ask("GET", path) for path in ("/llm/log", "/llm/swaps")]
     assert (got.status, got.json, swaps.status, list(tmp_path.iterdir())) == (404, NO_LOG, 404, [])
 
 
@@ -170,9 +165,9 @@ async def test_callers_see_their_own_items_and_admins_see_all(settings):
         asked += [(GUEST_KEY, query, []) for query in ("?caller=friend", "?caller=")]
         for key, query, seen in asked:
             assert [item["caller"] for item in await life.logged(key, query)] == seen
-        assert (await ask(life.app, "GET", "/llm/log")).status == 401
+        assert (await life.ask("GET", "/llm/log")).status == 401
         for key, seen in ((ADMIN_KEY, ["friend", "guest", "house"]), (GUEST_KEY, ["guest"])):
-            found = (await ask(life.app, "GET", "/llm/history", key=key)).json
+            found = (await life.ask("GET", "/llm/history", key=key)).json
             assert sorted(each["caller"] for each in found["callers"]) == seen
             assert (
                 found["total"]["requests"]
@@ -190,7 +185,7 @@ async def test_a_file_that_vanishes_stops_nobody_and_nothing_is_lost_once_it_is_
         path.rename(elsewhere)
         assert (await life.chat()).status == 200
         assert (await life.events.first(StorageFailed)).reason == "file_moved"
-        assert (await ask(life.app, "GET", "/llm/log")).status == 503
+        assert (await life.ask("GET", "/llm/log")).status == 503
         elsewhere.rename(path)
         assert (await life.chat()).status == 200
         assert (await life.events.first(StorageRecovered)).dropped == 0
@@ -338,11 +333,11 @@ async def test_the_log_is_filtered_and_paged_and_swaps_and_history_have_windows(
             (len((await life.get(f"/llm/history?window={window}"))["buckets"]))
             for window in ("7d", "30d")
         ] == [28, 30]
-        assert (await ask(life.app, "GET", "/llm/history?window=1y")).status == 400
+        assert (await life.ask("GET", "/llm/history?window=1y")).status == 400
         for path in ("/llm/log", "/llm/swaps"):
             for says, queries in SENSELESS.items():
                 for query in queries.split():
-                    got = await ask(life.app, "GET", f"{path}?{query}")
+                    got = await life.ask("GET", f"{path}?{query}")
                     assert (got.status, query.split("=")[0] + says in got.json["error"]) == (
                         400,
                         True,

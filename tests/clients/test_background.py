@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-import aiohttp
 import pytest
 
 from hearth.config.settings import BackgroundRequest, ClientSettings, Settings
@@ -15,7 +14,7 @@ from hearth.events import ItemDispatched, ItemEnded, ItemInterrupted
 from hearth.types import Outcome
 from tests.clients.test_quirks import recording
 from tests.support.fields import Fields
-from tests.support.home import HOUSE_KEY, KEYS, NARROW, SLOW, Home, StartHome, house_settings
+from tests.support.home import HOUSE_KEY, KEYS, NARROW, SLOW, StartHome, house_settings
 from tests.support.patience import in_time
 
 TITLE: Fields = {**recording("open_webui_title")["body"], "model": SLOW}
@@ -28,16 +27,6 @@ CHAT: Fields = {
 SETTINGS = house_settings(gpu=NARROW)
 
 
-async def post(home: Home, body: Fields, key: str | None = None) -> int:
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    async with (
-        aiohttp.ClientSession(trust_env=False) as session,
-        session.post(f"{home.url}/api/chat", json=body, headers=headers) as got,
-    ):
-        await got.read()
-        return got.status
-
-
 def tokens(body: Fields, count: int, **more: object) -> Fields:
     return {**body, "options": {"num_predict": count}, **more}
 
@@ -47,14 +36,14 @@ async def test_a_title_is_interrupted_for_the_chat_that_comes_after_it(
     start_home: StartHome, stream: bool
 ):
     home = await start_home(SETTINGS)
-    title = asyncio.create_task(post(home, tokens(TITLE, 40, stream=stream)))
+    title = asyncio.create_task(home.post("/api/chat", tokens(TITLE, 40, stream=stream)))
     shown = await home.running(SLOW)
     assert (shown["background"], shown["band"]) == ("open-webui-title", "external_background")
 
     async with in_time():
-        assert await post(home, CHAT) == 200
+        assert (await home.post("/api/chat", CHAT)).status == 200
         assert not title.done()
-        assert await title == 200
+        assert (await title).status == 200
 
     assert [event.sequence for event in home.events.of(ItemInterrupted)] == [1]
     ended = home.events.of(ItemEnded)
@@ -66,11 +55,11 @@ async def test_a_title_is_interrupted_for_the_chat_that_comes_after_it(
 
 async def test_a_title_waits_behind_the_chat_that_comes_after_it(start_home: StartHome):
     home = await start_home(SETTINGS)
-    running = asyncio.create_task(post(home, tokens(CHAT, 20)))
+    running = asyncio.create_task(home.post("/api/chat", tokens(CHAT, 20)))
     await home.running(SLOW)
-    title = asyncio.create_task(post(home, tokens(TITLE, 1)))
+    title = asyncio.create_task(home.post("/api/chat", tokens(TITLE, 1)))
     await home.until(lambda status: status["external_queue"]["pending"] == 1)
-    chat = asyncio.create_task(post(home, CHAT))
+    chat = asyncio.create_task(home.post("/api/chat", CHAT))
     status = await home.until(lambda status: status["external_queue"]["pending"] == 2)
 
     assert [item["background"] for item in status["external_queue"]["next_items"]] == [
@@ -78,7 +67,7 @@ async def test_a_title_waits_behind_the_chat_that_comes_after_it(start_home: Sta
         "open-webui-title",
     ]
     async with in_time():
-        assert set(await asyncio.gather(running, title, chat)) == {200}
+        assert {got.status for got in await asyncio.gather(running, title, chat)} == {200}
     assert [event.sequence for event in home.events.of(ItemDispatched)] == [1, 3, 2]
     assert home.events.of(ItemInterrupted) == []
 
@@ -109,7 +98,7 @@ async def test_the_owner_has_the_last_word_on_what_goes_behind(
     start_home: StartHome, settings: Settings, body: Fields, key: str | None, shown: object
 ):
     home = await start_home(settings)
-    asked = asyncio.create_task(post(home, tokens(body, 1000), key))
+    asked = asyncio.create_task(home.post("/api/chat", tokens(body, 1000), key))
     item = await home.running(SLOW)
     assert (item["background"], item["band"]) == shown
     asked.cancel()

@@ -114,29 +114,10 @@ async def test_a_pinned_context_length_takes_the_place_of_what_a_client_asks_for
     assert {"keep_alive", "options.num_ctx"} <= set(got.headers["x-hearth-rewrote"].split(","))
 
 
-async def post(
-    home: Home, name: str, *, key: str | None = None, **changes: Any
-) -> tuple[int, Any, str]:
-    """Status, body and rewrites of the answer to a recording that does not stream, some fields of
-    it changed.
-    """
+async def post(home: Home, name: str, key: str | None = None) -> Got:
+    """The answer to a recording that does not stream."""
     recorded = recording(name)
-    headers = (
-        recorded["headers"]
-        if key is None
-        else {**recorded["headers"], "authorization": f"Bearer {key}"}
-    )
-    async with (
-        aiohttp.ClientSession(trust_env=False) as session,
-        session.post(
-            home.url + recorded["path"], json={**recorded["body"], **changes}, headers=headers
-        ) as got,
-    ):
-        return (
-            got.status,
-            await got.json(content_type=None),
-            got.headers.get("x-hearth-rewrote", ""),
-        )
+    return await home.post(recorded["path"], recorded["body"], key, **recorded["headers"])
 
 
 async def talk(home: Home, model: str, key: str | None = None) -> None:
@@ -188,8 +169,9 @@ async def test_a_background_task_may_be_answered_by_the_model_in_memory(
     async with open_home(settings) as home:
         for model in before:
             await talk(home, model, None if key is None else "hearth_owner")
-        status, answer, rewrote = await post(home, name, key=key)
-        assert (status, answer["model"], "model" in rewrote.split(",")) == (
+        got = await post(home, name, key)
+        rewrote = got.headers.get("x-hearth-rewrote", "")
+        assert (got.status, got.json["model"], "model" in rewrote.split(",")) == (
             200,
             answers,
             answers == LLAMA,

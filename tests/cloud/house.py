@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from hearth.admission.auth import digest_of
 from hearth.cloud.service import Cloud
 from hearth.config.settings import (
@@ -31,8 +29,8 @@ from hearth.types import Lane, nano_usd
 from tests.support.fake_claude import KEY, FakeClaude
 from tests.support.fields import Fields
 from tests.support.home import HELLO, Home, house_settings, open_home
+from tests.support.http import Got
 from tests.support.patience import WITHIN_S, in_time
-from tests.support.reading import read_to_its_end
 
 RICH = "hearth_rich"
 STAY = "hearth_stay"
@@ -75,19 +73,8 @@ class CloudHome(Home):
         await self.events.until(lambda: len(self.ended) >= count)
         return self.ended
 
-    async def post(
-        self, body: Fields, key: str = RICH, path: str = "/api/chat"
-    ) -> tuple[int, bytes, dict[str, str]]:
-        headers = {"authorization": f"Bearer {key}"}
-        async with (
-            aiohttp.ClientSession(trust_env=False) as session,
-            session.post(self.url + path, json=body, headers=headers) as got,
-        ):
-            return (
-                got.status,
-                await read_to_its_end(got),
-                {name.lower(): value for name, value in got.headers.items()},
-            )
+    async def chat(self, body: Fields, key: str = RICH, path: str = "/api/chat") -> Got:
+        return await self.post(path, body, key)
 
     async def ledger(self) -> list[tuple[str, float, float | None]]:
         """`(state, reserved, settled)` of every row, once all is written."""

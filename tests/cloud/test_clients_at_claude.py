@@ -71,7 +71,7 @@ async def test_an_openai_stream_ends_with_a_usage_only_where_the_caller_asks_for
 
 
 async def test_a_claude_item_is_an_item_like_any_other(home: CloudHome):
-    headers = (await home.post(BODY | {"stream": False}))[2]
+    headers = (await home.chat(BODY | {"stream": False})).headers
     assert (headers["x-hearth-served-by"], bool(headers["x-request-id"])) == ("claude", True)
     (ended,) = await home.ends(1)
     assert (ended.outcome, ended.model, ended.caller, ended.status) == (

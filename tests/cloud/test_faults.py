@@ -32,6 +32,7 @@ from tests.cloud.house import (
     open_cloud_home,
 )
 from tests.support.fake_claude import KEY, WORDS, FakeClaude, Script, refusal
+from tests.support.fields import Fields
 from tests.support.home import HELLO, LLAMA, LONG_TOKENS, SLOW, house_settings
 from tests.support.house import new_item
 from tests.support.patience import WITHIN_S, in_time, until, within_limit
@@ -57,8 +58,8 @@ async def test_a_passing_refusal_is_tried_again_unnoticed(home: CloudHome, strea
     troubles.append(refusal(429, "rate_limit_error", retry_after="0"))
     for count, trouble in enumerate(troubles, start=1):
         home.claude_api.scripts = [trouble]
-        status, body, _ = await home.post(BODY | {"stream": streaming})
-        assert (status, b"friend" in body) == (200, True)
+        got = await home.chat(BODY | {"stream": streaming})
+        assert (got.status, b"friend" in got.body) == (200, True)
         ended = (await home.ends(count))[-1]
         assert (ended.outcome, ended.attempts) == (Outcome.COMPLETED, 2)
         assert [event.attempt for event in home.events.of(ItemResent)] == [1] * count
@@ -67,8 +68,9 @@ async def test_a_passing_refusal_is_tried_again_unnoticed(home: CloudHome, strea
 
 async def test_attempts_are_bounded_and_a_long_pause_is_the_callers_to_wait(home: CloudHome):
     home.claude_api.default = refusal(529, "overloaded_error", retry_after="0")
-    status, _, headers = await home.post(BODY)
-    assert (status, len(home.claude_api.requests), "retry-after" in headers) == (503, 3, True)
+    got = await home.chat(BODY)
+    asked = len(home.claude_api.requests)
+    assert (got.status, asked, "retry-after" in got.headers) == (503, 3, True)
     assert (await home.ends(1))[0].cost_usd is None
     home.claude_api.default = refusal(429, "rate_limit_error", retry_after="120")
     async with in_time(), home.gpt(RICH) as client:
@@ -78,7 +80,7 @@ async def test_attempts_are_bounded_and_a_long_pause_is_the_callers_to_wait(home
     assert len(home.claude_api.requests) == 4
     await home.ends(2)
     await home.claude_api.stop()
-    assert (await home.post(BODY))[0] == 503
+    assert (await home.chat(BODY)).status == 503
     assert [state for state, _, _ in await home.ledger()] == ["released"] * 3, (
         "nothing was sent, or a refusal"
     )
@@ -98,16 +100,16 @@ ACCOUNT = {
 async def test_a_refused_account_is_not_asked_again_until_a_reload(home: CloudHome, trouble):
     home.claude_api.scripts = [trouble]
     for _ in range(2):
-        status, body, _ = await home.post(BODY | {"model": HAIKU})
-        assert (status, KEY.encode() in body) == (503, False)
-    assert (await home.post(BODY))[0] == 404, (
+        got = await home.chat(BODY | {"model": HAIKU})
+        assert (got.status, KEY.encode() in got.body) == (503, False)
+    assert (await home.chat(BODY)).status == 404, (
         "while Claude is down, a missing model is simply missing"
     )
     assert len(home.claude_api.requests) == len(home.events.of(CloudWentDown)) == 1
     assert KEY not in str(home.events.all)
     assert home.spent()["state"] == "down"
     home.gateway.reload(home.gateway.config)
-    assert (await home.post(BODY))[0] == 200
+    assert (await home.chat(BODY)).status == 200
     assert len(home.events.of(CloudCameUp)) == 1
     await home.billed_equals_ledger()
 
@@ -117,16 +119,16 @@ async def test_a_refused_key_replaced_meanwhile_says_nothing_of_the_new_one(home
         refusal(529, "overloaded_error", retry_after="5"),
         refusal(401, "authentication_error"),
     ]
-    asking = asyncio.ensure_future(home.post(BODY))
+    asking = asyncio.ensure_future(home.chat(BODY))
     await within_limit(home.claude_api.asked.wait())
     fresh = FakeClaude()
     settings = home.gateway.config.settings
     cloud = settings.cloud.replace(base_url=await fresh.start())
     assert home.gateway.reload(GatewayConfig(settings=settings.replace(cloud=cloud)))
     skip(5.0)
-    assert (await asking)[0] == 503
+    assert (await asking).status == 503
     assert (home.spent()["state"], home.events.of(CloudWentDown)) == ("ready", [])
-    assert ((await home.post(BODY))[0], len(fresh.requests)) == (200, 1)
+    assert ((await home.chat(BODY)).status, len(fresh.requests)) == (200, 1)
     await fresh.stop()
 
 
@@ -143,7 +145,7 @@ async def test_what_the_caller_has_to_change_reaches_it_and_is_not_retried(
     home: CloudHome, trouble: Script, status: int
 ):
     home.claude_api.default = trouble
-    assert (await home.post(BODY))[0] == status
+    assert (await home.chat(BODY)).status == status
     assert len(home.claude_api.requests) == 1
     await home.billed_equals_ledger()
 
@@ -205,10 +207,10 @@ async def test_a_stall_ends_despite_signs_of_life_and_may_have_been_charged(tmp_
         await home.ends(1)
         await home.billed_equals_ledger()
         home.claude_api.default = Script(hold=True)
-        held = asyncio.ensure_future(home.post(BODY | {"stream": False}))
+        held = asyncio.ensure_future(home.chat(BODY | {"stream": False}))
         await until(lambda: len(home.claude_api.requests) == 2)
         skip(LIMIT_S + 1.0)
-        assert (await held)[0] == 504
+        assert (await held).status == 504
         state, reserved, settled = (await home.ledger())[-1]
         assert (state, len(home.claude_api.requests), 0 < (settled or 0) < reserved) == (
             "settled",
@@ -230,7 +232,7 @@ async def test_an_answer_that_says_nothing_may_have_been_charged_for_its_prompt(
     home: CloudHome, garbage: bytes
 ):
     home.claude_api.default = Script(garbage=garbage, no_start=True)
-    assert (await home.post(BODY))[0] == 502
+    assert (await home.chat(BODY)).status == 502
     ((state, _, settled),) = await home.ledger()
     assert state == "settled"
     assert nano_usd(settled or 0.0) >= home.claude_api.billed_nano_usd > 0
@@ -240,7 +242,7 @@ async def test_an_answer_that_says_nothing_may_have_been_charged_for_its_prompt(
 async def test_a_prompt_that_nobody_can_count_is_paid_at_its_worst(home: CloudHome):
     for count, tokens in enumerate((None, 0, -1, "40", 10**30), start=1):
         home.claude_api.default = Script(usage={"input_tokens": tokens})
-        assert (await home.post(BODY | {"stream": False}))[0] == 200
+        assert (await home.chat(BODY | {"stream": False})).status == 200
         ended = (await home.ends(count))[-1]
         _, reserved, settled = (await home.ledger())[-1]
         unused_tokens = home.claude_api.requests[-1]["max_tokens"] - len(WORDS)
@@ -253,7 +255,7 @@ async def test_a_prompt_that_nobody_can_count_is_paid_at_its_worst(home: CloudHo
 @pytest.mark.parametrize("when", ["before the head", "in the stream"])
 async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, streaming):
     home.claude_api.default = Script(hold=True) if when == "before the head" else STALLS
-    asking = asyncio.ensure_future(home.post(BODY | {"stream": streaming}))
+    asking = asyncio.ensure_future(home.chat(BODY | {"stream": streaming}))
     await stalled(home)
     (running,) = home.spent()["running"]
     assert (running["state"], running["model"], running["served_by"], running["why"]) == (
@@ -266,29 +268,27 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     by_id = f"/llm/requests/{running['request_id']}/cancel"
     by_number = f"/llm/queue/item/{running['sequence']}/cancel"
     for address in (by_id, by_number):
-        assert (await home.post({}, SAVER, address))[0] == 404, (
+        assert (await home.chat({}, SAVER, address)).status == 404, (
             "others can neither see nor cancel it"
         )
     assert not asking.done()
     if how == "closes":
         asking.cancel()
     elif how == "cancels":
-        assert json.loads((await home.post({}, BOSS, by_id))[1])["cancelled"]
+        assert (await home.chat({}, BOSS, by_id)).json["cancelled"]
     elif how == "cancels by number":
         named = {
             "sequence": running["sequence"],
             "request_id": running["request_id"],
             "cancelled": True,
         }
-        assert [json.loads((await home.post({}, BOSS, by_number))[1]) for _ in range(2)] == [
-            named
-        ] * 2
+        assert [(await home.chat({}, BOSS, by_number)).json for _ in range(2)] == [named] * 2
     else:
         answers = [
-            await home.post({}, BOSS, f"/llm/requests/cancel?caller={running['caller']}")
+            await home.chat({}, BOSS, f"/llm/requests/cancel?caller={running['caller']}")
             for _ in range(2)
         ]
-        assert [json.loads(body)["requests"] for _, body, _ in answers] == [
+        assert [got.json["requests"] for got in answers] == [
             [running["request_id"]],
             [],
         ]
@@ -299,23 +299,23 @@ async def test_whoever_leaves_ends_the_call_at_once(home: CloudHome, when, how, 
     if when == "in the stream":
         await home.billed_equals_ledger()
     assert home.spent()["reserved_usd"] == 0.0
-    assert json.loads((await home.post({}, BOSS, by_id))[1])["cancelled"]
+    assert (await home.chat({}, BOSS, by_id)).json["cancelled"]
 
 
 async def test_a_running_call_gets_its_grace_and_then_a_retryable_error(tmp_path):
     async with open_cloud_home(tmp_path, grace_s=WITHIN_S) as home:
         home.claude_api.scripts = [STALLS, Script(words=DENSE.words * 20)]
-        endless = asyncio.ensure_future(home.post(BODY | {"stream": True}))
+        endless = asyncio.ensure_future(home.chat(BODY | {"stream": True}))
         await stalled(home)
         home.claude_api.asked.clear()
-        ending = asyncio.ensure_future(home.post(BODY | {"stream": False}))
+        ending = asyncio.ensure_future(home.chat(BODY | {"stream": False}))
         await within_limit(home.claude_api.asked.wait())
         hurry = asyncio.Event()
         stopping = asyncio.ensure_future(home.gateway.stop(hurry=hurry))
-        assert (await ending)[0] == 200
+        assert (await ending).status == 200
         hurry.set()
         await stopping
-        assert b"shutting down" in (await endless)[1]
+        assert b"shutting down" in (await endless).body
         assert [event.outcome for event in home.ended] == [Outcome.COMPLETED, Outcome.CANCELLED]
         rows = ledger_rows(home.database)
         assert [state for state, _, _ in rows] == ["settled", "settled"]
@@ -325,10 +325,10 @@ async def test_a_running_call_gets_its_grace_and_then_a_retryable_error(tmp_path
     # a grace that is over cuts it off, too
     async with open_cloud_home(tmp_path, grace_s=0.1) as home:
         home.claude_api.default = STALLS
-        asking = asyncio.ensure_future(home.post(BODY | {"stream": False}))
+        asking = asyncio.ensure_future(home.chat(BODY | {"stream": False}))
         await stalled(home)
         await within_limit(home.gateway.stop())
-        assert (await asking)[0] == 503
+        assert (await asking).status == 503
 
 
 async def test_what_claude_has_answered_cannot_be_cancelled_any_more(home: CloudHome):
@@ -359,24 +359,26 @@ async def test_a_call_that_is_still_being_read_at_the_stop_is_refused(home: Clou
         await taking
 
 
-async def test_what_could_cost_too_much_or_is_unknown_is_refused_with_the_reason(home: CloudHome):
-    for change, status, reason in (
-        ({"options": {"num_predict": 900_000}}, 400, b"max_per_request_usd"),
-        ({"model": "claude-nonsense-9"}, 404, b"cloud.prices"),
-    ):
-        answered, body, _ = await home.post(BODY | change)
-        assert (answered, reason in body) == (status, True)
+@pytest.mark.parametrize(
+    ("change", "status", "reason"),
+    [
+        ({"options": {"num_predict": 900_000}}, 400, "max_per_request_usd"),
+        ({"model": "claude-nonsense-9"}, 404, "cloud.prices"),
+    ],
+)
+async def test_what_could_cost_too_much_or_is_unknown_is_refused_with_the_reason(
+    home: CloudHome, change: Fields, status: int, reason: str
+):
+    got = await home.chat(BODY | change)
+    assert (got.status, reason in got.error) == (status, True)
     assert home.claude_api.requests == []
 
 
 async def test_a_refusal_for_money_says_when_to_return_and_spares_the_house(tmp_path):
     async with open_cloud_home(tmp_path, daily_usd=0.001) as home:
-        status, body, headers = await home.post(BODY)
-        assert (status, b"budget" in body, 1 <= int(headers["retry-after"]) <= 25 * 3600) == (
-            429,
-            True,
-            True,
-        )
+        got = await home.chat(BODY)
+        assert (got.status, "budget" in got.error) == (429, True)
+        assert 1 <= int(got.headers["retry-after"]) <= 25 * 3600
         (event,) = home.events.of(BudgetExhausted)
         assert (event.caller, event.limit_usd, home.claude_api.requests, home.ended) == (
             "rich",
@@ -384,53 +386,53 @@ async def test_a_refusal_for_money_says_when_to_return_and_spares_the_house(tmp_
             [],
             [],
         )
-        assert (await home.post(BODY, BOSS))[0] == 200
+        assert (await home.chat(BODY, BOSS)).status == 200
         await home.ends(1)
         assert home.spent()["internal_spent_today_usd"] == usd(home.claude_api.billed_nano_usd) > 0
         assert home.spent()["spent_today_usd"] == 0.0
         await home.emulator.stop()
         await home.backend_is(up=False)
-        status, body, _ = await home.post(BODY | {"model": LLAMA})
-        assert (status, b"cannot be reached" in body) == (503, True), (
+        got = await home.chat(BODY | {"model": LLAMA})
+        assert (got.status, "cannot be reached" in got.error) == (503, True), (
             "what Claude may not do still goes to the queue"
         )
 
 
 async def test_rate_limits_count_calls_to_claude(tmp_path):
     async with open_cloud_home(tmp_path, base=house_settings(per_minute=2)) as home:
-        assert [(await home.post(BODY))[0] for _ in range(3)] == [200, 200, 429]
+        assert [(await home.chat(BODY)).status for _ in range(3)] == [200, 200, 429]
         assert len(home.claude_api.requests) == 2
 
 
 async def test_claude_steps_in_while_ollama_is_down_and_steps_back_when_it_is_up(home: CloudHome):
     local = BODY | {"model": LLAMA, "options": {"num_predict": 1}}
-    assert "x-hearth-served-by" not in (await home.post(local))[2]
+    assert "x-hearth-served-by" not in (await home.chat(local)).headers
     await home.emulator.stop()
     await home.backend_is(up=False)
-    status, body, headers = await home.post(local)
-    assert (status, headers["x-hearth-served-by"]) == (200, "claude")
-    assert json.loads(body.splitlines()[0])["model"] == LLAMA
+    got = await home.chat(local)
+    assert (got.status, got.headers["x-hearth-served-by"]) == (200, "claude")
+    assert json.loads(got.body.splitlines()[0])["model"] == LLAMA
     await home.revive()
     await home.backend_is(up=True)
-    assert "x-hearth-served-by" not in (await home.post(local))[2]
+    assert "x-hearth-served-by" not in (await home.chat(local)).headers
 
 
 async def test_a_wait_that_is_too_long_is_claudes_and_a_short_one_is_not(tmp_path):
     async with open_cloud_home(tmp_path, when_wait_over_s=0.5) as home:
         slow = {"model": SLOW, "messages": HELLO, "options": {"num_predict": LONG_TOKENS}}
         running = [
-            asyncio.ensure_future(home.post(slow | {"stream": True}, POOR)) for _ in range(4)
+            asyncio.ensure_future(home.chat(slow | {"stream": True}, POOR)) for _ in range(4)
         ]
         await home.until(
             lambda status: status["running"] and status["external_queue"]["pending"] >= 2
         )
-        status, body, headers = await home.post(slow)
-        assert (status, headers.get("x-hearth-served-by")) == (200, "claude"), body
+        got = await home.chat(slow)
+        assert (got.status, got.headers.get("x-hearth-served-by")) == (200, "claude"), got.body
         for task in running:
             task.cancel()
         await home.idle()
-        _, _, headers = await home.post(slow | {"options": {"num_predict": 2}})
-        assert "x-hearth-served-by" not in headers
+        got = await home.chat(slow | {"options": {"num_predict": 2}})
+        assert "x-hearth-served-by" not in got.headers
 
 
 @pytest.mark.parametrize("allowed", [False, True])
@@ -438,12 +440,12 @@ async def test_without_keys_this_machine_may_use_claude_only_where_the_owner_say
     tmp_path, allowed
 ):
     async with open_cloud_home(tmp_path, keys=(), allow_local=allowed) as home:
-        assert (await home.post(BODY))[0] == (200 if allowed else 404)
+        assert (await home.chat(BODY)).status == (200 if allowed else 404)
 
 
 async def test_what_was_spent_or_set_aside_today_counts_as_spent_in_the_next_process(tmp_path):
     async with open_cloud_home(tmp_path) as home:
-        assert (await home.post(BODY))[0] == 200
+        assert (await home.chat(BODY)).status == 200
         await home.ends(1)
         spent, day = home.spent()["spent_today_usd"], await home.cloud.budget.open_today()
         await home.cloud.budget.reserve(
@@ -453,7 +455,7 @@ async def test_what_was_spent_or_set_aside_today_counts_as_spent_in_the_next_pro
         await again.cloud.budget.open_today()
         assert again.spent()["spent_today_usd"] == pytest.approx(spent + 0.4)
         assert spent > 0
-        assert (await again.post(BODY))[0] == 200
+        assert (await again.chat(BODY)).status == 200
 
 
 async def test_after_a_run_full_of_faults_the_ledger_is_what_claude_charged(home: CloudHome):
@@ -476,7 +478,7 @@ async def test_after_a_run_full_of_faults_the_ledger_is_what_claude_charged(home
     keys = (RICH, BOSS)
     await asyncio.gather(
         *(
-            home.post(BODY | {"stream": bool(number % 2)}, keys[number % 3 == 0])
+            home.chat(BODY | {"stream": bool(number % 2)}, keys[number % 3 == 0])
             for number in range(40)
         )
     )
@@ -498,9 +500,9 @@ async def test_another_time_zone_during_a_call_changes_neither_bill_nor_display(
 
     move(12)
     home.claude_api.scripts = [DENSE, STALLS]
-    assert (await home.post(BODY))[0] == 200
+    assert (await home.chat(BODY)).status == 200
     await home.ends(1)
-    asking = asyncio.ensure_future(home.post(BODY | {"stream": True}))
+    asking = asyncio.ensure_future(home.chat(BODY | {"stream": True}))
     await stalled(home)
     shown = home.spent() | {"running": []}
     move(13)

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hearth.api.app import HearthApp
 from hearth.config.settings import Settings, StorageSettings
 from tests.support.home import FRIEND_KEY, KEYS, Home, house_settings, open_home
-from tests.support.http import Got, ask
+from tests.support.http import Got
 from tests.support.patience import in_time
 
 T = TypeVar("T")
@@ -26,20 +25,13 @@ T = TypeVar("T")
 class Life(Home):
     """One process's time with the file; `key` is that of who asks, where a question names none."""
 
-    app: HearthApp
     key: str | None
 
     async def ask(
-        self, method: str, path: str, body: Any = b"", key: str | None = None, **headers: str
+        self, method: str, path: str, body: Any = b"", key: str | None = None, **more: Any
     ) -> Got:
-        return await ask(
-            self.app,
-            method,
-            path,
-            body,
-            key=key or self.key,
-            **{"content_type": "application/json"} | headers,
-        )
+        asked = {"key": key or self.key, "content_type": "application/json"} | more
+        return await super().ask(method, path, body, **asked)
 
     async def get(self, path: str, key: str | None = None) -> Got:
         return await self.ask("GET", path, key=key)
@@ -74,7 +66,7 @@ async def one_life(
     )
     settings = settings.replace(auth=settings.auth.replace(keys=KEYS)) if keys else settings
     async with open_home(settings, store=store) as home:
-        yield Life(**vars(home), app=HearthApp(home.gateway), key=FRIEND_KEY if keys else None)
+        yield Life(**vars(home), key=FRIEND_KEY if keys else None)
 
 
 @pytest.fixture

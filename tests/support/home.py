@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import aiohttp
 import anthropic
 import ollama
 import openai
 
 from hearth.admission.auth import digest_of
+from hearth.api.app import HearthApp
 from hearth.bootstrap import running_gateway
 from hearth.clock import Clock, SystemClock
 from hearth.config.settings import (
@@ -42,7 +44,9 @@ from hearth.emulator.models import EmulatedModel, default_profiles
 from hearth.gateway import Gateway
 from hearth.types import Lane, Priority
 from tests.support.fields import Fields
+from tests.support.http import Got, ask
 from tests.support.patience import in_time
+from tests.support.reading import read_to_its_end
 from tests.support.recorder import Recorder
 
 CODER = "qwen2.5-coder:14b"
@@ -130,6 +134,22 @@ class Home:
     gateway: Gateway
     emulator: Emulator
     events: Recorder
+    app: HearthApp
+
+    async def ask(self, method: str, path: str, body: Any = b"", **more: Any) -> Got:
+        """What its application answers in process; see `ask`."""
+        return await ask(self.app, method, path, body, **more)
+
+    async def post(self, path: str, body: Fields, key: str | None = None, **headers: str) -> Got:
+        """What is answered on a socket; whoever stops waiting for it has left."""
+        if key is not None:
+            headers["authorization"] = f"Bearer {key}"
+        async with (
+            aiohttp.ClientSession(trust_env=False) as session,
+            session.post(self.url + path, json=body, headers=headers) as got,
+        ):
+            said = {name.lower(): value for name, value in got.headers.items()}
+            return Got(got.status, said, (await read_to_its_end(got),), complete=True)
 
     def native(self, key: str | None = None) -> ollama.AsyncClient:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
@@ -248,7 +268,12 @@ async def open_home(
         )
         gateway, url = await stack.enter_async_context(running)
         home = Home(
-            url=url, direct_url=direct_url, gateway=gateway, emulator=emulator, events=events
+            url=url,
+            direct_url=direct_url,
+            gateway=gateway,
+            emulator=emulator,
+            events=events,
+            app=HearthApp(gateway),
         )
         try:
             yield home
