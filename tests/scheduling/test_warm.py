@@ -258,6 +258,19 @@ def test_the_size_of_a_cache_is_learned():
     assert list(shell.device.residency.warm("a")) == [("agent", "two")]
 
 
+def test_what_belongs_to_no_conversation_takes_a_place_as_well():
+    shell = house()
+    turn(shell, conversation="", prompt_tokens=100)
+    assert not shell.device.residency.caches.tables
+    turn(shell)
+    turn(shell, conversation="", prompt_tokens=100)
+    assert reread_s(shell) == 0.0
+    assert warm_on(shell.device, "agent", "one") is None
+    turn(shell, cached_tokens=LONG)
+    turn(shell, conversation="", prompt_tokens=100)
+    assert warm_on(shell.device, "agent", "one") == "a"
+
+
 def test_speeds_and_sizes_outlive_a_restart_and_the_table_does_not():
     shell = house()
     turn(shell)

@@ -110,6 +110,7 @@ def delay_s(device: DeviceState, home: str, now: float) -> float:
     evicted = device.residency.eviction_for(home, ()) or ()
     origin = there[0] if there else ""
     load_s = swap_s(evicted[0] if evicted else origin, home)
+    reread_s = {name: device.residency.reread_s(name, now) for name in evicted}
     visits = []
     for gap_s, weight, model in ends:
         # who takes any model takes what is there: it waits for no swap before the load, and after
@@ -118,8 +119,7 @@ def delay_s(device: DeviceState, home: str, now: float) -> float:
         before_s = 0.0 if target in there else swap_s(origin, target)
         stays = target == home or (target in there and target not in evicted)
         after_s = 0.0 if stays else swap_s(home, target)
-        if target in evicted:
-            after_s += device.residency.reread_s(target, now)
+        after_s += reread_s.get(target, 0.0)
         visits.append(_Visit(gap_s, weight, before_s, after_s))
     # The sum falls only where one more of them comes before the load: so the best delay is at once,
     # or just after one of the gaps.

@@ -360,11 +360,11 @@ def _served_on(
     own: Candidate, candidates: Candidates, device: DeviceState, now: float
 ) -> Candidate:
     """Rule 2: the loaded model's first request, or the one that the model is left for."""
+    if not candidates.others or not _any_left(device, now):
+        return own
     loaded = device.residency.residents.get(own.entry.wanted_model or "")
     if loaded is not None and not earned(device, loaded.model, loaded.model, now):
         return own  # it has not even earned its own coming
-    if not candidates.others or not _any_left(device, now):
-        return own
     best = max(candidates.others, key=_gain_among(candidates, now))
     return best if _leaves(own, best) else own
 

@@ -27,6 +27,7 @@ from hearth.scheduling.warm import (
     PromptCaches,
     Remembered,
     Warmth,
+    depth_of,
     kept_over_stop,
 )
 from hearth.types import QueueItem, Sequence, entity
@@ -298,15 +299,15 @@ class Residency:
 
     def warmth(self, model: str, now: float) -> Warmth:
         """For people: what is warm on a model."""
-        warm = self.warm(model).values()
-        tokens = round(sum(each.tokens for each in warm))
-        return Warmth(len(warm), tokens, self.reread_s(model, now))
+        tokens = [each.tokens for each in self.warm(model).values() if each.tokens]
+        return Warmth(len(tokens), round(sum(tokens)), self.reread_s(model, now))
 
     def reread_of_s(self, caller: str, model: str) -> float:
         """Seconds of reading the last conversation of a caller again."""
         if not self.caches.tables.get(model):
             return 0.0
-        found = (each for each in self.warm(model).values() if each.caller == caller)
+        warm = self.warm(model).values()
+        found = (each for each in warm if each.caller == caller and each.tokens)
         conversation = next(found, None)
         if conversation is None:
             return 0.0
@@ -328,8 +329,12 @@ class Residency:
         """
         if not item.conversation:
             return 0.0
-        conversation = self.warm(model).get((item.caller, item.conversation))
+        key = (item.caller, item.conversation)
+        table = self.caches.tables.get(model, {})
+        conversation = table.get(key)
         if conversation is None:
+            return 0.0
+        if depth_of(table, key) >= self.kept_conversations(model):
             return 0.0
         return conversation.warm_tokens(self._estimates.prompt_tokens(item, model) + kept_tokens)
 

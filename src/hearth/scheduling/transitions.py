@@ -309,7 +309,7 @@ def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> No
     device.gateway.leave(entry)
     if device.gateway.arrivals.learns:
         device.gateway.arrivals.ended(item.caller, model, now, item.band, item.choices)
-    if item.conversation:
+    if item.conversation or (item.kind == "generate" and device.residency.caches.tables.get(model)):
         warm.went_on(device, entry, prompt, now)
 
 

@@ -128,7 +128,7 @@ class WaitingRoom:
         """The entries that may be bound to another model."""
         # None where all lines are in order of arrival
         self.shares: Shares | None = None
-        self._conversations: Counter[tuple[str, str]] = Counter()
+        self._conversations: dict[tuple[str, str], int] = {}
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -162,7 +162,8 @@ class WaitingRoom:
         if entry.choices:
             self.unbound[entry.item.sequence] = entry
         if entry.item.conversation:
-            self._conversations[entry.item.caller, entry.item.conversation] += 1
+            key = (entry.item.caller, entry.item.conversation)
+            self._conversations[key] = self._conversations.get(key, 0) + 1
         entry.place = "waiting"
         if self.shares is not None:
             self.shares.note(entry)
@@ -186,9 +187,9 @@ class WaitingRoom:
             self.shares.note(entry)
         if entry.item.conversation:
             key = (entry.item.caller, entry.item.conversation)
-            self._conversations[key] -= 1
-            if not self._conversations[key]:
-                del self._conversations[key]
+            left = self._conversations.pop(key) - 1
+            if left:
+                self._conversations[key] = left
 
     def bind(self, entry: Entry, model: str) -> None:
         """Let a waiting entry wait for another model, at its place there."""

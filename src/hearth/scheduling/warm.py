@@ -128,7 +128,7 @@ class PromptCaches:
     reread_s: dict[str, float] = field(default_factory=dict)
 
     def copied(self) -> PromptCaches:
-        """The same for a forecast."""
+        """The same for a forecast, which changes no conversation but makes it anew."""
         tables = {model: dict(table) for model, table in self.tables.items()}
         return PromptCaches(self.enabled, tables)
 
@@ -147,23 +147,21 @@ class PromptCaches:
         key = (item.caller, item.conversation)
         table = self.tables.get(model, {})
         if key in table:
-            depth = len(table) - 1 - list(table).index(key)
+            depth = depth_of(table, key)
             return Remembered(table[key].tokens, depth, is_lost=depth >= kept)
         tokens = self.lost.get((model, key))
         return None if tokens is None else Remembered(tokens, None, is_lost=True)
 
     def returned(self, model: str, key: Key, now: float) -> None:
         """A request goes on with a conversation that nobody used."""
-        conversation = self.tables.get(model, {}).get(key)
-        if conversation is not None:
-            conversation.gaps_s = (*conversation.gaps_s, now - conversation.used_at)[-GAPS:]
+        known = self.tables.get(model, {}).get(key)
+        if known is not None:
+            known.gaps_s = (*known.gaps_s, now - known.used_at)[-GAPS:]
 
     def note(self, model: str, key: Key, conversation: Conversation) -> None:
         """A conversation was read, or went on, and is the one that was used last."""
         table = self.tables.setdefault(model, {})
-        known = table.pop(key, None)
-        if known is not None:
-            conversation.gaps_s = known.gaps_s
+        table.pop(key, None)
         table[key] = conversation
         self.lost.pop((model, key), None)
         if len(table) > MOST_CONVERSATIONS:
@@ -184,6 +182,14 @@ class PromptCaches:
             del self.lost[next(iter(self.lost))]
 
 
+def depth_of(table: dict[Key, Conversation], key: Key) -> int:
+    """How many others were used after this one."""
+    if next(reversed(table)) == key:
+        return 0
+    keys = list(table)
+    return len(keys) - 1 - keys.index(key)
+
+
 def prompt_of(entry: Entry, usage: Usage) -> Prompt:
     """What an attempt that has ended tells of reading."""
     item = entry.item
@@ -200,18 +206,24 @@ def prompt_of(entry: Entry, usage: Usage) -> Prompt:
 
 def came(device: DeviceState, entry: Entry, now: float) -> None:
     """A request has arrived that goes on with a conversation."""
+    if not device.estimates.learns:
+        return
     key = (entry.item.caller, entry.item.conversation)
     resident = device.residency.residents.get(entry.wanted_model or "")
     if resident is None or device.gateway.waiting.waits_in(key):
         return
-    running = resident.running.values()
-    if all((entry.item.caller, entry.item.conversation) != key for entry in running):
+    running = [(each.item.caller, each.item.conversation) for each in resident.running.values()]
+    if key not in running:
         device.residency.caches.returned(resident.model, key, now)
 
 
 def was_read(device: DeviceState, entry: Entry, now: float) -> None:
-    """The prompt of an attempt has been read: its first byte is here."""
-    _note(device, entry, now, None, entry.kept_tokens)
+    """The prompt of an attempt has been read: its first byte is here.
+
+    Of a conversation that was warm there is more to know only at the end.
+    """
+    if entry.remembered is None or entry.remembered.is_lost:
+        _note(device, entry, now, None, entry.kept_tokens)
 
 
 def was_stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float) -> None:
@@ -225,7 +237,10 @@ def was_stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float)
 
 
 def went_on(device: DeviceState, entry: Entry, prompt: Prompt, now: float) -> None:
-    """An attempt has ended with its answer."""
+    """An attempt has ended with its answer.
+
+    What belongs to no conversation takes a place in the cache as well.
+    """
     usage = prompt.usage
     remembered = entry.remembered
     if remembered is not None:
@@ -268,16 +283,20 @@ def _note(
     if not caches.enabled or model not in device.residency.residents:
         return
     guessed = device.estimates.prompt_tokens(item, model)
+    key = (item.caller, item.conversation)
+    known = caches.tables.get(model, {}).get(key)
+    habit = None if known is None else known.habit
     conversation = Conversation(
         caller=item.caller,
-        tokens=(prompt_tokens or guessed) + answer_tokens,
+        tokens=(prompt_tokens or guessed) + answer_tokens if item.conversation else 0.0,
         guessed_tokens=guessed + answer_tokens,
         guessed_prompt_tokens=guessed,
         used_at=now,
-        habit=device.gateway.arrivals.habit_of(item.caller, model),
+        habit=habit or device.gateway.arrivals.habit_of(item.caller, model),
         is_external=entry.external,
+        gaps_s=() if known is None else known.gaps_s,
     )
-    caches.note(model, (item.caller, item.conversation), conversation)
+    caches.note(model, key, conversation)
 
 
 def kept_over_stop(_conversation: Conversation) -> float:
