@@ -5,9 +5,10 @@ Plain asyncio protocol, answers prepared beforehand, in Ollama's API and in Open
 message of a chat says how it is answered: `hold` never, `pause` after `PAUSE_S`, anything else at
 once; a stream has `CHUNKS` chunks, written one by one without pause, or for `paced` `PACED_CHUNKS`
 chunks, one every `PACE_S`. For `many` it has `MANY`, one every `SHORT_PACE_S`; for `broken` its
-connection ends after `BEGUN`, and a raw `/api/generate` for the rest gets `MANY`. `GET
-/bench/log` gives, and forgets, what happened to chats: `[kind, instant]` with kind `arrived`,
-`ended` or `closed` (by the gateway, before an answer), and instants of CLOCK_MONOTONIC.
+connection ends after `BEGUN`, and a raw `/api/generate` for the rest gets `MANY`; with `at once`
+behind these words, there is no pause. `GET /bench/log` gives, and forgets, what happened to chats:
+`[kind, instant]` with kind `arrived`, `ended` or `closed` (by the gateway, before an answer), and
+instants of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ class StubConnection(asyncio.Protocol):
         elif method == "POST" and path in ANSWERS:
             self._chat(ANSWERS[path], body)
         elif b'"raw":true' in body and b'"stream":true' in body:
-            self._pace(RAW, MANY, SHORT_PACE_S)
+            self._pace(RAW, MANY, _short_pace_s(body))
         elif request == b"GET /bench/log":
             self._transport.write(_whole(self._log.take()))
         else:
@@ -199,10 +200,10 @@ class StubConnection(asyncio.Protocol):
         if streaming and b'"paced"' in body:
             self._pace(answers, PACED_CHUNKS, PACE_S)
             return
-        if streaming and b'"many"' in body:
-            self._pace(answers, MANY, SHORT_PACE_S)
+        if streaming and b'"many' in body:
+            self._pace(answers, MANY, _short_pace_s(body))
             return
-        if streaming and b'"broken"' in body:
+        if streaming and b'"broken' in body:
             self._transport.write(answers.head + b"".join([answers.chunk] * BEGUN))
             self._transport.close()
             return
@@ -241,6 +242,10 @@ class StubConnection(asyncio.Protocol):
     def _ended(self) -> None:
         self._unanswered = False
         self._log.note("ended")
+
+
+def _short_pace_s(body: bytes) -> float:
+    return 0.0 if b"at once" in body else SHORT_PACE_S
 
 
 def _rendering(body: bytes) -> bytes:
