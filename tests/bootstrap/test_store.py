@@ -288,7 +288,7 @@ FOUND = {
 SENSELESS = {
     ": must be an age": "until=soon since=yesterday since=9999999999d since=2030-01-01T00:00:00",
     ": ": "outcome=lost limit=0 limit=1001",
-    ": unknown field": "user=guest",
+    ": unknown field": "name=guest",
 }
 """What is said behind the name of the field."""
 
