@@ -245,6 +245,25 @@ def test_a_log_shows_what_warmth_and_shares_would_have_changed(
     assert [run["policy"] for run in runs] == tried
 
 
+def test_callers_who_compete_are_shown_one_by_one_with_and_without_shares(hearth, gateway):
+    gateway.keep(
+        *(item(number, accepted_wall_s=BEGAN, user="ann") for number in range(8)),
+        item(8, accepted_wall_s=BEGAN + 0.5, user="bob"),
+    )
+    asked = ["simulate", "--from-log", "--url", gateway.url, "--policy", "adaptive"]
+    lines = hearth(*asked, COLUMNS="160").stdout.splitlines()
+    heading = next(number for number, line in enumerate(lines) if line.startswith("caller"))
+    callers = [line.split()[:2] for line in lines[heading + 1 :] if line]
+    assert [count for _, count in callers] == ["8", "1"]
+    assert [name.rpartition("/")[2] for name, _ in callers] == ["ann", "bob"]
+    fifo, fair = runs_of(hearth(*asked, "--json", "-"))
+    bobs = [
+        next(each for name, each in run["callers"].items() if "bob" in name) for run in (fifo, fair)
+    ]
+    assert (fifo["policy"], fair["policy"]) == ("adaptive", "adaptive, fair")
+    assert bobs[1]["max_wait_s"] < bobs[0]["max_wait_s"] / 2
+
+
 @pytest.mark.parametrize(("of_one_instant", "pages"), [(PAGE_ROWS, 5), (2 * PAGE_ROWS + 17, 6)])
 def test_rows_of_one_instant_that_outnumber_a_page_are_all_listed(gateway, of_one_instant, pages):
     instants = [BEGAN + 1.0] * of_one_instant + [BEGAN] * PAGE_ROWS

@@ -122,6 +122,8 @@ def test_a_loop_with_one_request_at_a_time_keeps_what_it_is_owed():
         assert [caller_of(shell, each) for each in shell.running] == ["y"], turn
         shell.at(shell.now + 0.2).finish(min(shell.running))
         assert account_of(shell, "y").clock_s < account_of(shell, "x").clock_s
+        assert not shell.running, "the slot is kept for a moment"
+        shell.fire()
 
 
 def test_when_nobody_has_work_everything_is_forgotten():

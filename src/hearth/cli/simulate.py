@@ -33,6 +33,7 @@ from hearth.config.loading import load_gateway_config
 from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
 from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
+from hearth.simulation import callers
 from hearth.simulation.agents import AGENTS
 from hearth.simulation.engine import SimulationRun
 from hearth.simulation.engine import simulate as run_workload
@@ -56,7 +57,8 @@ SILENT_S = 1.0
 """What is over by then shows no bar."""
 ESTIMATES = 50
 """Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
-_BUILDERS = {**WORKLOADS, **AGENTS, **LONG, **MANY_MODELS, **HOMES}
+_BUILDERS = {**WORKLOADS, **AGENTS, **callers.COMPETING, **LONG, **MANY_MODELS, **HOMES}
+_SHARING = {"adaptive", "adaptive, fair", "adaptive, fifo"}
 _POLICIES = [policy.value for policy in PolicyName]
 _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
 
@@ -76,7 +78,8 @@ Runs = dict[str | None, list[tuple[str, SimulationRun, EstimateError]]]
     metavar="NAME",
     multiple=True,
     help=(
-        f"A built-in workload ({', '.join([*WORKLOADS, *AGENTS, *LONG])}), one of 48 homes"
+        f"A built-in workload ({', '.join([*WORKLOADS, *AGENTS, *callers.COMPETING, *LONG])}), one"
+        " of 48 homes"
         f" ({next(iter(HOMES))} and so on) or of {len(MANY_MODELS)} mixes"
         f" ({next(iter(MANY_MODELS))} and so on), or {ALL} of the short ones; may be given more"
         " than once."
@@ -163,7 +166,8 @@ def simulate(
     if save_file is not None:
         _write(save_file, trace_text(next(iter(workloads.values()))).encode())
     tried = [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)]
-    runs = run_policies(workloads, settings, tried, with_changes=from_log)
+    compete = bool(names) and callers.COMPETING.keys() >= set(names)
+    runs = run_policies(workloads, settings, tried, with_changes=from_log or compete)
     if json_file is not None:
         _write(json_file, json.dumps(_as_json(runs)).encode() + b"\n")
     if plot_file is not None:
@@ -309,7 +313,7 @@ def _changed(
         scheduling = settings.scheduling.replace(warm_conversations=warm)
         title = "adaptive, warm" if warm else "adaptive, not warm"
         yield title, replace(settings, scheduling=scheduling)
-    if len({job.caller for job in workload.jobs}) > 1:
+    if len({callers.name_of(job) for job in workload.jobs}) > 1:
         sharing: Sharing = "fifo" if settings.queue.sharing == "fair" else "fair"
         queue = settings.queue.replace(sharing=sharing)
         yield f"adaptive, {sharing}", replace(settings, queue=queue)
@@ -341,7 +345,9 @@ def progress_bar(
 def _as_json(runs: Runs) -> list[JsonDict]:
     """The runs; those of a workload that ships with its name."""
     return [
-        ({} if name is None else {"workload": name}) | as_json(*each)
+        ({} if name is None else {"workload": name})
+        | as_json(*each)
+        | {"callers": callers.as_json(each[1])}
         for name, found in runs.items()
         for each in found
     ]
@@ -351,6 +357,10 @@ def _print(runs: Runs) -> None:
     console = console_for(sys.stdout)
     for title, found in runs.items():
         console.print(Fitting(comparison(found, title=title), expendable=_EXPENDABLE))
+        sharing = [(name, run) for name, run, _ in found if name in _SHARING]
+        if len(sharing) > 1:
+            console.print()
+            console.print(callers.table(sharing))
         if len(runs) > 1:
             console.print()
 

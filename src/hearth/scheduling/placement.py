@@ -498,13 +498,15 @@ class Placement:
         """Start the head of a line, or whoever goes before it; False while the slot is kept for
         somebody.
         """
-        chosen = taker(self._device, head, resident, self._now)
+        kept = shares.kept_slot(self._device, head, resident)
+        chosen = kept or taker(self._device, head, resident, self._now)
         if isinstance(chosen, Entry):
             return self._admit(chosen, resident)
         self._device.kept_slot = chosen
         self._device.held_until = chosen.until
         self._gateway.wake_at(chosen.until)
         self._claim(resident.model)
+        self._evicting.add(resident.model)  # nor does anything less urgent take the slot
         return False
 
     def _has_grace(self, entry: Entry) -> bool:
@@ -572,11 +574,11 @@ def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) ->
     item = entry.item
     model = resident.model
     gateway.waiting.remove(entry)
-    if gateway.waiting.shares is not None:
-        gateway.waiting.shares.began(entry)
     entry.place = "running"
     entry.attempts += 1
     entry.model = model
+    if gateway.waiting.shares is not None:
+        gateway.waiting.shares.began(entry)
     entry.dispatched_at = now
     entry.expected_end_at = now + device.service_s(entry, model)
     if item.conversation:

@@ -17,8 +17,13 @@ own; interrupted external requests count in the external one.
    trip. Where no model in memory has work, a request that is so far behind goes before the one that
    the policy would choose.
 
-6. Hold. A model that is about to be unloaded is held for a sharer who used it last and is behind,
-   if that pays (`policies.returns_by`), however long others have waited.
+6. Hold. A model that is about to be unloaded is held for a sharer who used it last, if that pays
+   (`policies.returns_by`), however long others have waited: until one of these is behind it by the
+   swap.
+
+7. Slot. The only slot of a model is kept for a moment for a sharer who is behind and always sends
+   its next request at once: with one request at a time it would else be served in every second
+   place, whatever the others' take.
 
 Rule 5 bounds what turns cost to `1 / (1 + residency_factor)` of the time, and a request of a caller
 who is behind waits for that residency at most.
@@ -32,16 +37,20 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from hearth.scheduling.policies import Candidate, Candidates, returns_by
+from hearth.scheduling.policies import LATE, LATE_S, Candidate, Candidates, returns_by
+from hearth.scheduling.residency import Resident
+from hearth.scheduling.state import DeviceState, ModelHold
 from hearth.scheduling.waiting import Entry, Key, WaitingRoom
 from hearth.types import Band, QueueItem, entity
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
-    from hearth.scheduling.state import DeviceState
 
 MOST_OWED_S = 600.0
 """Who waits for a model that cannot come (another one is pinned) is not owed all that time."""
+RETURNS = 3  # that are remembered of each sharer
+AT_ONCE_S = 0.05
+"""Who was always back within this has the slot kept for it for as long as that took."""
 MAX_SHARERS = 4096  # who is remembered of a band, of those without work
 LOOP_S = 3.0
 """Who sends its next request so soon after an answer was not idle: a loop with one request at a
@@ -67,6 +76,8 @@ class Account:
     running: int = 0
     before_s: float = 0.0  # its clock before its last dispatch, while something runs
     idle_since: float = 0.0  # where nothing of it is open
+    back_after_s: tuple[float, ...] = ()  # of its last returns from that, within `LOOP_S`
+    model: str = ""  # that ran its last request
 
 
 def shared_bands(settings: SchedulerSettings) -> tuple[Band, ...]:
@@ -131,8 +142,11 @@ class Shares:
             sharer = sharer_of(entry)
             self._forget_idle(sharer.band)
             account = self._account(sharer)
-            if not account.open and self._is_idle(account):
+            if self._is_idle(account):
                 account.clock_s = max(account.clock_s, self._level_s(sharer.band))
+            elif not account.open:
+                back_after_s = self.now - account.idle_since
+                account.back_after_s = (*account.back_after_s, back_after_s)[-RETURNS:]
             account.open += 1
 
     def left(self, entry: Entry) -> None:
@@ -179,13 +193,29 @@ class Shares:
             return min(clocks_s)
         return max([account.clock_s for account in accounts], default=0.0)
 
-    def is_behind(self, caller: str, entry: Entry) -> bool:
-        """Was this caller, or one of its users, given less than the one of a waiting entry?"""
+    def goes_on(self, caller: str, entry: Entry, swap_s: float) -> bool:
+        """Is a waiting entry not so far behind this caller, or one of its users, that its model
+        would have a turn?
+        """
         return any(
-            account.clock_s < entry.key[0]
+            account.clock_s < entry.key[0] + swap_s
             for sharer, account in self._accounts[sharer_of(entry).band].items()
             if sharer.caller == caller
         )
+
+    def comes_back_by(self, head: Entry, model: str) -> tuple[str, float] | None:
+        """Who is behind the first of a line, had the model last, and sends its next request as soon
+        as it has an answer, as far as is known; and when that ought to be here. None where nobody
+        is so quick.
+        """
+        for sharer, account in self._accounts[sharer_of(head).band].items():
+            if account.open or account.model != model or account.clock_s >= head.key[0]:
+                continue
+            longest_s = max(account.back_after_s, default=0.0)
+            until = account.idle_since + LATE * longest_s + LATE_S
+            if longest_s <= AT_ONCE_S and until > self.now:
+                return sharer.caller, until
+        return None
 
     # What they are given.
 
@@ -198,6 +228,7 @@ class Shares:
         if self.counts(entry):
             account = self._account(sharer_of(entry))
             account.before_s = account.clock_s
+            account.model = entry.model or ""
             account.running += 1
             entry.charged_s = entry.cost_s
             self._charge(sharer_of(entry), entry.cost_s)
@@ -330,6 +361,18 @@ def arrange(device: DeviceState) -> None:
         shares.arrange(device)
 
 
+def kept_slot(device: DeviceState, head: Entry, resident: Resident) -> ModelHold | None:
+    """Rule 7: for whom a free slot is kept, None where the first of the line starts."""
+    shares = device.gateway.waiting.shares
+    if shares is None or resident.parallel > 1 or not shares.counts(head) or head.key[0] < 0:
+        return None
+    found = shares.comes_back_by(head, resident.model)
+    if found is None:
+        return None
+    caller, until = found
+    return ModelHold(model=resident.model, caller=caller, until=until)
+
+
 def share_anew(device: DeviceState, now: float) -> None:
     """The settings have changed: what waits and runs goes on by what they say now."""
     gateway = device.gateway
@@ -381,7 +424,8 @@ def _held_until(
         returns_by(habit, now, choice.swap.trip_s, waiting)
         for name in evicts
         for habit in device.gateway.arrivals.habits(name)
-        if habit.band is choice.band and shares.is_behind(habit.caller, choice.entry)
+        if habit.band is choice.band
+        and shares.goes_on(habit.caller, choice.entry, choice.swap.swap_s)
     ]
     return max([until for until in returns if until is not None], default=None)
 

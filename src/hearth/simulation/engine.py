@@ -341,4 +341,5 @@ def _item(record: Record) -> QueueItem:
         expires_at=None if job.max_wait_s is None else record.arrived + job.max_wait_s,
         background="trace" if job.background else "",
         conversation=job.conversation,
+        user=job.user,
     )

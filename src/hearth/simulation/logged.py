@@ -41,6 +41,7 @@ class LoggedItem(_Row):
     task_type: str | None = None
     model: str | None = None
     conversation: str | None = None
+    user: str | None = None
     accepted_wall_s: Seconds
     first_byte_s: Seconds | None = None
     backend_s: Seconds | None = None
@@ -161,6 +162,7 @@ def _logged_job(
         lane=row.lane,
         priority=config.priority_for_task_type(row.task_type),
         caller=row.caller,
+        user=row.user or "",
         conversation=f"{row.epoch}.{row.conversation}" if row.conversation else "",
         service_s=service_s,
         first_byte_s=first_byte_s,

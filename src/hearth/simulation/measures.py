@@ -58,7 +58,7 @@ def waits_s(records: Iterable[Record]) -> list[float]:
     return sorted([wait_s for wait_s in waited_s if wait_s is not None])
 
 
-def _spread(waited_s: list[float]) -> dict[str, float]:
+def spread(waited_s: list[float]) -> dict[str, float]:
     """Mean, 95th percentile by nearest rank and maximum of sorted waits; zeros of none."""
     waited_s = waited_s or [0.0]
     return {
@@ -79,7 +79,7 @@ def summary(run: SimulationRun) -> Summary:
         swaps=len(run.swaps),
         swap_s=sum(swap.end - swap.start for swap in run.swaps),
         busy_pct=100 * run.busy_s / makespan_s if makespan_s > 0 else 0.0,
-        **_spread(waits_s(run.records)),
+        **spread(waits_s(run.records)),
         read_s=run.read_s,
         reread_s=run.reread_s,
     )
@@ -107,7 +107,7 @@ def by_lane(run: SimulationRun) -> dict[Lane, dict[str, float]]:
                 "requests": len(records),
                 "answered": len(waited_s),
                 "interrupts": interrupts,
-                **_spread(waited_s),
+                **spread(waited_s),
             }
     return found
 
@@ -333,8 +333,8 @@ def _many_models(base: SchedulerSettings) -> ScoreRows:
     for build in workloads.MANY_MODELS.values():
         ours_s = waits_s(_run(build(), base, knows_swaps=True).records)
         theirs_s = sorted(grouped_waits_s(build()))
-        ours = _spread(ours_s)
-        theirs = _spread(theirs_s)
+        ours = spread(ours_s)
+        theirs = spread(theirs_s)
         ratios.append(
             [ours[name] / theirs[name] for name in ("mean_wait_s", "p95_wait_s", "max_wait_s")]
         )

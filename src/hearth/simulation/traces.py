@@ -73,6 +73,7 @@ class _TraceRequest(_Strict):
     priority: Literal["critical", "normal", "background"] = "normal"
     background: bool = False
     caller: str = "trace"
+    user: str = ""
     conversation: str = ""
     service_s: Seconds | None = None
     prompt_tokens: Tokens | None = None
@@ -270,6 +271,7 @@ _AS_IT_IS = {
     "think_s",
     "background",
     "caller",
+    "user",
     "conversation",
     "max_tokens",
     "continues",
@@ -329,6 +331,7 @@ def _request_line(job: WorkloadJob) -> JsonDict:
         "lane": job.lane.value,
         "priority": job.priority.name.lower(),
         "caller": job.caller,
+        **_given(user=job.user or None),
         "service_s": job.service_s,
         "first_byte_s": job.first_byte_s,
         **_given(

@@ -40,6 +40,7 @@ class WorkloadJob:
     priority: Priority = Priority.NORMAL
     background: bool = False  # an external program's own call beside its user's turns
     caller: str = "trace"
+    user: str = ""  # whom of its users the caller asks for, where that is known
     conversation: str = ""  # of its caller, with which it goes on; all before it is in its prompt
     # from its start to its last byte on a resident model that has read nothing of it;
     # first_byte_s: to its first byte
