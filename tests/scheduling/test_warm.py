@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
-from hearth.scheduling import inputs
+from hearth.scheduling import home, inputs
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.reading import Prompt, Reading
+from hearth.scheduling.reasons import reason_of
 from hearth.scheduling.warm import MOST_CONVERSATIONS, MOST_LOST, warm_on
-from hearth.types import Sequence, Usage
+from hearth.types import Priority, Sequence, Usage
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
 
@@ -86,7 +87,7 @@ def test_a_conversation_is_warm_until_its_model_goes():
 def test_what_runs_is_warm_from_its_first_byte():
     shell = house()
     first = shell.arrive("a", conversation="one", prompt_tokens=LONG)
-    assert not shell.device.residency.warm("a")
+    assert not shell.device.residency.caches.warm("a")
     shell.first_byte(first)
     assert warm_on(shell.device, "test", "one") == "a"
 
@@ -199,7 +200,68 @@ def test_what_is_read_again_is_counted():
     end(shell, again, LONG + 500)
     caches = shell.device.residency.caches
     assert caches.reread_tokens == {"a": LONG + 100}
-    assert caches.reread_s["a"] == pytest.approx((LONG + 100) / SPEED)
+    assert caches.reread_s_by_model["a"] == pytest.approx((LONG + 100) / SPEED)
+
+
+# Where else it counts.
+
+
+@pytest.mark.parametrize(("switch", "waits_s"), [("true", 30.0), ("false", 10.0)])
+def test_normal_work_lets_others_go_on_for_longer(switch: str, waits_s: float):
+    shell = house(f"policy=adaptive warm_conversations={switch}")
+    agent(shell)
+    shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG, resumable=True)
+    since = shell.now
+    shell.internal("b")
+    while not shell.stopping:
+        shell.at(shell.now + 0.5)
+    assert shell.now - since == pytest.approx(waits_s, abs=1.0)
+
+
+@pytest.mark.parametrize(("switch", "stops"), [("true", False), ("false", True)])
+def test_an_answer_that_would_be_read_again_is_stopped_later(switch: str, stops: bool):
+    shell = house(f"policy=adaptive warm_conversations={switch}")
+    agent(shell)
+    shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG + 3_000)
+    shell.arrive("a", caller="other")
+    shell.internal("b", Priority.CRITICAL)
+    assert bool(shell.stopping) is stops
+    shell.at(shell.now + 10.0)
+    assert shell.stopping
+
+
+@pytest.mark.parametrize(("switch", "least_s"), [("true", 4.0), ("false", 0.0)])
+def test_the_home_model_comes_later_where_it_destroys_much(switch: str, least_s: float):
+    shell = house(f"policy=adaptive home_model=h warm_conversations={switch}", "a")
+    agent(shell)
+    for model in 28 * ("h",):
+        shell.device.estimates.learn_idle_end(("a",), (3.0, 1.0, model))
+    assert home.delay_s(shell.device, "h", shell.now) >= least_s
+    assert (home.delay_s(shell.device, "h", shell.now) == 0.0) is (least_s == 0.0)
+
+
+@pytest.mark.parametrize(("switch", "decided"), [("true", []), ("false", ["unload a"])])
+def test_a_model_is_not_loaded_ahead_where_that_may_destroy_much(switch: str, decided: list[str]):
+    shell = house(f"policy=adaptive warm_conversations={switch}")
+    shell.device.estimates.learn_swap("", "b", 2.0)
+    agent(shell)
+    for model in (*7 * ("b",), "a"):
+        shell.gateway.arrivals.arrived("agent", model, shell.now + 5.0)
+        shell.gateway.arrivals.left("agent")
+    shell.tell(inputs.Switched(what="active", on=True))
+    shell.at(shell.now + 1.0)
+    assert [said for at, said in shell.log if at >= shell.now - 1.0] == decided
+
+
+def test_a_request_is_told_for_whom_a_slot_is_kept():
+    shell = house()
+    agent(shell, turns=6)
+    shell.at(shell.now + 3.0)
+    running = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    other = shell.arrive("a", caller="other", conversation="two", prompt_tokens=LONG)
+    end(shell, running, cached_tokens=LONG)
+    reason = reason_of(shell.device, shell.gateway.entries[other], shell.now)
+    assert (reason["kind"], reason["model"], reason["caller"]) == ("held", "a", "agent")
 
 
 # How fast prompts are read.
@@ -251,11 +313,11 @@ def test_the_size_of_a_cache_is_learned():
     shell = house()
     turn(shell)
     turn(shell, conversation="two")
-    assert list(shell.device.residency.warm("a")) == [("agent", "two")]
+    assert list(shell.device.residency.caches.warm("a")) == [("agent", "two")]
     turn(shell, cached_tokens=LONG)
-    assert set(shell.device.residency.warm("a")) == {("agent", "one"), ("agent", "two")}
+    assert set(shell.device.residency.caches.warm("a")) == {("agent", "one"), ("agent", "two")}
     turn(shell, conversation="two", cached_tokens=0)
-    assert list(shell.device.residency.warm("a")) == [("agent", "two")]
+    assert list(shell.device.residency.caches.warm("a")) == [("agent", "two")]
 
 
 def test_what_belongs_to_no_conversation_takes_a_place_as_well():
@@ -385,7 +447,7 @@ def test_tables_are_bounded_and_true_whatever_happens(seed: int):
         for model in caches.tables:
             whole_s = sum(
                 each.tokens / shell.device.estimates.reading.speed(model)
-                for each in shell.device.residency.warm(model).values()
+                for each in shell.device.residency.caches.warm(model).values()
             )
             assert 0 <= reread_s(shell, model) <= whole_s + 1e-9
     shell.quiesce()

@@ -160,7 +160,7 @@ class ForecastView:
     def service_s(self, item: QueueItem) -> float:
         """Expected seconds from the start of an item to its end."""
         model = self._model_of(item)
-        cached_tokens = self._device.residency.cached_tokens(item, model)
+        cached_tokens = self._device.residency.caches.cached_tokens(item, model)
         return self._device.estimates.service_s(item, model, cached_tokens=cached_tokens)
 
     def pace_s(self, item: QueueItem) -> float:

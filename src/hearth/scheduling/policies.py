@@ -172,10 +172,10 @@ class Candidate:
             evicts = self.evictions.find(model, self.entry.item.task_type) or ()
             swap_s = max([expected_s(origin, model) for origin in evicts or ("",)])
             back_s = sum([expected_s(model, origin) for origin in evicts])
-            residency = self.device.residency
-            reread_s = sum([residency.reread_s(origin, self.now) for origin in evicts])
+            reread_s = 0.0
             if evicts:  # on the way back, what is read now is lost
-                reread_s += residency.lost_again_s(self.entry.item, model)
+                reread_s = self.evictions.reread_s(evicts, self.now)
+                reread_s += self.device.residency.caches.lost_again_s(self.entry.item, model)
             self._swap = SwapCost(evicts, swap_s, swap_s + back_s + reread_s, reread_s)
         return self._swap
 
@@ -440,7 +440,7 @@ def held_until(
     # Nothing internal waits for an external caller, and external work waits for an internal one by
     # rule 1 of `sharing`, which knows its habits by themselves.
     used_last = [
-        (habit, device.residency.reread_of_s(habit.caller, name))
+        (habit, device.residency.caches.reread_of_s(habit.caller, name))
         for name in best.swap.evicts
         for habit in gateway.arrivals.habits(name)
         if habit.is_external is external and best.model not in habit.choices

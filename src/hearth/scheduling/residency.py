@@ -20,17 +20,8 @@ from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
 from hearth.scheduling.waiting import Entry, WaitingRoom
-from hearth.scheduling.warm import (
-    UNKNOWN,
-    Conversation,
-    Key,
-    PromptCaches,
-    Remembered,
-    Warmth,
-    depth_of,
-    kept_over_stop,
-)
-from hearth.types import QueueItem, Sequence, entity
+from hearth.scheduling.warm import PromptCaches
+from hearth.types import Sequence, entity
 
 if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
@@ -112,12 +103,13 @@ class Residency:
         self, settings: SchedulerSettings, estimates: Estimates, waiting: WaitingRoom
     ) -> None:
         self.residents: dict[str, Resident] = {}
-        self.caches = PromptCaches(settings.scheduling.warm_conversations)
+        self.caches = PromptCaches(
+            self.residents, estimates, waiting, enabled=settings.scheduling.warm_conversations
+        )
         self.swap: Swap | None = None
         self.swaps_begun = 0
         self._settings = settings
         self._estimates = estimates
-        self._waiting = waiting
         self._uses: dict[str, tuple[float, float]] = {}
         self._vacated: tuple[str, ...] = ()
         self._cleared_s = 0.0
@@ -129,12 +121,11 @@ class Residency:
     def copied(self, estimates: Estimates, waiting: WaitingRoom) -> Residency:
         """The same memory for a forecast, down to what runs."""
         twin = copy(self)
-        twin.caches = self.caches.copied()
         twin._estimates = estimates  # noqa: SLF001 - of its own class
-        twin._waiting = waiting  # noqa: SLF001 - of its own class
         twin._uses = dict(self._uses)  # noqa: SLF001 - of its own class
         twin.swap = None if self.swap is None else replace(self.swap)
         twin.residents = {model: each.copied() for model, each in self.residents.items()}
+        twin.caches = self.caches.copied(twin.residents, estimates, waiting)
         return twin
 
     def configure(self, settings: SchedulerSettings) -> None:
@@ -263,80 +254,9 @@ class Residency:
         back_s = self._estimates.swap_s("", model) + self.reread_s(model, now)
         return back_s * uses * exp((at - now) / USE_MEMORY_S)
 
-    def kept_conversations(self, model: str) -> int:
-        """How many conversations the server keeps in the prompt cache of a resident model."""
-        return max(self.residents[model].parallel, self._estimates.reading.kept.get(model, 0))
-
-    def remembered(self, item: QueueItem, model: str) -> Remembered | None:
-        """What is known of the conversation of an item that is dispatched on a resident model."""
-        return self.caches.remembered(model, item, self.kept_conversations(model))
-
-    def warm(self, model: str) -> dict[Key, Conversation]:
-        """The conversations that are warm on a model, the one that was used last first."""
-        table = self.caches.tables.get(model)
-        if not table or model not in self.residents:
-            return {}
-        return dict(islice(reversed(table.items()), self.kept_conversations(model)))
-
     def reread_s(self, model: str, now: float) -> float:
         """Expected seconds of reading again what goes with a model."""
-        if not self.caches.tables.get(model):
-            return 0.0
-        running = self.residents[model].running.values()
-        in_use = {(entry.item.caller, entry.item.conversation) for entry in running}
-        seen = set[str]()
-        tokens = 0.0
-        for key, conversation in self.warm(model).items():
-            if self._waiting.waits_in(key):
-                chance = 1.0
-            else:
-                used_at = now if key in in_use else conversation.used_at
-                is_latest = conversation.caller not in seen
-                chance = conversation.chance(now - used_at, is_latest=is_latest)
-            seen.add(conversation.caller)
-            tokens += chance * (conversation.tokens - kept_over_stop(conversation))
-        return tokens / self._estimates.reading.speed(model)
-
-    def warmth(self, model: str, now: float) -> Warmth:
-        """For people: what is warm on a model."""
-        tokens = [each.tokens for each in self.warm(model).values() if each.tokens]
-        return Warmth(len(tokens), round(sum(tokens)), self.reread_s(model, now))
-
-    def reread_of_s(self, caller: str, model: str) -> float:
-        """Seconds of reading the last conversation of a caller again."""
-        if not self.caches.tables.get(model):
-            return 0.0
-        warm = self.warm(model).values()
-        found = (each for each in warm if each.caller == caller and each.tokens)
-        conversation = next(found, None)
-        if conversation is None:
-            return 0.0
-        return conversation.tokens / self._estimates.reading.speed(model)
-
-    def lost_again_s(self, item: QueueItem, model: str) -> float:
-        """Expected seconds of reading the conversation of an item again, once it is warm on a model
-        that is not in memory and is left for another one.
-        """
-        if not item.conversation or not self.caches.enabled:
-            return 0.0
-        key = (item.caller, item.conversation)
-        chance = 1.0 if (model, key) in self.caches.lost else UNKNOWN
-        return chance * self._estimates.prompt_s(item, model)
-
-    def cached_tokens(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
-        """How much of the prompt of an item, and of what it keeps of its answer, the server need
-        not read.
-        """
-        if not item.conversation:
-            return 0.0
-        key = (item.caller, item.conversation)
-        table = self.caches.tables.get(model, {})
-        conversation = table.get(key)
-        if conversation is None:
-            return 0.0
-        if depth_of(table, key) >= self.kept_conversations(model):
-            return 0.0
-        return conversation.warm_tokens(self._estimates.prompt_tokens(item, model) + kept_tokens)
+        return self.caches.reread_s(model, now)
 
     def begin_load(
         self, model: str, now: float, why: SwapReason, task_type: str | None = None
@@ -490,7 +410,15 @@ class Evictions:
         self._residency = residency
         self._keep = frozenset(keep)
         self._found: dict[float | None, tuple[str, ...] | None] = {}
+        self._reread_s: dict[tuple[str, ...], float] = {}
         self._choices: _Choices | None = None
+
+    def reread_s(self, evicts: tuple[str, ...], now: float) -> float:
+        """Expected seconds of reading again what goes with these."""
+        if evicts not in self._reread_s:
+            seconds = [self._residency.reread_s(model, now) for model in evicts]
+            self._reread_s[evicts] = sum(seconds)
+        return self._reread_s[evicts]
 
     def find(self, model: str, task_type: str | None = None) -> tuple[str, ...] | None:
         """See `Residency.eviction_for`."""

@@ -31,9 +31,9 @@ def taker(device: DeviceState, head: Entry, resident: Resident, now: float) -> E
     model = resident.model
     if resident.parallel > 1 or not device.residency.caches.tables.get(model):
         return head
-    if device.residency.kept_conversations(model) > 1:
+    if device.residency.caches.kept_conversations(model) > 1:
         return head
-    key, conversation = next(iter(device.residency.warm(model).items()))
+    key, conversation = next(iter(device.residency.caches.warm(model).items()))
     item = head.item
     reread_s = device.residency.reread_s(model, now)
     is_other = (item.caller, item.conversation) != key and head.external is conversation.is_external

@@ -333,12 +333,14 @@ class DeviceState:
     def service_s(self, entry: Entry, model: str) -> float:
         """Expected seconds from the dispatch of an entry on a resident model to its end."""
         item = entry.item
-        cached_tokens = self.residency.cached_tokens(item, model, entry.kept_tokens)
+        cached_tokens = self.residency.caches.cached_tokens(item, model, entry.kept_tokens)
         return self.estimates.service_s(item, model, entry.kept_tokens, cached_tokens)
 
     def read_s(self, item: QueueItem, model: str) -> float:
         """Expected seconds of reading what is not cached of a prompt, the model being resident."""
-        cached_s = self.residency.cached_tokens(item, model) / self.estimates.reading.speed(model)
+        cached_s = self.residency.caches.cached_tokens(item, model) / self.estimates.reading.speed(
+            model
+        )
         return max(0.0, self.estimates.prompt_s(item, model) - cached_s)
 
     def held_for(self, entry: Entry, now: float) -> tuple[float, str] | None:
@@ -350,7 +352,7 @@ class DeviceState:
         if not near:
             return None
         model = entry.wanted_model or self.home or ""
-        cached_tokens = self.residency.cached_tokens(entry.item, model, entry.kept_tokens)
+        cached_tokens = self.residency.caches.cached_tokens(entry.item, model, entry.kept_tokens)
         needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens, cached_tokens)
         if entry.wanted_model is not None and self.residency.ready(model) is None:
             origin = next(iter(self.residency.residents), "")

@@ -169,14 +169,14 @@ class StatusView:
 
     def warmth(self, model: str, now: float) -> Warmth:
         """What is warm in the prompt cache of a model."""
-        return self._device.residency.warmth(model, now)
+        return self._device.residency.caches.warmth(model, now)
 
     @property
     def reread(self) -> Iterator[tuple[str, float, float]]:
         """Tokens and seconds of what was read again although it had been read before, by model."""
         caches = self._device.residency.caches
         for model, tokens in caches.reread_tokens.items():
-            yield model, tokens, caches.reread_s[model]
+            yield model, tokens, caches.reread_s_by_model[model]
 
     @property
     def swap(self) -> Swap | None:

@@ -25,8 +25,8 @@ learns with the first answers what is warm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,9 +34,10 @@ from hearth.scheduling.reading import Prompt
 from hearth.types import QueueItem, Usage, entity
 
 if TYPE_CHECKING:
-    from hearth.scheduling.estimates import Habit
+    from hearth.scheduling.estimates import Estimates, Habit
+    from hearth.scheduling.residency import Resident
     from hearth.scheduling.state import DeviceState
-    from hearth.scheduling.waiting import Entry
+    from hearth.scheduling.waiting import Entry, WaitingRoom
 
 FADE_S = 900.0
 DOUBT = 0.5  # returns counted as missing although none was seen
@@ -115,22 +116,39 @@ class Warmth(NamedTuple):
     reread_s: float  # expected, should the model be unloaded now
 
 
-@dataclass(slots=True)
 class PromptCaches:
-    """What the prompt caches of a device's model server hold. Changed by the scheduler alone."""
+    """What the prompt caches of a device's model server hold. Changed by the scheduler alone.
 
-    enabled: bool = True
-    # by model, the one that was used last at the end
-    tables: dict[str, dict[Key, Conversation]] = field(default_factory=dict)
-    lost: dict[tuple[str, Key], float] = field(default_factory=dict)
-    # what was read although it had been read before, by model
-    reread_tokens: dict[str, float] = field(default_factory=dict)
-    reread_s: dict[str, float] = field(default_factory=dict)
+    Attributes:
+        tables: the conversations of each resident model, warm or not, the one that was used last at
+        the end. lost: tokens of those that were unloaded. reread_tokens, reread_s: what was read
+        although it had been read before, by model.
+    """
 
-    def copied(self) -> PromptCaches:
+    def __init__(
+        self,
+        residents: Mapping[str, Resident],
+        estimates: Estimates,
+        waiting: WaitingRoom,
+        *,
+        enabled: bool,
+    ) -> None:
+        self.enabled = enabled
+        self.tables: dict[str, dict[Key, Conversation]] = {}
+        self.lost: dict[tuple[str, Key], float] = {}
+        self.reread_tokens: dict[str, float] = {}
+        self.reread_s_by_model: dict[str, float] = {}
+        self._residents = residents
+        self._estimates = estimates
+        self._waiting = waiting
+
+    def copied(
+        self, residents: Mapping[str, Resident], estimates: Estimates, waiting: WaitingRoom
+    ) -> PromptCaches:
         """The same for a forecast, which changes no conversation but makes it anew."""
-        tables = {model: dict(table) for model, table in self.tables.items()}
-        return PromptCaches(self.enabled, tables)
+        twin = PromptCaches(residents, estimates, waiting, enabled=self.enabled)
+        twin.tables = {model: dict(table) for model, table in self.tables.items()}
+        return twin
 
     def switch(self, *, on: bool) -> None:
         self.enabled = on
@@ -142,15 +160,87 @@ class PromptCaches:
         self.tables.clear()
         self.lost.clear()
 
-    def remembered(self, model: str, item: QueueItem, kept: int) -> Remembered | None:
-        """What is known of the conversation of an item, of which the server keeps so many."""
+    def remembered(self, item: QueueItem, model: str) -> Remembered | None:
+        """What is known of the conversation of an item that is dispatched on a resident model."""
         key = (item.caller, item.conversation)
         table = self.tables.get(model, {})
         if key in table:
             depth = depth_of(table, key)
-            return Remembered(table[key].tokens, depth, is_lost=depth >= kept)
+            is_lost = depth >= self.kept_conversations(model)
+            return Remembered(table[key].tokens, depth, is_lost=is_lost)
         tokens = self.lost.get((model, key))
         return None if tokens is None else Remembered(tokens, None, is_lost=True)
+
+    def kept_conversations(self, model: str) -> int:
+        """How many conversations the server keeps in the prompt cache of a resident model."""
+        return max(self._residents[model].parallel, self._estimates.reading.kept.get(model, 0))
+
+    def warm(self, model: str) -> dict[Key, Conversation]:
+        """The conversations that are warm on a model, the one that was used last first."""
+        table = self.tables.get(model)
+        if not table or model not in self._residents:
+            return {}
+        return dict(islice(reversed(table.items()), self.kept_conversations(model)))
+
+    def reread_s(self, model: str, now: float) -> float:
+        """Expected seconds of reading again what goes with a model."""
+        if not self.tables.get(model):
+            return 0.0
+        running = self._residents[model].running.values()
+        in_use = {(entry.item.caller, entry.item.conversation) for entry in running}
+        seen = set[str]()
+        tokens = 0.0
+        for key, conversation in self.warm(model).items():
+            if self._waiting.waits_in(key):
+                chance = 1.0
+            else:
+                used_at = now if key in in_use else conversation.used_at
+                is_latest = conversation.caller not in seen
+                chance = conversation.chance(now - used_at, is_latest=is_latest)
+            seen.add(conversation.caller)
+            tokens += chance * (conversation.tokens - kept_over_stop(conversation))
+        return tokens / self._estimates.reading.speed(model)
+
+    def warmth(self, model: str, now: float) -> Warmth:
+        """For people: what is warm on a model."""
+        tokens = [each.tokens for each in self.warm(model).values() if each.tokens]
+        return Warmth(len(tokens), round(sum(tokens)), self.reread_s(model, now))
+
+    def reread_of_s(self, caller: str, model: str) -> float:
+        """Seconds of reading the last conversation of a caller again."""
+        if not self.tables.get(model):
+            return 0.0
+        warm = self.warm(model).values()
+        found = (each for each in warm if each.caller == caller and each.tokens)
+        conversation = next(found, None)
+        if conversation is None:
+            return 0.0
+        return conversation.tokens / self._estimates.reading.speed(model)
+
+    def lost_again_s(self, item: QueueItem, model: str) -> float:
+        """Expected seconds of reading the conversation of an item again, once it is warm on a model
+        that is not in memory and is left for another one.
+        """
+        if not item.conversation or not self.enabled:
+            return 0.0
+        key = (item.caller, item.conversation)
+        chance = 1.0 if (model, key) in self.lost else UNKNOWN
+        return chance * self._estimates.prompt_s(item, model)
+
+    def cached_tokens(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
+        """How much of the prompt of an item, and of what it keeps of its answer, the server need
+        not read.
+        """
+        if not item.conversation:
+            return 0.0
+        key = (item.caller, item.conversation)
+        table = self.tables.get(model, {})
+        conversation = table.get(key)
+        if conversation is None:
+            return 0.0
+        if depth_of(table, key) >= self.kept_conversations(model):
+            return 0.0
+        return conversation.warm_tokens(self._estimates.prompt_tokens(item, model) + kept_tokens)
 
     def returned(self, model: str, key: Key, now: float) -> None:
         """A request goes on with a conversation that nobody used."""
@@ -270,7 +360,7 @@ def _count_again(device: DeviceState, entry: Entry, tokens: float) -> None:
     caches = device.residency.caches
     seconds = tokens / device.estimates.reading.speed(model)
     caches.reread_tokens[model] = caches.reread_tokens.get(model, 0.0) + tokens
-    caches.reread_s[model] = caches.reread_s.get(model, 0.0) + seconds
+    caches.reread_s_by_model[model] = caches.reread_s_by_model.get(model, 0.0) + seconds
 
 
 def _note(
@@ -313,10 +403,10 @@ def warm_on(device: DeviceState, caller: str, conversation: str) -> str | None:
     most of it; None where there is none.
     """
     key = (caller, conversation)
-    residency = device.residency
+    caches = device.residency.caches
     found = {
-        model: residency.warm(model)[key].tokens
-        for model in residency.caches.tables
-        if device.is_there(model) and key in residency.warm(model)
+        model: caches.warm(model)[key].tokens
+        for model in caches.tables
+        if device.is_there(model) and key in caches.warm(model)
     }
     return max(found, key=lambda model: (found[model], model), default=None)
