@@ -15,6 +15,7 @@ from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode
 from hearth.dialects.request import count_tokens
 from hearth.dialects.routes import MANAGEMENT_ROUTES
 from hearth.dialects.stream import proxy_failure
+from hearth.engines.port import Exchange
 from hearth.errors import BackendError, BackendProtocolError, HearthError, NotServed
 from hearth.gateway import Gateway
 from hearth.types import JSON_BODY, MIB, BackendCall
@@ -80,12 +81,8 @@ class Passthrough:
         )
         exchange = await self._gateway.engine.open(call)
         try:
-            content = bytearray()
-            while chunks := await exchange.take():
-                content += b"".join(chunks)
-                if len(content) > _LIST_BYTES:
-                    raise BackendProtocolError("The model server's answer is too long.")
-            shown = await asyncio.to_thread(_object_in, bytes(content))
+            content = await _whole(exchange, "answer")
+            shown = await asyncio.to_thread(_object_in, content)
         finally:
             exchange.close()
         if exchange.status != HTTPStatus.OK or shown is None:
@@ -121,15 +118,9 @@ class Passthrough:
                 kept = tuple(
                     header for header in exchange.headers if header[0].lower() != b"content-length"
                 )
-                content = bytearray()
-                while chunks := await exchange.take():
-                    content += b"".join(chunks)
-                    if len(content) > _LIST_BYTES:
-                        raise BackendProtocolError("The model server's list of models is too long.")
+                content = await _whole(exchange, "list of models")
                 named = {name: self._gateway.aliases.installed(aliases[name]) for name in aliases}
-                listed = await asyncio.to_thread(
-                    _changed, bytes(content), request.path, elsewhere, named
-                )
+                listed = await asyncio.to_thread(_changed, content, request.path, elsewhere, named)
                 await request.answer.whole(exchange.status, (*kept, own), listed)
                 return
             await request.answer.head(exchange.status, (*exchange.headers, own))
@@ -150,6 +141,15 @@ class Passthrough:
         """Raises NotServed, before anything of the body is read."""
         title = self._gateway.engine.title
         raise NotServed(f"Hearth does not serve this path. Send the request to {title} itself.")
+
+
+async def _whole(exchange: Exchange, what: str) -> bytes:
+    content = bytearray()
+    while chunks := await exchange.take():
+        content += b"".join(chunks)
+        if len(content) > _LIST_BYTES:
+            raise BackendProtocolError(f"The model server's {what} is too long.")
+    return bytes(content)
 
 
 def _changed(

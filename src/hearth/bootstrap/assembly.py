@@ -265,13 +265,20 @@ def assemble(
             events=events,
         ),
     )
+    _join_queue(gateway, schedule)
+    return gateway
+
+
+def _join_queue(gateway: Gateway, schedule: Schedule) -> None:
+    """Have the queue hear of new settings, and run beside the gateway."""
+    worker = gateway.worker
+    limiter = gateway.rate_limiter
     # limits and queue know the new settings before anything looks again
     gateway.on_reload(lambda fresh: limiter.update_limits(fresh.settings.rate_limits))
     gateway.on_reload(worker.reload_config)
-    gateway.on_reload(lambda _: watch.poke())
+    gateway.on_reload(lambda _: worker.watch.poke())
     gateway.on_reload(lambda _: schedule.poke())
     gateway.accompany("queue", worker.run)
-    gateway.accompany("backend watch", watch.run)
+    gateway.accompany("backend watch", worker.watch.run)
     gateway.accompany("timetable", schedule.run)
-    gateway.accompany("configuration", reloader.run)
-    return gateway
+    gateway.accompany("configuration", gateway.reloader.run)
