@@ -78,7 +78,12 @@ TURNS = [
     (
         CHAT,
         {"messages": [assistant("Hello!"), user("Hi")]},
-        {"messages": [assistant("Hello!"), user("Hi"), user("So?")]},
+        {"messages": [assistant("Hello!"), user("Hi"), assistant("Yes?"), user("So?")]},
+    ),
+    (
+        RESPONSES,
+        {"input": [user("<environment>"), user("How?")]},
+        {"input": [user("<environment>"), user("How?"), {"type": "function_call", "name": "x"}]},
     ),
     (GENERATE, {"prompt": LONG, "raw": True}, {"prompt": LONG + "<user>more", "raw": True}),
     (COMPLETIONS, {"prompt": LONG}, {"prompt": LONG + "<user>more"}),
@@ -100,6 +105,11 @@ OTHERS = [
     (CHAT, {"messages": FIRST}, {"messages": [system("Be wordy."), FIRST[1]]}),
     (CLAUDE, {"messages": [user(blocks("a", "b"))]}, {"messages": [user(blocks("a", "c"))]}),
     (CLAUDE, {"messages": [user(blocks("ab"))]}, {"messages": [user(blocks("a", "b"))]}),
+    (
+        RESPONSES,
+        {"input": [user("<environment>"), user("How?")]},
+        {"input": [user("<environment>"), user("Why?")]},
+    ),
     (RESPONSES, {"input": "How?"}, {"instructions": "Be brief.", "input": "How?"}),
     (GENERATE, {"prompt": "one document"}, {"prompt": "another document"}),
     (GENERATE, {"prompt": "hi", "context": [1, 2]}, {"prompt": "hi", "context": [1, 3]}),

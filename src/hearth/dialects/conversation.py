@@ -1,8 +1,9 @@
 """Which conversation a request goes on with, known by how its messages begin.
 
-A turn repeats all turns before it, so its instructions and the user's first message stay as they
-were. Two conversations that begin alike are taken for one. A digest stands for the texts: nothing
-here keeps or shows them. Images and tools are not looked at.
+A turn repeats all turns before it, so its instructions and the user's first turn stay as they
+were: one message, or several, as Codex sends its surroundings before the words. Two conversations
+that begin alike are taken for one. A digest stands for the texts: nothing here keeps or shows them.
+Images and tools are not looked at.
 
 A prompt without messages goes on with another one where the model server is given the tokens of
 that (`context`), or where its caller renders the conversation itself: then it begins with all that
@@ -33,7 +34,7 @@ _RENDERED_CHARS = 2048
 next to nothing.
 """
 _MESSAGES = 8
-"""How many messages are looked at until the user's first one."""
+"""How many messages are looked at, until the end of the user's first turn."""
 _CONTEXT_TOKENS = 64
 
 
@@ -74,11 +75,14 @@ def _opening(route: Route, fields: JsonObject) -> Iterator[bytes]:
         return
     name = "instructions" if route.path is Endpoint.OPENAI_RESPONSES else "system"
     yield from _heads(fields.get(name))
+    was_user = False
     for message in islice(turns_in(route, fields), _MESSAGES):
+        is_user = isinstance(message, dict) and lookup(message, "role") == "user"
+        if was_user and not is_user:
+            return
+        was_user = is_user
         if isinstance(message, dict):
             yield from _heads(lookup(message, "content"))
-            if lookup(message, "role") == "user":
-                return
 
 
 def _heads(content: JsonValue) -> Iterator[bytes]:

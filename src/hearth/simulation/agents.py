@@ -6,12 +6,13 @@ goes by between two tasks. Each turn repeats the conversation and adds to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
 from hearth.config.settings import ModelSettings
 from hearth.simulation.homes import ASSISTANT, CUT_S
-from hearth.simulation.workloads import Builders, Workload, WorkloadJob
+from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import Lane, Priority, Usage
 
 LONG_TOKENS = 30_000
@@ -125,7 +126,7 @@ def home_agent_and_assistant(*, seed: int = 1) -> Workload:
     return _home(drawing.jobs, load_s, home=ASSISTANT)
 
 
-AGENTS: Builders = {
+AGENTS: Mapping[str, Callable[..., Workload]] = {
     "home_two_agents": home_two_agents,
     "home_agent_and_assistant": home_agent_and_assistant,
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import ceil
 from statistics import fmean, geometric_mean, median
 
@@ -21,6 +21,7 @@ from hearth.config.settings import PolicyName, SchedulerSettings
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import PRIOR_RUN_S
 from hearth.simulation import workloads
+from hearth.simulation.agents import AGENTS
 from hearth.simulation.engine import Record, SimulationRun, simulate
 from hearth.simulation.estimating import EstimateError, Estimating
 from hearth.simulation.homes import DEAR_LOADS, figures, homes, mean_figures
@@ -212,6 +213,7 @@ PROFILE_LIMITS_S = {"balanced": 106.0, "bursty": 18.0, "dominant": 10.4, "interl
 `single_model` never waits.
 """
 SHORT_SEEDS = range(201, 207)
+AGENT_SEEDS = range(1, 13)
 ESTIMATE_SEEDS = range(301, 304)
 KINDS = tuple(workloads.MIXES.values())
 
@@ -289,6 +291,7 @@ def scoreboard(base: SchedulerSettings) -> ScoreRows:
     for one in (
         _homes,
         _many_models,
+        _agents,
         _against_exhaustive,
         _adversaries,
         _short,
@@ -372,6 +375,20 @@ def _against_exhaustive(base: SchedulerSettings) -> ScoreRows:
         "long runs, longest wait / exhaustive's",
         f"{geometric_mean(longest):.2f} (worst {max(longest):.2f})",
     )
+
+
+def _agents(base: SchedulerSettings) -> ScoreRows:
+    """Of homes with agents, seeds 1 to 12: the sums, to those without warm conversations."""
+    scheduling = base.scheduling.replace(warm_conversations=False)
+    without = replace(base, scheduling=scheduling)
+    for name, build in AGENTS.items():
+        drawn = [build(seed=seed) for seed in AGENT_SEEDS]
+        warm, cold = (
+            [summary(_run(workload, each)) for workload in drawn] for each in (base, without)
+        )
+        reread = sum(run.reread_s for run in warm) / sum(run.reread_s for run in cold)
+        makespan = sum(run.makespan_s for run in warm) / sum(run.makespan_s for run in cold)
+        yield f"{name}, read twice / makespan, to those without", f"{reread:.2f} / {makespan:.2f}"
 
 
 def _adversaries(base: SchedulerSettings) -> ScoreRows:
