@@ -325,6 +325,16 @@ def test_all_that_runs_waits_and_is_in_force_is_shown(answer, rows, status, top)
             "is held",
         ),
         (
+            {
+                "shares": [
+                    {"caller": "webui", "user": "ann", "share_pct": 62.5},
+                    {"caller": "n8n", "user": None, "share_pct": 37.5},
+                ]
+            },
+            "GPU seconds: webui/ann 62 %, n8n 38 %",
+            "is held",
+        ),
+        (
             {"latency": hour("internal", None, 1, 2.0)},
             "internal: 1 request; waits 2.0 s (95 %: 20 s)",
             "requests",

@@ -205,6 +205,21 @@ def test_the_way_back_is_paid_by_whom_the_model_had_to_go_for():
     assert account_of(shell, "x").clock_s == pytest.approx(before_s + 1.0)
 
 
+def test_nobody_pays_for_the_way_back_from_more_urgent_work():
+    shell = shell_of()
+    shell.arrive("a", caller="x")
+    shell.arrive("a", caller="x")
+    shell.internal("b", Priority.CRITICAL)
+    shell.at(1.0).finish(1)
+    shell.swap(4.0)
+    shell.finish(3)
+    while not shell.unloading:
+        shell.fire()
+    shell.swap(4.0)
+    assert shell.said == ["start 2 on a"]
+    assert account_of(shell, "x").clock_s == pytest.approx(1.0 + 1.0, abs=0.2)
+
+
 def test_an_answer_that_starts_over_costs_nothing_and_a_stream_what_it_took():
     shell = shell_of(settings_of("policy=adaptive sharing=fair preempt_min_remaining_s=0"))
     whole = shell.arrive("a", caller="x")

@@ -361,6 +361,17 @@ def test_the_warm_conversation_goes_first_where_another_would_destroy_it():
     assert shell.said == ["start 4 on a"]
 
 
+@pytest.mark.parametrize(("lasts_s", "first"), [(90.0, 4), (110.0, 3)])
+def test_where_callers_share_it_goes_first_until_it_is_a_trip_ahead(lasts_s: float, first: int):
+    shell = house("policy=adaptive sharing=fair max_swap_wait_s=1000")
+    turn(shell)
+    running = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    shell.arrive("a", caller="other", conversation="two", prompt_tokens=LONG)
+    shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    end(shell, running, cached_tokens=LONG, lasts_s=lasts_s)
+    assert shell.said == [f"start {first} on a"]
+
+
 def test_nobody_is_passed_for_longer_than_the_bound():
     shell = house("policy=adaptive max_swap_wait_s=60")
     turn(shell)

@@ -33,6 +33,7 @@ from hearth.cli.client import (
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, table_of
 
 _PIPE_WIDTH = 120
+_SHARES = 6  # so many callers, those with the most
 _MIB_PER_GIB = 1024.0
 _LANES = ("internal", "external")
 
@@ -187,7 +188,7 @@ def _aliases(aliases: Json) -> Iterator[tuple[str, str]]:
 
 
 def _sharing(answer: Json) -> Iterator[str]:
-    """For whom a model is held, and whose turn it is."""
+    """For whom a model is held, whose turn it is, and what callers get of the GPU."""
     if hold := part(answer, "hold"):
         yield (
             f"{text(hold, 'model')} is held for {text(hold, 'caller')}, for up to"
@@ -197,6 +198,14 @@ def _sharing(answer: Json) -> Iterator[str]:
         ends_in_s = number(turn, "ends_in_s")
         ends = "once it is loaded" if ends_in_s is None else f"for up to {duration(ends_in_s)}"
         yield f"turn of external requests on {text(turn, 'model')}, {ends}"
+    if shares := parts(answer, "shares")[:_SHARES]:
+        yield "GPU seconds: " + ", ".join(map(_share, shares))
+
+
+def _share(share: Json) -> str:
+    user = text(share, "user")
+    name = f"{text(share, 'caller')}/{user}" if user else text(share, "caller")
+    return f"{name} {number(share, 'share_pct') or 0:.0f} %"
 
 
 def loading_model(gpu: Json) -> str:

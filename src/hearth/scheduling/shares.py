@@ -8,7 +8,8 @@ own; interrupted external requests count in the external one.
    expected, from the end what it was. Requests that run at once share the time. An attempt that has
    to start over costs nothing.
 2. Swap. Who a model is loaded for pays for the load. Where a model had to go while requests waited
-   for it, and what came in its place has run dry, the one for whom it went pays for its return.
+   for it, and what came in its place has run dry, the one for whom it went pays for its return;
+   nobody does, where that was work of another band.
 3. No credit. Who comes back from idleness is brought up to the least clock of those who have work,
    the last of what they have running not counted. Nobody is owed more than `MOST_OWED_S`.
 4. Order. In the line of a model the least clock goes first.
@@ -193,6 +194,15 @@ class Shares:
             return min(clocks_s)
         return max([account.clock_s for account in accounts], default=0.0)
 
+    def clock_s(self, band: Band, caller: str) -> float:
+        """The clock of a caller, of several of its users the greatest; 0 where nobody knows it."""
+        clocks_s = [
+            account.clock_s
+            for sharer, account in self._accounts[band].items()
+            if sharer.caller == caller
+        ]
+        return max(clocks_s, default=0.0)
+
     def goes_on(self, caller: str, entry: Entry, swap_s: float) -> bool:
         """Is a waiting entry not so far behind this caller, or one of its users, that its model
         would have a turn?
@@ -270,10 +280,9 @@ class Shares:
 
     def makes_go(self, waiter: Entry, models: Iterable[str], waiting: WaitingRoom) -> None:
         """These models are unloaded for an entry."""
-        if self.counts(waiter):
-            for model in models:
-                if waiting.wants(model):
-                    self._had_to_go[model] = sharer_of(waiter)
+        for model in models:
+            if waiting.wants(model):
+                self._had_to_go[model] = sharer_of(waiter)
 
     def load_began(
         self, model: str, waiter: Entry | None, expected_s: float, *, replaces_work: bool
@@ -284,7 +293,9 @@ class Shares:
         if waiter is None or not self.counts(waiter):
             return
         payer = sharer_of(waiter)
-        if cause is not None and cause.band is payer.band and not replaces_work:
+        if cause is not None and cause.band is not payer.band:
+            return
+        if cause is not None and not replaces_work:
             payer = cause
         self._load = payer, expected_s
         self._charge(payer, expected_s)
@@ -320,7 +331,7 @@ class Shares:
         for entry in sorted(own, key=_arrival):
             sharer = sharer_of(entry)
             if not entry.cost_s:
-                entry.cost_s = _cost_s(device, entry.item, entry.wanted_model, entry.kept_tokens)
+                entry.cost_s = _cost_s(device, entry)
             at_s = after_s.get(sharer, self._account(sharer).clock_s)
             entry.key = (at_s, *entry.key[1:])
             after_s[sharer] = at_s + entry.cost_s
@@ -347,11 +358,10 @@ def _arrival(entry: Entry) -> tuple[float, int]:
     return entry.key[1:]
 
 
-def _cost_s(device: DeviceState, item: QueueItem, model: str | None, kept_tokens: int) -> float:
+def _cost_s(device: DeviceState, entry: Entry) -> float:
     """Expected seconds of the GPU, where others use the other slots."""
-    name = model or device.home or ""
-    expected_s = device.estimates.service_s(item, name, kept_tokens)
-    return expected_s / device.gateway.settings.parallel(name)
+    model = entry.wanted_model or device.home or ""
+    return device.service_s(entry, model) / device.gateway.settings.parallel(model)
 
 
 def arrange(device: DeviceState) -> None:
@@ -371,6 +381,16 @@ def kept_slot(device: DeviceState, head: Entry, resident: Resident) -> ModelHold
         return None
     caller, until = found
     return ModelHold(model=resident.model, caller=caller, until=until)
+
+
+def lead_s(device: DeviceState, caller: str, head: Entry) -> float:
+    """How far the clock of a caller is ahead of that of the first of a line; 0 where callers are
+    not served by their shares.
+    """
+    shares = device.gateway.waiting.shares
+    if shares is None or not shares.counts(head) or head.key[0] < 0:
+        return 0.0
+    return shares.clock_s(sharer_of(head).band, caller) - head.key[0]
 
 
 def share_anew(device: DeviceState, now: float) -> None:

@@ -5,7 +5,8 @@ Where the prompt cache of a model has room for one conversation, whoever takes i
 what is warm. So a request of the warm conversation goes before the first of its line, and where
 none waits, the slot is kept for it as long as a return is likely and pays (`policies.returns_by`,
 the trip being the reading of both prompts). The first of a line waits for that no longer than
-`MOST_TRIPS` such trips and `scheduling.max_swap_wait_s` since its arrival. Nothing of this applies
+`MOST_TRIPS` such trips and `scheduling.max_swap_wait_s` since its arrival, and where callers are
+served by their shares, until that of the warm conversation is a trip ahead. Nothing of this applies
 to what takes less than `LEAST_REREAD_S` to read again, to models with several slots, to a cache
 that was seen to hold more, and between the lanes.
 """
@@ -17,6 +18,7 @@ from collections import deque
 from hearth.scheduling.estimates import Habit
 from hearth.scheduling.policies import returns_by
 from hearth.scheduling.residency import Resident
+from hearth.scheduling.shares import lead_s
 from hearth.scheduling.state import DeviceState, ModelHold
 from hearth.scheduling.waiting import Entry
 from hearth.scheduling.warm import Conversation
@@ -40,7 +42,8 @@ def taker(device: DeviceState, head: Entry, resident: Resident, now: float) -> E
     trip_s = reread_s + device.read_s(item, model)
     most_s = min(MOST_TRIPS * trip_s, device.gateway.settings.scheduling.max_swap_wait_s)
     until = item.arrived_at + most_s
-    if not is_other or reread_s < LEAST_REREAD_S or now >= until:
+    is_owed = lead_s(device, conversation.caller, head) >= trip_s
+    if not is_other or reread_s < LEAST_REREAD_S or now >= until or is_owed:
         return head
     line = device.gateway.waiting.from_entry(head, LOOKAHEAD)
     for entry in line:
