@@ -29,6 +29,7 @@ from hearth.config.settings import (
     Settings,
     Window,
 )
+from hearth.dialects.request import is_model_name
 from hearth.errors import ConfigError
 from hearth.types import Priority
 from tests.config.reading import Node, only_problem_of, problems_of, settings_of, values
@@ -547,6 +548,10 @@ def test_a_request_limit_without_embeddings_is_named_until_those_have_one():
         ("a: [x, 'x:latest']", 2, "aliases.a[1]: is the same as entry 1; remove one"),
         ("'a*': [x]", 2, "must not contain `*`, which stands for any name in auth.keys"),
         ("a: ['x*']", 2, "aliases.a[0]: must be one model: `*` is not replaced here"),
+        ("köder: [x]", 2, "is no name that a request could have: at most 80 letters (a to z)"),
+        (f"{'a' * 81}: [x]", 2, "is no name that a request could have"),
+        ("a!: [x]", 2, "is no name that a request could have"),
+        ("'a:b:c': [x]", 2, "is no name that a request could have"),
         ("a: ['x y']", 2, "aliases.a[0]: is not a model name: it must not contain spaces"),
     ],
 )
@@ -557,6 +562,12 @@ def test_an_alias_that_means_nothing_or_two_things_is_refused(aliases, line, pro
     (found,) = refused.value.problems
     assert found.startswith(f"f:{line}: ")
     assert problem in found
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "openai/gpt-4o", "_x.Y:1.5-a", "a" * 80])
+def test_an_alias_may_have_any_name_that_a_request_can_have(name):
+    config = parse_config(f"aliases: {{'{name}': [x]}}", source="f")
+    assert (list(config.settings.aliases), is_model_name(name)) == ([name], True)
 
 
 def test_an_alias_keeps_its_name_and_the_order_of_its_models():

@@ -396,6 +396,16 @@ HeaderName = Annotated[
     AfterValidator(str.lower),
 ]
 ModelName = Annotated[PlainText, _WITHOUT_SPACES, AfterValidator(_name)]
+_NAME_PART = "[A-Za-z0-9_*][A-Za-z0-9_.*-]{0,79}"  # `*` is refused with a better reason
+AliasName = Annotated[
+    ModelName,
+    _matching(
+        rf"([A-Za-z0-9_*][A-Za-z0-9_*-]{{0,79}}/)?{_NAME_PART}(:{_NAME_PART})?",
+        "is no name that a request could have: at most 80 letters (a to z), digits, '-', '_' and"
+        " '.', and a tag as long behind ':'",
+    ),
+]
+"""As `dialects.request.is_model_name` has it, without a host."""
 ModelNames = Annotated[
     tuple[ModelName, ...],
     AfterValidator(_not_empty),

@@ -618,7 +618,7 @@ class Settings(Section):
     gpu: GpuSettings = GpuSettings()
     models: fields.ReadOnlyTable[fields.ModelName, ModelSettings] = fields.EMPTY
     """Settings of single models, by the name callers use."""
-    aliases: fields.ReadOnlyTable[fields.ModelName, fields.ModelNames] = fields.EMPTY
+    aliases: fields.ReadOnlyTable[fields.AliasName, fields.ModelNames] = fields.EMPTY
     """Names for any of several models, such as `coder: ["qwen3-coder:30b", "qwen2.5-coder:14b"]`.
     The model is chosen when a request starts: one in memory, else the cheapest to load, else the
     first (docs/aliases.md).
