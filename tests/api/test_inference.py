@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from hearth.admission.auth import digest_of
 from hearth.clock import new_id
 from hearth.config.settings import (
     CallerLimits,
+    KeySettings,
     ModelSettings,
     QueueSettings,
     RateLimitSettings,
@@ -20,7 +22,7 @@ from hearth.config.settings import (
 from hearth.dialects.gojson import LARGE_BYTES
 from hearth.errors import QueueFull, ShuttingDown
 from hearth.events import ItemQueued, RequestRejected
-from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX
+from hearth.types import BATCH_JOB_PREFIX, JOB_PREFIX, Sequence
 from tests.api.house import (
     ADMIN_KEY,
     DONE,
@@ -215,6 +217,18 @@ async def test_the_chat_that_a_program_names_is_the_conversation_of_its_turns(ho
     ]
     assert (first == later, told == none, embedded) == (True, True, "")
     assert len({told, first, other, beside}) == 4
+
+
+async def test_two_users_who_begin_alike_have_conversations_of_their_own():
+    key = KeySettings(name="webui", sha256=digest_of("hearth_webui"), users_from="x-user")
+    async with HttpHouse(keys=(key,)) as house:
+        house.gateway.orders.pause()
+        for user in ("ann", "ann", "bob", ""):
+            await house.begin(CHAT, key="hearth_webui", x_user=user)
+        works = [house.worker.registry.live(Sequence(number)) for number in range(1, 5)]
+        ann, again, bob, nobody = [work.item.conversation for work in works if work is not None]
+        assert (ann, len({ann, bob, nobody})) == (again, 3)
+        house.gateway.orders.resume()
 
 
 async def test_a_load_goes_through_the_queue(house):

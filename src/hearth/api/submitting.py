@@ -11,7 +11,11 @@ from hearth.admission.admit import Admission, Admitted
 from hearth.admission.auth import allowed_of
 from hearth.api.request import Request
 from hearth.config.settings import ENGINE
-from hearth.dialects.conversation import CHAT_ID_HEADER, conversation_of_chat
+from hearth.dialects.conversation import (
+    CHAT_ID_HEADER,
+    conversation_of_chat,
+    conversation_of_user,
+)
 from hearth.dialects.request import Envelope
 from hearth.errors import CallerError, ModelNotFound
 from hearth.execution.request import Call, Submission, Ticket
@@ -121,21 +125,23 @@ def _item_of(
         max_tokens=envelope.max_tokens,
         counted="embeddings" if envelope.kind == "embed" else "requests",
         background="" if shape is None else shape.name,
-        conversation=_conversation(request, envelope),
+        conversation=_conversation(request, admission, envelope),
         user=admission.user,
         request_id=request.request_id,
     )
 
 
-def _conversation(request: Request, envelope: Envelope) -> str:
-    """The chat that the program names, else the one that the messages tell.
+def _conversation(request: Request, admission: Admission, envelope: Envelope) -> str:
+    """The chat that the program names, else the one that the messages tell; of two users it is
+    never the same.
 
     What a program asks beside its user's turns has the id of the chat, but not its messages.
     """
+    conversation = envelope.conversation
     chat_id = request.headers.values.get(CHAT_ID_HEADER)
-    if not chat_id or not envelope.conversation or envelope.background is not None:
-        return envelope.conversation
-    return conversation_of_chat(chat_id) or envelope.conversation
+    if chat_id and conversation and envelope.background is None:
+        conversation = conversation_of_chat(chat_id) or conversation
+    return conversation_of_user(conversation, admission.user)
 
 
 async def _queued(gateway: Gateway, new: Submission, count_embedding: Callable[[], None]) -> Ticket:

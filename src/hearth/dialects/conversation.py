@@ -52,6 +52,13 @@ def conversation_of_chat(chat_id: bytes) -> str:
     return _key(iter((b"chat", chat_id))) if _CHAT_ID.fullmatch(chat_id) else ""
 
 
+def conversation_of_user(conversation: str, user: str) -> str:
+    """The key of a conversation that another user of the same caller may begin in the same way."""
+    if not conversation or not user:
+        return conversation
+    return _key(iter((conversation.encode(), user.encode())))
+
+
 def _key(parts: Iterator[bytes]) -> str:
     digest = blake2b(digest_size=_KEY_BYTES)
     is_empty = True
