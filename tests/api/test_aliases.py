@@ -10,7 +10,7 @@ import pytest
 
 from hearth.admission.auth import digest_of
 from hearth.config.settings import KeepaliveSettings, KeySettings, ModelSettings
-from hearth.events import ItemDispatched, ItemEnded
+from hearth.events import ItemDispatched, ItemEnded, UnloadRequested
 from hearth.types import Lane
 from tests.api.house import AT_ONCE, HttpHouse
 from tests.support.fake_ollama import FakeModel, LoadFault
@@ -111,6 +111,35 @@ async def test_a_key_may_use_an_alias_that_it_names_or_the_models_of_it_that_it_
     async with only("a", "b", "c", keys=KEYS) as house:
         got = await house.ask("POST", "/api/chat", CHAT, key=secret)
         assert (got.status, got.headers.get("x-hearth-model")) == (status, served_by)
+
+
+@pytest.mark.parametrize("written", ["coder", "Coder", "CODER:latest"])
+@pytest.mark.parametrize("called", ["coder", "Coder", "CODER:latest"])
+async def test_a_key_names_an_alias_in_any_spelling(written, called):
+    keys = (key("coder", NAMES_ALIAS, written),)
+    async with HttpHouse("a", "b", aliases={"Coder": CODER["coder"]}, keys=keys) as house:
+        got = await house.ask("POST", "/api/chat", {**CHAT, "model": called}, key=NAMES_ALIAS)
+        assert (got.status, house.item(1)["alias"]) == (200, "Coder")
+
+
+@pytest.mark.parametrize(("secret", "unloaded"), [(NAMES_ALIAS, ["a", "b"]), (NAMES_MODEL, ["b"])])
+async def test_a_key_unloads_what_it_may_use_of_an_alias(secret, unloaded):
+    async with only("a", "b", "c", keys=KEYS) as house:
+        wish = {"model": "coder", "keep_alive": 0}
+        assert (await house.ask("POST", "/api/generate", wish, key=secret)).status == 200
+        asked = [event.model for event in house.events.of(UnloadRequested)]
+        assert asked == [f"{model}:latest" for model in unloaded]
+
+
+@pytest.mark.parametrize(
+    "more", [{"keep_alive": 0}, {"prompt": "x", "options": {"num_predict": 0}}]
+)
+async def test_what_needs_no_model_asks_for_one_that_is_there_and_allowed(more):
+    async with only("a", keys=KEYS) as house:
+        body = {"model": "coder", **more}
+        got = await house.ask("POST", "/api/generate", body, key=NAMES_MODEL)
+        says = "model 'coder' not found: none of its models is installed (b:latest)"
+        assert (got.status, got.error) == (404, says)
 
 
 async def test_a_key_that_names_the_alias_may_not_name_its_models():

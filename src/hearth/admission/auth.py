@@ -196,8 +196,15 @@ def allowed_of(
     """What may serve a caller with these patterns who names `model`, an alias of `models` where it
     has any.
 
-    A key that names the alias may use all of its models, another those that it names.
+    A key that names the alias, in any case, may use all of its models, another those that it names.
     """
-    if may_use(patterns, model, canonical):
-        return tuple(models) or (model,)
+    if not models:
+        return (model,) if may_use(patterns, model, canonical) else ()
+    if names_alias(patterns, model, canonical):
+        return tuple(models)
     return tuple(each for each in models if may_use(patterns, each, canonical))
+
+
+def names_alias(patterns: Sequence[str], alias: str, canonical: Callable[[str], str]) -> bool:
+    """`may_use`, of an alias, which callers name in any case."""
+    return may_use([pattern.lower() for pattern in patterns], alias.lower(), canonical)

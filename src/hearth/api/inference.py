@@ -11,7 +11,7 @@ from hearth.admission.auth import may_use
 from hearth.api.body import RequestBody
 from hearth.api.request import Request
 from hearth.api.streaming import Relay
-from hearth.api.submitting import CallOn, submit
+from hearth.api.submitting import CallOn, allowed_models, submit
 from hearth.clock import new_seed
 from hearth.config.settings import ClientSettings, Settings
 from hearth.dialects.background import SHAPES, Shape
@@ -118,16 +118,16 @@ class Inference:
         gateway = self._gateway
         body.admission.admit(envelope.model)
         kept: Headers = ()
-        models = gateway.aliases.models_of(envelope.model)
+        identity = body.admission.identity
+        models = allowed_models(gateway, identity, envelope.model)
+        if models:
+            models = await gateway.aliases.choices(envelope.model, models, None)
         if envelope.kind == "unload":
-            caller = body.admission.identity.caller
-            named = gateway.aliases.installed(models) or (envelope.model,)
-            found = [await gateway.orders.wish_unloaded(each, caller) for each in named]
+            named = models or (envelope.model,)
+            found = [await gateway.orders.wish_unloaded(each, identity.caller) for each in named]
             why = next(filter(None, found), "")
             kept = ((b"x-hearth-kept", why.encode("ascii")),) if why else ()
-        elif models:
-            await gateway.aliases.choices(envelope.model, models, None)
-        else:
+        elif not models:
             await gateway.resolve(envelope.model)
         reason = "unload" if envelope.kind == "unload" else "length"
         answer = empty_reply(route, envelope.model, gateway.clock.wall(), reason)

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import AwareDatetime, BaseModel, Field
 
 from hearth.admission.admit import Admitted
-from hearth.admission.auth import Identity, may_use
+from hearth.admission.auth import Identity, names_alias
 from hearth.api.body import RequestBody
 from hearth.api.dependencies import (
     Caller,
@@ -160,7 +160,7 @@ class JobPages:
         """A job outlives what is known of its key: its alias may stand for any of its models."""
         gateway = self._gateway
         is_alias = bool(gateway.aliases.named(model))
-        if is_alias and not may_use(caller.models, model, gateway.engine.canonical):
+        if is_alias and not names_alias(caller.models, model, gateway.engine.canonical):
             raise Forbidden(f'this key may not use the model "{model}" for a job')
 
     async def job(self, job_id: str, caller: Caller) -> Response:

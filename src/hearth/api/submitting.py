@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from hearth.admission.admit import Admission, Admitted
-from hearth.admission.auth import allowed_of
+from hearth.admission.auth import Identity, allowed_of
 from hearth.api.request import Request
 from hearth.config.settings import ENGINE
 from hearth.dialects.conversation import (
@@ -71,13 +71,20 @@ def _models_of_alias(gateway: Gateway, admission: Admission, item: QueueItem) ->
     alias = gateway.aliases.named(item.model)
     if not alias:
         return ()
-    known = gateway.aliases.models_of(alias)
-    canonical = gateway.engine.canonical
-    models = allowed_of(admission.identity.models, alias, known, canonical)
+    models = allowed_models(gateway, admission.identity, alias)
     item.alias = alias
     item.choices = gateway.aliases.installed(models)
     item.model = (item.choices or models)[0]
     return models
+
+
+def allowed_models(gateway: Gateway, identity: Identity, model: str) -> tuple[str, ...]:
+    """The models that this name stands for, as far as a caller may use them; none where it is no
+    alias.
+    """
+    models = gateway.aliases.models_of(model)
+    canonical = gateway.engine.canonical
+    return allowed_of(identity.models, model, models, canonical) if models else ()
 
 
 async def _of_alias(
