@@ -150,6 +150,13 @@ def test_a_hold_for_a_conversation_ends():
     assert shell.unloading == ["a"]
 
 
+def test_a_caller_that_never_returns_soon_has_no_hold():
+    shell = house()
+    agent(shell, gap_s=60.0)
+    shell.arrive("b", caller="other")
+    assert shell.said == ["unload a"]
+
+
 def test_the_resident_without_warm_conversations_goes():
     shell = house("policy=adaptive vram_gb=24 a:10 b:10 c:10", "a b")
     turn(shell, "a")
@@ -298,6 +305,19 @@ def test_the_speed_is_learned_from_what_was_not_cached(seen: list[Prompt], speed
     assert reading.speed("a") == pytest.approx(speed)
 
 
+def test_an_answer_in_several_attempts_teaches_no_speed():
+    shell = house()
+    turn(shell)
+    interrupted = shell.arrive("a", conversation="two", prompt_tokens=LONG, resumable=True)
+    shell.at(shell.now + 5.0)
+    shell.internal("a", Priority.CRITICAL)
+    shell.stop(interrupted)
+    shell.finish(interrupted + 1)
+    usage = Usage(prompt_tokens=LONG, output_tokens=100, prompt_s=500.0, decode_s=5.0)
+    shell.at(shell.now + 5.0).finish(interrupted, usage)
+    assert shell.device.estimates.reading.speed("a") == pytest.approx(SPEED)
+
+
 def test_what_was_cached_is_reckoned_where_the_server_does_not_say():
     reading = Reading()
     assert reading.cached_tokens("a", prompt(6000, 1.0)) is None
@@ -420,6 +440,20 @@ def test_the_order_of_arrival_holds_where_little_is_destroyed(settings: str, war
     shell.arrive("a", caller="agent", conversation="one", prompt_tokens=warm_tokens)
     end(shell, first, prompt_tokens=warm_tokens, cached_tokens=warm_tokens)
     assert shell.said == [f"start {other} on a"]
+
+
+def test_a_cache_of_two_conversations_is_not_taken_by_a_third_needlessly():
+    shell = house()
+    turn(shell)
+    turn(shell, conversation="two")
+    turn(shell, cached_tokens=LONG)
+    running = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    third = shell.arrive("a", caller="other", conversation="three", prompt_tokens=LONG)
+    second = shell.arrive("a", caller="agent", conversation="two", prompt_tokens=LONG)
+    end(shell, running, cached_tokens=LONG)
+    assert shell.said == [f"start {second} on a"]
+    end(shell, second, cached_tokens=LONG)
+    assert shell.at(shell.now + 10.0).log[-1][1] == f"start {third} on a"
 
 
 def test_nothing_internal_waits_for_the_conversation_of_an_external_caller():

@@ -45,8 +45,9 @@ What a swap destroys belongs to its price: the seconds in which warm conversatio
 (`scheduling.warm`). The round trip contains those of the models that go, and of the request that
 they go for, whose conversation is lost on the way back; so does the backlog of rule 1. A model has
 earned its place when it was in memory for a multiple of the swap and the reading that its going
-costs. In rule 3 a model is held for `READ_SHARE` of the time of reading the conversation of its
-last callers, and by `LATE_READ_SHARE` of it longer than their gaps say.
+costs. In rule 3 a model is held for at least `READ_SHARE` of the time of reading the conversation
+of its last callers, unless all of their gaps are longer, and by `LATE_READ_SHARE` of it longer than
+these gaps say.
 """
 
 from __future__ import annotations
@@ -462,8 +463,12 @@ def returns_by(
     until = _expected_by(habit, now, trip_s, waiting)
     if not reread_s:
         return until
-    soon = habit.since + READ_SHARE * reread_s
-    return soon if until is None else max(soon, until + LATE_READ_SHARE * reread_s)
+    soon_s = READ_SHARE * reread_s
+    is_quick = len(habit.gaps) < MIN_GAPS or min(habit.gaps) <= soon_s
+    if until is None:
+        return habit.since + soon_s if is_quick else None
+    late = until + LATE_READ_SHARE * reread_s
+    return max(late, habit.since + soon_s) if is_quick else late
 
 
 def _expected_by(habit: Habit, now: float, trip_s: float, waiting: int) -> float | None:

@@ -26,6 +26,7 @@ learns with the first answers what is warm.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
@@ -148,6 +149,7 @@ class PromptCaches:
         """The same for a forecast, which changes no conversation but makes it anew."""
         twin = PromptCaches(residents, estimates, waiting, enabled=self.enabled)
         twin.tables = {model: dict(table) for model, table in self.tables.items()}
+        twin.lost = dict(self.lost)
         return twin
 
     def switch(self, *, on: bool) -> None:
@@ -186,10 +188,15 @@ class PromptCaches:
         """Expected seconds of reading again what goes with a model."""
         if not self.tables.get(model):
             return 0.0
+        return sum(self.expected_s(model, now).values())
+
+    def expected_s(self, model: str, now: float) -> dict[Key, float]:
+        """The same of each warm conversation, the one that was used last first."""
         running = self._residents[model].running.values()
         in_use = {(entry.item.caller, entry.item.conversation) for entry in running}
+        speed = self._estimates.reading.speed(model)
         seen = set[str]()
-        tokens = 0.0
+        found = dict[Key, float]()
         for key, conversation in self.warm(model).items():
             if self._waiting.waits_in(key):
                 chance = 1.0
@@ -198,8 +205,9 @@ class PromptCaches:
                 is_latest = conversation.caller not in seen
                 chance = conversation.chance(now - used_at, is_latest=is_latest)
             seen.add(conversation.caller)
-            tokens += chance * (conversation.tokens - kept_over_stop(conversation))
-        return tokens / self._estimates.reading.speed(model)
+            lost_tokens = conversation.tokens - kept_over_stop(conversation)
+            found[key] = chance * lost_tokens / speed
+        return found
 
     def warmth(self, model: str, now: float) -> Warmth:
         """For people: what is warm on a model."""
@@ -284,6 +292,8 @@ def prompt_of(entry: Entry, usage: Usage) -> Prompt:
     """What an attempt that has ended tells of reading."""
     item = entry.item
     began_at = entry.first_byte_at
+    if item.conversation and entry.attempts > 1:  # the times of all attempts say nothing of one
+        return Prompt(replace(usage, prompt_s=None), in_conversation=True)
     return Prompt(
         usage,
         in_conversation=bool(item.conversation),
