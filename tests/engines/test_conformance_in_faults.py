@@ -264,9 +264,8 @@ async def generate(
 ) -> Exchange:
     """The exchange of a call for three words."""
     bench.world.next_calls(fault)
-    body = json.dumps(
-        {"model": model, "fake": {"service_s": 0.0, "first_byte_s": 0.0, "chunks": 3}}
-    ).encode()
+    service = {"service_s": 0.0, "first_byte_s": 0.0, "chunks": 3}
+    body = json.dumps({"model": model, "prompt": "?", "fake": service}).encode()
     headers = ((b"content-type", b"application/json"),)
     return await bench.engine.open(
         BackendCall(method="POST", path="/api/generate", headers=headers, body=body)
