@@ -298,3 +298,40 @@ def test_a_bar_is_drawn_on_a_terminal_from_the_first_second_on(step_s, terminal,
         show(50, 1)
     assert ("simulating" in out.getvalue(), "51%" in out.getvalue()) == (drawn, drawn)
     assert drawn or out.getvalue() == ""
+
+
+def test_aliases_are_tried_beside_requests_by_name(hearth):
+    asked = ("--alias", "any=coder,writer", "--alias-caller", "coding", "--policy", "adaptive")
+    found = runs_of(hearth("simulate", "--workload", "agents", *asked, "--json", "-"))
+    assert [(run["policy"], len(run["swaps"]) < 41) for run in found] == [
+        ("adaptive", False),
+        ("adaptive, aliases on arrival", True),
+        ("adaptive, aliases", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--alias", "any"), "write NAME=MODEL,MODEL, each name once"),
+        (("--alias", "any=a", "--alias", "any=b"), "write NAME=MODEL,MODEL, each name once"),
+        (("--alias", "any=a,a"), "name each model once"),
+        (("--alias", "any=a", "--alias", "other=a"), "name each model once"),
+        (("--alias", "any=nothing"), "nothing is known of nothing, only of writer, coder, helper"),
+        (("--alias-caller", "coding"), "--alias-caller needs --alias"),
+        (("--alias", "any=coder", "--alias-caller", "me"), "--alias-caller: nobody is called me"),
+    ],
+)
+def test_an_alias_that_means_nothing_is_refused(hearth, options, says):
+    result = hearth("simulate", "--workload", "agents", *options)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_a_log_shows_what_an_alias_would_have_changed(hearth, gateway):
+    rows = [item(number, model=("a:1b", "b:1b")[number % 2]) for number in range(6)]
+    gateway.keep(*rows, swaps=(swap("", "a:1b", 5.0), swap("", "b:1b", 5.0)))
+    asked = ("--alias", "any=a:1b,b:1b", "--policy", "adaptive")
+    found = runs_of(hearth("simulate", "--from-log", "--url", gateway.url, *asked, "--json", "-"))
+    swaps = {run["policy"]: len(run["swaps"]) for run in found}
+    assert swaps["adaptive, aliases"] < swaps["adaptive"]

@@ -128,6 +128,8 @@ HOLDS = """
 [policy=adaptive | a]
 no model is held for a caller that the next one serves as well
   asks 4 8 a/b; ext b -> unload a
+it is held where the next load would keep that caller waiting for longer
+  learn - b 60; asks 4 8 a/b; ext b -> hold a for assistant
 a model is held for a caller that the next one does not serve
   asks 4 8 a/b; ext c -> hold a for assistant
 """

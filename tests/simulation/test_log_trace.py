@@ -230,3 +230,22 @@ def test_active_hours_begin_and_end_as_the_owner_set_them():
         (18 * 3600.0, True),
     )
     assert house(row(12 * 3600), scheduling=hours).modes == ((0.0, False),)
+
+
+def test_a_request_of_an_alias_is_for_those_of_its_models_that_the_log_knows():
+    aliases = {"coder": ("b:latest", "a:latest", "c:latest")}
+    rows = [row(1, alias="coder"), row(2, model="b:latest"), row(3, alias="gone")]
+    workload, _ = workload_from_log(rows, [], config(aliases=aliases))
+    assert [(job.model, job.alias, job.choices) for job in workload.jobs] == [
+        ("a:latest", "coder", ("b:latest", "a:latest")),
+        ("b:latest", "", ()),
+        ("a:latest", "", ()),
+    ]
+
+
+def test_an_answer_takes_as_long_on_another_model_as_that_writes():
+    slow = {"model": "b:latest", "backend_s": 8.5}
+    workload, _ = workload_from_log([row(1), row(2, **slow)], [], config())
+    assert workload.pace == {"a:latest": 2.0 / 80, "b:latest": 8.0 / 80}
+    other = workload.on_model(workload.jobs[0], "b:latest")
+    assert (other.service_s, other.first_byte_s) == (10.0, 2.0)

@@ -14,7 +14,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 import click
@@ -35,6 +38,7 @@ from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
 from hearth.simulation import callers
 from hearth.simulation.agents import AGENTS
+from hearth.simulation.aliasing import BoundOnArrival, with_aliases
 from hearth.simulation.engine import SimulationRun
 from hearth.simulation.engine import simulate as run_workload
 from hearth.simulation.estimating import EstimateError, Estimating
@@ -65,6 +69,32 @@ _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makes
 
 Runs = dict[str | None, list[tuple[str, SimulationRun, EstimateError]]]
 """By workload, which is None where it has no name: what each policy made of it."""
+
+
+class Try(NamedTuple):
+    """A run of a workload; `on_arrival`: its aliases are bound when a request arrives."""
+
+    title: str
+    workload: Workload
+    settings: SchedulerSettings
+    on_arrival: bool = False
+
+
+def _aliases_of(
+    _context: click.Context, _parameter: click.Parameter, values: Sequence[str]
+) -> Mapping[str, Sequence[str]]:
+    """`--alias NAME=MODEL,MODEL`."""
+    found: dict[str, Sequence[str]] = {}
+    for value in values:
+        name, _, listed = value.partition("=")
+        models = [model for model in listed.split(",") if model]
+        if not name or not models or name in found:
+            raise click.BadParameter("write NAME=MODEL,MODEL, each name once")
+        taken = {model for others in found.values() for model in others}
+        if len({*models}) < len(models) or taken & {*models}:
+            raise click.BadParameter("name each model once")
+        found[name] = models
+    return found
 
 
 @click.command
@@ -114,6 +144,24 @@ Runs = dict[str | None, list[tuple[str, SimulationRun, EstimateError]]]
     type=FILE,
     help="Configuration to take the scheduling and GPU settings from. Default: built-in.",
 )
+@click.option(
+    "--alias",
+    "aliases",
+    metavar="NAME=MODEL,MODEL",
+    callback=_aliases_of,
+    multiple=True,
+    help=(
+        "Also try with requests for these models as requests for any of them; may be given more"
+        " than once."
+    ),
+)
+@click.option(
+    "--alias-caller",
+    "alias_callers",
+    metavar="NAME",
+    multiple=True,
+    help="With --alias: only the requests of this caller; may be given more than once.",
+)
 @click.option("--json", "json_file", type=TEXT_FILE, help="Write the runs here; - is stdout.")
 @click.option(
     "--plot",
@@ -140,6 +188,8 @@ def simulate(
     since: str,
     client: GatewayClient,
     scores: bool,
+    aliases: Mapping[str, Sequence[str]],
+    alias_callers: tuple[str, ...],
 ) -> None:
     """Try scheduling policies on a recorded or generated day.
 
@@ -156,6 +206,7 @@ def simulate(
     if (trace_file is not None) + bool(names) + from_log != 1:
         raise click.UsageError("give one of --trace FILE, --workload NAME and --from-log")
     workloads = _workloads(names, trace_file, lambda: _logged(client, since, config))
+    aliased = _all_aliased(workloads, aliases, alias_callers)
     if len(workloads) > 1 and save_file is not None:
         raise click.UsageError("--save takes one workload; name it with --workload")
     if plot_file is not None and find_spec("matplotlib") is None:
@@ -164,16 +215,42 @@ def simulate(
             " Hearth"
         )
     if save_file is not None:
-        _write(save_file, trace_text(next(iter(workloads.values()))).encode())
+        _write(save_file, trace_text(next(iter((aliased or workloads).values()))).encode())
     tried = [PolicyName(name) for name in dict.fromkeys(policies or _POLICIES)]
     compete = bool(names) and callers.COMPETING.keys() >= set(names)
-    runs = run_policies(workloads, settings, tried, with_changes=from_log or compete)
+    with_changes = from_log or compete
+    runs = run_policies(workloads, settings, tried, with_changes=with_changes, aliased=aliased)
     if json_file is not None:
         _write(json_file, json.dumps(_as_json(runs)).encode() + b"\n")
     if plot_file is not None:
         _write(plot_file, _picture(runs))
     if "-" not in {str(json_file), str(save_file)}:
         _print(runs)
+
+
+def _all_aliased(
+    workloads: Mapping[str | None, Workload],
+    aliases: Mapping[str, Sequence[str]],
+    callers: tuple[str, ...],
+) -> dict[str | None, Workload]:
+    """The workloads with what `--alias` asks for; none where it asks for nothing."""
+    if aliases:
+        return {name: _aliased(each, aliases, callers) for name, each in workloads.items()}
+    if callers:
+        raise click.UsageError("--alias-caller needs --alias")
+    return {}
+
+
+def _aliased(
+    workload: Workload, aliases: Mapping[str, Sequence[str]], callers: tuple[str, ...]
+) -> Workload:
+    for model in chain.from_iterable(aliases.values()):
+        if model not in workload.models:
+            known = ", ".join(workload.models)
+            raise click.UsageError(f"--alias: nothing is known of {model}, only of {known}")
+    if unknown := set(callers) - {job.caller for job in workload.jobs}:
+        raise click.UsageError(f"--alias-caller: nobody is called {', '.join(sorted(unknown))}")
+    return with_aliases(workload, aliases, callers)
 
 
 def _workloads(
@@ -257,15 +334,19 @@ def run_policies(
     policies: Sequence[PolicyName],
     *,
     with_changes: bool = False,
+    aliased: Mapping[str | None, Workload] = MappingProxyType({}),
 ) -> Runs:
     """Every policy on every workload, in this order; `with_changes`: then `adaptive` with each
-    setting changed that could matter.
+    setting changed that could matter; `aliased`: then every policy on the same with aliases, chosen
+    on arrival, and when a request starts.
     """
     runs: Runs = {name: [] for name in workloads}
     tries = {
         name: _tries(workload, base, policies, with_changes=with_changes)
         for name, workload in workloads.items()
     }
+    for name, workload in aliased.items():
+        tries[name] += _tries_of_aliases(workload, base, policies)
     done = 0
     with progress_bar(
         console_for(sys.stderr),
@@ -273,18 +354,20 @@ def run_policies(
         sum(len(each.jobs) * len(tries[name]) for name, each in workloads.items()),
     ) as show:
         for name, workload in workloads.items():
-            for title, settings in tries[name]:
-                brain = Estimating(
-                    Scheduler(settings), every=max(1, len(workload.jobs) // ESTIMATES)
-                )
+            for each in tries[name]:
+                scheduler = Scheduler(each.settings)
+                brain = Estimating(scheduler, every=max(1, len(workload.jobs) // ESTIMATES))
+                handle = brain.handle
+                if each.on_arrival:
+                    handle = BoundOnArrival(scheduler, handle).handle
                 run = run_workload(
-                    workload,
-                    settings,
-                    brain.handle,
+                    each.workload,
+                    each.settings,
+                    handle,
                     keep_decisions=False,
                     on_progress=partial(show, done),
                 )
-                runs[name].append((title, run, brain.error()))
+                runs[name].append((each.title, run, brain.error()))
                 done += len(workload.jobs)
     return runs
 
@@ -295,13 +378,26 @@ def _tries(
     policies: Sequence[PolicyName],
     *,
     with_changes: bool,
-) -> list[tuple[str, SchedulerSettings]]:
-    """What each run is called, and its settings."""
-    tries = [(policy.value, workload.settings(base, policy, canonical)) for policy in policies]
+) -> list[Try]:
+    """What is run."""
+    tries = [
+        Try(policy.value, workload, workload.settings(base, policy, canonical))
+        for policy in policies
+    ]
     if with_changes and PolicyName.ADAPTIVE in policies:
         settings = workload.settings(base, PolicyName.ADAPTIVE, canonical)
-        tries += _changed(workload, settings)
+        tries += [Try(title, workload, changed) for title, changed in _changed(workload, settings)]
     return tries
+
+
+def _tries_of_aliases(
+    workload: Workload, base: SchedulerSettings, policies: Sequence[PolicyName]
+) -> Iterator[Try]:
+    for policy in policies:
+        settings = workload.settings(base, policy, canonical)
+        title = f"{policy.value}, aliases"
+        yield Try(f"{title} on arrival", workload, settings, on_arrival=True)
+        yield Try(title, workload, settings)
 
 
 def _changed(

@@ -9,7 +9,9 @@ has the same numbers and what they were measured to do.
 1. Hold. After an internal answer its model is kept for the time h that loses least, from 0 to
    trip + w a / n: the sum over the assistant's gaps g of 2 n g where g <= h, else of
    2 n (min(g, h + b) + a) + w (a + what is left of a load that cannot be cut). With fewer than
-   three gaps, h is the trip.
+   three gaps, h is the trip. Where the other model serves the assistant as well, by an alias, it
+   loses only what is left of the load: h is from 0 to b, and the sum that of 2 n min(g, h) and,
+   where g > h, of w (h + b - g); with fewer than three gaps, h is 0.
 2. Turn. An external request that has waited P = (trip + S) (1 - q) / q, where S = min(8 trip, 60
    s), gets a turn. P counts from its arrival, its interruption or the end of the last turn,
    whichever is the latest. Time in which external work runs does not count, but after 3 P a turn is
@@ -29,7 +31,7 @@ has the same numbers and what they were measured to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from math import inf
 from operator import attrgetter
@@ -127,11 +129,17 @@ def hold_for(
     for name in evicts:
         trip = _trip_for(device, head, model, name, now)
         for habit in device.gateway.arrivals.internal_habits(name):
-            if model in habit.choices:  # that serves its caller as well
-                continue
-            until = habit.since + hold_s(habit, now - habit.since, trip, waiting, device.can_cut)
+            quiet_s = now - habit.since
+            is_served = model in habit.choices
+            if is_served:
+                until = now + _hold_before_load_s(habit, quiet_s, trip.there_s, waiting)
+            else:
+                until = habit.since + hold_s(habit, quiet_s, trip, waiting, device.can_cut)
             if until > now:
-                holds.append(ModelHold(model=name, caller=habit.caller, until=until))
+                hold = ModelHold(
+                    model=name, caller=habit.caller, until=until, is_served_there=is_served
+                )
+                holds.append(hold)
     return max(holds, key=lambda hold: hold.until, default=None)
 
 
@@ -160,6 +168,26 @@ def hold_s(
 
     holds = [left_s for left_s in latest_s.values() if 0 < left_s <= longest_s]
     return quiet_s + min([0.0, *holds], key=loss)
+
+
+def _hold_before_load_s(habit: Habit, quiet_s: float, load_s: float, waiting: int) -> float:
+    """For how much longer a model is kept whose caller the next one serves as well: it loses only
+    the time for which it waits for that load, and the others the time of the hold.
+    """
+    if len(habit.gaps) < MIN_GAPS:
+        return 0.0
+    latest_s = {gap: LATE * gap + LATE_S - quiet_s for gap in habit.gaps}
+    rests_s = [max(gap - quiet_s, left_s / 2) for gap, left_s in latest_s.items() if left_s > 0]
+    weight = WEIGHTS[habit.band]
+
+    def loss(hold: float) -> float:
+        return sum(
+            OTHERS_WEIGHT * waiting * min(rest, hold)
+            + weight * (max(0.0, hold + load_s - rest) if rest > hold else 0.0)
+            for rest in rests_s
+        )
+
+    return min([0.0, *(left_s for left_s in latest_s.values() if 0 < left_s <= load_s)], key=loss)
 
 
 def _loss(
@@ -255,9 +283,17 @@ def _next_turn(device: DeviceState, now: float) -> Turn | None:
 
 def _is_kept(device: DeviceState, due: _Due, now: float) -> bool:
     """Would it have to wait without a turn? What nothing internal claims is swapped anyway."""
-    return _is_kept_by_work(device, due) or (
-        hold_for(device, due.head, due.model, due.evicts, now) is not None
-    )
+    shares = any(_runs_external(device, name) for name in due.evicts)
+    # Where other external work runs, a turn would wait for its end, and nothing more could start
+    # there. For those whom an alias lets use either model that is worse than no turn.
+    if shares:
+        is_used = any(_has_work_beyond(device, name, due.model) for name in due.evicts)
+    else:
+        is_used = _is_kept_by_work(device, due)
+    if is_used:
+        return True
+    hold = hold_for(device, due.head, due.model, due.evicts, now)
+    return hold is not None and not (shares and hold.is_served_there)
 
 
 class _Due(NamedTuple):
@@ -370,9 +406,25 @@ def _has_internal_work(device: DeviceState, model: str) -> bool:
     return device.gateway.waiting.up_to(Band.BACKGROUND, model) > 0 or _runs_internal(device, model)
 
 
-def _runs_internal(device: DeviceState, model: str) -> bool:
+def _runs_external(device: DeviceState, model: str) -> bool:
+    return any(entry.external for entry in _running_on(device, model))
+
+
+def _has_work_beyond(device: DeviceState, model: str, other: str) -> bool:
+    """Does internal work use a model that the other one does not serve?"""
+    lines = device.gateway.waiting.lines[: Band.INTERRUPTED]
+    waiting = [entry for each in lines for entry in each.get(model, ())]
+    running = [entry for entry in _running_on(device, model) if not entry.external]
+    return any(other not in entry.item.choices for entry in (*waiting, *running))
+
+
+def _running_on(device: DeviceState, model: str) -> Collection[Entry]:
     resident = device.residency.residents.get(model)
-    return resident is not None and any(not entry.external for entry in resident.running.values())
+    return () if resident is None else resident.running.values()
+
+
+def _runs_internal(device: DeviceState, model: str) -> bool:
+    return any(not entry.external for entry in _running_on(device, model))
 
 
 def _median_gap_s(device: DeviceState, model: str) -> float:

@@ -37,6 +37,8 @@ class ModelHold:
     model: str
     caller: str
     until: float
+    # the model that is kept away serves the caller as well, by an alias
+    is_served_there: bool = False
 
 
 @entity

@@ -258,6 +258,8 @@ class _Simulator:
     def _start(self, action: Dispatch) -> None:
         now = self._now
         record = self._record(action.sequence)
+        if record.job.choices and record.job.model != action.model:
+            record.job = self._workload.on_model(record.job, action.model)
         record.started = now
         record.model = action.model
         record.attempt = action.attempt

@@ -40,6 +40,7 @@ class LoggedItem(_Row):
     lane: Lane
     task_type: str | None = None
     model: str | None = None
+    alias: str | None = None
     conversation: str | None = None
     user: str | None = None
     accepted_wall_s: Seconds
@@ -100,6 +101,7 @@ def workload_from_log(
         )
         for number, row in enumerate(usable)
     )
+    jobs = _of_aliases(jobs, usable, config)
     names = dict.fromkeys(job.model for job in jobs if job.model is not None) | dict.fromkeys(
         swap.to_model for swap in done
     )
@@ -113,6 +115,7 @@ def workload_from_log(
         resident=(home,) if home else (),
         home=home,
         modes=_hours(began_wall_s, jobs[-1].at, config) if jobs else (),
+        pace=_pace(usable),
     )
     return workload, unreadable + len(rows) - len(usable)
 
@@ -171,6 +174,35 @@ def _logged_job(
         cancel_after_s=row.total_s if row.outcome is Outcome.CANCELLED else None,
         max_wait_s=row.total_s if row.outcome is Outcome.EXPIRED else None,
     )
+
+
+def _of_aliases(
+    jobs: Iterable[WorkloadJob], rows: Sequence[LoggedItem], config: GatewayConfig
+) -> tuple[WorkloadJob, ...]:
+    """Requests that named an alias which the configuration has are for any of its models that the
+    log knows; others are for the model that ran.
+    """
+    ran = {row.model for row in rows}
+    found = list[WorkloadJob]()
+    for job, row in zip(jobs, rows, strict=True):
+        models = config.settings.aliases.get(row.alias or "", ())
+        choices = tuple(model for model in models if model in ran)
+        if job.model not in choices:
+            found.append(job)
+        else:
+            found.append(replace(job, alias=row.alias or "", choices=choices))
+    return tuple(found)
+
+
+def _pace(rows: Iterable[LoggedItem]) -> Mapping[str, float]:
+    """The median of the seconds that each model takes to write a token."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row.model is None or row.backend_s is None or not row.output_tokens:
+            continue
+        read_s = (row.first_byte_s or 0.0) if row.was_streamed else 0.0
+        found.setdefault(row.model, []).append((row.backend_s - read_s) / row.output_tokens)
+    return {model: median(times) for model, times in found.items() if median(times) > 0}
 
 
 def _cold_token_s(rows: Iterable[LoggedItem]) -> Mapping[str | None, float]:

@@ -22,9 +22,10 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import PRIOR_RUN_S
 from hearth.simulation import workloads
 from hearth.simulation.agents import AGENTS
+from hearth.simulation.aliasing import THIRD_OF_HOUSE_DAY, BoundOnArrival, with_aliases
 from hearth.simulation.engine import Record, SimulationRun, simulate
 from hearth.simulation.estimating import EstimateError, Estimating
-from hearth.simulation.homes import DEAR_LOADS, figures, homes, mean_figures
+from hearth.simulation.homes import ASSISTANT, DEAR_LOADS, figures, homes, mean_figures
 from hearth.simulation.workloads import (
     LONG,
     NEAR_CAPACITY,
@@ -296,6 +297,7 @@ def scoreboard(base: SchedulerSettings) -> ScoreRows:
         _adversaries,
         _short,
         _house_day,
+        _aliases,
         _estimates,
         _bounds,
         _restart,
@@ -425,6 +427,36 @@ def _house_day(base: SchedulerSettings) -> ScoreRows:
     yield (
         "house_day, mean wait of all / for the home model",
         f"{summary(run).mean_wait_s:.1f} / {home_s:.1f} s",
+    )
+
+
+def _aliases(base: SchedulerSettings) -> ScoreRows:
+    """The day with a third of its requests on an alias, and the homes with the assistant on one."""
+    day = workloads.house_day()
+    aliased = with_aliases(day, {"any": tuple(day.models)}, THIRD_OF_HOUSE_DAY)
+    settings = day.settings(base, PolicyName.ADAPTIVE)
+    router = BoundOnArrival(Scheduler(settings))
+    by_name = len(_run(day, base).swaps)
+    on_arrival = len(simulate(aliased, settings, router.handle, keep_decisions=False).swaps)
+    swaps = len(_run(aliased, base).swaps)
+    share = sum(bool(job.alias) for job in aliased.jobs) / len(aliased.jobs)
+    yield (
+        (
+            f"house_day, {100 * share:.0f} % of its requests on an alias: swaps / those by name, to"
+            " those chosen on arrival"
+        ),
+        f"{swaps / by_name:.2f}, {swaps / on_arrival:.2f} ({by_name}, {on_arrival}, {swaps})",
+    )
+    built = [build() for build in homes().values()]
+    found = mean_figures(
+        figures(with_aliases(each, {"any": tuple(each.models)}, (ASSISTANT,)), base)
+        for each in built
+    )
+    waited = f"{found.mean_loads:.2f} / {found.p95_loads:.2f} loads, {found.longest_s:.0f} s"
+    shares = f"swaps {100 * found.swap_share:.1f} %, others' work {found.others_share:.3f}"
+    yield (
+        f"{len(built)} homes, streams, the assistant on an alias: its wait, mean / p95, longest",
+        f"{waited}; {shares}",
     )
 
 

@@ -8,6 +8,7 @@ A trace file is a header line about models and swaps, then one JSON request a li
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +36,12 @@ class _Model(_Strict):
     parallel: Annotated[int, pydantic.Field(ge=1)] = 1
     prompt_tps: Rate | None = None
     tps: Rate | None = None
+    pace: Rate | None = None
+
+    @property
+    def paced(self) -> float | None:
+        """How long an answer takes beside those of other models, None where nobody knows."""
+        return self.pace if self.pace is not None or self.tps is None else 1 / self.tps
 
 
 class _ModeChange(_Strict):
@@ -44,6 +51,7 @@ class _ModeChange(_Strict):
 
 class _TraceHeader(_Strict):
     models: Annotated[dict[str, _Model], pydantic.Field(min_length=1)]
+    aliases: dict[str, Annotated[list[str], pydantic.Field(min_length=1)]] = {}
     swap_s: dict[str, dict[str, Seconds]] = {}
     unload_s: dict[str, Seconds] = {}
     gpu: dict[Literal["vram_gb"], Seconds | None] = {}
@@ -137,7 +145,7 @@ class _TraceReader:
                     continue
                 timing = self._timing(line, request, self._checked_model(header, line, request))
                 if timing is not None:
-                    jobs.append(_job(request, *timing))
+                    jobs.append(_job(request, header.aliases, *timing))
                 self._lines_by_id.setdefault(request.id, line)
             self._check_header(lines[0][0], header, jobs)
         if self._problems or header is None:
@@ -160,6 +168,11 @@ class _TraceReader:
             modes=tuple((change.t, change.active) for change in header.hours),
             cut_s=header.cut_s,
             until_s=header.until_s,
+            pace={
+                name: model.paced
+                for name, model in header.models.items()
+                if model.paced is not None
+            },
         )
 
     def _parse(self, shape: type[Parsed], line: int, text: str) -> Parsed | None:
@@ -179,13 +192,14 @@ class _TraceReader:
         self, header: _TraceHeader, line: int, request: _TraceRequest
     ) -> _Model | None:
         """What the header has of the request's model, its references having been checked."""
-        model = header.models.get(request.model or "")
+        named = request.model or ""
+        model = header.models.get(header.aliases.get(named, [named])[0])
         taken = self._lines_by_id.get(request.id)
         if request.model is not None and model is None:
             self._complain(
                 line,
-                f'model: "{request.model}" is not in the `models` of the header; add it there, or'
-                " correct the name",
+                f'model: "{request.model}" is not in the `models` of the header, nor in its'
+                " `aliases`; add it there, or correct the name",
             )
         if taken is not None:
             self._complain(
@@ -245,6 +259,14 @@ class _TraceReader:
         return prompt_s + decode_s, prompt_s if request.stream else prompt_s + decode_s, usage
 
     def _check_header(self, line: int, header: _TraceHeader, jobs: list[WorkloadJob]) -> None:
+        for alias, choices in header.aliases.items():
+            if alias in header.models:
+                self._complain(line, f'aliases: "{alias}" is a model; choose another name')
+            for name in choices:
+                if name not in header.models:
+                    self._complain(
+                        line, f'aliases: "{name}" of "{alias}" is not in `models`; add it there'
+                    )
         for name in (*header.resident, *header.unload_s, *((header.home,) if header.home else ())):
             if name not in header.models:
                 self._complain(
@@ -252,7 +274,12 @@ class _TraceReader:
                 )
         loadable = {target for row in header.swap_s.values() for target in row}
         for name in sorted(
-            {*header.resident, header.home, *(job.model for job in jobs if job.model is not None)}
+            {
+                *header.resident,
+                header.home,
+                *(job.model for job in jobs if job.model is not None),
+                *(name for job in jobs for name in job.choices),
+            }
             & header.models.keys()
         ):
             alone = header.resident == [name] and len(header.models) == 1
@@ -266,7 +293,6 @@ class _TraceReader:
 
 _AS_IT_IS = {
     "id",
-    "model",
     "after",
     "think_s",
     "background",
@@ -281,10 +307,18 @@ _AS_IT_IS = {
 
 
 def _job(
-    request: _TraceRequest, service_s: float, first_byte_s: float, usage: Usage
+    request: _TraceRequest,
+    aliases: Mapping[str, Sequence[str]],
+    service_s: float,
+    first_byte_s: float,
+    usage: Usage,
 ) -> WorkloadJob:
+    choices = tuple(aliases.get(request.model or "", ()))
     return WorkloadJob(
         **request.model_dump(include=_AS_IT_IS),
+        model=choices[0] if choices else request.model,
+        alias=request.model or "" if choices else "",
+        choices=choices,
         at=request.t,
         also_after=tuple(request.also_after),
         lane=Lane(request.lane),
@@ -306,11 +340,14 @@ def trace_text(workload: Workload) -> str:
         swap_s.setdefault(origin, {})[target] = seconds
     header = {
         "models": {
-            name: _given(vram_gb=model.vram_gb, parallel=model.parallel)
+            name: _given(
+                vram_gb=model.vram_gb, parallel=model.parallel, pace=workload.pace.get(name)
+            )
             for name, model in workload.models.items()
         },
         "swap_s": swap_s,
         **_given(
+            aliases={job.alias: job.choices for job in workload.jobs if job.alias} or None,
             unload_s=dict(workload.unload_s) or None,
             gpu=_given(vram_gb=workload.vram_gb) or None,
             resident=workload.resident or None,
@@ -327,7 +364,7 @@ def _request_line(job: WorkloadJob) -> JsonDict:
     return {
         "id": job.id,
         "t": job.at,
-        "model": job.model,
+        "model": job.alias or job.model,
         "lane": job.lane.value,
         "priority": job.priority.name.lower(),
         "caller": job.caller,

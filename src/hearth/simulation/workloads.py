@@ -27,7 +27,7 @@ class WorkloadJob:
 
     id: int
     model: str | None
-    alias: str = ""  # the name by which its caller means any of `choices`
+    alias: str = ""  # the name by which its caller means any of `choices`, of which `model` is one
     choices: tuple[str, ...] = ()
     at: float = 0.0  # the earliest instant of its arrival
     # the job whose end it waits for (a closed loop): it arrives `think_s` after that, and not
@@ -78,6 +78,27 @@ class Workload:
     cut_s: float | None = None
     # the run stops at this instant, whatever is open; None: when everything has ended
     until_s: float | None = None
+    # how long an answer takes on a model, beside others; where two are not known they take alike
+    pace: Mapping[str, float] = field(default_factory=dict)
+
+    def on_model(self, job: WorkloadJob, model: str) -> WorkloadJob:
+        """The same request, as long as it takes on another model."""
+        own = self.pace.get(job.model or "")
+        other = self.pace.get(model)
+        if own and other:
+            times = other / own
+            usage = replace(
+                job.usage,
+                prompt_s=None if job.usage.prompt_s is None else times * job.usage.prompt_s,
+                decode_s=None if job.usage.decode_s is None else times * job.usage.decode_s,
+            )
+            job = replace(
+                job,
+                service_s=times * job.service_s,
+                first_byte_s=times * job.first_byte_s,
+                usage=usage,
+            )
+        return replace(job, model=model)
 
     def swap_s(self, replaced: tuple[str, ...], target: str) -> float:
         """The dearest way from what was replaced to the target; an unknown pair costs what an empty
