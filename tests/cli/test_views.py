@@ -144,7 +144,10 @@ CARD |= {
     "throttle_reasons": ["hardware_thermal"],
 }
 UNKNOWN_CARD = CARD | {"memory_used_mib": None, "temperature_c": None, "throttle_reasons": []}
-LOADING = [{"model": "old", "phase": "ready"}, {"model": "new", "phase": "loading"}]
+LOADING = [
+    {"model": "old", "phase": "ready", "warm_conversations": 2, "warm_tokens": 61_000},
+    {"model": "new", "phase": "loading"},
+]
 
 
 def hour(lane: str, model: str | None, requests: int, typical_s: float) -> JsonDict:
@@ -254,7 +257,7 @@ critical 44 router qwen2.5:32b-instruct-q6_K parse_task 120 0.4 s -
 interrupted x2 41 open-webui llama3.1:8b 120 2 min ~2 min (5 min)
 ... and 4 more
 {FULL_FACTS}
-slots old 0 of 0 busy, 0 wait; new 0 of 0 busy, 0 wait
+slots old 0 of 0 busy, 0 wait, 2 warm conversations of 61,000 tokens; new 0 of 0 busy, 0 wait
 callers {"; ".join(f"caller-{number} 1/10 a minute, 2/100 an hour" for number in range(8))}
 Claude ready, 1 running, 1.50 of 5.00 USD today
 alerts swap_failed m; gpu_hot"""

@@ -594,11 +594,16 @@ def _requests(answer: Json, rows: int) -> RenderableType:
 
 
 def _slots(answer: Json) -> str:
-    return "; ".join(
-        f"{text(each, 'model')} {count(each, 'running')} of {count(each, 'parallel')} busy,"
-        f" {count(each, 'waiting')} wait"
-        for each in parts(part(answer, "gpu"), "residents")
-    )
+    return "; ".join(map(_slots_of_resident, parts(part(answer, "gpu"), "residents")))
+
+
+def _slots_of_resident(resident: Json) -> str:
+    """What it does, and what is in its prompt cache."""
+    busy = f"{count(resident, 'running')} of {count(resident, 'parallel')} busy"
+    said = f"{text(resident, 'model')} {busy}, {count(resident, 'waiting')} wait"
+    warm = count(resident, "warm_conversations")
+    tokens = count(resident, "warm_tokens")
+    return f"{said}, {plural(warm, 'warm conversation')} of {tokens:,} tokens" if warm else said
 
 
 def _callers(answer: Json) -> str:
