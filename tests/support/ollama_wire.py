@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
+from hearth.dialects.messages_writer import MessagesWriter
+from hearth.dialects.responses_writer import ResponsesWriter, response_in_progress
 from hearth.dialects.writers import (
     Generation,
-    MessagesWriter,
     NativeWriter,
     OpenAiWriter,
-    ResponsesWriter,
     TextPart,
     Writer,
-    response_in_progress,
     rfc3339,
 )
 from hearth.types import Headers, InstalledModel, ResidentModel, frozen

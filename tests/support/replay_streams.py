@@ -11,19 +11,18 @@ from dataclasses import dataclass
 
 from hearth.dialects.frames import WholeFrames, event, frame_of
 from hearth.dialects.gojson import JsonObject, encode
+from hearth.dialects.messages_writer import MessagesWriter
 from hearth.dialects.replay import Replay, Sent
+from hearth.dialects.responses_writer import ResponsesWriter, response_in_progress
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.writers import (
     AnswerPart,
     Generation,
-    MessagesWriter,
     NativeWriter,
     OpenAiWriter,
-    ResponsesWriter,
     TextPart,
     ToolCall,
     Writer,
-    response_in_progress,
 )
 from hearth.types import LoadedModel, frozen
 from tests.support.fields import Fields

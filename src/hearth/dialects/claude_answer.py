@@ -17,6 +17,7 @@ from hearth.dialects.claude_blocks import decoded_arguments
 from hearth.dialects.claude_request import ClaudeRequest
 from hearth.dialects.frames import event as event_frame
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.dialects.responses_writer import ResponsesWriter, response_in_progress
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.stream import count_in
 from hearth.dialects.writers import (
@@ -24,12 +25,10 @@ from hearth.dialects.writers import (
     Generation,
     NativeWriter,
     OpenAiWriter,
-    ResponsesWriter,
     TextPart,
     ToolCall,
     Writer,
     nanoseconds,
-    response_in_progress,
 )
 from hearth.errors import BackendGone, BackendProtocolError
 from hearth.types import MAX_TOKENS, BilledTokens, JsonMapping, without_none

@@ -26,8 +26,8 @@ from hearth.dialects.claude_blocks import (
 )
 from hearth.dialects.gojson import MAX_INT, Body, JsonObject, JsonValue, decode
 from hearth.dialects.request import messages_of
+from hearth.dialects.responses_writer import RESPONSE_REPEATS
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.dialects.writers import RESPONSE_REPEATS
 from hearth.errors import BadRequest, Untranslatable
 from hearth.types import Dialect, JsonMapping, frozen
 

@@ -17,18 +17,16 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
+from hearth.dialects.messages_writer import MessagesWriter
+from hearth.dialects.responses_writer import RESPONSE_REPEATS, ResponsesWriter, response_in_progress
 from hearth.dialects.writers import (
-    RESPONSE_REPEATS,
     AnswerPart,
     Generation,
-    MessagesWriter,
     NativeWriter,
     OpenAiWriter,
-    ResponsesWriter,
     TextPart,
     Writer,
     nanoseconds,
-    response_in_progress,
 )
 from hearth.emulator.engine import Runner, SendPiece
 from hearth.emulator.models import EmulatedModel, Installed, OllamaError

@@ -16,16 +16,16 @@ from dataclasses import replace
 from hearth.dialects.begun import Begun
 from hearth.dialects.frames import WholeFrames, at, frames_in, object_in
 from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode, lookup
+from hearth.dialects.messages_writer import MessagesWriter
 from hearth.dialects.native_form import native_form
 from hearth.dialects.replay import Sent
+from hearth.dialects.responses_writer import ResponsesWriter
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route, route_of
 from hearth.dialects.stream import MOST_NANOSECONDS, Ending, count_in, fields_in, runner_died
 from hearth.dialects.writers import (
     Generation,
-    MessagesWriter,
     NativeWriter,
     OpenAiWriter,
-    ResponsesWriter,
     TextPart,
     ToolCall,
     Writer,
