@@ -17,10 +17,10 @@ of models of 8 to 14 billion parameters with keys and values of 16 bits.
 BATCH_TOKENS = 2048
 """What a prompt is read in. Of one that nobody waits for any more, whole batches stay."""
 
-Name = TypeVar("Name", bound=Hashable)
+Conversation = TypeVar("Conversation", bound=Hashable)
 
 
-class PromptCache(Generic[Name]):
+class PromptCache(Generic[Conversation]):
     """What is kept of each conversation with one model, in tokens from its beginning.
 
     Args:
@@ -30,20 +30,20 @@ class PromptCache(Generic[Name]):
     def __init__(self, slots: int, host_tokens: int = HOST_CACHE_TOKENS) -> None:
         self._slots = slots
         self._host_tokens = host_tokens
-        self._kept: dict[Name, int] = {}  # the latest is the last
+        self._kept: dict[Conversation, int] = {}  # the latest is the last
 
-    def cached(self, conversation: Name, prompt_tokens: int) -> int:
+    def cached(self, conversation: Conversation, prompt_tokens: int) -> int:
         """How many tokens of a prompt need not be read; the last one always is."""
         return min(self._kept.get(conversation, 0), max(0, prompt_tokens - 1))
 
-    def conversations(self) -> tuple[Name, ...]:
+    def conversations(self) -> tuple[Conversation, ...]:
         """Those of which anything is kept."""
         return tuple(self._kept)
 
-    def forget(self, conversation: Name) -> None:
+    def forget(self, conversation: Conversation) -> None:
         self._kept.pop(conversation, None)
 
-    def keep(self, conversation: Name, tokens: int) -> None:
+    def keep(self, conversation: Conversation, tokens: int) -> None:
         """So many tokens of a conversation are in a slot now; what no longer fits is forgotten."""
         self.forget(conversation)
         self._kept[conversation] = tokens

@@ -29,7 +29,7 @@ ASSISTANT_TOKENS = 4_000
 """What a home's assistant is told of the rooms and devices."""
 
 
-class _Drawing:
+class _AgentDrawing:
     """Draws the requests of one home; made for one and thrown away."""
 
     def __init__(self, seed: int) -> None:
@@ -111,7 +111,7 @@ def _home(jobs: list[WorkloadJob], load_s: dict[str, float], *, home: str = "") 
 
 def home_two_agents(*, seed: int = 1) -> Workload:
     """Two agents with 30,000 tokens each, on two models that do not fit beside each other."""
-    drawing = _Drawing(seed)
+    drawing = _AgentDrawing(seed)
     drawing.agent("coding", "coder", tasks=10, turns=12, pause_s=60.0)
     drawing.agent("research", "writer", tasks=10, turns=12, pause_s=60.0)
     return _home(drawing.jobs, {"coder": AGENT_LOAD_S, "writer": AGENT_LOAD_S})
@@ -119,7 +119,7 @@ def home_two_agents(*, seed: int = 1) -> Workload:
 
 def home_agent_and_assistant(*, seed: int = 1) -> Workload:
     """An agent with 30,000 tokens, and the home's assistant on a model that does not fit beside."""
-    drawing = _Drawing(seed)
+    drawing = _AgentDrawing(seed)
     drawing.assistant(visits=12)
     drawing.agent("coding", "coder", tasks=10, turns=12, pause_s=60.0)
     load_s = {ASSISTANT: ASSISTANT_LOAD_S, "coder": AGENT_LOAD_S}

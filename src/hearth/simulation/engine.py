@@ -28,7 +28,7 @@ from hearth.scheduling.inputs import (
     TimerFired,
     Unloaded,
 )
-from hearth.simulation.reading import NOTHING_READ, Reading, Readings
+from hearth.simulation.reading import NOTHING_READ, PromptReading, Readings
 from hearth.simulation.workloads import Workload, WorkloadJob
 from hearth.types import QueueItem, RequestId, Sequence, entity, frozen
 
@@ -49,7 +49,7 @@ class Record:
     ends_at: float | None = None  # when the attempt that runs will end
     # of its decoding, what earlier attempts have done that the next need not do again
     written_s: float = 0.0
-    reading: Reading = NOTHING_READ  # of its prompt, by the last attempt
+    reading: PromptReading = NOTHING_READ  # of its prompt, by the last attempt
 
     def worked_s(self, now: float) -> float:
         """Seconds of its answer that its caller has by now."""

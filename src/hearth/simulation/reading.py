@@ -16,7 +16,7 @@ from hearth.types import Usage, frozen
 
 
 @frozen
-class Reading:
+class PromptReading:
     """Of one attempt."""
 
     prompt_tokens: int = 0
@@ -39,7 +39,7 @@ class Reading:
         return replace(usage, prompt_s=usage.prompt_s - self.saved_s)
 
 
-NOTHING_READ = Reading()
+NOTHING_READ = PromptReading()
 
 
 class Readings:
@@ -52,20 +52,25 @@ class Readings:
         self._known_tokens: dict[Hashable, int] = defaultdict(int)
         """How much of each conversation has ever been read or written."""
 
-    def begin(self, job: WorkloadJob, model: str) -> Reading:
+    def begin(self, job: WorkloadJob, model: str) -> PromptReading:
         if not job.conversation or not job.prompt_tokens:
             return NOTHING_READ
         prompt_s = job.usage.prompt_s
         if prompt_s is None:
             prompt_s = job.first_byte_s if job.streaming else 0.0
-        return Reading(
+        return PromptReading(
             prompt_tokens=job.prompt_tokens,
             cached_tokens=self._cache(model).cached(_name(job), job.prompt_tokens),
             token_s=prompt_s / job.prompt_tokens,
         )
 
     def end(
-        self, job: WorkloadJob, model: str, reading: Reading, elapsed_s: float, written_tokens: int
+        self,
+        job: WorkloadJob,
+        model: str,
+        reading: PromptReading,
+        elapsed_s: float,
+        written_tokens: int,
     ) -> tuple[float, float]:
         """Keep what an attempt has read and written when it ends, so long after it began.
 
