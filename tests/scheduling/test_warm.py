@@ -122,6 +122,19 @@ def test_a_request_that_waits_is_sure_to_go_on():
     assert reread_s(shell) == pytest.approx((LONG + 100) / SPEED)
 
 
+def test_nobody_waits_for_hours_for_a_prompt_of_hours():
+    shell = house()
+    turn(shell, prompt_tokens=40 * LONG)
+    turn(shell, prompt_tokens=40 * LONG, cached_tokens=40 * LONG)
+    assert reread_s(shell) == 300.0
+    assert shell.device.residency.caches.warmth("a", shell.now).reread_s > 1000.0
+    since = shell.now
+    shell.arrive("b", caller="other", conversation="two", prompt_tokens=40 * LONG)
+    while not shell.unloading:
+        turn(shell, prompt_tokens=40 * LONG, cached_tokens=40 * LONG, lasts_s=30.0)
+        assert shell.now - since < 4000.0
+
+
 def test_other_conversations_of_a_caller_count_less_than_its_last():
     shell = house("policy=adaptive a:10*2")
     agent(shell)

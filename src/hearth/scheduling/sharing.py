@@ -43,6 +43,7 @@ from hearth.scheduling.preemption import WEIGHTS
 from hearth.scheduling.residency import Evictions
 from hearth.scheduling.state import DeviceState, GatewayState, ModelHold, Turn
 from hearth.scheduling.waiting import Entry
+from hearth.scheduling.warm import MOST_READ_S
 from hearth.types import Band
 
 MIN_GAPS = 3  # fewer say little of when a caller comes back
@@ -113,7 +114,7 @@ def _trip_for(device: DeviceState, head: Entry, model: str, left: str, now: floa
     """The trip from what is in memory to the model of an external request."""
     trip = trip_between(device, left, model, left, now)
     if head.item.conversation and device.residency.caches.enabled:
-        return trip._replace(read_s=device.read_s(head.item, model))
+        return trip._replace(read_s=min(device.read_s(head.item, model), MOST_READ_S))
     return trip
 
 

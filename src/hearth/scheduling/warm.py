@@ -10,14 +10,15 @@ waits (`home`).
 
 1. A conversation (`QueueItem.conversation`) is warm on the model that has read it: from the first
    byte of its answer, until the model is unloaded or so many others were read there that the server
-   has no room for it (`Estimates.kept_conversations`: as many as the model has slots, and more
-   where that was seen).
-2. Reading it again takes its tokens at the learned speed of reading (`Estimates.read_s`), less what
-   the server keeps over the stop (`kept_over_stop`).
-3. What is expected is that times the chance of its return. It is 1 where a request of it waits.
-   Else, with k of the caller's gaps longer than the time since its last use, it is k / (k + 0.5),
-   or 0.5 / (1 + the number of its gaps) where k is 0; for other conversations of the same caller,
-   0.5. It fades with the time since the last use: after 900 s it is 1/e of that.
+   has no room for it (`Reading.kept`: as many as the model has slots, and more where that was
+   seen).
+2. Reading it again takes its tokens at the learned speed (`Reading.speed`), less what the server
+   keeps over the stop (`kept_over_stop`).
+3. What is expected is that times the chance of its return, and 300 s at most for a model. The
+   chance is 1 where a request of it waits. Else, with k of its gaps longer than the time since its
+   last use, it is k / (k + 0.5), or 0.5 / (1 + the number of its gaps) where k is 0. Where fewer
+   than three of its gaps are known, those of its caller count for the last conversation of each.
+   It fades with the time since the last use: after 900 s it is 1/e of that.
 
 The table lives as long as the gateway's process. A restarted gateway knows what reading costs, and
 learns with the first answers what is warm.
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from hearth.scheduling.waiting import Entry, WaitingRoom
 
 FADE_S = 900.0
+MOST_READ_S = 300.0
+"""Reading that takes longer counts as this: nobody is to wait for hours since a prompt is read for
+one.
+"""
 DOUBT = 0.5  # returns counted as missing although none was seen
 UNKNOWN = 0.5  # chance of a return of which nothing is known
 GAPS = 8  # gaps that are remembered of each conversation
@@ -185,13 +190,15 @@ class PromptCaches:
         return dict(islice(reversed(table.items()), self.kept_conversations(model)))
 
     def reread_s(self, model: str, now: float) -> float:
-        """Expected seconds of reading again what goes with a model."""
+        """Expected seconds of reading again what goes with a model, as far as they count."""
         if not self.tables.get(model):
             return 0.0
-        return sum(self.expected_s(model, now).values())
+        return min(sum(self.expected_s(model, now).values()), MOST_READ_S)
 
     def expected_s(self, model: str, now: float) -> dict[Key, float]:
-        """The same of each warm conversation, the one that was used last first."""
+        """Expected seconds of reading each warm conversation again, the one that was used last
+        first.
+        """
         running = self._residents[model].running.values()
         in_use = {(entry.item.caller, entry.item.conversation) for entry in running}
         speed = self._estimates.reading.speed(model)
@@ -212,7 +219,8 @@ class PromptCaches:
     def warmth(self, model: str, now: float) -> Warmth:
         """For people: what is warm on a model."""
         tokens = [each.tokens for each in self.warm(model).values() if each.tokens]
-        return Warmth(len(tokens), round(sum(tokens)), self.reread_s(model, now))
+        reread_s = sum(self.expected_s(model, now).values()) if tokens else 0.0
+        return Warmth(len(tokens), round(sum(tokens)), reread_s)
 
     def reread_of_s(self, caller: str, model: str) -> float:
         """Seconds of reading the last conversation of a caller again."""
@@ -223,7 +231,7 @@ class PromptCaches:
         conversation = next(found, None)
         if conversation is None:
             return 0.0
-        return conversation.tokens / self._estimates.reading.speed(model)
+        return min(conversation.tokens / self._estimates.reading.speed(model), MOST_READ_S)
 
     def lost_again_s(self, item: QueueItem, model: str) -> float:
         """Expected seconds of reading the conversation of an item again, once it is warm on a model
@@ -233,7 +241,7 @@ class PromptCaches:
             return 0.0
         key = (item.caller, item.conversation)
         chance = 1.0 if (model, key) in self.lost else UNKNOWN
-        return chance * self._estimates.prompt_s(item, model)
+        return chance * min(self._estimates.prompt_s(item, model), MOST_READ_S)
 
     def cached_tokens(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
         """How much of the prompt of an item, and of what it keeps of its answer, the server need
