@@ -9,6 +9,7 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
+from hearth.config.choices import Sharing
 from hearth.config.settings import (
     AgingSettings,
     AuthSettings,
@@ -88,13 +89,25 @@ def houses() -> tuple[Drawn, ...]:
     rng = Random(0)
     others = Random(1)
     zones = Random(2)
-    return tuple(_drawn(rng, others, zones) for _ in range(POOL))
+    shares = Random(3)
+    return tuple(_drawn(rng, others, zones, shares) for _ in range(POOL))
 
 
-def _drawn(rng: Random, others: Random, zones: Random) -> Drawn:
+def _drawn(rng: Random, others: Random, zones: Random, shares: Random) -> Drawn:
     shared = rng.random() < 0.4
-    settings = tuple(_with_others(_settings(rng, shared=shared), others, zones) for _ in range(3))
+    settings = tuple(
+        _with_shares(_with_others(_settings(rng, shared=shared), others, zones), shares)
+        for _ in range(3)
+    )
     return Drawn(CAPACITY_MIB if shared else None, settings)
+
+
+def _with_shares(settings: Settings, rng: Random) -> Settings:
+    """A third of the houses, and of the reloads, has callers who share in some lane."""
+    fifo: tuple[Sharing, Sharing] = ("fifo", "fifo")
+    sharing = rng.choice((fifo, fifo, fifo, fifo, ("fair", "fifo"), ("fair", "fair")))
+    queue = settings.queue.replace(sharing=sharing[0], internal_sharing=sharing[1])
+    return settings.replace(queue=queue)
 
 
 def _with_others(settings: Settings, rng: Random, zones: Random) -> Settings:

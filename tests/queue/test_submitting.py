@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hearth.config.settings import GatewayConfig
 from hearth.errors import BadRequest, ModelNotFound, QueueFull, ShuttingDown
 from hearth.events import ItemDispatched, ItemEnded, ItemQueued
 from hearth.types import Band, Lane, Priority
@@ -350,6 +351,19 @@ async def test_with_shares_nobody_waits_with_more_than_there_are_places_left(hou
     with pytest.raises(QueueFull, match=r"10 requests of greedy are waiting and 1 places are free"):
         house.submit("a", caller="greedy")
     assert house.submit("a", caller="last").position == 3, "behind the first of each newcomer"
+
+
+@in_loaded_house
+async def test_a_reload_puts_what_waits_into_the_order_of_shares_and_back(house: House):
+    for caller in ("greedy", "greedy", "greedy", "greedy", "modest", "modest"):
+        house.submit("a", service_s=1.0, caller=caller)
+    await settle()
+    house.worker.reload_config(GatewayConfig(settings=settings_with(queue={"sharing": "fair"})))
+    await sleep_until(1.5)
+    assert [event.caller for event in house.events.of(ItemDispatched)] == ["greedy", "modest"]
+    house.worker.reload_config(GatewayConfig(settings=settings_with(queue={"sharing": "fifo"})))
+    await sleep_until(5.5)
+    assert [event.sequence for event in house.events.of(ItemDispatched)] == [1, 5, 2, 3, 4, 6]
 
 
 @in_house(settings=settings_with(queue={"max_internal_depth": 4, "internal_sharing": "fair"}))

@@ -13,7 +13,6 @@ from hearth.scheduling.actions import Action
 from hearth.scheduling.core import Scheduler
 from hearth.scheduling.estimates import PRIOR_RUN_S
 from hearth.scheduling.inputs import Input
-from hearth.scheduling.shares import sharer_of
 from hearth.simulation.callers import COMPETING, by_caller, evenness, one_against_fifty
 from hearth.simulation.engine import SimulationRun, simulate
 from hearth.simulation.measures import summary, waits_s
@@ -121,7 +120,7 @@ class Watched(DecisionChecker):
         shares = self.gateway.waiting.shares
         assert shares is not None
         waiting = {
-            sharer_of(entry) for entry in self.gateway.waiting.all_entries() if shares.counts(entry)
+            entry.sharer for entry in self.gateway.waiting.all_entries() if entry.sharer is not None
         }
         clocks_s = [
             account.clock_s for sharer, account in shares.accounts().items() if account.open

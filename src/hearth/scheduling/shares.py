@@ -88,13 +88,8 @@ def shared_bands(settings: SchedulerSettings) -> tuple[Band, ...]:
     return (*internal, *(_EXTERNAL if queue.sharing == "fair" else ()))
 
 
-def sharer_of(entry: Entry) -> Sharer:
-    return _sharer(entry.band, entry.item)
-
-
 def _sharer(band: Band, item: QueueItem) -> Sharer:
-    counted_in = Band.EXTERNAL if band is Band.INTERRUPTED else band
-    return Sharer(counted_in, item.caller, item.user)
+    return Sharer(band, item.caller, item.user)
 
 
 class Shares:
@@ -108,7 +103,8 @@ class Shares:
         self._accounts: dict[Band, dict[Sharer, Account]] = {band: {} for band in bands}
         self._changed: set[Sharer] = set()
         self._load: tuple[Sharer, float] | None = None  # who pays for the load under way, and what
-        self._had_to_go: dict[str, Sharer] = {}  # models that had work, and for whom
+        # models that had work when they were unloaded, and for whom; None: for who does not share
+        self._had_to_go: dict[str, Sharer | None] = {}
         self._gpu_s = 0.0  # what one request would have got of the GPU, had it always run
         self._gpu_at = now
         self._running = 0
@@ -124,9 +120,6 @@ class Shares:
         twin._had_to_go = dict(self._had_to_go)  # noqa: SLF001 - of its own class
         return twin
 
-    def counts(self, entry: Entry) -> bool:
-        return sharer_of(entry).band in self.bands
-
     def accounts(self) -> dict[Sharer, Account]:
         """Of all bands, for reading."""
         return {
@@ -139,8 +132,10 @@ class Shares:
 
     def joined(self, entry: Entry) -> None:
         """An entry was accepted, or comes from another band."""
-        if self.counts(entry):
-            sharer = sharer_of(entry)
+        entry.sharer = None
+        counted_in = Band.EXTERNAL if entry.band is Band.INTERRUPTED else entry.band
+        if counted_in in self.bands:
+            sharer = entry.sharer = _sharer(counted_in, entry.item)
             self._forget_idle(sharer.band)
             account = self._account(sharer)
             if self._is_idle(account):
@@ -152,8 +147,8 @@ class Shares:
 
     def left(self, entry: Entry) -> None:
         """An entry is done with, or goes to another band."""
-        if self.counts(entry):
-            account = self._account(sharer_of(entry))
+        if entry.sharer is not None:
+            account = self._account(entry.sharer)
             account.open -= 1
             account.idle_since = self.now
 
@@ -207,9 +202,9 @@ class Shares:
         """Is a waiting entry not so far behind this caller, or one of its users, that its model
         would have a turn?
         """
-        return any(
+        return entry.sharer is not None and any(
             account.clock_s < entry.key[0] + swap_s
-            for sharer, account in self._accounts[sharer_of(entry).band].items()
+            for sharer, account in self._accounts[entry.sharer.band].items()
             if sharer.caller == caller
         )
 
@@ -218,7 +213,8 @@ class Shares:
         as it has an answer, as far as is known; and when that ought to be here. None where nobody
         is so quick.
         """
-        for sharer, account in self._accounts[sharer_of(head).band].items():
+        band = head.band if head.sharer is None else head.sharer.band
+        for sharer, account in self._accounts.get(band, {}).items():
             if account.open or account.model != model or account.clock_s >= head.key[0]:
                 continue
             longest_s = max(account.back_after_s, default=0.0)
@@ -235,30 +231,30 @@ class Shares:
         self._running += 1
         entry.gpu_from_s = self._gpu_s
         entry.charged_s = 0.0
-        if self.counts(entry):
-            account = self._account(sharer_of(entry))
+        if entry.sharer is not None:
+            account = self._account(entry.sharer)
             account.before_s = account.clock_s
             account.model = entry.model or ""
             account.running += 1
             entry.charged_s = entry.cost_s
-            self._charge(sharer_of(entry), entry.cost_s)
+            self._charge(entry.sharer, entry.cost_s)
 
     def ended(self, entry: Entry) -> None:
         """The attempt of an entry is over."""
         self._advance()
         self._running -= 1
-        if self.counts(entry):
-            account = self._account(sharer_of(entry))
+        if entry.sharer is not None:
+            account = self._account(entry.sharer)
             account.running -= 1
             took_s = self._gpu_s - entry.gpu_from_s
             account.before_s += took_s - entry.charged_s
-            self._charge(sharer_of(entry), took_s - entry.charged_s)
+            self._charge(entry.sharer, took_s - entry.charged_s)
             entry.charged_s = took_s
 
     def undone(self, entry: Entry) -> None:
         """Nothing of its last attempt is left; that was not its caller's doing."""
-        if self.counts(entry):
-            self._charge(sharer_of(entry), -entry.charged_s)
+        if entry.sharer is not None:
+            self._charge(entry.sharer, -entry.charged_s)
             entry.charged_s = 0.0
 
     def _advance(self) -> None:
@@ -282,20 +278,18 @@ class Shares:
         """These models are unloaded for an entry."""
         for model in models:
             if waiting.wants(model):
-                self._had_to_go[model] = sharer_of(waiter)
+                self._had_to_go[model] = waiter.sharer
 
     def load_began(
         self, model: str, waiter: Entry | None, expected_s: float, *, replaces_work: bool
     ) -> None:
         """A model is loaded for an entry, or for nobody who shares."""
-        cause = self._had_to_go.pop(model, None)
+        payer = None if waiter is None else waiter.sharer
+        cause = self._had_to_go.pop(model, payer)
         self._load = None
-        if waiter is None or not self.counts(waiter):
+        if payer is None or cause is None or cause.band is not payer.band:
             return
-        payer = sharer_of(waiter)
-        if cause is not None and cause.band is not payer.band:
-            return
-        if cause is not None and not replaces_work:
+        if not replaces_work:
             payer = cause
         self._load = payer, expected_s
         self._charge(payer, expected_s)
@@ -311,8 +305,8 @@ class Shares:
 
     def note(self, entry: Entry) -> None:
         """An entry has come into a line, or has gone from one."""
-        if self.counts(entry):
-            self._changed.add(sharer_of(entry))
+        if entry.sharer is not None:
+            self._changed.add(entry.sharer)
 
     def arrange(self, device: DeviceState) -> None:
         """Bring the lines into the order of the clocks as they are now."""
@@ -326,15 +320,18 @@ class Shares:
 
     def _arrange_line(self, device: DeviceState, line: list[Entry], changed: set[Sharer]) -> None:
         """Each request of a sharer comes after what those before it are expected to take."""
-        own = [entry for entry in line if entry.key[0] >= 0 and sharer_of(entry) in changed]
-        after_s = dict[Sharer, float]()
+        own = [entry for entry in line if entry.sharer in changed and entry.key[0] >= 0]
+        if not own:
+            return
+        after_s = {sharer: self._account(sharer).clock_s for sharer in changed}
         for entry in sorted(own, key=_arrival):
-            sharer = sharer_of(entry)
+            if entry.sharer is None:
+                continue
             if not entry.cost_s:
                 entry.cost_s = _cost_s(device, entry)
-            at_s = after_s.get(sharer, self._account(sharer).clock_s)
-            entry.key = (at_s, *entry.key[1:])
-            after_s[sharer] = at_s + entry.cost_s
+            _, arrived_at, sequence = entry.key
+            entry.key = (after_s[entry.sharer], arrived_at, sequence)
+            after_s[entry.sharer] += entry.cost_s
         line.sort(key=_KEY)
 
     def key_for(self, item: QueueItem, waiting: WaitingRoom) -> Key:
@@ -349,7 +346,7 @@ class Shares:
         ahead_s = [
             entry.cost_s
             for entry in waiting.lines[item.band].get(item.model, ())
-            if sharer_of(entry) == sharer and _arrival(entry) < (item.arrived_at, item.sequence)
+            if entry.sharer == sharer and _arrival(entry) < (item.arrived_at, item.sequence)
         ]
         return clock_s + sum(ahead_s), item.arrived_at, item.sequence
 
@@ -374,7 +371,7 @@ def arrange(device: DeviceState) -> None:
 def kept_slot(device: DeviceState, head: Entry, resident: Resident) -> ModelHold | None:
     """Rule 7: for whom a free slot is kept, None where the first of the line starts."""
     shares = device.gateway.waiting.shares
-    if shares is None or resident.parallel > 1 or not shares.counts(head) or head.key[0] < 0:
+    if shares is None or resident.parallel > 1 or head.sharer is None or head.key[0] < 0:
         return None
     found = shares.comes_back_by(head, resident.model)
     if found is None:
@@ -388,9 +385,9 @@ def lead_s(device: DeviceState, caller: str, head: Entry) -> float:
     not served by their shares.
     """
     shares = device.gateway.waiting.shares
-    if shares is None or not shares.counts(head) or head.key[0] < 0:
+    if shares is None or head.sharer is None or head.key[0] < 0:
         return 0.0
-    return shares.clock_s(sharer_of(head).band, caller) - head.key[0]
+    return shares.clock_s(head.sharer.band, caller) - head.key[0]
 
 
 def share_anew(device: DeviceState, now: float) -> None:
@@ -402,6 +399,7 @@ def share_anew(device: DeviceState, now: float) -> None:
         return
     shares = waiting.shares = Shares(bands, now) if bands else None
     for entry in gateway.entries.values():
+        entry.sharer = None
         entry.cost_s = 0.0
         entry.key = (min(0, entry.key[0]), *entry.key[1:])
         if shares is not None:

@@ -21,7 +21,7 @@ from hearth.scheduling.warm import Remembered
 from hearth.types import Band, Lane, QueueItem, Sequence, entity
 
 if TYPE_CHECKING:
-    from hearth.scheduling.shares import Shares
+    from hearth.scheduling.shares import Sharer, Shares
 
 Key = tuple[float, float, Sequence]
 """(rank, arrived_at, sequence).
@@ -85,8 +85,9 @@ class Entry:
     held: bool = False  # more urgent work has waited for its stream to end
     cut: bool = False  # it ends when its attempt has stopped, because its caller cannot be resumed
     cancelled: bool = False  # its caller is gone; it leaves as soon as its attempt has stopped
-    # where its caller is served by its share: seconds of the GPU that it is expected to take, from
-    # what clock on it runs, and what its caller was charged for the last attempt
+    # where its caller is served by its share: who that is, the seconds of the GPU that it is
+    # expected to take, from what clock on it runs, and what was charged for its last attempt
+    sharer: Sharer | None = None
     cost_s: float = 0.0
     gpu_from_s: float = 0.0
     charged_s: float = 0.0
