@@ -72,6 +72,13 @@ async def test_an_alias_is_found_in_any_spelling(name):
         assert house.item(1)["alias"] == "coder"
 
 
+async def test_an_alias_may_have_the_name_of_a_model_of_claude():
+    async with HttpHouse("b", aliases={"claude-sonnet-5": ("b:latest",)}) as house:
+        asked = {**BODIES["/v1/messages"], "model": "claude-sonnet-5"}
+        got = await house.ask("POST", "/v1/messages", asked)
+        assert (got.status, sent(house)["model"]) == (200, "b:latest")
+
+
 async def test_a_request_by_name_of_a_model_has_no_such_header():
     async with only("b") as house:
         got = await house.ask("POST", "/api/chat", {**CHAT, "model": "b"})

@@ -11,7 +11,7 @@ import pytest
 from hearth.config.settings import Announcement, GatewayConfig, Window
 from hearth.events import ItemDispatched, ItemInterrupted, ItemProtected, ModeChanged, TaskAnnounced
 from hearth.execution.request import Ticket
-from hearth.types import JsonDict, Outcome
+from hearth.types import JsonDict, Outcome, Priority
 from tests.support.fake_ollama import Ending
 from tests.support.house import (
     FULL_TEXT,
@@ -224,3 +224,28 @@ async def test_a_task_is_due_by_the_calendar_though_clock_or_machine_stood_still
     house.clock._wall_at_start += step_s
     await sleep_until(asked_at)
     assert await start_of(house, house.submit("a")) == starts_at
+
+
+EITHER = ("a:latest", "b:latest")
+
+
+@pytest.mark.parametrize(("first_byte_s", "goes_on_with"), [(0.1, "b:latest"), (5.0, "a:latest")])
+@in_house("a", "b", "c", resident="b")
+async def test_a_stream_of_an_alias_goes_on_with_its_model_once_its_caller_has_text(
+    house: House, first_byte_s: float, goes_on_with: str
+):
+    external = house.submit(
+        "a",
+        choices=EITHER,
+        stream=True,
+        ways=("replayed",),
+        service_s=9.0,
+        first_byte_s=first_byte_s,
+    )
+    await sleep_until(1.0)
+    urgent = [house.internal(model, priority=Priority.CRITICAL) for model in ("c", "a")]
+    await asyncio.gather(*map(body_of, urgent))
+    assert text_of(await body_of(external)) == FULL_TEXT
+    dispatched = house.events.of(ItemDispatched)
+    served = [event.model for event in dispatched if event.sequence == external.sequence]
+    assert served == ["b:latest", goes_on_with]

@@ -399,3 +399,23 @@ async def test_a_queue_with_one_place_has_no_shares_nor_has_the_internal_lane(ho
         house.submit("a", lane=Lane.INTERNAL, caller=caller)
     with pytest.raises(QueueFull, match="3 internal requests"):
         house.submit("a", lane=Lane.INTERNAL, caller="two")
+
+
+@in_virtual_time
+async def test_an_in_process_call_may_name_an_alias():
+    settings = settings_with().replace(aliases={"coder": ("a:latest", "b:latest")})
+    async with House("a", "b", resident="b", settings=settings) as house:
+        for enqueue in (
+            house.worker.enqueue_internal("hello", "coder"),
+            house.worker.enqueue_external("hello", "coder", caller="script"),
+        ):
+            assert (await (await enqueue)).model == "b:latest"
+        assert [event.alias for event in house.events.of(ItemEnded)] == ["coder", "coder"]
+
+
+@in_virtual_time
+async def test_an_alias_without_an_installed_model_is_refused_in_process():
+    settings = settings_with().replace(aliases={"coder": ("x:latest",)})
+    async with House("a", settings=settings) as house:
+        with pytest.raises(ModelNotFound):
+            await house.worker.enqueue_internal("hello", "coder")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from hearth.scheduling import inputs
+from tests.scheduling.crowd import calls_in
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import Example, examples, play, settings_of
 from tests.support.cases import for_each
@@ -162,3 +164,15 @@ def test_a_hundred_unbound_requests_keep_their_order():
         served.append(sequence)
         shell.finish(sequence)
     assert served == list(range(1, 101))
+
+
+@pytest.mark.parametrize("resident", ["a", "c"])
+def test_a_decision_costs_little_for_each_request_that_waits_for_any_of_several_models(resident):
+    def calls_of_a_decision(waiting: int) -> int:
+        shell = Shell(settings_of("policy=adaptive"), resident=(resident,), judged=False)
+        shell.arrive(resident)
+        for _ in range(waiting):
+            shell.arrive("a/b")
+        return calls_in(lambda: shell.tell(inputs.TimerFired()))
+
+    assert calls_of_a_decision(1000) - calls_of_a_decision(100) <= 15 * 900

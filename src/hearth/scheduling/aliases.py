@@ -26,9 +26,9 @@ from math import inf
 
 from hearth.scheduling.residency import Evictions, Resident
 from hearth.scheduling.state import DeviceState
-from hearth.scheduling.waiting import Entry, Key
+from hearth.scheduling.waiting import BANDS, Entry, Key
 from hearth.scheduling.warm import warm_on
-from hearth.types import Band, QueueItem
+from hearth.types import Band, QueueItem, entity
 
 AVOIDED_S = 600.0
 """How long a model that cannot be loaded is left to those who have no other."""
@@ -43,6 +43,16 @@ def bind_waiting(device: DeviceState, now: float) -> None:
 
 def _place(entry: Entry) -> tuple[Band, Key]:
     return entry.band, entry.key
+
+
+@entity
+class _Group:
+    """Entries that have the same choices and wait in the same band, at one instant."""
+
+    usable: tuple[str, ...]  # the models that can serve them, as far as is known
+    ready: tuple[str, ...]  # of these, those in memory
+    is_full: bool = False  # no slot is free that the entries before have not taken
+    rest: str = ""  # the model of those who find none, unless they wait for one in memory already
 
 
 class Binding:
@@ -61,7 +71,7 @@ class Binding:
         self._unbound = Counter(
             (entry.band, entry.wanted_model) for entry in self._waiting.unbound.values()
         )
-        self._usable: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
+        self._groups: dict[tuple[tuple[str, ...], str | None, Band], _Group] = {}
         self._evictions: dict[bool, Evictions] = {}
 
     def bind(self, entry: Entry) -> None:
@@ -76,33 +86,35 @@ class Binding:
 
     def model_for(self, entry: Entry) -> str:
         """The model that is best for an entry that has the choice."""
-        usable = self._usable_for(entry)
-        ready = {
-            model: resident
-            for model in usable
-            if (resident := self._device.residency.ready(model)) is not None
-        }
-        warm = self._warm(entry.item)
-        if warm in ready:
+        group = self._group_of(entry)
+        warm = self._warm(entry.item, group.ready)
+        if warm is not None:
             return warm
-        free = [model for model in ready if self._free_slots(entry, model) > 0]
-        if free:
-            return free[0]
-        if ready:
-            return self._beside(entry, usable, ready)
-        return self._to_come(entry, usable)
+        if not group.is_full:
+            for model in group.ready:
+                if self._free_slots(entry, model) > 0:
+                    return model
+            group.is_full = True
+            group.rest = self._beside(entry, group) if group.ready else self._to_come(entry, group)
+        if entry.wanted_model in group.ready and group.rest in group.ready:
+            return entry.wanted_model
+        return group.rest
 
     def has_another(self, entry: Entry) -> bool:
         """Could a model serve an entry that has not failed to load?"""
         there = self._loadable(entry.choices, entry.item.task_type)
         return any(map(self._is_trusted, there))
 
-    def _usable_for(self, entry: Entry) -> tuple[str, ...]:
-        """The models of an entry that can serve it, as far as is known."""
-        key = (entry.choices, entry.item.task_type)
-        if key not in self._usable:
-            self._usable[key] = self._sifted(*key)
-        return self._usable[key]
+    def _group_of(self, entry: Entry) -> _Group:
+        """Those for whom the models are worth the same."""
+        key = (entry.choices, entry.item.task_type, entry.band)
+        group = self._groups.get(key)
+        if group is None:
+            usable = self._sifted(entry.choices, entry.item.task_type)
+            ready = tuple(model for model in usable if self._device.residency.ready(model))
+            group = _Group(usable, ready)
+            self._groups[key] = group
+        return group
 
     def _sifted(self, choices: tuple[str, ...], task_type: str | None) -> tuple[str, ...]:
         """Those that can be loaded; of these the ones that did not fail, if there are any."""
@@ -125,16 +137,18 @@ class Binding:
     def _is_trusted(self, model: str) -> bool:
         return self._device.avoided.get(model, -inf) <= self._now
 
-    def _warm(self, item: QueueItem) -> str | None:
-        """The model in memory on which the conversation of an item is warm. What it is asked for at
-        this moment is no earlier turn: such requests only begin alike.
+    def _warm(self, item: QueueItem, ready: tuple[str, ...]) -> str | None:
+        """The one of these models on which the conversation of an item is warm. What it is asked
+        for at this moment is no earlier turn: such requests only begin alike.
         """
-        if not item.conversation:
-            return None
-        model = warm_on(self._device, item.caller, item.conversation)
-        resident = self._residents.get(model or "")
-        running = () if resident is None else resident.running.values()
         key = (item.caller, item.conversation)
+        tables = self._device.residency.caches.tables
+        if not item.conversation or not any(key in tables.get(model, ()) for model in ready):
+            return None
+        model = warm_on(self._device, *key)
+        if model not in ready:
+            return None
+        running = self._residents[model].running.values()
         is_asked = any((other.item.caller, other.item.conversation) == key for other in running)
         return None if is_asked else model
 
@@ -145,28 +159,27 @@ class Binding:
 
     def _waiting_for(self, entry: Entry, model: str) -> int:
         """How many wait for exactly this model, in the band of an entry or a more urgent one."""
-        unbound = [self._unbound[band, model] for band in Band if band <= entry.band]
+        unbound = [self._unbound[band, model] for band in BANDS[: entry.band + 1]]
         return self._waiting.up_to(entry.band, model) - sum(unbound)
 
     # In memory.
 
-    def _beside(self, entry: Entry, usable: tuple[str, ...], ready: dict[str, Resident]) -> str:
+    def _beside(self, entry: Entry, group: _Group) -> str:
         """A model in memory, all slots of which are taken; or one that is loaded beside it before a
         slot comes free.
         """
-        waits_s = {model: self._wait_s(entry, resident) for model, resident in ready.items()}
-        model = entry.wanted_model
-        if model is None or model not in ready:
-            model = min(waits_s, key=waits_s.__getitem__)
+        residents = self._residents
+        waits_s = {model: self._wait_s(entry, residents[model]) for model in group.ready}
+        shortest = min(waits_s, key=waits_s.__getitem__)
+        if self._device.residency.swap is not None:
+            return shortest
         loads_s = {
             absent: self._device.estimates.swap_s("", absent)
-            for absent in usable
-            if absent not in self._residents and self._evicted_by(entry, absent) == ()
+            for absent in group.usable
+            if absent not in residents and self._evicted_by(entry, absent) == ()
         }
-        soonest = min(loads_s, key=loads_s.__getitem__, default=None)
-        if soonest is None or self._device.residency.swap is not None:
-            return model
-        return soonest if loads_s[soonest] < min(waits_s.values()) else model
+        soonest = min(loads_s, key=loads_s.__getitem__, default=shortest)
+        return soonest if loads_s.get(soonest, inf) < waits_s[shortest] else shortest
 
     def _wait_s(self, entry: Entry, resident: Resident) -> float:
         """Expected seconds until a model has a slot for an entry."""
@@ -183,7 +196,8 @@ class Binding:
 
     # Not in memory.
 
-    def _to_come(self, entry: Entry, usable: tuple[str, ...]) -> str:
+    def _to_come(self, entry: Entry, group: _Group) -> str:
+        usable = group.usable
         coming = self._coming()
         if coming in usable:
             return coming
