@@ -78,23 +78,25 @@ OPTIONAL = (
         "missing",
     ],
 )
-def test_what_one_getter_refuses_costs_its_own_number_only(driver: StubDriver, how):
+@pytest.mark.parametrize(("function", "field"), OPTIONAL)
+def test_what_one_getter_refuses_costs_its_own_number_only(
+    driver: StubDriver, how, function: str, field: str
+):
     driver.faults = {}
     driver.missing = set()
     pynvml._nvmlGetFunctionPointer_cache.clear()
     whole = NvmlCard("0").read()
-    for function, field in OPTIONAL:
-        driver.faults, driver.missing = (
-            ({}, {function}) if how == "missing" else ({function: how}, set())
-        )
-        pynvml._nvmlGetFunctionPointer_cache.clear()
-        partial = NvmlCard("0").read()
-        differing = {
-            name
-            for name in GpuReading.__dataclass_fields__
-            if getattr(whole, name) != getattr(partial, name)
-        }
-        assert (differing, getattr(partial, field) in {None, ""}) == ({field}, True)
+    driver.faults, driver.missing = (
+        ({}, {function}) if how == "missing" else ({function: how}, set())
+    )
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    partial = NvmlCard("0").read()
+    differing = {
+        name
+        for name in GpuReading.__dataclass_fields__
+        if getattr(whole, name) != getattr(partial, name)
+    }
+    assert (differing, getattr(partial, field) in {None, ""}) == ({field}, True)
 
 
 NUMBERS = (

@@ -85,23 +85,27 @@ MOVED = saying(b"HTTP/1.1 307 Moved\r\nLocation: http://127.0.0.1:1/\r\nContent-
 
 
 @pytest.mark.parametrize("asked", READS)
-async def test_what_is_no_ollama_answer_is_a_protocol_error_and_none_is_late(asked: Asked):
-    for body in (
-        b"<html>hello</html>",
-        b"[1, 2]",
-        b'"text"',
-        b'{"models": 5}',
-        b'{"models": [5]}',
-        b"{}",
-        b'{"half',
-    ):
-        assert isinstance(await failure(saying(json_answer(body)), asked), BackendProtocolError), (
-            body
-        )
-    for body in (b"oops", b'"oops"', b'{"error":"oops"}'):
-        assert isinstance(
-            await failure(saying(json_answer(body, 500)), asked), BackendProtocolError
-        ), body
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"<html>hello</html>", 200),
+        (b"[1, 2]", 200),
+        (b'"text"', 200),
+        (b'{"models": 5}', 200),
+        (b'{"models": [5]}', 200),
+        (b"{}", 200),
+        (b'{"half', 200),
+        (b"oops", 500),
+        (b'"oops"', 500),
+        (b'{"error":"oops"}', 500),
+    ],
+)
+async def test_what_is_no_ollama_answer_is_a_protocol_error(asked: Asked, body: bytes, status: int):
+    assert isinstance(await failure(saying(json_answer(body, status)), asked), BackendProtocolError)
+
+
+@pytest.mark.parametrize("asked", READS)
+async def test_a_server_that_hangs_up_is_gone_and_one_that_says_nothing_is_late(asked: Asked):
     assert isinstance(await failure(MOVED, asked), BackendProtocolError)
     assert type(await failure(HUNG_UP, asked)) is BackendGone
     late = BackendUnreachable if asked is Control.version else BackendTimeout
@@ -127,15 +131,21 @@ ODD: list[tuple[bytes, int, str]] = [
 @pytest.mark.parametrize(
     ("asked", "path"), [(Control.installed, "/api/tags"), (Control.resident, "/api/ps")]
 )
+@pytest.mark.parametrize(("body", "status", "words"), ODD)
 async def test_an_odd_list_of_models_is_named_by_route_status_and_what_was_expected(
-    asked: Asked, path: str
+    asked: Asked, path: str, body: bytes, status: int, words: str
 ):
-    for body, status, words in ODD:
-        error = await failure(saying(json_answer(body, status)), asked)
-        assert (type(error), error.message) == (
-            BackendProtocolError,
-            f"GET {path} answered {words}; {A_LIST}",
-        )
+    error = await failure(saying(json_answer(body, status)), asked)
+    assert (type(error), error.message) == (
+        BackendProtocolError,
+        f"GET {path} answered {words}; {A_LIST}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"), [(Control.installed, "/api/tags"), (Control.resident, "/api/ps")]
+)
+async def test_a_list_that_has_moved_is_named_by_its_route(asked: Asked, path: str):
     assert (await failure(MOVED, asked)).message.startswith(f"GET {path}: ")
 
 

@@ -5,13 +5,16 @@ in the middle.
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import openai
 import pytest
 
+from hearth.api.files import boundary_of
 from hearth.api.jobs import window_s_of
 from hearth.config.settings import BatchSettings, CallerLimits, JobSettings, RateLimitSettings
+from hearth.errors import BadRequest
 from hearth.types import MIB
 from tests.jobs.batch_house import requests_of
 from tests.jobs.served import Life
@@ -314,6 +317,13 @@ FIELDS = b'--cut\r\nContent-Disposition: form-data; name="a"\r\n\r\n%b\r\n' % (b
 FILE_ONLY = (
     b'--cut\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nx\r\n--cut--\r\n'
 )
+
+
+@pytest.mark.parametrize(("boundary", "taken"), [("b" * 70, True), ("b" * 71, False), ("", False)])
+def test_a_boundary_has_one_to_70_characters(boundary: str, taken: bool):
+    refused = nullcontext() if taken else pytest.raises(BadRequest, match="1 to 70")
+    with refused:
+        assert boundary_of(f'multipart/form-data; boundary="{boundary}"') == boundary.encode()
 
 
 async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live):
