@@ -38,6 +38,7 @@ from hearth.events import (
     SwapFailed,
 )
 from hearth.gateway import Gateway
+from hearth.scheduling.state import GatewayState
 from hearth.types import Priority
 from tests.bootstrap.by_hand import Tried, free_address, tried, untouched
 from tests.support.home import WHOLE_DAY
@@ -94,6 +95,16 @@ async def becomes(gateway: Gateway, holds: Callable[[], bool]) -> None:
                 return
 
 
+async def streaming(house: Tried) -> tuple[GatewayState, asyncio.Task[Any]]:
+    """The state of the queue, and a stream that has begun."""
+    state = house.gateway.worker.scheduler.gateway
+    running = asyncio.create_task(
+        house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
+    )
+    await becomes(house.gateway, lambda: bool(state.running))
+    return state, running
+
+
 def residents(gateway: Gateway) -> set[str]:
     return set(gateway.worker.scheduler.device.residency.residents)
 
@@ -103,11 +114,7 @@ async def test_new_work_goes_to_the_ollama_that_came_and_running_work_finishes()
     async with tried(untouched(url)) as house:
         status, _, headers = await generate(house, BOTH)
         assert (status, headers["x-hearth-emulator"]) == (200, "1")
-        state = house.gateway.worker.scheduler.gateway
-        running = asyncio.create_task(
-            house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
-        )
-        await becomes(house.gateway, lambda: bool(state.running))
+        state, running = await streaming(house)
         async with ollama_at(url) as ollama:
             await becomes(house.gateway, lambda: state.handing_over)
             waiting = asyncio.create_task(generate(house, BOTH))
@@ -146,11 +153,7 @@ async def test_what_waits_for_a_model_that_only_the_emulator_had_is_told_to_ask_
     url = free_address()
     asked = {"model": EMULATORS, "messages": [{"role": "user", "content": "hi"}]}
     async with tried(untouched(url)) as house:
-        state = house.gateway.worker.scheduler.gateway
-        running = asyncio.create_task(
-            house.text_of("/v1/chat/completions", model=BOTH, messages=LONG, stream=True)
-        )
-        await becomes(house.gateway, lambda: bool(state.running))
+        state, running = await streaming(house)
         native = asyncio.create_task(generate(house, EMULATORS))
         others = asyncio.create_task(house.post("/v1/chat/completions", **asked))
         await becomes(house.gateway, lambda: len(state.entries) == 3)

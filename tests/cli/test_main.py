@@ -24,6 +24,12 @@ HEAVY = (
 NOBODY = "--url localhost:1"
 
 
+def printed(program: str) -> list[str]:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize(
     "command",
     ["--help", "stauts", f"status --json {NOBODY}", f"cancel 17 {NOBODY}", f"admin pause {NOBODY}"],
@@ -34,10 +40,7 @@ def test_what_draws_and_serves_nothing_imports_nothing_heavy(command):
         f"try: main({command.split()!r})\nexcept SystemExit: pass\n"
         f"print('IMPORTED', *[name for name in {HEAVY!r} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "IMPORTED"
+    assert printed(program)[-1] == "IMPORTED"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,4 @@ def test_an_invalid_address_completes_nothing_and_asks_nobody(words):
         "completing = ShellComplete(main, {}, 'hearth', '_HEARTH_COMPLETE')\n"
         f"print(completing.get_completions({words.split()!r}, ''))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert printed(program) == ["[]"]

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, cast
 
 from hearth.engines.ollama.data_path import DataPath
@@ -150,10 +149,6 @@ class StubServer:
         self.connections = 0
         self.peers: asyncio.Queue[Peer] = asyncio.Queue()
 
-    @property
-    def open_connections(self) -> int:
-        return len(self._tasks)
-
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", 0, backlog=512, ssl=self._tls
@@ -162,12 +157,7 @@ class StubServer:
         self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.stop_listening()
         for task in self._tasks:
             task.cancel()

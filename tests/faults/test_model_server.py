@@ -20,7 +20,7 @@ from hearth.execution.request import Ticket
 from hearth.types import BackendCall, Outcome
 from tests.support import ollama_wire as wire
 from tests.support.fake_exchange import CallFault, CallRecord, FakeExchange
-from tests.support.fake_ollama import FakeOllama
+from tests.support.fake_ollama import FakeOllama, Service, service_asked_for
 from tests.support.fields import Fields
 from tests.support.house import FULL_TEXT, House, body_of, text_of
 from tests.support.in_process import Wire, transport
@@ -143,29 +143,20 @@ async def test_an_end_that_says_odd_things_is_an_end_and_its_numbers_do_no_harm(
         assert [text_of(await body_of(one)) for one in tickets] == [FULL_TEXT] * 3
 
 
-class ProxiedOllama(FakeOllama):
-    """Stands behind a proxy, which answers these in its place: status, media type and body."""
-
-    pages: list[tuple[int, bytes, bytes]]
-
-    def _exchange(
-        self, call: BackendCall, body: Fields, record: CallRecord, fault: CallFault | None
-    ) -> FakeExchange:
-        exchange = super()._exchange(call, body, record, fault)
-        if self.pages:
-            status, media, said = self.pages.pop(0)
-            exchange._answer = wire.Answer(
-                status=status, headers=((b"content-type", media),), chunks=(said,)
-            )
-            exchange._instants = exchange._instants[-1:]
-        return exchange
-
-
 def proxied(*pages: tuple[int, bytes, bytes]) -> House:
-    made = House(ollama=ProxiedOllama)
-    assert isinstance(made.ollama, ProxiedOllama)
-    made.ollama.pages = list(pages)
-    return made
+    """Behind a proxy, which answers these in place of the model server: status, media type and
+    body.
+    """
+    left = list(pages)
+
+    def serve(call: BackendCall) -> Service:
+        if not left:
+            return service_asked_for(call)
+        status, media, said = left.pop(0)
+        headers = ((b"content-type", media),)
+        return Service(answer=wire.Answer(status=status, headers=headers, chunks=(said,)))
+
+    return House(service=serve)
 
 
 PAGES = [

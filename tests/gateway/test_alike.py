@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from tests.emulator.captures import Answer, send
-from tests.gateway.front import Front, as_owner, open_front, seen, without
+from tests.gateway.front import Front, as_owner, seen, without
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -97,12 +95,6 @@ BODIES: dict[str, tuple[str, Any]] = {
         {"model": "ma", "input": "x", "temperature": 0, "max_output_tokens": 3, "stream": True},
     ),
 }
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def front() -> AsyncIterator[Front]:
-    async with open_front() as front:
-        yield front
 
 
 @pytest.mark.parametrize("chunked", [False, True])

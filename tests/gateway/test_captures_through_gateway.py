@@ -108,12 +108,6 @@ _STAMPS = re.compile(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def front() -> AsyncIterator[Front]:
-    async with open_front() as front:
-        yield front
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def replaying() -> AsyncIterator[Front]:
     async with open_front(front_settings(scheduling={"started_streams": "replay"})) as front:
         yield front

@@ -23,7 +23,6 @@ from openai.types.responses import (
 )
 
 from hearth.api.app import HearthApp
-from hearth.config.settings import Settings
 from tests.execution.test_resuming import TEXT, Model
 from tests.support.fake_ollama import Service
 from tests.support.house import ALWAYS_PREEMPT, FULL_TEXT, House, settings_with, settle
@@ -168,16 +167,12 @@ ERRORS = [
 ]
 
 
-def busy_house(settings: Settings | None = None) -> House:
-    return House(settings=settings)
-
-
 @pytest.mark.parametrize(("ask", "is_sign", "content_type"), DIALECTS)
 @in_virtual_time
 async def test_a_client_that_waits_ten_minutes_hears_of_it_and_gets_the_whole_text(
     ask: Ask, is_sign: Callable[[bytes], bool], content_type: str
 ):
-    async with busy_house() as house, clients_of(house) as (clients, wire):
+    async with House() as house, clients_of(house) as (clients, wire):
         house.submit("a", service_s=TEN_MINUTES_S)
         assert await ask(clients) == FULL_TEXT
         (heard,) = wire.calls
@@ -196,7 +191,7 @@ async def test_a_client_that_waits_ten_minutes_hears_of_it_and_gets_the_whole_te
 async def test_a_short_wait_shows_nothing_but_the_answer(
     ask: Ask, is_sign: Callable[[bytes], bool], content_type: str
 ):
-    async with busy_house() as house, clients_of(house) as (clients, wire):
+    async with House() as house, clients_of(house) as (clients, wire):
         house.submit("a", service_s=9.0)
         assert await ask(clients) == FULL_TEXT
         (heard,) = wire.calls
@@ -211,7 +206,7 @@ async def test_a_short_wait_shows_nothing_but_the_answer(
 @pytest.mark.parametrize("ask", CLIENTS)
 @in_virtual_time
 async def test_what_is_known_of_the_request_comes_with_the_first_sign(ask: Ask):
-    async with busy_house() as house, clients_of(house) as (clients, wire):
+    async with House() as house, clients_of(house) as (clients, wire):
         for _ in range(3):
             house.submit("a", service_s=20.0)
             await settle()
@@ -238,7 +233,7 @@ async def test_an_error_has_its_status_for_ten_seconds_and_then_is_in_the_stream
     max_wait_s: float, pieces_s: list[float]
 ):
     async with (
-        busy_house(settings_with(queue={"max_wait_s": max_wait_s})) as house,
+        House(settings=settings_with(queue={"max_wait_s": max_wait_s})) as house,
         clients_of(house) as (clients, wire),
     ):
         house.submit("a", service_s=1000.0)
@@ -265,7 +260,7 @@ async def test_an_error_has_its_status_for_ten_seconds_and_then_is_in_the_stream
 @pytest.mark.parametrize("ask", CLIENTS)
 @in_virtual_time
 async def test_who_gave_up_and_asks_anew_goes_before_those_who_came_later(ask: Ask):
-    async with busy_house() as house, clients_of(house) as (clients, _):
+    async with House() as house, clients_of(house) as (clients, _):
         house.submit("a", service_s=400.0)
         await settle()
         first = asyncio.ensure_future(ask(clients))

@@ -45,6 +45,15 @@ def looks(forecaster: Forecaster, items: list[QueueItem], now: float) -> int:
     return sum(count > FORECAST_CALLS for count in calls)
 
 
+def asked_at_once() -> tuple[Crowd, list[QueueItem], Forecaster]:
+    """A crowd, newcomers to it, and who has just been asked for the wait of each of them."""
+    crowd = Crowd(MODELS, policy="adaptive")
+    items = newcomers(crowd)
+    forecaster = Forecaster(crowd.forecasts)
+    looks(forecaster, items, crowd.now)
+    return crowd, items, forecaster
+
+
 def test_four_hundred_lines_asked_for_at_once_are_not_looked_at_singly():
     crowd = Crowd(MODELS, policy="adaptive")
     items = newcomers(crowd)
@@ -74,10 +83,7 @@ def test_advice_on_when_to_come_back_costs_no_more_than_estimates_may_cost():
 
 
 def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
-    crowd = Crowd(MODELS, policy="adaptive")
-    items = newcomers(crowd)
-    forecaster = Forecaster(crowd.forecasts)
-    looks(forecaster, items, crowd.now)
+    crowd, items, forecaster = asked_at_once()
     ahead = crowd.gateway.waiting.ahead_of(items[-1].band)
     pace_s = (forecaster.wait_s(items[-1], 0, crowd.now) or 0.0) / ahead
     assert forecaster.starts(crowd.now) == {}
@@ -86,10 +92,7 @@ def test_advice_where_nothing_was_ever_found_out_is_the_mean_pace():
 
 
 def test_without_more_to_spend_a_newcomer_gets_the_mean_pace():
-    crowd = Crowd(MODELS, policy="adaptive")
-    items = newcomers(crowd)
-    forecaster = Forecaster(crowd.forecasts)
-    looks(forecaster, items, crowd.now)
+    crowd, items, forecaster = asked_at_once()
     ahead = crowd.gateway.waiting.ahead_of(items[-1].band)
     looked_at = crowd.forecasts.forecast(crowd.now, items[0]).starts[Sequence(9999)]
     estimate_s = forecaster.wait_s(items[-1], 0, crowd.now)

@@ -126,13 +126,14 @@ def _as_the_fake_serves(job: WorkloadJob, max_wait_s: float) -> WorkloadJob:
     )
 
 
-def both_logs(
-    workload: Workload, rules: SchedulerSettings, policy: PolicyName
-) -> tuple[list[tuple[float, object]], list[tuple[float, object]]]:
+def compare(workload: Workload, rules: SchedulerSettings, policy: PolicyName) -> None:
+    """Raise AssertionError where the decisions of the two differ."""
     settings = workload.settings(rules, policy)
     live = LiveHouse(workload, settings)
     run_virtual(live.run)
-    return [*live.decisions], [*simulate(workload, settings).decisions]
+    simulated = simulate(workload, settings).decisions
+    assert [action for _, action in live.decisions] == [action for _, action in simulated]
+    assert [at for at, _ in live.decisions] == pytest.approx([at for at, _ in simulated], abs=1e-6)
 
 
 CASES = [
@@ -153,17 +154,13 @@ CASES = [
 def test_the_live_worker_and_the_simulator_take_the_same_decisions(
     policy: PolicyName, seed: int, mix: Mix
 ):
-    live, simulated = both_logs(*drawn(seed, mix), policy)
-    assert [action for _, action in live] == [action for _, action in simulated]
-    assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6)
+    compare(*drawn(seed, mix), policy)
 
 
 @pytest.mark.parametrize("seed", range(HOMES))
 def test_they_take_the_same_decisions_in_the_home_of_an_assistant(seed: int):
     policy = PolicyName.ADAPTIVE if seed % 2 else tuple(PolicyName)[seed // 2 % len(PolicyName)]
-    live, simulated = both_logs(*drawn_home(seed), policy)
-    assert [action for _, action in live] == [action for _, action in simulated]
-    assert [at for at, _ in live] == pytest.approx([at for at, _ in simulated], abs=1e-6)
+    compare(*drawn_home(seed), policy)
 
 
 def test_the_workloads_contain_what_the_comparison_is_for():

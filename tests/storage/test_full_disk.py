@@ -91,21 +91,24 @@ def test_a_full_disk_hides_nothing_that_must_be_refused(tmp_path):
         open_database(path, connect=fuse.connect)
 
 
-def test_a_full_disk_may_turn_out_to_be_full_of_another_programs_database(tmp_path):
-    path = tmp_path / "hearth.db"
+@pytest.fixture
+def full() -> Fuse:
     fuse = Fuse(sqlite3.SQLITE_FULL)
     fuse.fail_always()
-    with closing(open_database(path, connect=fuse.connect)) as database:
+    return fuse
+
+
+def test_a_full_disk_may_turn_out_to_be_full_of_another_programs_database(tmp_path, full):
+    path = tmp_path / "hearth.db"
+    with closing(open_database(path, connect=full.connect)) as database:
         make_another_programs(path)
-        fuse.repair()
+        full.repair()
         with pytest.raises(StorageUnavailable, match="another program") as refused:
             database.connection()
         assert refused.value.fault == "cannot_open"
 
 
-def test_a_process_that_waits_for_room_keeps_others_from_its_database(tmp_path):
+def test_a_process_that_waits_for_room_keeps_others_from_its_database(tmp_path, full):
     path = tmp_path / "hearth.db"
-    fuse = Fuse(sqlite3.SQLITE_FULL)
-    fuse.fail_always()
-    with closing(open_database(path, connect=fuse.connect)), pytest.raises(StorageBusy):
+    with closing(open_database(path, connect=full.connect)), pytest.raises(StorageBusy):
         open_database(path)

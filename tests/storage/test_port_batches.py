@@ -37,11 +37,17 @@ async def accepted(ports: Ports, new: Batch | None = None, max_open: int = 10) -
     return await ports.batches.accept(new, max_open)
 
 
-async def running(ports: Ports) -> Batch:
-    """One that is in progress, with three lines, the first two of which are jobs."""
+async def validated(ports: Ports) -> Batch:
+    """One with three lines."""
     batch = await accepted(ports)
     assert await ports.batches.note_lines(batch.number, LINES, first=True)
     await ports.batches.settle_validation(batch.number, [], 3, "a")
+    return batch
+
+
+async def running(ports: Ports) -> Batch:
+    """One that is in progress, with three lines, the first two of which are jobs."""
+    batch = await validated(ports)
     new = [(n, job(f"batch_req_{n}", lane=Lane.EXTERNAL)) for n in (1, 2)]
     assert len(await ports.jobs.accept_lines(batch.number, new, LIMITS)) == 2
     return await found(ports)
@@ -170,9 +176,7 @@ async def test_a_line_gets_one_job_however_often_it_is_asked_for(ports):
 
 
 async def test_no_more_lines_become_jobs_than_may_wait(ports):
-    batch = await accepted(ports)
-    await ports.batches.note_lines(batch.number, LINES, first=True)
-    await ports.batches.settle_validation(batch.number, [], 3, "a")
+    batch = await validated(ports)
     new = [(n, job(f"batch_req_{n}")) for n in (1, 2, 3)]
     two = replace(LIMITS, max_queued=2)
     assert len(await ports.jobs.accept_lines(batch.number, new, two)) == 2

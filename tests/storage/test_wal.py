@@ -189,17 +189,22 @@ def test_a_deleted_log_is_known_by_its_index_unless_all_was_folded_in(books, tmp
     assert audit(replace(books.files(), wal=None).put(tmp_path)) == WalAudit()
 
 
+def around_a_commit(books: Books, tmp_path: Path) -> tuple[Files, int, Files]:
+    """The files before a commit, how many frames are readable in them, and the files after it."""
+    books.commit(3)
+    before = books.files()
+    whole = audit(before.put(tmp_path)).readable
+    books.commit(text="z" * 9000)
+    return before, whole, books.files()
+
+
 @pytest.mark.parametrize("old_commits", [0, 30])
 def test_a_commit_that_a_kill_cut_off_anywhere_is_no_damage(books, tmp_path, old_commits):
     """What was written in order up to some byte; behind it is what was there before."""
     if old_commits:
         books.commit(old_commits)
         books.begin_log_anew()
-    books.commit(3)
-    before = books.files()
-    whole = audit(before.put(tmp_path)).readable
-    books.commit(text="z" * 9000)
-    after = books.files()
+    before, whole, after = around_a_commit(books, tmp_path)
     start = HEADER_BYTES + whole * FRAME_BYTES
     for written in range(start, audit(after.put(tmp_path)).readable * FRAME_BYTES, 509):
         wal = after.wal[:written] + before.wal[written:]
@@ -213,11 +218,7 @@ def test_a_commit_cut_by_a_power_loss_is_never_called_lost_for_certain(books, tm
     draw = random.Random(seed)
     books.commit(20)
     books.begin_log_anew()
-    books.commit(3)
-    before = books.files()
-    whole = audit(before.put(tmp_path)).readable
-    books.commit(text="z" * 9000)
-    after = books.files()
+    before, whole, after = around_a_commit(books, tmp_path)
     sectors = [
         draw.choice((before, after)).wal[at : at + 512] for at in range(0, len(after.wal), 512)
     ]

@@ -678,15 +678,15 @@ def test_what_a_template_writes_before_an_answer_is_seen_in_a_rendering():
     assert lead_in("<a><think>", f"<a>{HERE}") == ""
 
 
+def after_thoughts(path: str, **more: Any) -> Rest:
+    """What is left of an answer of which a thought and one word were sent."""
+    parts = (("thinking", "well"), ("content", "one two"))
+    data = b"".join(stream(path, Answer(parts=parts), Run(rng=random.Random(0)))[:-2])
+    return Rest(call_to(path, **more), sent_of(path, data))
+
+
 def test_thoughts_are_in_the_prompt_only_where_the_template_shows_them():
-    data = b"".join(
-        stream(
-            CHAT,
-            Answer(parts=(("thinking", "well"), ("content", "one two"))),
-            Run(rng=random.Random(0)),
-        )[:-2]
-    )
-    rest = Rest(call_to(CHAT), sent_of(CHAT, data))
+    rest = after_thoughts(CHAT)
     assert rest.has_thought
     assert json.loads(rest.rendering(answered=True).body)["messages"][-1] == turn(
         "assistant", HERE, thinking="well"
@@ -745,13 +745,6 @@ def test_a_wish_for_thoughts_is_dropped_where_ollama_drops_it():
 
 
 def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation():
-    data = b"".join(
-        stream(
-            GENERATE,
-            Answer(parts=(("thinking", "well"), ("content", "one two"))),
-            Run(rng=random.Random(0)),
-        )[:-2]
-    )
     more = {
         "system": "be brief",
         "think": True,
@@ -759,7 +752,7 @@ def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation():
         "context": [1],
         "keep_alive": 5,
     }
-    rest = Rest(call_to(GENERATE, **more), sent_of(GENERATE, data))
+    rest = after_thoughts(GENERATE, **more)
     assert rest.rendering(answered=False).path == GENERATE
     asked_of = rest.rendering(answered=True)
     body = json.loads(asked_of.body)
@@ -775,7 +768,7 @@ def test_where_an_answer_follows_thoughts_is_seen_in_ollamas_conversation():
         "_debug_render_only": True,
     }
     assert rest.prefix("", "<a>", f"<a><think>well</think>{HERE}") == "<a><think>well</think>"
-    raw = Rest(call_to(GENERATE, raw=True), sent_of(GENERATE, data))
+    raw = after_thoughts(GENERATE, raw=True)
     with pytest.raises(StreamDiverged):
         raw.prefix("", "<a>", f"<a><think>well</think>{HERE}")
 
