@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,7 @@ def test_a_deleted_log_is_known_by_its_index_unless_all_was_folded_in(books, tmp
     assert audit(replace(books.files(), wal=None).put(tmp_path)) == WalAudit()
 
 
-def around_a_commit(books: Books, tmp_path: Path) -> tuple[Files, int, Files]:
+def around_a_commit(books: Books, tmp_path: Path) -> Any:
     """The files before a commit, how many frames are readable in them, and the files after it."""
     books.commit(3)
     before = books.files()
