@@ -112,6 +112,17 @@ def test_who_was_idle_has_saved_nothing():
     assert sorted(started_in_order(shell, 1.0 + LOOP_S)[:4]) == ["x", "x", "y", "y"]
 
 
+def test_of_many_users_who_had_their_share_few_are_remembered():
+    shell = shell_of(settings_of("policy=adaptive sharing=fair parallel=2"))
+    shell.arrive("a", caller="who has had least runs all the time")
+    for number in range(400):
+        sequence = shell.arrive("a", caller="program", user=f"user {number}")
+        shell.at(shell.now + 1.0).finish(sequence)
+    shares = shell.gateway.waiting.shares
+    assert shares is not None
+    assert len(shares.accounts()) in range(100, 150)
+
+
 def test_a_loop_with_one_request_at_a_time_keeps_what_it_is_owed():
     shell = shell_of()
     for _ in range(6):

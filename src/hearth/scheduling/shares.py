@@ -52,7 +52,10 @@ MOST_OWED_S = 600.0
 RETURNS = 3  # that are remembered of each sharer
 AT_ONCE_S = 0.05
 """Who was always back within this has the slot kept for it for as long as that took."""
-MAX_SHARERS = 4096  # who is remembered of a band, of those without work
+MAX_SHARERS = 128
+"""So many are remembered of a band, of those without work. Each decision and each forecast looks at
+all of them.
+"""
 LOOP_S = 3.0
 """Who sends its next request so soon after an answer was not idle: a loop with one request at a
 time keeps what it is owed."""
