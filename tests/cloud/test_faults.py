@@ -511,3 +511,18 @@ async def test_another_time_zone_during_a_call_changes_neither_bill_nor_display(
     asking.cancel()
     await home.ends(2)
     await home.billed_equals_ledger()
+
+
+@pytest.mark.parametrize(
+    ("models", "served_by"), [((ELSEWHERE,), "claude"), ((ELSEWHERE, LLAMA), None)]
+)
+async def test_claude_answers_for_an_alias_only_where_none_of_its_models_is_there(
+    home: CloudHome, models, served_by
+):
+    settings = home.gateway.settings.replace(aliases={"coder": models})
+    assert home.gateway.reload(GatewayConfig(settings=settings))
+    got = await home.chat({**BODY, "model": "coder"})
+    assert (got.status, got.headers.get("x-hearth-served-by")) == (200, served_by)
+    shown = "coder" if served_by else LLAMA
+    assert f'"model":"{shown}"'.encode() in got.body
+    assert got.headers["x-hearth-model"] == (HAIKU if served_by else LLAMA)

@@ -148,8 +148,8 @@ class Traced:
         ]
 
 
-def about(kind: type[Event], at: float = 0.0) -> Event:
-    return sample(kind, at=at, sequence=SequenceNumber(1), model="m")
+def about(kind: type[Event], at: float = 0.0, **chosen: Any) -> Event:
+    return sample(kind, at=at, sequence=SequenceNumber(1), model="m", **chosen)
 
 
 def below(spans: Sequence[ReadableSpan], parent: ReadableSpan) -> list[ReadableSpan]:
@@ -182,7 +182,7 @@ def end(at: float, outcome: Outcome = Outcome.COMPLETED, **more: Any) -> Event:
 
 
 QUEUED = about(ItemQueued)
-CALLED = about(ItemDispatched)
+CALLED = about(ItemDispatched, alias=None)
 RESENT = sample(ev.ItemResent, at=1.0, sequence=SequenceNumber(1), model="m", reason="backend_gone")
 BROKEN_OFF = sample(
     ev.ItemBrokenOff, at=1.0, sequence=SequenceNumber(1), model="m", reason="runner_died"
@@ -299,6 +299,14 @@ async def test_an_item_is_its_waits_and_calls_with_what_was_in_them(name):
         "POST /api/chat",
     )
     assert (error_of(root) is not None) == (said(root)["hearth.outcome"] == "failed")
+
+
+async def test_a_call_by_an_alias_was_asked_for_by_that_and_answered_by_a_model():
+    traced = Traced()
+    traced.tell(CHAT, QUEUED, about(ItemDispatched, alias="coder"), end(2.0))
+    _, (_, call) = traced.tree()
+    names = {"gen_ai.request.model": "coder", "gen_ai.response.model": "m"}
+    assert names.items() <= said(call).items()
 
 
 async def test_what_is_known_of_a_request_and_its_call_is_on_their_spans():

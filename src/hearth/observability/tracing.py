@@ -308,7 +308,7 @@ class _Trace:
         about: _Attributes = {
             "gen_ai.operation.name": self._operation,
             "gen_ai.provider.name": self._request.origin.provider,
-            "gen_ai.request.model": model,
+            "gen_ai.request.model": step.alias or model,
             "hearth.attempt": step.attempt,
         }
         name = f"{self._operation} {model}".rstrip()
