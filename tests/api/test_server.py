@@ -9,6 +9,7 @@ import gc
 import json
 import signal
 import socket
+from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -20,7 +21,7 @@ from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable
 from hearth.events import ItemDispatched, ItemEnded, ItemQueued, RequestRejected
-from hearth.types import Outcome
+from hearth.types import MIB, Outcome
 from tests.api.conftest import serving
 from tests.api.house import DONE, FINISHING, NDJSON, HttpHouse, answering
 from tests.support.fake_exchange import CallFault, Ending
@@ -37,6 +38,7 @@ CHAT = (
 STREAM = CHAT.replace(b"false", b"true ")
 PATIENT = ConnectionDeadlines(write_s=lambda: 10.0)
 MESSAGES = b'{"max_tokens":5,' + _BODY.replace(b"false", b"true")[1:]
+TOO_LONG = CHAT.partition(b"Content-Length")[0] + b"Content-Length: 999999999\r\n\r\n"
 LAST_ONE = b"\r\nConnection: close\r\n\r\n"
 
 
@@ -70,6 +72,20 @@ async def test_fields_behind_a_body_say_nothing(url):
         head + b"%x\r\n%b\r\n0\r\nHost: evil\r\nOrigin: http://evil\r\n\r\n" % (len(_BODY), _BODY),
     )
     assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_is_read_on_after_its_refusal_but_not_for_ever(url):
+    """So that the answer arrives, and nobody sends without an end."""
+    async with in_time():
+        caller = await Caller.to(url)
+        await caller.send(TOO_LONG)
+        assert (await caller.head())[0] == 413
+        sent_mib = 0
+        with suppress(ConnectionError):
+            while sent_mib < 200:
+                await caller.send(bytes(MIB))
+                sent_mib += 1
+    assert 64 <= sent_mib < 200
 
 
 async def ask_in_http_1_0(url: str, body: bytes) -> Caller:

@@ -165,6 +165,8 @@ async def test_every_refusal_and_error_in_a_stream_has_our_name_and_is_asked_onc
         ("nan", None),
         ("inf", None),
         ("", None),
+        ("31622399", 31_622_399.0),
+        ("31622400", None),  # 366 days
     ],
 )
 async def test_the_pause_that_claude_asks_for_is_kept_where_it_is_one(

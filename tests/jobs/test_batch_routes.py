@@ -250,19 +250,18 @@ UNUSABLE: list[tuple[Fields, str]] = [
 ]
 
 
-async def test_a_batch_that_cannot_be_taken_is_refused_with_what_is_wrong(live):
+@pytest.mark.parametrize(("changed", "says"), UNUSABLE)
+async def test_a_batch_that_cannot_be_taken_is_refused_with_what_is_wrong(
+    live, changed: Fields, says: str
+):
+    wanted = {
+        "input_file_id": "file-1",
+        "endpoint": "/v1/embeddings",
+        "completion_window": "24h",
+    } | changed
     async with live() as house:
-        for changed, says in UNUSABLE:
-            wanted = {
-                "input_file_id": "file-1",
-                "endpoint": "/v1/embeddings",
-                "completion_window": "24h",
-            } | changed
-            got = await house.ask("POST", "/v1/batches", wanted)
-            assert (got.status, says in got.json["error"]["message"]) == (400, True), (
-                changed,
-                got.json,
-            )
+        got = await house.ask("POST", "/v1/batches", wanted)
+        assert (got.status, says in got.json["error"]["message"]) == (400, True), got.json
 
 
 def test_a_window_is_written_in_hours_or_minutes_up_to_thirty_days():
@@ -326,28 +325,52 @@ def test_a_boundary_has_one_to_70_characters(boundary: str, taken: bool):
         assert boundary_of(f'multipart/form-data; boundary="{boundary}"') == boundary.encode()
 
 
-async def test_an_upload_that_cannot_be_taken_is_refused_and_leaves_nothing(live):
+@pytest.mark.parametrize(("parts", "status", "says"), BAD_FORMS)
+async def test_a_form_that_cannot_be_taken_is_refused_and_leaves_nothing(
+    live, parts: dict[str, bytes], status: int, says: str
+):
     async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
-        for parts, status, says in BAD_FORMS:
-            got = await form(house, parts)
-            assert (got.status, says in got.json["error"]["message"]) == (status, True), got.json
-        for media, status in MEDIA:
-            assert (
-                await form(house, {"purpose": b"batch", "file": b"x"}, content_type=media)
-            ).status == status, media
-        for body in (FIELDS * 300 + FILE_ONLY, FILE_ONLY + b"\r\n" * MIB):
-            got = await house.ask("POST", "/v1/files", body, content_type=MEDIA_TYPE)
-            assert (got.status, "max_file_mib" in got.json["error"]["message"]) == (413, True), (
-                got.json
-            )
-        got = await house.ask("POST", "/v1/files", FILE_ONLY[:-20], content_type=MEDIA_TYPE)
-        assert (got.status, "incomplete" in got.json["error"]["message"]) == (400, True)
+        got = await form(house, parts)
+        assert (got.status, says in got.json["error"]["message"]) == (status, True), got.json
+        assert (await house.ask("GET", "/v1/files")).json["data"] == []
+
+
+@pytest.mark.parametrize(("media", "status"), MEDIA)
+async def test_an_upload_of_another_media_type_is_refused(live, media: str, status: int):
+    async with live() as house:
+        got = await form(house, {"purpose": b"batch", "file": b"x"}, content_type=media)
+        assert got.status == status
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (FIELDS * 300 + FILE_ONLY, 413, "max_file_mib"),
+        (FILE_ONLY + b"\r\n" * MIB, 413, "max_file_mib"),
+        (FILE_ONLY[:-20], 400, "incomplete"),
+    ],
+    ids=["long field", "long end", "cut off"],
+)
+async def test_a_body_that_is_more_or_less_than_a_form_is_refused(
+    live, body: bytes, status: int, says: str
+):
+    async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
+        got = await house.ask("POST", "/v1/files", body, content_type=MEDIA_TYPE)
+        assert (got.status, says in got.json["error"]["message"]) == (status, True), got.json
+
+
+async def test_forms_are_for_files_only_and_not_for_pages_of_a_browser(live):
+    async with live() as house:
         assert (
             await form(house, {"purpose": b"batch", "file": b"x"}, sec_fetch_site="same-origin")
         ).status == 415
         for path in ("/v1/batches", "/llm/jobs"):
             assert (await house.ask("POST", path, FILE_ONLY, content_type=MEDIA_TYPE)).status == 415
         assert (await house.ask("GET", "/v1/files")).json["data"] == []
+
+
+async def test_an_upload_may_be_as_long_as_is_allowed_with_its_fields_in_any_order(live):
+    async with live(batches=BatchSettings(max_file_mib=1.0)) as house:
         assert (await form(house, {"purpose": b"batch", "file": b"x" * MIB})).status == 200
         # the fields may come in any order
         got = await form(house, {"file": b"x", "purpose": b"batch"}, filename="../../etc/pass\twd")

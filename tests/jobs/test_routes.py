@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -130,15 +131,17 @@ RESULTS = (
 )
 
 
-async def test_a_result_is_shown_as_written_and_as_text_where_it_is_no_json(live, tmp_path):
+@pytest.mark.parametrize(("result", "shown"), RESULTS, ids=itertools.count())
+async def test_a_result_is_shown_as_written_and_as_text_where_it_is_no_json(
+    live, tmp_path, result: bytes, shown: bytes
+):
     async with live() as house:
         job_id = await accepted(house)
         await until(house, job_id, "completed")
-        for result, shown in RESULTS:
-            run_sql(tmp_path / "hearth.db", "UPDATE jobs SET result = ?", (result,))
-            got = await house.get(f"/llm/jobs/{job_id}")
-            assert (got.status, got.headers["content-type"]) == (200, "application/json")
-            assert (got.json["id"], got.body.partition(b'"result":')[2]) == (job_id, shown + b"}")
+        run_sql(tmp_path / "hearth.db", "UPDATE jobs SET result = ?", (result,))
+        got = await house.get(f"/llm/jobs/{job_id}")
+        assert (got.status, got.headers["content-type"]) == (200, "application/json")
+        assert (got.json["id"], got.body.partition(b'"result":')[2]) == (job_id, shown + b"}")
 
 
 async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
@@ -179,19 +182,23 @@ REFUSED: tuple[tuple[Fields, int, str], ...] = (
 )
 
 
-async def test_what_cannot_be_done_is_refused_with_what_is_wrong(live):
+@pytest.mark.parametrize(("body", "status", "says"), REFUSED)
+async def test_what_cannot_be_done_is_refused_with_what_is_wrong(
+    live, body: Fields, status: int, says: str
+):
     async with live(
         jobs=JobSettings(webhooks=WebhookSettings(allowed_hosts=("hook.test",)))
     ) as house:
-        for body, status, says in REFUSED:
-            got = await post(house, body)
-            assert (got.status, says in got.json["error"], "hook.lan" in got.json["error"]) == (
-                status,
-                True,
-                False,
-            ), (body, got.json)
-        for key in ("", "x" * 256, "a\tb", "\u00e9"):
-            assert (await post(house, {"request": HI}, idempotency_key=key)).status == 400
+        got = await post(house, body)
+        assert (got.status, says in got.json["error"]) == (status, True), got.json
+        assert "hook.lan" not in got.json["error"]
+        assert (await house.get("/llm/jobs")).json == {"jobs": []}
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "\u00e9"])
+async def test_a_key_that_is_none_is_refused(live, key: str):
+    async with live() as house:
+        assert (await post(house, {"request": HI}, idempotency_key=key)).status == 400
         assert (await house.get("/llm/jobs")).json == {"jobs": []}
 
 
