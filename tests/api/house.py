@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp
 from hearth.config.settings import AuthSettings, GatewayConfig, KeySettings, SchedulingSettings
 from hearth.events import ItemQueued
@@ -20,6 +19,7 @@ from tests.support.fake_exchange import CallFault, CallRecord
 from tests.support.fake_ollama import FakeModel, FakeOllama, Service
 from tests.support.house import ALL_DAY, House, settings_with, settle
 from tests.support.http import Got, ask
+from tests.support.keys import key_of
 from tests.support.ollama_wire import Answer
 from tests.support.virtual_time import LoopClock
 
@@ -32,11 +32,9 @@ ADMIN_KEY = "hearth_admin"
 HOUSE_KEY = "hearth_house"
 LOW_KEY = "hearth_low"
 KEYS = (
-    KeySettings(name="owner", sha256=digest_of(ADMIN_KEY), admin=True),
-    KeySettings(
-        name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL, max_priority=Priority.NORMAL
-    ),
-    KeySettings(name="low", sha256=digest_of(LOW_KEY), models=("allowed*",)),
+    key_of("owner", ADMIN_KEY, admin=True),
+    key_of("house", HOUSE_KEY, lane=Lane.INTERNAL, max_priority=Priority.NORMAL),
+    key_of("low", LOW_KEY, models=("allowed*",)),
 )
 
 FINISHING = SchedulingSettings(active_hours=ALL_DAY, time_zone="UTC", started_streams="finish")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from hearth.admission.auth import digest_of
 from hearth.config.settings import KeepaliveSettings, KeySettings, ModelSettings
 from hearth.events import ItemDispatched, ItemEnded, UnloadRequested
 from hearth.types import Lane
 from tests.api.house import AT_ONCE, HttpHouse
 from tests.support.fake_ollama import FakeModel, LoadFault
 from tests.support.fields import Fields
+from tests.support.keys import key_of
 from tests.support.ollama_wire import Service
 
 CODER = {"coder": ("a:latest", "b:latest")}
@@ -30,7 +30,7 @@ NAMES_ALIAS, NAMES_MODEL, NAMES_OTHER = "hearth_names_alias", "hearth_names_b", 
 
 
 def key(name: str, secret: str, *models: str) -> KeySettings:
-    return KeySettings(name=name, sha256=digest_of(secret), lane=Lane.EXTERNAL, models=models)
+    return key_of(name, secret, lane=Lane.EXTERNAL, models=models)
 
 
 KEYS = (

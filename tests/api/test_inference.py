@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from hearth.admission.auth import digest_of
 from hearth.clock import new_id
 from hearth.config.settings import (
     CallerLimits,
-    KeySettings,
     ModelSettings,
     QueueSettings,
     RateLimitSettings,
@@ -36,6 +34,7 @@ from tests.support.fake_exchange import CallFault, Ending
 from tests.support.fake_ollama import FakeModel, Service
 from tests.support.fields import Fields
 from tests.support.house import within
+from tests.support.keys import key_of
 from tests.support.virtual_time import LoopClock
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi there"}]}
@@ -220,7 +219,7 @@ async def test_the_chat_that_a_program_names_is_the_conversation_of_its_turns(ho
 
 
 async def test_two_users_who_begin_alike_have_conversations_of_their_own():
-    key = KeySettings(name="webui", sha256=digest_of("hearth_webui"), users_from="x-user")
+    key = key_of("webui", "hearth_webui", users_from="x-user")
     async with HttpHouse(keys=(key,)) as house:
         house.gateway.orders.pause()
         for user in ("ann", "ann", "bob", ""):

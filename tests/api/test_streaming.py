@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-from hearth.admission.auth import digest_of
 from hearth.api.protocol import SLOWEST_BODY_BYTES_S, ConnectionDeadlines, HttpConnection
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.choices import KeepaliveShow
@@ -30,6 +29,7 @@ from tests.api.house import DONE, FINISHING, HttpHouse, answering
 from tests.support.fields import Fields
 from tests.support.house import within
 from tests.support.http import drive, http_scope
+from tests.support.keys import key_of
 from tests.support.line import Line, Plug
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
@@ -349,7 +349,7 @@ async def test_a_response_begins_once_and_is_numbered_throughout(house, size, wa
 
 
 def a_friend(show: KeepaliveShow | None) -> KeySettings:
-    return KeySettings(name="friend", sha256=digest_of("hearth_friend"), keepalive_show=show)
+    return key_of("friend", "hearth_friend", keepalive_show=show)
 
 
 @pytest.mark.parametrize("everybody", ["nothing", "thinking"])

@@ -18,10 +18,10 @@ import aiohttp
 import pytest
 
 from hearth import events
-from hearth.admission.auth import digest_of
-from hearth.config.settings import KeySettings, StorageSettings
+from hearth.config.settings import StorageSettings
 from hearth.events import Event
 from tests.support.home import ADMIN_KEY, KEYS, LLAMA, Home, house_settings, open_home
+from tests.support.keys import key_of
 
 OUTSIDE = Path(__file__).parent / "outside"
 VISITOR_KEY = "hearth_visitor"  # the owner of the jobs and files in the first store
@@ -62,7 +62,7 @@ async def taken_over(tmp_path: Path) -> AsyncIterator[Home]:
     database = tmp_path / "hearth.db"
     with closing(sqlite3.connect(database)) as store:
         store.executescript((OUTSIDE / "first_store.sql").read_text())
-    keys = (*KEYS, KeySettings(name="visitor", sha256=digest_of(VISITOR_KEY)))
+    keys = (*KEYS, key_of("visitor", VISITOR_KEY))
     settings = house_settings(keys=keys).replace(
         storage=StorageSettings(path=str(database), reserve_mib=0)
     )

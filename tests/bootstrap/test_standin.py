@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from hearth.admission.auth import digest_of
 from hearth.bootstrap import build_gateway
 from hearth.bootstrap.standin import Parent, named_server, parent_at, service_manager
 from hearth.config.loading import parse_config
@@ -25,16 +24,16 @@ from hearth.config.settings import (
     BackendMode,
     GatewayConfig,
     GpuSettings,
-    KeySettings,
     ModelSettings,
 )
 from hearth.events import EmulatorStarted
 from tests.bootstrap.by_hand import free_address, tried, untouched
 from tests.support.fields import Fields
+from tests.support.keys import key_of
 from tests.support.recorder import Recorder
 
 MODEL = "llama3.1:8b"
-KEY = KeySettings(name="owner", sha256=digest_of("hearth_owner"), admin=True)
+KEY = key_of("owner", "hearth_owner", admin=True)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hearth.admission.auth import digest_of
-from hearth.config.settings import ClientSettings, KeySettings, ModelSettings, Settings
+from hearth.config.settings import ClientSettings, ModelSettings, Settings
 from hearth.events import ItemEnded, SwapCompleted
 from hearth.types import Outcome
 from tests.api.house import HttpHouse
@@ -30,6 +29,7 @@ from tests.support.home import (
     open_home,
 )
 from tests.support.http import Got
+from tests.support.keys import key_of
 from tests.support.patience import in_time
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -130,8 +130,8 @@ async def talk(home: Home, model: str, key: str | None = None) -> None:
 
 
 KEYS = (
-    KeySettings(name="owner", sha256=digest_of("hearth_owner")),
-    KeySettings(name="c", sha256=digest_of(CODER_KEY), models=(CODER,)),
+    key_of("owner", "hearth_owner"),
+    key_of("c", CODER_KEY, models=(CODER,)),
 )
 NARROW_HOUSE = house_settings(gpu=NARROW)
 AS_ASKED = ClientSettings(background_tasks="as_asked")

@@ -10,15 +10,15 @@ from functools import partial
 import aiohttp
 import pytest
 
-from hearth.admission.auth import digest_of
-from hearth.config.settings import GatewayConfig, KeySettings, QueueSettings, Settings
+from hearth.config.settings import GatewayConfig, QueueSettings, Settings
 from hearth.events import ItemEnded
 from tests.support.fields import Fields
 from tests.support.home import ADMIN_KEY, KEYS, NARROW, SLOW, Home, StartHome, house_settings
+from tests.support.keys import key_of
 from tests.support.patience import in_time
 
 WEBUI_KEY = "hearth_webui_key"
-WEBUI = KeySettings(name="webui", sha256=digest_of(WEBUI_KEY), users_from="x-openwebui-user-id")
+WEBUI = key_of("webui", WEBUI_KEY, users_from="x-openwebui-user-id")
 FAIR = house_settings(
     gpu=NARROW, keys=(*KEYS, WEBUI), queue=QueueSettings(max_external_depth=20, sharing="fair")
 )
@@ -31,13 +31,8 @@ async def chat(home: Home, user: str, *, tokens: int = 1, key: str = WEBUI_KEY) 
         "stream": False,
         "options": {"num_predict": tokens},
     }
-    headers = {"authorization": f"Bearer {key}", "x-openwebui-user-id": user}
-    async with (
-        aiohttp.ClientSession(trust_env=False) as session,
-        session.post(f"{home.url}/api/chat", json=body, headers=headers) as got,
-    ):
-        await got.read()
-        return got.status
+    headers = {"x-openwebui-user-id": user}
+    return (await home.post("/api/chat", body, key, **headers)).status
 
 
 def has_waiting(count: int, status: Fields) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hearth.admission.auth import digest_of
 from hearth.cloud.service import Cloud
 from hearth.config.settings import (
     BudgetSettings,
@@ -30,6 +29,7 @@ from tests.support.fake_claude import KEY, FakeClaude
 from tests.support.fields import Fields
 from tests.support.home import HELLO, Home, house_settings, open_home
 from tests.support.http import Got
+from tests.support.keys import key_of
 from tests.support.patience import WITHIN_S, in_time
 
 RICH = "hearth_rich"
@@ -38,13 +38,11 @@ POOR = "hearth_poor"
 BOSS = "hearth_boss"
 SAVER = "hearth_saver"
 CLOUD_KEYS = (
-    KeySettings(name="rich", sha256=digest_of(RICH), allow_cloud=True),
-    KeySettings(name="stay", sha256=digest_of(STAY), allow_cloud=True, local_only=True),
-    KeySettings(name="poor", sha256=digest_of(POOR)),
-    KeySettings(
-        name="boss", sha256=digest_of(BOSS), allow_cloud=True, lane=Lane.INTERNAL, admin=True
-    ),
-    KeySettings(name="saver", sha256=digest_of(SAVER), allow_cloud=True, daily_usd=0.01),
+    key_of("rich", RICH, allow_cloud=True),
+    key_of("stay", STAY, allow_cloud=True, local_only=True),
+    key_of("poor", POOR),
+    key_of("boss", BOSS, allow_cloud=True, lane=Lane.INTERNAL, admin=True),
+    key_of("saver", SAVER, allow_cloud=True, daily_usd=0.01),
 )
 HAIKU = "claude-fake-1"
 ELSEWHERE = "nowhere-local:70b"

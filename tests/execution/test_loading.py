@@ -35,7 +35,7 @@ from hearth.types import (
     Priority,
 )
 from tests.support.fake_gpu import Place
-from tests.support.fake_ollama import ControlRecord, FakeModel, FakeOllama, LoadFault, UnloadFault
+from tests.support.fake_ollama import FakeModel, FakeOllama, LoadFault, UnloadFault
 from tests.support.fields import Fields
 from tests.support.house import (
     FULL_TEXT,
@@ -383,9 +383,7 @@ class OneRunner(FakeOllama):
         if any(
             self.gpu.place(other) is Place.LOADED for other in self.gpu.models if other != model
         ):
-            self.control.append(
-                ControlRecord(at=self._now(), kind="load", model=model, options=options)
-            )
+            self._note("load", model, options)
             return
         await super().load(model, options)
 

@@ -17,14 +17,14 @@ import aiohttp
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from hearth.admission.auth import digest_of
 from hearth.backends.claude import ClaudeBackend
-from hearth.config.settings import GatewayConfig, KeySettings
+from hearth.config.settings import GatewayConfig
 from hearth.errors import BackendError
 from hearth.types import LOCAL_CALLER, CloudCall
 from tests.emulator.callers import model
 from tests.gateway.front import Front, front_settings, open_front
 from tests.support.fields import Fields
+from tests.support.keys import key_of
 from tests.support.patience import in_time, until
 
 VERSION = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -242,8 +242,8 @@ async def test_a_thousand_connections_that_come_and_go_leave_nothing_behind():
 GUEST = "hearth_guest_of_the_tests"
 WITH_GUEST = {
     "keys": (
-        KeySettings(name="guest", sha256=digest_of(GUEST)),
-        KeySettings(name="other", sha256=digest_of("hearth_other")),
+        key_of("guest", GUEST),
+        key_of("other", "hearth_other"),
     )
 }
 WITHOUT_GUEST = {"keys": WITH_GUEST["keys"][1:]}

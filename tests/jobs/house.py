@@ -8,7 +8,7 @@ from typing import Any
 
 from hearth.config.settings import Settings
 from hearth.engines.ollama.traits import canonical_model
-from hearth.events import JobEnded, JobQueued
+from hearth.events import JobEnded, JobQueued, JobStarted
 from hearth.job_types import Job
 from hearth.jobs.queue import body_of
 from hearth.jobs.service import Jobs
@@ -93,6 +93,11 @@ class JobHouse(House):
             event.job_id: event.state for event in self.events.of(JobEnded)
         }.items() <= states.items()
         assert {event.job_id for event in self.events.of(JobQueued)} <= set(states)
+
+
+def started(house: House) -> list[str]:
+    """The jobs that were started, in order."""
+    return [event.job_id for event in house.events.of(JobStarted)]
 
 
 def with_jobs(**keys: Any) -> Settings:

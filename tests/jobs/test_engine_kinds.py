@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hearth.events import JobEnded, JobsRecovered, JobStarted
+from hearth.events import JobEnded, JobsRecovered
 from hearth.job_types import JobState, StoreLimits
 from tests.jobs.batch_house import BatchHouse, jsonl, lines
-from tests.jobs.house import JobHouse, job, with_jobs
+from tests.jobs.house import JobHouse, job, started, with_jobs
 from tests.storage.memory import Disk
 from tests.support.fields import Fields
 from tests.support.stopped_clock import StoppedClock
@@ -25,10 +25,6 @@ GONE = ("failed", "emulator_gone")
 def life(disk: Disk, *, emulated: bool, **settings: Any) -> JobHouse:
     """One process's time with the disk."""
     return JobHouse(disk=disk, emulated=emulated, settings=with_jobs(**settings))
-
-
-def started(house: JobHouse) -> list[str]:
-    return [event.job_id for event in house.events.of(JobStarted)]
 
 
 @in_virtual_time

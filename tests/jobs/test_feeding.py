@@ -18,21 +18,16 @@ from hearth.events import (
     JobEnded,
     JobRequeued,
     JobsRecovered,
-    JobStarted,
 )
 from hearth.job_types import JobState
 from hearth.jobs.attempt import backoff_s
 from hearth.types import Lane
-from tests.jobs.house import JobHouse, in_house, job, with_jobs
+from tests.jobs.house import JobHouse, in_house, job, started, with_jobs
 from tests.storage.memory import Disk
 from tests.support.fake_exchange import CallFault
 from tests.support.fake_ollama import FakeModel
 from tests.support.house import bodies_of, body_of, settings_with, settle
 from tests.support.virtual_time import in_virtual_time, sleep_until
-
-
-def started(house: JobHouse) -> list[str]:
-    return [event.job_id for event in house.events.of(JobStarted)]
 
 
 @in_house()

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from hearth.admission.auth import digest_of
 from hearth.config.settings import (
     AuthSettings,
     CallerLimits,
     GatewayConfig,
     JobSettings,
-    KeySettings,
     RateLimitSettings,
     WebhookSettings,
 )
@@ -38,6 +36,7 @@ from tests.support.home import (
     SLOW,
 )
 from tests.support.http import Got
+from tests.support.keys import key_of
 from tests.support.sql import run_sql
 
 HI = {"model": LLAMA, "prompt": "the canary prompt", "options": {"num_predict": 2}}
@@ -309,7 +308,7 @@ async def test_a_job_counts_once_against_its_callers_limit_and_waits_in_its_lane
 
 async def test_the_priority_is_the_task_types_or_asked_for_and_capped_by_the_key(live):
     keys = [
-        KeySettings(name=key, sha256=digest_of(key), lane=Lane.INTERNAL, max_priority=ceiling)
+        key_of(key, key, lane=Lane.INTERNAL, max_priority=ceiling)
         for key, ceiling in ((HOUSE_KEY, Priority.CRITICAL), (FRIEND_KEY, Priority.NORMAL))
     ]
     async with live(

@@ -148,6 +148,14 @@ def make_newer(path: Path) -> None:
     run_sql(path, "PRAGMA user_version = 999")
 
 
+def overwritten(path: Path, table: str = "ledger") -> None:
+    """By another program, while the database is open."""
+    ((page,),) = run_sql(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xa5" * 2048)
+
+
 def make_another_programs(path: Path) -> None:
     """A database of another program."""
     run_sql(path, "CREATE TABLE recipe (id)")

@@ -22,9 +22,8 @@ from hearth.storage.database import set_aside
 from hearth.storage.opening import lacks_space
 from hearth.storage.page_check import CHECK_INTERVAL_S, PageCheck
 from hearth.storage.store import Store
-from tests.storage.house import ended, open_database, opened, written
+from tests.storage.house import ended, open_database, opened, overwritten, written
 from tests.support.recorder import Recorder
-from tests.support.sql import run_sql
 from tests.support.stopped_clock import StoppedClock
 from tests.support.virtual_time import VirtualTimeLoop, in_virtual_time, sleep_until
 
@@ -134,14 +133,6 @@ def test_a_damaged_schema_is_refused_or_harmless_and_never_a_defect(tmp_path):
 
 
 # The hourly check of the pages.
-
-
-def overwritten(path: Path, table: str = "ledger") -> None:
-    """By another program, while the database is open."""
-    ((page,),) = run_sql(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
-    with path.open("r+b") as file:
-        file.seek((page - 1) * 4096)
-        file.write(b"\xa5" * 2048)
 
 
 async def held(awaitable: Awaitable[T]) -> T:

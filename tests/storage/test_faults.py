@@ -17,7 +17,16 @@ import pytest
 from hearth.errors import StorageUnavailable
 from hearth.storage.opening import connect_writer
 from hearth.storage.writer import StoreWriter
-from tests.storage.house import Fuse, Reports, disk_error, note, notes, same_note, writing
+from tests.storage.house import (
+    Fuse,
+    Reports,
+    disk_error,
+    note,
+    notes,
+    overwritten,
+    same_note,
+    writing,
+)
 from tests.support.patience import WITHIN_S, within_limit
 
 
@@ -164,13 +173,7 @@ async def test_a_database_damaged_since_it_was_opened_is_not_written_again(tmp_p
         await writer.submit(note(0))
         fuse.arm(3)  # BEGIN, INSERT, COMMIT
         assert not await outcome(writer, 1)
-        with closing(sqlite3.connect(path)) as shell:
-            page = shell.execute(
-                "SELECT rootpage FROM sqlite_master WHERE name = 'ledger'"
-            ).fetchone()[0]
-        with path.open("r+b") as file:
-            file.seek((page - 1) * 4096)
-            file.write(b"\xa5" * 2048)
+        overwritten(path)
         assert not await outcome(writer, 2)
         assert writer.health.fault == "corrupt"
 

@@ -409,9 +409,7 @@ class FakeOllama(OllamaTraits):
         return self.process_mib(self._now())
 
     async def load(self, model: str, options: LoadOptions) -> None:
-        self.control.append(
-            ControlRecord(at=self._now(), kind="load", model=model, options=options)
-        )
+        self._note("load", model, options)
         fault = self._load_faults.popleft() if self._load_faults else None
         if self._down or not self._has(model) or fault is LoadFault.NOT_FOUND:
             await self._reach()
@@ -427,7 +425,7 @@ class FakeOllama(OllamaTraits):
             raise
 
     async def unload(self, model: str) -> None:
-        self.control.append(ControlRecord(at=self._now(), kind="unload", model=model))
+        self._note("unload", model)
         fault = self._unload_faults.popleft() if self._unload_faults else None
         if not self._down and self._has(model):
             self._begin_unload(model, fault)
@@ -441,6 +439,12 @@ class FakeOllama(OllamaTraits):
         )
         await asyncio.sleep(timeout_s if model in self._wedged else 0)
         return model not in self._wedged
+
+    def _note(self, kind: str, model: str, options: LoadOptions | None = None) -> None:
+        record = ControlRecord(
+            at=self._now(), kind=kind, model=model, options=options or LoadOptions()
+        )
+        self.control.append(record)
 
     def _begin_unload(self, model: str, fault: UnloadFault | None) -> None:
         if self.gpu.place(model) is not Place.LOADED or fault is UnloadFault.STUCK:

@@ -18,7 +18,6 @@ import anthropic
 import ollama
 import openai
 
-from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp
 from hearth.bootstrap import running_gateway
 from hearth.clock import Clock, SystemClock
@@ -45,6 +44,7 @@ from hearth.gateway import Gateway
 from hearth.types import Lane, Priority
 from tests.support.fields import Fields
 from tests.support.http import Got, ask
+from tests.support.keys import key_of
 from tests.support.patience import in_time
 from tests.support.reading import read_to_its_end
 from tests.support.recorder import Recorder
@@ -65,10 +65,10 @@ HOUSE_KEY = "hearth_house"
 FRIEND_KEY = "hearth_friend"
 GUEST_KEY = "hearth_guest"
 KEYS = (
-    KeySettings(name="owner", sha256=digest_of(ADMIN_KEY), admin=True),
-    KeySettings(name="house", sha256=digest_of(HOUSE_KEY), lane=Lane.INTERNAL),
-    KeySettings(name="friend", sha256=digest_of(FRIEND_KEY)),
-    KeySettings(name="guest", sha256=digest_of(GUEST_KEY), models=("llama*", EMBEDDER)),
+    key_of("owner", ADMIN_KEY, admin=True),
+    key_of("house", HOUSE_KEY, lane=Lane.INTERNAL),
+    key_of("friend", FRIEND_KEY),
+    key_of("guest", GUEST_KEY, models=("llama*", EMBEDDER)),
 )
 
 HELLO: Any = [{"role": "user", "content": "say hello"}]

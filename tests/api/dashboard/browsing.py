@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, Locator, Page, expect
 
-from hearth.admission.auth import digest_of
 from hearth.api.app import HearthApp
 from hearth.api.server import HearthServer
 from hearth.bootstrap import build_gateway
@@ -40,6 +39,7 @@ from tests.support.fake_ollama import FakeModel, FakeOllama, Service, service_as
 from tests.support.home import SkippingClock, house_settings, new_emulator
 from tests.support.house import gateway_over
 from tests.support.http import Caller
+from tests.support.keys import key_of
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -51,8 +51,8 @@ all is well.
 LONG = {"service_s": 60.0, "first_byte_s": 0.01, "chunks": 300}
 EVIL = "<img src=x onerror=alert(1)>"
 KEYS = (
-    KeySettings(name="owner", sha256=digest_of("hearth_owner"), admin=True),
-    KeySettings(name="friend", sha256=digest_of("hearth_friend")),
+    key_of("owner", "hearth_owner", admin=True),
+    key_of("friend", "hearth_friend"),
 )
 
 
