@@ -153,6 +153,17 @@ async def test_a_body_that_comes_as_fast_as_the_slowest_may_takes_as_long_as_it_
 
 
 @within(HttpHouse)
+async def test_a_body_that_hearth_does_not_read_has_its_deadline_from_then_on(house):
+    with connection(house, LARGE) as one:
+        await sleep_until(1.0)
+        one.protocol.flow.pause_reading()
+        await sleep_until(BODY_S + 1.0)
+        assert not one.line.ended
+        one.protocol.flow.resume_reading()
+        assert await one.open_until(2 * BODY_S)
+
+
+@within(HttpHouse)
 async def test_a_body_that_stops_coming_ends_the_connection_and_progress_does_not(house):
     with connection(house, LARGE) as one:
         await sleep_until(5.0)
