@@ -16,6 +16,7 @@ from hearth.config.settings import AlertSettings, AlertType
 from hearth.events import AlertFailed, AlertSent, Event
 from hearth.observability.fanout import EventFanout
 from tests.support.fake_webhooks import OK, MemoryPoster, Reply, Webhooks
+from tests.support.house import within
 from tests.support.recorder import Recorder
 from tests.support.virtual_time import LoopClock, loop_s
 
@@ -146,3 +147,7 @@ async def alerting(
     )
     assert SECRET not in repr((events.all, alerter.status()))
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+alerted = within(alerting)
+"""Run a test in virtual time with an alerter of its own, its first argument."""

@@ -29,7 +29,18 @@ from hearth.events import (
 )
 from hearth.execution.gpu_tracker import BUSY_ENOUGH_S, GpuTracker
 from hearth.types import Lane
-from tests.alerts.harness import ALL, GATHERED_S, ONE, SECRET, WEBHOOK, alert, alerting, down, up
+from tests.alerts.harness import (
+    ALL,
+    GATHERED_S,
+    ONE,
+    SECRET,
+    WEBHOOK,
+    alert,
+    alerted,
+    alerting,
+    down,
+    up,
+)
 from tests.observability.samples import rejected as refusal
 from tests.observability.samples import sample
 from tests.support.cases import for_each
@@ -115,46 +126,45 @@ async def test_a_long_queue_is_told_at_its_limit_and_at_half_as_much_again():
         assert it.alerter.status()["active"] == []
 
 
-@in_virtual_time
-async def test_excessive_swapping_is_told_after_a_swap_and_its_end_within_a_minute():
-    async with alerting() as it:
-        tracker = GpuTracker(
-            "home",
-            GpuAlertSettings(
-                swaps_per_hour_warning=2, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=100
-            ),
-        )
-        it.alerter.watch_gpu(tracker.alarming)
+@alerted
+async def test_excessive_swapping_is_told_after_a_swap_and_its_end_within_a_minute(it):
+    tracker = GpuTracker(
+        "home",
+        GpuAlertSettings(
+            swaps_per_hour_warning=2, swap_wait_ms_warning=60_000, swap_overhead_pct_warning=100
+        ),
+    )
+    it.alerter.watch_gpu(tracker.alarming)
 
-        async def swap(length_s: float) -> None:
-            tracker.record_swap_started("a", "b", it.now)
-            await asyncio.sleep(length_s)
-            tracker.record_swap_completed(it.now)
-            it.emit(SWAP)
+    async def swap(length_s: float) -> None:
+        tracker.record_swap_started("a", "b", it.now)
+        await asyncio.sleep(length_s)
+        tracker.record_swap_completed(it.now)
+        it.emit(SWAP)
 
-        for length_s in (1.0, 1.0, 61.0):
-            await swap(length_s)
-        third_at = it.now
-        assert await it.arrived() == [
-            "Hearth: Many model swaps: 3 model swaps in the last hour; the limit is 2.",
-            "Hearth: Slow model swap: The last model swap took 61 s; the limit is 60 s.",
-        ]
-        await asyncio.sleep(third_at + 3600 + CHECK_EVERY_S + 1 - it.now)
-        assert await it.arrived() == [
-            "Hearth: Resolved: Many model swaps: It is back within its limit."
-        ]
-        tracker.update(
-            "home",
-            GpuAlertSettings(
-                swaps_per_hour_warning=100, swap_wait_ms_warning=1e6, swap_overhead_pct_warning=25
-            ),
-        )
-        tracker.record_execution_time(BUSY_ENOUGH_S, it.now)
-        await swap(BUSY_ENOUGH_S)
-        (text,) = await it.arrived()
-        assert text.startswith(
-            "Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of "
-        )
+    for length_s in (1.0, 1.0, 61.0):
+        await swap(length_s)
+    third_at = it.now
+    assert await it.arrived() == [
+        "Hearth: Many model swaps: 3 model swaps in the last hour; the limit is 2.",
+        "Hearth: Slow model swap: The last model swap took 61 s; the limit is 60 s.",
+    ]
+    await asyncio.sleep(third_at + 3600 + CHECK_EVERY_S + 1 - it.now)
+    assert await it.arrived() == [
+        "Hearth: Resolved: Many model swaps: It is back within its limit."
+    ]
+    tracker.update(
+        "home",
+        GpuAlertSettings(
+            swaps_per_hour_warning=100, swap_wait_ms_warning=1e6, swap_overhead_pct_warning=25
+        ),
+    )
+    tracker.record_execution_time(BUSY_ENOUGH_S, it.now)
+    await swap(BUSY_ENOUGH_S)
+    (text,) = await it.arrived()
+    assert text.startswith(
+        "Hearth: Model swaps take much of the GPU's time: Model swaps took 50 % of "
+    )
 
 
 @in_virtual_time
@@ -181,19 +191,18 @@ async def test_the_swaps_of_a_quiet_hour_are_told_to_nobody():
         await alerter.aclose()
 
 
-@in_virtual_time
-async def test_a_model_server_that_goes_and_comes_is_two_messages():
-    async with alerting() as it:
-        for event, told in (
-            (CAME_UP, []),
-            (WENT_DOWN, [IS_DOWN]),
-            (CAME_UP, [IS_UP]),
-            (WENT_DOWN, []),
-        ):
-            it.emit(event)
-            assert await it.arrived() == told
-        await asyncio.sleep(600)
-        assert await it.arrived() == [IS_DOWN]
+@alerted
+async def test_a_model_server_that_goes_and_comes_is_two_messages(it):
+    for event, told in (
+        (CAME_UP, []),
+        (WENT_DOWN, [IS_DOWN]),
+        (CAME_UP, [IS_UP]),
+        (WENT_DOWN, []),
+    ):
+        it.emit(event)
+        assert await it.arrived() == told
+    await asyncio.sleep(600)
+    assert await it.arrived() == [IS_DOWN]
 
 
 @in_virtual_time
@@ -286,20 +295,19 @@ async def test_changed_settings_hold_at_once_and_what_was_sent_stays_known():
         }
 
 
-@in_virtual_time
-async def test_the_methods_say_whether_a_message_will_be_sent():
-    async with alerting() as it:
-        calls: tuple[Callable[[], bool], ...] = (
-            lambda: it.alerter.alert_rate_limited("webui", 5),
-            lambda: it.alerter.alert_queue_depth(11),
-            lambda: it.alerter.alert_queue_full("webui"),
-            lambda: it.alerter.alert_starvation("webui", 3, model="a"),
-            lambda: it.alerter.alert_budget(4.0, 5.0),
-        )
-        assert [call() for call in calls] == [True] * 5
-        assert [call() for call in calls] == [False] * 5
-        (text,) = await it.arrived()
-        assert "4.00 USD of 5.00 USD for cloud models has been spent today." in text
+@alerted
+async def test_the_methods_say_whether_a_message_will_be_sent(it):
+    calls: tuple[Callable[[], bool], ...] = (
+        lambda: it.alerter.alert_rate_limited("webui", 5),
+        lambda: it.alerter.alert_queue_depth(11),
+        lambda: it.alerter.alert_queue_full("webui"),
+        lambda: it.alerter.alert_starvation("webui", 3, model="a"),
+        lambda: it.alerter.alert_budget(4.0, 5.0),
+    )
+    assert [call() for call in calls] == [True] * 5
+    assert [call() for call in calls] == [False] * 5
+    (text,) = await it.arrived()
+    assert "4.00 USD of 5.00 USD for cloud models has been spent today." in text
 
 
 @in_virtual_time

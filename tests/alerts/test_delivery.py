@@ -14,14 +14,17 @@ from hearth.alerts.delivery import CAPACITY, DIGEST_ABOVE, GATHER_S, MAX_ATTEMPT
 from hearth.alerts.rules import Severity
 from hearth.events import AlertSent, InternalFault
 from hearth.types import Post, PostAnswer
-from tests.alerts.harness import ONE, alerting, down, message, up
+from tests.alerts.harness import ONE, alerted, alerting, down, message, up
 from tests.support.fake_webhooks import OK, REPLIES, Reply, limited
+from tests.support.house import within
 from tests.support.virtual_time import WALL_AT_START, in_virtual_time
 
 OTHER_URL = "https://discord.example/api/webhooks/2/x"
 STALL = Reply(stall=True)
 RESET = Reply(reset=True)
 ERROR = REPLIES["500"]
+failing = within(lambda: alerting(default=ERROR))
+"""As `alerted`, where nothing can be delivered."""
 WAITS_S = {
     **dict.fromkeys(("429 json", "429 json with Via"), 0.3),
     **dict.fromkeys(("429 header", "429 header with Via"), 7.0),
@@ -99,79 +102,73 @@ def test_the_longest_advice_holds_but_for_an_hour_at_most(body, wait_s):
     )
 
 
-@in_virtual_time
-async def test_an_alert_arrives_once_after_a_moment_and_is_reported():
-    async with alerting() as it:
-        await it.put("webui", wait_s=60)
-        assert (it.times, it.texts) == ([GATHER_S], ["about webui"])
-        (sent,) = it.events.of(AlertSent)
-        assert (sent.target, sent.types, sent.alerts, sent.attempts) == (
-            "discord",
-            ("queue_full",),
-            1,
-            1,
-        )
-        expected = {
-            "name": "discord",
-            "host": "discord.example",
-            "state": "ready",
-            "sent": 1,
-            "failed": 0,
-            "dropped": 0,
-        }
-        assert it.target.status() == {
-            **expected,
-            "waiting": 0,
-            "last": "http_204",
-            "retry_in_s": None,
-        }
+@alerted
+async def test_an_alert_arrives_once_after_a_moment_and_is_reported(it):
+    await it.put("webui", wait_s=60)
+    assert (it.times, it.texts) == ([GATHER_S], ["about webui"])
+    (sent,) = it.events.of(AlertSent)
+    assert (sent.target, sent.types, sent.alerts, sent.attempts) == (
+        "discord",
+        ("queue_full",),
+        1,
+        1,
+    )
+    expected = {
+        "name": "discord",
+        "host": "discord.example",
+        "state": "ready",
+        "sent": 1,
+        "failed": 0,
+        "dropped": 0,
+    }
+    assert it.target.status() == {
+        **expected,
+        "waiting": 0,
+        "last": "http_204",
+        "retry_in_s": None,
+    }
 
 
-@in_virtual_time
-async def test_few_alerts_are_a_message_each_and_many_are_one():
-    async with alerting() as it:
-        few, many = (
-            [f"{letter}{number}" for number in range(count)]
-            for letter, count in (("c", DIGEST_ABOVE), ("d", DIGEST_ABOVE + 1))
-        )
-        await it.put(*few, wait_s=60)
-        await it.put(*many, wait_s=60)
-        assert it.texts == [
-            *(f"about {each}" for each in few),
-            "4 alerts: " + "\n".join(f"Queue full: about {each}" for each in many),
-        ]
-        it.webhooks.seen.clear()
-        for suppressed in (0, 2, 0):
-            await it.put("a", suppressed=suppressed)
-        await it.put(down(), up(), wait_s=60)
-        assert it.texts == [
-            "about a 4 more like this since the last message.",
-            "Resolved: Model server down: it is up",
-        ]
+@alerted
+async def test_few_alerts_are_a_message_each_and_many_are_one(it):
+    few, many = (
+        [f"{letter}{number}" for number in range(count)]
+        for letter, count in (("c", DIGEST_ABOVE), ("d", DIGEST_ABOVE + 1))
+    )
+    await it.put(*few, wait_s=60)
+    await it.put(*many, wait_s=60)
+    assert it.texts == [
+        *(f"about {each}" for each in few),
+        "4 alerts: " + "\n".join(f"Queue full: about {each}" for each in many),
+    ]
+    it.webhooks.seen.clear()
+    for suppressed in (0, 2, 0):
+        await it.put("a", suppressed=suppressed)
+    await it.put(down(), up(), wait_s=60)
+    assert it.texts == [
+        "about a 4 more like this since the last message.",
+        "Resolved: Model server down: it is up",
+    ]
 
 
-@in_virtual_time
-async def test_without_room_the_oldest_of_the_least_bad_goes_and_is_counted():
-    async with alerting() as it:
-        await it.put("first bad", severity=Severity.ERROR)
-        await it.put(*(f"c{number}" for number in range(CAPACITY - 2)))
-        await it.put("harmless", severity=Severity.INFO)
-        await it.put(*(f"more {number}" for number in range(10)), severity=Severity.ERROR)
-        assert (it.status("waiting"), it.target.dropped) == (CAPACITY, 10)
-        await asyncio.sleep(60)
-        await it.put("z", wait_s=60)
-        digest, last = it.texts
-        assert (
-            digest.index("about first bad")
-            < digest.index("about more 0")
-            < digest.index("about c9\n")
-        )
-        assert not any(
-            f"about {lost}\n" in digest
-            for lost in ("harmless", *(f"c{number}" for number in range(9)))
-        )
-        assert digest.endswith("10 more could not be sent in time and were dropped.")
-        assert last == "about z"
+@alerted
+async def test_without_room_the_oldest_of_the_least_bad_goes_and_is_counted(it):
+    await it.put("first bad", severity=Severity.ERROR)
+    await it.put(*(f"c{number}" for number in range(CAPACITY - 2)))
+    await it.put("harmless", severity=Severity.INFO)
+    await it.put(*(f"more {number}" for number in range(10)), severity=Severity.ERROR)
+    assert (it.status("waiting"), it.target.dropped) == (CAPACITY, 10)
+    await asyncio.sleep(60)
+    await it.put("z", wait_s=60)
+    digest, last = it.texts
+    assert (
+        digest.index("about first bad") < digest.index("about more 0") < digest.index("about c9\n")
+    )
+    assert not any(
+        f"about {lost}\n" in digest for lost in ("harmless", *(f"c{number}" for number in range(9)))
+    )
+    assert digest.endswith("10 more could not be sent in time and were dropped.")
+    assert last == "about z"
 
 
 @pytest.mark.parametrize(
@@ -254,33 +251,31 @@ async def test_a_failing_target_gets_bounded_tries_further_and_further_apart(rep
         ] == [1], "failures are forgotten"
 
 
-@in_virtual_time
-async def test_a_lasting_condition_is_sent_once_a_long_outage_is_over():
-    async with alerting(default=ERROR) as it:
-        await it.put(down(), up(subject="b"), wait_s=10)  # the first message is on its way
-        await it.put(up(3600.0), down(3600.0, "b"), down(3600.0, "c"))
-        await it.put("a", wait_s=2 * 3600)
-        assert (it.target.dropped, it.status("waiting")) == (1, 3)
-        it.webhooks.default = OK
-        await asyncio.sleep(120)
-        said = "\n".join(it.texts).replace("3 alerts: ", "").splitlines()
-        lost = "1 more could not be sent in time and were dropped."
-        assert sorted(said) == [
-            lost,
-            *["Model server down: it is down"] * 2,
-            "Resolved: Model server down: it is up",
-        ]
+@failing
+async def test_a_lasting_condition_is_sent_once_a_long_outage_is_over(it):
+    await it.put(down(), up(subject="b"), wait_s=10)  # the first message is on its way
+    await it.put(up(3600.0), down(3600.0, "b"), down(3600.0, "c"))
+    await it.put("a", wait_s=2 * 3600)
+    assert (it.target.dropped, it.status("waiting")) == (1, 3)
+    it.webhooks.default = OK
+    await asyncio.sleep(120)
+    said = "\n".join(it.texts).replace("3 alerts: ", "").splitlines()
+    lost = "1 more could not be sent in time and were dropped."
+    assert sorted(said) == [
+        lost,
+        *["Model server down: it is down"] * 2,
+        "Resolved: Model server down: it is up",
+    ]
 
 
-@in_virtual_time
-async def test_a_stream_of_alerts_is_never_more_than_twenty_posts_a_minute():
-    async with alerting() as it:
-        for number in range(400):
-            await it.put(f"c{number}", wait_s=0.9)
-        await asyncio.sleep(120)
-        assert max(sum(at <= each < at + 60 for each in it.times) for at in it.times) == 20
-        assert sum(each.alerts for each in it.events.of(AlertSent)) == 400
-        assert "And 20 more." in " ".join(it.texts)
+@alerted
+async def test_a_stream_of_alerts_is_never_more_than_twenty_posts_a_minute(it):
+    for number in range(400):
+        await it.put(f"c{number}", wait_s=0.9)
+    await asyncio.sleep(120)
+    assert max(sum(at <= each < at + 60 for each in it.times) for at in it.times) == 20
+    assert sum(each.alerts for each in it.events.of(AlertSent)) == 400
+    assert "And 20 more." in " ".join(it.texts)
 
 
 @in_virtual_time
@@ -378,19 +373,18 @@ async def test_a_test_says_what_came_back_and_does_not_overtake_messages():
         assert (it.texts, it.attempts) == (["it is full", "about a"], [4])
 
 
-@in_virtual_time
-async def test_a_message_that_cannot_be_made_is_a_defect_and_the_next_one_goes_out():
-    async with alerting() as it:
-        compose = it.target._compose
+@alerted
+async def test_a_message_that_cannot_be_made_is_a_defect_and_the_next_one_goes_out(it):
+    compose = it.target._compose
 
-        def breaks_once(url: str, of: Any) -> Post:
-            it.target._compose = compose
-            raise RuntimeError("a defect")
+    def breaks_once(url: str, of: Any) -> Post:
+        it.target._compose = compose
+        raise RuntimeError("a defect")
 
-        it.target._compose = breaks_once
-        await it.put("a", "b", wait_s=10)
-        assert it.texts == ["about b\n1 more could not be sent in time and were dropped."]
-        assert [(each.where, each.detail) for each in it.events.of(InternalFault)] == [
-            ("alerts", "RuntimeError")
-        ]
-        assert it.failures == [("broken", 1, False)]
+    it.target._compose = breaks_once
+    await it.put("a", "b", wait_s=10)
+    assert it.texts == ["about b\n1 more could not be sent in time and were dropped."]
+    assert [(each.where, each.detail) for each in it.events.of(InternalFault)] == [
+        ("alerts", "RuntimeError")
+    ]
+    assert it.failures == [("broken", 1, False)]

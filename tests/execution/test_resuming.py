@@ -52,6 +52,7 @@ from tests.support.house import (
     settings_with,
     settle,
     text_of,
+    within,
 )
 from tests.support.replay_readers import told
 from tests.support.replay_streams import (
@@ -225,6 +226,8 @@ def house_of(model: Callable[[BackendCall], Service], **more: Any) -> House:
     )
 
 
+in_streaming_house = within(lambda: house_of(Model()))
+in_long_streaming_house = within(lambda: house_of(Model(WORDS * 2)))
 Heard: TypeAlias = "asyncio.Future[tuple[bytes, HearthError | None]]"
 
 
@@ -551,36 +554,36 @@ async def test_a_stream_in_which_the_model_server_dies_goes_on_where_it_stopped(
         assert (ended.outcome, ended.attempts, ended.interrupt_count) == (Outcome.COMPLETED, 2, 0)
 
 
-@in_virtual_time
-async def test_a_stream_goes_on_when_a_model_server_that_died_is_back():
-    async with house_of(Model(WORDS * 2)) as house:
-        listening = listening_to(house)
-        await sleep_until(5.5)
-        house.ollama.go_down()
-        await sleep_until(10.0)
-        assert not listening.done()
-        house.ollama.come_up()
-        said, error = await listening
-        assert (text_of(said), error, how(house)) == (TEXT * 2, None, ["continued"])
+@in_long_streaming_house
+async def test_a_stream_goes_on_when_a_model_server_that_died_is_back(house):
+    listening = listening_to(house)
+    await sleep_until(5.5)
+    house.ollama.go_down()
+    await sleep_until(10.0)
+    assert not listening.done()
+    house.ollama.come_up()
+    said, error = await listening
+    assert (text_of(said), error, how(house)) == (TEXT * 2, None, ["continued"])
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-@in_virtual_time
-async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller(leaves: bool):
-    async with house_of(Model(WORDS * 2)) as house:
-        ticket = streaming(house)
-        listening = asyncio.ensure_future(heard(ticket))
-        await sleep_until(5.5)
-        house.ollama.go_down()
-        await sleep_until(6.0)
-        if leaves:
-            house.cancel(ticket)
-        else:
-            await house.worker.stop(0.0)
-        _, error = await listening
-        assert isinstance(error, CallerGone if leaves else ShuttingDown)
-        ended = await house.end_of(ticket)
-        assert (ended.outcome, len(house.events.of(ItemBrokenOff))) == (Outcome.CANCELLED, 1)
+@in_long_streaming_house
+async def test_a_stream_that_waits_to_go_on_ends_with_a_stop_and_with_its_caller(
+    house, leaves: bool
+):
+    ticket = streaming(house)
+    listening = asyncio.ensure_future(heard(ticket))
+    await sleep_until(5.5)
+    house.ollama.go_down()
+    await sleep_until(6.0)
+    if leaves:
+        house.cancel(ticket)
+    else:
+        await house.worker.stop(0.0)
+    _, error = await listening
+    assert isinstance(error, CallerGone if leaves else ShuttingDown)
+    ended = await house.end_of(ticket)
+    assert (ended.outcome, len(house.events.of(ItemBrokenOff))) == (Outcome.CANCELLED, 1)
 
 
 @pytest.mark.parametrize("wedged", [False, True])
@@ -602,25 +605,23 @@ async def test_a_silent_stream_goes_on_after_a_reload_where_its_model_is_stuck(w
         ] * wedged
 
 
-@in_virtual_time
-async def test_a_stream_waits_for_an_absent_server_as_long_as_any_request():
-    async with house_of(Model(WORDS * 2)) as house:
-        listening = listening_to(house)
-        await sleep_until(5.5)
-        house.ollama.go_down()
-        said, error = await listening
-        assert (type(error), house.now < 5.5 + 12.0) == (BackendUnreachable, True)
-        assert (TEXT * 2).startswith(text_of(said))
-        house.ollama.come_up()
+@in_long_streaming_house
+async def test_a_stream_waits_for_an_absent_server_as_long_as_any_request(house):
+    listening = listening_to(house)
+    await sleep_until(5.5)
+    house.ollama.go_down()
+    said, error = await listening
+    assert (type(error), house.now < 5.5 + 12.0) == (BackendUnreachable, True)
+    assert (TEXT * 2).startswith(text_of(said))
+    house.ollama.come_up()
 
 
 @pytest.mark.parametrize("ways", [REPLAY_FIRST, REPLAYED])
-@in_virtual_time
-async def test_a_replay_goes_on_where_a_stream_broke_off(ways: tuple[ResumeMode, ...]):
-    async with house_of(Model()) as house:
-        house.ollama.next_calls(CallFault.RUNNER_DIES)
-        said, error = await heard(streaming(house, ways=ways))
-        assert (text_of(said), error, how(house)) == (TEXT, None, ["replayed"])
+@in_streaming_house
+async def test_a_replay_goes_on_where_a_stream_broke_off(house, ways: tuple[ResumeMode, ...]):
+    house.ollama.next_calls(CallFault.RUNNER_DIES)
+    said, error = await heard(streaming(house, ways=ways))
+    assert (text_of(said), error, how(house)) == (TEXT, None, ["replayed"])
 
 
 @pytest.mark.parametrize("ways", [CONTINUE_FIRST, ONLY])
@@ -637,17 +638,16 @@ async def test_it_goes_on_twice_at_most_and_then_ends_with_the_error(ways: tuple
 
 
 @pytest.mark.parametrize("path", ROUTES)
-@in_virtual_time
-async def test_a_stream_that_cannot_go_on_ends_with_the_error_of_the_model_server(path: str):
-    async with house_of(Model()) as house:
-        for fault in DEATHS:
-            house.ollama.next_calls(fault)
-            said, error = await heard(streaming(house, path, ways=()))
-            told_by_ollama = fault is CallFault.RUNNER_DIES and not path.startswith("/v1/")
-            assert isinstance(error, BackendGone) is not told_by_ollama
-            assert (wire.RUNNER_DIED.encode() in said) is told_by_ollama
-            assert house.events.of(ItemEnded)[-1].outcome is Outcome.FAILED
-        assert house.events.of(ItemBrokenOff) == []
+@in_streaming_house
+async def test_a_stream_that_cannot_go_on_ends_with_the_error_of_the_model_server(house, path: str):
+    for fault in DEATHS:
+        house.ollama.next_calls(fault)
+        said, error = await heard(streaming(house, path, ways=()))
+        told_by_ollama = fault is CallFault.RUNNER_DIES and not path.startswith("/v1/")
+        assert isinstance(error, BackendGone) is not told_by_ollama
+        assert (wire.RUNNER_DIED.encode() in said) is told_by_ollama
+        assert house.events.of(ItemEnded)[-1].outcome is Outcome.FAILED
+    assert house.events.of(ItemBrokenOff) == []
 
 
 @in_virtual_time
@@ -706,25 +706,22 @@ async def test_the_tokens_so_far_are_counted_before_a_limited_rest_else_at_the_e
         assert (ended.prompt_tokens, ended.output_tokens) == (7, 6 + 7 if limit else 14 - 7 + 7)
 
 
-@in_virtual_time
-async def test_a_server_that_is_slow_to_render_holds_up_nobody_and_is_asked_again():
-    async with house_of(Model()) as house:
-        listening = listening_to(house)
-        await sleep_until(3.5)
-        house.ollama.render_s = 5.0
-        urgent = house.internal("m")
-        await sleep_until(4.0)
-        house.ollama.render_s = 0.0
-        await body_of(urgent)
-        assert house.ollama.calls[0].ended_at == 3.5
-        assert (
-            next(
-                event.at for event in house.events.of(ItemDispatched) if event.lane is Lane.INTERNAL
-            )
-            <= 3.5 + 0.05
-        )
-        said, error = await listening
-        assert (text_of(said), error) == (TEXT, None)
+@in_streaming_house
+async def test_a_server_that_is_slow_to_render_holds_up_nobody_and_is_asked_again(house):
+    listening = listening_to(house)
+    await sleep_until(3.5)
+    house.ollama.render_s = 5.0
+    urgent = house.internal("m")
+    await sleep_until(4.0)
+    house.ollama.render_s = 0.0
+    await body_of(urgent)
+    assert house.ollama.calls[0].ended_at == 3.5
+    assert (
+        next(event.at for event in house.events.of(ItemDispatched) if event.lane is Lane.INTERNAL)
+        <= 3.5 + 0.05
+    )
+    said, error = await listening
+    assert (text_of(said), error) == (TEXT, None)
 
 
 @in_virtual_time
@@ -769,14 +766,13 @@ async def test_replays_that_said_something_else_are_forgotten_over_ten_that_did_
 
 
 @pytest.mark.parametrize(("ways", "resumed"), [(ONLY, []), (CONTINUE_FIRST, ["replayed"] * 2)])
-@in_virtual_time
-async def test_a_server_that_renders_nothing_is_asked_once(ways, resumed):
-    async with house_of(Model()) as house:
-        house.ollama.render = lambda *_: None
-        for _ in range(2):
-            said, error = await interrupted(house, 3.5, ways=ways)
-            assert (text_of(said), error) == (TEXT, None)
-        assert (how(house), len(house.ollama.renderings)) == (resumed, 1)
+@in_streaming_house
+async def test_a_server_that_renders_nothing_is_asked_once(house, ways, resumed):
+    house.ollama.render = lambda *_: None
+    for _ in range(2):
+        said, error = await interrupted(house, 3.5, ways=ways)
+        assert (text_of(said), error) == (TEXT, None)
+    assert (how(house), len(house.ollama.renderings)) == (resumed, 1)
 
 
 def another_template(house: House) -> None:
@@ -809,19 +805,20 @@ def another_context(house: House) -> None:
         (another_context, REPLAYED, StreamDiverged),
     ],
 )
-@in_virtual_time
-async def test_what_changed_during_an_interruption_is_not_continued_or_replayed(change, ways, ends):
-    async with house_of(Model()) as house:
-        listening = listening_to(house, ways=ways)
-        await sleep_until(3.5)
-        # until the model server was looked at again
-        urgent = [house.internal("m") for _ in range(8)]
-        await settle()
-        change(house)
-        await body_of(urgent[-1])
-        said, error = await listening
-        assert (type(error) if error else None) is ends
-        assert text_of(said) == (SENT if ends else TEXT)
+@in_streaming_house
+async def test_what_changed_during_an_interruption_is_not_continued_or_replayed(
+    house, change, ways, ends
+):
+    listening = listening_to(house, ways=ways)
+    await sleep_until(3.5)
+    # until the model server was looked at again
+    urgent = [house.internal("m") for _ in range(8)]
+    await settle()
+    change(house)
+    await body_of(urgent[-1])
+    said, error = await listening
+    assert (type(error) if error else None) is ends
+    assert text_of(said) == (SENT if ends else TEXT)
 
 
 @in_virtual_time
@@ -857,21 +854,20 @@ async def test_a_text_that_the_context_has_no_room_for_is_replayed():
 
 
 @pytest.mark.parametrize(("ways", "leaves_at"), [(ONLY, 6.75), (ONLY, None), (REPLAYED, 7.0)])
-@in_virtual_time
-async def test_a_caller_who_leaves_while_it_goes_on_frees_the_model(ways, leaves_at):
-    async with house_of(Model()) as house:
-        ticket = streaming(house, ways=ways)
-        listening = asyncio.ensure_future(heard(ticket))
-        await sleep_until(3.5)
-        house.ollama.render_s = 5.0 if leaves_at is None else 0.0
-        urgent = house.internal("m")
-        await (settle() if leaves_at is None else sleep_until(leaves_at))
-        house.cancel(ticket)
-        await body_of(urgent)
-        await listening
-        assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED
-        left = [] if leaves_at is None else [(leaves_at, Ending.CLOSED)]
-        assert [(call.ended_at, call.ending) for call in house.ollama.calls[2:]] == left
+@in_streaming_house
+async def test_a_caller_who_leaves_while_it_goes_on_frees_the_model(house, ways, leaves_at):
+    ticket = streaming(house, ways=ways)
+    listening = asyncio.ensure_future(heard(ticket))
+    await sleep_until(3.5)
+    house.ollama.render_s = 5.0 if leaves_at is None else 0.0
+    urgent = house.internal("m")
+    await (settle() if leaves_at is None else sleep_until(leaves_at))
+    house.cancel(ticket)
+    await body_of(urgent)
+    await listening
+    assert (await house.end_of(ticket)).outcome is Outcome.CANCELLED
+    left = [] if leaves_at is None else [(leaves_at, Ending.CLOSED)]
+    assert [(call.ended_at, call.ending) for call in house.ollama.calls[2:]] == left
 
 
 @in_virtual_time
@@ -888,27 +884,26 @@ async def test_a_resumed_stream_is_expected_to_take_its_text_as_read():
         await listening
 
 
-@in_virtual_time
-async def test_a_replayed_stream_goes_on_as_one_and_sends_nothing_before():
-    async with house_of(Model()) as house:
-        ticket = streaming(house, ways=REPLAYED)
-        parts = list[bytes]()
-        listening = asyncio.ensure_future(heard(ticket, parts))
-        await house.interrupt(4.5, "m")
-        known = len(parts)
-        await sleep_until(9.4)
-        assert len(parts) == known
-        said, _ = await listening
-        assert [json.loads(line)["done"] for line in said.splitlines()].count(True) == 1
-        (stopped,), (resumed,) = house.events.of(ItemInterrupted), house.events.of(ItemResumed)
-        assert (stopped.at, resumed.verified_chars) == (4.5, len(SAID))
-        assert [
-            event.attempt
-            for event in house.events.of(ItemStreaming)
-            if event.sequence == ticket.sequence
-        ] == [1, 2]
-        assert house.ollama.calls[0].ending is Ending.CLOSED
-        assert house.ollama.calls[0].body == house.ollama.calls[2].body
+@in_streaming_house
+async def test_a_replayed_stream_goes_on_as_one_and_sends_nothing_before(house):
+    ticket = streaming(house, ways=REPLAYED)
+    parts = list[bytes]()
+    listening = asyncio.ensure_future(heard(ticket, parts))
+    await house.interrupt(4.5, "m")
+    known = len(parts)
+    await sleep_until(9.4)
+    assert len(parts) == known
+    said, _ = await listening
+    assert [json.loads(line)["done"] for line in said.splitlines()].count(True) == 1
+    (stopped,), (resumed,) = house.events.of(ItemInterrupted), house.events.of(ItemResumed)
+    assert (stopped.at, resumed.verified_chars) == (4.5, len(SAID))
+    assert [
+        event.attempt
+        for event in house.events.of(ItemStreaming)
+        if event.sequence == ticket.sequence
+    ] == [1, 2]
+    assert house.ollama.calls[0].ending is Ending.CLOSED
+    assert house.ollama.calls[0].body == house.ollama.calls[2].body
 
 
 @in_virtual_time

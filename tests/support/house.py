@@ -17,6 +17,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -344,8 +345,10 @@ def in_house(*models: str | FakeModel, **how: Any) -> Callable[[Test], Callable[
     return within(lambda: House(*models, **how))
 
 
-def within(make: Callable[[], House]) -> Callable[[Test], Callable[..., None]]:
-    """The same for any house."""
+def within(
+    make: Callable[[], AbstractAsyncContextManager[Any]],
+) -> Callable[[Test], Callable[..., None]]:
+    """The same for any house, or whatever else a test works with."""
 
     def of(test: Test) -> Callable[..., None]:
         async def scenario(*args: Any, **others: Any) -> None:
