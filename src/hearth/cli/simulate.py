@@ -200,8 +200,7 @@ def simulate(
     config = config.with_names(canonical)
     settings = config.scheduler_settings
     if scores:
-        for what, found in scoreboard(settings):
-            click.echo(f"{what}: {found}")
+        _print_scores(settings)
         return
     if (trace_file is not None) + bool(names) + from_log != 1:
         raise click.UsageError("give one of --trace FILE, --workload NAME and --from-log")
@@ -226,6 +225,11 @@ def simulate(
         _write(plot_file, _picture(runs))
     if "-" not in {str(json_file), str(save_file)}:
         _print(runs)
+
+
+def _print_scores(settings: SchedulerSettings) -> None:
+    for what, found in scoreboard(settings):
+        click.echo(f"{what}: {found}")
 
 
 def _all_aliased(

@@ -350,13 +350,12 @@ class Estimates:
                 model: tuple(float(each) for each in seen if 0 < each <= MOST)[-RUNS:]
                 for model, seen in stretches
             }
-            ends = document.get("idle_ends", ())
             learned["_idle_ends"] = {
                 tuple(models): tuple(
                     (float(gap_s), float(weight), str(model))
                     for gap_s, weight, model in found[-IDLE_ENDS:]
                 )
-                for models, found in ends[-MAX_IDLE_SETS:]
+                for models, found in document.get("idle_ends", ())[-MAX_IDLE_SETS:]
             }
             learned["_waits"] = {
                 Band(band): WaitSpread(seen) for band, seen in document.get("waits", ())
