@@ -41,6 +41,8 @@ TALKING = replace(MIX, conversations=3, streaming=0.8, no_model=0.0)
 """With conversations. Prompts of unknown length are always read, so that neither side needs a
 prompt cache.
 """
+EVERYTHING = replace(TALKING, aliased=0.4, background=0.2, callers=3)
+"""Conversations of callers with shares, on models that are chosen when they start."""
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
 HOMING = (5, 11, 23, 41)  # seeds with more than a dozen ways home
@@ -146,6 +148,7 @@ CASES = [
     *((policy, seed, ALIASED) for policy in PolicyName for seed in range(EXAMPLES * 10)),
     *((policy, seed, SHARED) for policy in PolicyName for seed in range(EXAMPLES * 8)),
     *((policy, seed, TALKING) for policy in PolicyName for seed in range(EXAMPLES * 10)),
+    *((policy, seed, EVERYTHING) for policy in PolicyName for seed in range(EXAMPLES * 5)),
     *((PolicyName.ADAPTIVE, seed, SPARSE) for seed in HOMING),
 ]
 
