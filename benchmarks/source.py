@@ -40,6 +40,7 @@ def measure(_rounds: int, folder: Path) -> list[Finding]:
     tokens = sum(map(len, lines))
     of_tests = sum(len(token_lines(path.read_text("utf-8"))) for path in TESTS.rglob("*.py"))
     wide = [line for text in texts.values() for line in text.splitlines() if len(line) > WIDTH]
+    long = [name for tree in trees.values() for name in long_functions(tree)]
     fields = frozenset().union(*map(fields_of_request, trees.values()))
     writers = [path for path, tree in trees.items() if fields & set(written(tree))]
     naming = [path for path, text in texts.items() if names_ollama(path, text)]
@@ -47,7 +48,7 @@ def measure(_rounds: int, folder: Path) -> list[Finding]:
         _finding("tokens of src", tokens, 271_061),
         _finding("tokens on a line that holds code", tokens / sum(map(len, map(set, lines))), 8.3),
         _finding(f"lines over {WIDTH} columns", len(wide), 0),
-        _finding(f"functions over {MOST_LINES} lines", sum(map(long_functions, trees.values())), 0),
+        _finding(f"functions over {MOST_LINES} lines", len(long), 0, note=", ".join(long)),
         _finding("tokens of tests", of_tests, 410_968),
         _finding(f"fields of {REQUEST}", len(fields), 12),
         _finding("modules that write them", len(writers), 2, note=_listed(writers)),
@@ -93,12 +94,14 @@ def _is_docstring(node: ast.AST) -> TypeGuard[ast.Expr]:
     )
 
 
-def long_functions(tree: ast.Module) -> int:
-    return sum(
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= MOST_LINES
+def long_functions(tree: ast.Module) -> list[str]:
+    """The names of those that are longer than `MOST_LINES`."""
+    return [
+        node.name
         for node in ast.walk(tree)
-    )
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MOST_LINES
+    ]
 
 
 def fields_of_request(tree: ast.Module) -> frozenset[str]:

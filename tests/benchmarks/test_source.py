@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from benchmarks.source import fields_of_request, long_functions, token_lines, written
+from benchmarks.source import SOURCE, fields_of_request, long_functions, token_lines, written
 from benchmarks.stream_path import returns
 
 
@@ -24,8 +24,18 @@ def test_only_tokens_of_code_count(text: str, lines: list[int]):
 
 def test_a_function_is_long_from_its_fifty_first_line_on():
     body = "    pass\n"
-    assert long_functions(ast.parse(f"def f():\n{body * 49}")) == 0
-    assert long_functions(ast.parse(f"async def f():\n{body * 50}")) == 1
+    assert long_functions(ast.parse(f"def f():\n{body * 49}")) == []
+    assert long_functions(ast.parse(f"async def f():\n{body * 50}")) == ["f"]
+
+
+def test_functions_have_50_lines_and_modules_500_with_code_at_most():
+    long = []
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text("utf-8")
+        long += [f"{path}: {name}" for name in long_functions(ast.parse(text))]
+        if text.count("\n") > 500 and len(set(token_lines(text))) > 500:
+            long.append(str(path))
+    assert long == []
 
 
 def test_a_request_is_written_by_its_class_and_by_the_name_that_all_have_for_it():
