@@ -294,10 +294,11 @@ async def test_a_completion_has_its_models_options_and_its_task_types_band(house
     asked = {"prompt": "x", "model": "m", "max_tokens": 3, "task_type": "digest"}
     assert (await house.ask("POST", "/llm/completions", asked, key=HOUSE_KEY)).status == 200
     item = house.item(1)
-    assert (item["type"], item["priority"], item["task_type"]) == (
+    assert (item["type"], item["priority"], item["task_type"], item["streaming"]) == (
         "internal",
         "background",
         "digest",
+        False,
     )
     (call,) = house.ollama.calls
     assert json.loads(call.body)["options"] == {"num_predict": 3, "num_ctx": 2048}
