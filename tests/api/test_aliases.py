@@ -233,6 +233,41 @@ async def test_show_of_an_alias_has_what_any_of_its_models_can_do():
         assert asked == ["a:latest", "b:latest"]
 
 
+@pytest.mark.parametrize("field", ["model", "Model", "name", "NAME"])
+async def test_show_finds_the_alias_under_each_name_that_ollama_reads(field):
+    async with only("a", "b") as house:
+        house.list_as(b'{"details":{"family":"x"}}')
+        got = await house.ask("POST", "/api/show", {field: "coder"})
+        assert (got.status, got.json["alias_for"]) == (200, ["a:latest", "b:latest"])
+
+
+async def test_show_says_what_it_can_where_a_model_was_deleted_a_moment_ago():
+    async with only("a", "b") as house:
+        house.list_as(b'{"capabilities":["completion"]}')
+        house.ollama.delete("a:latest")
+        got = await house.ask("POST", "/api/show", {"model": "coder"})
+        assert (got.status, got.json["capabilities"]) == (200, ["completion"])
+        house.ollama.delete("b:latest")
+        got = await house.ask("POST", "/api/show", {"model": "coder"})
+        assert (got.status, got.error) == (502, "The model server says nothing of b:latest.")
+
+
+async def test_an_alias_that_is_removed_while_it_is_shown_is_shown():
+    async with only("a", "b") as house:
+        house.list_as(b'{"details":{"family":"x"}}')
+        await house.begin({"model": "coder"}, path="/api/show")
+        house.reload(aliases={})
+        (got,) = await asyncio.gather(*house.background)
+        assert got.json["alias_for"] == ["a:latest", "b:latest"]
+
+
+async def test_lists_have_the_alias_in_place_of_a_model_that_it_hides():
+    async with only("a", "b", "coder") as house:
+        house.list_as(b'{"models":[{"name":"a:latest"},{"name":"Coder:latest"}]}')
+        listed = (await house.ask("GET", "/api/tags")).json["models"]
+        assert [each["name"] for each in listed] == ["a:latest", "coder"]
+
+
 async def test_no_admin_command_takes_an_alias():
     async with only("a", "b") as house:
         got = await house.ask("POST", "/llm/admin/pin", {"model": "coder"})

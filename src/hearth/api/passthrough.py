@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 from hearth.api.body import RequestBody
 from hearth.api.request import Request, until_disconnected
-from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode
+from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.request import count_tokens
 from hearth.dialects.routes import MANAGEMENT_ROUTES
 from hearth.dialects.stream import proxy_failure
@@ -69,9 +69,18 @@ class Passthrough:
         if not alias:
             return None
         models = await aliases.choices(alias, aliases.models_of(alias), None)
-        shown = [await self._shown(model) for model in models]
-        able = list(dict.fromkeys(one for each in shown for one in _capabilities(each)))
-        answer = shown[models.index(aliases.likely(alias))] | {_ALIAS_FOR: list(models)}
+        likely = aliases.likely(alias)
+        shown = dict[str, JsonObject]()
+        failed: HearthError = NotServed(f"The alias {alias} has no models.")
+        for model in models:
+            try:
+                shown[model] = await self._shown(model)
+            except BackendError as error:
+                failed = error
+        if not shown:
+            raise failed
+        able = list(dict.fromkeys(one for each in shown.values() for one in _capabilities(each)))
+        answer = shown.get(likely, next(iter(shown.values()))) | {_ALIAS_FOR: list(models)}
         return encode(answer | {"capabilities": able} if able else answer)
 
     async def _shown(self, model: str) -> JsonObject:
@@ -120,7 +129,9 @@ class Passthrough:
                 )
                 content = await _whole(exchange, "list of models")
                 named = {name: self._gateway.aliases.installed(aliases[name]) for name in aliases}
-                listed = await asyncio.to_thread(_changed, content, request.path, elsewhere, named)
+                canonical = self._gateway.engine.canonical
+                hidden = elsewhere.union(canonical(name).lower() for name in aliases)
+                listed = await asyncio.to_thread(_changed, content, request.path, hidden, named)
                 await request.answer.whole(exchange.status, (*kept, own), listed)
                 return
             await request.answer.head(exchange.status, (*exchange.headers, own))
@@ -153,15 +164,15 @@ async def _whole(exchange: Exchange, what: str) -> bytes:
 
 
 def _changed(
-    body: bytes, path: str, elsewhere: frozenset[str], aliases: Mapping[str, Sequence[str]]
+    body: bytes, path: str, hidden: frozenset[str], aliases: Mapping[str, Sequence[str]]
 ) -> bytes:
-    """A list of models without those elsewhere and with the aliases of installed models, each as
-    the first of these; else as it came.
+    """A list of models without those that run elsewhere or have the name of an alias, and with the
+    aliases of installed models, each as the first of these; else as it came.
     """
     part, key = _LISTS[path]
     try:
         listed = json.loads(body)
-        here = [each for each in listed[part] if each[key].lower() not in elsewhere]
+        here = [each for each in listed[part] if each[key].lower() not in hidden]
         known = {each[key].lower(): each for each in here}
         listed[part] = here + [
             known[models[0].lower()] | dict.fromkeys(_NAMES[path], name) | {_ALIAS_FOR: models}
@@ -181,7 +192,7 @@ def _capabilities(shown: JsonObject) -> list[JsonValue]:
 def _model_in(content: bytes) -> str:
     """The model that a body of `/api/show` names; empty where it names none."""
     asked = _object_in(content) if len(content) <= _SHOW_BYTES else None
-    model = None if asked is None else asked.get("model") or asked.get("name")
+    model = None if asked is None else lookup(asked, "model") or lookup(asked, "name")
     return model if isinstance(model, str) else ""
 
 
