@@ -1,7 +1,7 @@
 """How fast models read prompts, and what of a prompt they need not read.
 
 A model server says how long it has read, and most say how much of the prompt was in its prompt
-cache. Ollama counts the whole prompt and only the time that was really spent, so the speed is
+cache. Some count the whole prompt and only the time that was really spent, so the speed is
 learned from prompts that were cold, and what was cached is reckoned from the time. Routes without
 timings have the time to the first byte of a stream, which tells as much of a long prompt.
 """
