@@ -99,6 +99,12 @@ def post(body: bytes, head: bytes = b"") -> bytes:
 UNKNOWN = BODY.replace(b"quick", b"nosuch")
 
 
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    async with opened() as front:
+        yield front
+
+
 @pytest.mark.parametrize(
     ("parts", "ends", "statuses", "runs"),
     [
@@ -137,18 +143,17 @@ UNKNOWN = BODY.replace(b"quick", b"nosuch")
     ],
 )
 async def test_what_comes_on_one_connection_is_answered_in_its_order_or_ends_it(
-    parts: tuple[bytes, ...], ends: bool, statuses: dict[int, int], runs: int
+    front, parts: tuple[bytes, ...], ends: bool, statuses: dict[int, int], runs: int
 ):
-    async with opened() as front:
-        said = await answers_to(front, *parts, ends=ends)
-        assert {status: said.count(b"HTTP/1.1 %d " % status) for status in statuses} == statuses
-        assert (
-            said.count(b'"done":true')
-            == sum(b'"hi"' in one.body for one in front.emulator.requests)
-            == runs
-        )
-        assert not runs or ends or said.rindex(b'"done":true') < said.rindex(b'"version"')
-        assert SERVED in await answers_to(front)
+    said = await answers_to(front, *parts, ends=ends)
+    assert {status: said.count(b"HTTP/1.1 %d " % status) for status in statuses} == statuses
+    assert (
+        said.count(b'"done":true')
+        == sum(b'"hi"' in one.body for one in front.emulator.requests)
+        == runs
+    )
+    assert not runs or ends or said.rindex(b'"done":true') < said.rindex(b'"version"')
+    assert SERVED in await answers_to(front)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +165,14 @@ async def test_what_comes_on_one_connection_is_answered_in_its_order_or_ends_it(
     ],
 )
 async def test_a_websocket_offer_is_refused_with_426_so_that_codex_uses_post(
-    path: str, message: Callable[[Any], str]
+    front, path: str, message: Callable[[Any], str]
 ):
-    async with opened() as front:
-        said = await answers_to(
-            front, UPGRADE.replace(b"/api/version", path.encode()) + OFFERS[1] + VERSION, ends=True
-        )
-        head, _, rest = said.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 426 ")
-        assert "WebSockets are not supported" in message(json.loads(rest))
+    said = await answers_to(
+        front, UPGRADE.replace(b"/api/version", path.encode()) + OFFERS[1] + VERSION, ends=True
+    )
+    head, _, rest = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 426 ")
+    assert "WebSockets are not supported" in message(json.loads(rest))
 
 
 def requests_in_memory() -> int:
@@ -176,32 +180,30 @@ def requests_in_memory() -> int:
     return sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
 
 
-async def test_what_is_pipelined_waits_unparsed_until_the_answer_before_it():
+async def test_what_is_pipelined_waits_unparsed_until_the_answer_before_it(front):
     """A thousand requests behind one that runs cost their bytes, and a caller who leaves is still
     seen to leave.
     """
-    async with opened() as front:
-        _, writer = await connect(front)
-        before = requests_in_memory()  # other tests may have left some
-        writer.write(SLOW + VERSION * MANY)
-        await until(lambda: front.emulator.in_flight)
+    _, writer = await connect(front)
+    before = requests_in_memory()  # other tests may have left some
+    writer.write(SLOW + VERSION * MANY)
+    await until(lambda: front.emulator.in_flight)
+    assert SERVED in await answers_to(front)
+    assert requests_in_memory() - before <= 4
+    writer.transport.abort()
+    await until(lambda: not front.emulator.in_flight)
+
+
+async def test_of_what_is_pipelined_without_end_no_more_is_read(front):
+    reader, writer = await connect(front)
+    writer.write(SLOW + VERSION * FAR_TOO_MANY)
+    await until(lambda: front.emulator.in_flight)
+    for _ in range(3):
         assert SERVED in await answers_to(front)
-        assert requests_in_memory() - before <= 4
-        writer.transport.abort()
-        await until(lambda: not front.emulator.in_flight)
-
-
-async def test_of_what_is_pipelined_without_end_no_more_is_read():
-    async with opened() as front:
-        reader, writer = await connect(front)
-        writer.write(SLOW + VERSION * FAR_TOO_MANY)
-        await until(lambda: front.emulator.in_flight)
-        for _ in range(3):
-            assert SERVED in await answers_to(front)
-        assert writer.transport.get_write_buffer_size() > len(VERSION) * FAR_TOO_MANY // 2
-        assert front.gateway.worker.cancel_caller(LOCAL_CALLER)
-        assert await reader.readuntil(b"0\r\n\r\n" + SERVED)
-        writer.transport.abort()
+    assert writer.transport.get_write_buffer_size() > len(VERSION) * FAR_TOO_MANY // 2
+    assert front.gateway.worker.cancel_caller(LOCAL_CALLER)
+    assert await reader.readuntil(b"0\r\n\r\n" + SERVED)
+    writer.transport.abort()
 
 
 @pytest.mark.parametrize(
@@ -212,31 +214,29 @@ async def test_of_what_is_pipelined_without_end_no_more_is_read():
     ],
 )
 async def test_a_body_after_its_head_is_read_also_behind_an_offer_of_http_2(
-    fields: bytes, told_first: bytes
+    front, fields: bytes, told_first: bytes
 ):
-    async with opened() as front:
-        reader, writer = await connect(front)
-        writer.write(POST + length(BODY) + fields)
-        await writer.drain()
-        assert SERVED in await answers_to(front)  # by now the head alone has arrived
-        async with in_time():
-            assert await reader.readexactly(len(told_first)) == told_first
-            writer.write(BODY)
-            said = await reader.readuntil(b"}")
-        assert said.startswith(SERVED)
-        assert b'"done":true' in said
-        writer.transport.abort()
+    reader, writer = await connect(front)
+    writer.write(POST + length(BODY) + fields)
+    await writer.drain()
+    assert SERVED in await answers_to(front)  # by now the head alone has arrived
+    async with in_time():
+        assert await reader.readexactly(len(told_first)) == told_first
+        writer.write(BODY)
+        said = await reader.readuntil(b"}")
+    assert said.startswith(SERVED)
+    assert b'"done":true' in said
+    writer.transport.abort()
 
 
-async def test_a_thousand_connections_that_come_and_go_leave_nothing_behind():
-    async with opened() as front:
-        assert SERVED in await answers_to(front)
-        before = descriptors()
-        for _ in range(CHURN // 20):
-            for _, writer in await asyncio.gather(*(connect(front) for _ in range(20))):
-                writer.transport.abort()
-        await until(lambda: descriptors() <= before)
-        assert SERVED in await answers_to(front)
+async def test_a_thousand_connections_that_come_and_go_leave_nothing_behind(front):
+    assert SERVED in await answers_to(front)
+    before = descriptors()
+    for _ in range(CHURN // 20):
+        for _, writer in await asyncio.gather(*(connect(front) for _ in range(20))):
+            writer.transport.abort()
+    await until(lambda: descriptors() <= before)
+    assert SERVED in await answers_to(front)
 
 
 GUEST = "hearth_guest_of_the_tests"

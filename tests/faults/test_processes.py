@@ -147,69 +147,68 @@ async def home(directory: Path) -> AsyncIterator[Premises]:
         yield Premises(directory, emulator, session, config, stack)
 
 
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[Any]:
+    async with home(tmp_path) as house:
+        yield house
+
+
 async def test_a_process_that_was_stopped_for_a_while_goes_on_as_if_nothing_had_been(
-    tmp_path: Path,
+    house,
 ):
-    async with home(tmp_path) as house:
-        serving, url = await house.serve()
-        await house.ask(url, THINKER, prompt="")
-        streams = [await house.begin(url, int(WORDS_PER_S * STOPPED_S * 1.5)) for _ in range(3)]
-        streams += [await house.begin(url, 3, THINKER) for _ in range(2)]
-        serving.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(STOPPED_S)  # a stopped process gives no sign to wait for
-        serving.process.send_signal(signal.SIGCONT)
-        answers = await within_limit(asyncio.gather(*streams))
-        assert all(
-            status == 200 and lines[-1]["done_reason"] == "length" for status, lines in answers
-        )
-        assert of(serving.said, "item_resent") == of(serving.said, "backend_down") == []
-        await serving.stopped_s()
+    serving, url = await house.serve()
+    await house.ask(url, THINKER, prompt="")
+    streams = [await house.begin(url, int(WORDS_PER_S * STOPPED_S * 1.5)) for _ in range(3)]
+    streams += [await house.begin(url, 3, THINKER) for _ in range(2)]
+    serving.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(STOPPED_S)  # a stopped process gives no sign to wait for
+    serving.process.send_signal(signal.SIGCONT)
+    answers = await within_limit(asyncio.gather(*streams))
+    assert all(status == 200 and lines[-1]["done_reason"] == "length" for status, lines in answers)
+    assert of(serving.said, "item_resent") == of(serving.said, "backend_down") == []
+    await serving.stopped_s()
 
 
-async def test_a_kill_in_mid_stream_leaves_nothing_and_one_in_a_stop_loses_no_job(tmp_path: Path):
-    async with home(tmp_path) as house:
-        serving, url = await house.serve()
-        stream = await house.begin(url)
-        await serving.ended_s(signal.SIGKILL, -signal.SIGKILL)
-        with pytest.raises(aiohttp.ClientError):
-            await stream
-        await house.until(lambda: not house.emulator.in_flight)
-        loads = len(house.emulator.loads)
-        serving, url = await house.serve()  # looks what is loaded
-        assert (await house.ask(url, SLOW))[0] == 200
-        assert (len(house.emulator.loads), of(serving.said, "swap_started")) == (loads, [])
-        stream = await house.begin(url)
-        body = {
-            "request": {
-                "model": SLOW,
-                "prompt": "hi",
-                "stream": False,
-                "options": {"num_predict": ENDLESS_TOKENS},
-            }
+async def test_a_kill_in_mid_stream_leaves_nothing_and_one_in_a_stop_loses_no_job(house):
+    serving, url = await house.serve()
+    stream = await house.begin(url)
+    await serving.ended_s(signal.SIGKILL, -signal.SIGKILL)
+    with pytest.raises(aiohttp.ClientError):
+        await stream
+    await house.until(lambda: not house.emulator.in_flight)
+    loads = len(house.emulator.loads)
+    serving, url = await house.serve()  # looks what is loaded
+    assert (await house.ask(url, SLOW))[0] == 200
+    assert (len(house.emulator.loads), of(serving.said, "swap_started")) == (loads, [])
+    stream = await house.begin(url)
+    body = {
+        "request": {
+            "model": SLOW,
+            "prompt": "hi",
+            "stream": False,
+            "options": {"num_predict": ENDLESS_TOKENS},
         }
-        async with house.session.post(f"{url}/llm/jobs", json=body) as got:
-            assert got.status == 202
-        serving.process.send_signal(signal.SIGTERM)
-        await serving.until(some("gateway_stopping", 1))
-        await serving.ended_s(signal.SIGKILL, -signal.SIGKILL)
-        with pytest.raises(aiohttp.ClientError):
-            await stream
-        assert house.rows("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')") == [
-            (1,)
-        ]
+    }
+    async with house.session.post(f"{url}/llm/jobs", json=body) as got:
+        assert got.status == 202
+    serving.process.send_signal(signal.SIGTERM)
+    await serving.until(some("gateway_stopping", 1))
+    await serving.ended_s(signal.SIGKILL, -signal.SIGKILL)
+    with pytest.raises(aiohttp.ClientError):
+        await stream
+    assert house.rows("SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')") == [(1,)]
 
 
-async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(tmp_path: Path):
-    async with home(tmp_path) as house:
-        at_once = await house.start()
-        at_once.process.send_signal(signal.SIGTERM)
-        assert await within_limit(at_once.process.wait()) in (0, -signal.SIGTERM)
-        with_its_first_word = await house.start()
-        await with_its_first_word.until(bool)
-        await with_its_first_word.stopped_s()
-        serving, url = await house.serve()
-        assert (await house.ask(url))[0] == 200
-        await serving.stopped_s()
+async def test_a_signal_during_the_start_ends_it_and_the_next_start_works(house):
+    at_once = await house.start()
+    at_once.process.send_signal(signal.SIGTERM)
+    assert await within_limit(at_once.process.wait()) in (0, -signal.SIGTERM)
+    with_its_first_word = await house.start()
+    await with_its_first_word.until(bool)
+    await with_its_first_word.stopped_s()
+    serving, url = await house.serve()
+    assert (await house.ask(url))[0] == 200
+    await serving.stopped_s()
 
 
 async def test_a_hundred_reload_orders_cost_nothing_and_a_second_signal_ends_it(tmp_path: Path):
@@ -241,26 +240,24 @@ async def test_a_hundred_reload_orders_cost_nothing_and_a_second_signal_ends_it(
         assert (tmp_path / "hearth.db").stat().st_mode & 0o077 == 0
 
 
-async def test_a_process_out_of_descriptors_serves_again_when_there_are_some(tmp_path: Path):
-    async with home(tmp_path) as house:
-        serving, url = await house.serve(first=FEW_DESCRIPTORS)
-        crowd = [
-            await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-            for _ in range(DESCRIPTORS + 40)
-        ]
-        await house.until(
-            lambda: (
-                sum(reader.at_eof() or writer.transport.is_closing() for reader, writer in crowd)
-                >= 40
-            )
+async def test_a_process_out_of_descriptors_serves_again_when_there_are_some(house):
+    serving, url = await house.serve(first=FEW_DESCRIPTORS)
+    crowd = [
+        await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        for _ in range(DESCRIPTORS + 40)
+    ]
+    await house.until(
+        lambda: (
+            sum(reader.at_eof() or writer.transport.is_closing() for reader, writer in crowd) >= 40
         )
-        for _, writer in crowd:
-            writer.transport.abort()
-        await house.until(lambda: len(list(Path(f"/proc/{serving.process.pid}/fd").iterdir())) < 40)
-        async with in_time():
-            assert (await house.ask(url))[0] == 200
-        await serving.stopped_s()
-        assert house.rows("SELECT outcome FROM invocation_log") == [("completed",)]
+    )
+    for _, writer in crowd:
+        writer.transport.abort()
+    await house.until(lambda: len(list(Path(f"/proc/{serving.process.pid}/fd").iterdir())) < 40)
+    async with in_time():
+        assert (await house.ask(url))[0] == 200
+    await serving.stopped_s()
+    assert house.rows("SELECT outcome FROM invocation_log") == [("completed",)]
 
 
 @pytest.mark.skipif(EXAMPLES == 1, reason="holds a whole core for half a minute: make reliability")

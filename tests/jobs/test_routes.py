@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -73,18 +74,23 @@ async def until(house: Life, job_id: str, *states: str, key: str | None = None) 
     ).json
 
 
-async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(live):
+@pytest.fixture
+async def house(live) -> AsyncIterator[Life]:
     async with live() as house:
-        for path in INFERENCE_ROUTES:
-            body = {name: value for name, value in body_for(path).items() if name != "stream"}
-            shown = await until(
-                house,
-                await accepted(house, body | {"stream": True}, endpoint=path),
-                "completed",
-                "failed",
-            )
-            assert (shown["state"], shown["status"], shown["endpoint"]) == ("completed", 200, path)
-            assert isinstance(shown["result"], dict)
+        yield house
+
+
+async def test_a_job_of_every_dialect_has_one_whole_document_as_its_result(house):
+    for path in INFERENCE_ROUTES:
+        body = {name: value for name, value in body_for(path).items() if name != "stream"}
+        shown = await until(
+            house,
+            await accepted(house, body | {"stream": True}, endpoint=path),
+            "completed",
+            "failed",
+        )
+        assert (shown["state"], shown["status"], shown["endpoint"]) == ("completed", 200, path)
+        assert isinstance(shown["result"], dict)
 
 
 async def test_all_jobs_of_one_type_go_first_with_one_swap_to_the_next_model(live):
@@ -132,15 +138,14 @@ RESULTS = (
 
 @pytest.mark.parametrize(("result", "shown"), RESULTS, ids=itertools.count())
 async def test_a_result_is_shown_as_written_and_as_text_where_it_is_no_json(
-    live, tmp_path, result: bytes, shown: bytes
+    house, tmp_path, result: bytes, shown: bytes
 ):
-    async with live() as house:
-        job_id = await accepted(house)
-        await until(house, job_id, "completed")
-        run_sql(tmp_path / "hearth.db", "UPDATE jobs SET result = ?", (result,))
-        got = await house.get(f"/llm/jobs/{job_id}")
-        assert (got.status, got.headers["content-type"]) == (200, "application/json")
-        assert (got.json["id"], got.body.partition(b'"result":')[2]) == (job_id, shown + b"}")
+    job_id = await accepted(house)
+    await until(house, job_id, "completed")
+    run_sql(tmp_path / "hearth.db", "UPDATE jobs SET result = ?", (result,))
+    got = await house.get(f"/llm/jobs/{job_id}")
+    assert (got.status, got.headers["content-type"]) == (200, "application/json")
+    assert (got.json["id"], got.body.partition(b'"result":')[2]) == (job_id, shown + b"}")
 
 
 async def test_the_answer_to_an_accepted_job_says_where_it_stands(live):
@@ -195,10 +200,9 @@ async def test_what_cannot_be_done_is_refused_with_what_is_wrong(
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "\u00e9"])
-async def test_a_key_that_is_none_is_refused(live, key: str):
-    async with live() as house:
-        assert (await post(house, {"request": HI}, idempotency_key=key)).status == 400
-        assert (await house.get("/llm/jobs")).json == {"jobs": []}
+async def test_a_key_that_is_none_is_refused(house, key: str):
+    assert (await post(house, {"request": HI}, idempotency_key=key)).status == 400
+    assert (await house.get("/llm/jobs")).json == {"jobs": []}
 
 
 async def test_a_job_belongs_to_its_key_and_an_admin_never_sees_its_result(live):
@@ -237,58 +241,53 @@ async def test_a_job_belongs_to_its_key_and_an_admin_never_sees_its_result(live)
         }
 
 
-async def test_what_waits_or_runs_is_listed_in_one_look_and_no_page_shows_a_request(live):
-    async with live() as house:
-        done = await accepted(house)
-        pages = [await until(house, done, "completed")]
-        left = await accepted(house, LONG)
-        assert [
-            shown["id"] for shown in (await house.get("/llm/jobs?unended=true")).json["jobs"]
-        ] == [left]
-        pages.append((await house.get("/llm/jobs")).json)
-        assert [shown["id"] for shown in pages[1]["jobs"]] == [left, done]
-        assert [shown["id"] for shown in (await house.get("/llm/jobs?limit=1")).json["jobs"]] == [
-            left
-        ]
-        assert (await house.get("/llm/jobs?unended=true&state=completed")).json == {"jobs": []}
-        assert "canary" not in json.dumps([*pages, (await house.get("/llm/queue/status")).json])
+async def test_what_waits_or_runs_is_listed_in_one_look_and_no_page_shows_a_request(house):
+    done = await accepted(house)
+    pages = [await until(house, done, "completed")]
+    left = await accepted(house, LONG)
+    assert [shown["id"] for shown in (await house.get("/llm/jobs?unended=true")).json["jobs"]] == [
+        left
+    ]
+    pages.append((await house.get("/llm/jobs")).json)
+    assert [shown["id"] for shown in pages[1]["jobs"]] == [left, done]
+    assert [shown["id"] for shown in (await house.get("/llm/jobs?limit=1")).json["jobs"]] == [left]
+    assert (await house.get("/llm/jobs?unended=true&state=completed")).json == {"jobs": []}
+    assert "canary" not in json.dumps([*pages, (await house.get("/llm/queue/status")).json])
 
 
-async def test_cancelling_is_idempotent_and_says_how_a_job_had_ended(live):
-    async with live() as house:
-        running, done = await accepted(house, LONG), await accepted(house)
-        await until(house, running, "running")
-        for _ in range(2):
-            assert (await delete(house, running)).json == {
-                "id": running,
-                "cancelled": True,
-                "state": "cancelled",
-            }
-        await until(house, done, "completed")
-        assert (await delete(house, done)).json == {
-            "id": done,
-            "cancelled": False,
-            "state": "completed",
+async def test_cancelling_is_idempotent_and_says_how_a_job_had_ended(house):
+    running, done = await accepted(house, LONG), await accepted(house)
+    await until(house, running, "running")
+    for _ in range(2):
+        assert (await delete(house, running)).json == {
+            "id": running,
+            "cancelled": True,
+            "state": "cancelled",
         }
-        assert (await delete(house, "job_0")).status == 404
+    await until(house, done, "completed")
+    assert (await delete(house, done)).json == {
+        "id": done,
+        "cancelled": False,
+        "state": "completed",
+    }
+    assert (await delete(house, "job_0")).status == 404
 
 
-async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(live):
-    async with live() as house:
-        key = {"idempotency_key": "k" * 255}
-        first = await accepted(house, headers=key)
-        await until(house, first, "completed")
-        again = await post(house, {"request": HI}, **key)
-        assert (again.status, again.json["id"], again.json["state"], again.json["new"]) == (
-            202,
-            first,
-            "completed",
-            False,
-        )
-        assert again.headers["idempotency-replayed"] == "true"
-        other = await post(house, {"request": {**HI, "prompt": "y"}}, **key)
-        assert (other.status, "Idempotency-Key" in other.json["error"]) == (422, True)
-        assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
+async def test_the_same_idempotency_key_is_the_same_job_and_another_body_is_422(house):
+    key = {"idempotency_key": "k" * 255}
+    first = await accepted(house, headers=key)
+    await until(house, first, "completed")
+    again = await post(house, {"request": HI}, **key)
+    assert (again.status, again.json["id"], again.json["state"], again.json["new"]) == (
+        202,
+        first,
+        "completed",
+        False,
+    )
+    assert again.headers["idempotency-replayed"] == "true"
+    other = await post(house, {"request": {**HI, "prompt": "y"}}, **key)
+    assert (other.status, "Idempotency-Key" in other.json["error"]) == (422, True)
+    assert len((await house.get("/llm/jobs")).json["jobs"]) == 1
 
 
 async def test_a_job_counts_once_against_its_callers_limit_and_waits_in_its_lane(live):

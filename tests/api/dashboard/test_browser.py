@@ -6,6 +6,7 @@ Skipped where there is no Chromium.
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from time import time
 from urllib.parse import urlsplit
@@ -37,6 +38,12 @@ from tests.support.fake_webhooks import serving as serving_webhooks
 from tests.support.home import CODER, EMBEDDER, LLAMA, LONG_TOKENS, SLOW
 from tests.support.patience import until
 from tests.support.sql import run_sql
+
+
+@pytest.fixture
+async def house(tmp_path) -> AsyncIterator[Site]:
+    async with whole_house(tmp_path) as house:
+        yield house
 
 
 async def test_the_page_shows_who_runs_and_waits_and_why_and_follows(browser):
@@ -236,23 +243,24 @@ SELECT :hour - i / 60, format('caller %d', i % 12), format('model %d', i / 12 % 
 """90 days in which 12 callers ask for each of 5 models in every hour."""
 
 
-async def test_refused_requests_are_listed_with_reasons_and_90_days_as_history(browser, tmp_path):
-    async with whole_house(tmp_path) as house:
-        run_sql(tmp_path / "hearth.db", BUSY, {"hour": int(time() / 3600)})
-        watched = await opened(browser, house)
-        page = watched.page
-        past = watched.page.get_by_role("dialog")
-        assert await house.status("/api/generate", {"model": "missing", "prompt": "x"}) == 404
-        await page.get_by_role("button", name="Refused", exact=True).click()
-        await expect(page.locator(".recent tbody tr")).to_contain_text("/api/generate")
-        await expect(page.locator(".recent tbody tr")).to_contain_text("model not found")
-        await page.get_by_role("button", name="History").click()
-        for text, hours, bars in (("24 hours", 24, 24), ("7 days", 168, 28), ("30 days", 720, 30)):
-            await past.get_by_role("button", name=text).click()
-            await expect(past).to_contain_text(f"{hours * 240:,} requests")
-            await expect(past.locator(".bars").first.locator("span")).to_have_count(bars)
-        await expect(past.get_by_role("cell", name="model 4")).to_be_visible()
-        assert watched.complaints == []
+async def test_refused_requests_are_listed_with_reasons_and_90_days_as_history(
+    house, browser, tmp_path
+):
+    run_sql(tmp_path / "hearth.db", BUSY, {"hour": int(time() / 3600)})
+    watched = await opened(browser, house)
+    page = watched.page
+    past = watched.page.get_by_role("dialog")
+    assert await house.status("/api/generate", {"model": "missing", "prompt": "x"}) == 404
+    await page.get_by_role("button", name="Refused", exact=True).click()
+    await expect(page.locator(".recent tbody tr")).to_contain_text("/api/generate")
+    await expect(page.locator(".recent tbody tr")).to_contain_text("model not found")
+    await page.get_by_role("button", name="History").click()
+    for text, hours, bars in (("24 hours", 24, 24), ("7 days", 168, 28), ("30 days", 720, 30)):
+        await past.get_by_role("button", name=text).click()
+        await expect(past).to_contain_text(f"{hours * 240:,} requests")
+        await expect(past.locator(".bars").first.locator("span")).to_have_count(bars)
+    await expect(past.get_by_role("cell", name="model 4")).to_be_visible()
+    assert watched.complaints == []
 
 
 # Every button of the page, in front of a gateway as `hearth serve` wires it.
@@ -267,103 +275,94 @@ def in_force(house: Site, name: str) -> object:
     return orders[name]
 
 
-async def test_pausing_and_draining_are_shown_until_they_end(browser, tmp_path):
-    async with whole_house(tmp_path) as house:
-        watched = await opened(browser, house)
-        page = watched.page
-        banner = watched.page.locator(".order.paused")
-        await watched.order("Pause others", "Pause", "External requests are paused.")
-        await expect(banner).to_contain_text("External requests are paused.")
-        await expect(page.get_by_role("button", name="Pause others")).to_have_count(0)
-        caller = await house.post("/api/generate", SHORT)
-        await expect(page.locator(".queue .why")).to_contain_text("the pause to end")
-        await expect(page).to_have_title("paused, 0 running, 1 waiting | Hearth")
-        await watched.order(banner.get_by_role("button"), "Resume")
-        await expect(banner).to_have_count(0)
-        assert (await caller.head())[0] == 200
-        await expect(page.locator(".recent tbody tr")).to_have_count(1)
-        assert in_force(house, "paused") == []
-        banner = page.locator(".order.draining")
-        await watched.order("Drain", "Drain")
-        await expect(banner).to_contain_text("New requests are refused")
-        assert await house.status("/api/generate", SHORT) == 503
-        await watched.order(banner.get_by_role("button"), "Resume")
-        await expect(banner).to_have_count(0)
-        assert await house.status("/api/generate", SHORT) == 200
-        assert watched.complaints == []
+async def test_pausing_and_draining_are_shown_until_they_end(browser, house):
+    watched = await opened(browser, house)
+    page = watched.page
+    banner = watched.page.locator(".order.paused")
+    await watched.order("Pause others", "Pause", "External requests are paused.")
+    await expect(banner).to_contain_text("External requests are paused.")
+    await expect(page.get_by_role("button", name="Pause others")).to_have_count(0)
+    caller = await house.post("/api/generate", SHORT)
+    await expect(page.locator(".queue .why")).to_contain_text("the pause to end")
+    await expect(page).to_have_title("paused, 0 running, 1 waiting | Hearth")
+    await watched.order(banner.get_by_role("button"), "Resume")
+    await expect(banner).to_have_count(0)
+    assert (await caller.head())[0] == 200
+    await expect(page.locator(".recent tbody tr")).to_have_count(1)
+    assert in_force(house, "paused") == []
+    banner = page.locator(".order.draining")
+    await watched.order("Drain", "Drain")
+    await expect(banner).to_contain_text("New requests are refused")
+    assert await house.status("/api/generate", SHORT) == 503
+    await watched.order(banner.get_by_role("button"), "Resume")
+    await expect(banner).to_have_count(0)
+    assert await house.status("/api/generate", SHORT) == 200
+    assert watched.complaints == []
 
 
-async def test_a_model_is_loaded_pinned_and_unloaded_but_not_while_in_use(browser, tmp_path):
-    async with whole_house(tmp_path) as house:
-        watched = await opened(browser, house)
-        page = watched.page
-        resident = page.locator(".panel .box > .residents li").filter(has_text=CODER)
-        await page.locator(".others summary").click()
-        await watched.order(f"Load {CODER}", "Load")
-        await expect(resident).to_contain_text("idle")
-        await watched.order(f"Pin {CODER}", "Pin")
-        await expect(page.locator(".order.pinned")).to_contain_text(f"{CODER} is pinned.")
-        await expect(resident.locator(".badge.pinned")).to_be_visible()
-        assert in_force(house, "pinned") == CODER
-        await watched.order(page.locator(".order.pinned").get_by_role("button"), "Unpin")
-        await expect(page.locator(".order")).to_have_count(0)
-        await watched.order(f"Unload {CODER}", "Unload")
-        await expect(resident).to_have_count(0)
-        assert watched.complaints == []
+async def test_a_model_is_loaded_pinned_and_unloaded_but_not_while_in_use(browser, house):
+    watched = await opened(browser, house)
+    page = watched.page
+    resident = page.locator(".panel .box > .residents li").filter(has_text=CODER)
+    await page.locator(".others summary").click()
+    await watched.order(f"Load {CODER}", "Load")
+    await expect(resident).to_contain_text("idle")
+    await watched.order(f"Pin {CODER}", "Pin")
+    await expect(page.locator(".order.pinned")).to_contain_text(f"{CODER} is pinned.")
+    await expect(resident.locator(".badge.pinned")).to_be_visible()
+    assert in_force(house, "pinned") == CODER
+    await watched.order(page.locator(".order.pinned").get_by_role("button"), "Unpin")
+    await expect(page.locator(".order")).to_have_count(0)
+    await watched.order(f"Unload {CODER}", "Unload")
+    await expect(resident).to_have_count(0)
+    assert watched.complaints == []
+    assert (
+        await house.status(
+            "/api/generate",
+            {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}},
+        )
+        == 200
+    )
+    await expect(page.locator(".run .model")).to_have_text("slow")
+    await watched.order("Unload slow", "Unload")
+    await expect(page.locator(".said.bad")).to_contain_text("slow")
+    await expect(page.locator(".run .model")).to_have_text("slow")
+    await watched.order("Interrupt others", "Interrupt", "1 running request is being interrupted.")
+    await until(house.has_written_all)
+    await expect(page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
+    assert all("409" in each for each in watched.complaints)
+
+
+async def test_jobs_are_shown_and_cancelled_and_a_failed_one_with_its_reason(browser, house):
+    watched = await opened(browser, house)
+    page = watched.page
+    rows = watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role("listitem")
+    await expect(page.get_by_text("No jobs are waiting.")).to_be_visible()
+    body = {
+        "request": {"model": EMBEDDER, "input": "x", "truncate": "maybe"},
+        "task_type": "extract",
+    }
+    assert await house.status("/llm/jobs", body) == 202
+    failed = page.locator(".jobs").get_by_role("listitem").filter(has=page.locator(".dot.bad"))
+    await expect(failed).to_contain_text("extract")
+    await expect(failed).to_contain_text("400")
+    for number in range(JOBS_SHOWN + 3):
         assert (
-            await house.status(
-                "/api/generate",
-                {"model": SLOW, "prompt": "x", "options": {"num_predict": LONG_TOKENS}},
-            )
-            == 200
+            await house.status("/llm/jobs", {"request": ENDLESS, "task_type": f"night-{number}"})
+            == 202
         )
-        await expect(page.locator(".run .model")).to_have_text("slow")
-        await watched.order("Unload slow", "Unload")
-        await expect(page.locator(".said.bad")).to_contain_text("slow")
-        await expect(page.locator(".run .model")).to_have_text("slow")
-        await watched.order(
-            "Interrupt others", "Interrupt", "1 running request is being interrupted."
-        )
-        await until(house.has_written_all)
-        await expect(page.locator(".recent .badge.warn")).to_have_text("1\u00d7 continued")
-        assert all("409" in each for each in watched.complaints)
-
-
-async def test_jobs_are_shown_and_cancelled_and_a_failed_one_with_its_reason(browser, tmp_path):
-    async with whole_house(tmp_path) as house:
-        watched = await opened(browser, house)
-        page = watched.page
-        rows = watched.page.get_by_role("list", name="Jobs that run or wait").get_by_role(
-            "listitem"
-        )
-        await expect(page.get_by_text("No jobs are waiting.")).to_be_visible()
-        body = {
-            "request": {"model": EMBEDDER, "input": "x", "truncate": "maybe"},
-            "task_type": "extract",
-        }
-        assert await house.status("/llm/jobs", body) == 202
-        failed = page.locator(".jobs").get_by_role("listitem").filter(has=page.locator(".dot.bad"))
-        await expect(failed).to_contain_text("extract")
-        await expect(failed).to_contain_text("400")
-        for number in range(JOBS_SHOWN + 3):
-            assert (
-                await house.status(
-                    "/llm/jobs", {"request": ENDLESS, "task_type": f"night-{number}"}
-                )
-                == 202
-            )
-        await expect(page.locator(".jobs .counts")).to_contain_text(f"{JOBS_SHOWN + 2}")
-        await expect(rows).to_have_count(JOBS_SHOWN + 1)
-        await expect(rows.nth(1)).to_contain_text("next")
-        await expect(page.locator(".jobs .more")).to_have_text("and 2 more are waiting")
-        for task_type in ("night-0", "night-1"):
-            row = rows.filter(has_text=task_type)
-            await watched.order(row.get_by_role("button"), "Cancel the job")
-            await expect(row).to_have_count(0)
-        await expect(
-            page.locator(".jobs .counts div").filter(has_text="cancelled").locator("dd")
-        ).to_have_text("2")
-        assert watched.complaints == []
+    await expect(page.locator(".jobs .counts")).to_contain_text(f"{JOBS_SHOWN + 2}")
+    await expect(rows).to_have_count(JOBS_SHOWN + 1)
+    await expect(rows.nth(1)).to_contain_text("next")
+    await expect(page.locator(".jobs .more")).to_have_text("and 2 more are waiting")
+    for task_type in ("night-0", "night-1"):
+        row = rows.filter(has_text=task_type)
+        await watched.order(row.get_by_role("button"), "Cancel the job")
+        await expect(row).to_have_count(0)
+    await expect(
+        page.locator(".jobs .counts div").filter(has_text="cancelled").locator("dd")
+    ).to_have_text("2")
+    assert watched.complaints == []
 
 
 async def test_alerts_are_tried_and_mistakes_of_a_reload_are_shown(browser, tmp_path):
