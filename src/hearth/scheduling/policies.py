@@ -102,7 +102,7 @@ READ_SHARE = 0.15
 """Least hold for a caller whose conversation is warm, as a part of the time of reading it: a caller
 that answers in turn with its tools is back within seconds.
 """
-LATE_READ_SHARE = 0.08  # it may be this much later than ever before
+LATE_READ_SHARE = 0.1  # it may be this much later than ever before
 # with fewer gaps, the hold is no longer than for an unknown caller: one or two short gaps are
 # common in random traffic
 MIN_GAPS = 3

@@ -17,7 +17,8 @@ waits (`home`).
 3. What is expected is that times the chance of its return, and 300 s at most for a model. The
    chance is 1 where a request of it waits. Else, with k of its gaps longer than the time since its
    last use, it is k / (k + 0.5), or 0.5 / (1 + the number of its gaps) where k is 0. Where fewer
-   than three of its gaps are known, those of its caller count for the last conversation of each.
+   than three of its gaps are known, those of its caller count for the last conversation of each,
+   and all is multiplied with the share of this caller's requests that went on with a conversation.
    It fades with the time since the last use: after 900 s it is 1/e of that.
 
 The table lives as long as the gateway's process. A restarted gateway knows what reading costs, and
@@ -56,6 +57,10 @@ MOST_CONVERSATIONS = 32
 """Conversations that are remembered of a model, warm or not; the one that was not used for longest
 goes first.
 """
+LIKELY_TURNS = 4.0
+"""So many of five requests of a caller of whom nothing is known are taken to go on."""
+TURNS = 64.0  # requests of a caller by which is judged whether they go on with conversations
+MOST_CALLERS = 1024  # of which that is remembered; the one that was not seen for longest goes first
 MOST_LOST = 256
 """Conversations that are remembered of those that were unloaded, to count what is read again."""
 LEAST_TOKENS = 256  # shorter conversations say nothing of the size of a prompt cache
@@ -95,13 +100,15 @@ class Conversation:
             return 0.0
         return min(self.guessed_tokens, guessed_prompt_tokens)
 
-    def chance(self, quiet_s: float, *, is_latest: bool) -> float:
-        """How likely its caller returns to it; `is_latest`: it is the last that this caller has
-        used on the model.
+    def chance(self, quiet_s: float, share: float, *, is_latest: bool) -> float:
+        """How likely its caller returns to it; `share`: of its caller's requests that go on with a
+        conversation; `is_latest`: it is the last that this caller has used on the model.
         """
         gaps = tuple(self.known_gaps if is_latest else self.gaps_s)
         later = sum([gap_s * LATE + LATE_S > quiet_s for gap_s in gaps])
         known = later / (later + DOUBT) if later else UNKNOWN / (1 + len(gaps))
+        if len(self.gaps_s) < MIN_GAPS:
+            known *= share
         return known * exp(-quiet_s / FADE_S)
 
 
@@ -127,8 +134,9 @@ class PromptCaches:
 
     Attributes:
         tables: the conversations of each resident model, warm or not, the one that was used last at
-        the end. lost: tokens of those that were unloaded. reread_tokens, reread_s: what was read
-        although it had been read before, by model.
+        the end. lost: tokens of those that were unloaded. reread_tokens, reread_s_by_model: what
+        was read although it had been read before. turns: by caller, its last requests and how many
+        of them went on with a conversation.
     """
 
     def __init__(
@@ -144,6 +152,7 @@ class PromptCaches:
         self.lost: dict[tuple[str, Key], float] = {}
         self.reread_tokens: dict[str, float] = {}
         self.reread_s_by_model: dict[str, float] = {}
+        self.turns: dict[str, tuple[float, float]] = {}
         self._residents = residents
         self._estimates = estimates
         self._waiting = waiting
@@ -155,6 +164,7 @@ class PromptCaches:
         twin = PromptCaches(residents, estimates, waiting, enabled=self.enabled)
         twin.tables = {model: dict(table) for model, table in self.tables.items()}
         twin.lost = dict(self.lost)
+        twin.turns = dict(self.turns)
         return twin
 
     def switch(self, *, on: bool) -> None:
@@ -171,12 +181,29 @@ class PromptCaches:
         """What is known of the conversation of an item that is dispatched on a resident model."""
         key = (item.caller, item.conversation)
         table = self.tables.get(model, {})
+        found = None
         if key in table:
             depth = depth_of(table, key)
             is_lost = depth >= self.kept_conversations(model)
-            return Remembered(table[key].tokens, depth, is_lost=is_lost)
-        tokens = self.lost.get((model, key))
-        return None if tokens is None else Remembered(tokens, None, is_lost=True)
+            found = Remembered(table[key].tokens, depth, is_lost=is_lost)
+        elif (model, key) in self.lost:
+            found = Remembered(self.lost[model, key], None, is_lost=True)
+        if self.enabled and not item.background:
+            self._note_turn(item.caller, goes_on=found is not None)
+        return found
+
+    def _note_turn(self, caller: str, *, goes_on: bool) -> None:
+        requests, went_on = self.turns.pop(caller, (0.0, 0.0))
+        if requests >= TURNS:
+            requests, went_on = requests / 2, went_on / 2
+        self.turns[caller] = (requests + 1.0, went_on + goes_on)
+        if len(self.turns) > MOST_CALLERS:
+            del self.turns[next(iter(self.turns))]
+
+    def turn_share(self, caller: str) -> float:
+        """The share of a caller's requests that go on with a conversation."""
+        requests, went_on = self.turns.get(caller, (0.0, 0.0))
+        return (went_on + LIKELY_TURNS) / (requests + LIKELY_TURNS + 1.0)
 
     def kept_conversations(self, model: str) -> int:
         """How many conversations the server keeps in the prompt cache of a resident model."""
@@ -209,8 +236,9 @@ class PromptCaches:
                 chance = 1.0
             else:
                 used_at = now if key in in_use else conversation.used_at
+                share = self.turn_share(conversation.caller)
                 is_latest = conversation.caller not in seen
-                chance = conversation.chance(now - used_at, is_latest=is_latest)
+                chance = conversation.chance(now - used_at, share, is_latest=is_latest)
             seen.add(conversation.caller)
             lost_tokens = conversation.tokens - kept_over_stop(conversation)
             found[key] = chance * lost_tokens / speed
@@ -223,7 +251,7 @@ class PromptCaches:
         return Warmth(len(tokens), round(sum(tokens)), reread_s)
 
     def reread_of_s(self, caller: str, model: str) -> float:
-        """Seconds of reading the last conversation of a caller again."""
+        """Expected seconds of reading the last conversation of a caller again, if it returns."""
         if not self.tables.get(model):
             return 0.0
         warm = self.warm(model).values()
@@ -231,7 +259,8 @@ class PromptCaches:
         conversation = next(found, None)
         if conversation is None:
             return 0.0
-        return min(conversation.tokens / self._estimates.reading.speed(model), MOST_READ_S)
+        seconds = conversation.tokens / self._estimates.reading.speed(model)
+        return self.turn_share(caller) * min(seconds, MOST_READ_S)
 
     def lost_again_s(self, item: QueueItem, model: str) -> float:
         """Expected seconds of reading the conversation of an item again, once it is warm on a model
@@ -240,7 +269,7 @@ class PromptCaches:
         if not item.conversation or not self.enabled:
             return 0.0
         key = (item.caller, item.conversation)
-        chance = 1.0 if (model, key) in self.lost else UNKNOWN
+        chance = 1.0 if (model, key) in self.lost else self.turn_share(item.caller)
         return chance * min(self._estimates.prompt_s(item, model), MOST_READ_S)
 
     def cached_tokens(self, item: QueueItem, model: str, kept_tokens: int = 0) -> float:
