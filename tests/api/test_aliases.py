@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.config.settings import KeepaliveSettings, KeySettings, ModelSettings
+from hearth.config.settings import KeepaliveSettings, KeySettings, ModelSettings, ServerSettings
 from hearth.events import ItemDispatched, ItemEnded, UnloadRequested
 from hearth.types import Lane
 from tests.api.house import AT_ONCE, HttpHouse
@@ -90,6 +90,16 @@ async def test_the_body_has_the_context_length_of_the_model_that_runs():
     async with only(ABSENT, "b", models=models) as house:
         await house.ask("POST", "/api/chat", CHAT)
         assert sent(house)["options"]["num_ctx"] == 2000
+
+
+async def test_a_long_body_is_held_once_however_many_models_may_serve_it():
+    server = ServerSettings(max_body_mib=1.0, max_bodies_mib=3.0)  # of which a caller has 1.1
+    aliases = {"coder": ("a", "b", "c")}
+    async with HttpHouse("a", "b", "c", aliases=aliases, server=server) as house:
+        words = "word " * 180_000
+        got = await house.ask("POST", "/v1/chat/completions", {**CHAT, "user": words})
+        assert got.status == 200
+        assert sent(house) == {**CHAT, "user": words, "model": "a:latest"}
 
 
 async def test_two_models_in_memory_share_the_requests():

@@ -11,10 +11,11 @@ from hearth.admission.auth import may_use
 from hearth.api.body import RequestBody
 from hearth.api.request import Request
 from hearth.api.streaming import Relay
-from hearth.api.submitting import CallOn, allowed_models, submit
-from hearth.clock import new_seed
+from hearth.api.submitting import CallsOn, allowed_models, submit
+from hearth.clock import new_id, new_seed
 from hearth.config.settings import ClientSettings, Settings
 from hearth.dialects.background import SHAPES, Shape
+from hearth.dialects.gojson import encode
 from hearth.dialects.request import Envelope, counted, read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
@@ -63,9 +64,9 @@ class Inference:
             await self._answer_at_once(request, body, route, envelope)
             return None
         rewritten = envelope.rewritten
-        call_on = None
+        calls_on = None
         if gateway.aliases.named(envelope.model):
-            call_on = self._calls_on(request, route, body, content)
+            calls_on = self._calls_on(request, route, body, content)
             rewritten = (*rewritten, "model")
         del content
         ticket = await submit(
@@ -74,7 +75,7 @@ class Inference:
             body.admission,
             envelope,
             _call_of(request, envelope),
-            call_on=call_on,
+            calls_on=calls_on,
         )
         keepalive_show = body.admission.identity.keepalive_show or gateway.settings.keepalive.show
         if envelope.kind == "generate":
@@ -88,26 +89,32 @@ class Inference:
             streaming=envelope.streaming,
             shows_wait=keepalive_show == "thinking",
             rewritten=rewritten,
-            names_model=call_on is not None,
+            names_model=calls_on is not None,
         )
 
     def _calls_on(
         self, request: Request, route: Route, body: RequestBody, content: bytes
-    ) -> CallOn:
-        """What makes the call on each model that an alias stands for: its body is read once more as
-        if it named that model.
+    ) -> CallsOn:
+        """What reads the body once more for the models of an alias, once for all that are loaded
+        alike: in place of their name it gets a mark that nobody else can have written.
         """
-        read = self._reader(route)
-        held_bytes = 0
+        gateway = self._gateway
+        mark = new_id("alias_")
 
-        async def call_on(model: str) -> BackendCall:
-            nonlocal held_bytes
-            envelope = await body.parsed(partial(read, model=model), content)
-            held_bytes += len(envelope.body)
-            body.hold(held_bytes)
-            return _call_of(request, envelope)
+        async def calls_on(models: Sequence[str]) -> Callable[[str], BackendCall]:
+            pinned = {
+                model: gateway.load_options(model) if route.is_native else LoadOptions()
+                for model in models
+            }
+            marked = dict[LoadOptions, BackendCall]()
+            for options in dict.fromkeys(pinned.values()):
+                named = {mark: options}.__getitem__
+                read = partial(_read, route, settings=gateway.settings, pinned=named, model=mark)
+                marked[options] = _call_of(request, await body.parsed(read, content))
+            body.hold(sum(len(call.body) for call in marked.values()))
+            return lambda model: _naming(marked[pinned[model]], mark, model)
 
-        return call_on
+        return calls_on
 
     async def _answer_at_once(
         self, request: Request, body: RequestBody, route: Route, envelope: Envelope
@@ -194,6 +201,13 @@ def _call_of(request: Request, envelope: Envelope) -> BackendCall:
         body=envelope.body,
         hides_usage=_USAGE_ASKED in envelope.rewritten,
     )
+
+
+def _naming(call: BackendCall, mark: str, model: str) -> BackendCall:
+    """The call with a model's name in place of the mark; made when it is sent, since each has a
+    body of its own.
+    """
+    return replace(call, body=call.body.replace(encode(mark), encode(model), 1))
 
 
 def _shapes(clients: ClientSettings) -> Sequence[Shape]:

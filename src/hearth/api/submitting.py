@@ -23,8 +23,8 @@ from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
 from hearth.types import BackendCall, Lane, QueueItem, preview_of
 
-CallOn: TypeAlias = Callable[[str], Awaitable[BackendCall]]
-"""Makes the call on one of the models of an alias."""
+CallsOn: TypeAlias = Callable[[Sequence[str]], Awaitable[Callable[[str], BackendCall]]]
+"""Gives for the models of an alias what makes the call on one of them."""
 _PREVIEWED_BYTES = 256 * 1024
 
 
@@ -35,7 +35,7 @@ async def submit(
     envelope: Envelope,
     call: Call,
     *,
-    call_on: CallOn | None = None,
+    calls_on: CallsOn | None = None,
     task_type: str | None = None,
     prompt: str | None = None,
     allow_cloud: bool = True,
@@ -43,7 +43,7 @@ async def submit(
     """Take work into the queue, or have Claude answer, as far as `allow_cloud` and the caller's own
     rights go.
 
-    `call_on` makes the calls on the models of an alias, None where `call` does. `task_type` and
+    `calls_on` makes the calls on the models of an alias, None where `call` does. `task_type` and
     `prompt` come from bodies that have such fields. Raises HearthError: see `Admission.admit`,
     `LLMQueueWorker.submit` and `Cloud.take`.
     """
@@ -58,7 +58,7 @@ async def submit(
     if cloud is not None and allow_cloud and cloud.open_to(admission.identity):
         ticket = await cloud.take(new)
     if ticket is None and models:
-        new = await _of_alias(gateway, new, models, call_on, admission.count)
+        new = await _of_alias(gateway, new, models, calls_on, admission.count)
     ticket = ticket or await _queued(gateway, new, admission.count)
     _note_origin(gateway, request, ticket)
     return ticket
@@ -91,7 +91,7 @@ async def _of_alias(
     gateway: Gateway,
     new: Submission,
     models: Sequence[str],
-    call_on: CallOn | None,
+    calls_on: CallsOn | None,
     count_embedding: Callable[[], None],
 ) -> Submission:
     """The request with the models that can do what it asks, and the calls on them.
@@ -108,10 +108,10 @@ async def _of_alias(
     item.model = item.choices[0]
     if item.kind == "embed":
         item.choices = ()  # vectors of two models cannot be compared
-    if call_on is None:
+    if calls_on is None:
         return new
-    calls = {model: await call_on(model) for model in item.choices or (item.model,)}
-    return replace(new, call=calls.__getitem__ if item.choices else calls[item.model])
+    call_on = await calls_on(item.choices or (item.model,))
+    return replace(new, call=call_on if item.choices else call_on(item.model))
 
 
 def _item_of(
