@@ -460,7 +460,8 @@ def _print(runs: Runs) -> None:
         sharing = [(name, run) for name, run, _ in found if name in _SHARING]
         if len(sharing) > 1:
             console.print()
-            console.print(callers.table(sharing))
+            compete = title in callers.COMPETING
+            console.print(callers.table(sharing, compete=compete))
         if len(runs) > 1:
             console.print()
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
-from hearth.scheduling import shares, sharing
+from hearth.scheduling import fair_turns, sharing
 from hearth.scheduling.actions import (
     Action,
     Cut,
@@ -389,13 +389,13 @@ class Placement:
         overdue = self._overdue(candidates)
         choice = overdue or self._policy.choose(candidates, self._device, self._now)
         if self._gateway.waiting.is_shared(band):
-            choice = shares.corrected(choice, candidates, self._device, self._now)
+            choice = fair_turns.corrected(choice, candidates, self._device, self._now)
         if not isinstance(choice, Candidate):
             self._hold(band, choice)
             return None
         if self._held_for_internal(band, choice):
             return None
-        return choice, "waiting" if overdue is None else "overdue"
+        return choice, "overdue" if choice is overdue else "waiting"
 
     def _settling(self, candidates: Candidates) -> Candidate | None:
         """The first who waits for what was just loaded and has served nobody yet."""
@@ -498,7 +498,7 @@ class Placement:
         """Start the head of a line, or whoever goes before it; False while the slot is kept for
         somebody.
         """
-        kept = shares.kept_slot(self._device, head, resident)
+        kept = fair_turns.kept_slot(self._device, head, resident)
         chosen = kept or taker(self._device, head, resident, self._now)
         if isinstance(chosen, Entry):
             return self._admit(chosen, resident)

@@ -8,39 +8,25 @@ own; interrupted external requests count in the external one.
    expected, from the end what it was. Requests that run at once share the time. An attempt that has
    to start over costs nothing.
 2. Swap. Who a model is loaded for pays for the load. Where a model had to go while requests waited
-   for it, and what came in its place has run dry, the one for whom it went pays for its return;
-   nobody does, where that was work of another band.
+   for it, and what came in its place has run dry, the one for whom it went pays for its return,
+   but for a loop, which is about to go on; nobody does, where that was work of another band.
 3. No credit. Who comes back from idleness is brought up to the least clock of those who have work,
    the last of what they have running not counted. Nobody is owed more than `MOST_OWED_S`.
 4. Order. In the line of a model the least clock goes first.
-5. Turn. A model with work is left for a request whose clock is behind all that waits for what has
-   to go by at least the swap, once that model was loaded for `residency_factor` times the round
-   trip. Where no model in memory has work, a request that is so far behind goes before the one that
-   the policy would choose.
 
-6. Hold. A model that is about to be unloaded is held for a sharer who used it last, if that pays
-   (`policies.returns_by`), however long others have waited: until one of these is behind it by the
-   swap.
-
-7. Slot. The only slot of a model is kept for a moment for a sharer who is behind and always sends
-   its next request at once: with one request at a time it would else be served in every second
-   place, whatever the others' take.
-
-Rule 5 bounds what turns cost to `1 / (1 + residency_factor)` of the time, and a request of a caller
-who is behind waits for that residency at most.
+Rules 5 to 7, about turns, are in `scheduling.fair_turns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from copy import copy
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from hearth.scheduling.policies import LATE, LATE_S, Candidate, Candidates, returns_by
-from hearth.scheduling.residency import Resident
-from hearth.scheduling.state import DeviceState, ModelHold
+from hearth.scheduling.policies import LATE, LATE_S
+from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import Entry, Key, WaitingRoom
 from hearth.types import Band, QueueItem, entity
 
@@ -50,8 +36,6 @@ if TYPE_CHECKING:
 MOST_OWED_S = 600.0
 """Who waits for a model that cannot come (another one is pinned) is not owed all that time."""
 RETURNS = 3  # that are remembered of each sharer
-AT_ONCE_S = 0.05
-"""Who was always back within this has the slot kept for it for as long as that took."""
 MAX_SHARERS = 128
 """So many are remembered of a band, of those without work. Each decision and each forecast looks at
 all of them.
@@ -108,6 +92,7 @@ class Shares:
         self._load: tuple[Sharer, float] | None = None  # who pays for the load under way, and what
         # models that had work when they were unloaded, and for whom; None: for who does not share
         self._had_to_go: dict[str, Sharer | None] = {}
+        self._kept_for: Sharer | None = None  # who had no work while the GPU was kept for it
         self._gpu_s = 0.0  # what one request would have got of the GPU, had it always run
         self._gpu_at = now
         self._running = 0
@@ -140,13 +125,21 @@ class Shares:
         if counted_in in self.bands:
             sharer = entry.sharer = _sharer(counted_in, entry.item)
             self._forget_idle(sharer.band)
+            is_known = sharer in self._accounts[sharer.band]
             account = self._account(sharer)
             if self._is_idle(account):
                 account.clock_s = max(account.clock_s, self._level_s(sharer.band))
-            elif not account.open:
-                back_after_s = self.now - account.idle_since
-                account.back_after_s = (*account.back_after_s, back_after_s)[-RETURNS:]
+            if is_known and not account.open:
+                self._came_back(sharer, account)
             account.open += 1
+
+    def _came_back(self, sharer: Sharer, account: Account) -> None:
+        """What was kept for it meanwhile, nobody else could use."""
+        back_after_s = self.now - account.idle_since
+        account.back_after_s = (*account.back_after_s, back_after_s)[-RETURNS:]
+        if self._kept_for == sharer:
+            self._kept_for = None
+            self._charge(sharer, back_after_s)
 
     def left(self, entry: Entry) -> None:
         """An entry is done with, or goes to another band."""
@@ -201,28 +194,29 @@ class Shares:
         ]
         return max(clocks_s, default=0.0)
 
-    def goes_on(self, caller: str, entry: Entry, swap_s: float) -> bool:
-        """Is a waiting entry not so far behind this caller, or one of its users, that its model
-        would have a turn?
-        """
-        return entry.sharer is not None and any(
-            account.clock_s < entry.key[0] + swap_s
-            for sharer, account in self._accounts[entry.sharer.band].items()
-            if sharer.caller == caller
-        )
+    def keep_until(
+        self,
+        waiter: Entry,
+        models: Container[str],
+        *,
+        lead_s: float = 0.0,
+        longest_s: float,
+        unknown_s: float = 0.0,
+    ) -> tuple[str, float] | None:
+        """Keep one of these models for who had it last, is no more than `lead_s` ahead of a waiting
+        entry, and was always back within `longest_s`: who that is, and until when. None for nobody.
 
-    def comes_back_by(self, head: Entry, model: str) -> tuple[str, float] | None:
-        """Who is behind the first of a line, had the model last, and sends its next request as soon
-        as it has an answer, as far as is known; and when that ought to be here. None where nobody
-        is so quick.
+        `unknown_s`: after what time somebody is expected back of whom no return is known.
         """
-        band = head.band if head.sharer is None else head.sharer.band
+        band = waiter.band if waiter.sharer is None else waiter.sharer.band
         for sharer, account in self._accounts.get(band, {}).items():
-            if account.open or account.model != model or account.clock_s >= head.key[0]:
+            if account.open or account.model not in models:
                 continue
-            longest_s = max(account.back_after_s, default=0.0)
-            until = account.idle_since + LATE * longest_s + LATE_S
-            if longest_s <= AT_ONCE_S and until > self.now:
+            back_after_s = max(account.back_after_s, default=unknown_s)
+            until = account.idle_since + LATE * back_after_s + LATE_S
+            is_quick = back_after_s <= longest_s and until > self.now
+            if is_quick and account.clock_s < waiter.key[0] + lead_s:
+                self._kept_for = sharer
                 return sharer.caller, until
         return None
 
@@ -232,6 +226,7 @@ class Shares:
         """An entry was dispatched."""
         self._advance()
         self._running += 1
+        self._kept_for = None
         entry.gpu_from_s = self._gpu_s
         entry.charged_s = 0.0
         if entry.sharer is not None:
@@ -290,12 +285,18 @@ class Shares:
         payer = None if waiter is None else waiter.sharer
         cause = self._had_to_go.pop(model, payer)
         self._load = None
+        self._kept_for = None
         if payer is None or cause is None or cause.band is not payer.band:
             return
-        if not replaces_work:
+        if not replaces_work and not self._is_in_loop(cause):
             payer = cause
         self._load = payer, expected_s
         self._charge(payer, expected_s)
+
+    def _is_in_loop(self, sharer: Sharer) -> bool:
+        """Does it send a next request soon after each answer, as far as is known?"""
+        account = self._accounts[sharer.band].get(sharer)
+        return account is not None and 0.0 < max(account.back_after_s, default=0.0) <= LOOP_S
 
     def load_ended(self, took_s: float) -> None:
         """The load under way is over; 0 seconds where it served nobody."""
@@ -371,18 +372,6 @@ def arrange(device: DeviceState) -> None:
         shares.arrange(device)
 
 
-def kept_slot(device: DeviceState, head: Entry, resident: Resident) -> ModelHold | None:
-    """Rule 7: for whom a free slot is kept, None where the first of the line starts."""
-    shares = device.gateway.waiting.shares
-    if shares is None or resident.parallel > 1 or head.sharer is None or head.key[0] < 0:
-        return None
-    found = shares.comes_back_by(head, resident.model)
-    if found is None:
-        return None
-    caller, until = found
-    return ModelHold(model=resident.model, caller=caller, until=until)
-
-
 def lead_s(device: DeviceState, caller: str, head: Entry) -> float:
     """How far the clock of a caller is ahead of that of the first of a line; 0 where callers are
     not served by their shares.
@@ -416,62 +405,3 @@ def share_anew(device: DeviceState, now: float) -> None:
             line.sort(key=_KEY)
     if shares is not None:
         shares.arrange(device)
-
-
-def corrected(
-    choice: Candidate | float, candidates: Candidates, device: DeviceState, now: float
-) -> Candidate | float:
-    """The policy's choice, or what rules 5 and 6 put in its place."""
-    turn = _next_turn(candidates, choice, device)
-    if turn is not None:
-        return turn
-    if isinstance(choice, float) or candidates.served:
-        return choice
-    until = _held_until(choice, candidates, device, now)
-    return choice if until is None or until <= now else until
-
-
-def _held_until(
-    choice: Candidate, candidates: Candidates, device: DeviceState, now: float
-) -> float | None:
-    """Rule 6: until when what would be unloaded is kept, None where it is not."""
-    shares = device.gateway.waiting.shares
-    evicts = choice.swap.evicts
-    is_moving = device.residency.swap is not None or any(map(device.runs_on, evicts))
-    if shares is None or not evicts or is_moving:
-        return None
-    waiting = sum(candidate.work.waiting for candidate in candidates)
-    returns = [
-        returns_by(habit, now, choice.swap.trip_s, waiting)
-        for name in evicts
-        for habit in device.gateway.arrivals.habits(name)
-        if habit.band is choice.band
-        and shares.goes_on(habit.caller, choice.entry, choice.swap.swap_s)
-    ]
-    return max([until for until in returns if until is not None], default=None)
-
-
-def _next_turn(
-    candidates: Candidates, choice: Candidate | float, device: DeviceState
-) -> Candidate | None:
-    """Rule 5: the request that goes before the policy's choice, None where that stands."""
-    others = [each for each in candidates.others if each.entry.wanted_model is not None]
-    for other in sorted(others, key=lambda each: each.entry.key):
-        if other is choice:
-            return None
-        evicts = other.swap.evicts
-        ahead = [each for each in candidates.served if each.model in evicts]
-        if not ahead and not candidates.served and not isinstance(choice, float):
-            ahead = [choice]
-        ahead_s = min([each.entry.key[0] for each in ahead], default=0.0)
-        behind_s = ahead_s - other.entry.key[0]
-        is_behind = bool(ahead) and 0 < behind_s >= other.swap.swap_s
-        if is_behind and (not candidates.served or _has_stayed(other, device)):
-            return other
-    return None
-
-
-def _has_stayed(other: Candidate, device: DeviceState) -> bool:
-    """Has all that has to go been in memory for long enough?"""
-    factor = device.gateway.settings.scheduling.residency_factor
-    return other.in_memory_s() >= factor * other.swap.trip_s and other.may_evict()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from random import Random
 
 from rich.table import Table
@@ -106,7 +109,9 @@ def as_json(run: SimulationRun) -> dict[str, JsonDict]:
     """How each caller fared: `requests`, `answered`, the waits of what was answered, and
     `service_s`, the seconds of the GPU with the loads that were for it.
     """
-    served_s = served(run)
+    served_s = defaultdict[str, float](float)
+    for part in served(run):
+        served_s[part.caller] += part.seconds
     found = dict[str, JsonDict]()
     for caller, records in by_caller(run).items():
         waited_s = waits_s(records)
@@ -114,13 +119,13 @@ def as_json(run: SimulationRun) -> dict[str, JsonDict]:
             "requests": len(records),
             "answered": len(waited_s),
             **spread(waited_s),
-            "service_s": sum(each.seconds for each in served_s if each.caller == caller),
+            "service_s": served_s[caller],
         }
     return found
 
 
-def table(runs: Iterable[tuple[str, SimulationRun]]) -> Table:
-    """The waits of each caller in each run."""
+def table(runs: Iterable[tuple[str, SimulationRun]], *, compete: bool = False) -> Table:
+    """The waits of each caller in each run; where all `compete` from the start, how even it was."""
     tried = list(runs)
     shown = Table(box=None, pad_edge=False, show_edge=False)
     shown.add_column("caller", header_style="dim")
@@ -133,6 +138,10 @@ def table(runs: Iterable[tuple[str, SimulationRun]]) -> Table:
         waits = [spread(waits_s(each.get(caller, ()))).values() for each in found]
         cells = [" / ".join([f"{wait_s:,.1f}" for wait_s in each]) for each in waits]
         shown.add_row(caller, f"{len(records):,}", *cells)
+    if compete:
+        even = [evenness(run) for _, run in tried]
+        cells = [f"{each.most_apart_s:,.1f} s, {each.jain:.3f}" for each in even]
+        shown.add_row("apart, Jain's index", "", *cells)
     return shown
 
 
@@ -164,8 +173,9 @@ def _parts(run: SimulationRun, started: list[Record]) -> Iterator[Served]:
         if record.ended is not None:
             seconds = record.ended - _started_at(record)
             yield Served(at=record.ended, caller=name_of(record.job), seconds=seconds)
+    starts = [_started_at(record) for record in started]
     for load in run.swaps:
-        after = [each for each in started if _started_at(each) >= load.end]
+        after = islice(started, bisect_left(starts, load.end), None)
         first = next((each for each in after if each.model == load.model), None)
         if first is not None:
             seconds = load.end - load.start
