@@ -262,20 +262,20 @@ async def test_a_key_is_refused_a_model_that_it_may_not_use(keyed, body):
     assert (got.status, got.json) == (403, {"error": 'this key may not use the model "m"'})
 
 
-async def test_an_external_caller_over_its_rate_gets_429_and_the_house_has_no_limit():
-    async with HttpHouse(rate_limits=limited(requests_per_minute=10)) as house:
-        for _ in range(10):
-            assert (await house.ask("POST", "/api/chat", CHAT)).status == 200
-        got = await house.ask("POST", "/v1/chat/completions", CHAT)
-        assert (got.status, got.headers["retry-after"], got.json["error"]["type"]) == (
-            429,
-            "60",
-            "rate_limit_error",
-        )
-        for _ in range(12):
-            assert (await house.ask("POST", "/api/chat", CHAT, x_task_type="reply")).status == 200
-        item = house.item(11)
-        assert (item["type"], item["task_type"]) == ("internal", "reply")
+@within(lambda: HttpHouse(rate_limits=limited(requests_per_minute=10)))
+async def test_an_external_caller_over_its_rate_gets_429_and_the_house_has_no_limit(house):
+    for _ in range(10):
+        assert (await house.ask("POST", "/api/chat", CHAT)).status == 200
+    got = await house.ask("POST", "/v1/chat/completions", CHAT)
+    assert (got.status, got.headers["retry-after"], got.json["error"]["type"]) == (
+        429,
+        "60",
+        "rate_limit_error",
+    )
+    for _ in range(12):
+        assert (await house.ask("POST", "/api/chat", CHAT, x_task_type="reply")).status == 200
+    item = house.item(11)
+    assert (item["type"], item["task_type"]) == ("internal", "reply")
 
 
 @pytest.mark.parametrize(
@@ -308,19 +308,17 @@ async def test_an_unload_of_a_model_that_stays_is_answered_with_the_reason(house
     assert (got.status, "x-hearth-kept" in got.headers) == (200, False)
 
 
-async def test_embeddings_have_a_limit_of_their_own():
-    limits = limited(requests_per_minute=2, embeddings_per_minute=3)
-    async with HttpHouse(rate_limits=limits) as house:
-        for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"):
-            assert (await house.ask("POST", path, BODIES[path])).status == 200
-        got = await house.ask("POST", "/api/embed", INPUT)
-        assert got.status == 429
-        assert (
-            "local may make 3 embedding calls in any minute "
-            "(rate_limits.default.embeddings_per_minute)"
-        ) in got.error
-        chats = [(await house.ask("POST", "/api/chat", CHAT)).status for _ in range(3)]
-        assert chats == [200, 200, 429]
+@within(lambda: HttpHouse(rate_limits=limited(requests_per_minute=2, embeddings_per_minute=3)))
+async def test_embeddings_have_a_limit_of_their_own(house):
+    for path in ("/api/embed", "/v1/embeddings", "/api/embeddings"):
+        assert (await house.ask("POST", path, BODIES[path])).status == 200
+    got = await house.ask("POST", "/api/embed", INPUT)
+    assert got.status == 429
+    assert (
+        "local may make 3 embedding calls in any minute (rate_limits.default.embeddings_per_minute)"
+    ) in got.error
+    chats = [(await house.ask("POST", "/api/chat", CHAT)).status for _ in range(3)]
+    assert chats == [200, 200, 429]
 
 
 LONG_CHAT = {**CHAT, "messages": [{"role": "user", "content": "hi" * LARGE_BYTES}]}

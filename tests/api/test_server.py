@@ -20,7 +20,7 @@ from hearth.api.server import HearthServer
 from hearth.api.streaming import Relay
 from hearth.config.settings import ServerSettings
 from hearth.errors import AddressUnavailable
-from hearth.events import ItemDispatched, ItemEnded, ItemQueued, RequestRejected
+from hearth.events import ItemEnded, ItemQueued, RequestRejected
 from hearth.types import MIB, Outcome
 from tests.api.conftest import serving
 from tests.api.house import DONE, FINISHING, NDJSON, HttpHouse, answering
@@ -313,7 +313,7 @@ async def test_a_stop_lets_an_answer_end_within_the_grace_and_cuts_off_the_rest(
     server = HearthServer(house.app, ServerSettings, deadlines=PATIENT)
     caller = await Caller.to(await server.start("127.0.0.1", 0))
     await caller.send(CHAT)
-    await house.events.first(ItemDispatched)
+    await until(lambda: house.ollama.calls)
     stopping = asyncio.ensure_future(server.stop(grace_s))
     await asyncio.sleep(0)
     if outcome == "completed":
