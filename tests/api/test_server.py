@@ -26,7 +26,7 @@ from tests.api.conftest import serving
 from tests.api.house import DONE, FINISHING, NDJSON, HttpHouse, answering
 from tests.support.fake_exchange import CallFault, Ending
 from tests.support.http import Caller, answer_to
-from tests.support.line import Line, Plug
+from tests.support.line import Line
 from tests.support.patience import in_time, until, within_limit
 
 HEALTH = b"GET /llm/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -350,7 +350,7 @@ async def test_a_connection_that_has_ended_is_no_work_for_the_garbage_collector(
 
 
 async def test_writes_of_one_turn_leave_together_in_order_and_before_an_end():
-    line = Line(Plug())
+    line = Line()
     changed = bytearray(b" body")
     transport = CoalescingTransport(line, asyncio.get_running_loop())
     sent = list[bytes]()
@@ -371,7 +371,7 @@ async def test_writes_of_one_turn_leave_together_in_order_and_before_an_end():
     )
     transport.write(b"later")
     transport.flush()
-    aborted = CoalescingTransport(Line(Plug()), asyncio.get_running_loop())
+    aborted = CoalescingTransport(Line(), asyncio.get_running_loop())
     aborted.write(b"lost")
     aborted.abort()
     assert (len(sent), aborted.get_write_buffer_size(), aborted.is_closing()) == (4, 0, True)

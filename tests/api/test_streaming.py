@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from uvicorn.server import ServerState
 
-from hearth.api.protocol import SLOWEST_BODY_BYTES_S, ConnectionDeadlines, HttpConnection
+from hearth.api.protocol import SLOWEST_BODY_BYTES_S, ConnectionDeadlines
 from hearth.api.server import KEEP_ALIVE_S, HearthServer
 from hearth.config.choices import KeepaliveShow
 from hearth.config.settings import (
@@ -30,7 +29,7 @@ from tests.support.fields import Fields
 from tests.support.house import within
 from tests.support.http import drive, http_scope
 from tests.support.keys import key_of
-from tests.support.line import Line, Plug
+from tests.support.line import Connected, config_of
 from tests.support.virtual_time import in_virtual_time, sleep_until
 
 CHAT = {
@@ -58,20 +57,14 @@ patient_house = within(
 """Streams go through as they come, however long that takes."""
 
 
-class Connection:
-    """The server's protocol on a line without a network, whose other end takes what the test
-    says.
-    """
+class Connection(Connected):
+    """One whose other end takes what the test says."""
 
     def __init__(self, house: HttpHouse) -> None:
         deadlines = ConnectionDeadlines(header_s=HEADER_S, body_s=BODY_S, write_s=lambda: WRITE_S)
-        config = HearthServer(house.app, ServerSettings, deadlines=deadlines)._config()
-        config.load()
-        self.line = Line(Plug())
+        super().__init__(config_of(HearthServer(house.app, ServerSettings, deadlines=deadlines)))
         self.unsent_bytes = 0
         self.line.get_write_buffer_size = lambda: self.unsent_bytes  # type: ignore[method-assign]
-        self.protocol = HttpConnection(config, ServerState(), {})
-        self.protocol.connection_made(self.line)
 
     async def open_until(self, instant: float) -> bool:
         """Whether the connection ends at this instant and not before."""

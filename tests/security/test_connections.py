@@ -7,9 +7,6 @@ import json
 import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
-
-from uvicorn.server import ServerState
 
 from hearth.admission.peers import (
     CONNECTION_LIMIT,
@@ -19,7 +16,7 @@ from hearth.admission.peers import (
     Connections,
     max_connections,
 )
-from hearth.api.protocol import ConnectionDeadlines, HttpConnection
+from hearth.api.protocol import ConnectionDeadlines
 from hearth.api.server import HearthServer
 from hearth.bootstrap.process import raise_descriptor_limit
 from hearth.config.settings import ServerSettings
@@ -29,7 +26,7 @@ from tests.api.test_app import CHAT
 from tests.security.house import request, tell
 from tests.support.house import within
 from tests.support.http import Caller
-from tests.support.line import Line, Plug
+from tests.support.line import Connected, config_of
 from tests.support.patience import WITHIN_S, in_time
 
 PATIENT = ConnectionDeadlines(write_s=lambda: WITHIN_S, header_s=WITHIN_S, body_s=WITHIN_S)
@@ -145,14 +142,8 @@ async def test_who_cannot_even_wait_for_the_refusal_is_cut_off():
         await all_leave(connections, *held, *waiting, *outside)
 
 
-class Seat:
-    """A connection from an address of the test's choice, without a network."""
-
-    def __init__(self, config: Any, address: str) -> None:
-        self.protocol = HttpConnection(config, ServerState(), {})
-        self.line = Line(Plug())
-        self.line._extra["peername"] = (address, 50000)  # type: ignore[attr-defined]
-        self.protocol.connection_made(self.line)
+class Seat(Connected):
+    """A connection from an address of the test's choice."""
 
     async def status(self) -> int:
         """What a request gets."""
@@ -169,8 +160,7 @@ class Seat:
 @within(lambda: HttpHouse(keys=KEYS))
 async def test_one_machine_is_refused_its_fourth_connection_and_others_come_in(house):
     server, connections = server_of(house)
-    config = server._config()
-    config.load()
+    config = config_of(server)
     greedy = [Seat(config, f"fd00:1:2:3::{number}") for number in range(5)]
     others = [
         Seat(config, address)

@@ -10,16 +10,15 @@ from typing import Any, cast
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from uvicorn.server import ServerState
 
 from hearth.api.app import HearthApp
 from hearth.api.files import FileForm
-from hearth.api.protocol import ConnectionDeadlines, HttpConnection
+from hearth.api.protocol import ConnectionDeadlines
 from hearth.api.server import HearthServer
 from hearth.config.settings import ServerSettings
 from hearth.errors import HearthError
 from tests.support.examples import EXAMPLES
-from tests.support.line import Line, Plug
+from tests.support.line import Connected, config_of
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 ASKED: list[tuple[str, bytes, tuple[tuple[bytes, bytes], ...], bytes]] = []
@@ -47,27 +46,23 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": said})
 
 
-CONFIG = HearthServer(
-    cast("HearthApp", echo), ServerSettings, deadlines=ConnectionDeadlines(write_s=lambda: 10.0)
-)._config()
-CONFIG.load()
+PATIENT = ConnectionDeadlines(write_s=lambda: 10.0)
+CONFIG = config_of(HearthServer(cast("HearthApp", echo), ServerSettings, deadlines=PATIENT))
 
 
 async def understood(pieces: list[bytes]) -> tuple[list[Any], bytes]:
     """What the application was asked, and what was answered."""
     ASKED.clear()
-    protocol = HttpConnection(CONFIG, ServerState(), {})
-    line = Line(Plug())
-    protocol.connection_made(line)
+    one = Connected(CONFIG)
     for piece in pieces:
-        if not line.ended:
-            protocol.data_received(piece)
+        if not one.line.ended:
+            one.protocol.data_received(piece)
         for _ in range(12):
             await asyncio.sleep(0)
-    protocol.connection_lost(None)
+    one.protocol.connection_lost(None)
     for _ in range(4):
         await asyncio.sleep(0)
-    return [*ASKED], bytes(line.sent)
+    return [*ASKED], bytes(one.line.sent)
 
 
 def cut(raw: bytes, places: list[int]) -> list[bytes]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+
+from uvicorn.server import ServerState
+
+from hearth.api.protocol import ConnectionConfig, HttpConnection
+from hearth.api.server import HearthServer
 
 
 class Line(asyncio.Transport):
     """A connection without a network: what is written is kept, and nothing is ever full."""
 
-    def __init__(self, plug: Any) -> None:
+    def __init__(self, peer: str = "127.0.0.1") -> None:
         super().__init__(
-            {"socket": plug, "sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)}
+            {"socket": Plug(), "sockname": ("127.0.0.1", 1), "peername": (peer, 50000)}
         )
         self.sent = bytearray()
         self.ended = False
@@ -49,3 +53,19 @@ class Plug:
         return ("127.0.0.1", 1)
 
     getpeername = getsockname
+
+
+def config_of(server: HearthServer) -> ConnectionConfig:
+    """What the connections of a server share."""
+    config = server._config()
+    config.load()
+    return config
+
+
+class Connected:
+    """The server's protocol on a line; `peer` is the address of the other end."""
+
+    def __init__(self, config: ConnectionConfig, peer: str = "127.0.0.1") -> None:
+        self.line = Line(peer)
+        self.protocol = HttpConnection(config, ServerState(), {})
+        self.protocol.connection_made(self.line)
