@@ -454,6 +454,7 @@ def test_a_slot_is_kept_for_a_conversation_that_is_about_to_go_on():
         ("policy=adaptive a:10*2", LONG),
         ("policy=adaptive warm_conversations=false", LONG),
         ("policy=adaptive", 300),
+        ("policy=fifo", LONG),
     ],
 )
 def test_the_order_of_arrival_holds_where_little_is_destroyed(settings: str, warm_tokens: int):

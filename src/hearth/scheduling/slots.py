@@ -8,8 +8,9 @@ pays (`policies.returns_by`, the trip being the reading of what is displaced and
 it). The first of a line waits for that no longer than `MOST_TRIPS` such trips and
 `scheduling.max_swap_wait_s` since its arrival, and where callers are served by their shares, only
 for those who are less than a trip ahead of it. Nothing of this applies to what takes less than
-`LEAST_REREAD_S` to read again, to models with several slots, and between the lanes; and no slot is
-kept from the caller of what would be displaced.
+`LEAST_REREAD_S` to read again, to models with several slots, under `fifo`, between the lanes, and
+to internal requests with `preemption: at_once`; and no slot is kept from the caller of what would
+be displaced.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from hearth.config.choices import PolicyName
 from hearth.scheduling.estimates import Habit
 from hearth.scheduling.policies import returns_by
 from hearth.scheduling.residency import Resident
@@ -61,7 +63,10 @@ def taker(device: DeviceState, head: Entry, resident: Resident, now: float) -> E
 
 
 def _is_cold(device: DeviceState, head: Entry, resident: Resident) -> bool:
-    """Would it displace a conversation from a full cache?"""
+    """Would it displace a conversation from a full cache, and may it have to wait for that?"""
+    settings = device.gateway.settings.scheduling
+    if settings.policy is PolicyName.FIFO or not (head.external or device.gateway.priced):
+        return False
     model = resident.model
     caches = device.residency.caches
     if resident.parallel > 1 or not caches.tables.get(model):
