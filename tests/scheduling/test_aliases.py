@@ -126,6 +126,15 @@ another caller's conversation of the same name is another
   ext a/b conversation=x caller=other -> start 3 on a
 """
 
+GRACE = """
+[| a]
+internal work does not wait for external work that it can take along
+  ext a -> start 1 on a; ext a/b; int b; end 1 -> unload a; unloaded -> load b;
+  loaded -> start 3 on b; end 3 -> start 2 on b
+internal work waits for external work that it would leave behind
+  ext a -> start 1 on a; ext a/c; int b; end 1 -> start 2 on a
+"""
+
 HOLDS = """
 [policy=adaptive | a]
 no model is held for a caller that the next one serves as well
@@ -136,7 +145,7 @@ a model is held for a caller that the next one does not serve
   asks 4 8 a/b; ext c -> hold a for assistant
 """
 
-TABLES = (IN_MEMORY, NOT_IN_MEMORY, FAILURES, BOUND, CONVERSATIONS, HOLDS)
+TABLES = (IN_MEMORY, NOT_IN_MEMORY, FAILURES, BOUND, CONVERSATIONS, GRACE, HOLDS)
 
 
 @for_each("example", [example for table in TABLES for example in examples(table)])

@@ -491,11 +491,12 @@ def grace_until(device: DeviceState, entry: Entry, evicts: Iterable[str], now: f
     """Until when an internal request lets external work go on before it evicts these models."""
     if entry.band not in MAX_GRACE_S or any(device.gateway.near_tasks(now)):
         return -inf
-    used = [name for name in evicts if _has_external_work(device, name)]
+    wanted = entry.wanted_model or ""
+    used = [name for name in evicts if _has_external_work(device, name, wanted)]
     if not used:
         return -inf
     trip = max(
-        [trip_between(device, entry.wanted_model or "", name, name, now) for name in used],
+        [trip_between(device, wanted, name, name, now) for name in used],
         key=lambda trip: trip.whole_s,
     )
     grace_s = GRACE_TRIPS * trip.whole_s
@@ -504,10 +505,10 @@ def grace_until(device: DeviceState, entry: Entry, evicts: Iterable[str], now: f
     return entry.item.arrived_at + min(grace_s, MAX_GRACE_S[entry.band])
 
 
-def _has_external_work(device: DeviceState, model: str) -> bool:
+def _has_external_work(device: DeviceState, model: str, other: str) -> bool:
+    """Does external work run on a model, or wait for it that the other one does not serve?"""
     running = device.residency.residents[model].running.values()
     if any(entry.external for entry in running):
         return True
-    return not device.gateway.paused and any(
-        model in lines for lines in _external_lines(device.gateway)
-    )
+    waiting = (entry for lines in _external_lines(device.gateway) for entry in lines.get(model, ()))
+    return not device.gateway.paused and any(other not in entry.choices for entry in waiting)
