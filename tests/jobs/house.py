@@ -81,6 +81,15 @@ class JobHouse(House):
         assert len(found) == len(job_ids)
         return found
 
+    async def end_of_job(self, job_id: str = "job_1") -> JobEnded:
+        """The end of one job."""
+        return (await self.ended(job_id))[0]
+
+    async def run(self, new: Job) -> JobEnded:
+        """Accept it, and say how it ended."""
+        await self.accept(new)
+        return await self.end_of_job(new.job_id)
+
     def judge(self) -> None:
         """Beside the rules of every house: nobody is told twice of an end, and the disk agrees with
         what was said.

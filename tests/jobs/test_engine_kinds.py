@@ -60,7 +60,7 @@ async def test_a_job_of_the_emulator_fails_once_a_model_server_answers(was_runni
     if was_running:
         await first.table.claim(1)
     async with life(disk, emulated=False) as house:
-        (end,) = await house.ended("made_up")
+        end = await house.end_of_job("made_up")
         assert (end.state, end.reason) == GONE
         record = await house.record("made_up")
         assert (record.state, record.webhook, record.emulated) == (JobState.FAILED, "waiting", True)
@@ -113,7 +113,7 @@ async def test_what_waits_for_the_emulator_ends_when_a_model_server_comes():
         await sleep_until(house.now + 0.5)
         runtime.emulated = False
         await late
-        (end,) = await house.ended("late")
+        end = await house.end_of_job("late")
         assert (end.state, end.reason) == GONE
         assert [event.job_id for event in house.events.of(JobEnded)].count("late") == 1
 

@@ -42,7 +42,7 @@ async def test_a_job_is_accepted_and_started_once_on_the_disk_and_its_answer_kep
     assert house.disk.rows("SELECT state FROM jobs") == [("queued",)]
     await house.events.until(lambda: bool(house.ollama.calls))
     assert house.disk.rows("SELECT state, attempts FROM jobs") == [("running", 1)]
-    (end,) = await house.ended("job_1")
+    end = await house.end_of_job()
     assert (end.state, end.attempts, end.status, end.reason) == ("completed", 1, 200, "")
     assert 2.5 <= end.total_s < 4.0
     record = await house.record("job_1")
@@ -55,8 +55,7 @@ async def test_a_job_waits_longer_than_any_request_may(house):
     busy = house.submit("a", lane=Lane.INTERNAL, service_s=60.0)
     await settle()
     late = house.submit("a")
-    await house.accept(job())
-    (end,) = await house.ended("job_1")
+    end = await house.run(job())
     assert (end.state, end.attempts) == ("completed", 1)
     assert not house.events.of(JobRequeued)
     await body_of(busy)
@@ -159,7 +158,7 @@ async def test_while_the_model_server_is_down_jobs_wait_and_no_attempt_is_burnt(
     await sleep_until(600.0)
     assert (await house.record("job_1")).state is JobState.QUEUED
     house.ollama.come_up()
-    (end,) = await house.ended("job_1")
+    end = await house.end_of_job()
     assert (end.state, end.attempts) == ("completed", 1)
 
 
@@ -190,16 +189,14 @@ async def test_what_fails_is_tried_again_later_where_that_may_help_and_then_give
 ):
     async with JobHouse(settings=with_jobs(**settings)) as house:
         house.ollama.next_calls(*[fault] * 8)
-        await house.accept(job(**changed))
-        (end,) = await house.ended("job_1")
+        end = await house.run(job(**changed))
         assert (end.state, end.attempts, end.status, end.reason) == expected
         assert [event.retry_s for event in house.events.of(JobRequeued)] == pauses
 
 
 @in_house("a", FakeModel(name="emb", capabilities=frozenset({"embedding"})), resident="a")
 async def test_a_job_beyond_its_model_ends_as_if_asked_and_costs_no_swap(house):
-    await house.accept(job(model="emb"))
-    (end,) = await house.ended("job_1")
+    end = await house.run(job(model="emb"))
     assert (end.state, end.attempts, end.status, end.reason) == (
         "failed",
         1,
@@ -239,8 +236,7 @@ async def test_a_full_queue_of_the_gpu_is_no_fault_of_the_job(house):
     tickets = [house.submit("a", service_s=20.0)]
     await settle()
     tickets.append(house.submit("a", service_s=1.0))
-    await house.accept(job(lane=Lane.EXTERNAL))
-    (end,) = await house.ended("job_1")
+    end = await house.run(job(lane=Lane.EXTERNAL))
     assert (end.state, end.attempts) == ("completed", 1)
     assert house.events.of(JobRequeued)[0].reason == "queue_full"
     await bodies_of(tickets)
@@ -256,7 +252,7 @@ async def test_while_the_disk_fails_nothing_is_accepted_and_a_result_waits(house
     await sleep_until(60.0)
     assert house.events.of(JobEnded) == []
     house.disk.broken = False
-    (end,) = await house.ended("job_1")
+    end = await house.end_of_job()
     assert (end.state, end.attempts) == ("completed", 1)
     assert house.disk.rows("SELECT id FROM jobs") == [("job_1",)]
 
@@ -270,7 +266,7 @@ async def test_a_commit_reported_as_failed_costs_neither_an_end_nor_a_second_run
     house.disk.silent = True
     await asyncio.sleep(10.0)
     house.disk.silent = False
-    (end,) = await house.ended("job_1")
+    end = await house.end_of_job()
     assert (end.state, end.attempts, len(house.ollama.calls)) == ("completed", 1, 1)
 
 
