@@ -174,7 +174,7 @@ def test_models_of_aliases_unknown_to_ollama_are_warnings_and_shadows_are_errors
     file.write_text(f"aliases:\n  Here:1b: ['a:1b']\n{rest}")
     result = hearth("config", "check", str(file))
     shadows = "is an installed model as well, which nobody can ask for; choose another name"
-    assert result.exit_code == 2
+    assert (result.exit_code, result.stdout) == (2, "")
     assert f'mine.yaml:2: aliases["Here:1b"]: {shadows}' in result.stderr
     file.write_text("aliases: {coder: ['a:1b']}\nollama: {url: 'http://127.0.0.1:9'}\n")
     result = hearth("config", "check", str(file))

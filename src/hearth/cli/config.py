@@ -110,12 +110,12 @@ def check(file: Path | None) -> None:
         "announcements": settings.scheduling.announcements,
     }
     counts = ", ".join(f"{name}: {len(entries)}" for name, entries in counted.items())
-    click.echo(f"{why}: ok ({counts})")
     warnings = [*loaded.notes, *changed_meanings(settings), *effectless(settings)]
     warnings += _named_models(settings, path)
     storage = settings.storage
     if storage.enabled:
         warnings += directory_warnings(storage.path, database_path(storage.path, os.environ))
+    click.echo(f"{why}: ok ({counts})")
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
 
