@@ -102,6 +102,16 @@ async def test_a_long_body_is_held_once_however_many_models_may_serve_it():
         assert sent(house) == {**CHAT, "user": words, "model": "a:latest"}
 
 
+async def test_a_background_task_for_an_alias_is_no_reason_to_ask_what_is_installed():
+    task = '### Task:\nTitle.\n{ "title": 1 }\n<chat_history>'
+    asked = {"model": "coder", "messages": [{"role": "user", "content": task}], "stream": False}
+    async with only("a") as house:
+        listed = house.ollama.listed
+        got = await house.ask("POST", "/api/chat", asked)
+        assert (got.status, house.item(1)["background"]) == (200, "open-webui-title")
+        assert house.ollama.listed == listed
+
+
 async def test_two_models_in_memory_share_the_requests():
     async with only("a", "b") as house:
         house.service = Service(service_s=5.0)

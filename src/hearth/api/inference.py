@@ -171,6 +171,8 @@ class Inference:
         is_short = envelope.background is not None and envelope.background.any_model
         if not wanted or not is_short or envelope.streaming:
             return None
+        if self._gateway.aliases.named(envelope.model):
+            return None  # it is served by what is in memory anyway
         # refused later, in the order of all refusals
         if not may_use(allowed, envelope.model, canonical):
             return None
