@@ -189,6 +189,24 @@ def test_a_model_that_has_work_is_left_for_who_is_behind_after_its_residency():
     assert shell.now == 24.0
 
 
+@pytest.mark.parametrize(
+    ("sharing", "at_least_s", "at_most_s"), [("fifo", 0, 95), ("fair", 99, 130)]
+)
+def test_no_model_is_left_for_who_was_given_more(sharing: str, at_least_s: float, at_most_s: float):
+    """By the policy alone the request for b is late after ten round trips of 8 s."""
+    shell = shell_of(settings_of(f"policy=adaptive sharing={sharing} max_swap_wait_s=20"))
+    shell.arrive("a", caller="x")
+    shell.arrive("a", caller="y")
+    shell.at(100.0).finish(1)
+    shell.arrive("a", caller="y")
+    shell.arrive("b", caller="x")
+    while not shell.unloading:
+        assert shell.now < 300.0, "x has no turn at all"
+        shell.arrive("a", caller="y")
+        shell.at(shell.now + 1.0).finish(min(shell.running))
+    assert at_least_s <= shell.now - 100.0 <= at_most_s
+
+
 def test_who_is_not_behind_causes_no_swap():
     shell = shell_of()
     for _ in range(30):

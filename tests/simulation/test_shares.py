@@ -67,6 +67,18 @@ def test_on_two_models_the_residency_says_how_even_and_how_dear(factor: float, m
     assert evenness(run_of(name, "fifo")).jain < 0.6
 
 
+@pytest.mark.parametrize("pause_s", [0.02, 0.5])
+def test_a_loop_that_pauses_between_its_requests_gets_its_share_of_two_models(pause_s: float):
+    workload = one_against_fifty("b", load_s=PRIOR_S, pause_s=pause_s)
+    fair, fifo = (
+        simulate(workload, settings_of(workload, sharing), keep_decisions=False)
+        for sharing in ("fair", "fifo")
+    )
+    assert evenness(fair).jain >= 0.97
+    assert summary(fair).makespan_s <= 1.10 * summary(fifo).makespan_s
+    assert evenness(fifo).jain < 0.6
+
+
 def test_two_callers_on_two_models_may_be_a_request_and_a_swap_apart():
     """With a residency of one swap."""
     workload = one_against_fifty("b", load_s=PRIOR_S)

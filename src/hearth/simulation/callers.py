@@ -20,14 +20,14 @@ from hearth.types import JsonDict, frozen
 MOST_SHOWN = 20  # callers, those with the most requests
 
 
-def one_against_fifty(model: str = "a", *, load_s: float = 5.0) -> Workload:
+def one_against_fifty(model: str = "a", *, load_s: float = 5.0, pause_s: float = 0.0) -> Workload:
     """A program with 50 requests of 1 to 3 s in flight, 300 in all, beside one that sends its next
-    request after each answer, 150 in all, for `model`; the other one uses `a`.
+    request `pause_s` after each answer, 150 in all, for `model`; the other one uses `a`.
     """
     rng = Random(1)  # noqa: S311 (nobody has to be unable to guess it)
     jobs = list[WorkloadJob]()
     _loop(jobs, rng, "fifty", "a", count=300, in_flight=50)
-    _loop(jobs, rng, "one", model, count=150, in_flight=1)
+    _loop(jobs, rng, "one", model, count=150, in_flight=1, think_s=pause_s)
     return _workload(jobs, load_s)
 
 
@@ -88,6 +88,7 @@ def _workload(jobs: Iterable[WorkloadJob], load_s: float) -> Workload:
 COMPETING: Mapping[str, Callable[[], Workload]] = {
     "one_against_fifty": one_against_fifty,
     "one_against_fifty_two_models": partial(one_against_fifty, "b"),
+    "one_against_fifty_pauses": partial(one_against_fifty, "b", pause_s=0.5),
     "flood": flood,
     "flood_two_models": partial(flood, "b"),
 }
