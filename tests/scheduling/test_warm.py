@@ -6,8 +6,10 @@ from random import Random
 
 import pytest
 
+from hearth.config.choices import PolicyName
 from hearth.scheduling import home, inputs
 from hearth.scheduling.estimates import Estimates
+from hearth.scheduling.inputs import Fault
 from hearth.scheduling.reading import Prompt, Reading
 from hearth.scheduling.reasons import reason_of
 from hearth.scheduling.warm import MOST_CONVERSATIONS, MOST_LOST, warm_on
@@ -82,6 +84,16 @@ def test_a_conversation_is_warm_until_its_model_goes():
     shell.unloaded()
     assert warm_on(shell.device, "agent", "one") is None
     assert reread_s(shell) == 0.0
+
+
+def test_a_process_that_died_takes_its_cache_along():
+    shell = house()
+    turn(shell)
+    goes_on = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    shell.fail(goes_on, "backend_gone")
+    assert warm_on(shell.device, "agent", "one") == "a"
+    shell.fail(goes_on, "runner_died")
+    assert warm_on(shell.device, "agent", "one") is None
 
 
 def test_what_runs_is_warm_from_its_first_byte():
@@ -490,37 +502,68 @@ def test_nothing_internal_waits_for_the_conversation_of_an_external_caller():
     assert shell.said == [f"start {internal} on a"]
 
 
+def goes_wrong(shell: Shell, rng: Random) -> None:
+    """A fault of the model server, or somebody who meddles with it."""
+    fault = rng.choice(["fail", "vanish", "appear", "load", "unload", "cut", "cancel", "down"])
+    model = rng.choice("abcd")
+    is_still = not (shell.loading or shell.unloading or shell.cutting)
+    kinds: list[Fault] = ["runner_died", "backend_gone", "first_byte_timeout"]
+    if fault == "fail" and shell.running:
+        shell.fail(rng.choice(list(shell.running)), rng.choice(kinds), rng.choice([None, 50]))
+    elif fault == "vanish" and is_still:
+        shell.tell(inputs.Drifted(appeared=(), vanished=(inputs.Unloaded(model=model),)))
+    elif fault == "appear" and is_still:
+        shell.tell(inputs.Drifted(appeared=(inputs.Loaded(model=model),), vanished=()))
+    elif fault == "load" and shell.loading:
+        shell.load_failed()
+    elif fault == "unload" and shell.unloading:
+        shell.unload_failed()
+    elif fault == "cut" and shell.cutting:
+        shell.load_cut(clean=False)
+    elif fault == "cancel" and shell.gateway.entries:
+        shell.cancel(rng.choice(list(shell.gateway.entries)))
+    elif fault == "down":
+        shell.tell(inputs.BackendState(up=False))
+        shell.tell(inputs.BackendState(up=True))
+
+
+def assert_true(shell: Shell) -> None:
+    """What is believed of the caches is bounded, and of what is in memory."""
+    caches = shell.device.residency.caches
+    assert caches.tables.keys() <= shell.device.residency.residents.keys()
+    assert all(len(table) <= MOST_CONVERSATIONS for table in caches.tables.values())
+    assert len(caches.lost) <= MOST_LOST
+    for model in caches.tables:
+        warm = caches.warm(model).values()
+        speed = shell.device.estimates.reading.speed(model)
+        assert 0 <= reread_s(shell, model) <= sum(each.tokens for each in warm) / speed + 1e-9
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_tables_are_bounded_and_true_whatever_happens(seed: int):
     rng = Random(seed)
-    shell = house("policy=adaptive vram_gb=24 a:10 b:10 c:10 d:20", "a b")
-    for _ in range(150):
+    policy = rng.choice(list(PolicyName)).value
+    shell = house(f"policy={policy} vram_gb=24 a:10 b:10 c:10 d:20", "a b")
+    for _ in range(200):
         step = rng.random()
-        if step < 0.4:
+        if step < 0.35:
             shell.arrive(
                 rng.choice("abcd"),
                 caller=rng.choice("xyz"),
-                conversation=str(rng.randrange(40)),
+                conversation=rng.choice(["", *map(str, range(20))]),
                 prompt_tokens=rng.choice([100, 5_000, LONG]),
                 resumable=rng.random() < 0.5,
             )
-        elif step < 0.5:
+        elif step < 0.45:
             shell.internal(rng.choice("ab"))
-        elif step < 0.7 and shell.running:
+        elif step < 0.6 and shell.running:
             sequence = rng.choice(list(shell.running))
             if sequence not in shell.stopping:
                 shell.first_byte(sequence, forwarded=rng.random() < 0.5)
+        elif step < 0.7:
+            goes_wrong(shell, rng)
         else:
             shell.go_on(rng.choice([0.1, 2.0, 30.0]))
-        caches = shell.device.residency.caches
-        assert caches.tables.keys() <= shell.device.residency.residents.keys()
-        assert all(len(table) <= MOST_CONVERSATIONS for table in caches.tables.values())
-        assert len(caches.lost) <= MOST_LOST
-        for model in caches.tables:
-            whole_s = sum(
-                each.tokens / shell.device.estimates.reading.speed(model)
-                for each in shell.device.residency.caches.warm(model).values()
-            )
-            assert 0 <= reread_s(shell, model) <= whole_s + 1e-9
+        assert_true(shell)
     shell.quiesce()
-    assert not any(shell.gateway.waiting.waits_in((c, str(n))) for c in "xyz" for n in range(40))
+    assert not any(shell.gateway.waiting.waits_in((c, str(n))) for c in "xyz" for n in range(20))

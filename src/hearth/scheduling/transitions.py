@@ -323,6 +323,8 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
     is_suspect = fault == "first_byte_timeout" or (fault == "runner_died" and goes_on)
     if resident is not None and is_suspect:
         resident.suspect = True
+    if fault == "runner_died":
+        device.residency.caches.unloaded(entry.model or "")
     device.release(entry, now)
     if goes_on:
         entry.breaks += 1
