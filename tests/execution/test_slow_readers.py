@@ -75,6 +75,16 @@ async def test_a_reader_that_stands_still_is_dropped_and_its_place_goes_on(setti
         assert (ended.outcome, ended.reason) == (Outcome.CANCELLED, "cancelled")
 
 
+def test_what_comes_after_a_caller_has_gone_is_dropped():
+    gone = list[str]()
+    reply = Reply(limit_bytes=10, on_abandon=lambda: gone.append("told"))
+    reply.push(b"some")
+    reply.abandon()
+    reply.push(b"and some more")
+    assert (reply.ended, reply.complete, reply.unread_bytes) == (True, False, 0)
+    assert gone == ["told"]
+
+
 @in_house(settings=SMALL_BUFFER)
 async def test_a_reader_that_catches_up_within_the_deadline_gets_everything(house: House):
     ticket = long_stream(house, 50)
