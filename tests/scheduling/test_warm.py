@@ -21,8 +21,12 @@ SPEED = 600.0  # tokens that are read in a second
 LONG = 30_000
 
 
-def house(settings: str = "policy=adaptive", resident: str = "a") -> Shell:
-    return Shell(settings_of(settings), resident=tuple(resident.split()))
+def house(settings: str = "policy=adaptive", resident: str = "a", kept: int = 1) -> Shell:
+    """A cache of these models was seen to keep so many conversations."""
+    models = tuple(resident.split())
+    shell = Shell(settings_of(settings), resident=models)
+    shell.device.estimates.reading.kept.update(dict.fromkeys(models, kept))
+    return shell
 
 
 def turn(
@@ -376,6 +380,17 @@ def test_the_size_of_a_cache_is_learned():
     assert set(shell.device.residency.caches.warm("a")) == {("agent", "one"), ("agent", "two")}
     turn(shell, conversation="two", cached_tokens=0)
     assert list(shell.device.residency.caches.warm("a")) == [("agent", "two")]
+
+
+def test_one_more_is_taken_to_be_kept_than_there_are_slots():
+    shell = Shell(settings_of("policy=adaptive"), resident=("a",))
+    turn(shell)
+    turn(shell, conversation="two")
+    turn(shell, conversation="three")
+    caches = shell.device.residency.caches
+    assert list(caches.warm("a")) == [("agent", "three"), ("agent", "two")]
+    turn(shell, conversation="two", cached_tokens=0)
+    assert list(caches.warm("a")) == [("agent", "two")]
 
 
 def test_what_belongs_to_no_conversation_takes_a_place_as_well():

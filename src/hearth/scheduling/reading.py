@@ -85,10 +85,11 @@ class Reading:
             return None
         return max(0.0, usage.prompt_tokens - seconds * self.tokens_per_s[model])
 
-    def learn_kept(self, model: str, depth: int, *, is_kept: bool) -> None:
-        """Fold in whether a conversation was still cached after `depth` others."""
-        known = self.kept.get(model, 1)
-        if (depth >= known) is is_kept:
+    def learn_kept(self, model: str, depth: int, believed: int, *, is_kept: bool) -> None:
+        """Fold in whether a conversation was still cached after `depth` others, where so many were
+        believed to be.
+        """
+        if (depth >= believed) is is_kept:
             self.kept[model] = depth + is_kept
 
     def forget(self) -> None:

@@ -10,8 +10,7 @@ waits (`home`).
 
 1. A conversation (`QueueItem.conversation`) is warm on the model that has read it: from the first
    byte of its answer, until the model is unloaded or so many others were read there that the server
-   has no room for it (`Reading.kept`: as many as the model has slots, and more where that was
-   seen).
+   has no room for it (`Reading.kept`: one more than the model has slots, until that was seen).
 2. Reading it again takes its tokens at the learned speed (`Reading.speed`), less what the server
    keeps over the stop (`kept_over_stop`).
 3. What is expected is that times the chance of its return, and 300 s at most for a model. The
@@ -63,6 +62,10 @@ TURNS = 64.0  # requests of a caller by which is judged whether they go on with 
 MOST_CALLERS = 1024  # of which that is remembered; the one that was not seen for longest goes first
 MOST_LOST = 256
 """Conversations that are remembered of those that were unloaded, to count what is read again."""
+UNSEEN_KEPT = 1
+"""So many conversations are believed to be kept beside those in the slots, until that was seen:
+llama.cpp, and so Ollama, has a cache in main memory for them.
+"""
 LEAST_TOKENS = 256  # shorter conversations say nothing of the size of a prompt cache
 MOSTLY = 0.5  # share of a conversation that is found in a prompt cache which has kept it
 SHORTENED = 0.5
@@ -207,7 +210,8 @@ class PromptCaches:
 
     def kept_conversations(self, model: str) -> int:
         """How many conversations the server keeps in the prompt cache of a resident model."""
-        return max(self._residents[model].parallel, self._estimates.reading.kept.get(model, 0))
+        slots = self._residents[model].parallel
+        return max(slots, self._estimates.reading.kept.get(model, slots + UNSEEN_KEPT))
 
     def warm(self, model: str) -> dict[Key, Conversation]:
         """The conversations that are warm on a model, the one that was used last first."""
@@ -397,7 +401,8 @@ def _learn(device: DeviceState, entry: Entry, prompt: Prompt, remembered: Rememb
         cached_tokens = 0.0 if remembered.is_lost else read_before
     elif remembered.depth is not None and read_before >= LEAST_TOKENS and estimates.learns:
         is_kept = cached_tokens >= MOSTLY * read_before
-        estimates.reading.learn_kept(model, remembered.depth, is_kept=is_kept)
+        believed = device.residency.caches.kept_conversations(model)
+        estimates.reading.learn_kept(model, remembered.depth, believed, is_kept=is_kept)
     if cached_tokens < MOSTLY * read_before:
         _count_again(device, entry, read_before - cached_tokens)
 
