@@ -17,10 +17,10 @@ of models of 8 to 14 billion parameters with keys and values of 16 bits.
 BATCH_TOKENS = 2048
 """What a prompt is read in. Of one that nobody waits for any more, whole batches stay."""
 
-Conversation = TypeVar("Conversation", bound=Hashable)
+ConversationName = TypeVar("ConversationName", bound=Hashable)
 
 
-class PromptCache(Generic[Conversation]):
+class PromptCache(Generic[ConversationName]):
     """What is kept of each conversation with one model, in tokens from its beginning.
 
     Args:
@@ -30,20 +30,20 @@ class PromptCache(Generic[Conversation]):
     def __init__(self, slots: int, host_tokens: int = HOST_CACHE_TOKENS) -> None:
         self._slots = slots
         self._host_tokens = host_tokens
-        self._kept: dict[Conversation, int] = {}  # the latest is the last
+        self._kept: dict[ConversationName, int] = {}  # the latest is the last
 
-    def cached(self, conversation: Conversation, prompt_tokens: int) -> int:
+    def cached(self, conversation: ConversationName, prompt_tokens: int) -> int:
         """How many tokens of a prompt need not be read; the last one always is."""
         return min(self._kept.get(conversation, 0), max(0, prompt_tokens - 1))
 
-    def conversations(self) -> tuple[Conversation, ...]:
+    def conversations(self) -> tuple[ConversationName, ...]:
         """Those of which anything is kept."""
         return tuple(self._kept)
 
-    def forget(self, conversation: Conversation) -> None:
+    def forget(self, conversation: ConversationName) -> None:
         self._kept.pop(conversation, None)
 
-    def keep(self, conversation: Conversation, tokens: int) -> None:
+    def keep(self, conversation: ConversationName, tokens: int) -> None:
         """So many tokens of a conversation are in a slot now; what no longer fits is forgotten."""
         self.forget(conversation)
         self._kept[conversation] = tokens

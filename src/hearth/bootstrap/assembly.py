@@ -24,6 +24,7 @@ from hearth.clock import Clock, ClockSteps, SystemClock
 from hearth.config.reload import ConfigInForce, FileWatch, MakeWatch, Reloader, Vet
 from hearth.config.settings import BackendMode, GatewayConfig
 from hearth.engines.port import Engine
+from hearth.execution.aliases import Aliases
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
 from hearth.execution.gpu_tracker import GpuTracker
@@ -184,12 +185,14 @@ def build_parts(
         emulated=emulated,
     )
     forecaster = Forecaster(forecasts)
+    watch = BackendWatch(runtime, engine)
     return QueueParts(
         runtime=runtime,
         mailbox=mailbox,
         scheduler=scheduler,
         registry=Registry(runtime),
-        watch=BackendWatch(runtime, engine),
+        watch=watch,
+        aliases=Aliases(lambda: runtime.settings, runtime.view, watch),
         forecaster=forecaster,
         admission=QueueAdmission(runtime, mailbox, forecaster),
     )

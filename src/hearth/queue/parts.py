@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hearth.execution.aliases import Aliases
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.runtime import Runtime
 from hearth.queue.admission import QueueAdmission
@@ -21,5 +22,6 @@ class QueueParts:
     scheduler: Scheduler
     registry: Registry
     watch: BackendWatch
+    aliases: Aliases
     forecaster: Forecaster
     admission: QueueAdmission

@@ -22,7 +22,6 @@ from hearth.errors import (
     ShuttingDown,
 )
 from hearth.events import ModeChanged
-from hearth.execution.aliases import Aliases
 from hearth.execution.request import ActiveRequest, Submission, Ticket
 from hearth.execution.tasks import ChangeCounter
 from hearth.queue import status
@@ -79,7 +78,7 @@ class LLMQueueWorker:
         self.cancel_request = registry.cancel_request
         self.get_item = registry.get_item
         self.watch = parts.watch
-        self.aliases = Aliases(lambda: runtime.settings, runtime.view, parts.watch)
+        self.aliases = parts.aliases
         self.forecaster = parts.forecaster
         self.admission = parts.admission
         self._mailbox = parts.mailbox

@@ -123,7 +123,8 @@ class Shares:
         entry.sharer = None
         counted_in = Band.EXTERNAL if entry.band is Band.INTERRUPTED else entry.band
         if counted_in in self.bands:
-            sharer = entry.sharer = _sharer(counted_in, entry.item)
+            sharer = _sharer(counted_in, entry.item)
+            entry.sharer = sharer
             self._forget_idle(sharer.band)
             is_known = sharer in self._accounts[sharer.band]
             account = self._account(sharer)
@@ -389,7 +390,8 @@ def share_anew(device: DeviceState, now: float) -> None:
     bands = shared_bands(gateway.settings)
     if bands == (() if waiting.shares is None else waiting.shares.bands):
         return
-    shares = waiting.shares = Shares(bands, now) if bands else None
+    shares = Shares(bands, now) if bands else None
+    waiting.shares = shares
     for entry in gateway.entries.values():
         entry.sharer = None
         entry.cost_s = 0.0

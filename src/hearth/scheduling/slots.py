@@ -25,7 +25,7 @@ from hearth.scheduling.residency import Resident
 from hearth.scheduling.shares import lead_s
 from hearth.scheduling.state import DeviceState, ModelHold
 from hearth.scheduling.waiting import Entry
-from hearth.scheduling.warm import Conversation, Key
+from hearth.scheduling.warm import Conversation, ConversationKey
 
 LEAST_REREAD_S = 1.0
 MOST_TRIPS = 4.0
@@ -76,7 +76,7 @@ def _is_cold(device: DeviceState, head: Entry, resident: Resident) -> bool:
 
 
 def _next_return(
-    warm: Mapping[Key, Conversation], trip_s: float, waiting: int, now: float
+    warm: Mapping[ConversationKey, Conversation], trip_s: float, waiting: int, now: float
 ) -> tuple[float, str] | None:
     """The first instant by which one of these is likely to go on, and whose it is; None where it is
     not worth waiting for any while so many others wait.
@@ -89,7 +89,7 @@ def _next_return(
     return min([each for each in returns if each[0] > now], default=None)
 
 
-def _key(entry: Entry) -> Key:
+def _key(entry: Entry) -> ConversationKey:
     return (entry.item.caller, entry.item.conversation)
 
 

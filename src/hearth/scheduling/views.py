@@ -32,8 +32,10 @@ class StatusView:
     """The scheduler as it is at the moment of asking."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._device = device = scheduler.device
-        self._gateway = gateway = scheduler.gateway
+        device = scheduler.device
+        self._device = device
+        gateway = scheduler.gateway
+        self._gateway = gateway
         # questions that a part of the state answers
         self.entry = gateway.entries.get
         self.pending = gateway.waiting.count

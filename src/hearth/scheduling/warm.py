@@ -73,7 +73,7 @@ SHORTENED = 0.5
 program has summed the conversation up.
 """
 
-Key = tuple[str, str]
+ConversationKey = tuple[str, str]
 """Caller and conversation."""
 
 
@@ -151,8 +151,8 @@ class PromptCaches:
         enabled: bool,
     ) -> None:
         self.enabled = enabled
-        self.tables: dict[str, dict[Key, Conversation]] = {}
-        self.lost: dict[tuple[str, Key], float] = {}
+        self.tables: dict[str, dict[ConversationKey, Conversation]] = {}
+        self.lost: dict[tuple[str, ConversationKey], float] = {}
         self.reread_tokens: dict[str, float] = {}
         self.reread_s_by_model: dict[str, float] = {}
         self.turns: dict[str, tuple[float, float]] = {}
@@ -198,7 +198,8 @@ class PromptCaches:
     def _note_turn(self, caller: str, *, goes_on: bool) -> None:
         requests, went_on = self.turns.pop(caller, (0.0, 0.0))
         if requests >= TURNS:
-            requests, went_on = requests / 2, went_on / 2
+            requests /= 2
+            went_on /= 2
         self.turns[caller] = (requests + 1.0, went_on + goes_on)
         if len(self.turns) > MOST_CALLERS:
             del self.turns[next(iter(self.turns))]
@@ -213,7 +214,7 @@ class PromptCaches:
         slots = self._residents[model].parallel
         return max(slots, self._estimates.reading.kept.get(model, slots + UNSEEN_KEPT))
 
-    def warm(self, model: str) -> dict[Key, Conversation]:
+    def warm(self, model: str) -> dict[ConversationKey, Conversation]:
         """The conversations that are warm on a model, the one that was used last first."""
         table = self.tables.get(model)
         if not table or model not in self._residents:
@@ -226,7 +227,7 @@ class PromptCaches:
             return 0.0
         return min(sum(self.expected_s(model, now).values()), MOST_READ_S)
 
-    def expected_s(self, model: str, now: float) -> dict[Key, float]:
+    def expected_s(self, model: str, now: float) -> dict[ConversationKey, float]:
         """Expected seconds of reading each warm conversation again, the one that was used last
         first.
         """
@@ -234,7 +235,7 @@ class PromptCaches:
         in_use = {(entry.item.caller, entry.item.conversation) for entry in running}
         speed = self._estimates.reading.speed(model)
         seen = set[str]()
-        found = dict[Key, float]()
+        found = dict[ConversationKey, float]()
         for key, conversation in self.warm(model).items():
             if self._waiting.waits_in(key):
                 chance = 1.0
@@ -291,13 +292,13 @@ class PromptCaches:
             return 0.0
         return conversation.warm_tokens(self._estimates.prompt_tokens(item, model) + kept_tokens)
 
-    def returned(self, model: str, key: Key, now: float) -> None:
+    def returned(self, model: str, key: ConversationKey, now: float) -> None:
         """A request goes on with a conversation that nobody used."""
         known = self.tables.get(model, {}).get(key)
         if known is not None:
             known.gaps_s = (*known.gaps_s, now - known.used_at)[-GAPS:]
 
-    def note(self, model: str, key: Key, conversation: Conversation) -> None:
+    def note(self, model: str, key: ConversationKey, conversation: Conversation) -> None:
         """A conversation was read, or went on, and is the one that was used last."""
         table = self.tables.setdefault(model, {})
         table.pop(key, None)
@@ -312,7 +313,7 @@ class PromptCaches:
             self._lose(model, key)
         self.tables.pop(model, None)
 
-    def _lose(self, model: str, key: Key) -> None:
+    def _lose(self, model: str, key: ConversationKey) -> None:
         conversation = self.tables[model].pop(key)
         tokens = conversation.tokens - kept_over_stop(conversation)
         if tokens > 0:
@@ -321,7 +322,7 @@ class PromptCaches:
             del self.lost[next(iter(self.lost))]
 
 
-def depth_of(table: dict[Key, Conversation], key: Key) -> int:
+def depth_of(table: dict[ConversationKey, Conversation], key: ConversationKey) -> int:
     """How many others were used after this one."""
     if next(reversed(table)) == key:
         return 0

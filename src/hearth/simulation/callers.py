@@ -147,7 +147,7 @@ def table(runs: Iterable[tuple[str, SimulationRun]], *, compete: bool = False) -
 
 
 @frozen
-class Served:
+class TimeServed:
     """What a caller had of the GPU, at the end of it."""
 
     at: float
@@ -155,7 +155,7 @@ class Served:
     seconds: float
 
 
-def served(run: SimulationRun) -> list[Served]:
+def served(run: SimulationRun) -> list[TimeServed]:
     """Every run and load in order; a load is for the caller whose request starts first after it."""
     started = sorted(
         [record for record in run.records if record.started is not None and not record.failed],
@@ -169,18 +169,18 @@ def _started_at(record: Record) -> float:
     return record.started or 0.0
 
 
-def _parts(run: SimulationRun, started: list[Record]) -> Iterator[Served]:
+def _parts(run: SimulationRun, started: list[Record]) -> Iterator[TimeServed]:
     for record in started:
         if record.ended is not None:
             seconds = record.ended - _started_at(record)
-            yield Served(at=record.ended, caller=name_of(record.job), seconds=seconds)
+            yield TimeServed(at=record.ended, caller=name_of(record.job), seconds=seconds)
     starts = [_started_at(record) for record in started]
     for load in run.swaps:
         after = islice(started, bisect_left(starts, load.end), None)
         first = next((each for each in after if each.model == load.model), None)
         if first is not None:
             seconds = load.end - load.start
-            yield Served(at=load.end, caller=name_of(first.job), seconds=seconds)
+            yield TimeServed(at=load.end, caller=name_of(first.job), seconds=seconds)
 
 
 @frozen
