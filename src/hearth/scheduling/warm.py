@@ -64,7 +64,7 @@ MOST_LOST = 256
 """Conversations that are remembered of those that were unloaded, to count what is read again."""
 UNSEEN_KEPT = 1
 """So many conversations are believed to be kept beside those in the slots, until that was seen:
-llama.cpp, and so Ollama, has a cache in main memory for them.
+llama.cpp has a cache in main memory for them.
 """
 LEAST_TOKENS = 256  # shorter conversations say nothing of the size of a prompt cache
 MOSTLY = 0.5  # share of a conversation that is found in a prompt cache which has kept it
