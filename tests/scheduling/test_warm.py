@@ -13,7 +13,7 @@ from hearth.scheduling.inputs import Fault
 from hearth.scheduling.reading import Prompt, Reading
 from hearth.scheduling.reasons import reason_of
 from hearth.scheduling.warm import MOST_CONVERSATIONS, MOST_LOST, warm_on
-from hearth.types import Priority, Sequence, Usage
+from hearth.types import Lane, Priority, Sequence, Usage
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import settings_of
 
@@ -515,6 +515,44 @@ def test_nothing_internal_waits_for_the_conversation_of_an_external_caller():
     agent(shell)
     internal = shell.internal("a")
     assert shell.said == [f"start {internal} on a"]
+
+
+@pytest.mark.parametrize(
+    ("lane", "priority", "model", "decided"),
+    [
+        (Lane.INTERNAL, Priority.CRITICAL, "a", "start 7 on a"),
+        (Lane.INTERNAL, Priority.NORMAL, "a", "start 7 on a"),
+        (Lane.INTERNAL, Priority.CRITICAL, "b", "unload a"),
+        (Lane.EXTERNAL, Priority.NORMAL, "a", "start 7 on a"),
+    ],
+)
+def test_nothing_waits_for_the_conversation_of_a_less_urgent_caller(
+    lane: Lane, priority: Priority, model: str, decided: str
+):
+    shell = house()
+    shell.device.estimates.learn_swap("a", "b", 3.0)
+    shell.device.estimates.learn_swap("b", "a", 3.0)
+    for number in range(6):
+        shell.at(shell.now + 3.0)
+        sequence = shell.arrive(
+            "a",
+            lane=lane,
+            priority=Priority.BACKGROUND,
+            background="title" if lane is Lane.EXTERNAL else "",
+            caller="agent",
+            conversation="one",
+            prompt_tokens=LONG,
+        )
+        end(shell, sequence, cached_tokens=LONG - 200 if number else 0)
+    shell.arrive(
+        model,
+        lane=lane,
+        priority=priority,
+        caller="person",
+        conversation="two",
+        prompt_tokens=LONG,
+    )
+    assert shell.said == [decided]
 
 
 def goes_wrong(shell: Shell, rng: Random) -> None:

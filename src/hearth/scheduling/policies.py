@@ -441,7 +441,7 @@ def held_until(
     # Nothing internal waits for an external caller, and external work waits for an internal one by
     # rule 1 of `sharing`, which knows its habits by themselves.
     used_last = [
-        (habit, device.residency.caches.reread_of_s(habit.caller, name))
+        (habit, _lost_for(best, habit, name))
         for name in best.swap.evicts
         for habit in gateway.arrivals.habits(name)
         if habit.is_external is external and best.model not in habit.choices
@@ -449,9 +449,20 @@ def held_until(
     # Each of these holds pays by itself. Of several the longest counts: a swap after a shorter one
     # would lose what the longer one was to win.
     returns = [
-        returns_by(habit, now, best.swap.trip_s, waiting, reread_s) for habit, reread_s in used_last
+        returns_by(habit, now, trip_s, waiting, reread_s) for habit, (trip_s, reread_s) in used_last
     ]
     return max([until for until in returns if until is not None], default=None)
+
+
+def _lost_for(best: Candidate, habit: Habit, model: str) -> tuple[float, float]:
+    """What it takes to come back to a model: the trip, and of that reading the conversation of a
+    caller.
+    """
+    swap = best.swap
+    if not best.entry.external and habit.band > best.band:
+        # Its next request comes behind this one, so its conversation is lost however long it is.
+        return swap.trip_s - swap.reread_s, 0.0
+    return swap.trip_s, best.device.residency.caches.reread_of_s(habit.caller, model)
 
 
 def returns_by(

@@ -8,9 +8,10 @@ pays (`policies.returns_by`, the trip being the reading of what is displaced and
 it). The first of a line waits for that no longer than `MOST_TRIPS` such trips and
 `scheduling.max_swap_wait_s` since its arrival, and where callers are served by their shares, only
 for those who are less than a trip ahead of it. Nothing of this applies to what takes less than
-`LEAST_REREAD_S` to read again, to models with several slots, under `fifo`, between the lanes, and
-to internal requests with `preemption: at_once`; and no slot is kept from the caller of what would
-be displaced.
+`LEAST_REREAD_S` to read again, to models with several slots, under `fifo`, between the lanes, to
+internal requests with `preemption: at_once`, and for conversations whose requests would come behind
+the first of the line, being less urgent; and no slot is kept from the caller of what would be
+displaced.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hearth.scheduling.shares import lead_s
 from hearth.scheduling.state import DeviceState, ModelHold
 from hearth.scheduling.waiting import Entry
 from hearth.scheduling.warm import Conversation, ConversationKey
+from hearth.types import Band
 
 LEAST_REREAD_S = 1.0
 MOST_TRIPS = 4.0
@@ -47,7 +49,7 @@ def taker(device: DeviceState, head: Entry, resident: Resident, now: float) -> E
     own = {
         key: each
         for key, each in warm.items()
-        if each.is_external is head.external and lead_s(device, each.caller, head) < trip_s
+        if _goes_before(each, head) and lead_s(device, each.caller, head) < trip_s
     }
     if reread_s < LEAST_REREAD_S or displaced not in own or now >= until:
         return head
@@ -73,6 +75,12 @@ def _is_cold(device: DeviceState, head: Entry, resident: Resident) -> bool:
         return False
     warm = caches.warm(model)
     return _key(head) not in warm and len(warm) == caches.kept_conversations(model)
+
+
+def _goes_before(conversation: Conversation, head: Entry) -> bool:
+    """Would its next request stand in the line of this one, or in a more urgent one of its lane?"""
+    is_external = conversation.band >= Band.INTERRUPTED
+    return is_external is head.external and conversation.band <= head.band
 
 
 def _next_return(

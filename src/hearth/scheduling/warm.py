@@ -33,7 +33,7 @@ from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
 from hearth.scheduling.reading import Prompt
-from hearth.types import QueueItem, Usage, entity
+from hearth.types import Band, QueueItem, Usage, entity
 
 if TYPE_CHECKING:
     from hearth.scheduling.estimates import Estimates, Habit
@@ -87,7 +87,7 @@ class Conversation:
     guessed_prompt_tokens: float
     used_at: float
     habit: Habit | None  # when its caller comes back; None where nobody knows
-    is_external: bool
+    band: Band  # of its requests
     gaps_s: tuple[float, ...] = ()  # from its use to its next request, the latest last
 
     @property
@@ -436,7 +436,7 @@ def _note(
         guessed_prompt_tokens=guessed,
         used_at=now,
         habit=habit or device.gateway.arrivals.habit_of(item.caller, model),
-        is_external=entry.external,
+        band=item.band,
         gaps_s=() if known is None else known.gaps_s,
     )
     caches.note(model, key, conversation)
