@@ -123,6 +123,22 @@ def test_of_many_users_who_had_their_share_few_are_remembered():
     assert len(shares.accounts()) in range(100, 150)
 
 
+@pytest.mark.parametrize("users", [100, 200, 2000])
+def test_who_was_given_more_waits_for_no_endless_row_of_users(users: int):
+    shell = shell_of()
+    first = shell.arrive("a", caller="had more")
+    shell.arrive("a", caller="program", user="0")
+    shell.at(10.0).finish(first)
+    waits = shell.arrive("a", caller="had more")
+    for number in range(1, 20 * users):
+        shell.arrive("a", caller="program", user=str(number % users))
+        shell.at(shell.now + 1.0).finish(min(shell.running))
+        if waits in shell.running:
+            break
+    assert waits in shell.running
+    assert shell.now < 1500.0
+
+
 def test_a_loop_with_one_request_at_a_time_keeps_what_it_is_owed():
     shell = shell_of()
     for _ in range(6):

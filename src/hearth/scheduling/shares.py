@@ -11,7 +11,8 @@ own; interrupted external requests count in the external one.
    for it, and what came in its place has run dry, the one for whom it went pays for its return,
    but for a loop, which is about to go on; nobody does, where that was work of another band.
 3. No credit. Who comes back from idleness is brought up to the least clock of those who have work,
-   the last of what they have running not counted. Nobody is owed more than `MOST_OWED_S`.
+   the last of what they have running not counted. Nobody is owed more than `MOST_OWED_S`. Of those
+   without work few are remembered, and a newcomer starts no lower than who was forgotten.
 4. Order. In the line of a model the least clock goes first.
 
 Rules 5 to 7, about turns, are in `scheduling.fair_turns`.
@@ -88,6 +89,8 @@ class Shares:
         self.bands = bands
         self.now = now
         self._accounts: dict[Band, dict[Sharer, Account]] = {band: {} for band in bands}
+        # the greatest clock of those who were forgotten although they were given more than others
+        self._forgotten_s = dict.fromkeys(bands, 0.0)
         self._changed: set[Sharer] = set()
         self._load: tuple[Sharer, float] | None = None  # who pays for the load under way, and what
         # models that had work when they were unloaded, and for whom; None: for who does not share
@@ -104,6 +107,7 @@ class Shares:
             band: {sharer: replace(account) for sharer, account in accounts.items()}
             for band, accounts in self._accounts.items()
         }
+        twin._forgotten_s = dict(self._forgotten_s)  # noqa: SLF001 - of its own class
         twin._changed = set(self._changed)  # noqa: SLF001 - of its own class
         twin._had_to_go = dict(self._had_to_go)  # noqa: SLF001 - of its own class
         return twin
@@ -164,15 +168,30 @@ class Shares:
         for sharer in idle:
             if nobody_has_work or accounts[sharer].clock_s <= level_s:
                 del accounts[sharer]
-        for sharer in list(accounts)[: max(0, len(accounts) - MAX_SHARERS)]:
-            if not accounts[sharer].open:
-                del accounts[sharer]
+        self._forget_most(band)
+
+    def _forget_most(self, band: Band) -> None:
+        """Of too many the nearest to those who have work go. They may come back as newcomers, so
+        none of these starts before them: else, with so many users, the clocks would stand still and
+        who was given more would wait for ever.
+        """
+        accounts = self._accounts[band]
+        closed = [sharer for sharer, account in accounts.items() if not account.open]
+        too_many = max(0, len(closed) - MAX_SHARERS)
+        if too_many:
+            closed.sort(key=lambda sharer: accounts[sharer].clock_s)
+        for sharer in closed[:too_many]:
+            self._forgotten_s[band] = max(self._forgotten_s[band], accounts.pop(sharer).clock_s)
 
     def _account(self, sharer: Sharer) -> Account:
         accounts = self._accounts[sharer.band]
         if sharer not in accounts:
-            accounts[sharer] = Account(self._level_s(sharer.band), idle_since=self.now)
+            clock_s = self._newcomer_s(sharer.band)
+            accounts[sharer] = Account(clock_s, idle_since=self.now)
         return accounts[sharer]
+
+    def _newcomer_s(self, band: Band) -> float:
+        return max(self._level_s(band), self._forgotten_s[band])
 
     def _level_s(self, band: Band) -> float:
         """The least clock of those who have work; where nobody has, the greatest of all."""
@@ -343,9 +362,10 @@ class Shares:
         """The place of an item that is being accepted."""
         sharer = _sharer(item.band, item)
         account = self._accounts[item.band].get(sharer)
-        if account is None or self._is_idle(account):
-            level_s = self._level_s(item.band)
-            clock_s = level_s if account is None else max(account.clock_s, level_s)
+        if account is None:
+            clock_s = self._newcomer_s(item.band)
+        elif self._is_idle(account):
+            clock_s = max(account.clock_s, self._level_s(item.band))
         else:
             clock_s = account.clock_s
         ahead_s = [
