@@ -250,6 +250,21 @@ def test_the_way_back_is_paid_by_whom_the_model_had_to_go_for():
     assert account_of(shell, "x").clock_s == pytest.approx(before_s + 1.0)
 
 
+def test_nobody_pays_for_the_way_back_that_those_who_waited_gave_up():
+    shell = shell_of()
+    mine = [shell.arrive("a", caller="x") for _ in range(60)]
+    last = shell.arrive("b", caller="y")
+    while not shell.unloading:
+        shell.at(shell.now + 1.0).finish(min(shell.running))
+    shell.swap(4.0)
+    shell.cancel(*[each for each in mine if each in shell.gateway.entries])
+    shell.at(shell.now + 1.0).finish(last)
+    shell.at(shell.now + 1000.0).arrive("a", caller="z")
+    before_s = account_of(shell, "z").clock_s
+    shell.swap(4.0)
+    assert account_of(shell, "z").clock_s == pytest.approx(before_s + 4.0 + 1.0)
+
+
 def test_nobody_pays_for_the_way_back_from_more_urgent_work():
     shell = shell_of()
     shell.arrive("a", caller="x")

@@ -338,8 +338,11 @@ class Shares:
         if not changed:
             return
         self._changed = set()
+        waiting = device.gateway.waiting
+        for model in [model for model in self._had_to_go if not waiting.wants(model)]:
+            del self._had_to_go[model]  # who waited for it is gone
         for band in {sharer.band for sharer in changed}:
-            for line in device.gateway.waiting.lines[band].values():
+            for line in waiting.lines[band].values():
                 self._arrange_line(device, line, changed)
 
     def _arrange_line(self, device: DeviceState, line: list[Entry], changed: set[Sharer]) -> None:
