@@ -279,6 +279,14 @@ def test_an_answer_that_would_be_read_again_is_stopped_later(switch: str, stops:
     assert shell.stopping
 
 
+def test_an_answer_is_stopped_whatever_else_is_warm_on_its_model():
+    shell = house("policy=adaptive parallel=2", kept=2)
+    agent(shell)
+    other = shell.arrive("a", caller="other", conversation="two", prompt_tokens=300)
+    shell.internal("b", Priority.CRITICAL)
+    assert shell.stopping == {other}
+
+
 @pytest.mark.parametrize(("switch", "least_s"), [("true", 4.0), ("false", 0.0)])
 def test_the_home_model_comes_later_where_it_destroys_much(switch: str, least_s: float):
     shell = house(f"policy=adaptive home_model=h warm_conversations={switch}", "a")

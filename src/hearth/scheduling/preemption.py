@@ -186,6 +186,8 @@ def _pays(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> bool:
     continued loses next to nothing.
 
     Lost is what was done so far and, where nobody else brings the model back, the swap back to it.
+    If the model goes, what was cached of the prompt is lost as well. Other conversations are lost
+    whether it is stopped or finishes first.
     """
     gateway = device.gateway
     if not gateway.priced or continues(gateway, entry):
@@ -194,7 +196,7 @@ def _pays(device: DeviceState, entry: Entry, waiter: Entry, now: float) -> bool:
     model = entry.model or ""
     wanted = waiter.wanted_model
     if wanted not in {None, model}:
-        lost_s += device.residency.reread_s(model, now)
+        lost_s += device.residency.caches.reread_of_attempt_s(entry, model)
         if not gateway.waiting.wants(model):
             lost_s += device.estimates.swap_s(wanted or "", model)
     return lost_s <= WEIGHTS[waiter.band] * (entry.expected_end_at - now)

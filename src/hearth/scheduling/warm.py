@@ -267,6 +267,13 @@ class PromptCaches:
         seconds = conversation.tokens / self._estimates.reading.speed(model)
         return self.turn_share(caller) * min(seconds, MOST_READ_S)
 
+    def reread_of_attempt_s(self, entry: Entry, model: str) -> float:
+        """Seconds of reading what was cached of a prompt when its attempt was dispatched."""
+        remembered = entry.remembered
+        if remembered is None or remembered.is_lost:
+            return 0.0
+        return min(remembered.tokens / self._estimates.reading.speed(model), MOST_READ_S)
+
     def lost_again_s(self, item: QueueItem, model: str) -> float:
         """Expected seconds of reading the conversation of an item again, once it is warm on a model
         that is not in memory and is left for another one.
