@@ -55,20 +55,16 @@ def test_every_place_that_has_a_name_is_reached_somewhere_and_no_other():
         for source in sources
         for name in re.findall(r'failpoints\.reach\(f?"([^"{]+)"', source)
     }
-    around = {
-        argument.value
+    calls = [
+        (call.func.attr, argument.value)
         for file in (SRC / "storage").glob("*.py")
         for call in ast.walk(ast.parse(file.read_text()))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if call.func.attr in {"_write", "_update"}
         for argument in call.args
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-    }
-    posted = {
-        name
-        for source in sources
-        for name in re.findall(r'failpoints\.before_commit\(\s*"([^"]+)"', source)
-    }
+    ]
+    around = {name for called, name in calls if called in {"_write", "_update"}}
+    posted = {name for called, name in calls if called in {"before_commit", "_insert"}}
     both = {f"{name}.{when}_commit" for name in around for when in ("before", "after")}
     assert direct | both | {f"{name}.before_commit" for name in posted} == set(POINTS)
 
