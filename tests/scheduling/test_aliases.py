@@ -55,7 +55,8 @@ what waited for a model that had to go follows the one that replaced it
   int a -> load a; loaded -> start 1 on a; ext a/b; int b critical; end 1 -> unload a;
   unloaded -> load b; loaded -> start 3 on b; end 3 -> start 2 on b
 the pinned model does not have to go for an external request [vram_gb=24 p:10 a:20 b:10 | p]
-  pin p; learn - a 1; ext a/b -> load b
+  - pin p; learn - a 1; ext a/b -> load b
+  - pin p; ext a; ext a/b -> load b; loaded -> start 2 on b
 """
 
 FAILURES = """

@@ -9,8 +9,8 @@ applies counts:
 3. one that is in memory: the one that it is bound to already, else the one with the shortest queue.
    Where another would be loaded beside it sooner than a slot comes free, that one;
 4. one that is being loaded, or that memory is being cleared for;
-5. one that others wait for, and so comes anyway: the one that serves the most requests per second
-   of swap and work;
+5. one that others wait for, and so comes anyway, unless the pinned model is in its way: the one
+   that serves the most requests per second of swap and work;
 6. the one with the cheapest swap, there and back, counting what runs on the models that must go,
    and what has to be read again there.
 
@@ -201,7 +201,11 @@ class Binding:
         coming = self._coming()
         if coming in usable:
             return coming
-        wanted = [model for model in usable if self._waiting_for(entry, model) > 0]
+        wanted = [
+            model
+            for model in usable
+            if self._waiting_for(entry, model) > 0 and self._evicted_by(entry, model) is not None
+        ]
         if wanted:
             return max(wanted, key=lambda model: self._rate(entry, model))
         return min(usable, key=lambda model: self._price_s(entry, model))
