@@ -244,11 +244,23 @@ def take_turns(device: DeviceState, now: float) -> Turn | None:
     if turn is not None and _is_over(device, turn, now):
         device.turn_ended = gateway.since(now)
         turn = None
-    may_begin = not gateway.paused and not any(gateway.near_tasks(now)) and _is_shared(device)
-    if turn is None and may_begin:
+    # The cheap question goes first: of most decisions it is the only one.
+    may_begin = _needs_swap(device) and not gateway.paused and not any(gateway.near_tasks(now))
+    if turn is None and may_begin and _is_shared(device):
         turn = _next_turn(device, now)
     device.turn = turn
     return turn
+
+
+def _needs_swap(device: DeviceState) -> bool:
+    """Does external work wait for a model that is not in memory, or is a swap under way?"""
+    residency = device.residency
+    if residency.swap is not None:
+        return True
+    residents = residency.residents
+    return any(
+        model not in residents for lines in _external_lines(device.gateway) for model in lines
+    )
 
 
 def _is_shared(device: DeviceState) -> bool:
