@@ -151,6 +151,19 @@ def test_who_begins_anew_with_each_request_loses_nothing():
     assert reread_s(shell) > 0.8 * LONG / SPEED
 
 
+def test_who_is_interrupted_does_not_go_on_with_a_conversation():
+    shell = house()
+    for number in range(20):
+        begun = shell.arrive("a", conversation=f"{number}", prompt_tokens=LONG, resumable=True)
+        shell.at(shell.now + 60.0)
+        shell.first_byte(begun)
+        urgent = shell.internal("a")
+        shell.stop(begun)
+        shell.finish(urgent)
+        end(shell, begun)
+    assert shell.device.residency.caches.turn_share("test") < 0.2
+
+
 def test_nobody_waits_for_hours_for_a_prompt_of_hours():
     shell = house()
     turn(shell, prompt_tokens=40 * LONG)

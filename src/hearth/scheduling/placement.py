@@ -582,7 +582,7 @@ def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) ->
     entry.dispatched_at = now
     entry.expected_end_at = now + device.service_s(entry, model)
     if item.conversation:
-        entry.remembered = device.residency.caches.remembered(item, model)
+        entry.remembered = device.residency.caches.remembered(entry, model)
     resident.running[item.sequence] = entry
     if entry.external:
         gateway.external_began(now)

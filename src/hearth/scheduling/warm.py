@@ -180,8 +180,9 @@ class PromptCaches:
         self.tables.clear()
         self.lost.clear()
 
-    def remembered(self, item: QueueItem, model: str) -> Remembered | None:
-        """What is known of the conversation of an item that is dispatched on a resident model."""
+    def remembered(self, entry: Entry, model: str) -> Remembered | None:
+        """What is known of the conversation of an entry that is dispatched on a resident model."""
+        item = entry.item
         key = (item.caller, item.conversation)
         table = self.tables.get(model, {})
         found = None
@@ -191,7 +192,8 @@ class PromptCaches:
             found = Remembered(table[key].tokens, depth, is_lost=is_lost)
         elif (model, key) in self.lost:
             found = Remembered(self.lost[model, key], None, is_lost=True)
-        if self.enabled and not item.background:
+        # a later attempt goes on with what the first one has read
+        if self.enabled and not item.background and entry.attempts == 1:
             self._note_turn(item.caller, goes_on=found is not None)
         return found
 
