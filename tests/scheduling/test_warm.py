@@ -353,6 +353,15 @@ def prompt(tokens: int, seconds: float | None, **more: object) -> Prompt:
         ([prompt(6000, 10.0), prompt(6000, 0.01, is_cold=False)], 600.0),
         ([prompt(6000, 10.0), prompt(6600, 1.0, cached_tokens=6000)], 600.0),
         ([prompt(6000, 10.0), prompt(6010, 1.0, cached_tokens=6000)], 600.0),
+        # the model server always says 0
+        (2 * [prompt(6000, 10.0, cached_tokens=0)], 600.0),
+        (
+            [
+                prompt(6000, 10.0, cached_tokens=0),
+                prompt(6000, 0.01, cached_tokens=0, is_cold=False),
+            ],
+            600.0,
+        ),
         # the model server knew it, and the gateway did not
         ([prompt(6000, 10.0), prompt(6000, 0.01)], 960.0),
         ([prompt(6000, 0.01), prompt(6000, 10.0)], 600.0),
@@ -390,6 +399,20 @@ def test_what_was_cached_is_reckoned_where_the_server_does_not_say():
     assert reading.cached_tokens("a", prompt(6000, 20.0)) == 0.0
     assert reading.cached_tokens("a", prompt(6000, None, first_byte_s=5.0)) == pytest.approx(3000)
     assert reading.cached_tokens("a", prompt(6000, None)) is None
+
+
+def test_what_was_cached_is_reckoned_where_the_server_always_says_nothing_was():
+    shell = house(kept=2)
+    for number in range(4):
+        sequence = shell.arrive("a", conversation="one", prompt_tokens=LONG)
+        read_s = 0.1 if number else LONG / SPEED
+        shell.at(shell.now + 60.0)
+        usage = Usage(prompt_tokens=LONG, output_tokens=9, cached_tokens=0, prompt_s=read_s)
+        shell.finish(sequence, usage)
+    caches = shell.device.residency.caches
+    assert not caches.reread_tokens
+    assert caches.kept_conversations("a") == 2
+    assert shell.device.estimates.reading.speed("a") == pytest.approx(SPEED)
 
 
 def test_the_size_of_a_cache_is_learned():

@@ -1,9 +1,10 @@
 """How fast models read prompts, and what of a prompt they need not read.
 
 A model server says how long it has read, and most say how much of the prompt was in its prompt
-cache. Some count the whole prompt and only the time that was really spent, so the speed is
-learned from prompts that were cold, and what was cached is reckoned from the time. Routes without
-timings have the time to the first byte of a stream, which tells as much of a long prompt.
+cache. Some count the whole prompt and only the time that was really spent, and some say that
+nothing was cached whatever was, so the speed is learned from prompts that were cold, and what was
+cached is reckoned from the time. Routes without timings have the time to the first byte of a
+stream, which tells as much of a long prompt.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Prompt:
 
 class Reading:
     """Learned speeds of reading, and how many conversations each prompt cache was seen to hold
-    (`kept`), where that is not one for each slot.
+    (`kept`), where that was seen.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class Reading:
         if usage.cached_tokens:
             if tokens < LEAST_TOKENS:
                 return
-        elif prompt.in_conversation and usage.cached_tokens is None:
+        elif prompt.in_conversation:
             if not prompt.is_cold:
                 return
             known = self.tokens_per_s.get(model, seen)
@@ -78,11 +79,10 @@ class Reading:
         None where nobody knows.
         """
         usage = prompt.usage
-        if usage.cached_tokens is not None:
-            return usage.cached_tokens
         seconds = prompt.read_s
-        if not usage.prompt_tokens or seconds is None or model not in self.tokens_per_s:
-            return None
+        is_told = bool(usage.cached_tokens)  # some servers always say 0
+        if is_told or not usage.prompt_tokens or seconds is None or model not in self.tokens_per_s:
+            return usage.cached_tokens
         return max(0.0, usage.prompt_tokens - seconds * self.tokens_per_s[model])
 
     def learn_kept(self, model: str, depth: int, believed: int, *, is_kept: bool) -> None:
