@@ -138,6 +138,16 @@ def test_a_request_that_waits_is_sure_to_go_on():
     assert reread_s(shell) == pytest.approx((LONG + 100) / SPEED)
 
 
+def test_a_request_that_waits_for_another_model_does_not_go_on_here():
+    shell = house()
+    agent(shell)
+    shell.at(shell.now + 300.0)
+    shell.arrive("a", caller="other")
+    before_s = reread_s(shell)
+    shell.arrive("b", caller="agent", conversation="one", prompt_tokens=LONG)
+    assert reread_s(shell) == before_s
+
+
 def test_who_begins_anew_with_each_request_loses_nothing():
     shell = house()
     for number in range(40):
@@ -663,4 +673,10 @@ def test_tables_are_bounded_and_true_whatever_happens(seed: int):
             shell.go_on(rng.choice([0.1, 2.0, 30.0]))
         assert_true(shell)
     shell.quiesce()
-    assert not any(shell.gateway.waiting.waits_in((c, str(n))) for c in "xyz" for n in range(20))
+    waits_in = shell.gateway.waiting.waits_in
+    assert not any(
+        waits_in((caller, str(number)), model)
+        for caller in "xyz"
+        for number in range(20)
+        for model in "abcd"
+    )

@@ -129,7 +129,8 @@ class WaitingRoom:
         """The entries that may be bound to another model."""
         # None where all lines are in order of arrival
         self.shares: Shares | None = None
-        self._conversations: dict[tuple[str, str], int] = {}
+        # by caller, conversation and the model that is waited for
+        self._conversations: dict[tuple[str, str, str | None], int] = {}
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -147,9 +148,10 @@ class WaitingRoom:
         """How many external entries of a caller wait."""
         return self._external_of[caller]
 
-    def waits_in(self, conversation: tuple[str, str]) -> bool:
-        """Does an entry of this caller's conversation wait?"""
-        return conversation in self._conversations
+    def waits_in(self, conversation: tuple[str, str], model: str) -> bool:
+        """Does an entry of this caller's conversation wait for this model, or for any?"""
+        known = self._conversations
+        return bool(known) and ((*conversation, model) in known or (*conversation, None) in known)
 
     def add(self, entry: Entry) -> None:
         line = self.lines[entry.band].setdefault(entry.wanted_model, [])
@@ -163,7 +165,7 @@ class WaitingRoom:
         if entry.choices:
             self.unbound[entry.item.sequence] = entry
         if entry.item.conversation:
-            key = (entry.item.caller, entry.item.conversation)
+            key = (entry.item.caller, entry.item.conversation, entry.wanted_model)
             self._conversations[key] = self._conversations.get(key, 0) + 1
         entry.place = "waiting"
         if self.shares is not None:
@@ -187,7 +189,7 @@ class WaitingRoom:
         if self.shares is not None:
             self.shares.note(entry)
         if entry.item.conversation:
-            key = (entry.item.caller, entry.item.conversation)
+            key = (entry.item.caller, entry.item.conversation, entry.wanted_model)
             left = self._conversations.pop(key) - 1
             if left:
                 self._conversations[key] = left

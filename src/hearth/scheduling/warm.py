@@ -239,7 +239,7 @@ class PromptCaches:
         seen = set[str]()
         found = dict[ConversationKey, float]()
         for key, conversation in self.warm(model).items():
-            if self._waiting.waits_in(key):
+            if self._waiting.waits_in(key, model):
                 chance = 1.0
             else:
                 used_at = now if key in in_use else conversation.used_at
@@ -361,7 +361,7 @@ def came(device: DeviceState, entry: Entry, now: float) -> None:
         return
     key = (entry.item.caller, entry.item.conversation)
     resident = device.residency.residents.get(entry.wanted_model or "")
-    if resident is None or device.gateway.waiting.waits_in(key):
+    if resident is None or device.gateway.waiting.waits_in(key, resident.model):
         return
     running = [(each.item.caller, each.item.conversation) for each in resident.running.values()]
     if key not in running:
