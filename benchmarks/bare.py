@@ -13,7 +13,7 @@ from hearth.api.request import Receive, Responder, Scope, Send
 from hearth.api.server import HearthServer
 from hearth.bootstrap import run
 from hearth.config.settings import ServerSettings
-from hearth.engines.ollama.data_path import DataPath
+from hearth.engines.data_path import DataPath
 from hearth.types import BackendCall
 
 CONNECT_TIMEOUT_S = 5.0

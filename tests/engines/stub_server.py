@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Self, cast
 
-from hearth.engines.ollama.data_path import DataPath
+from hearth.engines.data_path import DataPath
 from hearth.engines.port import Exchange
 from hearth.errors import BackendError
 from tests.support.fields import Fields

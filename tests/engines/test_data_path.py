@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.engines.ollama.data_path import DataPath
+from hearth.engines.data_path import DataPath
 from hearth.errors import (
     BackendError,
     BackendGone,
@@ -658,7 +658,7 @@ async def test_informational_answers_before_the_answer_are_passed_over():
 CERTIFICATE = Path(__file__).parents[1] / "faults" / "self_signed.pem"
 ASKING = """
 import asyncio, sys
-from hearth.engines.ollama.data_path import DataPath
+from hearth.engines.data_path import DataPath
 from hearth.types import BackendCall
 
 async def ask():

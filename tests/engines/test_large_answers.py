@@ -10,8 +10,8 @@ from contextlib import aclosing
 
 import pytest
 
+from hearth.engines.data_path import DataPath
 from hearth.engines.ollama.control import Control
-from hearth.engines.ollama.data_path import DataPath
 from hearth.engines.port import Exchange
 from hearth.types import BackendCall
 from tests.engines.stub_server import (

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from hearth.config.addresses import is_loopback
 from hearth.engines import process_memory
-from hearth.engines.ollama.data_path import DataPath, OllamaAnswer
+from hearth.engines.data_path import DataPath, HttpAnswer
 from hearth.engines.ollama.traits import canonical_model
 from hearth.errors import (
     BackendError,
@@ -95,7 +95,7 @@ class _Transport:
         await self._backend.aclose()
 
 
-async def _whole(backend: DataPath, call: BackendCall) -> tuple[OllamaAnswer, bytes]:
+async def _whole(backend: DataPath, call: BackendCall) -> tuple[HttpAnswer, bytes]:
     answer = await backend.open(call)
     parts: list[bytes] = []
     try:
@@ -241,14 +241,14 @@ class Control:
     async def _read(self, path: str, understood: Callable[[JsonMapping], T]) -> T:
         return _read(path, *await self._ask(path), understood)
 
-    async def _ask(self, path: str, asked: JsonMapping | None = None) -> tuple[OllamaAnswer, bytes]:
+    async def _ask(self, path: str, asked: JsonMapping | None = None) -> tuple[HttpAnswer, bytes]:
         body = b"" if asked is None else json.dumps(asked).encode()
         headers = () if asked is None else JSON_BODY
         return await self._owned(
             self._fetch(BackendCall(method=_method(path), path=path, headers=headers, body=body))
         )
 
-    async def _fetch(self, call: BackendCall) -> tuple[OllamaAnswer, bytes]:
+    async def _fetch(self, call: BackendCall) -> tuple[HttpAnswer, bytes]:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await _whole(self._backend, call)
@@ -347,9 +347,7 @@ def _method(path: str) -> str:
     return "POST" if path == SHOW else "GET"
 
 
-def _read(
-    path: str, answer: OllamaAnswer, body: bytes, understood: Callable[[JsonMapping], T]
-) -> T:
+def _read(path: str, answer: HttpAnswer, body: bytes, understood: Callable[[JsonMapping], T]) -> T:
     """What `understood` makes of the JSON object there; it raises _Odd for what is not Ollama's."""
     try:
         return understood(_json_object(answer.status, body))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hearth.engines.data_path import DataPath
 from hearth.engines.ollama.control import Control
-from hearth.engines.ollama.data_path import DataPath
 from hearth.engines.ollama.traits import OllamaTraits
 
 CONTROL_TIMEOUT_S = 10.0

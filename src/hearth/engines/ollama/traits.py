@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
-from hearth.engines.ollama.continuations import OllamaContinuations, Opens
+from hearth.engines.continuations import Opens, RenderedContinuations
 
 
 @lru_cache(maxsize=256)
@@ -53,5 +53,5 @@ class OllamaTraits:
     def how_to_manage(url: str) -> str:
         return f"ask Ollama itself (the `ollama` command sends no key): OLLAMA_HOST={url}"
 
-    def continuations(self: Opens) -> OllamaContinuations:
-        return OllamaContinuations(self)
+    def continuations(self: Opens) -> RenderedContinuations:
+        return RenderedContinuations(self)

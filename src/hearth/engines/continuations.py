@@ -1,4 +1,5 @@
-"""Asks Ollama how its models' prompts are rendered, and for the rest of interrupted answers.
+"""Asks an engine how its models' prompts are rendered, and for the rest of interrupted answers, in
+the words of Ollama's own routes; other engines have these translated (`dialects.translation`).
 
 A template that is not shown, or that does not go on with an answer that was begun, is no reason to
 fail: such an answer goes on in another way, or is not interrupted.
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from hearth.dialects.replay import Sent
-from hearth.engines.ollama.continuing import (
+from hearth.engines.continuing import (
     Rest,
     ends_with_the_answer,
     goes_on_with_the_answer,
@@ -54,7 +55,7 @@ class Template:
 
 
 class Server:
-    """An Ollama, as far as it says something about prompts."""
+    """An engine, as far as it says something about prompts."""
 
     def __init__(self, opens: Opens) -> None:
         self._opens = opens
@@ -84,7 +85,7 @@ class Server:
         return b"".join(parts) if exchange.status < 400 and size <= MOST_RENDERED_BYTES else b""
 
 
-class OllamaContinuations:
+class RenderedContinuations:
     """As `engines.port.Continuations` says."""
 
     def __init__(self, opens: Opens) -> None:
@@ -128,11 +129,11 @@ class OllamaContinuations:
         template = self._templates.get(load)
         return template is not None and template.lead is not None
 
-    def of(self, load: LoadedModel, call: BackendCall, sent: Sent) -> OllamaContinuation:
-        return OllamaContinuation(self._server, self._templates.get(load, Template()), call, sent)
+    def of(self, load: LoadedModel, call: BackendCall, sent: Sent) -> RenderedContinuation:
+        return RenderedContinuation(self._server, self._templates.get(load, Template()), call, sent)
 
 
-class OllamaContinuation:
+class RenderedContinuation:
     """As `engines.port.Continuation` says."""
 
     def __init__(self, server: Server, template: Template, call: BackendCall, sent: Sent) -> None:

@@ -1,5 +1,5 @@
-"""The data path to Ollama: bytes in, bytes out, by aiohttp's client, with one call at a time on a
-connection.
+"""The data path to a model server: bytes in, bytes out, by aiohttp's client, with one call at a
+time on a connection.
 
 Leaving is how a generation is cancelled, so a call that is left aborts its connection: an orderly
 close first flushes what is unsent, which never ends while the other side has stopped reading.
@@ -19,7 +19,7 @@ from typing import TypeAlias, cast
 import aiohttp
 from yarl import URL
 
-from hearth.engines.ollama.connection import (
+from hearth.engines.connection import (
     Connection,
     UpstreamRequest,
     UsedConnection,
@@ -110,7 +110,7 @@ class DataPath:
         self._limits = {"max_body_bytes": max_body_bytes, "max_line_bytes": max_line_bytes}
         self._times = {"connect_timeout_s": connect_timeout_s, "kept_for_s": kept_for_s}
         self._session: aiohttp.ClientSession | None = None
-        self._answers: set[OllamaAnswer] = set()
+        self._answers: set[HttpAnswer] = set()
         self._is_closed = False
 
     def turn_to(self, base_url: str) -> None:
@@ -124,7 +124,7 @@ class DataPath:
         self._address = f"{url.host}:{url.port}"
         self._head = lru_cache(HEADS)(self._written)
 
-    async def open(self, call: BackendCall) -> OllamaAnswer:
+    async def open(self, call: BackendCall) -> HttpAnswer:
         """As the port says. Of the headers, hop-by-hop fields, Origin and everything that could be
         a caller's key stay here.
 
@@ -156,14 +156,14 @@ class DataPath:
         if self._session is not None:
             await self._session.close()
 
-    def _answer(self, *, wants_new: bool = False) -> OllamaAnswer:
-        answer = OllamaAnswer(
+    def _answer(self, *, wants_new: bool = False) -> HttpAnswer:
+        answer = HttpAnswer(
             self._address, wants_new=wants_new, on_closed=self._answers.discard, **self._limits
         )
         self._answers.add(answer)
         return answer
 
-    async def _ask(self, answer: OllamaAnswer, call: BackendCall) -> None:
+    async def _ask(self, answer: HttpAnswer, call: BackendCall) -> None:
         """Send the call and wait for the answer's head; one that fails or is not waited for ends
         its connection.
         """
@@ -236,7 +236,7 @@ def _without(
     return [field for field in fields if field[0] not in names]
 
 
-class OllamaAnswer:
+class HttpAnswer:
     """The `Exchange` of one call. Not to be shared between tasks, except that any task may `close`
     it.
 
@@ -251,7 +251,7 @@ class OllamaAnswer:
         address: str,
         *,
         wants_new: bool,
-        on_closed: Callable[[OllamaAnswer], None],
+        on_closed: Callable[[HttpAnswer], None],
         max_body_bytes: int,
         max_line_bytes: int,
     ) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.request import read_request, ways_on
-from hearth.engines.ollama.continuing import (
+from hearth.engines.continuing import (
     Rest,
     goes_on_with_the_answer,
     lead_in,
