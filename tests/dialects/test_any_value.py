@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from hearth.dialects.claude_request import claude_request
 from hearth.dialects.embedding import single_input
+from hearth.dialects.gojson import encode
 from hearth.dialects.request import count_tokens, read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.translation.asking import asked_of
 from hearth.errors import CallerError
 from hearth.types import LoadOptions
 from tests.dialects.claude.stories import PNG
@@ -165,12 +167,24 @@ def translate(path: str, body: bytes) -> None:
     assert json.loads(json.dumps(request.body, ensure_ascii=False).encode()) == request.body
 
 
+OPTIONS = {name: name for name in ("num_predict", "seed", "stop", "temperature")}
+
+
+def ask(path: str, body: bytes) -> None:
+    """What OpenAI's routes are asked for a request that was read."""
+    route = INFERENCE_ROUTES[path]
+    _, fields = read_request(route, body, lambda _model: LoadOptions(), strip_attribution=True)
+    if route.is_native:
+        asked = asked_of(route.path, fields, OPTIONS)
+        assert json.loads(encode(asked.fields))["model"] == fields["model"]
+
+
 def count(path: str, body: bytes) -> None:
     if path == "/v1/messages":
         count_tokens(body)
 
 
-@pytest.mark.parametrize("done", [read, translate, count])
+@pytest.mark.parametrize("done", [read, translate, ask, count])
 @pytest.mark.parametrize("path", sorted(INFERENCE_ROUTES))
 def test_no_value_in_any_place_breaks_the_reading_of_a_request(path, done):
     """What is put into odd places is sound itself."""
@@ -184,7 +198,7 @@ def test_no_value_in_any_place_breaks_the_reading_of_a_request(path, done):
 @settings(max_examples=50 * EXAMPLES, deadline=None)
 @given(
     st.sampled_from(
-        [(path, done) for path in INFERENCE_ROUTES for done in (read, translate, count)]
+        [(path, done) for path in INFERENCE_ROUTES for done in (read, translate, ask, count)]
     ),
     st.randoms(use_true_random=False),
 )

@@ -18,6 +18,7 @@ from hearth.dialects.embedding import (
 )
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from tests.dialects.captured import captured
+from tests.support.llama_server_wire import recorded
 
 EMBED, OPENAI, LEGACY = (
     INFERENCE_ROUTES[path] for path in ("/api/embed", "/v1/embeddings", "/api/embeddings")
@@ -106,6 +107,27 @@ def test_answers_of_ollama_are_cut_without_touching_a_digit():
         }
         assert json.loads(part) == {**said, **own}
         assert part.endswith(b"}\n")
+
+
+def test_answers_of_llama_cpp_are_cut_likewise():
+    whole = recorded("embeddings").body
+    said = json.loads(whole)
+    parts = split_answer(OPENAI, whole, inputs("hi", "the house")) or []
+    assert [count for _, count in parts] == [3, 12]
+    for (part, count), item in zip(parts, said["data"], strict=True):
+        own = {
+            "data": [{**item, "index": 0}],
+            "usage": {"prompt_tokens": count, "total_tokens": count},
+        }
+        assert json.loads(part) == {**said, **own}
+
+
+def test_base64_of_llama_cpp_is_cut_likewise():
+    item = b'{"embedding":"AA==","index":%d,"object":"embedding","encoding_format":"base64"}'
+    whole = b'{"usage":{"prompt_tokens":4,"total_tokens":4},"data":[%b,%b]}'
+    own = b'{"usage":{"prompt_tokens":2,"total_tokens":2},"data":[%b]}' % (item % 0)
+    parts = split_answer(OPENAI, whole % (item % 0, item % 1), inputs("a", "b"))
+    assert parts == [(own, 2), (own, 2)]
 
 
 BASE64 = b'{"object":"embedding","embedding":"3HR/Pz0egT30BSC8AYtWPA==","index":%d}'

@@ -26,10 +26,12 @@ MAX_BODY_BYTES = 64 * 1024
 _NATIVE_HEAD = b'"embeddings":['
 _OPENAI_HEAD = b'"data":['
 _VECTOR = re.compile(rb"\[[-+0-9.eE,]*\]")
+_SAID = rb'"embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*")'
 _EMBEDDING = re.compile(
-    rb'\{"object":"embedding","embedding":(?:\[[-+0-9.eE,]*\]|"[A-Za-z0-9+/=]*"),'
-    rb'"index":(\d{1,9})\}'
+    rb'\{"object":"embedding",%b,"index":(\d{1,9})\}' % _SAID
+    + rb'|\{%b,"index":(\d{1,9}),"object":"embedding"(?:,"encoding_format":"base64")?\}' % _SAID
 )
+"""As Ollama writes it, and as llama.cpp's server does."""
 Part: TypeAlias = tuple[bytes, int | None]
 """One caller's answer, and the tokens of its prompt; None where the model server counted
 nothing.
@@ -88,25 +90,37 @@ def split_answer(route: Route, body: bytes, inputs: Sequence[SingleInput]) -> li
     elements = _elements(body, start, _VECTOR if native else _EMBEDDING, len(inputs))
     if elements is None:
         return None
-    if not native and [int(element[1]) for element in elements] != list(range(len(inputs))):
+    if not native and [int(_index(one)) for one in elements] != list(range(len(inputs))):
         return None
     head = body[:start]
     tail = body[elements[-1].end() :]
-    counted = _COUNTS.search(tail)
+    counted = _COUNTS.search(tail) or _COUNTS.search(head)
     shares = (
         [None] * len(inputs)
         if counted is None
         else shares_of(int(counted[2]), [len(each.text) for each in inputs])
     )
     # each the first of its array
-    firsts = [
-        one[0] if native else one[0][: one.start(1) - one.start()] + b"0}" for one in elements
-    ]
-    tails = [tail if share is None else _COUNTS.sub(rb"\g<1>%d" % share, tail) for share in shares]
+    firsts = [one[0] if native else _as_first(one) for one in elements]
     return [
-        (head + first + tail, share)
-        for first, tail, share in zip(firsts, tails, shares, strict=True)
+        (_counting(head, share) + first + _counting(tail, share), share)
+        for first, share in zip(firsts, shares, strict=True)
     ]
+
+
+def _index(element: re.Match[bytes]) -> bytes:
+    """Its place in the list, as it is written."""
+    return element[element.lastindex or 0]
+
+
+def _as_first(element: re.Match[bytes]) -> bytes:
+    before, _, behind = element[0].rpartition(b'"index":' + _index(element))
+    return before + b'"index":0' + behind
+
+
+def _counting(part: bytes, share: int | None) -> bytes:
+    """Part of an answer with these tokens as all that there are."""
+    return part if share is None else _COUNTS.sub(rb"\g<1>%d" % share, part)
 
 
 def _elements(

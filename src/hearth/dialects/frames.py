@@ -217,6 +217,7 @@ _TEXTS: Mapping[Endpoint, tuple[_Text, ...]] = MappingProxyType(
         Endpoint.OPENAI_CHAT: (
             (ROLE, ("choices", 0, "delta", "role"), True),
             ("reasoning", ("choices", 0, "delta", "reasoning"), True),
+            ("reasoning", ("choices", 0, "delta", "reasoning_content"), True),
             ("content", ("choices", 0, "delta", "content"), False),
         ),
         Endpoint.OPENAI_COMPLETIONS: (("content", ("choices", 0, "text"), False),),

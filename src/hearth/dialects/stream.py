@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 from hearth.dialects.frames import frames_in, object_in
 from hearth.dialects.gojson import (
@@ -44,6 +45,8 @@ _KEPT_LINES = 16
 lines each.
 """
 
+CACHED_COUNT = "prompt_cached_count"
+"""In native answers that Hearth has translated; Ollama has no such counter."""
 MOST_TOKENS = 10**9
 MOST_NANOSECONDS = 10**15
 """Of one answer (11 days).
@@ -51,7 +54,7 @@ MOST_NANOSECONDS = 10**15
 What reports more reports nothing: it would spoil what is learned of the model, and no database
 holds it.
 """
-_EMBED_TAIL_BYTES = 512
+_EMBED_END_BYTES = 512
 _EMBED_TOKENS = re.compile(rb'"(?:prompt_eval_count|prompt_tokens)":\s*([0-9]{1,9})(?![0-9])')
 _QUOTED_CHARS = 200
 _RUNNER_DIED = (
@@ -135,11 +138,18 @@ class StreamTail:
 
     def __init__(self, route: Route) -> None:
         self._route = route
+        self._beginning = bytearray()
+        """Of a message: at least its first frame."""
+        self._is_begun = route.dialect != "anthropic"
         self._tail = bytearray()
         self._trim_at_bytes = _TRIM_AT_BYTES
 
     def feed(self, chunk: bytes) -> None:
         """Add the next bytes, cut anywhere."""
+        if not self._is_begun:
+            self._beginning += chunk
+            is_whole = b"\n\n" in self._beginning
+            self._is_begun = is_whole or len(self._beginning) > _TRIM_AT_BYTES
         self._tail += chunk
         if len(self._tail) > self._trim_at_bytes:
             self._tail = bytearray(
@@ -155,6 +165,7 @@ class StreamTail:
         kind = fields.get("type")
         error = fields.get("error")
         usages = (_usage(self._route, fields_in(frame)) for frame in frames)
+        usage = next((usage for usage in usages if usage != NO_USAGE), NO_USAGE)
         complete = self._is_terminator(last, fields)
         reported_error = bool(error) or kind in ("error", "response.failed")
         says_nothing = self._route.path not in _DEATH_MARKS and not (complete or reported_error)
@@ -163,8 +174,19 @@ class StreamTail:
             reported_error=reported_error,
             error=error if isinstance(error, str) else "",
             died=says_nothing or reports_death(self._route, fields),
-            usage=next((usage for usage in usages if usage != NO_USAGE), NO_USAGE),
+            usage=self._with_prompt(usage),
         )
+
+    def _with_prompt(self, usage: Usage) -> Usage:
+        """llama.cpp's server says what a prompt had only where its message begins."""
+        if usage.output_tokens is None or usage.prompt_tokens is not None:
+            return usage
+        first = next(frames_in(self._route, bytes(self._beginning)), None)
+        message = None if first is None else first.fields.get("message")
+        if not isinstance(message, dict):
+            return usage
+        begun = _usage(self._route, message)
+        return replace(usage, prompt_tokens=begun.prompt_tokens, cached_tokens=begun.cached_tokens)
 
     def _is_terminator(self, last: bytes, fields: JsonObject) -> bool:
         if self._route.is_native:
@@ -192,7 +214,10 @@ def read_whole(route: Route, body: bytes) -> Ending:
     or a choice without `finish_reason`.
     """
     if route.kind == "embed":
-        found = _EMBED_TOKENS.search(body, max(0, len(body) - _EMBED_TAIL_BYTES))
+        # Ollama counts behind the vectors, llama.cpp's server before them
+        found = _EMBED_TOKENS.search(
+            body, max(0, len(body) - _EMBED_END_BYTES)
+        ) or _EMBED_TOKENS.search(body, 0, _EMBED_END_BYTES)
         usage = NO_USAGE if found is None else Usage(prompt_tokens=int(found.group(1)))
         return Ending(complete=True, reported_error=False, usage=usage)
     fields = fields_in(body)
@@ -217,8 +242,10 @@ def _usage(route: Route, fields: JsonObject) -> Usage:
         return native_usage(fields)
     response = fields.get("response")
     usage = (response if isinstance(response, dict) else fields).get("usage")
+    timings = fields.get("timings")  # llama.cpp's server adds them
+    timed = timings if isinstance(timings, dict) else {}
     if not isinstance(usage, dict):
-        return NO_USAGE
+        return _timed_usage(timed) if timed else NO_USAGE
     prompt = count_in(usage, "input_tokens" if "input_tokens" in usage else "prompt_tokens")
     output = count_in(usage, "output_tokens" if "output_tokens" in usage else "completion_tokens")
     if not prompt and not output:
@@ -226,11 +253,24 @@ def _usage(route: Route, fields: JsonObject) -> Usage:
     cached = _cached(usage)
     if prompt is not None and cached is not None and "cache_read_input_tokens" in usage:
         prompt += cached  # Anthropic's `input_tokens` leaves out what was cached
-    timings = fields.get("timings")  # llama.cpp's server adds them
-    timed = timings if isinstance(timings, dict) else {}
     return Usage(
         prompt_tokens=prompt,
         output_tokens=output,
+        cached_tokens=cached,
+        prompt_s=_milliseconds(timed, "prompt_ms"),
+        decode_s=_milliseconds(timed, "predicted_ms"),
+    )
+
+
+def _timed_usage(timed: JsonObject) -> Usage:
+    """The counts that llama.cpp's server has in its timings, where nobody asked for a usage; its
+    `prompt_n` leaves out what was cached.
+    """
+    cached = count_in(timed, "cache_n") or 0
+    read = count_in(timed, "prompt_n")
+    return Usage(
+        prompt_tokens=None if read is None else read + cached,
+        output_tokens=count_in(timed, "predicted_n"),
         cached_tokens=cached,
         prompt_s=_milliseconds(timed, "prompt_ms"),
         decode_s=_milliseconds(timed, "predicted_ms"),
@@ -258,6 +298,7 @@ def native_usage(fields: JsonObject) -> Usage:
     return Usage(
         prompt_tokens=count_in(fields, "prompt_eval_count"),
         output_tokens=count_in(fields, "eval_count"),
+        cached_tokens=count_in(fields, CACHED_COUNT),
         load_s=_seconds(fields, "load_duration"),
         prompt_s=_seconds(fields, "prompt_eval_duration"),
         decode_s=_seconds(fields, "eval_duration"),

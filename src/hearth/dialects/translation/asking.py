@@ -1,0 +1,228 @@
+"""A request of Ollama's own routes as a request of OpenAI's, for an engine that speaks these.
+
+Must never leave out what a caller asks for: what has no counterpart is refused, by the name of its
+field. Fields that Ollama does not know either are left out, as Ollama does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hearth.dialects.claude_blocks import image_block
+from hearth.dialects.frames import at
+from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
+from hearth.dialects.routes import Endpoint
+from hearth.errors import BadRequest, Untranslatable
+from hearth.types import value, without_none
+
+_OF_THE_OWNER = frozenset({"num_ctx"})
+"""An option that the gateway puts in itself; the engine has its context already."""
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+_NOT_GENERATED = ("suffix", "template", "context", "width", "height", "steps")
+
+
+@value
+class Asked:
+    """What an engine is asked: where, and with which body."""
+
+    path: Endpoint
+    fields: JsonObject
+
+
+def refused(field: str, why: str) -> BadRequest:
+    """The refusal of a field that cannot be carried."""
+    return BadRequest(f"`{field}` is not supported by this model server: {why}")
+
+
+def asked_of(path: Endpoint, fields: JsonObject, options: Mapping[str, str]) -> Asked:
+    """What OpenAI's routes are asked for a native request; generations always as a stream.
+
+    Args:
+        options: the sampling options that the engine takes, by Ollama's names, under its own.
+
+    Raises:
+        BadRequest: it asks for something that cannot be carried; names the field.
+    """
+    body = Body(fields)
+    if path in (Endpoint.EMBED, Endpoint.EMBEDDINGS):
+        return Asked(path=Endpoint.OPENAI_EMBEDDINGS, fields=_embedding(path, body))
+    sampling = _sampling(body.map("options"), options)
+    _refuse_shortening(body)
+    if path is Endpoint.CHAT:
+        return _chat(body, _messages(body.objects("messages")), sampling)
+    for name in _NOT_GENERATED:
+        if body.get(name):
+            raise refused(name, "leave it out")
+    if body.flag("raw"):
+        return _completion(body, sampling)
+    system = body.string("system")
+    turns: list[JsonValue] = [{"role": "system", "content": system}] if system else []
+    content = _content(body.string("prompt"), body.array("images"), "images")
+    return _chat(body, [*turns, {"role": "user", "content": content}], sampling)
+
+
+def _refuse_shortening(body: Body) -> None:
+    """The engine refuses a prompt that is longer than its context, and never shortens one."""
+    for name in ("truncate", "shift"):
+        if body.get(name) is True:
+            raise refused(name, "it refuses prompts that are longer than its context")
+
+
+def _sampling(given: JsonObject, options: Mapping[str, str]) -> JsonObject:
+    sampling: JsonObject = {}
+    for name, wanted in given.items():
+        if wanted is None or name.lower() in _OF_THE_OWNER:
+            continue
+        if name not in options:
+            raise refused(f"options.{name}", "it has no such option")
+        if name == "num_predict" and isinstance(wanted, int | float) and wanted <= 0:
+            continue  # no limit
+        sampling[options[name]] = wanted
+    return sampling
+
+
+def _chat(body: Body, messages: list[JsonValue], sampling: JsonObject) -> Asked:
+    asked: JsonObject = {
+        "model": body.get("model"),
+        "messages": messages,
+        **sampling,
+        **_thinking(body.get("think")),
+        **_format(body.get("format")),
+        **without_none({"tools": body.get("tools") or None}),
+        **_streamed(),
+    }
+    if body.flag("logprobs"):
+        tops = body.integer("top_logprobs")
+        asked |= {"logprobs": True, **without_none({"top_logprobs": tops})}
+    last = messages[-1] if messages else None
+    if at(last, ("role",)) == "assistant" and not at(last, ("tool_calls",)):
+        # the model goes on with it, and only what it adds is sent
+        asked |= {"continue_final_message": True, "add_generation_prompt": False}
+    return Asked(path=Endpoint.OPENAI_CHAT, fields=asked)
+
+
+def _completion(body: Body, sampling: JsonObject) -> Asked:
+    """A prompt as the model reads it."""
+    for name in ("images", "format", "think", "logprobs", "system"):
+        if body.get(name):
+            raise refused(name, "it is not possible with `raw`")
+    asked: JsonObject = {
+        "model": body.get("model"),
+        "prompt": body.string("prompt"),
+        **sampling,
+        **_streamed(),
+    }
+    return Asked(path=Endpoint.OPENAI_COMPLETIONS, fields=asked)
+
+
+def _streamed() -> JsonObject:
+    return {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def _thinking(wish: JsonValue) -> JsonObject:
+    """As the model's template is told; one without thoughts takes no notice."""
+    if wish is None:
+        return {}
+    told: JsonObject = {"enable_thinking": wish is not False}
+    if isinstance(wish, str):
+        told["reasoning_effort"] = wish
+    elif not isinstance(wish, bool):
+        raise refused("think", "give true, false, or a level")
+    return {"chat_template_kwargs": told}
+
+
+def _format(wanted: JsonValue) -> JsonObject:
+    if wanted in (None, ""):
+        return {}
+    if wanted == "json":
+        return {"response_format": {"type": "json_object"}}
+    if not isinstance(wanted, dict):
+        raise refused("format", 'give "json" or a JSON schema')
+    schema: JsonObject = {"name": "answer", "schema": wanted}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _messages(given: Sequence[Body]) -> list[JsonValue]:
+    """The conversation. OpenAI ties what a tool answers to its call by an id, Ollama need not."""
+    turns: list[JsonValue] = []
+    open_calls: list[tuple[str, JsonValue]] = []
+    for place, message in enumerate(given):
+        where = f"messages[{place}]"
+        role = message.string("role").lower()
+        if role not in _ROLES:
+            raise refused(f"{where}.role", f"give one of {', '.join(sorted(_ROLES))}")
+        images = message.array("images")
+        turn: JsonObject = {
+            "role": role,
+            "content": _content(message.string("content"), images, f"{where}.images"),
+            **without_none({"reasoning_content": message.string("thinking") or None}),
+        }
+        if calls := _calls(message, place):
+            open_calls = [
+                (str(at(call, ("id",))), at(call, ("function", "name"))) for call in calls
+            ]
+            turn["tool_calls"] = calls
+        if role == "tool":
+            turn["tool_call_id"] = _answered(message, open_calls, where)
+        turns.append(turn)
+    return turns
+
+
+def _calls(message: Body, place: int) -> list[JsonValue]:
+    calls: list[JsonValue] = []
+    for number, call in enumerate(message.objects("tool_calls")):
+        function = call.object("function")
+        name = call.string("id") or f"call_{place}_{number}"
+        said: JsonObject = {
+            "name": function.get("name"),
+            "arguments": encode(function.map("arguments")).decode(),
+        }
+        calls.append({"id": name, "type": "function", "function": said})
+    return calls
+
+
+def _answered(message: Body, open_calls: list[tuple[str, JsonValue]], where: str) -> str:
+    """The id of the call that a tool's message answers: the one it gives, else that of its tool,
+    else the first that has no answer yet.
+    """
+    if given := message.string("tool_call_id"):
+        return given
+    tool = message.string("tool_name") or message.string("name")
+    found = next((call for call in open_calls if not tool or call[1] == tool), None)
+    if found is None:
+        raise refused(f"{where}.tool_name", "no call before it has this name")
+    open_calls.remove(found)
+    return found[0]
+
+
+def _content(text: str, images: Sequence[JsonValue], where: str) -> JsonValue:
+    """Plain text, or the text and then the images."""
+    if not images:
+        return text
+    parts: list[JsonValue] = [{"type": "text", "text": text}] if text else []
+    return [*parts, *(_image(image, f"{where}[{at_}]") for at_, image in enumerate(images))]
+
+
+def _image(data: JsonValue, where: str) -> JsonObject:
+    try:
+        source = image_block(data, where)["source"]
+    except Untranslatable:
+        raise refused(where, "give base64 of a PNG, JPEG, GIF or WebP image") from None
+    media = at(source, ("media_type",))
+    return {
+        "type": "image_url",
+        "image_url": {"url": f"data:{media};base64,{at(source, ('data',))}"},
+    }
+
+
+def _embedding(path: Endpoint, body: Body) -> JsonObject:
+    if body.get("truncate") is True:
+        raise refused("truncate", "it refuses inputs that are longer than its context")
+    _sampling(body.map("options"), {})
+    given = body.get("prompt" if path is Endpoint.EMBEDDINGS else "input")
+    dimensions = body.integer("dimensions")
+    return {
+        "model": body.get("model"),
+        "input": given,
+        **without_none({"dimensions": dimensions}),
+    }

@@ -1,0 +1,152 @@
+"""Answers of OpenAI's routes in Ollama's words, from recordings of a real llama-server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hearth.dialects.gojson import encode
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.stream import StreamTail, read_whole
+from hearth.dialects.translation.answering import NativeStream, native_embedding, native_whole
+from hearth.types import Usage
+from tests.support.fields import Fields
+from tests.support.llama_server_wire import recorded
+
+CHAT = INFERENCE_ROUTES[Endpoint.CHAT]
+TOTAL_NS = 7_000_000
+TIMED = Usage(prompt_tokens=64, output_tokens=2, cached_tokens=63, prompt_s=353e-6, decode_s=207e-6)
+
+
+def said(path: Endpoint, *chunks: bytes) -> list[Fields]:
+    """The lines that are said for a stream."""
+    stream = NativeStream(path, "m")
+    lines = [line for chunk in chunks for line in stream.feed(chunk, 0.0, TOTAL_NS)]
+    assert all(line.endswith(b"\n") for line in lines)
+    return [json.loads(line) for line in lines]
+
+
+def frames(*chunks: Fields, done: bool = True) -> bytes:
+    return b"".join(
+        [
+            *[b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks],
+            b"data: [DONE]\n\n" * done,
+        ]
+    )
+
+
+def delta(reason: str | None = None, **fields: object) -> Fields:
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": reason}]}
+
+
+def call(index: int, **fields: object) -> Fields:
+    """Part of a tool call."""
+    name = fields.pop("name", None)
+    function = {"arguments": fields.pop("arguments", "")} | ({"name": name} if name else {})
+    return delta(tool_calls=[{"index": index, **fields, "function": function}])
+
+
+def test_each_token_is_a_line_and_the_last_one_counts():
+    stream = recorded("oai_chat_stream_usage").body
+    lines = said(Endpoint.CHAT, stream)
+    assert [line["message"]["content"] for line in lines] == [" window", " holds", ""]
+    last = lines[-1]
+    assert (last["done"], last["done_reason"], last["total_duration"]) == (True, "length", TOTAL_NS)
+    assert (last["prompt_eval_count"], last["eval_count"]) == (64, 2)
+    tail = StreamTail(CHAT)
+    tail.feed(json.dumps(last).encode() + b"\n")
+    assert (tail.ending().complete, tail.ending().usage) == (True, TIMED)
+
+
+def test_a_stream_says_the_same_however_it_is_cut():
+    stream = recorded("oai_chat_stream_usage").body
+    whole = said(Endpoint.CHAT, stream)
+    assert said(Endpoint.CHAT, *[stream[at : at + 1] for at in range(len(stream))]) == whole
+
+
+def test_a_completion_is_a_generation():
+    lines = said(Endpoint.GENERATE, recorded("oai_completions_stream").body)
+    assert [line["response"] for line in lines] == [" the", " opens", ""]
+    assert lines[-1]["done"] is True
+
+
+def test_a_whole_answer_says_what_the_stream_does():
+    stream = recorded("oai_chat_stream_usage").body
+    whole = native_whole(Endpoint.CHAT, "m", stream, 0.0, TOTAL_NS)
+    assert whole["message"] == {"role": "assistant", "content": " window holds"}
+    assert read_whole(CHAT, encode(whole)).usage == TIMED
+
+
+def test_calls_that_come_in_parts_are_said_whole_and_in_order():
+    stream = frames(
+        call(0, id="a", name="f", arguments='{"x"'),
+        call(0, arguments=":1}"),
+        call(1, id="b", name="g"),
+        delta("tool_calls"),
+    )
+    first, second, last = said(Endpoint.CHAT, stream)
+    assert first["message"]["tool_calls"] == [
+        {"id": "a", "function": {"index": 0, "name": "f", "arguments": {"x": 1}}}
+    ]
+    assert second["message"]["tool_calls"] == [
+        {"id": "b", "function": {"index": 1, "name": "g", "arguments": {}}}
+    ]
+    assert (last["done"], last["done_reason"]) == (True, "stop")
+
+
+def test_thoughts_come_before_the_text_and_apart_from_it():
+    stream = frames(delta(reasoning_content="hm"), delta(content="yes"), delta("stop"))
+    first, second, _ = said(Endpoint.CHAT, stream)
+    assert first["message"] == {"role": "assistant", "content": "", "thinking": "hm"}
+    assert second["message"] == {"role": "assistant", "content": "yes"}
+
+
+def test_log_probabilities_are_listed_as_ollama_lists_them():
+    tops = [{"id": 1, "token": "a", "logprob": -1.0, "bytes": [97]}]
+    entry = {"id": 1, "token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": tops}
+    chunk = delta(content="a")
+    chunk["choices"][0]["logprobs"] = {"content": [entry]}
+    [line, _] = said(Endpoint.CHAT, frames(chunk, delta("stop")))
+    kept = {"token": "a", "logprob": -1.0, "bytes": [97]}
+    assert line["logprobs"] == [{**kept, "top_logprobs": [kept]}]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        frames(delta(content="a"), done=False),
+        frames(delta(content="a"), delta("stop"), done=False),
+        frames(delta(content="a")),
+    ],
+)
+def test_a_stream_that_was_cut_has_no_end(stream: bytes):
+    assert [line["done"] for line in said(Endpoint.CHAT, stream)] == [False]
+    whole = native_whole(Endpoint.CHAT, "m", stream, 0.0, TOTAL_NS)
+    assert read_whole(CHAT, encode(whole)).complete is ("stop" in stream.decode())
+
+
+@pytest.mark.parametrize("error", ["it broke", {"message": "it broke", "code": 500}])
+def test_an_error_within_a_stream_is_its_last_line(error: object):
+    stream = frames(delta(content="a"), {"error": error}, delta(content="b"))
+    assert said(Endpoint.CHAT, stream)[1:] == [{"error": "it broke"}]
+    assert native_whole(Endpoint.CHAT, "m", stream, 0.0, 1) == {"error": error}
+
+
+def test_vectors_are_listed_in_the_order_of_the_inputs():
+    answer = recorded("embeddings").body
+    vectors = [one["embedding"] for one in json.loads(answer)["data"]]
+    native = native_embedding(Endpoint.EMBED, "m", answer, TOTAL_NS)
+    assert native == {
+        "model": "m",
+        "embeddings": vectors,
+        "total_duration": TOTAL_NS,
+        "prompt_eval_count": 15,
+    }
+    one = native_embedding(Endpoint.EMBEDDINGS, "m", answer, TOTAL_NS)
+    assert one == {"embedding": vectors[0]}
+    turned = json.dumps({"data": [*reversed(json.loads(answer)["data"])]}).encode()
+    native = native_embedding(Endpoint.EMBED, "m", turned, TOTAL_NS)
+    assert native is not None
+    assert native["embeddings"] == vectors
+    assert native_embedding(Endpoint.EMBED, "m", b'{"data":[{"index":5}]}', TOTAL_NS) is None
