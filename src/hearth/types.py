@@ -457,13 +457,15 @@ class LoadedModel:
 class InstalledModel:
     """A name that the backend lists. Those with one digest are one model (empty: like no other);
     `remote_host`: it runs there. `capabilities`: what it can do (`dialects.capabilities`); None
-    where the list does not say.
+    where the list does not say. `slots`: requests it serves at the same time; None where the
+    backend does not say.
     """
 
     name: str
     digest: str = ""
     remote_host: str = ""
     capabilities: frozenset[str] | None = None
+    slots: int | None = None
 
 
 @frozen

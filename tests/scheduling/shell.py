@@ -81,9 +81,10 @@ class Shell:
         *,
         resident: tuple[str, ...] = (),
         judged: bool = True,
+        swaps: bool = True,
     ) -> None:
         self.settings = settings
-        self.scheduler = Scheduler(self.settings)
+        self.scheduler = Scheduler(self.settings, swaps=swaps)
         self.brain = DecisionChecker(self.scheduler) if judged else self.scheduler
         self.forecasts = ForecastView(self.scheduler)
         self.now = 0.0

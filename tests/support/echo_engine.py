@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 
+from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BackendGone, BackendUnreachable, ModelNotFound
 from hearth.types import BackendCall, Headers, InstalledModel, JsonDict, LoadOptions, ResidentModel
@@ -42,6 +43,8 @@ class EchoEngine:
 
     title = "Echo"
     addresses = frozenset({Endpoint.GENERATE.value})
+    loads_on_request = True
+    counts_unasked = False
     loads_can_be_cut = False
     loses_slots = False
     processes = re.compile("^echo$")
@@ -56,6 +59,9 @@ class EchoEngine:
 
     def pins_context(self, path: str) -> bool:
         return path in self.addresses
+
+    def check_request(self, path: str, fields: JsonObject) -> None:
+        pass
 
     def how_to_install(self, model: str) -> str:
         return f"name {model} when it is made"

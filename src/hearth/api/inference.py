@@ -19,6 +19,7 @@ from hearth.dialects.gojson import encode
 from hearth.dialects.request import Envelope, counted, read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
+from hearth.engines.port import Engine
 from hearth.errors import ModelNotFound
 from hearth.gateway import Gateway
 from hearth.types import JSON_BODY, BackendCall, Headers, LoadOptions
@@ -151,7 +152,13 @@ class Inference:
 
     def _reader(self, route: Route) -> Callable[..., Envelope]:
         gateway = self._gateway
-        return partial(_read, route, settings=gateway.settings, pinned=gateway.load_options)
+        return partial(
+            _read,
+            route,
+            settings=gateway.settings,
+            engine=gateway.engine,
+            pinned=gateway.load_options,
+        )
 
     async def _read(self, route: Route, body: RequestBody, content: bytes) -> Envelope:
         read = self._reader(route)
@@ -233,6 +240,7 @@ def _read(
     route: Route,
     body: bytes,
     settings: Settings,
+    engine: Engine,
     pinned: Callable[[str], LoadOptions],
     model: str | None = None,
 ) -> Envelope:
@@ -245,12 +253,15 @@ def _read(
         shapes=_shapes(settings.clients),
         model=model,
     )
+    engine.check_request(route.path, fields)
     # before a seed is put in, which is another one each time
     digest = sha256(route.path.encode() + b" " + envelope.body).digest()
     envelope = replace(envelope, digest=digest)
     if not envelope.streaming:
         return envelope
-    body, fields = counted(route, envelope.body, fields)
+    body = envelope.body
+    if not engine.counts_unasked:
+        body, fields = counted(route, body, fields)
     if body is not envelope.body:
         envelope = replace(envelope, body=body, rewritten=(*envelope.rewritten, _USAGE_ASKED))
     scheduling = settings.scheduling

@@ -32,6 +32,8 @@ from hearth.api.files import batches_of, listing
 from hearth.api.request import Request
 from hearth.clock import new_id
 from hearth.config.settings import Settings
+from hearth.dialects.frames import object_in
+from hearth.dialects.gojson import folded
 from hearth.dialects.request import Envelope
 from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
@@ -139,6 +141,7 @@ class JobPages:
         admitted = body.admission.admit(envelope.model, task_type=asked.task_type)
         self._check_alias(caller, envelope.model)
         model = await self._gateway.aliases.resolve(envelope.model, envelope.needs)
+        self._gateway.engine.check_request(path, folded(object_in(content)))
         return Job(
             job_id=new_id(JOB_PREFIX),
             caller=caller.caller,

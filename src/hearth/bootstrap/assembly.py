@@ -172,7 +172,11 @@ def build_parts(
     """What a queue over this engine is made of, and Claude beside it works with."""
     config = config.with_names(engine.canonical)
     mailbox = Mailbox()
-    scheduler = Scheduler(config.scheduler_settings, cuts_loads=engine.loads_can_be_cut)
+    scheduler = Scheduler(
+        config.scheduler_settings,
+        cuts_loads=engine.loads_can_be_cut,
+        swaps=engine.loads_on_request,
+    )
     forecasts = ForecastView(scheduler)
     runtime = Runtime(
         config=config,

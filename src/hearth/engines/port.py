@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection
 from typing import Protocol
 
+from hearth.dialects.gojson import JsonObject
 from hearth.dialects.replay import Sent
 from hearth.dialects.stream import Ending
 from hearth.types import (
@@ -144,6 +145,16 @@ class Engine(Protocol):
         """Those of `dialects.routes` that it serves as they are; the gateway has no others."""
 
     @property
+    def loads_on_request(self) -> bool:
+        """It loads and unloads models when it is asked; else those that it lists are in memory for
+        as long as it lists them, and `unload` raises LoadError.
+        """
+
+    @property
+    def counts_unasked(self) -> bool:
+        """A stream says how many tokens it has without being asked."""
+
+    @property
     def loads_can_be_cut(self) -> bool:
         """A load whose caller leaves is given up, and its memory free a moment later."""
 
@@ -176,6 +187,13 @@ class Engine(Protocol):
         """How models are managed without Hearth, as an advice."""
 
     # The data path: bytes in, bytes out, one call at a time on a connection.
+
+    def check_request(self, path: str, fields: JsonObject) -> None:
+        """Called before a request waits; `fields` are `folded`.
+
+        Raises BadRequest: it asks for something that this engine cannot be asked for; names the
+        field.
+        """
 
     async def open(self, call: BackendCall) -> Exchange:
         """Send the call and read the answer's head.

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+from types import MappingProxyType
 
-from hearth.config.settings import SchedulerSettings, Settings
+from hearth.config.settings import ModelSettings, SchedulerSettings, Settings
 from hearth.dialects.capabilities import Needs, refusal
 from hearth.engines.port import Engine
 from hearth.errors import (
@@ -313,8 +314,21 @@ class BackendWatch:
         self._missing_home = missing
 
     def scheduler_settings(self) -> SchedulerSettings:
-        """Those in force, with each model under its one name."""
-        return SchedulerSettings.of(self._runtime.settings, self.known_name)
+        """Those in force, with each model under its one name; with the slots that the model server
+        reports, where the owner has not said how many.
+        """
+        settings = SchedulerSettings.of(self._runtime.settings, self.known_name)
+        reported = {
+            self.known_name(model.name): model.slots for model in self.installed if model.slots
+        }
+        if not reported:
+            return settings
+        models = dict(settings.models)
+        for name, slots in reported.items():
+            given = models.get(name, ModelSettings())
+            if given.parallel is None:
+                models[name] = given.model_copy(update={"parallel": slots})
+        return replace(settings, models=MappingProxyType(models))
 
     def _went_down(self, error: BackendError) -> None:
         now = self._clock.monotonic()

@@ -17,6 +17,8 @@ from hearth.scheduling import inputs
 from hearth.scheduling.inputs import Input
 from hearth.types import JsonDict, Lane
 
+_STAYS = "stays for as long as its server runs"
+
 
 class OperatorCommands:
     """The owner's orders. Must be used on the gateway's event loop.
@@ -136,6 +138,8 @@ class OperatorCommands:
         Raises ModelNotFound, OrderRefused.
         """
         name = await self._resolve(model)
+        if not self._view.swaps:
+            raise OrderRefused(f"{name} {_STAYS}")
         self._check_unused(name)
         resident = self._view.residents.get(name)
         ordered = self._view.ordered.get(name)
@@ -171,6 +175,7 @@ class OperatorCommands:
         view = self._view
         resident = view.residents.get(model)
         claims = {
+            _STAYS: not view.swaps,
             "pinned": model == self.pinned,
             "home model": model == view.home,
             "in use": resident is not None and bool(resident.running),

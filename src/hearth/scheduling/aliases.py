@@ -127,7 +127,7 @@ class Binding:
     def _loadable(self, choices: tuple[str, ...], task_type: str | None) -> list[str]:
         """Those that are installed and fit."""
         device = self._device
-        never_fits = device.residency.never_fits
+        never_fits = device.never_fits
         return [
             model
             for model in choices

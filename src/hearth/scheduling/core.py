@@ -45,7 +45,9 @@ class Scheduler:
     `scheduling.views` and `scheduling.forecast`.
     """
 
-    def __init__(self, settings: SchedulerSettings, *, cuts_loads: bool = True) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, *, cuts_loads: bool = True, swaps: bool = True
+    ) -> None:
         estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
         arrivals = Arrivals(learns=learns_of_callers(settings))
         self.gateway = GatewayState(settings, arrivals)
@@ -55,6 +57,7 @@ class Scheduler:
             estimates,
             Residency(settings, estimates, self.gateway.waiting),
             cuts_loads=cuts_loads,
+            swaps=swaps,
         )
         share_anew(self.device, 0.0)
         self._armed_at: float | None = None

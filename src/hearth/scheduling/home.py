@@ -84,11 +84,11 @@ def restore(device: DeviceState, placement: Placement, now: float) -> None:
 def _may_load(device: DeviceState, model: str) -> bool:
     """Is it out of memory, and neither an order of the owner nor a swap before it?"""
     residency = device.residency
-    return not (
+    return device.swaps and not (
         device.gateway.wanted
         or model in residency.residents
         or residency.swap is not None
-        or residency.never_fits(model)
+        or device.never_fits(model)
     )
 
 

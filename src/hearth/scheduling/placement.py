@@ -142,6 +142,8 @@ class Placement:
         """Bring a model in, or get closer to it: nothing happens while another swap is under way or
         its turn has not come.
         """
+        if not self._device.swaps:
+            return
         residency = self._device.residency
         task_type = None if waiter is None else waiter.item.task_type
         evict = None if self._room_wanted else self._found_evictions.find(model, task_type)
@@ -230,7 +232,8 @@ class Placement:
         device = self._device
         gateway = self._gateway
         for model in gateway.unwanted:
-            if model not in self._residents or gateway.waits_for(model) or device.runs_on(model):
+            stays = not device.swaps or model not in self._residents
+            if stays or gateway.waits_for(model) or device.runs_on(model):
                 gateway.settle(model)
         idle = tuple(
             model
@@ -261,7 +264,7 @@ class Placement:
 
     def _may_come(self, keep: Collection[str]) -> bool:
         """May a swap begin for anything that waits, if whatever else had to go could?"""
-        if self._room_wanted:
+        if self._room_wanted or not self._device.swaps:
             return False
         if self._least_mib is None:
             waited_for = chain.from_iterable(self._gateway.waiting.lines)

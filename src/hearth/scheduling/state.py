@@ -272,6 +272,8 @@ class DeviceState:
     kept_slot: ModelHold | None = None
     turn: Turn | None = None  # the turn of external work that is under way
     turn_ended: Since = NEVER
+    # the model server loads and unloads when it is asked; else nothing is ever swapped
+    swaps: bool = True
     cuts_loads: bool = True  # the model server can end a load that is under way
     cut_failures: int = 0  # loads in a row that were not gone in time after they were cut
     # what the model server has listed, in lower case; None before its first list
@@ -294,6 +296,10 @@ class DeviceState:
     def has(self, model: str) -> bool:
         """Whether the model server may have this model: it lists it, or has listed nothing yet."""
         return self.installed is None or model.lower() in self.installed
+
+    def never_fits(self, model: str, task_type: str | None = None) -> bool:
+        """No eviction could make room for it; nobody asks that of what is there for good."""
+        return self.swaps and self.residency.never_fits(model, task_type)
 
     @property
     def home(self) -> str | None:
@@ -319,7 +325,7 @@ class DeviceState:
     def home_for(self, entry: Entry) -> str | None:
         """The home model, None where there is none or it could never be loaded for this item."""
         home = self.home
-        if home is None or self.residency.never_fits(home, entry.item.task_type):
+        if home is None or self.never_fits(home, entry.item.task_type):
             return None
         return home
 

@@ -234,7 +234,7 @@ def _is_gone(device: DeviceState, entry: Entry) -> bool:
 
 def _never_fits(device: DeviceState, entry: Entry) -> bool:
     models = _models_of(entry)
-    never_fits = device.residency.never_fits
+    never_fits = device.never_fits
     return bool(models) and all(never_fits(model, entry.item.task_type) for model in models)
 
 
@@ -321,7 +321,8 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
     may_go_on = entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
     goes_on = may_go_on and fact.kept_tokens is not None
     is_suspect = fault == "first_byte_timeout" or (fault == "runner_died" and goes_on)
-    if resident is not None and is_suspect:
+    # what could not be loaded anew is asked again as it is
+    if resident is not None and is_suspect and device.swaps:
         resident.suspect = True
     if fault == "runner_died":
         device.residency.caches.unloaded(entry.model or "")
@@ -549,7 +550,7 @@ def _reconfigured(device: DeviceState, settings: SchedulerSettings, now: float) 
     for entry in waiting:
         gateway.expect_promotion(entry)
     for model in gateway.wanted:
-        if device.residency.never_fits(model):
+        if device.never_fits(model):
             gateway.settle(model)
     if learns_of_callers(settings) is not gateway.arrivals.learns:
         _learn_arrivals_anew(gateway)

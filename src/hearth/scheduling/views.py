@@ -49,7 +49,7 @@ class StatusView:
         self.may_start_on = gateway.waits_for
         self.is_there = device.is_there
         self.need_mib = device.residency.need_mib
-        self.never_fits = device.residency.never_fits
+        self.never_fits = device.never_fits
         self.expected_swap_s = device.estimates.swap_s
         self.residents: Mapping[str, Resident] = device.residency.residents
 
@@ -145,6 +145,11 @@ class StatusView:
         return self._gateway.ordered
 
     # What is in memory.
+
+    @property
+    def swaps(self) -> bool:
+        """Models are loaded and unloaded; else what the model server has stays as it is."""
+        return self._device.swaps
 
     @property
     def down_since(self) -> float | None:

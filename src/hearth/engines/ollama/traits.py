@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
 from hearth.engines.continuations import Opens, RenderedContinuations
 
@@ -25,6 +26,8 @@ class OllamaTraits:
 
     title = "Ollama"
     addresses = frozenset({*INFERENCE_ROUTES, *INFO_ROUTES, *MANAGEMENT_ROUTES})
+    loads_on_request = True
+    counts_unasked = False
     loads_can_be_cut = True
     """Closing the connection of a load ends it (6 of 6 within a second on 0.33)."""
     loses_slots = True
@@ -44,6 +47,10 @@ class OllamaTraits:
     def pins_context(path: str) -> bool:
         """The compatible APIs take no `num_ctx`."""
         return path.startswith("/api/")
+
+    @staticmethod
+    def check_request(path: str, fields: JsonObject) -> None:
+        """It says no itself."""
 
     @staticmethod
     def how_to_install(model: str) -> str:
