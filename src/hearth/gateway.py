@@ -20,7 +20,7 @@ from hearth.alerts.alerter import GatewayAlerter
 from hearth.cloud.service import Cloud
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, Reloader, attempt
-from hearth.config.settings import GatewayConfig, Settings
+from hearth.config.settings import ENGINE, GatewayConfig, Settings
 from hearth.engines.port import Engine
 from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
@@ -51,7 +51,8 @@ from hearth.types import (
 
 @frozen
 class BackendIdentity:
-    """What answers: `mode` as configured, the address, and whether its answers are made up.
+    """What answers: `mode` as configured, the address, whether its answers are made up, and the
+    `kind` of the engine.
 
     `instead_of`: the address of the model server whose place the emulator takes until it comes;
     empty where nothing is waited for.
@@ -61,6 +62,7 @@ class BackendIdentity:
     url: str
     emulator: bool
     instead_of: str = ""
+    kind: str = ENGINE
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -373,6 +375,7 @@ class Gateway:
     def _backend_status(self) -> JsonDict:
         return {
             "mode": self.identity.mode,
+            "kind": self.identity.kind,
             "url": self.identity.url,
             "up": self._watch.up,
             "problem": self._watch.problem or None,

@@ -28,6 +28,7 @@ from hearth.config.settings import ServerSettings, Settings
 from hearth.types import GpuReading
 from tests.cli.conftest import emulated, serving
 from tests.support.cases import for_each
+from tests.support.llama_server_wire import recorded as wire
 
 
 def free_port() -> int:
@@ -119,6 +120,48 @@ def test_an_odd_list_of_models_is_named_with_route_status_and_expectation(hearth
     assert found["says"].startswith(
         "GET /api/ps answered 404 with an object; 200 with an object with the list `models`"
     )
+
+
+def llama_server(folder: Path, url: str, more: str = "") -> str:
+    engines = f"engines: {{main: {{kind: llama_server, url: {url!r}}}}}\n"
+    path = folder / "mine.yaml"
+    path.write_text(
+        f"{engines}storage: {{path: {folder}/state/hearth.db}}\nserver: {{port: {free_port()}}}\n"
+        f"gpu: {{nvml: false, home_model: tiny.gguf}}\n{more}"
+    )
+    return str(path)
+
+
+def test_a_llama_server_is_examined_with_its_slots_and_its_model(hearth, tmp_path, busy):
+    busy.put("/props", wire("props").answered)
+    busy.put("/v1/models", wire("route_v1_models").answered)
+    right = hearth("doctor", llama_server(tmp_path, busy.url))
+    for words in (
+        f"ok   llama-server    b0-unknown at {busy.url}",
+        "ok   slots           tiny.gguf: 2 at the same time",
+        "ok   models          1 installed; home model tiny.gguf",
+    ):
+        assert words in right.stdout
+    more = "models: {tiny.gguf: {parallel: 4}, 'other:8b': {}}\n"
+    wrong = hearth("doctor", llama_server(tmp_path, busy.url, more)).stdout
+    for words in (
+        "2 at the same time, and Hearth sends 4",
+        "remove models.tiny.gguf.parallel, or start it with `-np 4`",
+        "start llama-server with it: llama-server -m FILE --alias other:8b",
+    ):
+        assert words in wrong
+    assert "ollama" not in (right.stdout + wrong).lower()
+
+
+def test_a_llama_server_that_does_not_answer_right_is_named_with_what_to_do(hearth, tmp_path, busy):
+    gone = hearth("doctor", llama_server(tmp_path, "http://127.0.0.1:1")).stdout
+    assert "start it (`llama-server -m FILE`), or correct engines.main.url" in gone
+    busy.put("/props", wire("key_none").answered, 401)
+    assert "engines.main.api_key is not the key of this server" in (
+        hearth("doctor", llama_server(tmp_path, busy.url)).stdout
+    )
+    checked = hearth("config", "check", llama_server(tmp_path, busy.url))
+    assert "so it is unknown whether tiny.gguf is installed" in checked.stderr
 
 
 def ollama(environ: dict[str, str] | None, config: str) -> Iterator[Finding]:

@@ -27,6 +27,8 @@ NEEDED = {
     "input_usd": 1,
     "output_usd": 1,
     "starts_with": "Write a title",
+    "kind": "llama_server",
+    "url": "http://gpu.lan",
 }
 """What must stand beside other values of a section."""
 

@@ -42,7 +42,7 @@ BAD_URLS = (
     "//host",
 )
 PLACES = (
-    "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, "
+    "auth.keys[].key, ollama.url, url and api_key of engines, cloud.api_key, cloud.base_url, "
     "jobs.webhooks.secret, server.allowed_hosts and the URLs of alerts"
 )
 

@@ -24,6 +24,7 @@ OF_THE_MACHINE = (
     "docker",
     "git",
     "journalctl",
+    "llama-server",
     "loginctl",
     "pip",
     "podman",

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from hearth.engines.data_path import DataPath
 from hearth.engines.port import Exchange
@@ -116,7 +116,7 @@ class Peer:
                 pass
 
 
-def backend_at(url: str, **limits: int) -> aclosing[DataPath]:
+def backend_at(url: str, **limits: Any) -> aclosing[DataPath]:
     """The adapter, closed at the end of the block."""
     return aclosing(DataPath(url, connect_timeout_s=30.0, **limits))
 

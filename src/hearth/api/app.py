@@ -127,7 +127,7 @@ class HearthApp:
         if access == "admin" and not identity.admin:
             raise Forbidden("this requires an admin key")
         if access == "model manager" and not identity.may_manage_models:
-            url = self._gateway.settings.engine.url
+            url = self._gateway.settings.engine_row.url
             advice = self._gateway.engine.how_to_manage(url)
             raise Forbidden(_MANAGEMENT_TEXT.format(advice=advice))
 

@@ -10,7 +10,6 @@ from typing import TypeAlias
 from hearth.admission.admit import Admission, Admitted
 from hearth.admission.auth import Identity, allowed_of
 from hearth.api.request import Request
-from hearth.config.settings import ENGINE
 from hearth.dialects.conversation import (
     CHAT_ID_HEADER,
     conversation_of_chat,
@@ -215,7 +214,7 @@ def _note_origin(gateway: Gateway, request: Request, ticket: Ticket) -> None:
     if requests.on_trace is None:
         return
     text = request.headers.text
-    provider = "anthropic" if ticket.served_by else ENGINE
+    provider = "anthropic" if ticket.served_by else gateway.identity.kind
     origin = Origin(
         route=request.path,
         provider=provider,

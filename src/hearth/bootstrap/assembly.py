@@ -16,6 +16,7 @@ from hearth.bootstrap.model_server import (
     find_backend,
     join_computing,
     open_engines,
+    turn_of,
     vet_url,
 )
 from hearth.bootstrap.observers import join_observers, open_alerter, open_telemetry
@@ -119,9 +120,9 @@ async def _build(
     identity, stop_emulator = await find_backend(
         settings, mode, url, clock=clock, events=events, closing=closing
     )
-    engine = open_engines(identity, settings, closing)[MAIN]
+    engine = open_engines(identity, settings, clock, closing)[MAIN]
     parts = build_parts(config, engine, clock=clock, events=events, emulated=identity.emulator)
-    notes = claim_backend(identity, closing)
+    notes = claim_backend(identity, engine.title, closing)
     worker, durable = await _open_queue(parts, engine, store, closing)
     if store is not None:
         notes += directory_warnings(settings.storage.path, path)
@@ -141,7 +142,7 @@ async def _build(
         durable.join(gateway)
     standin = StandIn(
         gateway,
-        turn_to=engine.turn_to,
+        turn_to=turn_of(engine),
         learned=None if durable is None else durable.learned,
         stop_emulator=stop_emulator,
         closing=closing,

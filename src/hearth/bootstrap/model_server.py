@@ -13,8 +13,9 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.bootstrap.probing import claim_server, hearth_problem, listens
 from hearth.bootstrap.standin import StandIn, named_server, this_service_manager
 from hearth.clock import Clock
-from hearth.config.settings import BackendMode, GatewayConfig, Settings
-from hearth.engines.ollama.engine import Ollama
+from hearth.config.settings import ENGINE, ENGINE_TITLES, BackendMode, GatewayConfig, Settings
+from hearth.engines.llama_server.engine import LlamaServer
+from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
@@ -34,10 +35,12 @@ async def find_backend(
     stops it before.
 
     Args:
-        asked_mode, asked_url: instead of `backend.mode` and `ollama.url`.
+        asked_mode, asked_url: instead of `backend.mode` and the URL of the settings; the latter
+        is that of an Ollama.
     """
     mode = BackendMode(asked_mode or settings.backend.mode)
-    url = asked_url or settings.engine.url
+    row = settings.engine_row
+    url = asked_url or row.url
     is_expected = bool(asked_url or named_server(settings) or this_service_manager())
     reason = ""
     if mode is BackendMode.EMULATOR:
@@ -45,7 +48,11 @@ async def find_backend(
     elif mode is BackendMode.AUTO and not is_expected and not await listens(url):
         reason = f"nothing is configured, and nothing listens at {url}"
     if not reason:
-        return BackendIdentity(mode=mode.value, url=url, emulator=False), _nothing_to_stop
+        kind = ENGINE if asked_url else row.kind
+        return (
+            BackendIdentity(mode=mode.value, url=url, emulator=False, kind=kind),
+            _nothing_to_stop,
+        )
     # a fifth of all imports, not needed where a model server answers
     from hearth.emulator import (  # noqa: PLC0415
         Emulator,
@@ -71,33 +78,72 @@ MAIN = "main"
 
 
 def open_engines(
-    identity: BackendIdentity, settings: Settings, closing: AsyncExitStack
-) -> dict[str, Ollama]:
-    """The engines by name: one, at `ollama.url` or where the emulator listens."""
-    engines = {MAIN: Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)}
-    for engine in engines.values():
-        closing.push_async_callback(engine.aclose)
-    return engines
+    identity: BackendIdentity, settings: Settings, clock: Clock, closing: AsyncExitStack
+) -> dict[str, Ollama | LlamaServer]:
+    """The engines by name: one, at the URL of the settings or where the emulator listens."""
+    row = settings.engine_row
+    engine: Ollama | LlamaServer
+    if (identity.kind, identity.url) == (row.kind, row.url):
+        engine = engine_for(settings, clock)
+    else:  # no key goes to another address than its own
+        engine = Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)
+    closing.push_async_callback(engine.aclose)
+    return {MAIN: engine}
 
 
-def claim_backend(identity: BackendIdentity, closing: AsyncExitStack) -> tuple[str, ...]:
-    """Claim the Ollama until `closing`; what the owner should know where another Hearth has claimed
-    it, too.
+def engine_for(
+    settings: Settings, clock: Clock, *, timeout_s: float | None = None
+) -> Ollama | LlamaServer:
+    """The engine of the settings.
+
+    Args:
+        timeout_s: of connections and questions, in place of what is configured.
+    """
+    row = settings.engine_row
+    connect_timeout_s = timeout_s or settings.engine.connect_timeout_s
+    control_timeout_s = timeout_s or CONTROL_TIMEOUT_S
+    if row.kind == "ollama":
+        return Ollama(
+            row.url,
+            connect_timeout_s=connect_timeout_s,
+            control_timeout_s=control_timeout_s,
+            api_key=row.api_key,
+        )
+    return LlamaServer(
+        row.url,
+        clock=clock,
+        connect_timeout_s=connect_timeout_s,
+        control_timeout_s=control_timeout_s,
+        api_key=row.api_key,
+        setting=settings.engine_url_setting,
+    )
+
+
+def turn_of(engine: Ollama | LlamaServer) -> Callable[[str], None]:
+    """What has it use another address: an emulator stands in for an Ollama alone."""
+    return engine.turn_to if isinstance(engine, Ollama) else lambda _: None
+
+
+def claim_backend(
+    identity: BackendIdentity, title: str, closing: AsyncExitStack
+) -> tuple[str, ...]:
+    """Claim the model server until `closing`; what the owner should know where another Hearth has
+    claimed it, too.
     """
     if identity.emulator:
         return ()
-    claim, shared = claim_server(identity.url)
+    claim, shared = claim_server(identity.url, title)
     closing.callback(claim.close)
     return (shared,) if shared else ()
 
 
 def vet_url(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
     """Blocks; see `hearth_problem`."""
-    return (
-        None
-        if fresh.settings.engine.url == old.settings.engine.url
-        else hearth_problem(fresh.settings.engine.url)
-    )
+    url = fresh.settings.engine_row.url
+    if url == old.settings.engine_row.url:
+        return None
+    title = ENGINE_TITLES[fresh.settings.engine_row.kind]
+    return hearth_problem(url, fresh.settings.engine_url_setting, title)
 
 
 def join_computing(

@@ -16,6 +16,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
+from hearth.config.settings import ENGINE_URL
 from hearth.engines.ollama.engine import Ollama
 from hearth.errors import BackendError
 from hearth.types import SERVICE
@@ -26,6 +27,7 @@ CLAIM_LOOKS = 5
 CLAIM_LOOK_S = 0.002
 """Whoever has bound the name listens there a moment later."""
 _ANSWER_BYTES = 4096
+_USUALLY = {"Ollama": "http://127.0.0.1:11434", "llama-server": "http://127.0.0.1:8080"}
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -59,8 +61,8 @@ async def server_at(url: str) -> bool:
     return await asyncio.to_thread(hearth_problem, url) is None
 
 
-def hearth_problem(url: str) -> str | None:
-    """Why `ollama.url` must not be this; None where no Hearth answers there. Blocks for up to two
+def hearth_problem(url: str, setting: str = ENGINE_URL, title: str = "Ollama") -> str | None:
+    """Why this setting must not be this; None where no Hearth answers there. Blocks for up to two
     seconds.
 
     Hearth in front of itself would ask itself for ever, and two in a row would each believe that
@@ -75,14 +77,14 @@ def hearth_problem(url: str) -> str | None:
     if not isinstance(body, dict) or body.get("service") != SERVICE:
         return None
     return (
-        f"ollama.url: Hearth answers at {url}, not Ollama; set the address of Ollama, usually"
-        " http://127.0.0.1:11434"
+        f"{setting}: Hearth answers at {url}, not {title}; set the address of {title}, usually"
+        f" {_USUALLY[title]}"
     )
 
 
-def claim_server(url: str) -> tuple[socket.socket, str]:
-    """Take a name for an Ollama among Linux's abstract sockets, so that Hearths on this machine
-    that share one know of each other.
+def claim_server(url: str, title: str = "Ollama") -> tuple[socket.socket, str]:
+    """Take a name for a model server among Linux's abstract sockets, so that Hearths on this
+    machine that share one know of each other.
 
     Returns what holds it until it is closed, which the kernel does at the end of the process; and
     what to tell the owner, empty where nobody else has the name.
@@ -99,7 +101,7 @@ def claim_server(url: str) -> tuple[socket.socket, str]:
             return (
                 holding,
                 (
-                    f"another Hearth ({holder}) schedules the same Ollama at {url}: stop one of"
+                    f"another Hearth ({holder}) schedules the same {title} at {url}: stop one of"
                     " them, or they undo each other's swaps"
                 ),
             )

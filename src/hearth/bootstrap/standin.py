@@ -55,6 +55,7 @@ def named_server(settings: Settings) -> str:
     """
     given = {
         ENGINE_URL: "url" in settings.engine.model_fields_set,
+        "engines": settings.engines,
         "auth.keys": settings.auth.keys,
         "models": settings.models,
         "gpu.home_model": settings.gpu.home_model,
@@ -200,7 +201,7 @@ class StandIn:
         named = named_server(settings)
         if named:
             return f"{named} is configured"
-        url = settings.engine.url
+        url = settings.engine_row.url
         return f"{self._gateway.engine.title} answers at {url}" if await server_at(url) else ""
 
     async def _hand_over(self, reason: str) -> None:
@@ -226,7 +227,7 @@ class StandIn:
 
     def _replace(self, reason: str, learned: JsonMapping | None) -> None:
         gateway = self._gateway
-        url = self._gateway.settings.engine.url
+        url = self._gateway.settings.engine_row.url
         self._turn_to(url)
         claim, shared = claim_server(url)
         self._closing.callback(claim.close)

@@ -19,6 +19,7 @@ from hearth.cli.client import GatewayClient, printable
 from hearth.cli.config import OLLAMA_URL, load_found
 from hearth.cli.doctor import address_of
 from hearth.cli.options import CONFIG
+from hearth.config.settings import ENGINE, ENGINE_TITLES
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.types import SERVICE
 
@@ -51,7 +52,10 @@ def bench(
     """
     settings = load_found(file).settings
     _require_idle(address_of(settings.server))
-    url = ollama_url or settings.ollama.url
+    row = settings.engine_row
+    if ollama_url is None and row.kind != ENGINE:
+        raise CommandFailed(f"a {ENGINE_TITLES[row.kind]} loads no models, so none is measured")
+    url = ollama_url or row.url
     contexts = {
         OllamaTraits.canonical(name).lower(): each.num_ctx
         for name, each in settings.models.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ import click
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
 from hearth.cli.options import FILE, PATH
+from hearth.clock import SystemClock
 from hearth.config.document import Problem
 from hearth.config.fields import server_url
 from hearth.config.loading import (
@@ -39,17 +40,23 @@ from hearth.config.rendering import (
     schema_text,
     shipped_config,
 )
-from hearth.config.settings import GatewayConfig, Settings
+from hearth.config.settings import ENGINE_TITLES, GatewayConfig, Settings
+from hearth.engines.llama_server.traits import LlamaServerTraits
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BackendError, BackendProtocolError, BackendTimeout
 from hearth.storage.database import back_up
 from hearth.storage.database import restore as restore_store
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
-from hearth.types import MIB, JsonMapping
+from hearth.types import MIB, InstalledModel, JsonMapping
 
 OLLAMA_TIMEOUT_S = 2.0
 canonical = OllamaTraits.canonical
+TRAITS: Mapping[str, type[OllamaTraits | LlamaServerTraits]] = {
+    "ollama": OllamaTraits,
+    "llama_server": LlamaServerTraits,
+}
+"""By the kind of the engine."""
 _FILE = click.argument("file", type=PATH, required=False)
 
 
@@ -121,19 +128,20 @@ def check(file: Path | None) -> None:
 
 
 def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
-    """What Ollama knows of the home model and of the models of aliases, where it answers.
+    """What the model server knows of the home model and of the models of aliases, where it answers.
 
     Raises ConfigError where an alias has the name of an installed model.
     """
     home = settings.gpu.home_model
     aliases = settings.aliases
-    url = settings.ollama.url
+    row = settings.engine_row
+    url = row.url
     if not home and not aliases:
         return
     try:
-        _, listed = asyncio.run(version_and_models(url, OLLAMA_TIMEOUT_S))
+        _, listed = asyncio.run(version_and_models(settings, OLLAMA_TIMEOUT_S))
     except BackendError as error:
-        why = f"Ollama does not answer at {url}"
+        why = f"{ENGINE_TITLES[row.kind]} does not answer at {url}"
         if isinstance(error, BackendProtocolError):
             why = f"{url}: {error.message.rstrip('.')}"
         if home:
@@ -141,48 +149,62 @@ def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
         if aliases:
             yield f"aliases: {why}, so it is unknown whether their models are installed"
         return
-    installed = {name.lower() for name in listed}
-    if path is not None and (shadowing := shadowing_aliases(aliases, installed)):
+    installed = {model.name.lower() for model in listed}
+    traits = TRAITS[row.kind]
+    shadowing = shadowing_aliases(aliases, installed, traits.canonical)
+    if path is not None and shadowing:
         raise problems_of_file(path, shadowing)
-    if home and canonical(home).lower() not in installed:
-        yield f"gpu.home_model: home model {home} is not installed: ollama pull {home}"
-    for where, model in missing_choices(aliases, installed):
-        yield f"{where}: {model} is not installed, so it is passed over: ollama pull {model}"
+    if home and traits.canonical(home).lower() not in installed:
+        how = traits.how_to_install(home)
+        yield f"gpu.home_model: home model {home} is not installed: {how}"
+    for where, model in missing_choices(aliases, installed, traits.canonical):
+        how = traits.how_to_install(model)
+        yield f"{where}: {model} is not installed, so it is passed over: {how}"
 
 
 def shadowing_aliases(
-    aliases: Mapping[str, Sequence[str]], installed: Container[str]
+    aliases: Mapping[str, Sequence[str]],
+    installed: Container[str],
+    spelled: Callable[[str], str] = canonical,
 ) -> list[Problem]:
-    """Those that have the name of an installed model (`installed`: in lower case)."""
+    """Those that have the name of an installed model.
+
+    Args:
+        installed: in lower case. spelled: a name as the engine spells it.
+    """
     text = "is an installed model as well, which nobody can ask for; choose another name"
     return [
-        Problem(("aliases", name), text) for name in aliases if canonical(name).lower() in installed
+        Problem(("aliases", name), text) for name in aliases if spelled(name).lower() in installed
     ]
 
 
 def missing_choices(
-    aliases: Mapping[str, Sequence[str]], installed: Container[str]
+    aliases: Mapping[str, Sequence[str]],
+    installed: Container[str],
+    spelled: Callable[[str], str] = canonical,
 ) -> list[tuple[str, str]]:
     """The models of aliases that are not installed, each with its place in the file."""
     return [
         (f"aliases.{name}", model)
         for name, models in aliases.items()
         for model in models
-        if canonical(model).lower() not in installed
+        if spelled(model).lower() not in installed
     ]
 
 
-async def version_and_models(url: str, timeout_s: float) -> tuple[str, list[str]]:
-    """The version of the Ollama there, and what is installed.
+async def version_and_models(
+    settings: Settings, timeout_s: float
+) -> tuple[str, tuple[InstalledModel, ...]]:
+    """The version of the model server of the settings, and what is installed.
 
     Raises BackendError, also where it does not list what is loaded.
     """
-    # imported here, so that only commands that ask Ollama wait for it
-    from hearth.engines.ollama.engine import Ollama  # noqa: PLC0415
+    # imported here, so that only commands that ask a model server wait for it
+    from hearth.bootstrap.model_server import engine_for  # noqa: PLC0415
 
-    engine = Ollama(url, connect_timeout_s=timeout_s, control_timeout_s=timeout_s)
+    engine = engine_for(settings, SystemClock(), timeout_s=timeout_s)
     try:
-        found = await engine.version(), [model.name for model in await engine.installed()]
+        found = await engine.version(), await engine.installed()
         with suppress(BackendTimeout):  # where a model hangs
             await engine.resident()
         return found

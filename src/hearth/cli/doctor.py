@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -36,7 +36,7 @@ from hearth.cli.client import (
     texts,
 )
 from hearth.cli.config import (
-    canonical,
+    TRAITS,
     find_config,
     missing_choices,
     shadowing_aliases,
@@ -45,14 +45,23 @@ from hearth.cli.config import (
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
-from hearth.config.settings import BackendMode, GatewayConfig, ServerSettings, Settings
+from hearth.config.settings import (
+    ENGINE_TITLES,
+    BackendMode,
+    GatewayConfig,
+    ServerSettings,
+    Settings,
+)
 from hearth.errors import BackendError, BackendProtocolError, ConfigError, GpuUnavailable
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
-from hearth.types import MIB, SERVICE, GpuReading, JsonMapping
+from hearth.types import MIB, SERVICE, GpuReading, InstalledModel, JsonMapping
 
 _TIMEOUT_S = 3.0
-_START_OLLAMA = "start it (`systemctl start ollama`), or correct ollama.url"
+_START = {
+    "ollama": "start it (`systemctl start ollama`)",
+    "llama_server": "start it (`llama-server -m FILE`)",
+}
 _MIB_PER_GIB = 1024
 _YEAR_S = 365 * 86_400.0
 NAMED_IN = (
@@ -128,7 +137,7 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
             "set backend.mode to ollama or auto",
         )
     else:
-        yield from _ollama(settings)
+        yield from _model_server(settings)
         yield from _gpu(settings)
     yield from _keys(settings)
     yield from _store(settings)
@@ -137,20 +146,42 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
     yield from _gateway(settings.server, key)
 
 
-def _ollama(settings: Settings) -> Iterator[Finding]:
-    url = settings.ollama.url
+def _model_server(settings: Settings) -> Iterator[Finding]:
+    row = settings.engine_row
+    url = row.url
+    title = ENGINE_TITLES[row.kind]
+    setting = settings.engine_url_setting
     try:
-        version, installed = asyncio.run(version_and_models(url, _TIMEOUT_S))
+        version, installed = asyncio.run(version_and_models(settings, _TIMEOUT_S))
     except BackendError as error:
         answers = isinstance(error, BackendProtocolError)
-        advice = "set ollama.url to the address of Ollama itself" if answers else _START_OLLAMA
-        yield Finding("FAIL", "Ollama", error.message, advice)
+        advice = f"set {setting} to the address of {title} itself"
+        if not answers:
+            advice = f"{_START[row.kind]}, or correct {setting}"
+        yield Finding("FAIL", title, error.message, advice)
         return
-    yield Finding("ok", "Ollama", f"{version} at {url}")
-    if urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}:
+    yield Finding("ok", title, f"{version} at {url}")
+    if row.kind == "llama_server":
+        yield from check_slots(installed, settings)
+    elif urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}:
         yield from check_ollama_settings(ollama_environment(), settings)
-    yield from check_models(installed, settings)
-    yield from check_aliases(installed, settings)
+    names = [model.name for model in installed]
+    yield from check_models(names, settings)
+    yield from check_aliases(names, settings)
+
+
+def check_slots(installed: Iterable[InstalledModel], settings: Settings) -> Iterator[Finding]:
+    """The slots of a llama-server beside `models.*.parallel`."""
+    stated = {name.lower(): model.parallel for name, model in settings.models.items()}
+    for model in installed:
+        slots = model.slots or 1
+        wanted = stated.get(model.name.lower()) or slots
+        says = f"{model.name}: {slots} at the same time"
+        if wanted == slots:
+            yield Finding("ok", "slots", says)
+        else:
+            advice = f"remove models.{model.name}.parallel, or start it with `-np {wanted}`"
+            yield Finding("warn", "slots", f"{says}, and Hearth sends {wanted}", advice)
 
 
 def ollama_environment(processes: Path = Path("/proc")) -> Mapping[str, str] | None:
@@ -243,8 +274,10 @@ def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
 
 def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
     """The models that the configuration names beside those that are installed."""
+    traits = TRAITS[settings.engine_row.kind]
     if not installed:
-        yield Finding("FAIL", "models", "none is installed", "ollama pull llama3.1:8b")
+        how = traits.how_to_install("llama3.1:8b")
+        yield Finding("FAIL", "models", "none is installed", how)
         return
     known = {name.lower() for name in installed}
     named = {
@@ -254,14 +287,14 @@ def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
     missing = {
         where: name
         for where, name in named.items()
-        if name and canonical(name).lower() not in known
+        if name and traits.canonical(name).lower() not in known
     }
     for where, name in missing.items():
         yield Finding(
             "FAIL" if where == "gpu.home_model" else "warn",
             "models",
             f"{where}: {name} is not installed",
-            f"ollama pull {name}",
+            traits.how_to_install(name),
         )
     if not missing:
         yield Finding(
@@ -277,11 +310,12 @@ def check_aliases(installed: list[str], settings: Settings) -> Iterator[Finding]
     if not aliases:
         return
     known = {name.lower() for name in installed}
-    for problem in shadowing_aliases(aliases, known):
+    traits = TRAITS[settings.engine_row.kind]
+    for problem in shadowing_aliases(aliases, known, traits.canonical):
         yield Finding("FAIL", "aliases", f"{problem.path[1]} {problem.text}", "rename the alias")
-    for where, model in missing_choices(aliases, known):
+    for where, model in missing_choices(aliases, known, traits.canonical):
         says = f"{where}: {model} is not installed, so it is passed over"
-        yield Finding("warn", "aliases", says, f"ollama pull {model}")
+        yield Finding("warn", "aliases", says, traits.how_to_install(model))
     named = "; ".join(f"{name}: {', '.join(models)}" for name, models in aliases.items())
     told = (
         "an answer names the model that ran in the header X-Hearth-Model, unless signs of life went"
@@ -298,8 +332,8 @@ def _gpu(settings: Settings) -> Iterator[Finding]:
         reading = asyncio.run(_reading(settings.gpu.device))
     except GpuUnavailable as error:
         advice = (
-            "install its driver; for an Ollama on another machine set gpu.nvml: false, without a"
-            " GPU also gpu.vram_gb: 0"
+            "install its driver; for a model server on another machine set gpu.nvml: false,"
+            " without a GPU also gpu.vram_gb: 0"
         )
         yield Finding("warn", "GPU", f"not detected: {error.message}", advice)
         return
@@ -487,6 +521,7 @@ def check_status(status: JsonMapping) -> Iterator[Finding]:
 
 
 def _of_backend(backend: Json) -> Iterator[Finding]:
+    title = ENGINE_TITLES.get(text(backend, "kind"), "Ollama")
     if flag(backend, "emulator"):
         remedy = "start Hearth without it"
         if backend.get("instead_of"):
@@ -495,8 +530,8 @@ def _of_backend(backend: Json) -> Iterator[Finding]:
     elif backend.get("up") is False:
         says = "it cannot reach its model server"
         if problem := text(backend, "problem"):
-            says = f"its model server does not answer as Ollama does: {problem}"
-        yield Finding("FAIL", "gateway", says, "see the line about Ollama")
+            says = f"its model server does not answer as {title} does: {problem}"
+        yield Finding("FAIL", "gateway", says, f"see the line about {title}")
 
 
 def _of_store(storage: Json) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ from hearth.cli.client import (
     texts,
 )
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, table_of
+from hearth.config.settings import ENGINE_TITLES
 
 _PIPE_WIDTH = 120
 _SHARES = 6  # so many callers, those with the most
@@ -270,7 +271,8 @@ def _memory(gpu: Json) -> str:
 
 
 def _backend(backend: Json) -> Text:
-    what = "emulator" if flag(backend, "emulator") else "Ollama"
+    title = ENGINE_TITLES.get(text(backend, "kind"), "Ollama")
+    what = "emulator" if flag(backend, "emulator") else title
     version = text(backend, "version")
     line = Text(f"{what}{version and ' '}{version} at {text(backend, 'url')} ")
     if flag(backend, "up"):

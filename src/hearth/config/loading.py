@@ -33,8 +33,12 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}", re.ASC
 _SECRET_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-)?\}", re.ASCII)
 """A default other than nothing would be the secret itself, in the file."""
 _CLOUD_KEY = ("cloud", "api_key")
+_ANY = "*"
+_ENGINE_KEY = ("engines", _ANY, "api_key")
 _REPLACED_IN = {
     ("ollama", "url"),
+    ("engines", _ANY, "url"),
+    _ENGINE_KEY,
     ("server", "allowed_hosts"),
     _CLOUD_KEY,
     ("cloud", "base_url"),
@@ -43,7 +47,10 @@ _REPLACED_IN = {
     ("alerts", "ntfy_url"),
     ("jobs", "webhooks", "secret"),
 }
-_REPLACED_KEYS = "auth.keys[].key, ollama.url, cloud.api_key, cloud.base_url, jobs.webhooks.secret"
+_REPLACED_KEYS = (
+    "auth.keys[].key, ollama.url, url and api_key of engines, cloud.api_key, cloud.base_url,"
+    " jobs.webhooks.secret"
+)
 _REPLACED_TEXT = f"{_REPLACED_KEYS}, server.allowed_hosts and the URLs of alerts"
 _OLD_NAMES = {
     ("scheduling", "timezone"): "time_zone",
@@ -180,12 +187,17 @@ class _Variables:
         return self._replaced(path, value) if isinstance(value, str) else value
 
     def _replaced(self, path: KeyPath, text: str) -> str:
-        if path == _CLOUD_KEY and text and _SECRET_REFERENCE.fullmatch(text) is None:
+        place = _place_of(path)
+        if (
+            place in (_CLOUD_KEY, _ENGINE_KEY)
+            and text
+            and _SECRET_REFERENCE.fullmatch(text) is None
+        ):
             self._report(path, "must be ${NAME}, to keep the key out of this file")
             return ""
         if "${" not in text:
             return text
-        if tuple(step for step in path if isinstance(step, str)) not in _REPLACED_IN:
+        if place not in _REPLACED_IN:
             problem = f"`${{...}}` is replaced only in {_REPLACED_TEXT}; write the value itself"
             self._report(path, problem)
             return text
@@ -235,6 +247,12 @@ class _Variables:
         if problem := _key_problem(key):
             self._report(path, f"the environment variable {name} {problem}")
         return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _place_of(path: KeyPath) -> KeyPath:
+    """A path without places in lists, and without the names of engines."""
+    named = tuple(step for step in path if isinstance(step, str))
+    return (named[0], _ANY, *named[2:]) if named[:1] == ("engines",) else named
 
 
 def _key_problem(key: str) -> str | None:
@@ -302,6 +320,9 @@ def _cross_problems(document: object) -> Iterator[Problem]:
             )
             yield Problem(("auth", "keys", index, "name"), text)
     yield from _alias_problems(document)
+    engines = _at(document, "engines")
+    if isinstance(engines, dict) and len(engines) > 1:
+        yield Problem(("engines",), "several engines are not served yet; keep one of them")
     # a budget that forgets at each start is none
     if _at(document, *_CLOUD_KEY) and _at(document, "storage", "enabled") is False:
         yield Problem(_CLOUD_KEY, "needs the store: remove `storage.enabled: false` or this key")
@@ -406,6 +427,19 @@ def effectless(settings: Settings) -> Iterator[str]:
             )
         if key.daily_usd is not None and not key.allow_cloud:
             yield f"auth.keys[{index}].daily_usd: has no effect without allow_cloud"
+    yield from _effectless_of_models(settings)
+
+
+def _effectless_of_models(settings: Settings) -> Iterator[str]:
+    if settings.engines and "url" in settings.ollama.model_fields_set:
+        yield f"ollama.url: has no effect, because {settings.engine_url_setting} is set"
+    if settings.engine_row.kind != "llama_server":
+        return
+    if "parallel" in settings.gpu.model_fields_set:
+        yield "gpu.parallel: has no effect; the slots of a llama_server are used (`-np`)"
+    for name, model in settings.models.items():
+        if model.num_ctx is not None:
+            yield f"models.{name}.num_ctx: has no effect; a llama_server is started with `-c`"
 
 
 def changed_meanings(settings: Settings) -> Iterator[str]:

@@ -66,6 +66,8 @@ def as_values(settings: Settings) -> dict[str, Plain]:
             section[name] = (
                 f"{url.scheme}://{url.hostname}/…" if (*around, name) in _SECRET_URLS else "${…}"
             )
+    for engine in shown["engines"].values():
+        engine["api_key"] = engine["api_key"] and "${…}"
     for key in shown["auth"]["keys"]:
         key["sha256"] = key["sha256"][:_DIGEST_CHARS] + "…"
     return shown

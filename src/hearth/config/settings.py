@@ -7,7 +7,7 @@ a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from datetime import tzinfo
 from enum import StrEnum
@@ -85,6 +85,22 @@ class OllamaSettings(Section):
     answer_timeout_s: fields.Timeout | None = None
     """Maximum seconds for an answer that is not streamed. Unset: twice the expected time of its
     longest form, at least 30. Streams have no such limit, only `idle_timeout_s`.
+    """
+
+
+class EngineSettings(Section):
+    """A model server."""
+
+    kind: Annotated[Literal["ollama", "llama_server"], RESTART]
+    """What it is: `ollama`, or `llama_server`, llama.cpp's server with the one model that it was
+    started with (docs/engines.md).
+    """
+    url: Annotated[fields.ServerUrl, RESTART]
+    """URL of the server, without `/v1` or `/api`. `${NAME}` is read from the environment."""
+    api_key: Annotated[fields.ApiKey, RESTART] = Field(default="", repr=False)
+    """Key that the server requires, as `${NAME}` from the environment; sent to this URL only.
+
+    Empty: none.
     """
 
 
@@ -628,6 +644,10 @@ class Settings(Section):
         BeforeValidator(_spelled_out, json_schema_input_type=BackendSettings | BackendMode | None),
     ] = BackendSettings()
     ollama: OllamaSettings = OllamaSettings()
+    engines: Annotated[fields.ReadOnlyTable[fields.Name, EngineSettings], RESTART] = fields.EMPTY
+    """The model server, under a name of your choice, in place of `ollama.url`. The timeouts of
+    `ollama` apply to it. Empty: the Ollama at `ollama.url`.
+    """
     keepalive: KeepaliveSettings = KeepaliveSettings()
     clients: ClientSettings = ClientSettings()
     embeddings: EmbeddingSettings = EmbeddingSettings()
@@ -642,14 +662,26 @@ class Settings(Section):
 
     @property
     def engine(self) -> OllamaSettings:
-        """Those of the one engine that there is."""
+        """Timeouts of the one engine that there is."""
         return self.ollama
+
+    @property
+    def engine_row(self) -> EngineSettings:
+        """The one engine: the row of `engines`, else the Ollama at `ollama.url`."""
+        default = EngineSettings(kind="ollama", url=self.ollama.url)
+        return next(iter(self.engines.values()), default)
+
+    @property
+    def engine_url_setting(self) -> str:
+        """Where its URL is written."""
+        return next((f"engines.{name}.url" for name in self.engines), ENGINE_URL)
 
 
 SECRET_PLACES: tuple[tuple[str, ...], ...] = (
     ("alerts",),
     ("auth",),
     ("cloud",),
+    ("engines",),
     ("jobs", "webhooks"),
     ("ollama",),
     ("telemetry",),
@@ -658,6 +690,10 @@ SECRET_PLACES: tuple[tuple[str, ...], ...] = (
 ENGINE = "ollama"
 """The kind of the one engine: its section, and its name in traces."""
 ENGINE_URL = f"{ENGINE}.url"
+ENGINE_TITLES: Mapping[str, str] = MappingProxyType(
+    {"ollama": "Ollama", "llama_server": "llama-server"}
+)
+"""What an owner calls each kind."""
 
 
 @frozen

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from hearth.dialects.gojson import JsonObject
+from hearth.dialects.native_form import Native, native_form
 from hearth.dialects.replay import Sent
+from hearth.dialects.routes import Endpoint
 from hearth.engines.continuing import (
     Rest,
     ends_with_the_answer,
@@ -86,9 +89,19 @@ class Server:
 
 
 class RenderedContinuations:
-    """As `engines.port.Continuations` says."""
+    """As `engines.port.Continuations` says.
 
-    def __init__(self, opens: Opens) -> None:
+    Args:
+        read: a request of any dialect in the words of Ollama's own routes; None for one whose
+        answer cannot be continued.
+    """
+
+    def __init__(
+        self,
+        opens: Opens,
+        read: Callable[[Endpoint, JsonObject], Native | None] = native_form,
+    ) -> None:
+        self._read_request = read
         self._server = Server(opens)
         self._templates: dict[LoadedModel, Template] = {}
 
@@ -130,19 +143,22 @@ class RenderedContinuations:
         return template is not None and template.lead is not None
 
     def of(self, load: LoadedModel, call: BackendCall, sent: Sent) -> RenderedContinuation:
-        return RenderedContinuation(self._server, self._templates.get(load, Template()), call, sent)
+        rest = Rest(call, sent, self._read_request)
+        template = self._templates.get(load, Template())
+        return RenderedContinuation(self._server, template, call, sent, rest)
 
 
 class RenderedContinuation:
     """As `engines.port.Continuation` says."""
 
-    def __init__(self, server: Server, template: Template, call: BackendCall, sent: Sent) -> None:
-        """Raises StreamDiverged: an answer of this kind cannot be continued."""
+    def __init__(
+        self, server: Server, template: Template, call: BackendCall, sent: Sent, rest: Rest
+    ) -> None:
         self._server = server
         self._template = template
         self._call = call
         self._sent = sent
-        self._rest = Rest(call, sent)
+        self._rest = rest
         self._prefix = ""
         self._asks = 0
 

@@ -11,13 +11,14 @@ docs/decisions/0016-an-interrupted-stream-is-continued.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from hearth.dialects.begun import Begun
 from hearth.dialects.frames import WholeFrames, at, frames_in, object_in
 from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.messages_writer import MessagesWriter
-from hearth.dialects.native_form import native_form
+from hearth.dialects.native_form import Native, native_form
 from hearth.dialects.replay import Sent
 from hearth.dialects.responses_writer import ResponsesWriter
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route, route_of
@@ -224,13 +225,19 @@ class Rest:
     mode: ResumeMode = "continued"
     verified_chars = 0
 
-    def __init__(self, call: BackendCall, sent: Sent) -> None:
-        """Read the request and what was sent. Raises StreamDiverged: it cannot be continued: it is
-        no plain text, or not any more, or not yet.
+    def __init__(
+        self,
+        call: BackendCall,
+        sent: Sent,
+        read: Callable[[Endpoint, JsonObject], Native | None] = native_form,
+    ) -> None:
+        """Read the request, by `read`, and what was sent. Raises StreamDiverged: it cannot be
+        continued: it is no plain text, or not any more, or not yet.
         """
+        self._read_request = read
         route = route_of(call.path)
         fields = decode(call.body)
-        native = native_form(route.path, fields) if isinstance(fields, dict) else None
+        native = read(route.path, fields) if isinstance(fields, dict) else None
         if not isinstance(fields, dict) or native is None or not sent.replayable:
             raise StreamDiverged("an answer of this kind cannot be continued")
         self._route = route
@@ -283,7 +290,7 @@ class Rest:
 
     def again(self, call: BackendCall, sent: Sent) -> Rest:
         """Another run, to go on from what has been sent by now, behind the same prompt."""
-        other = Rest(call, sent)
+        other = Rest(call, sent, self._read_request)
         other._native = self._native
         other.prompt = self.prompt
         other.prompt_tokens = self.prompt_tokens

@@ -69,7 +69,9 @@ CREDENTIALS = frozenset({b"api-key", b"authorization", b"cookie", b"x-api-key"})
 WRITTEN_HERE = frozenset({b"accept-encoding", b"content-length", b"expect", b"host"})
 REFUSED_BY_OLLAMA = frozenset({b"origin"})
 """An Origin outside OLLAMA_ORIGINS is answered with an empty 403; Hearth has checked it already."""
-NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_HERE | REFUSED_BY_OLLAMA
+KEEPS_STREAMS = frozenset({b"x-conversation-id"})
+"""With it, llama.cpp's server goes on with an answer whose reader has left."""
+NOT_SENT = HOP_BY_HOP | CREDENTIALS | WRITTEN_HERE | REFUSED_BY_OLLAMA | KEEPS_STREAMS
 NOT_RETURNED = HOP_BY_HOP | {
     b"set-cookie",
     b"x-request-id",
@@ -94,7 +96,7 @@ class DataPath:
     Args:
         connect_timeout_s: name resolution and connection together. max_body_bytes, max_line_bytes:
         a larger body, or line of a streamed one, ends with BackendProtocolError. kept_for_s: how
-        long a connection that is not used is kept.
+        long a connection that is not used is kept. api_key: sent with every call.
     """
 
     def __init__(
@@ -105,7 +107,9 @@ class DataPath:
         max_body_bytes: int = MAX_BODY_BYTES,
         max_line_bytes: int = MAX_LINE_BYTES,
         kept_for_s: float = KEPT_FOR_S,
+        api_key: str = "",
     ) -> None:
+        self._own_fields = (("Authorization", f"Bearer {api_key}"),) if api_key else ()
         self.turn_to(base_url)
         self._limits = {"max_body_bytes": max_body_bytes, "max_line_bytes": max_line_bytes}
         self._times = {"connect_timeout_s": connect_timeout_s, "kept_for_s": kept_for_s}
@@ -185,7 +189,7 @@ class DataPath:
             for name, value in to_send(headers)
         ]
         url = URL(f"{self._origin}{self._prefix}{path}", encoded=True)
-        return url, (*fields, ("Accept-Encoding", "identity"))
+        return url, (*fields, *self._own_fields, ("Accept-Encoding", "identity"))
 
 
 def _parsed(base_url: str) -> URL:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from hearth.config.settings import BackendMode, GatewayConfig, GpuSettings
 from hearth.gateway import Gateway
 from tests.engines.llamacpp.front import MODEL, Front, open_front
 from tests.engines.llamacpp.gguf import LETTERS, SAYINGS, write_model
+from tests.engines.llamacpp.serving import serving
 from tests.support.home import house_settings
 from tests.support.recorder import Recorder
 
@@ -50,23 +49,7 @@ def letters_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def _serving(folder: Path, texts: tuple[str, ...]) -> Iterator[str]:
     write_model(folder / "tiny.gguf", texts)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.engines.llamacpp.serving",
-        str(folder / "tiny.gguf"),
-        MODEL,
-    ]
-    root = Path(__file__).parents[3]
-    with (
-        (folder / "engine.log").open("wb") as log,
-        subprocess.Popen(
-            command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-        ) as process,
-    ):
-        assert process.stdout is not None
-        url = process.stdout.readline().decode().strip()
-        assert url, f"the engine did not start: {(folder / 'engine.log').read_text()}"
+    with serving(folder / "tiny.gguf", MODEL) as url:
         yield url
 
 

@@ -46,16 +46,18 @@ values.
 """
 
 
-def write_model(path: Path, texts: tuple[str, ...] = SAYINGS) -> None:
+def write_model(
+    path: Path, texts: tuple[str, ...] = SAYINGS, template: str = _CHAT_TEMPLATE
+) -> None:
     """Write the model (about 3 MB).
 
     `texts`: what it says; `tuple(LETTERS)` makes one that leaves its tokenizer no choice.
+    `template`: how conversations are rendered.
     """
     # Three special tokens, every byte (a missing one fails the load), then words with their space.
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *texts]
-    metadata = _metadata(
-        tokens, [_UNKNOWN, _CONTROL, _CONTROL] + [_BYTE] * 256 + [_NORMAL] * len(texts)
-    )
+    kinds = [_UNKNOWN, _CONTROL, _CONTROL] + [_BYTE] * 256 + [_NORMAL] * len(texts)
+    metadata = _metadata(tokens, kinds, template)
     tensors = list(_tensors(random.Random(1), len(tokens), len(texts)))
     bodies = [_padded(struct.pack(f"<{len(values)}f", *values)) for _, _, values in tensors]
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)) + b"".join(metadata)
@@ -68,7 +70,7 @@ def write_model(path: Path, texts: tuple[str, ...] = SAYINGS) -> None:
     path.write_bytes(_padded(head) + b"".join(bodies))
 
 
-def _metadata(tokens: list[str], types: list[int]) -> list[bytes]:
+def _metadata(tokens: list[str], types: list[int], template: str) -> list[bytes]:
     entries: tuple[tuple[str, int, str | float], ...] = (
         ("general.architecture", _STRING, "llama"),
         ("general.name", _STRING, "tiny"),
@@ -90,7 +92,7 @@ def _metadata(tokens: list[str], types: list[int]) -> list[bytes]:
         ("tokenizer.ggml.eos_token_id", _UINT32, 2),
         ("tokenizer.ggml.add_bos_token", _BOOL, True),
         ("tokenizer.ggml.add_space_prefix", _BOOL, False),
-        ("tokenizer.chat_template", _STRING, _CHAT_TEMPLATE),
+        ("tokenizer.chat_template", _STRING, template),
     )
     arrays: tuple[tuple[str, int, list[str] | list[int] | list[float]], ...] = (
         ("tokenizer.ggml.tokens", _STRING, tokens),

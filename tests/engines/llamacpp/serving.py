@@ -7,22 +7,60 @@ number of slots (1) and the MiB of the host's prompt cache may follow.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-
-import xllamacpp  # type: ignore[import-untyped]
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from tests.engines.llamacpp.gguf import CONTEXT_TOKENS
+from tests.support.places import ROOT
+
+PORT = "LLAMACPP_TEST_PORT"
+
+
+@contextmanager
+def serving(model: Path, name: str, port: int = 0) -> Iterator[str]:
+    """The address of a server in a process of its own, which is killed at the end of the block; its
+    log is beside the model.
+
+    Args:
+        port: 0 for any free one.
+    """
+    log_path = model.with_suffix(".log")
+    command = [sys.executable, "-m", "tests.engines.llamacpp.serving", str(model), name]
+    with (
+        log_path.open("wb") as log,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, PORT: str(port)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().strip()
+        assert url, f"the engine did not start: {log_path.read_text()}"
+        try:
+            yield url
+        finally:
+            process.kill()
 
 
 def serve(path: str, name: str, slots: int = 1, cache_mib: int | None = None) -> None:
     """Serve the model at `path` under `name`: one thread, any free port of loopback. `cache_mib`:
     of the host's memory, for prompts; None is the server's own choice.
     """
+    import xllamacpp  # type: ignore[import-untyped]  # noqa: PLC0415 - not for those who start it
+
     params = xllamacpp.CommonParams()
     params.model.path = path
     params.model_alias = {name}
     params.hostnames = ["127.0.0.1"]
-    params.port = 0
+    params.port = int(os.environ.get(PORT, "0"))
     params.n_ctx = CONTEXT_TOKENS
     params.n_parallel = slots
     params.cpuparams.n_threads = 1

@@ -116,9 +116,9 @@ export function startsWithin(bound, now) {
 
 // Per type: what has happened, and what to do about it.
 const ALERTS = {
-  backend_down: ["The model server does not answer", "Check that Ollama runs; requests wait, then get 503."],
+  backend_down: ["The model server does not answer", "Check that it runs; requests wait, then get 503."],
   cloud_down: ["Claude refuses requests", "Check the API key and the account; Hearth tries again in 15 minutes or after a reload."],
-  residency_drifted: ["Another program loaded or unloaded a model", "Point that program at Hearth instead of Ollama."],
+  residency_drifted: ["Another program loaded or unloaded a model", "Point that program at Hearth instead of the model server."],
   loop_lag: ["Hearth was blocked for a moment", "Check what else uses the processor or the disk."],
   wrong_keys: ["Many requests with a wrong key", "Give the program its key, or find out who is trying."],
   connections: ["An address opens too many connections", "Check the program at that address."],
@@ -135,7 +135,7 @@ const ALERTS = {
   model_offloaded: ["A model runs partly on the CPU", "Use a smaller context or quantization, or free GPU memory."],
   config_rejected: ["The configuration file has mistakes", "Run hearth config check."],
   disk_low: ["The disk is nearly full", "Free some space; jobs are refused when it is full."],
-  swap_failed: ["A model could not be loaded", "See Ollama's log for the reason."],
+  swap_failed: ["A model could not be loaded", "See the model server's log for the reason."],
   wal_damaged: ["A part of the database could not be read", "Check the disk, and see docs/storage.md for the copy that was kept."],
   clock_doubted: ["The clock jumped ahead", "Confirm the time with POST /llm/admin/confirm-clock, or correct it."],
   storage_failed: ["The log cannot be written", "Check the disk; requests go on, jobs are refused."],

@@ -122,9 +122,12 @@ class Control:
         timeout_s: of every call but `load` and `probe`, connection included.
     """
 
-    def __init__(self, base_url: str, *, timeout_s: float) -> None:
+    def __init__(self, base_url: str, *, timeout_s: float, api_key: str = "") -> None:
         self._backend = DataPath(
-            base_url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES
+            base_url,
+            connect_timeout_s=timeout_s,
+            max_body_bytes=MAX_BODY_BYTES,
+            api_key=api_key,
         )
         self._timeout_s = timeout_s
         self._is_here = _is_here(base_url)

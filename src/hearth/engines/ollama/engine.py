@@ -17,14 +17,20 @@ class Ollama(OllamaTraits):
         url: `http://host:port`, with a path prefix where a proxy wants one.
         connect_timeout_s: of the work's connections, name resolution included.
         control_timeout_s: of every control call but loads and probes.
+        api_key: that a proxy before it requires, empty for none.
     """
 
     def __init__(
-        self, url: str, *, connect_timeout_s: float, control_timeout_s: float = CONTROL_TIMEOUT_S
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float,
+        control_timeout_s: float = CONTROL_TIMEOUT_S,
+        api_key: str = "",
     ) -> None:
-        data_path = DataPath(url, connect_timeout_s=connect_timeout_s)
+        data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
         self._data_path = data_path
-        control = Control(url, timeout_s=control_timeout_s)
+        control = Control(url, timeout_s=control_timeout_s, api_key=api_key)
         self._control = control
         self.open = data_path.open
         self.version = control.version

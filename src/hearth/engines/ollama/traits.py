@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from hearth.config.settings import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
 from hearth.engines.continuations import Opens, RenderedContinuations
@@ -24,7 +25,7 @@ def canonical_model(name: str) -> str:
 class OllamaTraits:
     """The part of `Engine` that needs no server; for adapters and for what stands in for one."""
 
-    title = "Ollama"
+    title = ENGINE_TITLES["ollama"]
     addresses = frozenset({*INFERENCE_ROUTES, *INFO_ROUTES, *MANAGEMENT_ROUTES})
     loads_on_request = True
     counts_unasked = False

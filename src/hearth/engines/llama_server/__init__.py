@@ -1,0 +1,1 @@
+"""llama.cpp's server with the one model that it was started with, over HTTP."""

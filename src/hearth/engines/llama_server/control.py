@@ -1,0 +1,224 @@
+"""What a llama-server says of itself and of its one model.
+
+It has no routes that load and unload: the model is there for as long as it listens. Source:
+llama.cpp's `tools/server`, October 2026, and recordings of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from http import HTTPStatus
+
+from hearth.dialects.frames import at, object_in
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.dialects.request import is_model_name
+from hearth.dialects.stream import count_in
+from hearth.engines.data_path import DataPath
+from hearth.engines.port import Exchange
+from hearth.errors import (
+    BackendProtocolError,
+    BackendTimeout,
+    BackendUnreachable,
+)
+from hearth.types import MIB, BackendCall, InstalledModel, ResidentModel, frozen
+
+PROPS = "/props"
+MODELS = "/v1/models"
+MAX_BODY_BYTES = 16 * 1024**2
+MOST_SLOTS = 1024
+_EXPECTED = {PROPS: "an object with `total_slots`", MODELS: "an object with the list `data`"}
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+_CAPABILITIES = frozenset({"completion", "tools", "thinking", "embedding"})
+"""What no request is refused for before the server is asked, which may say no itself."""
+
+
+@frozen
+class Served:
+    """The model that a server has.
+
+    Attributes:
+        names: its own first, then its aliases. build: of the server. capabilities: what no request
+        is refused for before the server is asked. abilities: what it says that it can. size_bytes:
+        of its weights. context_tokens: of each slot.
+    """
+
+    names: tuple[str, ...]
+    build: str
+    digest: str
+    capabilities: frozenset[str]
+    abilities: tuple[str, ...]
+    size_bytes: int
+    context_tokens: int | None
+    slots: int
+    parameters: int
+    quantization: str
+    template: str
+
+    @property
+    def installed(self) -> tuple[InstalledModel, ...]:
+        return tuple(
+            InstalledModel(
+                name=name,
+                digest=self.digest,
+                capabilities=self.capabilities,
+                slots=self.slots,
+            )
+            for name in self.names
+        )
+
+    @property
+    def resident(self) -> ResidentModel:
+        """It does not say where its weights are; that they are on the card is what people start it
+        for.
+        """
+        size_mib = self.size_bytes / MIB
+        return ResidentModel(
+            name=self.names[0],
+            size_mib=size_mib,
+            vram_mib=size_mib,
+            context_tokens=self.context_tokens,
+        )
+
+
+class Control:
+    """Asks a llama-server about itself.
+
+    Raises BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`),
+    BackendGone, BackendProtocolError (says which route answered what).
+    """
+
+    def __init__(self, url: str, *, api_key: str, setting: str, timeout_s: float) -> None:
+        self._data_path = DataPath(
+            url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES, api_key=api_key
+        )
+        self._setting = setting
+        self._timeout_s = timeout_s
+        self.last_served: Served | None = None
+        self._installed: tuple[InstalledModel, ...] = ()
+
+    async def version(self) -> str:
+        """The build. Raises BackendUnreachable as the port says."""
+        try:
+            props = await self._read(PROPS, "total_slots")
+        except BackendTimeout as error:
+            raise BackendUnreachable from error
+        return _text(props.get("build_info")) or "unknown"
+
+    async def served(self) -> Served:
+        """Its model; the very same object for as long as it is the same."""
+        props = await self._read(PROPS, "total_slots")
+        served = served_in(props, await self._read(MODELS, "data"))
+        if served != self.last_served:
+            self._installed = served.installed
+            self.last_served = served
+        return self.last_served
+
+    async def installed(self) -> tuple[InstalledModel, ...]:
+        await self.served()
+        return self._installed
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        """What it lists is in memory, so its list of a moment ago will do."""
+        served = self.last_served or await self.served()
+        return (served.resident,)
+
+    async def aclose(self) -> None:
+        await self._data_path.aclose()
+
+    async def _read(self, path: str, field: str) -> JsonObject:
+        """An answer that is an object with this field."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                exchange = await self._data_path.open(BackendCall(method="GET", path=path))
+                status = exchange.status
+                body = await whole_body(exchange)
+        except TimeoutError as error:
+            raise BackendTimeout from error
+        said = object_in(body)
+        if status != HTTPStatus.OK or field not in said:
+            raise BackendProtocolError(self._odd(path, status, said))
+        return said
+
+    def _odd(self, path: str, status: int, said: JsonObject) -> str:
+        """What is wrong with an answer."""
+        message = at(said, ("error", "message"))
+        if status == HTTPStatus.SERVICE_UNAVAILABLE and isinstance(message, str):
+            return f"GET {path} answered {status}: {message}"
+        if status == HTTPStatus.UNAUTHORIZED:
+            key = f"{self._setting.rpartition('.')[0]}.api_key"
+            return f"GET {path} answered {status}: {key} is not the key of this server"
+        if at(said, ("role",)) == "router":
+            return f"GET {path}: this server is a router of several models, which is not served yet"
+        return (
+            f"GET {path} answered {status}; 200 with {_EXPECTED[path]} was expected;"
+            f" {self._setting} must lead to llama-server"
+        )
+
+
+async def whole_body(exchange: Exchange) -> bytes:
+    """All of an answer; its connection is given back."""
+    parts: list[bytes] = []
+    try:
+        while chunks := await exchange.take():
+            parts += chunks
+    finally:
+        exchange.close()
+    return b"".join(parts)
+
+
+def name_in(written: str) -> str:
+    """The name of a model as callers can write it: a file is called by its name without folders."""
+    if is_model_name(written):
+        return written
+    name = _NOT_IN_NAMES.sub("-", re.split(r"[/\\]", written)[-1]).strip("-.")
+    return name if is_model_name(name) else "model"
+
+
+def served_in(props: JsonObject, listed: JsonObject) -> Served:
+    """The model by what the server says of itself, and by its list."""
+    model = at(listed, ("data", 0))
+    meta = at(model, ("meta",))
+    about = meta if isinstance(meta, dict) else {}
+    own = _text(at(model, ("id",))) or _text(props.get("model_alias")) or "model"
+    aliases = at(model, ("aliases",))
+    others = [_text(one) for one in aliases] if isinstance(aliases, list) else []
+    vision = at(props, ("modalities", "vision")) is True
+    template = _text(props.get("chat_template"))
+    abilities = {
+        "completion": True,
+        "tools": at(props, ("chat_template_caps", "supports_tools")) is True,
+        "thinking": "think" in template,
+        "vision": vision,
+    }
+    # what decides the text that it writes
+    decisive: list[JsonValue] = [
+        props.get("build_info"),
+        props.get("model_path"),
+        props.get("model_ftype"),
+        props.get("chat_template"),
+        {name: one for name, one in about.items() if name != "n_ctx"},
+    ]
+    return Served(
+        names=tuple(dict.fromkeys(name_in(name) for name in (own, *others) if name)),
+        build=_text(props.get("build_info")) or "unknown",
+        digest=hashlib.sha256(encode(decisive)).hexdigest(),
+        capabilities=_CAPABILITIES | ({"vision"} if vision else set()),
+        abilities=tuple(name for name, is_there in abilities.items() if is_there),
+        size_bytes=count_in(about, "size", 10**15) or 0,
+        context_tokens=_context(props),
+        slots=max(1, count_in(props, "total_slots", MOST_SLOTS) or 1),
+        parameters=count_in(about, "n_params", 10**15) or 0,
+        quantization=_text(about.get("ftype")) or _text(props.get("model_ftype")),
+        template=template,
+    )
+
+
+def _context(props: JsonObject) -> int | None:
+    settings = props.get("default_generation_settings")
+    return count_in(settings, "n_ctx") if isinstance(settings, dict) else None
+
+
+def _text(given: JsonValue) -> str:
+    return given if isinstance(given, str) else ""

@@ -1,0 +1,83 @@
+"""What is true of every llama-server, wherever it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from hearth.config.settings import ENGINE_TITLES
+from hearth.dialects.gojson import JsonObject
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
+from hearth.dialects.translation.asking import asked_of
+from hearth.engines.continuations import Opens, RenderedContinuations
+from hearth.engines.llama_server.common_form import SAMPLING, common_form
+
+OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        **{name: name for name in SAMPLING},
+        "num_keep": "n_keep",
+        "num_predict": "max_tokens",
+        "stop": "stop",
+    }
+)
+"""Ollama's options, under the names that the server gives them."""
+PAGES = frozenset(
+    {
+        "/",
+        "/api/version",
+        "/api/tags",
+        "/api/ps",
+        "/api/show",
+        "/v1/models",
+        "/v1/models/{model:path}",
+    }
+)
+"""Those of `dialects.routes.INFO_ROUTES` that are made of what it says of its model."""
+
+
+class LlamaServerTraits:
+    """The part of `Engine` that needs no server."""
+
+    title = ENGINE_TITLES["llama_server"]
+    addresses = PAGES | frozenset(INFERENCE_ROUTES)
+    loads_on_request = False
+    loads_can_be_cut = False
+    loses_slots = False
+    counts_unasked = True
+    """By its timings."""
+    processes = re.compile(r"(?:^|/)llama-server[^/]*$")
+
+    @staticmethod
+    def canonical(name: str) -> str:
+        """As the server says it."""
+        return name
+
+    @staticmethod
+    def pins_context(path: str) -> bool:
+        """It was started with its context."""
+        del path
+        return False
+
+    @staticmethod
+    def how_to_install(model: str) -> str:
+        return f"start llama-server with it: llama-server -m FILE --alias {model}"
+
+    @staticmethod
+    def how_to_manage(url: str) -> str:
+        return f"start the llama-server at {url} with another model"
+
+    @staticmethod
+    def check_request(path: str, fields: JsonObject) -> None:
+        route = INFERENCE_ROUTES[path]
+        if route.is_native and not asks_nothing(route, fields):
+            asked_of(route.path, fields, OPTIONS)
+
+    def continuations(self: Opens) -> RenderedContinuations:
+        return RenderedContinuations(self, common_form)
+
+
+def asks_nothing(route: Route, fields: JsonObject) -> bool:
+    """It is one of Ollama's requests that would only load the model."""
+    field = {Endpoint.CHAT: "messages", Endpoint.EMBED: "input"}.get(route.path, "prompt")
+    return not fields.get(field)
