@@ -110,7 +110,7 @@ class Inference:
             marked = dict[LoadOptions, BackendCall]()
             for options in dict.fromkeys(pinned.values()):
                 named = {mark: options}.__getitem__
-                read = partial(_read, route, settings=gateway.settings, pinned=named, model=mark)
+                read = partial(self._reader(route), pinned=named, model=mark)
                 marked[options] = _call_of(request, await body.parsed(read, content))
             body.hold(sum(len(call.body) for call in marked.values()))
             return lambda model: _naming(marked[pinned[model]], mark, model)
