@@ -11,12 +11,19 @@ from hearth.dialects.translation.asking import asked_of
 from hearth.errors import BadRequest
 from tests.support.fields import Fields
 
-OPTIONS = {"num_predict": "max_tokens", "temperature": "temperature", "seed": "seed"}
+OPTIONS = {
+    "num_predict": "max_tokens",
+    "temperature": "temperature",
+    "seed": "seed",
+    "stop": "stop",
+    "top_k": "top_k",
+}
 PNG = "iVBORw0KGgoAAAA"
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 HI = {"role": "user", "content": "hi"}
 CALL = {"function": {"name": "f", "arguments": {"a": 1}}}
 SCHEMA = {"type": "object", "properties": {}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 
 
 def asked(path: Endpoint, **fields: Any) -> Fields:
@@ -69,7 +76,9 @@ def test_a_conversation_is_asked_for_as_a_stream_that_counts():
                 }
             },
         ),
-        ({"tools": [{"type": "function"}]}, {"tools": [{"type": "function"}]}),
+        ({"tools": [TOOL]}, {"tools": [TOOL]}),
+        ({"options": {"stop": "x", "top_k": 1.0}}, {"stop": "x", "top_k": 1.0}),
+        ({"options": {"stop": ["x"], "seed": 2**63 - 1}}, {"stop": ["x"], "seed": 2**63 - 1}),
         ({"tools": []}, {}),
         ({"logprobs": True, "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
         ({"truncate": False, "shift": False, "keep_alive": "5m", "unknown": 1}, {}),
@@ -136,23 +145,44 @@ def test_a_raw_prompt_is_completed_as_it_is():
     assert found.fields == {"model": "m", "prompt": "<s>", **STREAMED}
 
 
+@pytest.mark.parametrize("tools", [5, "x", {"a": 1}, [5]])
+def test_tools_that_are_none_are_refused(tools: object):
+    with pytest.raises(BadRequest, match="tools must be"):
+        asked(Endpoint.CHAT, messages=[HI], tools=tools)
+
+
+def test_a_generation_has_no_tools_as_with_ollama():
+    assert "tools" not in asked(Endpoint.GENERATE, prompt="a", tools=[TOOL])
+
+
+@pytest.mark.parametrize("most", [0, -1, -2, 2**31, 2**32 + 1, 1e18])
+def test_a_limit_beyond_what_the_engine_counts_is_none(most: float):
+    assert "max_tokens" not in asked(Endpoint.CHAT, messages=[HI], options={"num_predict": most})
+
+
 @pytest.mark.parametrize(
     ("path", "given"),
     [
-        (Endpoint.EMBED, {"input": ["a", "b"], "dimensions": 8}),
+        (Endpoint.EMBED, {"input": ["a", "b"]}),
         (Endpoint.EMBEDDINGS, {"prompt": "a"}),
     ],
 )
 def test_embeddings_are_asked_for_without_a_stream(path: Endpoint, given: Fields):
     wanted = {"input": given.get("input", given.get("prompt"))}
-    more = {"dimensions": 8} if "dimensions" in given else {}
-    assert asked(path, truncate=False, **given) == {"model": "m", **wanted, **more}
+    assert asked(path, truncate=False, **given) == {"model": "m", **wanted}
 
 
 @pytest.mark.parametrize(
     ("path", "given", "field"),
     [
         (Endpoint.CHAT, {"messages": [HI], "options": {"tfs_z": 1}}, "options.tfs_z"),
+        (Endpoint.CHAT, {"messages": [HI], "options": {"seed": "1"}}, "options.seed"),
+        (Endpoint.CHAT, {"messages": [HI], "options": {"seed": 10**30}}, "options.seed"),
+        (Endpoint.CHAT, {"messages": [HI], "options": {"top_k": True}}, "options.top_k"),
+        (Endpoint.CHAT, {"messages": [HI], "options": {"top_k": 1e300}}, "options.top_k"),
+        (Endpoint.CHAT, {"messages": [HI], "options": {"stop": {}}}, "options.stop"),
+        (Endpoint.CHAT, {"messages": [HI], "options": {"stop": [5]}}, "options.stop"),
+        (Endpoint.CHAT, {"messages": [HI], "tools": [{"type": "function"}]}, "tools[0].function"),
         (Endpoint.CHAT, {"messages": [HI], "truncate": True}, "truncate"),
         (Endpoint.CHAT, {"messages": [HI], "shift": True}, "shift"),
         (Endpoint.CHAT, {"messages": [HI], "think": 3}, "think"),
@@ -171,6 +201,10 @@ def test_embeddings_are_asked_for_without_a_stream(path: Endpoint, given: Fields
         (Endpoint.GENERATE, {"prompt": "a", "raw": True, "format": "json"}, "format"),
         (Endpoint.EMBED, {"input": "a", "truncate": True}, "truncate"),
         (Endpoint.EMBED, {"input": "a", "options": {"seed": 1}}, "options.seed"),
+        (Endpoint.EMBED, {"input": "a", "dimensions": 8}, "dimensions"),
+        (Endpoint.EMBED, {"input": 5}, "input"),
+        (Endpoint.EMBED, {"input": ["a", 5]}, "input"),
+        (Endpoint.EMBEDDINGS, {"prompt": ["a"]}, "prompt"),
     ],
 )
 def test_what_cannot_be_carried_is_refused_by_its_name(path: Endpoint, given: Fields, field: str):

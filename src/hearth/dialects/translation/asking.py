@@ -7,16 +7,19 @@ field. Fields that Ollama does not know either are left out, as Ollama does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from hearth.dialects.claude_blocks import image_block
 from hearth.dialects.frames import at
-from hearth.dialects.gojson import Body, JsonObject, JsonValue, encode
+from hearth.dialects.gojson import MAX_INT, Body, JsonObject, JsonValue, encode
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BadRequest, Untranslatable
 from hearth.types import value, without_none
 
 _OF_THE_OWNER = frozenset({"num_ctx"})
 """An option that the gateway puts in itself; the engine has its context already."""
+_MOST_TOKENS = 2**31 - 1
+"""An engine that counts with 32 bits would take another number for a larger one."""
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _NOT_GENERATED = ("suffix", "template", "context", "width", "height", "steps")
 
@@ -49,7 +52,8 @@ def asked_of(path: Endpoint, fields: JsonObject, options: Mapping[str, str]) -> 
     sampling = _sampling(body.map("options"), options)
     _refuse_shortening(body)
     if path is Endpoint.CHAT:
-        return _chat(body, _messages(body.objects("messages")), sampling)
+        tools = _tools(body)
+        return _chat(body, _messages(body.objects("messages")), sampling | tools)
     for name in _NOT_GENERATED:
         if body.get(name):
             raise refused(name, "leave it out")
@@ -75,10 +79,26 @@ def _sampling(given: JsonObject, options: Mapping[str, str]) -> JsonObject:
             continue
         if name not in options:
             raise refused(f"options.{name}", "it has no such option")
-        if name == "num_predict" and isinstance(wanted, int | float) and wanted <= 0:
+        if name == "stop":
+            if not (isinstance(wanted, str) or _is_texts(wanted)):
+                raise refused("options.stop", "give an array of strings")
+        elif not _is_number(wanted):
+            raise refused(f"options.{name}", "give a number of at most 64 bits")
+        elif name == "num_predict" and not 0 < wanted <= _MOST_TOKENS:
             continue  # no limit
         sampling[options[name]] = wanted
     return sampling
+
+
+def _is_number(given: JsonValue) -> TypeGuard[float]:
+    """One that an engine reads as it was meant, in place of making another one of it."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return False
+    return -MAX_INT <= given <= MAX_INT
+
+
+def _is_texts(given: JsonValue) -> bool:
+    return isinstance(given, list) and all(isinstance(one, str) for one in given)
 
 
 def _chat(body: Body, messages: list[JsonValue], sampling: JsonObject) -> Asked:
@@ -88,7 +108,6 @@ def _chat(body: Body, messages: list[JsonValue], sampling: JsonObject) -> Asked:
         **sampling,
         **_thinking(body.get("think")),
         **_format(body.get("format")),
-        **without_none({"tools": body.get("tools") or None}),
         **_streamed(),
     }
     if body.flag("logprobs"):
@@ -99,6 +118,14 @@ def _chat(body: Body, messages: list[JsonValue], sampling: JsonObject) -> Asked:
         # the model goes on with it, and only what it adds is sent
         asked |= {"continue_final_message": True, "add_generation_prompt": False}
     return Asked(path=Endpoint.OPENAI_CHAT, fields=asked)
+
+
+def _tools(body: Body) -> JsonObject:
+    for place, tool in enumerate(body.objects("tools")):
+        if not tool.map("function"):
+            raise refused(f"tools[{place}].function", "give the function that it is")
+    tools = body.array("tools")
+    return {"tools": tools} if tools else {}
 
 
 def _completion(body: Body, sampling: JsonObject) -> Asked:
@@ -218,11 +245,15 @@ def _image(data: JsonValue, where: str) -> JsonObject:
 def _embedding(path: Endpoint, body: Body) -> JsonObject:
     if body.get("truncate") is True:
         raise refused("truncate", "it refuses inputs that are longer than its context")
+    if body.integer("dimensions"):
+        raise refused("dimensions", "its vectors have the length that its model gives them")
     _sampling(body.map("options"), {})
-    given = body.get("prompt" if path is Endpoint.EMBEDDINGS else "input")
-    dimensions = body.integer("dimensions")
-    return {
-        "model": body.get("model"),
-        "input": given,
-        **without_none({"dimensions": dimensions}),
-    }
+    if path is Endpoint.EMBEDDINGS:
+        given: JsonValue = body.get("prompt")
+        if not isinstance(given, str):
+            raise refused("prompt", "give a string")
+    else:
+        given = body.get("input")
+        if not (isinstance(given, str) or _is_texts(given)):
+            raise refused("input", "give a string or an array of strings")
+    return {"model": body.get("model"), "input": given}
