@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
+from hearth.bootstrap.standin import StandIn
 from hearth.clock import SystemClock
 from hearth.config.settings import (
     BackendMode,
     BackendSettings,
+    EngineSettings,
     GatewayConfig,
     ModelSettings,
     SchedulingSettings,
@@ -297,6 +299,25 @@ async def test_once_configured_the_model_server_is_waited_for_and_taken(tmp_path
                 await house.events.until(lambda: len(house.events.of(BackendCameUp)) == 2)
             assert (await generate(house, BOTH))[0] == 200
         assert len(house.events.of(EmulatorStarted)) == 1
+
+
+async def test_an_engine_that_is_configured_meanwhile_waits_for_the_next_start():
+    url = free_address()
+    row = EngineSettings(kind="llama_server", url=free_address())
+    async with tried(untouched(url)) as house, AsyncExitStack() as held:
+        settings = untouched(url, engines={"main": row})
+        assert house.gateway.reload(GatewayConfig(settings=settings))
+        _, shown = await house.get("/llm/queue/status")
+        assert shown["config"]["restart_pending"] == ["engines.main"]
+        standin = StandIn(
+            house.gateway,
+            turn_to=lambda _: None,
+            learned=None,
+            stop_emulator=AsyncExitStack().aclose,
+            closing=held,
+        )
+        assert await standin.reason() == ""
+        assert house.events.of(EmulatorStopped) == []
 
 
 async def test_a_gateway_that_was_told_to_emulate_waits_for_no_ollama():

@@ -188,16 +188,18 @@ class StandIn:
     async def run(self) -> None:
         """Until cancelled."""
         while not self.over.is_set():
-            reason = await self._reason()
+            reason = await self.reason()
             if reason:
                 await self._hand_over(reason)
             if not self.over.is_set():
                 await asyncio.sleep(LOOK_INTERVAL_S)
         await asyncio.Event().wait()
 
-    async def _reason(self) -> str:
+    async def reason(self) -> str:
         """Why the emulator may not answer any more, empty where it may."""
         settings = self._gateway.settings
+        if settings.engines:
+            return ""  # taken at the next start: this engine may be of another kind
         named = named_server(settings)
         if named:
             return f"{named} is configured"
