@@ -157,9 +157,14 @@ def test_a_llama_server_that_does_not_answer_right_is_named_with_what_to_do(hear
     gone = hearth("doctor", llama_server(tmp_path, "http://127.0.0.1:1")).stdout
     assert "start it (`llama-server -m FILE`), or correct engines.main.url" in gone
     busy.put("/props", wire("key_none").answered, 401)
-    assert "engines.main.api_key is not the key of this server" in (
-        hearth("doctor", llama_server(tmp_path, busy.url)).stdout
-    )
+    refused = hearth("doctor", llama_server(tmp_path, busy.url)).stdout
+    assert "engines.main.api_key is not the key of this server" in refused
+    assert "set engines.main.api_key to the key that it was started with" in refused
+    busy.put("/props", wire("loading_503_props").answered, 503)
+    loading = hearth("doctor", llama_server(tmp_path, busy.url)).stdout
+    assert "wait until it has loaded its model" in loading
+    assert "set engines.main.url" not in refused + loading
+    busy.put("/props", wire("key_none").answered, 401)
     checked = hearth("config", "check", llama_server(tmp_path, busy.url))
     assert "so it is unknown whether tiny.gguf is installed" in checked.stderr
 

@@ -63,6 +63,8 @@ _START = {
     "llama_server": "start it (`llama-server -m FILE`)",
 }
 _MIB_PER_GIB = 1024
+LOADING = "503: Loading model"
+"""In what a llama-server answers meanwhile."""
 _YEAR_S = 365 * 86_400.0
 NAMED_IN = (
     "`model` of /api/chat, /api/generate, /v1/chat/completions, /v1/completions and /v1/responses,"
@@ -150,15 +152,10 @@ def _model_server(settings: Settings) -> Iterator[Finding]:
     row = settings.engine_row
     url = row.url
     title = ENGINE_TITLES[row.kind]
-    setting = settings.engine_url_setting
     try:
         version, installed = asyncio.run(version_and_models(settings, _TIMEOUT_S))
     except BackendError as error:
-        answers = isinstance(error, BackendProtocolError)
-        advice = f"set {setting} to the address of {title} itself"
-        if not answers:
-            advice = f"{_START[row.kind]}, or correct {setting}"
-        yield Finding("FAIL", title, error.message, advice)
+        yield Finding("FAIL", title, error.message, _remedy_of(error, settings))
         return
     yield Finding("ok", title, f"{version} at {url}")
     if row.kind == "llama_server":
@@ -168,6 +165,20 @@ def _model_server(settings: Settings) -> Iterator[Finding]:
     names = [model.name for model in installed]
     yield from check_models(names, settings)
     yield from check_aliases(names, settings)
+
+
+def _remedy_of(error: BackendError, settings: Settings) -> str:
+    """What to do about a model server that does not answer, or not right."""
+    row = settings.engine_row
+    setting = settings.engine_url_setting
+    key = f"{setting.rpartition('.')[0]}.api_key"
+    if not isinstance(error, BackendProtocolError):
+        return f"{_START[row.kind]}, or correct {setting}"
+    if key in error.message:
+        return f"set {key} to the key that it was started with"
+    if LOADING in error.message:
+        return "wait until it has loaded its model"
+    return f"set {setting} to the address of {ENGINE_TITLES[row.kind]} itself"
 
 
 def check_slots(installed: Iterable[InstalledModel], settings: Settings) -> Iterator[Finding]:
