@@ -219,7 +219,7 @@ class AnswerStream:
         seen = False
         while chunks := await exchange.take():
             limit.progressed = True
-            if not seen:
+            if not seen and any(chunks):
                 seen = True
                 self._first_byte(work, forwarded=False)
             passed = list[bytes]()

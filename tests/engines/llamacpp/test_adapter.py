@@ -440,3 +440,54 @@ async def test_a_server_that_is_not_there_is_unreachable():
 
 async def _silent(peer: Peer) -> None:
     await peer.left()
+
+
+async def test_what_makes_no_line_yet_is_a_sign_of_life():
+    """A long tool call makes none for minutes."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {SSE}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    part = {"index": 0, "function": {"name": "f", "arguments": "{"}}
+    chunk = json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]}).encode()
+
+    async def serve(peer: Peer) -> None:
+        if peer.path in ABOUT:
+            await Script({})(peer)
+            return
+        await peer.send(head, chunked(b"data: " + chunk + b"\n\n"))
+        await asyncio.Event().wait()
+
+    async with StubServer(serve) as server, aclosing(engine_at(server.url)) as engine:
+        exchange = await engine.open(post(Endpoint.CHAT, messages=HI))
+        assert await exchange.take() == (b"",)
+        exchange.close()
+
+
+BAD_TOOLS = b'{"error":{"code":500,"message":"Failed to parse tools: 5","type":"server_error"}}'
+TOO_LARGE = b'{"error":{"code":500,"message":"input (9 tokens) is too large to process"}}'
+BROKEN = b'{"error":{"code":500,"message":"Compute error.","type":"server_error"}}'
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "body", "status"),
+    [
+        (Endpoint.CHAT, Endpoint.OPENAI_CHAT, BAD_TOOLS, 400),
+        (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_CHAT, BAD_TOOLS, 400),
+        (Endpoint.ANTHROPIC_MESSAGES, Endpoint.ANTHROPIC_MESSAGES, BAD_TOOLS, 400),
+        (Endpoint.OPENAI_EMBEDDINGS, Endpoint.OPENAI_EMBEDDINGS, TOO_LARGE, 400),
+        (Endpoint.OPENAI_CHAT, Endpoint.OPENAI_CHAT, BROKEN, 500),
+    ],
+)
+async def test_a_mistake_of_the_caller_is_no_fault_of_the_server(
+    path: Endpoint, sent: Endpoint, body: bytes, status: int
+):
+    async with before({str(sent): (500, body, JSON)}) as (engine, _):
+        answered = await whole(engine, post(path, messages=HI, input="a"))
+        assert answered[0] == status
+        assert json.loads(body)["error"]["message"] in json.dumps(answered[1])
+
+
+async def test_a_field_of_the_name_within_another_one_makes_no_stream():
+    answers = {str(Endpoint.OPENAI_CHAT): as_recorded("oai_chat_stream_usage")}
+    async with before(answers) as (engine, script):
+        call = post(Endpoint.OPENAI_CHAT, messages=HI, metadata={"stream": True}, stream=False)
+        assert (await whole(engine, call))[1]["object"] == "chat.completion"
+        assert json.loads(script.calls[0].body)["stream"] is True

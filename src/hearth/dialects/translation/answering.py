@@ -36,6 +36,11 @@ class Chunks:
         self._usage: JsonObject = {}
         self._timings: JsonObject = {}
 
+    @property
+    def is_in_call(self) -> bool:
+        """A tool call has begun that is not whole yet."""
+        return bool(self._calls)
+
     def feed(self, chunk: bytes) -> Iterator[AnswerPart]:
         """The parts of the answer that are whole now."""
         for line in self._frames.feed(chunk).split(b"\n"):
@@ -119,6 +124,11 @@ class NativeStream:
         self._chunks = Chunks()
         self._writer = NativeWriter(model, chat=path is Endpoint.CHAT)
         self._is_over = False
+
+    @property
+    def is_in_call(self) -> bool:
+        """A tool call has begun, of which no line tells yet."""
+        return self._chunks.is_in_call
 
     def feed(self, chunk: bytes, wall_s: float, total_ns: int) -> list[bytes]:
         """The lines that can be said now.

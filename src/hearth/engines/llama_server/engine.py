@@ -55,6 +55,10 @@ APPLY_TEMPLATE = "/apply-template"
 _STREAMS = re.compile(rb'"stream"\s*:\s*true')
 _CHAT = INFERENCE_ROUTES[Endpoint.CHAT]
 _ERRORS = range(HTTPStatus.BAD_REQUEST, 600)
+_MISTAKES = re.compile(
+    r"Failed to parse (?:messages|tools|tool choice)\b|.* is too large to process"
+)
+"""What the server says of a request that is wrong, as if the fault were its own."""
 _REFUSES_KEY = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
@@ -98,7 +102,9 @@ class LlamaServer(LlamaServerTraits):
             return await self._page(path, call)
         if route.is_native:
             return await self._translated(route, call)
-        if route.kind == "embed" or _STREAMS.search(call.body):
+        # more than one of the name, and only its place tells which one is meant
+        is_plain = call.body.count(b'"stream"') == 1
+        if route.kind == "embed" or (is_plain and _STREAMS.search(call.body)):
             return await self._passed(route, call)
         return await self._put_together(route, call)
 
@@ -120,10 +126,18 @@ class LlamaServer(LlamaServerTraits):
                 f"llama-server answered {status}: {self._key_setting} is not its key"
             )
         is_busy = status == HTTPStatus.SERVICE_UNAVAILABLE
-        if route.dialect == "openai" or is_busy or proxy_failure(status, exchange.headers):
+        is_fault = status == HTTPStatus.INTERNAL_SERVER_ERROR
+        if is_busy or proxy_failure(status, exchange.headers):
             return exchange
-        error = object_in(await whole_body(exchange)).get("error")
-        return _failed(route, status, said_error(error))
+        if route.dialect == "openai" and not is_fault:
+            return exchange
+        body = await whole_body(exchange)
+        message = said_error(object_in(body).get("error"))
+        if is_fault and _MISTAKES.match(message):
+            return _failed(route, HTTPStatus.BAD_REQUEST, message)
+        if route.dialect == "openai":
+            return Ready(status, body, exchange.headers)
+        return _failed(route, status, message)
 
     async def _put_together(self, route: Route, call: BackendCall) -> Exchange:
         """A whole answer, from a stream."""

@@ -31,8 +31,9 @@ class Ready:
 
 
 class TranslatedStream:
-    """An `Exchange` that says a stream of chunks again as lines of Ollama's. A comment, which the
-    server sends while it reads a long prompt, is an empty chunk: a sign of life.
+    """An `Exchange` that says a stream of chunks again as lines of Ollama's. A part of a tool
+    call, and a comment, which the server sends while it reads a long prompt, is an empty chunk: a
+    sign of life.
 
     Args:
         now: wall time in seconds since 1970, and the nanoseconds since the call was sent.
@@ -54,7 +55,7 @@ class TranslatedStream:
             lines = self._stream.feed(came, wall_s, total_ns)
             if lines:
                 return tuple(lines)
-            if came.startswith(b":"):
+            if came.startswith(b":") or self._stream.is_in_call:
                 return (b"",)
         return ()
 
