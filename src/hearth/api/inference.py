@@ -20,7 +20,7 @@ from hearth.dialects.request import Envelope, counted, read_request, seeded, way
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
 from hearth.engines.port import Engine
-from hearth.errors import ModelNotFound
+from hearth.errors import BadRequest, ModelNotFound
 from hearth.gateway import Gateway
 from hearth.types import JSON_BODY, BackendCall, Headers, LoadOptions
 
@@ -253,7 +253,10 @@ def _read(
         shapes=_shapes(settings.clients),
         model=model,
     )
-    engine.check_request(route.path, fields)
+    try:
+        engine.check_request(route.path, fields)
+    except BadRequest as error:
+        envelope = replace(envelope, refusal=error)
     # before a seed is put in, which is another one each time
     digest = sha256(route.path.encode() + b" " + envelope.body).digest()
     envelope = replace(envelope, digest=digest)

@@ -56,6 +56,8 @@ async def submit(
     cloud = gateway.cloud
     if cloud is not None and allow_cloud and cloud.open_to(admission.identity):
         ticket = await cloud.take(new)
+    if ticket is None and envelope.refusal is not None:
+        raise envelope.refusal
     if ticket is None and models:
         new = await _of_alias(gateway, new, models, calls_on, admission.count)
     ticket = ticket or await _queued(gateway, new, admission.count)

@@ -145,6 +145,7 @@ class Envelope:
         with, as its first messages tell; empty for none. needs: what the model must be able to do;
         None where that is not known. ways: how a stream of it that is interrupted can go on.
         digest: stands for address and body as they were sent; empty where nobody asks for it.
+        refusal: why the model server cannot be asked for it, though Claude perhaps can.
     """
 
     dialect: Dialect
@@ -160,6 +161,7 @@ class Envelope:
     needs: Needs | None = None
     ways: tuple[ResumeMode, ...] = ()
     digest: bytes = b""
+    refusal: BadRequest | None = None
 
 
 def read_request(

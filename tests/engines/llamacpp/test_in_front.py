@@ -37,11 +37,13 @@ from hearth.events import (
     SwapStarted,
 )
 from hearth.gateway import Gateway
+from tests.cloud.house import HAIKU, cloud_settings
 from tests.engines.llamacpp.front import MODEL
 from tests.engines.llamacpp.gguf import LETTERS, write_model
 from tests.engines.llamacpp.serving import serving
 from tests.engines.llamacpp.test_adapter import Script, as_recorded
 from tests.engines.stub_server import StubServer
+from tests.support.fake_claude import WORDS, FakeClaude
 from tests.support.fields import Fields
 from tests.support.home import WEATHER, house_settings
 from tests.support.patience import within_limit
@@ -77,14 +79,14 @@ class Door:
 
 
 @asynccontextmanager
-async def open_door(engine_url: str, **changes: Any) -> AsyncIterator[Door]:
+async def open_door(engine_url: str, *, store: bool = False, **changes: Any) -> AsyncIterator[Door]:
     """`changes`: sections of the settings."""
     events = Recorder()
     engines = {"main": EngineSettings(kind="llama_server", url=engine_url)}
     settings = house_settings(gpu=GpuSettings(restore_home_delay_s=0.0))
     config = GatewayConfig(settings=settings.replace(engines=engines, models={}, **changes))
     async with AsyncExitStack() as stack:
-        running = running_gateway(config, host="127.0.0.1", port=0, sinks=(events,))
+        running = running_gateway(config, host="127.0.0.1", port=0, sinks=(events,), store=store)
         gateway, url = await stack.enter_async_context(running)
         gpt = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
         claude = anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=0)
@@ -419,3 +421,21 @@ async def test_nothing_is_swapped_whatever_is_ordered_or_missing(engine_url):
         assert (row["name"], row["resident"], row["parallel"]) == (MODEL, True, 1)
         shown: Any = door.gateway.health()["backend"]
         assert (shown["kind"], shown["up"]) == ("llama_server", True)
+
+
+async def test_what_only_claude_can_do_is_claudes_where_it_may_answer(tmp_path):
+    claude = FakeClaude()
+    script = Script({})
+    async with StubServer(script) as server, AsyncExitStack() as stack:
+        url = await claude.start()
+        stack.push_async_callback(claude.stop)
+        settings = cloud_settings(url, tmp_path, keys=())
+        cloud = settings.cloud.replace(allow_local=True)
+        given = {"cloud": cloud, "budget": settings.budget, "storage": settings.storage}
+        async with open_door(server.url, store=True, **given) as door:
+            asked: Any = {"messages": HELLO, "options": {"tfs_z": 1.0}}
+            answer = await door.native.chat(model=HAIKU, **asked)
+            assert answer.message.content == "".join(WORDS)
+            with pytest.raises(ollama.ResponseError, match=r"options\.tfs_z"):
+                await door.native.chat(model="tiny.gguf", **asked)
+        assert all(peer.method == "GET" for peer in script.calls)
