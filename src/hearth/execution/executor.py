@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import field
 from functools import partial
 from typing import TypeAlias
@@ -76,6 +77,7 @@ class Executor:
         self._post = runtime.post
         self._engine = engine
         self._load_options = watch.load_options
+        self._refresh_installed = watch.refresh_installed
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
         self._running: dict[Sequence, _RunningAttempt] = {}
@@ -191,6 +193,10 @@ class Executor:
         continuations = self._memory.continuations
         model = work.model or ""
         resumes = work.reply.started
+        if resumes and not self._engine.loads_on_request:
+            # it may have been started with another model since, which nobody has asked it to load
+            with suppress(BackendError):
+                await self._refresh_installed()
         load = memory.load_of(model)
         is_suspect = self._is_suspect(run)
         is_unknown = (

@@ -439,3 +439,29 @@ async def test_what_only_claude_can_do_is_claudes_where_it_may_answer(tmp_path):
             with pytest.raises(ollama.ResponseError, match=r"options\.tfs_z"):
                 await door.native.chat(model="tiny.gguf", **asked)
         assert all(peer.method == "GET" for peer in script.calls)
+
+
+async def test_a_stream_does_not_go_on_with_another_model_of_the_same_name(tmp_path):
+    first, second = tmp_path / "letters.gguf", tmp_path / "others.gguf"
+    write_model(first, tuple(LETTERS))
+    write_model(second, tuple(LETTERS))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    patient = BackendSettings(mode=BackendMode.OLLAMA, wait_when_down_s=600.0)
+    with ExitStack() as running:
+        url = running.enter_context(serving(first, MODEL, port))
+        async with open_door(url, backend=patient) as door:
+            pieces: list[str] = []
+
+            async def follow() -> None:
+                async for piece in await openai_chat(door, TOKENS):
+                    pieces.append(piece)
+                    if len(pieces) == 20:
+                        running.close()
+                        running.enter_context(serving(second, MODEL, port))
+
+            with pytest.raises(openai.APIError):
+                await follow()
+            assert len(pieces) >= 20
+            assert len(door.events.of(ItemBrokenOff)) == 1
+            assert door.events.of(ItemResumed) == []
