@@ -32,9 +32,9 @@ from hearth.api.files import batches_of, listing
 from hearth.api.request import Request
 from hearth.clock import new_id
 from hearth.config.settings import Settings
-from hearth.dialects.frames import object_in
 from hearth.dialects.gojson import folded
 from hearth.dialects.request import Envelope
+from hearth.engines.port import Engine
 from hearth.errors import BadRequest, Forbidden, NotFound
 from hearth.gateway import Gateway
 from hearth.job_types import Batch, BatchEnd, Job, JobState, Page
@@ -130,7 +130,7 @@ class JobPages:
         settings = self._gateway.settings
         caller = body.admission.identity
         path, content, envelope, digest = await body.run(
-            partial(_request_of, asked, large=body.is_large)
+            partial(_request_of, asked, self._gateway.engine, large=body.is_large)
         )
         del asked.request  # `content` is a copy of it
         body.hold(len(content))
@@ -141,7 +141,8 @@ class JobPages:
         admitted = body.admission.admit(envelope.model, task_type=asked.task_type)
         self._check_alias(caller, envelope.model)
         model = await self._gateway.aliases.resolve(envelope.model, envelope.needs)
-        self._gateway.engine.check_request(path, folded(object_in(content)))
+        if envelope.refusal is not None:
+            raise envelope.refusal
         return Job(
             job_id=new_id(JOB_PREFIX),
             caller=caller.caller,
@@ -229,7 +230,7 @@ class JobPages:
         return self._gateway.jobs
 
 
-def _request_of(asked: JobBody, *, large: bool) -> tuple[str, bytes, Envelope, str]:
+def _request_of(asked: JobBody, engine: Engine, *, large: bool) -> tuple[str, bytes, Envelope, str]:
     """Path, body and envelope of what is asked of the model server, and the digest of it all.
     Raises BadRequest, ModelNotFound.
 
@@ -239,6 +240,10 @@ def _request_of(asked: JobBody, *, large: bool) -> tuple[str, bytes, Envelope, s
     content = body_of(path, asked.request, large=large)
     # a copy of what is kept already
     envelope = replace(envelope_of(path, content), body=b"")
+    try:
+        engine.check_request(path, folded(asked.request))
+    except BadRequest as error:
+        envelope = replace(envelope, refusal=error)
     others = asked.model_dump(mode="json", exclude={"request"})
     digest = (
         digest_of(others, sha256(content).hexdigest())

@@ -25,6 +25,7 @@ from hearth.config.settings import (
     EngineSettings,
     GatewayConfig,
     GpuSettings,
+    StorageSettings,
 )
 from hearth.dialects.routes import Endpoint
 from hearth.errors import ConfigError, OrderRefused
@@ -465,3 +466,17 @@ async def test_a_stream_does_not_go_on_with_another_model_of_the_same_name(tmp_p
             assert len(pieces) >= 20
             assert len(door.events.of(ItemBrokenOff)) == 1
             assert door.events.of(ItemResumed) == []
+
+
+async def test_a_job_that_cannot_be_carried_is_refused_before_it_is_kept(tmp_path):
+    storage = StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
+    async with (
+        StubServer(Script({})) as server,
+        open_door(server.url, store=True, storage=storage) as door,
+        aiohttp.ClientSession() as session,
+    ):
+        asked = {"model": "tiny.gguf", "messages": HELLO, "Options": {"tfs_z": 1.0}}
+        url = f"{str(door.gpt.base_url).removesuffix('/v1/')}/llm/jobs"
+        async with session.post(url, json={"request": asked}) as refused:
+            assert refused.status == 400
+            assert "`options.tfs_z`" in await refused.text()
