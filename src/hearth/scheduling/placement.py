@@ -568,7 +568,7 @@ class Placement:
 
 
 def _runs_background(resident: Resident) -> bool:
-    return any(entry.background for entry in resident.running.values())
+    return any(entry.band is _BACKGROUND for entry in resident.running.values())
 
 
 def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) -> Dispatch:

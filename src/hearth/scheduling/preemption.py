@@ -127,7 +127,7 @@ def _may_interrupt(gateway: GatewayState, waiter: Entry, running: Iterable[Entry
     """Is there anything that this waiter may interrupt?"""
     if not waiter.external:
         return gateway.active
-    return any(waiter.outranks(entry) for entry in running)
+    return not waiter.background and any(entry.background for entry in running)
 
 
 def _holds(gateway: GatewayState, waiter: Entry, staying: Iterable[Entry]) -> list[Action]:

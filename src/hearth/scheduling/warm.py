@@ -302,10 +302,9 @@ class PromptCaches:
         return conversation.warm_tokens(self._estimates.prompt_tokens(item, model) + kept_tokens)
 
     def returned(self, model: str, key: ConversationKey, now: float) -> None:
-        """A request goes on with a conversation that nobody used."""
-        known = self.tables.get(model, {}).get(key)
-        if known is not None:
-            known.gaps_s = (*known.gaps_s, now - known.used_at)[-GAPS:]
+        """A request goes on with a known conversation that nobody used."""
+        known = self.tables[model][key]
+        known.gaps_s = (*known.gaps_s, now - known.used_at)[-GAPS:]
 
     def note(self, model: str, key: ConversationKey, conversation: Conversation) -> None:
         """A conversation was read, or went on, and is the one that was used last."""
@@ -363,9 +362,13 @@ def came(device: DeviceState, entry: Entry, now: float) -> None:
     resident = device.residency.residents.get(entry.wanted_model or "")
     if resident is None or device.gateway.waiting.waits_in(key, resident.model):
         return
-    running = [(each.item.caller, each.item.conversation) for each in resident.running.values()]
-    if key not in running:
-        device.residency.caches.returned(resident.model, key, now)
+    caches = device.residency.caches
+    running = resident.running.values()
+    # what is not known is most of what comes, and many may run: so that is asked first
+    if key in caches.tables.get(resident.model, ()) and not any(
+        (each.item.caller, each.item.conversation) == key for each in running
+    ):
+        caches.returned(resident.model, key, now)
 
 
 def was_read(device: DeviceState, entry: Entry, now: float) -> None:
