@@ -353,6 +353,11 @@ class QueueItem:
             return _BAND_OF[self.priority]
         return _EXTERNAL_BACKGROUND if self.background else _EXTERNAL_BAND
 
+    @property
+    def conversation_key(self) -> tuple[str, str]:
+        """What tells its conversation from those of other callers."""
+        return self.caller, self.conversation
+
     def __lt__(self, other: QueueItem) -> bool:
         return (self.band, self.sequence) < (other.band, other.sequence)
 

@@ -141,7 +141,7 @@ class Binding:
         """The one of these models on which the conversation of an item is warm. What it is asked
         for at this moment is no earlier turn: such requests only begin alike.
         """
-        key = (item.caller, item.conversation)
+        key = item.conversation_key
         tables = self._device.residency.caches.tables
         if not item.conversation or not any(key in tables.get(model, ()) for model in ready):
             return None
@@ -149,7 +149,7 @@ class Binding:
         if model not in ready:
             return None
         running = self._residents[model].running.values()
-        is_asked = any((other.item.caller, other.item.conversation) == key for other in running)
+        is_asked = any(other.item.conversation_key == key for other in running)
         return None if is_asked else model
 
     def _free_slots(self, entry: Entry, model: str) -> int:

@@ -55,7 +55,7 @@ def taker(device: DeviceState, head: Entry, resident: Resident, now: float) -> E
         return head
     line = device.gateway.waiting.from_entry(head, LOOKAHEAD)
     for entry in line:
-        if _key(entry) in own and not device.is_held(entry, now):
+        if entry.item.conversation_key in own and not device.is_held(entry, now):
             return entry
     back = _next_return(own, trip_s, len(line), now)
     if back is None or displaced[0] == head.item.caller:  # it may well have begun anew
@@ -74,7 +74,7 @@ def _is_cold(device: DeviceState, head: Entry, resident: Resident) -> bool:
     if resident.parallel > 1 or not caches.tables.get(model):
         return False
     warm = caches.warm(model)
-    return _key(head) not in warm and len(warm) == caches.kept_conversations(model)
+    return head.item.conversation_key not in warm and len(warm) == caches.kept_conversations(model)
 
 
 def _goes_before(conversation: Conversation, head: Entry) -> bool:
@@ -95,10 +95,6 @@ def _next_return(
         if each.tokens
     ]
     return min([each for each in returns if each[0] > now], default=None)
-
-
-def _key(entry: Entry) -> ConversationKey:
-    return (entry.item.caller, entry.item.conversation)
 
 
 def _habit(conversation: Conversation) -> Habit:

@@ -165,7 +165,7 @@ class WaitingRoom:
         if entry.choices:
             self.unbound[entry.item.sequence] = entry
         if entry.item.conversation:
-            key = (entry.item.caller, entry.item.conversation, entry.wanted_model)
+            key = (*entry.item.conversation_key, entry.wanted_model)
             self._conversations[key] = self._conversations.get(key, 0) + 1
         entry.place = "waiting"
         if self.shares is not None:
@@ -189,7 +189,7 @@ class WaitingRoom:
         if self.shares is not None:
             self.shares.note(entry)
         if entry.item.conversation:
-            key = (entry.item.caller, entry.item.conversation, entry.wanted_model)
+            key = (*entry.item.conversation_key, entry.wanted_model)
             left = self._conversations.pop(key) - 1
             if left:
                 self._conversations[key] = left

@@ -183,7 +183,7 @@ class PromptCaches:
     def remembered(self, entry: Entry, model: str) -> Remembered | None:
         """What is known of the conversation of an entry that is dispatched on a resident model."""
         item = entry.item
-        key = (item.caller, item.conversation)
+        key = item.conversation_key
         table = self.tables.get(model, {})
         found = None
         if key in table:
@@ -234,7 +234,7 @@ class PromptCaches:
         first.
         """
         running = self._residents[model].running.values()
-        in_use = {(entry.item.caller, entry.item.conversation) for entry in running}
+        in_use = {entry.item.conversation_key for entry in running}
         speed = self._estimates.reading.speed(model)
         seen = set[str]()
         found = dict[ConversationKey, float]()
@@ -282,7 +282,7 @@ class PromptCaches:
         """
         if not item.conversation or not self.enabled:
             return 0.0
-        key = (item.caller, item.conversation)
+        key = item.conversation_key
         chance = 1.0 if (model, key) in self.lost else self.turn_share(item.caller)
         return chance * min(self._estimates.prompt_s(item, model), MOST_READ_S)
 
@@ -292,7 +292,7 @@ class PromptCaches:
         """
         if not item.conversation:
             return 0.0
-        key = (item.caller, item.conversation)
+        key = item.conversation_key
         table = self.tables.get(model, {})
         conversation = table.get(key)
         if conversation is None:
@@ -358,7 +358,7 @@ def came(device: DeviceState, entry: Entry, now: float) -> None:
     """A request has arrived that goes on with a conversation."""
     if not device.estimates.learns:
         return
-    key = (entry.item.caller, entry.item.conversation)
+    key = entry.item.conversation_key
     resident = device.residency.residents.get(entry.wanted_model or "")
     if resident is None or device.gateway.waiting.waits_in(key, resident.model):
         return
@@ -366,7 +366,7 @@ def came(device: DeviceState, entry: Entry, now: float) -> None:
     running = resident.running.values()
     # what is not known is most of what comes, and many may run: so that is asked first
     if key in caches.tables.get(resident.model, ()) and not any(
-        (each.item.caller, each.item.conversation) == key for each in running
+        each.item.conversation_key == key for each in running
     ):
         caches.returned(resident.model, key, now)
 
@@ -438,7 +438,7 @@ def _note(
     if not caches.enabled or model not in device.residency.residents:
         return
     guessed = device.estimates.prompt_tokens(item, model)
-    key = (item.caller, item.conversation)
+    key = item.conversation_key
     known = caches.tables.get(model, {}).get(key)
     habit = None if known is None else known.habit
     conversation = Conversation(
