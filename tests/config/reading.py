@@ -29,6 +29,7 @@ NEEDED = {
     "starts_with": "Write a title",
     "kind": "llama_server",
     "url": "http://gpu.lan",
+    "command": ["serve"],
 }
 """What must stand beside other values of a section."""
 

@@ -25,6 +25,7 @@ def test_the_one_row_is_the_engine():
     row = settings.engine_row
     assert (row.kind, row.url, row.api_key) == ("llama_server", URL, "secret-key")
     assert settings.engine_url_setting == "engines.box.url"
+    assert dict(settings.engine_rows) == {"box": row}
     assert settings_of(f"engines: {{a: {{{ROW.replace(URL, '${BOX}')}}}}}", BOX=URL) == settings_of(
         f"engines: {{a: {{{ROW}}}}}"
     )
@@ -35,9 +36,29 @@ def test_the_one_row_is_the_engine():
     [
         (
             f"engines: {{a: {{{ROW}}}, b: {{{ROW}}}}}",
-            "engines: several engines are not served yet; keep one of them",
+            "engines.b.url: is the URL of engines.a, too",
         ),
-        ("engines: {a: {kind: vllm, url: 'http://a'}}", "engines.a.kind: must be"),
+        (
+            f"engines: {{a: {{{ROW}}}, A: {{kind: processes}}}}",
+            "engines.A: is the same name as engines.a",
+        ),
+        ("engines: {a: {kind: tabby, url: 'http://a'}}", "engines.a.kind: must be"),
+        (
+            "engines: {a: {kind: processes, ports: '80-90'}}",
+            "engines.a.ports: must be two ports from 1024 on, as in 15800-15899",
+        ),
+        ("models: {m: {engine: b}}", "models.m.engine: is no row of engines (none)"),
+        (
+            "engines: {a: {kind: processes}}\nmodels: {m: {engine: a}}",
+            "models.m.run: is missing: how its server is started",
+        ),
+        (
+            "models: {m: {run: {command: ['serve', '${PROT}']}}}",
+            "models.m.run.command[1]: has the unknown macro ${PROT}; known are ${PORT}",
+        ),
+        ("models: {m: {run: {command: []}}}", "models.m.run.command: "),
+        ("models: {m: {run: {command: serve}}}", "models.m.run.command: "),
+        ("models: {m: {run: {command: [a], ready: health}}}", "models.m.run.ready: must be a path"),
         ("engines: {a: {kind: ollama}}", "engines.a.url: is missing"),
         ("engines: {a: {kind: ollama, url: 'http://a/v1'}}", "engines.a.url: must be the address"),
         (
@@ -77,3 +98,28 @@ models: {{m: {{num_ctx: 8}}}}
         "gpu.parallel",
         "models.m.num_ctx",
     ]
+
+
+def test_what_a_process_is_given_is_not_shown():
+    settings = settings_of(
+        "engines: {p: {kind: processes}}\n"
+        "models: {m: {engine: p, run: {command: [serve, '${PORT}'], env: {TOKEN: canary}}}}"
+    )
+    run = settings.models["m"].run
+    assert run is not None
+    assert (run.command, dict(run.env)) == (("serve", "${PORT}"), {"TOKEN": "canary"})
+    assert "canary" not in as_yaml(settings)
+    assert "canary" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("engines: {p: {kind: processes, url: 'http://a'}}", ["engines.p.url"]),
+        ("engines: {a: {kind: ollama, url: 'http://a', elastic: true}}", ["engines.a.elastic"]),
+        ("models: {m: {run: {command: [serve]}}}", ["models.m.run"]),
+        ("engines: {p: {kind: processes}}\nmodels: {m: {run: {command: [serve]}}}", []),
+    ],
+)
+def test_settings_of_engines_without_effect_are_named(text: str, places: list[str]):
+    assert [note.partition(":")[0] for note in effectless(settings_of(text))] == places

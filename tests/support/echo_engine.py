@@ -46,6 +46,7 @@ class EchoEngine:
     loads_on_request = True
     counts_unasked = False
     loads_can_be_cut = False
+    on_card = True
     loses_slots = False
     processes = re.compile("^echo$")
 
@@ -53,6 +54,9 @@ class EchoEngine:
         self._installed = tuple(InstalledModel(name=name, digest=name) for name in models)
         self._resident: dict[str, LoadOptions] = {}
         self._is_closed = False
+
+    def saves(self, model: str) -> bool:
+        return False
 
     def canonical(self, name: str) -> str:
         return name.lower()

@@ -13,9 +13,11 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.bootstrap.probing import claim_server, hearth_problem, listens
 from hearth.bootstrap.standin import StandIn, named_server, this_service_manager
 from hearth.clock import Clock
-from hearth.config.settings import ENGINE, ENGINE_TITLES, BackendMode, GatewayConfig, Settings
+from hearth.config.engines import ENGINE_TITLES
+from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
+from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
@@ -82,6 +84,8 @@ def open_engines(
 ) -> dict[str, Ollama | LlamaServer]:
     """The engines by name: one, at the URL of the settings or where the emulator listens."""
     row = settings.engine_row
+    if len(settings.engine_rows) > 1 or row.kind not in {"ollama", "llama_server"}:
+        raise ConfigError(("engines: only one, an ollama or a llama_server, is served yet",))
     engine: Ollama | LlamaServer
     if (identity.kind, identity.url) == (row.kind, row.url):
         engine = engine_for(settings, clock)

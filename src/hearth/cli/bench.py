@@ -19,7 +19,8 @@ from hearth.cli.client import GatewayClient, printable
 from hearth.cli.config import OLLAMA_URL, load_found
 from hearth.cli.doctor import address_of
 from hearth.cli.options import CONFIG
-from hearth.config.settings import ENGINE, ENGINE_TITLES
+from hearth.config.engines import ENGINE_TITLES
+from hearth.config.settings import ENGINE
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.types import SERVICE
 

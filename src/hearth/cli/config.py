@@ -22,6 +22,7 @@ from hearth.cli.client import GatewayClient, gateway_options, json_option, part,
 from hearth.cli.options import FILE, PATH
 from hearth.clock import SystemClock
 from hearth.config.document import Problem
+from hearth.config.engines import ENGINE_TITLES
 from hearth.config.fields import server_url
 from hearth.config.loading import (
     changed_meanings,
@@ -40,7 +41,7 @@ from hearth.config.rendering import (
     schema_text,
     shipped_config,
 )
-from hearth.config.settings import ENGINE_TITLES, GatewayConfig, Settings
+from hearth.config.settings import GatewayConfig, Settings
 from hearth.engines.llama_server.traits import LlamaServerTraits
 from hearth.engines.ollama.traits import OllamaTraits
 from hearth.errors import BackendError, BackendProtocolError, BackendTimeout

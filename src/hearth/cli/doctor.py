@@ -44,9 +44,9 @@ from hearth.cli.config import (
 )
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
+from hearth.config.engines import ENGINE_TITLES
 from hearth.config.loading import effectless, exposure_problem, load_gateway_config
 from hearth.config.settings import (
-    ENGINE_TITLES,
     BackendMode,
     GatewayConfig,
     ServerSettings,

@@ -31,7 +31,7 @@ from hearth.cli.client import (
     texts,
 )
 from hearth.cli.tables import FOLDED, NUMBER, WORDS, Fitting, TableColumn, table_of
-from hearth.config.settings import ENGINE_TITLES
+from hearth.config.engines import ENGINE_TITLES
 
 _PIPE_WIDTH = 120
 _SHARES = 6  # so many callers, those with the most

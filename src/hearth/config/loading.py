@@ -22,6 +22,7 @@ from pathlib import Path
 import pydantic
 
 from hearth.config.document import Document, KeyPath, Problem, complaints, config_error, dotted
+from hearth.config.engine_checks import effectless_of_engines, engine_problems
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
@@ -195,8 +196,8 @@ class _Variables:
         ):
             self._report(path, "must be ${NAME}, to keep the key out of this file")
             return ""
-        if "${" not in text:
-            return text
+        if "${" not in text or (path[:1] == ("models",) and path[2:3] == ("run",)):
+            return text  # macros of a command, replaced when it is started
         if place not in _REPLACED_IN:
             problem = f"`${{...}}` is replaced only in {_REPLACED_TEXT}; write the value itself"
             self._report(path, problem)
@@ -320,9 +321,7 @@ def _cross_problems(document: object) -> Iterator[Problem]:
             )
             yield Problem(("auth", "keys", index, "name"), text)
     yield from _alias_problems(document)
-    engines = _at(document, "engines")
-    if isinstance(engines, dict) and len(engines) > 1:
-        yield Problem(("engines",), "several engines are not served yet; keep one of them")
+    yield from engine_problems(_at(document, "engines"), _at(document, "models"))
     # a budget that forgets at each start is none
     if _at(document, *_CLOUD_KEY) and _at(document, "storage", "enabled") is False:
         yield Problem(_CLOUD_KEY, "needs the store: remove `storage.enabled: false` or this key")
@@ -431,6 +430,7 @@ def effectless(settings: Settings) -> Iterator[str]:
 
 
 def _effectless_of_models(settings: Settings) -> Iterator[str]:
+    yield from effectless_of_engines(settings)
     if settings.engines and "url" in settings.ollama.model_fields_set:
         yield f"ollama.url: has no effect, because {settings.engine_url_setting} is set"
     if settings.engine_row.kind != "llama_server":

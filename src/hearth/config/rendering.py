@@ -66,6 +66,9 @@ def as_values(settings: Settings) -> dict[str, Plain]:
             section[name] = (
                 f"{url.scheme}://{url.hostname}/…" if (*around, name) in _SECRET_URLS else "${…}"
             )
+    for model in shown["models"].values():
+        if model["run"]:
+            model["run"]["env"] = dict.fromkeys(model["run"]["env"], "${…}")
     for engine in shown["engines"].values():
         engine["api_key"] = engine["api_key"] and "${…}"
     for key in shown["auth"]["keys"]:

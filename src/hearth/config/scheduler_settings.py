@@ -18,6 +18,7 @@ from hearth.config.choices import (
     UnreplayableStreams,
     Window,
 )
+from hearth.config.engines import RunSettings
 from hearth.config.fields import RESTART, Section
 from hearth.types import Priority, frozen
 
@@ -272,7 +273,7 @@ class ModelSettings(Section):
     """Settings of one model."""
 
     vram_gb: fields.Gibibytes | None = None
-    """GPU memory the model needs, in GiB. Unset: learned from Ollama."""
+    """GPU memory the model needs, in GiB. Unset: learned from its engine."""
     parallel: fields.Slots | None = None
     """Requests the model serves at the same time. Unset: `gpu.parallel`."""
     num_ctx: Annotated[
@@ -282,6 +283,11 @@ class ModelSettings(Section):
     model's own. The OpenAI and Anthropic APIs cannot set one: give their callers a tag made with
     `PARAMETER num_ctx`.
     """
+    engine: Annotated[fields.PlainText, RESTART] = ""
+    """Row of `engines` that has the model. Empty: the first that lists it."""
+    upstream_name: Annotated[fields.PlainText, RESTART] = ""
+    """Name of the model in requests to its engine, where that knows it by another one."""
+    run: RunSettings | None = None
 
 
 @frozen

@@ -30,6 +30,7 @@ from hearth.config.choices import (
     UnreplayableStreams,
     Window,
 )
+from hearth.config.engines import EngineSettings
 from hearth.config.fields import RESTART, Section
 from hearth.config.scheduler_settings import (
     AgingSettings,
@@ -85,22 +86,6 @@ class OllamaSettings(Section):
     answer_timeout_s: fields.Timeout | None = None
     """Maximum seconds for an answer that is not streamed. Unset: twice the expected time of its
     longest form, at least 30. Streams have no such limit, only `idle_timeout_s`.
-    """
-
-
-class EngineSettings(Section):
-    """A model server."""
-
-    kind: Annotated[Literal["ollama", "llama_server"], RESTART]
-    """What it is: `ollama`, or `llama_server`, llama.cpp's server with the one model that it was
-    started with (docs/engines.md).
-    """
-    url: Annotated[fields.ServerUrl, RESTART]
-    """URL of the server, without `/v1` or `/api`. `${NAME}` is read from the environment."""
-    api_key: Annotated[fields.ApiKey, RESTART] = Field(default="", repr=False)
-    """Key that the server requires, as `${NAME}` from the environment; sent to this URL only.
-
-    Empty: none.
     """
 
 
@@ -645,8 +630,8 @@ class Settings(Section):
     ] = BackendSettings()
     ollama: OllamaSettings = OllamaSettings()
     engines: Annotated[fields.ReadOnlyTable[fields.Name, EngineSettings], RESTART] = fields.EMPTY
-    """The model server, under a name of your choice, in place of `ollama.url`. The timeouts of
-    `ollama` apply to it. Empty: the Ollama at `ollama.url`.
+    """The model servers, each under a name of your choice, in place of `ollama.url`. The timeouts
+    of `ollama` apply to them. Empty: the Ollama at `ollama.url`.
     """
     keepalive: KeepaliveSettings = KeepaliveSettings()
     clients: ClientSettings = ClientSettings()
@@ -664,6 +649,11 @@ class Settings(Section):
     def engine(self) -> OllamaSettings:
         """Timeouts of the one engine that there is."""
         return self.ollama
+
+    @property
+    def engine_rows(self) -> Mapping[str, EngineSettings]:
+        """All engines: the rows of `engines`, else the Ollama at `ollama.url`."""
+        return self.engines or {ONLY_ENGINE: EngineSettings(kind="ollama", url=self.ollama.url)}
 
     @property
     def engine_row(self) -> EngineSettings:
@@ -687,13 +677,11 @@ SECRET_PLACES: tuple[tuple[str, ...], ...] = (
     ("telemetry",),
 )
 """Where keys stand, and URLs that may hold some: no message quotes what is written there."""
+ONLY_ENGINE = "main"
+"""The name of the one engine where no table names any."""
 ENGINE = "ollama"
 """The kind of the one engine: its section, and its name in traces."""
 ENGINE_URL = f"{ENGINE}.url"
-ENGINE_TITLES: Mapping[str, str] = MappingProxyType(
-    {"ollama": "Ollama", "llama_server": "llama-server"}
-)
-"""What an owner calls each kind."""
 
 
 @frozen

@@ -159,6 +159,10 @@ class Engine(Protocol):
         """A load whose caller leaves is given up, and its memory free a moment later."""
 
     @property
+    def on_card(self) -> bool:
+        """Its models take memory of this machine's card."""
+
+    @property
     def loses_slots(self) -> bool:
         """A stream that is cut off may cost a slot for good, so that a probe has to tell before the
         next call.
@@ -172,6 +176,9 @@ class Engine(Protocol):
         """Calls of this address carry the context that the owner has pinned; those of others have a
         model loaded anew with its own.
         """
+
+    def saves(self, model: str) -> bool:
+        """What it has read of this model's conversations outlives an unload."""
 
     # Names.
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hearth.config.settings import ENGINE_TITLES
+from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.translation.asking import asked_of
@@ -43,10 +43,16 @@ class LlamaServerTraits:
     addresses = PAGES | frozenset(INFERENCE_ROUTES)
     loads_on_request = False
     loads_can_be_cut = False
+    on_card = True
     loses_slots = False
     counts_unasked = True
     """By its timings."""
     processes = re.compile(r"(?:^|/)llama-server[^/]*$")
+
+    @staticmethod
+    def saves(model: str) -> bool:
+        del model
+        return False
 
     @staticmethod
     def canonical(name: str) -> str:

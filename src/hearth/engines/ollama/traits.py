@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from hearth.config.settings import ENGINE_TITLES
+from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES, INFO_ROUTES, MANAGEMENT_ROUTES
 from hearth.engines.continuations import Opens, RenderedContinuations
@@ -31,6 +31,7 @@ class OllamaTraits:
     counts_unasked = False
     loads_can_be_cut = True
     """Closing the connection of a load ends it (6 of 6 within a second on 0.33)."""
+    on_card = True
     loses_slots = True
     """Seen with 0.33 where tokens come fast: 3 slots in 75 streams that were cut off, and with one
     slot nothing answers any more.
@@ -39,6 +40,11 @@ class OllamaTraits:
     """Before 0.30 it ran models in a process of its own name, since then in one called
     `llama-server` each.
     """
+
+    @staticmethod
+    def saves(model: str) -> bool:
+        del model
+        return False
 
     @staticmethod
     def canonical(name: str) -> str:

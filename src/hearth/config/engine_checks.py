@@ -1,0 +1,75 @@
+"""What is wrong between the rows of `engines`, and the `models` that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hearth.config.document import Problem
+from hearth.config.engines import ELASTIC_KINDS
+from hearth.config.settings import Settings
+
+
+def engine_problems(engines: object, models: object) -> Iterator[Problem]:
+    """What is wrong with the rows of `engines` and with the `models` that name them, beside each
+    value for itself.
+    """
+    rows = engines if isinstance(engines, dict) else {}
+    urls: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for name, row in rows.items():
+        if not isinstance(row, dict) or not isinstance(name, str):
+            continue
+        folded = name.lower()
+        if names.setdefault(folded, name) != name:
+            text = f"is the same name as engines.{names[folded]}; give it another one"
+            yield Problem(("engines", name), text)
+        yield from _row_problems(name, row)
+        url = row.get("url")
+        if isinstance(url, str) and url:
+            first = urls.setdefault(url.rstrip("/"), name)
+            if first != name:
+                yield Problem(("engines", name, "url"), f"is the URL of engines.{first}, too")
+    given = models if isinstance(models, dict) else {}
+    for model, about in given.items():
+        if isinstance(about, dict):
+            yield from _model_problems(model, about, rows)
+
+
+def _row_problems(name: str, row: Mapping[str, object]) -> Iterator[Problem]:
+    if row.get("kind") not in {"processes", None} and not row.get("url"):
+        yield Problem(("engines", name, "url"), "is missing")
+
+
+def _model_problems(
+    model: object, about: Mapping[str, object], rows: Mapping[object, object]
+) -> Iterator[Problem]:
+    engine = about.get("engine")
+    row = rows.get(engine) if engine else None
+    if engine and row is None:
+        known = ", ".join(str(name) for name in rows) or "none"
+        yield Problem(("models", str(model), "engine"), f"is no row of engines ({known})")
+    if isinstance(row, dict) and row.get("kind") == "processes" and not about.get("run"):
+        yield Problem(("models", str(model), "run"), "is missing: how its server is started")
+
+
+def effectless_of_engines(settings: Settings) -> Iterator[str]:
+    """Settings of engines, and of how models run, that can have no effect."""
+    for name, row in settings.engines.items():
+        if row.kind == "processes":
+            for field in ("url", "api_key"):
+                if getattr(row, field):
+                    yield (
+                        f"engines.{name}.{field}: has no effect: Hearth starts the servers of"
+                        " `processes` itself"
+                    )
+        if row.elastic and row.kind not in ELASTIC_KINDS:
+            yield f"engines.{name}.elastic: has no effect; it is for {' and '.join(ELASTIC_KINDS)}"
+    has_processes = {name for name, row in settings.engines.items() if row.kind == "processes"}
+    for model, about in settings.models.items():
+        if about.run is not None and not (
+            about.engine in has_processes or (not about.engine and len(has_processes) == 1)
+        ):
+            yield (
+                f"models.{model}.run: has no effect: `engine` must be the name of an engine of the"
+                " kind `processes`"
+            )
