@@ -18,8 +18,9 @@ from hearth.dialects.claude_request import claude_request
 from hearth.dialects.embedding import single_input
 from hearth.dialects.gojson import encode
 from hearth.dialects.request import count_tokens, read_request, seeded, ways_on
-from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.translation.asking import asked_of
+from hearth.dialects.translation.parts import ServerApi
 from hearth.errors import CallerError
 from hearth.types import LoadOptions
 from tests.dialects.claude.stories import PNG
@@ -167,15 +168,20 @@ def translate(path: str, body: bytes) -> None:
     assert json.loads(json.dumps(request.body, ensure_ascii=False).encode()) == request.body
 
 
-OPTIONS = {name: name for name in ("num_predict", "seed", "stop", "temperature")}
+API = ServerApi(
+    serves=frozenset(
+        {Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS, Endpoint.OPENAI_EMBEDDINGS}
+    ),
+    options={name: name for name in ("num_predict", "seed", "stop", "temperature")},
+)
 
 
 def ask(path: str, body: bytes) -> None:
     """What OpenAI's routes are asked for a request that was read."""
     route = INFERENCE_ROUTES[path]
     _, fields = read_request(route, body, lambda _model: LoadOptions(), strip_attribution=True)
-    if route.is_native:
-        asked = asked_of(route.path, fields, OPTIONS)
+    if route.path not in API.serves:
+        asked = asked_of(route.path, fields, API)
         assert json.loads(encode(asked.fields))["model"] == fields["model"]
 
 

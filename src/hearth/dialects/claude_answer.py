@@ -17,7 +17,11 @@ from hearth.dialects.claude_blocks import decoded_arguments
 from hearth.dialects.claude_request import ClaudeRequest
 from hearth.dialects.frames import event as event_frame
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
-from hearth.dialects.responses_writer import ResponsesWriter, response_in_progress
+from hearth.dialects.responses_writer import (
+    INCOMPLETE,
+    ResponsesWriter,
+    response_in_progress,
+)
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.stream import count_in
 from hearth.dialects.writers import (
@@ -45,8 +49,6 @@ _PASSED = (
 """Errors are told in Hearth's words; what a client library adds to the events is none of the
 caller's.
 """
-_INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
-"""Unlike Ollama's, a response that was cut off says so, as OpenAI's reference has it."""
 _REASONS = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
 """Why an answer ended; any other reason is a plain `stop`."""
 _OPENING = re.compile(r"\s*```[A-Za-z0-9]*[ \t]*\r?\n")
@@ -228,7 +230,7 @@ class Answer:
             return None
         if path is Endpoint.OPENAI_RESPONSES:
             response = response_in_progress(name, self._model, self._request.asked, created_wall_s)
-            return ResponsesWriter(f"msg_{name}", response, incomplete=_INCOMPLETE)
+            return ResponsesWriter(f"msg_{name}", response, incomplete=INCOMPLETE)
         chat = path is Endpoint.OPENAI_CHAT
         include_usage = self._request.include_usage
         return OpenAiWriter(

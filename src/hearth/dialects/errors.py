@@ -92,7 +92,7 @@ def render_error(dialect: Dialect, error: HearthError, request_id: RequestId) ->
     return ErrorReply(status=error.status, headers=tuple(headers), body=body)
 
 
-def stream_error(route: Route, error: HearthError, request_id: RequestId) -> bytes:
+def stream_error(route: Route, error: HearthError, request_id: str = "") -> bytes:
     """The last bytes of a stream that cannot go on: one line or frame that makes the official
     client raise instead of stopping quietly.
     """
@@ -113,7 +113,9 @@ def stream_error(route: Route, error: HearthError, request_id: RequestId) -> byt
 
 
 def error_object(dialect: Dialect, error: HearthError, request_id: str = "") -> JsonObject:
-    """The error in the shape of the dialect; `request_id` appears in Anthropic's only."""
+    """The error in the shape of the dialect; `request_id` appears in Anthropic's only, where there
+    is one.
+    """
     if dialect == "ollama":
         # Of a 401 the `ollama` command shows `status` alone (`AuthorizationError` in api/types.go),
         # else "something went wrong".
@@ -132,11 +134,8 @@ def error_object(dialect: Dialect, error: HearthError, request_id: str = "") -> 
             }
         }
     kind = _type(_ANTHROPIC_TYPES, error.status)
-    return {
-        "type": "error",
-        "error": {"type": kind, "message": error.message},
-        "request_id": request_id,
-    }
+    named: JsonObject = {"request_id": request_id} if request_id else {}
+    return {"type": "error", "error": {"type": kind, "message": error.message}, **named}
 
 
 def _type(types: Mapping[int, str], status: int) -> str:

@@ -139,4 +139,10 @@ def _stop_reason(done: Generation) -> JsonObject:
 
 
 def _anthropic_usage(done: Generation) -> JsonObject:
-    return {"input_tokens": done.prompt_tokens, "output_tokens": done.output_tokens}
+    """Anthropic counts what was in the cache beside what was not."""
+    cached = done.cached_tokens
+    return {
+        "input_tokens": done.prompt_tokens - cached,
+        "output_tokens": done.output_tokens,
+        **({"cache_read_input_tokens": cached} if cached else {}),
+    }

@@ -27,7 +27,8 @@ class ResponsesWriter(Writer):
         message_id: of the message that it opens first, as its caller reads it; those that follow
         have its name and their place. response: the response in progress. items: what was finished
         before. incomplete: which reasons of an end the response calls incomplete, and
-        how; Ollama knows none.
+        how; Ollama knows none. shows_thoughts: thoughts are items of their own; else they are left
+        out.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ResponsesWriter(Writer):
         *,
         items: Sequence[JsonValue] = (),
         incomplete: Mapping[str, str] = MappingProxyType({}),
+        shows_thoughts: bool = False,
     ) -> None:
         self._id = message_id
         self._response = response
@@ -48,6 +50,9 @@ class ResponsesWriter(Writer):
         self._open = False
         self._texts: list[str] = []
         """The texts of the message that is open, if one is."""
+        self._shows_thoughts = shows_thoughts
+        self._thoughts: list[str] = []
+        """Those of the item of thoughts that is open; none where none is."""
 
     def resume(self, parts: Sequence[AnswerPart], next_number: int) -> None:
         super().resume(parts, next_number)
@@ -62,12 +67,16 @@ class ResponsesWriter(Writer):
 
     def write(self, part: AnswerPart, wall_s: float) -> list[bytes]:
         if isinstance(part, ToolCall):
-            return [*self.begin(), *self._close_message(), *self._call(part)]
-        return [] if part.thinking else self.write_text(part.text, wall_s)
+            return [*self.begin(), *self._close(), *self._call(part)]
+        if part.thinking:
+            return self._think(part.text) if self._shows_thoughts else []
+        return self.write_text(part.text, wall_s)
 
     def write_text(self, text: str, wall_s: float) -> list[bytes]:
         del wall_s
-        opened = [] if self._open else [*self.begin(), *self._open_message()]
+        opened = (
+            [] if self._open else [*self.begin(), *self._close_thoughts(), *self._open_message()]
+        )
         self._texts.append(text)
         number = self._number
         self._number = self._number + 1
@@ -77,8 +86,9 @@ class ResponsesWriter(Writer):
         begun = self.begin()
         if done.reason is None:
             return begun
-        opened = [] if self._items or self._open else self._open_message()
-        closed = self._close_message()
+        thought = self._close_thoughts()
+        opened = [*thought, *([] if self._items or self._open else self._open_message())]
+        closed = self._close()
         name = "incomplete" if done.reason in self._incomplete else "completed"
         return [*begun, *opened, *closed, self._event(name, response=self._ended(done, wall_s))]
 
@@ -125,6 +135,45 @@ class ResponsesWriter(Writer):
             self._event("content_part.done", **place, part=_part(text)),
             self._event("output_item.done", item=item, output_index=index),
         ]
+
+    def _close(self) -> list[bytes]:
+        """Whatever is open."""
+        return [*self._close_thoughts(), *self._close_message()]
+
+    def _think(self, text: str) -> list[bytes]:
+        """A piece of thoughts, as OpenAI's open models show them."""
+        opened: list[bytes] = []
+        if not self._thoughts:
+            opened = [*self.begin(), *self._close_message()]
+            item = self._thought([]) | {"status": "in_progress"}
+            opened.append(
+                self._event("output_item.added", item=item, output_index=len(self._items))
+            )
+        self._thoughts.append(text)
+        return [*opened, self._event("reasoning_text.delta", **self._thought_place(), delta=text)]
+
+    def _close_thoughts(self) -> list[bytes]:
+        if not self._thoughts:
+            return []
+        text = "".join(self._thoughts)
+        place = self._thought_place()
+        item = self._thought([{"type": "reasoning_text", "text": text}]) | {"status": "completed"}
+        index = len(self._items)
+        self._thoughts = []
+        self._items.append(item)
+        return [
+            self._event("reasoning_text.done", **place, text=text),
+            self._event("output_item.done", item=item, output_index=index),
+        ]
+
+    def _thought(self, content: list[JsonValue]) -> JsonObject:
+        identity = self._thought_place()["item_id"]
+        return {"id": identity, "type": "reasoning", "summary": [], "content": content}
+
+    def _thought_place(self) -> JsonObject:
+        index = len(self._items)
+        name = self._id.removeprefix("msg_")
+        return {"content_index": 0, "item_id": f"rs_{name}_{index}", "output_index": index}
 
     def _call(self, call: ToolCall) -> list[bytes]:
         index = len(self._items)
@@ -236,3 +285,8 @@ def _sorted(value: JsonValue) -> JsonValue:
 
 RESPONSE_REPEATS = ("instructions", "tools", "text", "temperature", "top_p", "max_output_tokens")
 """Fields of a request that a response repeats."""
+
+INCOMPLETE: Mapping[str, str] = MappingProxyType(
+    {"length": "max_output_tokens", "refusal": "content_filter"}
+)
+"""What OpenAI calls a response that was cut off; Ollama never says so."""

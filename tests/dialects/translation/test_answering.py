@@ -9,19 +9,36 @@ import pytest
 from hearth.dialects.gojson import encode
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
 from hearth.dialects.stream import StreamTail, read_whole
-from hearth.dialects.translation.answering import NativeStream, native_embedding, native_whole
+from hearth.dialects.translation.answering import (
+    DialectStream,
+    native_embedding,
+    whole_answer,
+    writer_for,
+)
 from hearth.types import Usage
 from tests.support.fields import Fields
 from tests.support.llama_server_wire import recorded
 
 CHAT = INFERENCE_ROUTES[Endpoint.CHAT]
 TOTAL_NS = 7_000_000
+TWO: Fields = {"model": "m", "input": ["hi", "the house"]}
 TIMED = Usage(prompt_tokens=64, output_tokens=2, cached_tokens=63, prompt_s=353e-6, decode_s=207e-6)
+
+
+def stream_for(path: Endpoint) -> DialectStream:
+    route = INFERENCE_ROUTES[path]
+    return DialectStream(route, writer_for(route, {}, "m", "1", 0.0))
+
+
+def whole(path: Endpoint, stream: bytes) -> Fields | None:
+    """A whole answer that is made of a stream."""
+    route = INFERENCE_ROUTES[path]
+    return whole_answer(route, writer_for(route, {}, "m", "1", 0.0), stream, 0.0, TOTAL_NS)
 
 
 def said(path: Endpoint, *chunks: bytes) -> list[Fields]:
     """The lines that are said for a stream."""
-    stream = NativeStream(path, "m")
+    stream = stream_for(path)
     lines = [line for chunk in chunks for line in stream.feed(chunk, 0.0, TOTAL_NS)]
     assert all(line.endswith(b"\n") for line in lines)
     return [json.loads(line) for line in lines]
@@ -73,9 +90,10 @@ def test_a_completion_is_a_generation():
 
 def test_a_whole_answer_says_what_the_stream_does():
     stream = recorded("oai_chat_stream_usage").body
-    whole = native_whole(Endpoint.CHAT, "m", stream, 0.0, TOTAL_NS)
-    assert whole["message"] == {"role": "assistant", "content": " window holds"}
-    assert read_whole(CHAT, encode(whole)).usage == TIMED
+    answer = whole(Endpoint.CHAT, stream)
+    assert answer is not None
+    assert answer["message"] == {"role": "assistant", "content": " window holds"}
+    assert read_whole(CHAT, encode(answer)).usage == TIMED
 
 
 def test_calls_that_come_in_parts_are_said_whole_and_in_order():
@@ -122,31 +140,40 @@ def test_log_probabilities_are_listed_as_ollama_lists_them():
 )
 def test_a_stream_that_was_cut_has_no_end(stream: bytes):
     assert [line["done"] for line in said(Endpoint.CHAT, stream)] == [False]
-    whole = native_whole(Endpoint.CHAT, "m", stream, 0.0, TOTAL_NS)
-    assert read_whole(CHAT, encode(whole)).complete is ("stop" in stream.decode())
+    answer = whole(Endpoint.CHAT, stream)
+    assert (answer is not None) is ("stop" in stream.decode())
 
 
 @pytest.mark.parametrize("error", ["it broke", {"message": "it broke", "code": 500}])
 def test_an_error_within_a_stream_is_its_last_line(error: object):
     stream = frames(delta(content="a"), {"error": error}, delta(content="b"))
     assert said(Endpoint.CHAT, stream)[1:] == [{"error": "it broke"}]
-    assert native_whole(Endpoint.CHAT, "m", stream, 0.0, 1) == {"error": error}
+    assert whole(Endpoint.CHAT, stream) == {"error": error}
 
 
 def test_vectors_are_listed_in_the_order_of_the_inputs():
     answer = recorded("embeddings").body
     vectors = [one["embedding"] for one in json.loads(answer)["data"]]
-    native = native_embedding(Endpoint.EMBED, "m", answer, TOTAL_NS)
+    native = native_embedding(Endpoint.EMBED, TWO, answer, TOTAL_NS)
     assert native == {
         "model": "m",
         "embeddings": vectors,
         "total_duration": TOTAL_NS,
         "prompt_eval_count": 15,
     }
-    one = native_embedding(Endpoint.EMBEDDINGS, "m", answer, TOTAL_NS)
+    first = json.dumps({"data": json.loads(answer)["data"][:1]}).encode()
+    one = native_embedding(Endpoint.EMBEDDINGS, {"prompt": "hi"}, first, TOTAL_NS)
     assert one == {"embedding": vectors[0]}
     turned = json.dumps({"data": [*reversed(json.loads(answer)["data"])]}).encode()
-    native = native_embedding(Endpoint.EMBED, "m", turned, TOTAL_NS)
+    native = native_embedding(Endpoint.EMBED, TWO, turned, TOTAL_NS)
     assert native is not None
     assert native["embeddings"] == vectors
-    assert native_embedding(Endpoint.EMBED, "m", b'{"data":[{"index":5}]}', TOTAL_NS) is None
+
+
+@pytest.mark.parametrize("path", [Endpoint.EMBED, Endpoint.EMBEDDINGS])
+@pytest.mark.parametrize(
+    "data", [[], [{"index": 5}], [{"index": n, "embedding": [1.0]} for n in range(3)]]
+)
+def test_another_number_of_vectors_than_of_inputs_is_no_answer(path: Endpoint, data: list[Fields]):
+    answer = json.dumps({"data": data}).encode()
+    assert native_embedding(path, {**TWO, "prompt": "hi"}, answer, TOTAL_NS) is None

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
-from hearth.dialects.translation.answering import NativeStream, native_embedding, native_whole
+from hearth.dialects.translation.answering import native_embedding
 from hearth.dialects.translation.folding import folded_answer
 from tests.dialects.test_any_value import with_odd_values
-from tests.dialects.translation.test_answering import frames
+from tests.dialects.translation.test_answering import frames, stream_for, whole
 from tests.support.llama_server_wire import recorded
 
 TOPS = [{"id": 1, "token": "a", "logprob": -1.0, "bytes": [97]}]
@@ -31,15 +31,23 @@ CHUNK = {
     "timings": {"prompt_ms": 1.5, "predicted_ms": 2},
     "error": None,
 }
+TRANSLATED = [
+    Endpoint.CHAT,
+    Endpoint.GENERATE,
+    Endpoint.ANTHROPIC_MESSAGES,
+    Endpoint.OPENAI_RESPONSES,
+]
 FOLDED = [Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS]
 
 
-def test_no_value_in_any_place_of_a_chunk_breaks_its_translation():
+@pytest.mark.parametrize("path", TRANSLATED)
+def test_no_value_in_any_place_of_a_chunk_breaks_its_translation(path: Endpoint):
     for chunk in with_odd_values(CHUNK):
         stream = frames(chunk)
-        for line in NativeStream(Endpoint.CHAT, "m").feed(stream, 0.0, 1):
-            assert isinstance(json.loads(line), dict)
-        native_whole(Endpoint.GENERATE, "m", stream, 0.0, 1)
+        for frame in stream_for(path).feed(stream, 0.0, 1):
+            payload = frame.rpartition(b"data: ")[2]
+            assert isinstance(json.loads(payload), dict)
+        whole(path, stream)
 
 
 @pytest.mark.parametrize("path", FOLDED)
@@ -51,7 +59,7 @@ def test_no_value_in_any_place_of_a_chunk_breaks_a_whole_answer(path: Endpoint):
 def test_no_value_in_any_place_of_vectors_breaks_their_translation():
     answer: Any = {"data": [{"index": 0, "embedding": [1.0]}], "usage": {"prompt_tokens": 1}}
     for odd in with_odd_values(answer):
-        native_embedding(Endpoint.EMBED, "m", json.dumps(odd).encode(), 1)
+        native_embedding(Endpoint.EMBED, {"input": "a"}, json.dumps(odd).encode(), 1)
 
 
 def test_no_value_in_any_place_of_an_event_breaks_a_message():

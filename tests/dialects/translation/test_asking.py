@@ -8,16 +8,21 @@ import pytest
 
 from hearth.dialects.routes import Endpoint
 from hearth.dialects.translation.asking import asked_of
+from hearth.dialects.translation.parts import ServerApi
 from hearth.errors import BadRequest
 from tests.support.fields import Fields
 
-OPTIONS = {
-    "num_predict": "max_tokens",
-    "temperature": "temperature",
-    "seed": "seed",
-    "stop": "stop",
-    "top_k": "top_k",
-}
+API = ServerApi(
+    serves=frozenset(),
+    options={
+        "num_predict": "max_tokens",
+        "temperature": "temperature",
+        "seed": "seed",
+        "stop": "stop",
+        "top_k": "top_k",
+    },
+    renders="/apply-template",
+)
 PNG = "iVBORw0KGgoAAAA"
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 HI = {"role": "user", "content": "hi"}
@@ -28,7 +33,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 
 def asked(path: Endpoint, **fields: Any) -> Fields:
     """The body that is sent."""
-    found = asked_of(path, {"model": "m", **fields}, OPTIONS)
+    found = asked_of(path, {"model": "m", **fields}, API)
     body: Fields = dict(found.fields)
     return body
 
@@ -139,7 +144,7 @@ def test_an_answer_that_is_begun_is_continued_and_only_the_rest_sent():
 
 def test_a_raw_prompt_is_completed_as_it_is():
     found = asked_of(
-        Endpoint.GENERATE, {"model": "m", "prompt": "<s>", "raw": True, "options": {}}, OPTIONS
+        Endpoint.GENERATE, {"model": "m", "prompt": "<s>", "raw": True, "options": {}}, API
     )
     assert found.path is Endpoint.OPENAI_COMPLETIONS
     assert found.fields == {"model": "m", "prompt": "<s>", **STREAMED}

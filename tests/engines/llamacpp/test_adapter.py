@@ -289,7 +289,7 @@ async def test_vectors_are_asked_for_once_in_both_words():
 async def test_an_answer_without_vectors_is_named():
     answers = {Endpoint.OPENAI_EMBEDDINGS.value: (200, b'{"data":[{"index":0}]}', JSON)}
     async with before(answers) as (engine, _):
-        with pytest.raises(BackendProtocolError, match="no embeddings"):
+        with pytest.raises(BackendProtocolError, match="an embedding for each input"):
             await engine.open(post(Endpoint.EMBED, input="hi"))
 
 
@@ -334,6 +334,42 @@ async def test_a_sign_of_life_while_a_prompt_is_read_is_passed_on_as_nothing():
         alive.set()
         lines = [json.loads(line) for line in await read(exchange)]
         assert [line["done"] for line in lines] == [False, False, True]
+
+
+async def test_comments_while_a_prompt_is_read_are_no_beginning_of_an_answer():
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {SSE}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    stream = recorded("oai_chat_stream_usage").body
+    alive = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        if peer.path in ABOUT:
+            await Script({})(peer)
+            return
+        await peer.send(head, chunked(b":\n\n:"))
+        await alive.wait()
+        await peer.send(chunked(b" reads\n\n" + stream, b": kept\n\n"), LAST_CHUNK)
+
+    async with StubServer(serve) as server, aclosing(engine_at(server.url)) as engine:
+        exchange = await engine.open(post(Endpoint.OPENAI_CHAT, messages=HI, stream=True))
+        assert await exchange.take() == (b"",)
+        alive.set()
+        assert b"".join(await read(exchange)) == stream + b": kept\n\n"
+
+
+async def test_a_query_stays_here():
+    answers = {Endpoint.ANTHROPIC_MESSAGES.value: as_recorded("messages_stream")}
+    async with before(answers) as (engine, script):
+        call = post(f"{Endpoint.ANTHROPIC_MESSAGES}?beta=true", messages=HI, stream=True)
+        await read(await engine.open(call))
+        assert [peer.path for peer in script.calls] == [Endpoint.ANTHROPIC_MESSAGES]
+
+
+async def test_a_page_for_a_browser_is_no_answer():
+    answers = {Endpoint.OPENAI_CHAT.value: (200, b"<html>", "text/html; charset=utf-8")}
+    async with before(answers) as (engine, _):
+        for path in (Endpoint.OPENAI_CHAT, Endpoint.CHAT):
+            with pytest.raises(BackendProtocolError, match=r"web page.*engines\.main\.url"):
+                await engine.open(post(path, messages=HI))
 
 
 async def test_pages_of_ollama_tell_of_the_one_model():

@@ -1,7 +1,7 @@
-"""An answer of OpenAI's routes in the words of Ollama's own.
+"""An answer of OpenAI's chat, text completions or embeddings in the words of another dialect.
 
-A generation comes as a stream of chunks and is read part by part; the writers of the native dialect
-say it again, as a stream or whole.
+A generation comes as a stream of chunks and is read part by part; the writer of the dialect says it
+again, as a stream or whole.
 """
 
 from __future__ import annotations
@@ -9,11 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hearth.dialects.claude_blocks import decoded_arguments
+from hearth.dialects.errors import stream_error
 from hearth.dialects.frames import WholeFrames, at, object_in
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint
+from hearth.dialects.messages_writer import MessagesWriter
+from hearth.dialects.request import prompt_tokens
+from hearth.dialects.responses_writer import (
+    INCOMPLETE,
+    RESPONSE_REPEATS,
+    ResponsesWriter,
+    response_in_progress,
+)
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
 from hearth.dialects.stream import CACHED_COUNT, MOST_NANOSECONDS, count_in, fields_in
-from hearth.dialects.writers import AnswerPart, Generation, NativeWriter, TextPart, ToolCall
+from hearth.dialects.writers import (
+    AnswerPart,
+    Generation,
+    NativeWriter,
+    TextPart,
+    ToolCall,
+    Writer,
+)
+from hearth.errors import BackendError
 
 _ROUTE = INFERENCE_ROUTES[Endpoint.OPENAI_CHAT]
 _REASONS = {"tool_calls": "stop", "function_call": "stop", "content_filter": "refusal"}
@@ -85,14 +102,14 @@ class Chunks:
 
     def done(self, total_ns: int, parts: list[AnswerPart] | None = None) -> Generation:
         """The end of the answer; `total_ns`: what it took as a whole."""
-        prompt = count_in(self._usage, "prompt_tokens")
-        cached = at(self._usage, ("prompt_tokens_details", "cached_tokens"))
+        prompt = count_in(self._usage, "prompt_tokens") or 0
+        cached = count_in(_object(self._usage.get("prompt_tokens_details")), "cached_tokens") or 0
         return Generation(
             parts=parts or [],
             reason=self._reason,
-            prompt_tokens=prompt or 0,
+            prompt_tokens=prompt,
             output_tokens=count_in(self._usage, "completion_tokens") or 0,
-            cached_tokens=cached if isinstance(cached, int) else 0,
+            cached_tokens=min(cached, prompt),
             total_ns=total_ns,
             prompt_ns=_nanoseconds(self._timings, "prompt_ms"),
             output_ns=_nanoseconds(self._timings, "predicted_ms"),
@@ -117,71 +134,110 @@ class _Call:
         )
 
 
-class NativeStream:
-    """Says a stream again as lines of `/api/chat` or `/api/generate`."""
+def writer_for(
+    route: Route, fields: JsonObject, model: str, name: str, created_wall_s: float
+) -> Writer:
+    """What writes the answer to a translated request with these fields.
 
-    def __init__(self, path: Endpoint, model: str) -> None:
+    Args:
+        name: that ids are made of. created_wall_s: in seconds since 1970.
+    """
+    if route.is_native:
+        return NativeWriter(model, chat=route.path is Endpoint.CHAT)
+    if route.dialect == "anthropic":
+        return MessagesWriter(f"msg_{name}", model, estimated_tokens=prompt_tokens(fields))
+    asked = {repeated: fields.get(repeated) for repeated in RESPONSE_REPEATS}
+    response = response_in_progress(name, model, asked, created_wall_s)
+    return ResponsesWriter(f"msg_{name}", response, incomplete=INCOMPLETE, shows_thoughts=True)
+
+
+class DialectStream:
+    """Says a stream again in the words of a writer's dialect."""
+
+    def __init__(self, route: Route, writer: Writer) -> None:
         self._chunks = Chunks()
-        self._writer = NativeWriter(model, chat=path is Endpoint.CHAT)
+        self._route = route
+        self._writer = writer
         self._is_over = False
 
     @property
     def is_in_call(self) -> bool:
-        """A tool call has begun, of which no line tells yet."""
+        """A tool call has begun, of which no frame tells yet."""
         return self._chunks.is_in_call
 
     def feed(self, chunk: bytes, wall_s: float, total_ns: int) -> list[bytes]:
-        """The lines that can be said now.
+        """The frames that can be said now.
 
         Args:
             wall_s: now, in seconds since 1970. total_ns: since the request was sent.
         """
-        lines: list[bytes] = []
+        frames: list[bytes] = []
         if self._is_over:
-            return lines
+            return frames
         for part in self._chunks.feed(chunk):
-            lines += self._writer.write(part, wall_s)
+            frames += self._writer.write(part, wall_s)
         if self._chunks.error:
             self._is_over = True
-            lines.append(encode({"error": said_error(self._chunks.error)}) + b"\n")
+            frames.append(stream_error(self._route, BackendError(said_error(self._chunks.error))))
         elif self._chunks.is_over:
-            self._is_over = True
-            done = self._chunks.done(total_ns)
-            lines.append(encode(self._writer.whole(done, wall_s) | _cached(done)) + b"\n")
-        return lines
+            frames += self.end(wall_s, total_ns)
+        return frames
+
+    def end(self, wall_s: float, total_ns: int) -> list[bytes]:
+        """The frames after the last part, once; none where the answer was cut. Some servers end
+        their stream without saying so.
+        """
+        done = self._chunks.done(total_ns)
+        if self._is_over or done.reason is None:
+            return []
+        self._is_over = True
+        if self._route.is_native:
+            return [encode(self._writer.whole(done, wall_s) | _cached(done)) + b"\n"]
+        return self._writer.end(done, wall_s)
 
 
-def native_whole(
-    path: Endpoint, model: str, stream: bytes, wall_s: float, total_ns: int
-) -> JsonObject:
-    """A whole native answer from a whole stream, or the error that it ends with; one that says
-    `"done":false` where the stream was cut.
+def whole_answer(
+    route: Route, writer: Writer, stream: bytes, wall_s: float, total_ns: int
+) -> JsonObject | None:
+    """A whole answer in the words of a dialect from a whole stream, or the error that it ends with;
+    None where it was cut.
     """
     chunks = Chunks()
     parts = [*chunks.feed(stream)]
     if chunks.error:
         return {"error": chunks.error}
     done = chunks.done(total_ns, parts)
-    writer = NativeWriter(model, chat=path is Endpoint.CHAT)
-    return writer.whole(done, wall_s) | _cached(done)
+    if done.reason is None:
+        return None
+    return writer.whole(done, wall_s) | (_cached(done) if route.is_native else {})
 
 
 def _cached(done: Generation) -> JsonObject:
     return {CACHED_COUNT: done.cached_tokens} if done.cached_tokens else {}
 
 
-def native_embedding(path: Endpoint, model: str, answer: bytes, total_ns: int) -> JsonObject | None:
-    """A native answer from one of `/v1/embeddings`; None where it is none."""
+def native_embedding(
+    path: Endpoint, fields: JsonObject, answer: bytes, total_ns: int
+) -> JsonObject | None:
+    """A native answer to a request with these fields from one of `/v1/embeddings`; None where it is
+    none, or has not a vector for each input.
+    """
     said = object_in(answer)
     listed = _list(said.get("data"))
     placed = {_index(one): at(one, ("embedding",)) for one in listed}
     vectors = [placed.get(index) for index in range(len(listed))]
-    if not all(isinstance(vector, list) for vector in vectors):
+    given = fields.get("input" if path is Endpoint.EMBED else "prompt")
+    wanted = len(given) if isinstance(given, list) else 1
+    if len(vectors) != wanted or not all(isinstance(vector, list) for vector in vectors):
         return None
     if path is Endpoint.EMBEDDINGS:
-        return {"embedding": vectors[0] if vectors else []}
+        return {"embedding": vectors[0]}
     counted = count_in(_object(said.get("usage")), "prompt_tokens")
-    answered: JsonObject = {"model": model, "embeddings": vectors, "total_duration": total_ns}
+    answered: JsonObject = {
+        "model": fields.get("model"),
+        "embeddings": vectors,
+        "total_duration": total_ns,
+    }
     return answered | ({} if counted is None else {"prompt_eval_count": counted})
 
 

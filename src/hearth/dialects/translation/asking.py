@@ -1,7 +1,7 @@
-"""A request of Ollama's own routes as a request of OpenAI's, for an engine that speaks these.
+"""A request of any dialect as a request of OpenAI's chat, text completions or embeddings, for an
+engine that speaks these.
 
-Must never leave out what a caller asks for: what has no counterpart is refused, by the name of its
-field. Fields that Ollama does not know either are left out, as Ollama does.
+Here are Ollama's own routes. Fields that Ollama does not know either are left out, as Ollama does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,20 @@ from hearth.dialects.claude_blocks import image_block
 from hearth.dialects.frames import at
 from hearth.dialects.gojson import MAX_INT, Body, JsonObject, JsonValue, encode
 from hearth.dialects.routes import Endpoint
-from hearth.errors import BadRequest, Untranslatable
-from hearth.types import value, without_none
+from hearth.dialects.translation.asking_messages import asked_of_messages
+from hearth.dialects.translation.asking_responses import asked_of_responses
+from hearth.dialects.translation.parts import (
+    Asked,
+    ServerApi,
+    going_on,
+    image_part,
+    refused,
+    schema_format,
+    streamed,
+    thinking,
+)
+from hearth.errors import Untranslatable
+from hearth.types import without_none
 
 _OF_THE_OWNER = frozenset({"num_ctx"})
 """An option that the gateway puts in itself; the engine has its context already."""
@@ -24,36 +36,28 @@ _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _NOT_GENERATED = ("suffix", "template", "context", "width", "height", "steps")
 
 
-@value
-class Asked:
-    """What an engine is asked: where, and with which body."""
-
-    path: Endpoint
-    fields: JsonObject
-
-
-def refused(field: str, why: str) -> BadRequest:
-    """The refusal of a field that cannot be carried."""
-    return BadRequest(f"`{field}` is not supported by this model server: {why}")
-
-
-def asked_of(path: Endpoint, fields: JsonObject, options: Mapping[str, str]) -> Asked:
-    """What OpenAI's routes are asked for a native request; generations always as a stream.
-
-    Args:
-        options: the sampling options that the engine takes, by Ollama's names, under its own.
+def asked_of(path: Endpoint, fields: JsonObject, api: ServerApi) -> Asked:
+    """What OpenAI's routes are asked for a request of another dialect; generations always as a
+    stream.
 
     Raises:
         BadRequest: it asks for something that cannot be carried; names the field.
     """
     body = Body(fields)
+    if path is Endpoint.ANTHROPIC_MESSAGES:
+        return asked_of_messages(body, api)
+    if path is Endpoint.OPENAI_RESPONSES:
+        return asked_of_responses(body, api)
     if path in (Endpoint.EMBED, Endpoint.EMBEDDINGS):
         return Asked(path=Endpoint.OPENAI_EMBEDDINGS, fields=_embedding(path, body))
-    sampling = _sampling(body.map("options"), options)
+    if not api.renders and body.flag("_debug_render_only"):
+        raise refused("_debug_render_only", "it does not show how prompts are rendered")
+    sampling = _sampling(body.map("options"), api.options)
     _refuse_shortening(body)
     if path is Endpoint.CHAT:
         tools = _tools(body)
-        return _chat(body, _messages(body.objects("messages")), sampling | tools)
+        messages = _messages(body.objects("messages"), api)
+        return _chat(body, messages, sampling | tools, api)
     for name in _NOT_GENERATED:
         if body.get(name):
             raise refused(name, "leave it out")
@@ -62,7 +66,7 @@ def asked_of(path: Endpoint, fields: JsonObject, options: Mapping[str, str]) -> 
     system = body.string("system")
     turns: list[JsonValue] = [{"role": "system", "content": system}] if system else []
     content = _content(body.string("prompt"), body.array("images"), "images")
-    return _chat(body, [*turns, {"role": "user", "content": content}], sampling)
+    return _chat(body, [*turns, {"role": "user", "content": content}], sampling, api)
 
 
 def _refuse_shortening(body: Body) -> None:
@@ -101,22 +105,19 @@ def _is_texts(given: JsonValue) -> bool:
     return isinstance(given, list) and all(isinstance(one, str) for one in given)
 
 
-def _chat(body: Body, messages: list[JsonValue], sampling: JsonObject) -> Asked:
+def _chat(body: Body, messages: list[JsonValue], sampling: JsonObject, api: ServerApi) -> Asked:
     asked: JsonObject = {
         "model": body.get("model"),
         "messages": messages,
         **sampling,
-        **_thinking(body.get("think")),
+        **thinking(body.get("think"), api, "think"),
         **_format(body.get("format")),
-        **_streamed(),
+        **streamed(),
     }
     if body.flag("logprobs"):
         tops = body.integer("top_logprobs")
         asked |= {"logprobs": True, **without_none({"top_logprobs": tops})}
-    last = messages[-1] if messages else None
-    if at(last, ("role",)) == "assistant" and not at(last, ("tool_calls",)):
-        # the model goes on with it, and only what it adds is sent
-        asked |= {"continue_final_message": True, "add_generation_prompt": False}
+    asked |= going_on(messages, api, f"messages[{len(messages) - 1}].role")
     return Asked(path=Endpoint.OPENAI_CHAT, fields=asked)
 
 
@@ -137,25 +138,9 @@ def _completion(body: Body, sampling: JsonObject) -> Asked:
         "model": body.get("model"),
         "prompt": body.string("prompt"),
         **sampling,
-        **_streamed(),
+        **streamed(),
     }
     return Asked(path=Endpoint.OPENAI_COMPLETIONS, fields=asked)
-
-
-def _streamed() -> JsonObject:
-    return {"stream": True, "stream_options": {"include_usage": True}}
-
-
-def _thinking(wish: JsonValue) -> JsonObject:
-    """As the model's template is told; one without thoughts takes no notice."""
-    if wish is None:
-        return {}
-    told: JsonObject = {"enable_thinking": wish is not False}
-    if isinstance(wish, str):
-        told["reasoning_effort"] = wish
-    elif not isinstance(wish, bool):
-        raise refused("think", "give true, false, or a level")
-    return {"chat_template_kwargs": told}
 
 
 def _format(wanted: JsonValue) -> JsonObject:
@@ -165,11 +150,10 @@ def _format(wanted: JsonValue) -> JsonObject:
         return {"response_format": {"type": "json_object"}}
     if not isinstance(wanted, dict):
         raise refused("format", 'give "json" or a JSON schema')
-    schema: JsonObject = {"name": "answer", "schema": wanted}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    return schema_format(wanted)
 
 
-def _messages(given: Sequence[Body]) -> list[JsonValue]:
+def _messages(given: Sequence[Body], api: ServerApi) -> list[JsonValue]:
     """The conversation. OpenAI ties what a tool answers to its call by an id, Ollama need not."""
     turns: list[JsonValue] = []
     open_calls: list[tuple[str, JsonValue]] = []
@@ -182,7 +166,7 @@ def _messages(given: Sequence[Body]) -> list[JsonValue]:
         turn: JsonObject = {
             "role": role,
             "content": _content(message.string("content"), images, f"{where}.images"),
-            **without_none({"reasoning_content": message.string("thinking") or None}),
+            **without_none({api.thoughts: message.string("thinking") or None}),
         }
         if calls := _calls(message, place):
             open_calls = [
@@ -236,10 +220,7 @@ def _image(data: JsonValue, where: str) -> JsonObject:
     except Untranslatable:
         raise refused(where, "give base64 of a PNG, JPEG, GIF or WebP image") from None
     media = at(source, ("media_type",))
-    return {
-        "type": "image_url",
-        "image_url": {"url": f"data:{media};base64,{at(source, ('data',))}"},
-    }
+    return image_part(f"data:{media};base64,{at(source, ('data',))}")
 
 
 def _embedding(path: Endpoint, body: Body) -> JsonObject:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hearth.dialects.frames import at
-from hearth.dialects.gojson import Body, JsonObject, JsonValue, folded
+from hearth.dialects.gojson import JsonObject, folded
 from hearth.dialects.native_form import Native, native_form
 from hearth.dialects.routes import Endpoint
+from hearth.engines.openai_server.calls import with_thoughts
 
 _OPENAI = frozenset({Endpoint.OPENAI_CHAT, Endpoint.OPENAI_COMPLETIONS})
 SAMPLING = (
@@ -85,17 +86,3 @@ def common_form(path: Endpoint, fields: JsonObject) -> Native | None:
         return replace(native, fields=asked, options=options, turns=False)
     forbids = at(given.get("chat_template_kwargs"), ("enable_thinking",)) is False
     return replace(native, options=options, thinks=native.thinks and not forbids)
-
-
-def with_thoughts(fields: JsonObject, name: str, other: str) -> JsonObject:
-    """The fields of a conversation with its thoughts under another name."""
-
-    def renamed(message: JsonValue) -> JsonValue:
-        if not isinstance(message, dict) or name not in message or other in message:
-            return message
-        return {other if key == name else key: one for key, one in message.items()}
-
-    messages = Body(fields).get("messages")
-    if not isinstance(messages, list):
-        return fields
-    return {**fields, "messages": [renamed(message) for message in messages]}

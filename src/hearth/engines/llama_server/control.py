@@ -6,17 +6,16 @@ llama.cpp's `tools/server`, October 2026, and recordings of it.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from http import HTTPStatus
 
-from hearth.dialects.frames import at, object_in
+from hearth.dialects.frames import at
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.request import is_model_name
 from hearth.dialects.stream import count_in
-from hearth.engines.data_path import DataPath
-from hearth.engines.port import Exchange
+from hearth.engines.openai_server.calls import Place
+from hearth.engines.openai_server.questions import Questions
 from hearth.errors import (
     BackendProtocolError,
     BackendTimeout,
@@ -26,9 +25,7 @@ from hearth.types import MIB, BackendCall, InstalledModel, ResidentModel, frozen
 
 PROPS = "/props"
 MODELS = "/v1/models"
-MAX_BODY_BYTES = 16 * 1024**2
 MOST_SLOTS = 1024
-_EXPECTED = {PROPS: "an object with `total_slots`", MODELS: "an object with the list `data`"}
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _CAPABILITIES = frozenset({"completion", "tools", "thinking", "embedding"})
 """What no request is refused for before the server is asked, which may say no itself."""
@@ -83,33 +80,27 @@ class Served:
 
 
 class Control:
-    """Asks a llama-server about itself.
+    """Asks a llama-server about itself. Raises as `Questions`."""
 
-    Raises BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`),
-    BackendGone, BackendProtocolError (says which route answered what).
-    """
-
-    def __init__(self, url: str, *, api_key: str, setting: str, timeout_s: float) -> None:
-        self._data_path = DataPath(
-            url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES, api_key=api_key
-        )
-        self._setting = setting
-        self._timeout_s = timeout_s
+    def __init__(self, url: str, *, api_key: str, place: Place, timeout_s: float) -> None:
+        self._questions = Questions(url, api_key=api_key, place=place, timeout_s=timeout_s)
         self.last_served: Served | None = None
         self._installed: tuple[InstalledModel, ...] = ()
+        self.aclose = self._questions.aclose
 
     async def version(self) -> str:
         """The build. Raises BackendUnreachable as the port says."""
         try:
-            props = await self._read(PROPS, "total_slots")
+            props = await self._props()
         except BackendTimeout as error:
             raise BackendUnreachable from error
         return _text(props.get("build_info")) or "unknown"
 
     async def served(self) -> Served:
         """Its model; the very same object for as long as it is the same."""
-        props = await self._read(PROPS, "total_slots")
-        served = served_in(props, await self._read(MODELS, "data"))
+        props = await self._props()
+        listed = await self._questions.read(MODELS, "data", "an object with the list `data`")
+        served = served_in(props, listed)
         if served != self.last_served:
             self._installed = served.installed
             self.last_served = served
@@ -124,48 +115,23 @@ class Control:
         served = self.last_served or await self.served()
         return (served.resident,)
 
-    async def aclose(self) -> None:
-        await self._data_path.aclose()
+    async def has(self, model: str) -> str | None:
+        """It is the model that the server was last seen with; the server answers to any name."""
+        served = self.last_served or await self.served()
+        is_there = model.lower() in {name.lower() for name in served.names}
+        return model if is_there else None
 
-    async def _read(self, path: str, field: str) -> JsonObject:
-        """An answer that is an object with this field."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                exchange = await self._data_path.open(BackendCall(method="GET", path=path))
-                status = exchange.status
-                body = await whole_body(exchange)
-        except TimeoutError as error:
-            raise BackendTimeout from error
-        said = object_in(body)
-        if status != HTTPStatus.OK or field not in said:
-            raise BackendProtocolError(self._odd(path, status, said))
-        return said
-
-    def _odd(self, path: str, status: int, said: JsonObject) -> str:
-        """What is wrong with an answer."""
-        message = at(said, ("error", "message"))
-        if status == HTTPStatus.SERVICE_UNAVAILABLE and isinstance(message, str):
-            return f"GET {path} answered {status}: {message}"
-        if status == HTTPStatus.UNAUTHORIZED:
-            key = f"{self._setting.rpartition('.')[0]}.api_key"
-            return f"GET {path} answered {status}: {key} is not the key of this server"
+    async def _props(self) -> JsonObject:
+        status, said = await self._questions.ask(BackendCall(method="GET", path=PROPS))
+        if status == HTTPStatus.OK and "total_slots" in said:
+            return said
         if at(said, ("role",)) == "router":
-            return f"GET {path}: this server is a router of several models, which is not served yet"
-        return (
-            f"GET {path} answered {status}; 200 with {_EXPECTED[path]} was expected;"
-            f" {self._setting} must lead to llama-server"
-        )
-
-
-async def whole_body(exchange: Exchange) -> bytes:
-    """All of an answer; its connection is given back."""
-    parts: list[bytes] = []
-    try:
-        while chunks := await exchange.take():
-            parts += chunks
-    finally:
-        exchange.close()
-    return b"".join(parts)
+            raise BackendProtocolError(
+                f"GET {PROPS}: this server is a router of several models: set its kind to"
+                " llama_router"
+            )
+        expected = "an object with `total_slots`"
+        raise BackendProtocolError(self._questions.odd(PROPS, status, said, expected))
 
 
 def name_in(written: str) -> str:

@@ -8,10 +8,12 @@ from types import MappingProxyType
 
 from hearth.config.engines import ENGINE_TITLES
 from hearth.dialects.gojson import JsonObject
-from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
-from hearth.dialects.translation.asking import asked_of
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.continuations import Opens, RenderedContinuations
 from hearth.engines.llama_server.common_form import SAMPLING, common_form
+from hearth.engines.openai_server.calls import check_request
+from hearth.engines.openai_server.pages import PAGES
 
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -22,18 +24,11 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Ollama's options, under the names that the server gives them."""
-PAGES = frozenset(
-    {
-        "/",
-        "/api/version",
-        "/api/tags",
-        "/api/ps",
-        "/api/show",
-        "/v1/models",
-        "/v1/models/{model:path}",
-    }
+API = ServerApi(
+    serves=frozenset(route.path for route in INFERENCE_ROUTES.values() if not route.is_native),
+    options=OPTIONS,
+    renders="/apply-template",
 )
-"""Those of `dialects.routes.INFO_ROUTES` that are made of what it says of its model."""
 
 
 class LlamaServerTraits:
@@ -75,15 +70,7 @@ class LlamaServerTraits:
 
     @staticmethod
     def check_request(path: str, fields: JsonObject) -> None:
-        route = INFERENCE_ROUTES[path]
-        if route.is_native and not asks_nothing(route, fields):
-            asked_of(route.path, fields, OPTIONS)
+        check_request(INFERENCE_ROUTES[path], fields, API)
 
     def continuations(self: Opens) -> RenderedContinuations:
         return RenderedContinuations(self, common_form)
-
-
-def asks_nothing(route: Route, fields: JsonObject) -> bool:
-    """It is one of Ollama's requests that would only load the model."""
-    field = {Endpoint.CHAT: "messages", Endpoint.EMBED: "input"}.get(route.path, "prompt")
-    return not fields.get(field)

@@ -1,0 +1,380 @@
+"""Calls of every dialect to one server that speaks OpenAI's API.
+
+What the server serves itself goes through as bytes; everything else is translated. It is always
+asked for a stream: whether the caller of a whole answer has left is something that servers notice
+late, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TypeAlias, TypeVar
+
+from hearth.clock import Clock
+from hearth.dialects.errors import error_object
+from hearth.dialects.frames import at, object_in
+from hearth.dialects.gojson import LARGE_BYTES, JsonObject, JsonValue, encode, folded
+from hearth.dialects.routes import INFERENCE_ROUTES, Endpoint, Route
+from hearth.dialects.stream import StreamTail, empty_reply, proxy_failure
+from hearth.dialects.translation.answering import (
+    DialectStream,
+    native_embedding,
+    said_error,
+    whole_answer,
+    writer_for,
+)
+from hearth.dialects.translation.asking import asked_of
+from hearth.dialects.translation.folding import folded_answer, streaming_fields
+from hearth.dialects.translation.parts import ServerApi
+from hearth.engines.data_path import DataPath
+from hearth.engines.openai_server.exchanges import (
+    EVENTS,
+    JSON,
+    NDJSON,
+    CommentsApart,
+    Ready,
+    TranslatedStream,
+    whole_body,
+)
+from hearth.engines.port import Exchange
+from hearth.errors import BackendError, BackendGone, BackendProtocolError
+from hearth.types import JSON_BODY, BackendCall, Headers, frozen
+
+T = TypeVar("T")
+
+Upstream: TypeAlias = Callable[[str], Awaitable[str | None]]
+"""The server's own name of a model, by the one that a caller wrote; None where it has no such
+model.
+"""
+_STREAMS = re.compile(rb'"stream"\s*:\s*true')
+_MODEL = re.compile(rb'"model"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")')
+_CHAT = INFERENCE_ROUTES[Endpoint.OPENAI_CHAT]
+_ERRORS = range(HTTPStatus.BAD_REQUEST, 600)
+_NEVER = re.compile(r"(?!)")
+_REFUSES_KEY = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+
+
+@frozen
+class Place:
+    """Where a server is, in the words of messages.
+
+    Attributes:
+        title: what its owner calls it. setting: where its URL is written.
+    """
+
+    title: str
+    setting: str
+
+    @property
+    def key_setting(self) -> str:
+        """Where its key is written."""
+        return f"{self.setting.rpartition('.')[0]}.api_key"
+
+
+class OpenAiCalls:
+    """The data path of a server, for calls of every dialect.
+
+    Args:
+        mistakes: what the server says of a request that is wrong, as if the fault were its own.
+    """
+
+    def __init__(
+        self,
+        data_path: DataPath,
+        api: ServerApi,
+        *,
+        clock: Clock,
+        place: Place,
+        upstream: Upstream,
+        mistakes: re.Pattern[str] = _NEVER,
+    ) -> None:
+        self._data_path = data_path
+        self._api = api
+        self._clock = clock
+        self._place = place
+        self._upstream = upstream
+        self._mistakes = mistakes
+
+    async def open(self, route: Route, call: BackendCall) -> Exchange:
+        """As the port says, on one of the routes that run a model."""
+        if route.path not in self._api.serves:
+            return await self._translated(route, call)
+        body = await self._addressed(call.body)
+        if body is None:
+            return _not_found(route, (await _read(call.body)).get("model"))
+        call = replace(call, path=route.path.value, body=body)
+        # more than one of the name, and only its place tells which one is meant
+        is_plain = body.count(b'"stream"') == 1
+        if route.kind == "embed":
+            return await self._passed(route, call)
+        if is_plain and _STREAMS.search(body):
+            return await self._streamed(route, call)
+        return await self._put_together(route, call)
+
+    async def probe(self, model: str, timeout_s: float) -> bool:
+        """As the port says."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                name = await self._upstream(model)
+                asked: JsonObject = {"model": name, "prompt": " ", "max_tokens": 1, "stream": True}
+                call = BackendCall(
+                    method="POST",
+                    path=Endpoint.OPENAI_COMPLETIONS,
+                    headers=JSON_BODY,
+                    body=encode(asked),
+                )
+                await whole_body(await self._data_path.open(call))
+        except TimeoutError:
+            return False
+        except BackendError:
+            return True  # the request that is about to be sent meets the same and says so
+        return True
+
+    async def _addressed(self, body: bytes) -> bytes | None:
+        """The body with the server's own name of the model; None where it has no such model."""
+        found = _MODEL.search(body) if body.lower().count(b'"model"') == 1 else None
+        if found is None:
+            fields = folded(await _read(body))
+            model = str(fields.get("model") or "")
+        else:
+            model = str(object_in(b'{"model":%b}' % found[1]).get("model"))
+        name = await self._upstream(model)
+        if name is None or name == model:
+            return None if name is None else body
+        if found is None:
+            return await _made(len(body), lambda: encode({**fields, "model": name}))
+        return body[: found.start(1)] + encode_name(name) + body[found.end(1) :]
+
+    async def _streamed(self, route: Route, call: BackendCall) -> Exchange:
+        exchange = await self._passed(route, call)
+        return exchange if exchange.status >= HTTPStatus.BAD_REQUEST else CommentsApart(exchange)
+
+    async def _passed(self, route: Route, call: BackendCall) -> Exchange:
+        """The server's own answer; an error in the words of the dialect that was asked."""
+        exchange = await self._data_path.open(call)
+        status = exchange.status
+        if status < HTTPStatus.BAD_REQUEST:
+            self._refuse_page(exchange)
+            return exchange
+        if status in _REFUSES_KEY:
+            exchange.close()
+            raise BackendProtocolError(
+                f"{self._place.title} answered {status}: {self._place.key_setting} is not its key"
+            )
+        is_busy = status == HTTPStatus.SERVICE_UNAVAILABLE
+        if is_busy or proxy_failure(status, exchange.headers):
+            return exchange
+        return self._error(route, exchange, await whole_body(exchange))
+
+    def _error(self, route: Route, exchange: Exchange, body: bytes) -> Ready:
+        status = exchange.status
+        said = object_in(body)
+        message = _message_in(said)
+        is_fault = status == HTTPStatus.INTERNAL_SERVER_ERROR
+        if is_fault and self._mistakes.match(message):
+            return failed(route, HTTPStatus.BAD_REQUEST, message)
+        if route.dialect == "openai" and isinstance(said.get("error"), dict):
+            return Ready(status, body, exchange.headers)
+        return failed(route, status, message, _retry_after(exchange.headers))
+
+    def _refuse_page(self, exchange: Exchange) -> None:
+        """Raises BackendProtocolError: it is a page for a browser."""
+        if dict(exchange.headers).get(b"content-type", b"").lower().startswith(b"text/html"):
+            exchange.close()
+            raise BackendProtocolError(
+                f"{self._place.title} sent a web page in place of an answer:"
+                f" {self._place.setting} must lead to its API"
+            )
+
+    async def _put_together(self, route: Route, call: BackendCall) -> Exchange:
+        """A whole answer, from a stream."""
+        fields = folded(await _read(call.body))
+        if fields.get("_debug_render_only") is True and self._api.renders:
+            return await self._rendered(fields, call.headers)
+        if fields.get("stream") is True:
+            return await self._streamed(route, call)
+        asked = streaming_fields(route, fields)
+        body = await _made(len(call.body), lambda: encode(asked))
+        exchange = await self._passed(route, replace(call, body=body))
+        if exchange.status >= HTTPStatus.BAD_REQUEST:
+            return exchange
+        stream = await whole_body(exchange)
+        tail = StreamTail(route)
+        tail.feed(stream)
+        ending = tail.ending()
+        if not (ending.complete or ending.reported_error):
+            raise BackendGone
+        return await _made(len(stream), lambda: _ready(route, folded_answer(route, stream)))
+
+    async def _translated(self, route: Route, call: BackendCall) -> Exchange:
+        """An answer to a request that the server does not know."""
+        fields = folded(await _read(call.body))
+        upstream = await self._upstream(str(fields.get("model") or ""))
+        if upstream is None:
+            return _not_found(route, fields.get("model"))
+        if asks_nothing(route, fields):
+            model = str(fields.get("model"))
+            return Ready(HTTPStatus.OK, _nothing(route, model, self._clock.wall()))
+        renders = fields.get("_debug_render_only") is True
+        if renders and fields.get("raw") is True:
+            return _rendering(fields.get("model"), fields.get("prompt"))
+        asked = asked_of(route.path, fields, self._api)
+        sent = {**asked.fields, "model": upstream}
+        if renders:
+            return await self._rendered(sent, call.headers)
+        body = await _made(len(call.body), lambda: encode(sent))
+        path = asked.path.value
+        return await self._answered(
+            route,
+            fields,
+            BackendCall(method="POST", path=path, headers=call.headers, body=body),
+        )
+
+    async def _answered(self, route: Route, fields: JsonObject, asked: BackendCall) -> Exchange:
+        """The answer to a translated call, in the caller's words."""
+        began_at = self._clock.monotonic()
+        exchange = await self._passed(route, asked)
+        if exchange.status >= HTTPStatus.BAD_REQUEST:
+            return exchange
+
+        def now() -> tuple[float, int]:
+            return self._clock.wall(), round((self._clock.monotonic() - began_at) * 1e9)
+
+        if route.kind == "embed":
+            body = await whole_body(exchange)
+            total_ns = now()[1]
+            return await _made(len(body), lambda: self._embedded(route, fields, body, total_ns))
+        model = str(fields.get("model"))
+        name = secrets.token_hex(12)
+        writer = writer_for(route, fields, model, name, self._clock.wall())
+        if fields.get("stream", route.is_native) is not False:
+            headers = NDJSON if route.is_native else EVENTS
+            return TranslatedStream(exchange, DialectStream(route, writer), headers, now)
+        stream = await whole_body(exchange)
+        wall_s, total_ns = now()
+
+        def make() -> Ready:
+            answer = whole_answer(route, writer, stream, wall_s, total_ns)
+            if answer is None:
+                raise BackendGone
+            return _ready(route, answer)
+
+        return await _made(len(stream), make)
+
+    def _embedded(self, route: Route, fields: JsonObject, body: bytes, total_ns: int) -> Ready:
+        answer = native_embedding(route.path, fields, body, total_ns)
+        if answer is None:
+            raise BackendProtocolError(
+                f"{self._place.title} did not send an embedding for each input."
+            )
+        return _ready(route, answer)
+
+    async def _rendered(self, fields: JsonObject, headers: Headers) -> Exchange:
+        """The prompt as the server renders it."""
+        body = encode(with_thoughts(fields, "reasoning", self._api.thoughts))
+        exchange = await self._data_path.open(
+            BackendCall(method="POST", path=self._api.renders, headers=headers, body=body)
+        )
+        said = object_in(await whole_body(exchange))
+        if exchange.status >= HTTPStatus.BAD_REQUEST:
+            return failed(_CHAT, exchange.status, _message_in(said))
+        return _rendering(fields.get("model"), said.get("prompt"))
+
+
+def check_request(route: Route, fields: JsonObject, api: ServerApi) -> None:
+    """As the port says."""
+    if route.path not in api.serves and not asks_nothing(route, fields):
+        asked_of(route.path, fields, api)
+
+
+def asks_nothing(route: Route, fields: JsonObject) -> bool:
+    """It is one of Ollama's requests that would only load the model."""
+    if not route.is_native:
+        return False
+    field = {Endpoint.CHAT: "messages", Endpoint.EMBED: "input"}.get(route.path, "prompt")
+    return not fields.get(field)
+
+
+def with_thoughts(fields: JsonObject, name: str, other: str) -> JsonObject:
+    """The fields of a conversation with its thoughts under another name."""
+
+    def renamed(message: JsonValue) -> JsonValue:
+        if not isinstance(message, dict) or name not in message or other in message:
+            return message
+        return {other if key == name else key: one for key, one in message.items()}
+
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
+        return fields
+    return {**fields, "messages": [renamed(message) for message in messages]}
+
+
+def failed(route: Route, status: int, message: str, headers: Headers = ()) -> Ready:
+    """An error of the server in the words of a dialect."""
+    error = BackendError(message)
+    error.status = status
+    return Ready(status, encode(error_object(route.dialect, error)), (*JSON, *headers))
+
+
+def encode_name(name: str) -> bytes:
+    """A name as a JSON text."""
+    return encode({"": name})[4:-1]
+
+
+async def _read(body: bytes) -> JsonObject:
+    return await _made(len(body), lambda: object_in(body))
+
+
+async def _made(size_bytes: int, make: Callable[[], T]) -> T:
+    """What is made of so many bytes; of many in a thread, so that nobody waits for it."""
+    return await asyncio.to_thread(make) if size_bytes > LARGE_BYTES else make()
+
+
+def _not_found(route: Route, model: JsonValue) -> Ready:
+    return failed(route, HTTPStatus.NOT_FOUND, f"model '{model or ''}' not found")
+
+
+def _nothing(route: Route, model: str, wall_s: float) -> bytes:
+    if route.path is Endpoint.EMBED:
+        return encode({"model": model, "embeddings": []})
+    if route.path is Endpoint.EMBEDDINGS:
+        return encode({"embedding": []})
+    return empty_reply(route, model, wall_s, "load")
+
+
+def _rendering(model: JsonValue, prompt: JsonValue) -> Ready:
+    shown: JsonObject = {"model": model, "_debug_info": {"rendered_template": prompt}}
+    return Ready(HTTPStatus.OK, encode(shown))
+
+
+def _message_in(said: JsonObject) -> str:
+    """What an error answer says, in any of the forms that servers have."""
+    texts = (at(said, ("error", "message")), said.get("error"), said.get("message"))
+    found = (text for text in (*texts, said.get("detail")) if isinstance(text, str) and text)
+    return next(found, said_error(None))
+
+
+def _retry_after(headers: Headers) -> Headers:
+    return tuple(field for field in headers if field[0] == b"retry-after")
+
+
+def _ready(route: Route, answer: JsonObject) -> Ready:
+    """A whole answer, or the error in its place."""
+    error = answer.get("error")
+    if error is None:
+        return Ready(HTTPStatus.OK, encode(answer))
+    status = _status_in(error)
+    if route.dialect == "openai":
+        return Ready(status, encode(answer))
+    return failed(route, status, said_error(error))
+
+
+def _status_in(error: JsonValue) -> int:
+    """What a stream that ends with this error would have been answered with."""
+    code = at(error, ("code",))
+    return code if isinstance(code, int) and code in _ERRORS else HTTPStatus.INTERNAL_SERVER_ERROR
