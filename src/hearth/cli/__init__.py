@@ -32,7 +32,7 @@ _COMMANDS = {
     "cancel": ("hearth.cli.admin:cancel", "Cancel requests that wait or run."),
     "jobs": ("hearth.cli.jobs:jobs", "List, show, cancel, wait for and submit durable jobs."),
     "log": ("hearth.cli.status:log", "List finished requests, the latest first."),
-    "config": ("hearth.cli.config:config", "Check, show and compare the configuration."),
+    "config": ("hearth.cli.config:config", "Check, show, compare and import the configuration."),
     "admin": (
         "hearth.cli.admin:admin",
         "Manage API keys, test the alerts, control a running gateway.",

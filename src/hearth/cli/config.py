@@ -19,6 +19,7 @@ import click
 
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
+from hearth.cli.config_import import import_config
 from hearth.cli.options import FILE, PATH
 from hearth.clock import SystemClock
 from hearth.config.document import Problem
@@ -99,7 +100,10 @@ def load_found(file: Path | None) -> GatewayConfig:
 
 @click.group
 def config() -> None:
-    """Check, show and compare the configuration."""
+    """Check, show, compare and import the configuration."""
+
+
+config.add_command(import_config)
 
 
 @config.command

@@ -113,7 +113,7 @@ class Document:
         if not self._loader.check_event(yaml.StreamEndEvent):
             self._stop(
                 (),
-                _line(self._loader.get_event()),
+                line_of_event(self._loader.get_event()),
                 "begins a second document; keep everything in one, without another `---`",
             )
         return value
@@ -131,7 +131,9 @@ class Document:
         self._check_node(event, path)
         if len(path) > MAX_DEPTH:
             self._stop(
-                path[:4], _line(event), f"is nested deeper than {MAX_DEPTH} levels; no setting is"
+                path[:4],
+                line_of_event(event),
+                f"is nested deeper than {MAX_DEPTH} levels; no setting is",
             )
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
@@ -147,16 +149,16 @@ class Document:
                 "anchors and aliases (& and *) are not supported; write the value out, or put"
                 " quotes around it"
             )
-            self._report(path, text, _line(event))
+            self._report(path, text, line_of_event(event))
         elif getattr(event, "tag", None) is not None:
             text = "tags (!) are not supported; remove it, or put quotes around the value"
-            self._report(path, text, _line(event))
+            self._report(path, text, line_of_event(event))
 
     def _sequence(self, path: KeyPath) -> list[object]:
         items: list[object] = []
         while not self._loader.check_event(yaml.SequenceEndEvent):
             here = (*path, len(items))
-            self.lines[here] = _line(self._loader.peek_event())
+            self.lines[here] = line_of_event(self._loader.peek_event())
             items.append(self._value(here))
         self._loader.get_event()
         return items
@@ -181,7 +183,7 @@ class Document:
 
     def _key(self, path: KeyPath) -> tuple[str, int]:
         event = self._loader.get_event()
-        line = _line(event)
+        line = line_of_event(event)
         if not isinstance(event, yaml.ScalarEvent):
             self._stop(path, line, "has a list, mapping or alias as a key; keys must be text")
         here = (*path, event.value)
@@ -210,15 +212,22 @@ class Document:
             return None
         if tag == "bool":
             return text.lower() in {"true", "yes", "on"}
-        if tag in {"int", "float"} and len(text) <= _MAX_NUMBER_CHARS:
-            if _INTEGER.fullmatch(text):
-                return int(text)
-            if _DECIMAL.fullmatch(text):
-                return float(text)
+        number = plain_number(text) if tag in {"int", "float"} else None
+        if number is not None:
+            return number
         if tag in {"int", "float", "timestamp"}:
-            self._report(path, _number_advice(tag, text, path), _line(event))
+            self._report(path, _number_advice(tag, text, path), line_of_event(event))
             return None
         return text
+
+
+def plain_number(text: str) -> int | float | None:
+    """What a plain decimal number says, None for any other text."""
+    if len(text) > _MAX_NUMBER_CHARS:
+        return None
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else None
 
 
 def _syntax_advice(error: yaml.MarkedYAMLError) -> str:
@@ -248,7 +257,8 @@ def _number_advice(tag: str, text: str, path: KeyPath) -> str:
     )
 
 
-def _line(event: yaml.Event) -> int:
+def line_of_event(event: yaml.Event) -> int:
+    """The line in which it begins."""
     return 1 if event.start_mark is None else event.start_mark.line + 1
 
 
@@ -273,6 +283,12 @@ def shown(text: str) -> str:
     return '"' + "".join(each if each.isprintable() else ascii(each)[1:-1] for each in short) + '"'
 
 
+def line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int:
+    """The line of a value, or of the nearest thing around it."""
+    around = (path[:length] for length in range(len(path), 0, -1))
+    return next((lines[each] for each in around if each in lines), 1)
+
+
 def may_hold_a_secret(path: KeyPath) -> bool:
     """Whether a value there must not be quoted: a key, or a URL with credentials in it."""
     return any(path[: len(place)] == place for place in SECRET_PLACES)
@@ -283,11 +299,9 @@ def config_error(
 ) -> ConfigError:
     """Every problem in the order of the file; beyond `SHOWN_PROBLEMS` only their number."""
 
-    def line_of(path: KeyPath) -> int:
-        around = (path[:length] for length in range(len(path), 0, -1))
-        return next((lines[each] for each in around if each in lines), 1)
-
-    found = ((each.line or line_of(each.path), dotted(each.path), each.text) for each in problems)
+    found = (
+        (each.line or line_of(each.path, lines), dotted(each.path), each.text) for each in problems
+    )
     placed = sorted(found, key=lambda each: each[:2])
     texts = [
         f"{source}:{line}: {place}{': ' if place else ''}{text}"

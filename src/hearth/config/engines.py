@@ -57,8 +57,8 @@ def _checked_ports(text: str) -> str:
     return text
 
 
-def _argument(text: str) -> str:
-    """One argument of a command, with macros that are known."""
+def argument(text: str) -> str:
+    """One argument of a command, with macros that are known. Raises ValueError for others."""
     if "\0" in text:
         raise ValueError("must not contain a zero byte")
     for name in _MACROS.findall(text):
@@ -70,7 +70,7 @@ def _argument(text: str) -> str:
     return text
 
 
-Argument = Annotated[str, Strict(), AfterValidator(_argument)]
+Argument = Annotated[str, Strict(), AfterValidator(argument)]
 Command = Annotated[fields.Items[Argument], Field(max_length=1000)]
 
 

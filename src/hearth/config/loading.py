@@ -109,20 +109,27 @@ def parse_bytes(
 
     Raises ConfigError with every problem.
     """
+    return replace(
+        parse_config(text_of(content, path), source=str(path), environ=environ),
+        source=path,
+        digest=digest_of(content),
+    )
+
+
+def text_of(content: bytes, path: Path) -> str:
+    """The text in the content of the file at `path`, as `read_bytes` gives it.
+
+    Raises ConfigError where it is none, or too large.
+    """
     if len(content) > MAX_DOCUMENT_BYTES:
         raise ConfigError(
             [f"{path}: is larger than {MAX_DOCUMENT_BYTES // 1024} KiB; is this the right file?"]
         )
     try:
-        text = content.decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError([f"{path}:{line}: is not UTF-8 text; save it as UTF-8"]) from error
-    return replace(
-        parse_config(text, source=str(path), environ=environ),
-        source=path,
-        digest=digest_of(content),
-    )
 
 
 def parse_config(

@@ -87,14 +87,24 @@ def as_yaml(settings: Settings) -> str:
     """Every effective setting as YAML that reads back as the same settings, except for secrets, of
     which only a beginning is shown.
     """
-    values = as_values(settings)
+    return _yaml(as_values(settings), is_flat=False, width=float("inf"))
+
+
+def plain_yaml(value: object, width: int) -> str:
+    """Plain values as YAML that reads back as the same, with the innermost lists and mappings in
+    brackets.
+    """
+    return _yaml(value, is_flat=None, width=width)
+
+
+def _yaml(value: object, *, is_flat: bool | None, width: float) -> str:
     text: str = yaml.dump(
-        values,
+        value,
         Dumper=_PlainDumper,
         sort_keys=False,
         allow_unicode=True,
-        default_flow_style=False,
-        width=float("inf"),
+        default_flow_style=is_flat,
+        width=width,
     )
     return text
 
