@@ -135,8 +135,10 @@ class DecisionChecker:
             case Stop(sequence=sequence):
                 self._judge_stop(action, gateway.entries[sequence])
             case Load(model=model):
+                _require(device.loads(model), f"{model} stays, or is away, and is loaded")
                 self._judge_load(model)
             case Unload(model=model, why=why):
+                _require(device.loads(model), f"{model} stays, or is away, and is unloaded")
                 _require(
                     not device.residency.residents[model].running,
                     f"{model} is unloaded under running work",
@@ -175,7 +177,13 @@ class DecisionChecker:
 
     def _judge_load(self, model: str) -> None:
         residency = self.device.residency
-        others = [resident for name, resident in residency.residents.items() if name != model]
+        if self.device.listing.is_off_card(model):
+            return
+        others = [
+            resident
+            for name, resident in residency.residents.items()
+            if name != model and resident.may_go
+        ]
         capacity = residency.room_mib
         need = residency.residents[model].reserved_mib
         if capacity == inf:
@@ -223,7 +231,7 @@ class DecisionChecker:
         able = {
             entry.item.model
             for entry in gateway.waiting.all_entries()
-            if not (gateway.paused and entry.external)
+            if not (gateway.paused and entry.external) and device.can_serve(entry.wanted_model)
         }
         if (
             not able

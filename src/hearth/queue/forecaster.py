@@ -60,7 +60,7 @@ class Forecaster:
         `arriving` others are not decided upon yet; it goes before those `behind` it, and so starts
         when the next of its line was to.
         """
-        if not self._view.answers or self._view.is_paused(item.lane):
+        if not self._view.answers_for(item) or self._view.is_paused(item.lane):
             return None
         if not arriving and self._view.starts_at_once(item):
             return 0.0

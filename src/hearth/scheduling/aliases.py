@@ -14,9 +14,9 @@ applies counts:
 6. the one with the cheapest swap, there and back, counting what runs on the models that must go,
    and what has to be read again there.
 
-Models that are not installed, are too large, or have failed to load a short while ago are left out
-as long as there is another. An entry whose caller has seen a part of its answer stays bound
-(`GatewayState.enqueue`).
+Models that are not installed, are too large, or have failed to load a short while ago, and those
+whose model server does not answer, are left out as long as there is another. An entry whose caller
+has seen a part of its answer stays bound (`GatewayState.enqueue`).
 """
 
 from __future__ import annotations
@@ -122,16 +122,19 @@ class Binding:
         trusted = [model for model in there if self._is_trusted(model)]
         not_before = self._device.not_before
         ready = [model for model in trusted if not_before.get(model, -inf) <= self._now]
-        return tuple(ready or trusted or there or choices)
+        away = list(filter(self._device.listing.is_away, choices))
+        return tuple(ready or trusted or there or away or choices)
 
     def _loadable(self, choices: tuple[str, ...], task_type: str | None) -> list[str]:
-        """Those that are installed and fit."""
+        """Those that are installed and fit, and whose model server answers."""
         device = self._device
         never_fits = device.never_fits
         return [
             model
             for model in choices
-            if (device.has(model) or model in self._residents) and not never_fits(model, task_type)
+            if (device.has(model) or model in self._residents)
+            and device.can_serve(model)
+            and not never_fits(model, task_type)
         ]
 
     def _is_trusted(self, model: str) -> bool:

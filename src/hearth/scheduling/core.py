@@ -25,6 +25,7 @@ from hearth.scheduling.aliases import bind_waiting
 from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.home import preload, restore
 from hearth.scheduling.inputs import Arrived, Input, TimerFired
+from hearth.scheduling.listing import Listing
 from hearth.scheduling.placement import Placement
 from hearth.scheduling.policies import learns_of_callers
 from hearth.scheduling.residency import Residency
@@ -49,13 +50,15 @@ class Scheduler:
         self, settings: SchedulerSettings, *, cuts_loads: bool = True, swaps: bool = True
     ) -> None:
         estimates = Estimates(swap_prior_s=settings.gpu.swap_cost_prior_s)
+        listing = Listing()
         arrivals = Arrivals(learns=learns_of_callers(settings))
         self.gateway = GatewayState(settings, arrivals)
         self.device = DeviceState(
             ONLY_DEVICE,
             self.gateway,
             estimates,
-            Residency(settings, estimates, self.gateway.waiting),
+            Residency(settings, estimates, self.gateway.waiting, listing),
+            listing,
             cuts_loads=cuts_loads,
             swaps=swaps,
         )
@@ -101,12 +104,13 @@ class Scheduler:
         gateway.next_wake_at = None
         if kind is TimerFired:
             self._armed_at = None
-        if kind is not Arrived or device.down_since is None:
+        is_unanswered = device.down_since is not None or bool(device.listing.away)
+        if kind is not Arrived or not is_unanswered:
             self._stranded_check_at = None
         if gateway.expiries:
             actions += self._expired(now)
-        if device.down_since is not None:
-            actions += self._stranded(device.down_since, now)
+        if is_unanswered:
+            actions += self._stranded(now)
         if gateway.aging:
             actions += self._promoted(now)
         arrange(device)
@@ -127,7 +131,7 @@ class Scheduler:
             bind_waiting(device, now)
             arrange(device)
         placement = Placement(device, now)
-        if self.gateway.at_rest:
+        if device.at_rest:
             restore(device, placement, now)
             preload(device, placement, now)
         else:
@@ -179,18 +183,24 @@ class Scheduler:
             actions += gateway.give_up([entry], "expired")
         return actions
 
-    def _stranded(self, down_since: float, now: float) -> list[Action]:
+    def _stranded(self, now: float) -> list[Action]:
         """Items that have waited for a backend that is down for as long as they may.
 
-        One pass over the queue; the next is due when the first of those that stay runs out of
-        patience (an arrival has more).
+        One pass over those that wait for one; the next is due when the first of those that stay
+        runs out of patience (an arrival has more).
         """
         gateway = self.gateway
         actions = list[Action]()
         if self._stranded_check_at is None or self._stranded_check_at <= now:
             wait_s = gateway.settings.wait_when_down_s
-            waiting = gateway.waiting.all_entries()
-            until = {entry: max(down_since, entry.item.arrived_at) + wait_s for entry in waiting}
+            unanswered = [
+                (entry, self.device.unanswered_since(entry)) for entry in self._may_be_stranded()
+            ]
+            until = {
+                entry: max(since, entry.item.arrived_at) + wait_s
+                for entry, since in unanswered
+                if since is not None
+            }
             stranded = [entry for entry, at in until.items() if at <= now]
             actions = gateway.give_up(stranded, "backend_down")
             self._stranded_check_at = min((at for at in until.values() if at > now), default=None)
@@ -200,10 +210,20 @@ class Scheduler:
             gateway.wake_at(self._stranded_check_at)
         return actions
 
+    def _may_be_stranded(self) -> list[Entry]:
+        """In the order of arrival."""
+        waiting = self.gateway.waiting
+        if self.device.down_since is not None:
+            return waiting.all_entries()
+        is_away = self.device.listing.is_away
+        lines = [model for model in waiting.models() if model is None or is_away(model)]
+        found = [entry for model in lines for entry in waiting.entries(model)]
+        return sorted(found, key=lambda entry: entry.item.sequence)
+
     def _homeless(self) -> list[Action]:
         """Items for any model, where there is none any more and nothing would bring one.
 
-        What is paused brings none, and waits on.
+        What is paused brings none, and waits on; so does what an engine may have that is away.
         """
         gateway = self.gateway
         device = self.device
@@ -212,7 +232,7 @@ class Scheduler:
             entry for entry in gateway.waiting.entries(None) if not (paused and entry.external)
         ]
         able = gateway.waiting.count(Lane.INTERNAL) if paused else len(gateway.waiting)
-        if gateway.wanted or len(entries) < able:
+        if gateway.wanted or len(entries) < able or device.listing.away:
             return []
         why: Refusal = "no_model" if device.home is None else "never_fits"
         homeless = [entry for entry in entries if device.home_for(entry) is None]

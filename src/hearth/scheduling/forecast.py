@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 
 from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Stop, Unload, WakeAt
@@ -71,10 +71,10 @@ class ForecastView:
         if self._device.starts_nothing:
             return Forecast()
         waiting = self._gateway.waiting
-        shadow = _Shadow(self._device, waiting.first(HORIZON_ITEMS), now)
-        if newcomer is None:
+        shadow = _Shadow(self._device, self._first(HORIZON_ITEMS), now)
+        if newcomer is None or not self.answers_for(newcomer):
             return shadow.run()
-        ahead = waiting.ahead_of(newcomer.band)
+        ahead = waiting.ahead_of(newcomer.band) - self._device.beyond_reach(newcomer.band)
         if waiting.is_shared(newcomer.band):
             ahead -= len(waiting.behind(newcomer))
         if ahead < HORIZON_ITEMS:
@@ -85,6 +85,14 @@ class ForecastView:
         times = max(1.0, ahead / max(1, len(found.starts)))
         found.starts.setdefault(newcomer.sequence, longest_s * times)
         return found
+
+    def _first(self, limit: int) -> list[Entry]:
+        """The first entries of those that may start."""
+        waiting = self._gateway.waiting
+        if self._device.listing.is_plain:
+            return waiting.first(limit)
+        able = (each for each in waiting.in_order() if self._device.can_serve(each.wanted_model))
+        return list(islice(able, limit))
 
     def wait_bound_s(self, item: QueueItem, expected_s: float, now: float) -> float:
         """Seconds within which 90 % of such items start, 0 where it is expected to start at once.
@@ -116,10 +124,12 @@ class ForecastView:
                 overdue_s = max(overdue_s, loads_for_s)
         return overdue_s
 
-    @property
-    def answers(self) -> bool:
-        """Does the model server answer?"""
-        return self._device.down_since is None
+    def answers_for(self, item: QueueItem) -> bool:
+        """Does a model server answer that could serve this item?"""
+        device = self._device
+        if device.down_since is not None:
+            return False
+        return device.listing.is_plain or device.can_serve(self.waits_for(item))
 
     def is_paused(self, lane: Lane) -> bool:
         """Does the work of this lane wait until the owner resumes it?"""
@@ -134,13 +144,14 @@ class ForecastView:
         """
         residents = self._device.residency.residents
         estimates = self._device.estimates
-        waited_for = self._gateway.waiting.models()
         busy = [resident.model for resident in residents.values() if resident.running]
+        waited_for = list(filter(self._device.can_serve, self._gateway.waiting.models()))
         if not all(model is None or estimates.knows_runs(model) for model in (*waited_for, *busy)):
             return True
         return not all(
             model is None or model in residents or estimates.knows_load(model)
             for model in (*waited_for, newcomer)
+            if self._device.can_serve(model)
         )
 
     def starts_at_once(self, item: QueueItem) -> bool:

@@ -55,6 +55,8 @@ def idle_ended(device: DeviceState, entry: Entry, now: float) -> None:
         return
     if device.gateway.paused and entry.external:  # it has to wait whatever is loaded
         return
+    if not device.can_serve(entry.wanted_model):
+        return
     weight = WEIGHTS.get(entry.band, 1.0)
     gap_s = now - device.idle_since
     device.estimates.learn_idle_end(models, (gap_s, weight, entry.wanted_model or ""))
@@ -84,7 +86,7 @@ def restore(device: DeviceState, placement: Placement, now: float) -> None:
 def _may_load(device: DeviceState, model: str) -> bool:
     """Is it out of memory, and neither an order of the owner nor a swap before it?"""
     residency = device.residency
-    return device.swaps and not (
+    return device.loads(model) and not (
         device.gateway.wanted
         or model in residency.residents
         or residency.swap is not None
@@ -108,7 +110,7 @@ def delay_s(device: DeviceState, home: str, now: float) -> float:
         return setting_s
     swap_s = device.estimates.swap_s
     evicted = device.residency.eviction_for(home, ()) or ()
-    origin = there[0] if there else ""
+    origin = next(filter(device.loads, there), "")
     load_s = swap_s(evicted[0] if evicted else origin, home)
     reread_s = {name: device.residency.reread_s(name, now) for name in evicted}
     visits = []

@@ -246,11 +246,25 @@ class ModelOrdered(Input):
 
 @value
 class ModelsListed(OfDevice):
-    """What the model server has on its disk, in lower case: nothing is unloaded for any other
-    model.
+    """What the engines of a device have, in lower case: nothing is unloaded for any other model.
+    Models of an engine that does not answer are listed as they were before.
     """
 
     names: frozenset[str]
+    # never loaded or unloaded: in memory for as long as they are listed
+    staying: frozenset[str] = frozenset()
+    off_card: frozenset[str] = frozenset()  # they take no memory of the card
+    whole_loads: frozenset[str] = frozenset()  # their load cannot be cut
+    saving: frozenset[str] = frozenset()  # their conversations outlive an unload
+
+
+@value
+class ModelsAway(OfDevice):
+    """All models, in lower case, whose engine does not answer while another does; none: all
+    answer, or none does.
+    """
+
+    models: frozenset[str]
 
 
 @value

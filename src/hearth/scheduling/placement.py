@@ -93,8 +93,10 @@ class Placement:
         """Start, stop and swap what this decision calls for."""
         device = self._device
         gateway = self._gateway
-        if device.cleared_for is not None and not gateway.waits_for(device.cleared_for[0]):
-            device.cleared_for = None
+        if device.cleared_for is not None:
+            model = device.cleared_for[0]
+            if not (gateway.waits_for(model) and device.loads(model)):
+                device.cleared_for = None
         self._unsettled = [
             resident for resident in self._residents.values() if not resident.settled
         ]
@@ -142,7 +144,7 @@ class Placement:
         """Bring a model in, or get closer to it: nothing happens while another swap is under way or
         its turn has not come.
         """
-        if not self._device.swaps:
+        if not self._device.loads(model):
             return
         residency = self._device.residency
         task_type = None if waiter is None else waiter.item.task_type
@@ -183,7 +185,7 @@ class Placement:
         """
         device = self._device
         swap = device.residency.swap
-        if not device.can_cut or swap is None or swap.why == "owner":
+        if not device.can_cut(model) or swap is None or swap.why == "owner":
             return
         waiting = [*self._gateway.waiting.entries(model), *self._gateway.waiting.entries(None)]
         if waiter.external and not waiting:
@@ -223,7 +225,9 @@ class Placement:
         suspects = [
             each.model for each in self._residents.values() if each.suspect and not each.running
         ]
-        idle = tuple(model for model in suspects if not self._left_alone(model))
+        idle = tuple(
+            model for model in suspects if self._device.loads(model) and not self._left_alone(model)
+        )
         if idle:
             self._unload(idle[0], idle, "reload")
 
@@ -232,7 +236,7 @@ class Placement:
         device = self._device
         gateway = self._gateway
         for model in gateway.unwanted:
-            stays = not device.swaps or model not in self._residents
+            stays = not device.loads(model) or model not in self._residents
             if stays or gateway.waits_for(model) or device.runs_on(model):
                 gateway.settle(model)
         idle = tuple(
@@ -246,7 +250,7 @@ class Placement:
                 gateway.settle(model)
         for model in gateway.wanted:
             beside = device.cleared_for is None and device.residency.eviction_for(model, ()) == ()
-            if model not in self._residents and (beside or gateway.at_rest):
+            if model not in self._residents and (beside or device.at_rest):
                 self.make_room(model, "owner")
 
     def _claim(self, model: str) -> None:
@@ -286,6 +290,8 @@ class Placement:
         """Serve line by line, until each is empty or has to wait."""
         self._claim_unsettled(band)
         models = list(lines)  # of the lines that are still to be served
+        if not self._device.listing.is_plain:
+            models = list(filter(self._device.can_serve, models))
         self._candidates = None
         while models := self._servable(band, models):
             if self._candidates is None:
@@ -317,7 +323,7 @@ class Placement:
         than theirs; for external ones that have lost it too often, against any (rule 4).
         """
         for resident in self._unsettled:
-            if resident.settled or resident.phase != "ready":
+            if resident.settled or resident.phase != "ready" or resident.is_away:
                 continue
             best = self._gateway.waiting.best_band(resident.model)
             if best is None:
@@ -333,7 +339,7 @@ class Placement:
             return []
         if self._candidates is not None:
             return models
-        waits_for_hold = self._device.held_until is not None and self._gateway.external_waits
+        waits_for_hold = self._device.held_until is not None and self._device.external_waits
         may_swap = band is not _BACKGROUND or not waits_for_hold
         if may_swap and self._may_come(self._claimed):
             return models
@@ -463,7 +469,8 @@ class Placement:
         else:
             # While internal work waits, nobody else uses what is held or loads beside it: that
             # would still be under way when the hold ends.
-            self._evicting.update(self._residents)
+            held = [each.model for each in self._residents.values() if each.may_go]
+            self._evicting.update(held)
             self._room_wanted = True
 
     def _stays(self, model: str | None) -> bool:
@@ -534,7 +541,7 @@ class Placement:
             if self._is_usable(each) and (not each.embeds or home in {None, each.model})
         ]
         free = [resident for resident in ready if resident.free_slots > 0]
-        only_embed = all(each.embeds for each in residents)
+        only_embed = all(each.embeds or each.is_away for each in residents)
         if free:
             now = self._now
             open_now = [each for each in free if not is_reading(device, each, band, now)]

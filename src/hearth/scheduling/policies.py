@@ -244,12 +244,14 @@ def affinity(candidates: Candidates, _device: DeviceState, _now: float) -> Candi
 
 
 def all_earned(oldest: Candidate, _candidates: Candidates, device: DeviceState, now: float) -> bool:
-    """What `affinity` is forced by: all that is in memory has earned its place, whether or not it
-    has to go.
+    """What `affinity` is forced by: all that is in memory and may go has earned its place, whether
+    or not it has to go.
     """
     residents = device.residency.residents.values()
     return all(
-        earned(device, each.model, oldest.model, now) for each in residents if each.phase == "ready"
+        earned(device, each.model, oldest.model, now)
+        for each in residents
+        if each.phase == "ready" and each.may_go
     )
 
 
@@ -364,6 +366,8 @@ def _served_on(
     if not candidates.others or not _any_left(device, now):
         return own
     loaded = device.residency.residents.get(own.entry.wanted_model or "")
+    if loaded is not None and not loaded.may_go:
+        return own  # it is left for nobody
     if loaded is not None and not earned(device, loaded.model, loaded.model, now):
         return own  # it has not even earned its own coming
     best = max(candidates.others, key=_gain_among(candidates, now))

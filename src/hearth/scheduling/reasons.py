@@ -17,8 +17,9 @@ Reason = JsonDict
 def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa: PLR0911
     # a closed set, one answer each
     gateway = device.gateway
-    if device.down_since is not None:
-        return {"kind": "backend_down", "since": device.down_since}
+    unanswered_since = device.unanswered_since(entry)
+    if unanswered_since is not None:
+        return {"kind": "backend_down", "since": unanswered_since}
     if gateway.draining:
         return {"kind": "stopping"}
     if gateway.handing_over:
@@ -29,7 +30,7 @@ def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa:
     held = device.held_for(entry, now)
     if held is not None:
         return {"kind": "announced", "task": held[1], "until": held[0]}
-    if entry.background and gateway.external_waits:
+    if entry.background and device.external_waits:
         return {"kind": "background"}
     if entry.wanted_model is None:
         return _of_any_model(device)
@@ -38,7 +39,7 @@ def reason_of(device: DeviceState, entry: Entry, now: float) -> Reason:  # noqa:
 
 def _of_any_model(device: DeviceState) -> Reason:
     residents = device.residency.residents.values()
-    ready = [resident for resident in residents if resident.phase == "ready"]
+    ready = [each for each in residents if each.phase == "ready" and not each.is_away]
     if not ready:
         cost_s = device.estimates.swap_s("", device.home or "")
         return {"kind": "swap", "model": device.home, "cost_s": cost_s}
@@ -63,7 +64,7 @@ def _of_model(device: DeviceState, entry: Entry, model: str, now: float) -> Reas
     hold = device.hold
     if hold is not None and entry.external:
         return {"kind": "held", "model": hold.model, "caller": hold.caller, "until": hold.until}
-    cost_s = device.estimates.swap_s(next(iter(residents), ""), model)
+    cost_s = device.estimates.swap_s(device.residency.origin, model)
     return {"kind": "swap", "model": model, "cost_s": cost_s, "until": device.held_until}
 
 

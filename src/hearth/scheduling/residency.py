@@ -5,6 +5,10 @@ A model is loaded beside others only while all reservations are known and fit th
 unknown means one model at a time; a machine without a GPU has no limit (the admission rule of
 Peregrine's LLM queue optimizer). A reservation exists exactly as long as its resident does, so it
 cannot leak or go negative.
+
+That holds among the models that are loaded on request. One that stays in memory takes the room that
+it is known to need from all of them, and nothing where that is unknown; one that is not on the card
+takes none. Neither is ever among what has to go.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from hearth.config.choices import MIB_PER_GB
 from hearth.scheduling.actions import SwapReason
 from hearth.scheduling.estimates import Estimates
+from hearth.scheduling.listing import Listing
 from hearth.scheduling.waiting import Entry, WaitingRoom
 from hearth.scheduling.warm import PromptCaches
 from hearth.types import Sequence, entity
@@ -57,6 +62,8 @@ class Resident:
     # it was asked for embeddings or seems to be made for them, and has written nothing since: it
     # may be unable to answer a prompt for any model
     embeds: bool = False
+    is_away: bool = False  # its engine does not answer: nothing is sent to it, or asked of it
+    may_go: bool = True  # for others: that frees memory of the card, and its engine would do it
     running: dict[Sequence, Entry] = field(default_factory=dict)
 
     @property
@@ -70,12 +77,12 @@ class Resident:
     @property
     def is_leaving(self) -> bool:
         """It is on its way out, or will be."""
-        return self.suspect or self.phase in {"cutting", "unloading"}
+        return self.suspect or self.is_away or self.phase in {"cutting", "unloading"}
 
     @property
     def serves(self) -> bool:
         """It can be sent work."""
-        return self.phase == "ready" and not self.suspect
+        return self.phase == "ready" and not (self.suspect or self.is_away)
 
 
 @entity
@@ -100,11 +107,20 @@ class Residency:
     """The set of residents. Owned and changed by the scheduler alone."""
 
     def __init__(
-        self, settings: SchedulerSettings, estimates: Estimates, waiting: WaitingRoom
+        self,
+        settings: SchedulerSettings,
+        estimates: Estimates,
+        waiting: WaitingRoom,
+        listing: Listing,
     ) -> None:
         self.residents: dict[str, Resident] = {}
+        self.listing = listing
         self.caches = PromptCaches(
-            self.residents, estimates, waiting, enabled=settings.scheduling.warm_conversations
+            self.residents,
+            estimates,
+            waiting,
+            listing,
+            enabled=settings.scheduling.warm_conversations,
         )
         self.swap: Swap | None = None
         self.swaps_begun = 0
@@ -136,6 +152,29 @@ class Residency:
             resident.reserved_mib = self.need_mib(resident.model, resident.task_type)
             resident.parallel = settings.parallel(resident.model)
 
+    def mark(self) -> None:
+        """Have the residents follow what the engines say of their models by now."""
+        listing = self.listing
+        self._alone = {
+            each for each in self._alone if not (listing.stays(each) or listing.is_off_card(each))
+        }
+        for resident in self.residents.values():
+            resident.reserved_mib = self.need_mib(resident.model, resident.task_type)
+            self._mark(resident)
+
+    def _mark(self, resident: Resident) -> None:
+        listing = self.listing
+        resident.is_away = listing.is_away(resident.model)
+        # an unload or a load that is under way ends as it would
+        is_moving = resident.phase != "ready"
+        resident.may_go = not (
+            listing.stays(resident.model)
+            or listing.is_off_card(resident.model)
+            or (resident.is_away and not is_moving)
+        )
+        if listing.stays(resident.model):
+            resident.suspect = False
+
     def forget(self) -> None:
         """Another model server has come, whose memory is empty until it reports otherwise."""
         self.residents.clear()
@@ -164,27 +203,43 @@ class Residency:
 
     @property
     def room_mib(self) -> float | None:
-        """VRAM that reservations have to fit: the capacity without what other programs hold of it
-        now; None for unknown.
+        """VRAM that the reservations of what may go have to fit: the capacity without what stays,
+        and what other programs hold of it now; None for unknown.
         """
         capacity = self.capacity_mib
-        return None if capacity is None else max(0.0, capacity - self._foreign_mib)
+        if capacity is None:
+            return None
+        return max(0.0, self._beside_what_stays(capacity) - self._foreign_mib)
+
+    def _beside_what_stays(self, capacity_mib: float) -> float:
+        """What is left of it for what may go."""
+        if self.listing.is_plain:
+            return capacity_mib
+        return capacity_mib - _freed_mib(
+            each for each in self.residents.values() if not each.may_go
+        )
 
     def need_mib(self, model: str, task_type: str | None = None) -> float | None:
         """VRAM to reserve for a model: the task's budget, else as configured, else as learned from
         the backend, else None for unknown.
 
-        Unknown as well for what has to be alone.
+        Unknown as well for what has to be alone. Nothing for what is not on the card, and for what
+        stays there and is unknown: its memory is among what other programs hold.
         """
+        listing = self.listing
+        if listing.off_card and listing.is_off_card(model):
+            return 0.0
         if model in self._alone:
             return None
         gb = self._settings.gpu.task_vram_gb.get(task_type) if task_type is not None else None
         if gb is None and model in self._settings.models:
             gb = self._settings.models[model].vram_gb
-        return self._learned_mib.get(model) if gb is None else gb * MIB_PER_GB
+        known = self._learned_mib.get(model) if gb is None else gb * MIB_PER_GB
+        return 0.0 if known is None and listing.staying and listing.stays(model) else known
 
     def never_fits(self, model: str, task_type: str | None = None) -> bool:
-        """It needs more than the owner has configured, so that no eviction can help.
+        """It needs more than the owner has configured, less what stays, so that no eviction can
+        help.
 
         What a GPU reports of itself refuses nobody: where its memory falls short, now or ever, the
         model is loaded alone and split.
@@ -193,7 +248,9 @@ class Residency:
             return False
         need = self.need_mib(model, task_type)
         capacity = self.capacity_mib
-        return need is not None and capacity is not None and need > capacity
+        if need is None or capacity is None:
+            return False
+        return need > self._beside_what_stays(capacity)
 
     def ready(self, model: str) -> Resident | None:
         """The resident if it can be sent work."""
@@ -201,11 +258,15 @@ class Residency:
         return resident if resident is not None and resident.serves else None
 
     def least_mib(self, wanted: Iterable[str | None]) -> float:
-        """The least that one of these may get by with that is not in memory, if it is loaded for
-        the most modest task.
+        """The least that one of these may get by with that can be loaded, if it is loaded for the
+        most modest task; -inf where nothing on the card is in its way.
         """
         residents = self.residents
         absent = [model for model in wanted if model is not None and model not in residents]
+        if not self.listing.is_plain:
+            absent = [model for model in absent if self.listing.loads(model)]
+            if any(map(self.listing.is_off_card, absent)):
+                return -inf
         if not absent:
             return inf
         needs = [need for need in map(self.need_mib, absent) if need is not None]
@@ -219,10 +280,13 @@ class Residency:
         stay?
         """
         room = self.room_mib
-        staying = [self.residents[model] for model in keep if model in self.residents]
-        if not staying or room == inf:
+        if not keep or room == inf or least_mib == -inf:
             return True
-        if room is None or _any_unknown(self.residents.values()):
+        going = [each for each in self.residents.values() if each.may_go]
+        staying = [each for each in going if each.model in keep]
+        if not staying:
+            return True
+        if room is None or _any_unknown(going):
             return False
         return least_mib <= room - _freed_mib(staying)
 
@@ -277,8 +341,14 @@ class Residency:
         resident = Resident(
             model, self.need_mib(model, task_type), self._settings.parallel(model), task_type
         )
+        self._mark(resident)
         self.residents[model] = resident
         return resident
+
+    @property
+    def origin(self) -> str:
+        """The model that a swap is likely to begin with, "" for none."""
+        return next((each.model for each in self.residents.values() if each.may_go), "")
 
     def begin_unload(self, models: tuple[str, ...], now: float, why: SwapReason) -> None:
         self.swaps_begun += 1
@@ -327,6 +397,7 @@ class Residency:
                 return None
         resident = known or self._add(model)
         resident.phase = "ready"
+        self._mark(resident)
         resident.loaded_at = now
         resident.settled = swap is None
         resident.embeds = embeds
@@ -365,7 +436,7 @@ class Residency:
 
         A model server may run models of the same weights as one, under the name of the first.
         """
-        if self.residents:
+        if any(each.may_go for each in self.residents.values()):
             self._alone.add(model)
 
     def unloaded(self, model: str, now: float) -> None:
@@ -423,6 +494,9 @@ class Evictions:
     def find(self, model: str, task_type: str | None = None) -> tuple[str, ...] | None:
         """See `Residency.eviction_for`."""
         residency = self._residency
+        listing = residency.listing
+        if listing.off_card and listing.is_off_card(model):
+            return ()
         need = residency.need_mib(model, task_type)
         if model in residency.residents or residency.is_alone(model):
             return self._search(model, need)
@@ -436,7 +510,7 @@ class Evictions:
         residents = residency.residents
         if room == inf and not any(map(residency.is_alone, (model, *residents))):
             return ()
-        others = [resident for resident in residents.values() if resident.model != model]
+        others = [each for each in residents.values() if each.may_go and each.model != model]
         leaving = [resident for resident in others if resident.model not in self._keep]
         if room is None or need is None or need > room or _any_unknown(others):
             # Nothing can be reckoned, so it comes when it is alone.

@@ -135,7 +135,7 @@ def hold_for(
             if is_served:
                 until = now + _hold_before_load_s(habit, quiet_s, trip.there_s, waiting)
             else:
-                until = habit.since + hold_s(habit, quiet_s, trip, waiting, device.can_cut)
+                until = habit.since + hold_s(habit, quiet_s, trip, waiting, device.can_cut(model))
             if until > now:
                 hold = ModelHold(
                     model=name, caller=habit.caller, until=until, is_served_there=is_served
@@ -218,11 +218,12 @@ def _loss(
 def _waiting_for_room(device: DeviceState) -> int:
     """n of rule 1, at least 1."""
     residents = device.residency.residents
+    is_plain = device.listing.is_plain
     waiting = [
         len(line)
         for lines in _external_lines(device.gateway)
         for model, line in lines.items()
-        if model not in residents
+        if model not in residents and (is_plain or device.can_serve(model))
     ]
     return max(1, sum(waiting))
 
@@ -258,8 +259,11 @@ def _needs_swap(device: DeviceState) -> bool:
     if residency.swap is not None:
         return True
     residents = residency.residents
+    is_plain = device.listing.is_plain
     return any(
-        model not in residents for lines in _external_lines(device.gateway) for model in lines
+        model not in residents and (is_plain or device.can_serve(model))
+        for lines in _external_lines(device.gateway)
+        for model in lines
     )
 
 
@@ -354,11 +358,12 @@ def _in_need(device: DeviceState, now: float) -> Iterator[tuple[Entry, tuple[str
             yield from ((line[0], rivals) for line in lines)
         return
     residents = residency.residents
+    is_plain = device.listing.is_plain
     lines = [
         line
         for each in _external_lines(device.gateway)
         for model, line in each.items()
-        if model not in residents
+        if model not in residents and (is_plain or device.can_serve(model))
     ]
     evictions = _evictions(device)
     for head in sorted([line[0] for line in lines], key=_WAITS_SINCE):
@@ -380,7 +385,13 @@ def _rivals(device: DeviceState) -> tuple[str, ...]:
         for name in lines
         if name is not None
     ]
-    return tuple([name for name in waiting if name not in residency.residents][:MOST_DUES])
+    is_plain = device.listing.is_plain
+    absent = [
+        name
+        for name in waiting
+        if name not in residency.residents and (is_plain or device.can_serve(name))
+    ]
+    return tuple(absent[:MOST_DUES])
 
 
 def _later_s(device: DeviceState, due: _Due) -> float:
@@ -406,8 +417,10 @@ def _is_serving_loads(device: DeviceState) -> bool:
 
 def _has_waited_through_turn(device: DeviceState) -> bool:
     """Does critical work wait that came before the last turn ended?"""
-    lines = device.gateway.waiting.lines[Band.CRITICAL].values()
-    return any(line[0].item.arrived_at < device.turn_ended.at for line in lines)
+    return any(
+        line[0].item.arrived_at < device.turn_ended.at and device.can_serve(model)
+        for model, line in device.gateway.waiting.lines[Band.CRITICAL].items()
+    )
 
 
 def _is_kept_by_work(device: DeviceState, due: _Due) -> bool:
@@ -449,7 +462,7 @@ def _median_gap_s(device: DeviceState, model: str) -> float:
 def _is_over(device: DeviceState, turn: Turn, now: float) -> bool:
     """Asks to be woken when the turn is over."""
     gateway = device.gateway
-    if gateway.paused:
+    if gateway.paused or device.listing.is_away(turn.model):
         return True
     resident = device.residency.residents.get(turn.model)
     is_waited_for = any(turn.model in lines for lines in _external_lines(gateway))
@@ -477,11 +490,12 @@ def _late_at(device: DeviceState) -> float:
     cut anyway.
     """
     residency = device.residency
-    if residency.swap is None or residency.loading is None or not device.can_cut:
+    loading = residency.loading
+    if residency.swap is None or loading is None or not device.can_cut(loading):
         return inf
     expected_s = UNKNOWN_LOAD_S
-    if device.estimates.knows_load(residency.loading):
-        expected_s = device.estimates.swap_s(residency.swap.origin, residency.loading)
+    if device.estimates.knows_load(loading):
+        expected_s = device.estimates.swap_s(residency.swap.origin, loading)
     return residency.swap.started_at + LATE_LOAD * expected_s + LATE_LOAD_S
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hearth.scheduling.actions import Action, Fail, Refusal, SwapReason
 from hearth.scheduling.estimates import Arrivals, Estimates
 from hearth.scheduling.inputs import MAX_CUT_FAILURES
+from hearth.scheduling.listing import Listing
 from hearth.scheduling.residency import Residency
 from hearth.scheduling.waiting import BANDS, NEVER, Entry, Since, WaitingRoom
 from hearth.types import Band, DeviceId, Lane, QueueItem, Sequence, entity, value
@@ -134,19 +135,6 @@ class GatewayState:
         """Whatever was ordered for this model is done, void or in vain."""
         self.ordered.pop(model, None)
 
-    @property
-    def at_rest(self) -> bool:
-        """Nothing runs, and nothing waits that may start."""
-        return len(self.entries) == (self.waiting.count(Lane.EXTERNAL) if self.paused else 0)
-
-    @property
-    def external_waits(self) -> bool:
-        """Does external work wait that goes before what programs ask for beside their users'
-        turns?
-        """
-        waiting = self.waiting
-        return waiting.depth(Band.INTERRUPTED) + waiting.depth(Band.EXTERNAL) > 0
-
     def waits_for(self, model: str) -> int:
         """How many wait for exactly this model that may start."""
         return self.waiting.up_to(Band.BACKGROUND if self.paused else BANDS[-1], model)
@@ -245,6 +233,7 @@ class DeviceState:
     gateway: GatewayState
     estimates: Estimates
     residency: Residency
+    listing: Listing  # the one that `residency` goes by
     # its model server has not answered since then; None while it does
     down_since: float | None = None
     # consecutive load or unload failures by model
@@ -272,12 +261,10 @@ class DeviceState:
     kept_slot: ModelHold | None = None
     turn: Turn | None = None  # the turn of external work that is under way
     turn_ended: Since = NEVER
-    # the model server loads and unloads when it is asked; else nothing is ever swapped
+    # a model server loads and unloads when it is asked; else nothing is ever swapped
     swaps: bool = True
-    cuts_loads: bool = True  # the model server can end a load that is under way
+    cuts_loads: bool = True  # a model server can end a load that is under way
     cut_failures: int = 0  # loads in a row that were not gone in time after they were cut
-    # what the model server has listed, in lower case; None before its first list
-    installed: frozenset[str] | None = None
     replaced_at: float = -inf  # when the model server before this one was left
     # rounds of admission so far, by model and band
     rounds: dict[tuple[str, Band], int] = field(default_factory=dict)
@@ -288,18 +275,94 @@ class DeviceState:
         gateway = self.gateway
         return self.down_since is not None or gateway.draining or gateway.handing_over
 
-    @property
-    def can_cut(self) -> bool:
-        """A load can be ended before its model is there, which leaves the memory free."""
-        return self.cuts_loads and self.gateway.priced and self.cut_failures < MAX_CUT_FAILURES
-
     def has(self, model: str) -> bool:
-        """Whether the model server may have this model: it lists it, or has listed nothing yet."""
-        return self.installed is None or model.lower() in self.installed
+        """Whether a model server may have this model."""
+        return self.listing.has(model)
+
+    def loads(self, model: str) -> bool:
+        """It can be brought into memory, and out of it."""
+        return self.swaps and self.listing.loads(model)
+
+    def can_serve(self, model: str | None) -> bool:
+        """It is in memory, or can be brought there; None: some model. What waits for another one
+        waits for its model server.
+        """
+        listing = self.listing
+        if listing.is_plain:
+            return True
+        residents = self.residency.residents
+        if model is None:
+            home = self.home
+            is_home_near = home is not None and not listing.is_away(home)
+            return is_home_near or not all(each.is_away for each in residents.values())
+        return listing.loads(model) or (model in residents and not listing.is_away(model))
+
+    def beyond_reach(self, band: Band) -> int:
+        """How many wait in this band or a more urgent one for what cannot be brought."""
+        if self.listing.is_plain:
+            return 0
+        lines = [
+            line
+            for each in self.gateway.waiting.lines[: band + 1]
+            for model, line in each.items()
+            if not self.can_serve(model)
+        ]
+        return sum(map(len, lines))
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing runs, and nothing waits that may start."""
+        gateway = self.gateway
+        if gateway.paused:
+            kept = self.beyond_reach(Band.BACKGROUND) + gateway.waiting.count(Lane.EXTERNAL)
+        else:
+            kept = self.beyond_reach(BANDS[-1])
+        return len(gateway.entries) == kept
+
+    @property
+    def external_waits(self) -> bool:
+        """Does external work wait that may start, and goes before what programs ask for beside
+        their users' turns?
+        """
+        waiting = self.gateway.waiting
+        able = waiting.depth(Band.INTERRUPTED) + waiting.depth(Band.EXTERNAL)
+        if able:
+            able -= self.beyond_reach(Band.EXTERNAL) - self.beyond_reach(Band.BACKGROUND)
+        return able > 0
+
+    def unanswered_since(self, entry: Entry) -> float | None:
+        """Since when no model server has answered that could serve a waiting item; None while one
+        does.
+        """
+        since = self._away_since(entry) if self.listing.away else None
+        return self.down_since if since is None else since
+
+    def _away_since(self, entry: Entry) -> float | None:
+        """Since when the last of them has not answered, while others do."""
+        away = self.listing.away
+        if entry.wanted_model is not None:
+            models = [each for each in entry.choices if self.has(each)] or [entry.wanted_model]
+        elif not all(each.is_away for each in self.residency.residents.values()):
+            return None
+        else:
+            home = self.home_for(entry)
+            models = list(away) if home is None else [home]
+        times = [away.get(model.lower()) for model in models]
+        known = [at for at in times if at is not None]
+        return max(known) if len(known) == len(times) else None
+
+    def can_cut(self, model: str) -> bool:
+        """A load of it can be ended before it is there, which leaves the memory free."""
+        if not (self.cuts_loads and self.gateway.priced and self.cut_failures < MAX_CUT_FAILURES):
+            return False
+        whole_loads = self.listing.whole_loads
+        return not (whole_loads and model.lower() in whole_loads)
 
     def never_fits(self, model: str, task_type: str | None = None) -> bool:
         """No eviction could make room for it; nobody asks that of what is there for good."""
-        return self.swaps and self.residency.never_fits(model, task_type)
+        if not self.swaps or self.listing.stays(model):
+            return False
+        return self.residency.never_fits(model, task_type)
 
     @property
     def home(self) -> str | None:
@@ -318,9 +381,13 @@ class DeviceState:
     @property
     def comes_back(self) -> str | None:
         """The model that is loaded when there is nothing else to do: the pinned one, else the home
-        model.
+        model; of these, one whose model server answers.
         """
-        return self.pinned or self.home
+        pinned = self.pinned
+        if pinned and not self.listing.is_away(pinned):
+            return pinned
+        home = self.home
+        return home if home and not self.listing.is_away(home) else None
 
     def home_for(self, entry: Entry) -> str | None:
         """The home model, None where there is none or it could never be loaded for this item."""
@@ -332,7 +399,7 @@ class DeviceState:
     def is_there(self, model: str) -> bool:
         """Is this model in memory, and not on its way out?"""
         resident = self.residency.residents.get(model)
-        return resident is not None and resident.phase == "ready"
+        return resident is not None and resident.phase == "ready" and not resident.is_away
 
     def runs_on(self, model: str) -> bool:
         resident = self.residency.residents.get(model)
@@ -363,8 +430,7 @@ class DeviceState:
         cached_tokens = self.residency.caches.cached_tokens(entry.item, model, entry.kept_tokens)
         needed_s = self.estimates.longest_s(entry.item, model, entry.kept_tokens, cached_tokens)
         if entry.wanted_model is not None and self.residency.ready(model) is None:
-            origin = next(iter(self.residency.residents), "")
-            needed_s += self.estimates.longest_swap_s(origin, model)
+            needed_s += self.estimates.longest_swap_s(self.residency.origin, model)
         return next((task for task in near if now + needed_s > task[0]), None)
 
     def is_held(self, entry: Entry, now: float) -> bool:
@@ -380,6 +446,8 @@ class DeviceState:
         if resident is not None:
             resident.running.pop(entry.item.sequence, None)
             resident.last_used_at = now
+            if resident.is_away and not resident.running:
+                self.residency.unloaded(resident.model, now)
         if entry.external:
             self.gateway.external_ended(now)
         if self.gateway.waiting.shares is not None:

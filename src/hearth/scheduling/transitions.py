@@ -67,7 +67,7 @@ def take_in(device: DeviceState, fact: Input, now: float) -> list[Action] | None
             return []
 
 
-def _of_device(  # noqa: C901
+def _of_device(  # noqa: C901, PLR0912 - a closed set
     device: DeviceState, fact: inputs.OfDevice, now: float
 ) -> list[Action]:
     """What a model server and its card report."""
@@ -91,8 +91,10 @@ def _of_device(  # noqa: C901
             device.residency.sample(capacity_mib, foreign_mib)
         case inputs.BackendState(up=up):
             _answers(device, now, up=up)
-        case inputs.ModelsListed(names=names):
-            return _listed(device, names)
+        case inputs.ModelsListed():
+            return _listed(device, fact)
+        case inputs.ModelsAway(models=models):
+            _away(device, models, now)
         case inputs.ServerReplaced(learned=learned):
             _replaced(device, learned, now)
     return []
@@ -148,6 +150,26 @@ def _answers(device: DeviceState, now: float, *, up: bool) -> None:
     device.failures.clear()
 
 
+def _away(device: DeviceState, models: frozenset[str], now: float) -> None:
+    """The engines of these models do not answer, though others do; those of all others do again."""
+    since = now if device.down_since is None else device.down_since
+    back = device.listing.mark_away(models, since)
+    device.residency.mark()
+    gone = [
+        each.model
+        for each in device.residency.residents.values()
+        if each.is_away and each.phase == "ready" and not each.running
+    ]
+    for model in gone:
+        device.residency.unloaded(model, now)
+    if not back:
+        return
+    device.cut_failures = 0
+    for known in (device.not_before, device.avoided, device.failures):
+        for model in [each for each in known if each.lower() in back]:
+            del known[model]
+
+
 def _pinned(device: DeviceState, model: str | None) -> None:
     gateway = device.gateway
     if gateway.pinned_name is not None and gateway.pinned_name != model:
@@ -172,7 +194,7 @@ def _announced(gateway: GatewayState, fact: inputs.Scheduled, now: float) -> Non
 
 
 def _want(device: DeviceState, model: str) -> None:
-    if device.is_there(model):
+    if device.is_there(model) or device.listing.stays(model):
         device.gateway.settle(model)
     else:
         device.gateway.order(model, comes=True)
@@ -316,13 +338,13 @@ def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> No
 def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) -> list[Action]:
     resident = device.residency.residents.get(entry.model or "")
     # while the server is down, an attempt that fails is no fault of the item
-    is_down = device.down_since is not None
+    is_down = not _answers_for(device, entry.model or "")
     fault = fact.fault
     may_go_on = entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
     goes_on = may_go_on and fact.kept_tokens is not None
     is_suspect = fault == "first_byte_timeout" or (fault == "runner_died" and goes_on)
     # what could not be loaded anew is asked again as it is
-    if resident is not None and is_suspect and device.swaps:
+    if resident is not None and is_suspect and device.loads(resident.model):
         resident.suspect = True
     if fault == "runner_died":
         device.residency.caches.unloaded(entry.model or "")
@@ -346,6 +368,10 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
         device.gateway.waiting.shares.undone(entry)
     device.gateway.enqueue(entry)
     return [Requeue(sequence=entry.item.sequence)]
+
+
+def _answers_for(device: DeviceState, model: str) -> bool:
+    return device.down_since is None and not device.listing.is_away(model)
 
 
 def _stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float) -> list[Action]:
@@ -433,7 +459,7 @@ def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> li
         device.residency.keep_alone(model)
     if swap.why == "home":
         device.home_failures += 1
-    if device.down_since is not None and not fact.permanent:
+    if not fact.permanent and not _answers_for(device, model):
         return []
     device.failures[model] = device.failures.get(model, 0) + 1
     if not fact.permanent and device.failures[model] < 2:
@@ -465,13 +491,16 @@ def _unloaded(device: DeviceState, model: str, now: float) -> None:
 def _load_aborted(device: DeviceState, fact: inputs.LoadAborted, now: float) -> list[Action]:
     device.cut_failures = 0 if fact.clean else device.cut_failures + 1
     _load_ended(device, 0.0)
-    if not fact.gone:
+    if not (fact.gone or device.listing.is_away(fact.model)):
         return _unload_failed(device, fact.model, now)
     device.residency.load_cut(fact.model, now)
     return []
 
 
 def _unload_failed(device: DeviceState, model: str, now: float) -> list[Action]:
+    if device.listing.is_away(model):  # it has gone with its model server
+        _unloaded(device, model, now)
+        return []
     device.residency.unload_failed(model, now)
     device.not_before[model] = now + UNLOAD_RETRY_S
     device.failures[model] = device.failures.get(model, 0) + 1
@@ -483,7 +512,10 @@ def _unload_failed(device: DeviceState, model: str, now: float) -> list[Action]:
     # what does not go keeps everything else out: only those that it or another serves can wait on
     waiting = device.gateway.waiting.all_entries()
     stranded = [
-        entry for entry in waiting if not serving or entry.wanted_model not in {None, *serving}
+        entry
+        for entry in waiting
+        if (not serving or entry.wanted_model not in {None, *serving})
+        and device.can_serve(entry.wanted_model)
     ]
     return device.gateway.give_up(stranded, "load_failed")
 
@@ -492,12 +524,12 @@ def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float
     """What was learned of one server does not hold for another, nor what is in its memory; what
     the owner wants stays.
     """
+    device.listing.forget()
     device.residency.forget()
     device.estimates.forget()
     if learned is not None:
         device.estimates.restore(learned)
     _learn_arrivals_anew(device.gateway)
-    device.installed = None
     device.replaced_at = now
     device.cleared_for = None
     device.held_until = None
@@ -518,16 +550,17 @@ def _learn_arrivals_anew(gateway: GatewayState) -> None:
     gateway.arrivals = Arrivals(learns=learns, open_callers=callers)
 
 
-def _listed(device: DeviceState, names: frozenset[str]) -> list[Action]:
+def _listed(device: DeviceState, fact: inputs.ModelsListed) -> list[Action]:
     """What waits for a model that is not there is given up before anything is unloaded for it.
 
     What the model server before this one accepted did not name a wrong model.
     """
     gateway = device.gateway
-    device.installed = names
+    device.listing.take(fact, device.residency.residents)
+    device.residency.mark()
     device.home_failures = 0
     for model in gateway.wanted:
-        if not device.has(model):
+        if not device.has(model) or device.listing.stays(model):
             gateway.settle(model)
     gone = [entry for entry in gateway.waiting.all_entries() if _is_gone(device, entry)]
     earlier = [entry for entry in gone if entry.item.arrived_at <= device.replaced_at]

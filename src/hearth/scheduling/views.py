@@ -48,6 +48,7 @@ class StatusView:
         self.first = gateway.waiting.first
         self.may_start_on = gateway.waits_for
         self.is_there = device.is_there
+        self.loads = device.loads
         self.need_mib = device.residency.need_mib
         self.never_fits = device.never_fits
         self.expected_swap_s = device.estimates.swap_s
@@ -154,6 +155,11 @@ class StatusView:
     @property
     def down_since(self) -> float | None:
         return self._device.down_since
+
+    @property
+    def away(self) -> Mapping[str, float]:
+        """Models whose engine does not answer while others do, in lower case, and since when."""
+        return self._device.listing.away
 
     @property
     def home(self) -> str | None:

@@ -37,6 +37,7 @@ from hearth.types import Band, QueueItem, Usage, entity
 
 if TYPE_CHECKING:
     from hearth.scheduling.estimates import Estimates, Habit
+    from hearth.scheduling.listing import Listing
     from hearth.scheduling.residency import Resident
     from hearth.scheduling.state import DeviceState
     from hearth.scheduling.waiting import Entry, WaitingRoom
@@ -147,6 +148,7 @@ class PromptCaches:
         residents: Mapping[str, Resident],
         estimates: Estimates,
         waiting: WaitingRoom,
+        listing: Listing,
         *,
         enabled: bool,
     ) -> None:
@@ -159,12 +161,13 @@ class PromptCaches:
         self._residents = residents
         self._estimates = estimates
         self._waiting = waiting
+        self._listing = listing
 
     def copied(
         self, residents: Mapping[str, Resident], estimates: Estimates, waiting: WaitingRoom
     ) -> PromptCaches:
         """The same for a forecast, which changes no conversation but makes it anew."""
-        twin = PromptCaches(residents, estimates, waiting, enabled=self.enabled)
+        twin = PromptCaches(residents, estimates, waiting, self._listing, enabled=self.enabled)
         twin.tables = {model: dict(table) for model, table in self.tables.items()}
         twin.lost = dict(self.lost)
         twin.turns = dict(self.turns)
