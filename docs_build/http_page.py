@@ -37,6 +37,11 @@ _UNDESCRIBED = (
         "Take a file for a batch, as OpenAI's API does: a form with `purpose` and `file`.",
     ),
     ("GET", "/v1/files/{file_id}/content", "The bytes of a file."),
+    (
+        "GET",
+        "/v1/messages/batches/{batch_id}/results",
+        "The results of a batch that has ended, one a line.",
+    ),
     ("GET", "/static/{file}", "The dashboard's own files; no data."),
     ("GET", "/openapi.json", "The OpenAPI description of Hearth's own pages."),
 )
@@ -82,13 +87,21 @@ def groups(openapi: Node) -> tuple[Group, ...]:
         ),
         Group(
             title="Files and batches: OpenAI's API",
-            addresses=tuple(each for each in own if each.path.startswith("/v1/")),
+            addresses=tuple(each for each in own if _is_of_openai(each.path)),
+        ),
+        Group(
+            title="Batches: Anthropic's API",
+            addresses=tuple(each for each in own if each.path.startswith("/v1/messages/")),
         ),
         Group(
             title="Hearth's own",
             addresses=tuple(each for each in own if not each.path.startswith("/v1/")),
         ),
     )
+
+
+def _is_of_openai(path: str) -> bool:
+    return path.startswith("/v1/") and not path.startswith("/v1/messages/")
 
 
 def http_page(openapi: Node) -> str:

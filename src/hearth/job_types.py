@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Literal
 
-from hearth.types import Lane, Priority, frozen
+from hearth.types import MESSAGE_BATCH_PREFIX, Lane, Priority, frozen
 
 INTERRUPTED = "interrupted_by_restart"
 EMULATOR_GONE = "emulator_gone"
@@ -143,7 +143,8 @@ class StoredFile:
 @frozen
 class Page:
     """Which entries of a caller's list: at most `limit` after the one with the id `after`, the
-    latest first unless `ascending`.
+    latest first unless `ascending`. `of_messages`: of batches, those of Anthropic's API, else the
+    others.
     """
 
     caller: str
@@ -151,6 +152,7 @@ class Page:
     after: str | None = None
     ascending: bool = False
     purpose: str | None = None
+    of_messages: bool = False
 
 
 BatchEnd = Literal["completed", "expired", "cancelled", "failed"]
@@ -174,7 +176,9 @@ class Batch:
         None before that. input_file, output_file, error_file: their numbers in the store; the last
         two are there while it runs, before their ids are shown. model: the one that all its
         requests name, None where they name several. total, completed, failed: requests;
-        `prompt_tokens`, `output_tokens` of the completed ones.
+        `cancelled` and `expired` ones have failed, too; `prompt_tokens`, `output_tokens` of the
+        completed ones. Of a new batch, `input_file` is one that was begun for it and becomes its
+        own, 0 where `input_file_id` says which.
     """
 
     batch_id: str
@@ -203,6 +207,8 @@ class Batch:
     total: int = 0
     completed: int = 0
     failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     problems: tuple[LineProblem, ...] = ()
@@ -213,11 +219,18 @@ class Batch:
     cancelling_wall_s: float | None = None
     ended_wall_s: float | None = None
 
+    @property
+    def of_messages(self) -> bool:
+        """It came to Anthropic's API: a request that is not in order fails alone, and its results
+        are Anthropic's.
+        """
+        return self.batch_id.startswith(MESSAGE_BATCH_PREFIX)
+
 
 @frozen
 class BatchLine:
     """A request of a batch that is still to be done, and where it stands in the input file (bytes
-    from its beginning).
+    from its beginning). One with a `problem` fails without a job.
     """
 
     line: int
@@ -225,6 +238,7 @@ class BatchLine:
     model: str
     start: int
     length: int
+    problem: LineProblem | None = None
 
 
 @frozen
@@ -246,7 +260,7 @@ class EndedLine:
 @frozen
 class LineOutcome:
     """What is written about a line: `text` into the output file, or into the error file where it is
-    not `completed`.
+    not `completed`; `undone`: why it was not tried to its end.
 
     `job` is the number of the job that it had, None for a line that never became one.
     """
@@ -255,5 +269,6 @@ class LineOutcome:
     job: int | None
     completed: bool
     text: bytes
+    undone: Literal["cancelled", "expired"] | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0

@@ -254,7 +254,8 @@ class BatchStore(Protocol):
     """Batches by number and by id, and the lines of each that are still to be done."""
 
     async def accept(self, new: Batch, max_open: int, own_max_open: int | None = None) -> Batch:
-        """Keep a batch, or say which one its idempotency key stands for.
+        """Keep a batch, or say which one its idempotency key stands for. A file that was begun for
+        it is its own from now on, complete, and deleted when it ends.
 
         Raises KeyReused, NotFound, QueueFull, and StorageUnavailable: it may be kept with a key,
         and without one is cancelled then.
@@ -286,6 +287,9 @@ class BatchStore(Protocol):
         self, number: int, problems: Sequence[LineProblem], total: int, model: str | None
     ) -> None:
         """A batch that is being validated is in progress, or has failed for its problems."""
+
+    async def remove(self, number: int) -> bool:
+        """Delete a batch that has ended, with its files; False where there is none."""
 
     async def lines_without_job(self, batch: int, most: int) -> tuple[BatchLine, ...]:
         """The next lines without a job: so many that `most` have one."""
@@ -341,7 +345,7 @@ class FileStore(Protocol):
         """
 
     async def discard(self, number: int) -> None:
-        """Give up a file that was begun; nothing happens to one that is complete."""
+        """Give up a file that was begun; nothing happens to one that is complete, or a batch's."""
 
     async def find(self, file_id: str) -> StoredFile | None:
         """A file that is complete and not deleted."""

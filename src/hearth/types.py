@@ -196,6 +196,8 @@ BATCH_JOB_PREFIX = "batch_req_"
 
 No other request goes by such an id.
 """
+MESSAGE_BATCH_PREFIX = "msgbatch_"
+"""What the id of a batch of Anthropic's API begins with; no other batch has such an id."""
 LOCAL_CALLER = "local"
 """The caller name of every loopback peer while no keys are configured."""
 SEVERAL_CALLERS = "several"

@@ -50,8 +50,14 @@ ADDRESSES: dict[str, tuple[str, tuple[str, ...]]] = {
             ),
         ),
         (ANY_KEY, "GET HEAD", "/ /api/version /api/tags"),
-        (ANY_KEY, "GET POST", "/llm/jobs /v1/files /v1/batches"),
-        (ANY_KEY, "GET DELETE", "/llm/jobs/job_1 /v1/files/file-1"),
+        (ANY_KEY, "GET POST", "/llm/jobs /v1/files /v1/batches /v1/messages/batches"),
+        (
+            ANY_KEY,
+            "GET DELETE",
+            "/llm/jobs/job_1 /v1/files/file-1 /v1/messages/batches/msgbatch_1",
+        ),
+        (ANY_KEY, "GET", "/v1/messages/batches/msgbatch_1/results"),
+        (ANY_KEY, "POST", "/v1/messages/batches/msgbatch_1/cancel"),
         (
             ANY_KEY,
             "POST",

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 
 from tests.jobs.batch_house import requests_of
@@ -24,6 +25,10 @@ server: {log_format: json}
 
 def client_of(url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+
+
+def claude_of(url: str) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=0)
 
 
 async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_once(tmp_path: Path):
@@ -59,4 +64,39 @@ async def test_a_batch_survives_kill_9_with_its_key_and_answers_every_request_on
         ]
         assert [each["custom_id"] for each in rows] == [f"r{number}" for number in range(REQUESTS)]
         await client.close()
+        await process.stopped_s()
+
+
+async def test_a_batch_of_messages_survives_kill_9_and_has_each_result_once(tmp_path: Path):
+    message = {
+        "model": "llama3.1:8b",
+        "max_tokens": 3,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    requests: Any = [
+        {"custom_id": f"r{number}", "params": message | {"stream": number == REQUESTS}}
+        for number in range(REQUESTS + 1)
+    ]
+    async with Process.start(tmp_path, CONFIG) as process:
+        async with claude_of(await process.url()) as claude:
+            batch = await claude.messages.batches.create(requests=requests, extra_headers=KEY)
+        await process.until(some("job_ended", 3))
+        await process.ended_s(signal.SIGKILL, -signal.SIGKILL)
+    async with Process.start(tmp_path, CONFIG) as process:
+        async with claude_of(await process.url()) as claude:
+            again = await claude.messages.batches.create(requests=requests, extra_headers=KEY)
+            assert again.id == batch.id
+            async with in_time():
+                process.moved.clear()
+                while (
+                    batch := await claude.messages.batches.retrieve(batch.id)
+                ).processing_status != "ended":
+                    await process.moved.wait()
+                    process.moved.clear()
+            assert (batch.request_counts.succeeded, batch.request_counts.errored) == (REQUESTS, 1)
+            results = [each async for each in await claude.messages.batches.results(batch.id)]
+            kinds = {each.custom_id: each.result.type for each in results}
+            assert len(kinds) == len(results) == REQUESTS + 1
+            assert kinds.pop(f"r{REQUESTS}") == "errored"
+            assert set(kinds.values()) == {"succeeded"}
         await process.stopped_s()

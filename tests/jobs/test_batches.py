@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hearth.config.settings import BatchSettings, GatewayConfig, JobSettings, Window
+from hearth.engines.ollama.traits import canonical_model
 from hearth.errors import (
     BadRequest,
     HearthError,
@@ -22,15 +23,17 @@ from hearth.errors import (
     StorageUnavailable,
 )
 from hearth.events import BatchEnded, BatchStarted, InternalFault, JobEnded, JobStarted
-from hearth.job_types import Page
+from hearth.job_types import Batch, Page
 from hearth.jobs.batch_lines import PORTION_BYTES
 from hearth.jobs.batches import GATHER_S, JOBS_AT_ONCE
+from hearth.jobs.message_batches import input_of
 from hearth.jobs.service import FORGET_INTERVAL_S
 from hearth.storage.files import AFTER_DELETED_S
 from tests.jobs.batch_house import BatchHouse, in_batch_house, jsonl, line, lines, new_batch
 from tests.jobs.house import job
 from tests.storage.memory import Disk
 from tests.support.fake_exchange import CallFault
+from tests.support.fields import Fields
 from tests.support.house import settings_with
 from tests.support.virtual_time import LoopClock, in_virtual_time, loop_s, sleep_until
 
@@ -510,3 +513,118 @@ async def test_ended_batches_are_forgotten_after_a_while(house):
     assert (await house.batch()).status == "completed"
     await sleep_until(25 * 3600.0)
     assert await house.table_of_batches.find("batch_1") is None
+
+
+def messages(*bodies: Fields) -> bytes:
+    """The requests m0, m1, ... of a batch of messages."""
+    return input_of(((f"m{n}", body) for n, body in enumerate(bodies)), large=False)
+
+
+def message(model: str = "a", *, service_s: float = 1.0) -> Fields:
+    text = {"role": "user", "content": "hi"}
+    fake = {"service_s": service_s}
+    return {"model": canonical_model(model), "max_tokens": 9, "messages": [text], "fake": fake}
+
+
+async def begun(house: BatchHouse, *bodies: Fields, **changed: Any) -> Batch:
+    new = new_batch("msgbatch_1", endpoint="/v1/messages", input_file_id="", total=len(bodies))
+    return await house.batches.create_from(replace(new, **changed), messages(*bodies))
+
+
+async def results(house: BatchHouse) -> Fields:
+    """What the results say, by custom_id: a kind, and of an error its type."""
+    batch = await house.ended_batch("msgbatch_1")
+    files = (batch.output_file_id, batch.error_file_id)
+    found = [each for file_id in files for each in await house.content(file_id)]
+    kinds = {
+        each["custom_id"]: each["result"].get("error", {}).get("error", each["result"])["type"]
+        for each in found
+    }
+    assert len(kinds) == len(found) == batch.total == batch.completed + batch.failed
+    return kinds
+
+
+@in_batch_house()
+async def test_requests_of_a_batch_of_messages_fail_alone_and_the_rest_runs(house):
+    bad = (message("nowhere"), message() | {"stream": True}, message() | {"max_tokens": 0})
+    await begun(house, message(), *bad, *[message()] * (2 * JOBS_AT_ONCE))
+    kinds = await results(house)
+    assert [kinds.pop(f"m{n}") for n in (1, 2, 3)] == [
+        "not_found_error",
+        "invalid_request_error",
+        "invalid_request_error",
+    ]
+    assert set(kinds.values()) == {"succeeded"}
+    assert house.told_of_batches() == ["began", "completed"]
+    assert house.disk.rows("SELECT COUNT(*) FROM batch_lines") == [(0,)]
+    batch = await house.batch("msgbatch_1")
+    assert (batch.completed, batch.failed, batch.output_tokens > 0) == (
+        2 * JOBS_AT_ONCE + 1,
+        3,
+        True,
+    )
+
+
+@in_batch_house(settings=settings_with(jobs={"max_in_queue": 1, "max_attempts": 1}))
+async def test_what_the_server_cannot_do_is_an_error_of_its_request(house):
+    house.ollama.next_calls(None, CallFault.SERVER_ERROR)
+    await begun(house, *[message()] * 3)
+    assert await results(house) == {"m0": "succeeded", "m1": "api_error", "m2": "succeeded"}
+
+
+@in_batch_house("a", settings=settings_with(batches={"max_requests": 1}))
+async def test_a_lower_limit_takes_back_nothing_that_was_accepted(house):
+    await begun(house, *[message()] * 3)
+    assert set((await results(house)).values()) == {"succeeded"}
+
+
+@pytest.mark.parametrize(("ending", "kind"), [("cancelled", "canceled"), ("expired", "expired")])
+@in_batch_house()
+async def test_each_message_has_a_result_whenever_its_batch_ends_early(house, ending, kind):
+    window_s = 0.0 if ending == "expired" else 3600.0
+    batch = await begun(house, *[message()] * 3, message("nowhere"), window_s=window_s)
+    if ending == "cancelled":  # before any line of it was read
+        assert await house.batches.cancel(batch.batch_id)
+    kinds = await results(house)
+    assert kinds == {"m0": kind, "m1": kind, "m2": kind, "m3": "not_found_error"}
+    batch = await house.batch("msgbatch_1")
+    assert (batch.status, getattr(batch, ending), house.ollama.calls) == (ending, 3, [])
+
+
+@in_batch_house()
+async def test_one_request_that_is_cancelled_is_canceled_and_the_others_succeed(house):
+    await begun(house, *[message(service_s=10.0)] * 3)
+    await sleep_until(5.0)
+    (job_id,) = house.disk.rows("SELECT id FROM jobs WHERE state = 'running' LIMIT 1")[0]
+    await house.jobs.cancel_by_id(job_id, caller=None)
+    assert sorted((await results(house)).values()) == ["canceled", "succeeded", "succeeded"]
+
+
+@in_virtual_time
+async def test_a_batch_of_messages_survives_a_kill_at_any_step_and_writes_each_once():
+    disk = Disk()
+    async with BatchHouse("a", disk=disk) as house:
+        await begun(house, *[message(service_s=2.0)] * 5, message("nowhere"))
+        copies = list[Disk]()
+        while not house.events.of(BatchEnded):
+            copies.append(disk.copy())
+            await asyncio.sleep(0.5)
+        await results(house)
+    assert len(copies) > 5
+    for copy in copies:
+        async with BatchHouse("a", disk=copy) as house:
+            kinds = await results(house)
+            assert kinds.pop("m5") == "not_found_error"
+            assert set(kinds.values()) == {"succeeded"}
+
+
+@in_batch_house()
+async def test_a_batch_of_messages_whose_commit_is_reported_as_failed_keeps_its_requests(house):
+    house.disk.latency_s = 1.0
+    beginning = asyncio.ensure_future(begun(house, message(), idempotency_key="k"))
+    await house.on_disk("SELECT 1 FROM file_parts")
+    house.disk.silent = True  # for the batch itself, which comes next
+    with pytest.raises(StorageUnavailable):
+        await beginning
+    house.disk.silent = False
+    assert await results(house) == {"m0": "succeeded"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -252,3 +253,99 @@ async def test_what_ended_long_ago_is_forgotten_and_what_is_open_is_not(ports, c
         pass
     assert await ports.batches.find("batch_1") is None
     assert (await found(ports, "batch_2")).status == "validating"
+
+
+MESSAGES = new_batch("msgbatch_1", input_file_id="", total=2)
+PROBLEM: dict[str, str | int | None] = {"code": "c", "message": "m", "line": 2, "param": None}
+
+
+async def taken(ports: Ports, **changed: Any) -> Batch:
+    """A batch of messages with an input file of its own."""
+    number = await ports.files.begin("test")
+    await ports.files.append(number, 0, b"x", 1 << 20)
+    new = replace(MESSAGES, **{"input_file": number} | changed)
+    return await ports.batches.accept(new, 10)
+
+
+async def test_a_batch_s_own_file_is_kept_while_it_is_open_and_nobody_sees_it(process):
+    ports = await process()
+    batch = await taken(ports)
+    assert (batch.input_file_id, batch.total) == ("", 2)
+    await ports.files.discard(batch.input_file)  # as after a failed upload
+    ports = await process()
+    while await ports.files.sweep():
+        pass
+    assert await ports.files.parts(batch.input_file, -1) == ((0, b"x"),)
+    assert await ports.files.list_files(Page(caller="test", limit=9)) == ()
+    await ports.batches.settle_validation(batch.number, [], 2, "a")
+    await ports.batches.begin_end(batch.number, "completed")
+    await ports.batches.finish(batch.number)
+    while await ports.files.sweep():
+        pass
+    assert await ports.files.parts(batch.input_file, -1) == ()
+
+
+async def test_a_file_is_taken_by_one_batch_of_its_caller(ports):
+    batch = await taken(ports)
+    for changed in ({"input_file": batch.input_file}, {"input_file": 99}, {"caller": "you"}):
+        with pytest.raises(NotFound):
+            await taken(ports, batch_id="msgbatch_2", **changed)
+
+
+async def test_batches_of_messages_are_listed_apart_and_in_both_directions(ports):
+    await accepted(ports)
+    for number in (1, 2, 3):
+        await taken(ports, batch_id=f"msgbatch_{number}")
+    page = Page(caller="test", limit=2)
+    assert [each.batch_id for each in await ports.batches.list_batches(page)] == ["batch_1"]
+    page = replace(page, of_messages=True, after="msgbatch_1", ascending=True)
+    listed = await ports.batches.list_batches(page)
+    assert [each.batch_id for each in listed] == ["msgbatch_2", "msgbatch_3"]
+
+
+async def test_lines_keep_their_problems_and_undone_ones_are_counted_by_why(ports):
+    batch = await taken(ports)
+    lines = [LINES[0], replace(LINES[1], problem=PROBLEM), LINES[2]]
+    await ports.batches.note_lines(batch.number, lines, first=True)
+    await ports.batches.settle_validation(batch.number, [], 3, "a")
+    assert await ports.batches.lines_without_job(batch.number, 9) == tuple(lines)
+    outcomes = [
+        replace(outcome(1, None, completed=False), undone="cancelled"),
+        outcome(2, None, completed=False),
+        replace(outcome(3, None, completed=False), undone="expired"),
+    ]
+    await ports.batches.record(batch.number, outcomes)
+    ended = await found(ports, "msgbatch_1")
+    assert (ended.failed, ended.cancelled, ended.expired) == (3, 1, 1)
+
+
+async def test_one_of_messages_that_is_cancelled_has_its_lines_noted_first(ports):
+    batch = await taken(ports)
+    assert await ports.batches.cancel("msgbatch_1")
+    assert not await ports.batches.cancel("msgbatch_1")
+    assert (await found(ports, "msgbatch_1")).status == "validating"
+    assert await ports.batches.note_lines(batch.number, LINES, first=True)
+    await ports.batches.settle_validation(batch.number, [], 3, "a")
+    batch = await found(ports, "msgbatch_1")
+    assert (batch.status, batch.ending, batch.output_file is None) == (
+        "cancelling",
+        "cancelled",
+        False,
+    )
+    await ports.batches.finish(batch.number)
+    assert (await found(ports, "msgbatch_1")).status == "cancelled"
+
+
+async def test_only_what_has_ended_is_removed_and_its_files_with_it(ports):
+    batch = await running(ports)
+    assert not await ports.batches.remove(batch.number)
+    await ports.batches.record(batch.number, [outcome(3, None)])
+    await ports.batches.begin_end(batch.number, "expired")
+    await ports.batches.finish(batch.number)
+    ended = await found(ports)
+    assert await ports.batches.remove(batch.number)
+    assert not await ports.batches.remove(batch.number)
+    assert await ports.batches.find("batch_1") is None
+    assert ended.output_file_id is not None
+    assert await ports.files.find(ended.output_file_id) is None
+    assert await ports.files.find("file-batch_1") is not None

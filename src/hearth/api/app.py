@@ -24,6 +24,7 @@ from hearth.admission.http_checks import (
 from hearth.api.body import Bodies, RequestBody
 from hearth.api.files import FILES_PATH
 from hearth.api.jobs import BATCHES_PATH
+from hearth.api.message_batches import MESSAGE_BATCHES_PATH
 from hearth.api.request import (
     PATH_SHOWN,
     ErrorResponder,
@@ -47,7 +48,7 @@ _MANAGEMENT_TEXT = (
     "managing models needs an admin key: make one with `hearth admin key new NAME`, add it to"
     " auth.keys with `admin: true`, and send it as Authorization: Bearer KEY; or {advice}"
 )
-_OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/")
+_OWN_PREFIXES = ("/llm/", f"{FILES_PATH}/", f"{BATCHES_PATH}/", f"{MESSAGE_BATCHES_PATH}/")
 """Below them unknown addresses have Hearth's own text, elsewhere the model server's."""
 
 

@@ -26,7 +26,7 @@ from hearth.clock import new_id
 from hearth.errors import BadRequest, BodyTooLarge, CallerGone, NotFound, UnsupportedMedia
 from hearth.gateway import Gateway
 from hearth.job_types import PART_BYTES, Page, StoredFile, StoreLimits
-from hearth.jobs.batches import Batches
+from hearth.jobs.batches import WRITE_BYTES, Batches
 from hearth.jobs.service import limits_of
 from hearth.types import DAY_S, MIB, JsonDict
 
@@ -179,7 +179,6 @@ def life_s_of(form: FileForm, default_s: float) -> float:
 FILES_PATH = "/v1/files"
 _CONTENT_SUFFIX = "/content"
 _TOO_LONG = "the file is longer than batches.max_file_mib allows"
-_WRITE_BYTES = 16 * PART_BYTES
 _FORM_BYTES = 64 * 1024
 """What a form may have beside its file."""
 
@@ -276,7 +275,7 @@ class FilePages:
         ):
             raise BodyTooLarge(_TOO_LONG)
         admitted = body.admission.admit()
-        body.hold(2 * _WRITE_BYTES)  # what waits for the disk, and the copy that goes there
+        body.hold(2 * WRITE_BYTES)  # what waits for the disk, and the copy that goes there
         number = await batches.files.begin(body.admission.identity.caller)
         try:
             await self._fill(
@@ -310,10 +309,10 @@ class FilePages:
             came += len(chunk)
             if size > self._limit_bytes() or came > self._limit_bytes() + _FORM_BYTES:
                 raise BodyTooLarge(_TOO_LONG)
-            while len(waiting) >= _WRITE_BYTES:
-                await batches.files.append(number, place, bytes(waiting[:_WRITE_BYTES]), *may_have)
-                del waiting[:_WRITE_BYTES]
-                place += _WRITE_BYTES // PART_BYTES
+            while len(waiting) >= WRITE_BYTES:
+                await batches.files.append(number, place, bytes(waiting[:WRITE_BYTES]), *may_have)
+                del waiting[:WRITE_BYTES]
+                place += WRITE_BYTES // PART_BYTES
         form.end()
         if waiting:
             await batches.files.append(number, place, bytes(waiting), *may_have)
@@ -352,6 +351,12 @@ async def _send(batches: Batches, file: StoredFile, request: Request) -> None:
         request.id_header,
     )
     await request.answer.head(200, headers)
+    await send_parts(batches, file, request)
+    await request.answer.end()
+
+
+async def send_parts(batches: Batches, file: StoredFile, request: Request) -> None:
+    """The content of a file, within an answer that has begun. Raises NotFound."""
     place = -1
     left = file.size_bytes
     while left > 0:
@@ -361,4 +366,3 @@ async def _send(batches: Batches, file: StoredFile, request: Request) -> None:
         place = parts[-1][0]
         left -= sum(len(data) for _, data in parts)
         await request.answer.chunk(b"".join(data for _, data in parts))
-    await request.answer.end()

@@ -377,7 +377,7 @@ class BatchPages:
 
     async def batch(self, batch_id: str, caller: Caller) -> JsonDict:
         """One batch. Raises NotFound, StorageUnavailable."""
-        return batch_view(await _owned(batches_of(self._gateway), batch_id, caller))
+        return batch_view(await owned_batch(batches_of(self._gateway), batch_id, caller))
 
     async def listed(self, query: Annotated[BatchesQuery, Query()], caller: Caller) -> JsonDict:
         """The caller's batches, the latest first.
@@ -394,14 +394,19 @@ class BatchPages:
         Raises NotFound, StorageUnavailable.
         """
         batches = batches_of(self._gateway)
-        await _owned(batches, batch_id, caller)
+        await owned_batch(batches, batch_id, caller)
         await batches.cancel(batch_id)
-        return batch_view(await _owned(batches, batch_id, caller))
+        return batch_view(await owned_batch(batches, batch_id, caller))
 
 
-async def _owned(batches: Batches, batch_id: str, caller: Identity) -> Batch:
+async def owned_batch(
+    batches: Batches, batch_id: str, caller: Identity, *, of_messages: bool = False
+) -> Batch:
+    """Raises NotFound for what does not exist, belongs to others or came to the other API,
+    StorageUnavailable.
+    """
     batch = await batches.store.find(batch_id)
-    if batch is None or batch.caller != caller.caller:
+    if batch is None or batch.caller != caller.caller or batch.of_messages is not of_messages:
         raise NotFound("there is no such batch")
     return batch
 

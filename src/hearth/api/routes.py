@@ -29,6 +29,12 @@ from hearth.api.dependencies import BODY, IDENTITY, REQUEST, SmallBodyRoute, ans
 from hearth.api.files import FILES_PATH, FilePages
 from hearth.api.inference import Inference
 from hearth.api.jobs import BATCHES_PATH, JOBS_PATH, BatchPages, JobBody, JobPages
+from hearth.api.message_batches import (
+    MESSAGE_BATCHES_PATH,
+    RESULTS_SUFFIX,
+    MessageBatchBody,
+    MessageBatchPages,
+)
 from hearth.api.passthrough import Passthrough
 from hearth.api.request import Request
 from hearth.api.status import StatusPages
@@ -77,6 +83,7 @@ class Address:
     handlers: dict[str, AddressHandler] = field(default_factory=dict)
 
 
+_RESULTS_PATH = f"{MESSAGE_BATCHES_PATH}/{{batch_id}}{RESULTS_SUFFIX}"
 PROBED = frozenset({"/healthz", "/readyz"})
 """What load balancers ask, by whatever name they have for a machine."""
 _UNKNOWN = Address()
@@ -112,6 +119,7 @@ class Routes:
             "/llm/completions": {"POST": CompletionPages(gateway).complete},
             **_work_pages(admin, JobPages(gateway)),
             **_stored_pages(admin, FilePages(gateway), BatchPages(gateway)),
+            **_message_batch_pages(MessageBatchPages(gateway)),
         }
         for path, endpoints in pages.items():
             for method, endpoint in endpoints.items():
@@ -157,6 +165,8 @@ class Routes:
             self._add(path, MANAGEMENT_ROUTES[path], passthrough.handle, rules)
         self._add(FILES_PATH, ("POST",), files.upload, Address(form=True))
         self._add(f"{FILES_PATH}/{{file_id}}/content", ("GET",), files.content, Address())
+        results = MessageBatchPages(gateway).results
+        self._add(_RESULTS_PATH, ("GET",), results, Address())
         self._add("/openapi.json", _GET_HEAD, self._describe, Address(access="admin"))
 
     def _add(
@@ -224,6 +234,7 @@ Pages: TypeAlias = "dict[str, dict[str, PageHandler]]"
 _LARGE_BODIES: Mapping[str, tuple[type[BaseModel], Adds]] = {
     "/llm/completions": (CompletionBody, "prompt"),
     JOBS_PATH: (JobBody, "job"),
+    MESSAGE_BATCHES_PATH: (MessageBatchBody, "job"),
 }
 """What the pages take whose bodies may be long, and what they add."""
 
@@ -280,6 +291,14 @@ def _stored_pages(admin: AdminPages, files: FilePages, batches: BatchPages) -> P
         BATCHES_PATH: {"POST": batches.create, "GET": batches.listed},
         f"{BATCHES_PATH}/{{batch_id}}": {"GET": batches.batch},
         f"{BATCHES_PATH}/{{batch_id}}/cancel": {"POST": batches.cancel},
+    }
+
+
+def _message_batch_pages(batches: MessageBatchPages) -> Pages:
+    return {
+        MESSAGE_BATCHES_PATH: {"POST": batches.create, "GET": batches.listed},
+        f"{MESSAGE_BATCHES_PATH}/{{batch_id}}": {"GET": batches.batch, "DELETE": batches.delete},
+        f"{MESSAGE_BATCHES_PATH}/{{batch_id}}/cancel": {"POST": batches.cancel},
     }
 
 
@@ -446,6 +465,7 @@ def described(routes: Sequence[BaseRoute]) -> Node:
         _body("multipart/form-data", {"properties": _FILE, "required": ["file", "purpose"]}),
     )
     _add(paths, "/v1/files/{file_id}/content", ("GET",), "", None)
+    _add(paths, _RESULTS_PATH, ("GET",), "", None)
     return {**framework, "paths": paths}
 
 

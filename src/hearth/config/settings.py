@@ -423,7 +423,7 @@ class JobSettings(Section):
 
 
 class BatchSettings(Section):
-    """OpenAI's files and batches (docs/batches.md).
+    """OpenAI's files and batches, and Anthropic's batches (docs/batches.md).
 
     They require `storage.enabled` and share `jobs.max_stored_mib` with jobs.
     """

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import cast
+from functools import partial
+from typing import Literal, cast
 
 from hearth.admission.auth import may_use
 from hearth.clock import new_id
@@ -30,6 +32,7 @@ from hearth.job_types import (
     LineOutcome,
     LineProblem,
 )
+from hearth.jobs import message_batches
 from hearth.jobs.queue import body_of, envelope_of
 from hearth.ports import BatchStore, FileStore
 from hearth.types import BATCH_JOB_PREFIX, MIB, JsonMapping, frozen
@@ -130,6 +133,18 @@ def check_line(
     )
 
 
+def _refused(raw: RawLine, problem: LineProblem) -> BatchLine:
+    """A line of a batch of messages that fails alone."""
+    return BatchLine(
+        line=raw.line,
+        custom_id=message_batches.custom_id_in(raw.text or b""),
+        model="",
+        start=raw.start,
+        length=raw.length,
+        problem=problem,
+    )
+
+
 class _Wrong(Exception):
     """A line that cannot be run: code, message, and the parameter that is at fault, None for the
     whole line.
@@ -226,7 +241,10 @@ class Check:
     canonical: Callable[[str], str]
 
     def __post_init__(self) -> None:
-        self._splitter = Splitter(int(self.settings.server.max_body_mib * MIB))
+        of_messages = self.batch.of_messages  # they came in one body, whose bounds were theirs
+        max_bytes = sys.maxsize if of_messages else int(self.settings.server.max_body_mib * MIB)
+        self._splitter = Splitter(max_bytes)
+        self._most = sys.maxsize if of_messages else self.settings.batches.max_requests
         self._place = -1
         self._seen: set[str] = set()
         self._names: dict[str, str | None] = {}
@@ -246,11 +264,7 @@ class Check:
         )
         if not await self._note(await self._checked(raw)):
             return False
-        if (
-            parts
-            and len(self._problems) < MAX_PROBLEMS
-            and self._total <= self.settings.batches.max_requests
-        ):
+        if parts and len(self._problems) < MAX_PROBLEMS and self._total <= self._most:
             self._place = parts[-1][0]
             return True
         await self._settle()
@@ -270,16 +284,20 @@ class Check:
         return True
 
     async def _checked(self, raw: list[RawLine]) -> list[BatchLine]:
-        """The lines that are as they must be, under the installed names of their models."""
+        """The lines that are as they must be, under the installed names of their models; and those
+        that fail alone.
+        """
         found = await asyncio.to_thread(
             lambda: [check_line(line, self.batch, self.canonical) for line in raw]
         )
         self._total += len(found)
         kept = list[BatchLine]()
-        for each in found:
-            line = await self._known(each) if isinstance(each, BatchLine) else each
+        for each, read in zip(raw, found, strict=True):
+            line = await self._known(read) if isinstance(read, BatchLine) else read
             if isinstance(line, BatchLine):
                 kept.append(line)
+            elif self.batch.of_messages:
+                kept.append(_refused(each, line))
             else:
                 self._problems.append(line)
         return kept
@@ -306,9 +324,10 @@ class Check:
         return replace(line, model=name)
 
     async def _settle(self) -> None:
-        most = self.settings.batches.max_requests
-        if self._total > most:
-            says = f"A batch may have {most} requests (batches.max_requests); the file has more."
+        if self._total > self._most:
+            says = (
+                f"A batch may have {self._most} requests (batches.max_requests); the file has more."
+            )
             self._problems.insert(0, _problem("too_many_requests", says))
         elif self._total == 0:
             self._problems.append(_problem("empty_file", "The file holds no request."))
@@ -328,33 +347,41 @@ _UNDONE: dict[BatchEnd | None, tuple[str, str]] = {
     "cancelled": ("batch_cancelled", "This request was not executed: the batch was cancelled."),
 }
 _CANCELLED_ALONE = ("request_cancelled", "This request was cancelled.")
+_UNDONE_AS: Mapping[str, Literal["cancelled", "expired"]] = {
+    "batch_expired": "expired",
+    "batch_cancelled": "cancelled",
+    "request_cancelled": "cancelled",
+}
+"""By code."""
 _LOST = (
     "result_lost",
     "This request was executed, and its answer was deleted before it could be written here.",
 )
 
 
-def outcome_of(ended: EndedLine) -> LineOutcome:
-    """What is written about a line whose job has ended."""
+def outcome_of(ended: EndedLine, *, of_messages: bool = False) -> LineOutcome:
+    """What is written about a line whose job has ended, in a batch `of_messages` in Anthropic's
+    words.
+    """
     end = ended.end
+    without_answer = partial(_without_answer, ended, of_messages=of_messages)
     if end is None:
-        return _without_answer(ended, *_LOST)
+        return without_answer(*_LOST)
     if end.state is JobState.CANCELLED:
-        return _without_answer(ended, *_UNDONE.get(ended.ending, _CANCELLED_ALONE))
+        return without_answer(*_UNDONE.get(ended.ending, _CANCELLED_ALONE))
     body = _document(end)
-    if body is None:
-        return _without_answer(
-            ended,
+    completed = end.state is JobState.COMPLETED
+    if body is None or (of_messages and not message_batches.is_result(body, succeeded=completed)):
+        return without_answer(
             end.reason or "invalid_response",
             end.error or "The answer of the model server is not JSON.",
         )
-    completed = end.state is JobState.COMPLETED
     usage = body.get("usage") if completed and isinstance(body, dict) else None
     return LineOutcome(
         line=ended.line,
         job=ended.job,
         completed=completed,
-        text=_with_answer(ended, end),
+        text=_with_answer(ended, end, of_messages=of_messages),
         prompt_tokens=_count(usage, "prompt_tokens", "input_tokens"),
         output_tokens=_count(usage, "completion_tokens", "output_tokens"),
     )
@@ -369,28 +396,33 @@ def _document(end: JobEnd) -> object | None:
     return None
 
 
-def _with_answer(ended: EndedLine, end: JobEnd) -> bytes:
+def _with_answer(ended: EndedLine, end: JobEnd, *, of_messages: bool) -> bytes:
     """The answer stands in the line as the model server wrote it; line breaks can only be between
     its values.
     """
-    answer = b" ".join((end.result or b"").splitlines())
+    answer = b" ".join((end.result or b"").splitlines()).strip()
+    if of_messages:
+        succeeded = end.state is JobState.COMPLETED
+        return message_batches.with_answer(ended.custom_id, answer, succeeded=succeeded) + b"\n"
     names = f'{{"id": {json.dumps(ended.job_id)}, "custom_id": {json.dumps(ended.custom_id)}, '
     head = (
         f'"response": {{"status_code": {end.status}, "request_id": {json.dumps(ended.job_id)},'
         ' "body": '
     )
-    return (names + head).encode() + answer.strip() + b'}, "error": null}\n'
+    return (names + head).encode() + answer + b'}, "error": null}\n'
 
 
-def _without_answer(ended: EndedLine, code: str, message: str) -> LineOutcome:
-    error = {"code": code, "message": message}
-    text = (
-        json.dumps(
-            {"id": ended.job_id, "custom_id": ended.custom_id, "response": None, "error": error}
-        )
-        + "\n"
+def _without_answer(ended: EndedLine, code: str, message: str, *, of_messages: bool) -> LineOutcome:
+    undone = _UNDONE_AS.get(code)
+    if of_messages:
+        text = message_batches.without_answer(ended.custom_id, code, message, undone)
+    else:
+        error = {"code": code, "message": message}
+        whole = {"id": ended.job_id, "custom_id": ended.custom_id, "response": None, "error": error}
+        text = json.dumps(whole).encode()
+    return LineOutcome(
+        line=ended.line, job=ended.job, completed=False, text=text + b"\n", undone=undone
     )
-    return LineOutcome(line=ended.line, job=ended.job, completed=False, text=text.encode())
 
 
 def _count(usage: object, *names: str) -> int:
@@ -399,14 +431,18 @@ def _count(usage: object, *names: str) -> int:
     return next((value for value in values if isinstance(value, int) and 0 < value < 1 << 40), 0)
 
 
-def undone(line: BatchLine, ending: BatchEnd) -> EndedLine:
-    """A line that never became a job."""
+def without_job(line: BatchLine, ending: BatchEnd | None) -> EndedLine:
+    """A line that never becomes a job: it has a problem, or its batch ends."""
+    end = JobEnd(state=JobState.CANCELLED)
+    if line.problem is not None:
+        reason, error = (str(line.problem[name]) for name in ("code", "message"))
+        end = JobEnd(state=JobState.FAILED, reason=reason, error=error)
     return EndedLine(
         line=line.line,
         custom_id=line.custom_id,
         job=None,
         job_id=new_id(BATCH_JOB_PREFIX),
-        end=JobEnd(state=JobState.CANCELLED),
+        end=end,
         ending=ending,
     )
 

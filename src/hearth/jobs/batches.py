@@ -15,8 +15,8 @@ from hearth.errors import BadRequest, QueueFull, ShuttingDown, StorageUnavailabl
 from hearth.events import BatchEnded, BatchStarted, JobEnded
 from hearth.events.handling import HandlingSink
 from hearth.execution.tasks import wait_at_most
-from hearth.job_types import PART_BYTES, Batch, BatchEnd, BatchLine
-from hearth.jobs.batch_lines import Check, jobs_of, outcome_of, portion, undone
+from hearth.job_types import PART_BYTES, Batch, BatchEnd, BatchLine, EndedLine
+from hearth.jobs.batch_lines import Check, jobs_of, outcome_of, portion, without_job
 from hearth.jobs.queue import key_in_use
 from hearth.jobs.runner import LOOK_INTERVAL_S, STORE_RETRY_S
 from hearth.jobs.service import FORGET_INTERVAL_S, Jobs, limits_of
@@ -31,6 +31,8 @@ JOBS_AT_ONCE = 64
 keeps others from their turn: enough for two runs on one model.
 """
 UNDONE_TOGETHER = 500
+WRITE_BYTES = 16 * PART_BYTES
+"""So much of a file is written at a time."""
 
 
 class Batches(HandlingSink):
@@ -83,6 +85,33 @@ class Batches(HandlingSink):
             accepted = await self.store.accept(new, settings.batches.max_open, own)
         self._wake.set()
         return accepted
+
+    async def create_from(self, new: Batch, content: bytes) -> Batch:
+        """As `create`, with an input file of its own, which nobody else sees.
+
+        Raises as `create`, and QueueFull where the store has no room for the file.
+        """
+        limits = limits_of(self._runtime.settings, new.lane)
+        number = await self.files.begin(new.caller)
+        try:
+            for start in range(0, len(content), WRITE_BYTES):
+                piece = content[start : start + WRITE_BYTES]
+                place = start // PART_BYTES
+                await self.files.append(
+                    number, place, piece, limits.max_bytes, limits.own_max_bytes
+                )
+            return await self.create(replace(new, input_file=number))
+        finally:
+            self.give_up(number)  # where the batch was not taken
+
+    async def remove(self, number: int) -> bool:
+        """Delete a batch that has ended, with its files; False where there is none.
+
+        Raises StorageUnavailable.
+        """
+        removed = await self.store.remove(number)
+        self._deleted.set()
+        return removed
 
     async def cancel(self, batch_id: str) -> bool:
         """Have a batch end as cancelled; False where it has ended, or is about to.
@@ -156,7 +185,9 @@ class Batches(HandlingSink):
             return False
 
     async def _step(self, batch: Batch) -> bool:
-        if batch.status == "validating" and self._runtime.clock.wall() < batch.expires_wall_s:
+        is_late = self._runtime.clock.wall() >= batch.expires_wall_s
+        # each request of a batch of messages has a result, also where none has time to run
+        if batch.status == "validating" and (batch.of_messages or not is_late):
             if self._runtime.emulated and not batch.emulated:  # which has other models
                 return False
             await self._validate(batch)
@@ -176,8 +207,7 @@ class Batches(HandlingSink):
         await self._jobs.runner.cancel_doubtful()
         ended = await self.store.ended_lines(batch.number)
         if ended:
-            outcomes = await asyncio.to_thread(lambda: [outcome_of(each) for each in ended])
-            await self.store.record(batch.number, outcomes)
+            await self._record(batch, ended)
             return True
         if batch.ending is not None:
             return await self._wind_up(batch, batch.ending)
@@ -185,8 +215,14 @@ class Batches(HandlingSink):
             return await self.store.begin_end(batch.number, "completed")
         if self._runtime.clock.wall() >= batch.expires_wall_s:
             return await self.store.begin_end(batch.number, "expired")
-        await self._feed(batch)
-        return False
+        return await self._feed(batch)
+
+    async def _record(self, batch: Batch, ended: Sequence[EndedLine]) -> None:
+        of_messages = batch.of_messages
+        outcomes = await asyncio.to_thread(
+            lambda: [outcome_of(each, of_messages=of_messages) for each in ended]
+        )
+        await self.store.record(batch.number, outcomes)
 
     async def _wind_up(self, batch: Batch, ending: BatchEnd) -> bool:
         """Have what has not ended end as undone; True while there was something."""
@@ -198,16 +234,21 @@ class Batches(HandlingSink):
             else ()
         )
         if lines:
-            ended = [undone(line, ending) for line in lines]
-            await self.store.record(batch.number, [outcome_of(each) for each in ended])
+            await self._record(batch, [without_job(line, ending) for line in lines])
         return bool(lines) or bool(await self.store.ended_lines(batch.number))
 
-    async def _feed(self, batch: Batch) -> None:
+    async def _feed(self, batch: Batch) -> bool:
+        """Make jobs of its next lines; True where lines with problems were ended instead."""
         limits = limits_of(self._runtime.settings, batch.lane)
         most = max(1, min(JOBS_AT_ONCE, limits.max_queued // 2))  # the rest is for jobs of others
-        lines = portion(await self.store.lines_without_job(batch.number, most))
+        found = await self.store.lines_without_job(batch.number, most)
+        refused = [without_job(line, None) for line in found if line.problem is not None]
+        if refused:
+            await self._record(batch, refused)
+            return True
+        lines = portion(found)
         if not lines:
-            return
+            return False
         text = await self._text(batch, lines)
         new = await asyncio.to_thread(jobs_of, batch, lines, text)
         try:
@@ -218,6 +259,7 @@ class Batches(HandlingSink):
             self._held = True
         if batch.emulated:
             await self._jobs.runner.end_emulated()
+        return False
 
     async def _text(self, batch: Batch, lines: Sequence[BatchLine]) -> bytes:
         """The input file from the first of the lines to the end of the last."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from functools import partial
 
 from hearth.clock import new_id
@@ -26,9 +26,9 @@ from hearth.job_types import (
     Page,
 )
 from hearth.ports import BatchStore
-from hearth.storage.files import DISCARD, GROW, PUT_PART, place_of
+from hearth.storage.files import DISCARD, GROW, PUT_PART, REMOVE, place_of
 from hearth.storage.table import KEY_LIFE_S, Table, Types, record
-from hearth.types import Lane, Priority
+from hearth.types import MESSAGE_BATCH_PREFIX, Lane, Priority
 
 READ_BYTES = 4 << 20
 """Results are read about so many bytes at a time."""
@@ -37,14 +37,15 @@ ROWS_PER_STEP = 1000
 
 _COUNT_JOBS = "SELECT COUNT(*) FROM batch_lines WHERE batch = ? AND job IS NOT NULL"
 _LINES = """
-    SELECT line, custom_id, model, start, length FROM batch_lines
+    SELECT line, custom_id, model, start, length, problem FROM batch_lines
     WHERE batch = ? AND job IS NULL
     ORDER BY line
     LIMIT ?
 """
+_line_of = partial(record, BatchLine, {"problem": json.loads})
 _ADD_LINE = """
-    INSERT INTO batch_lines (batch, line, custom_id, model, start, length)
-    VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO batch_lines (batch, line, custom_id, model, start, length, problem)
+    VALUES (:batch, :line, :custom_id, :model, :start, :length, :problem)
 """
 _END_FIELDS = ("state", "reason", "error", "status", "content_type", "result")
 _ENDED = """
@@ -67,20 +68,24 @@ _UNENDED = """
 _TAKE_OFF = "DELETE FROM batch_lines WHERE batch = ? AND line = ? AND job IS ?"
 _FORGET_JOB = "DELETE FROM jobs WHERE number = ? AND ended_wall_s IS NOT NULL"
 _FILES = "SELECT output_file, error_file FROM batches WHERE number = ?"
+_UNDONE = ("cancelled", "expired")
 _TALLY = """
     UPDATE batches SET
       completed = completed + ?,
       failed = failed + ?,
+      cancelled = cancelled + ?,
+      expired = expired + ?,
       prompt_tokens = prompt_tokens + ?,
       output_tokens = output_tokens + ?
     WHERE number = ?
 """
 
+_OF_MESSAGES = f"id GLOB '{MESSAGE_BATCH_PREFIX}*'"
 _COLUMNS = """
     number, id AS batch_id, caller, lane, priority, models, endpoint, status, ending, window_text,
     output_life_s, metadata, emulated, input_file, input_file_id, output_file, output_file_id,
-    error_file, error_file_id, model, total, completed, failed, prompt_tokens, output_tokens,
-    problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s,
+    error_file, error_file_id, model, total, completed, failed, cancelled, expired, prompt_tokens,
+    output_tokens, problems, created_wall_s, expires_wall_s, in_progress_wall_s, finalizing_wall_s,
     cancelling_wall_s, ended_wall_s
 """
 _TYPES: Types = {
@@ -95,11 +100,12 @@ _batch_of = partial(record, Batch, _TYPES)
 _ADD = """
     INSERT INTO batches (
       id, caller, lane, priority, models, endpoint, status, window_text, output_life_s, metadata,
-      emulated, input_file, input_file_id, created_wall_s, expires_wall_s, idempotency_key, digest
+      emulated, input_file, input_file_id, total, created_wall_s, expires_wall_s, idempotency_key,
+      digest
     )
     VALUES (
       :batch_id, :caller, :lane, :priority, :models, :endpoint, 'validating', :window_text,
-      :output_life_s, :metadata, :emulated, :input_file, :input_file_id, :now, :expires,
+      :output_life_s, :metadata, :emulated, :input_file, :input_file_id, :total, :now, :expires,
       :idempotency_key, :digest
     )
 """
@@ -120,22 +126,36 @@ _INPUT = """
     SELECT number FROM files
     WHERE id = ? AND caller = ? AND state = 'ready' AND purpose = 'batch'
 """
+_TAKE_INPUT = """
+    UPDATE files SET epoch = NULL
+    WHERE number = ? AND caller = ? AND state = 'filling' AND epoch IS NOT NULL
+    RETURNING number
+"""
 _FIND = f"SELECT {_COLUMNS} FROM batches WHERE id = ?"
 _GET = f"SELECT {_COLUMNS} FROM batches WHERE number = ?"
 _PLACE = "SELECT number FROM batches WHERE id = ? AND caller = ?"
 _LIST = f"""
     SELECT {_COLUMNS} FROM batches
-    WHERE caller = ? AND (? IS NULL OR number < ?)
-    ORDER BY number DESC
-    LIMIT ?
+    WHERE caller = :caller
+      AND ({_OF_MESSAGES}) = :of_messages
+      AND (
+        :after IS NULL
+        OR (CASE WHEN :ascending THEN number > :after ELSE number < :after END)
+      )
+    ORDER BY CASE WHEN :ascending THEN number ELSE -number END
+    LIMIT :limit
 """
 _OPEN = f"SELECT {_COLUMNS} FROM batches WHERE ended_wall_s IS NULL ORDER BY number"
-_CANCELLABLE = "status IN ('validating', 'in_progress')"
+_CANCELLABLE = "status IN ('validating', 'in_progress') AND ending IS NULL"
 _OPEN_OF = f"SELECT id FROM batches WHERE ended_wall_s IS NULL AND {_CANCELLABLE} AND caller = ?"
 _CANCEL = f"""
-    UPDATE batches SET status = 'cancelling', ending = 'cancelled', cancelling_wall_s = ?
+    UPDATE batches SET
+      status = CASE WHEN status = 'validating' AND {_OF_MESSAGES} THEN status ELSE 'cancelling' END,
+      ending = 'cancelled',
+      cancelling_wall_s = ?
     WHERE id = ? AND {_CANCELLABLE}
 """
+"""The requests of a batch of messages are noted first: each has a result."""
 _IS_VALIDATING = "SELECT 1 FROM batches WHERE number = ? AND status = 'validating'"
 _BEGIN_FILE = """
     INSERT INTO files (caller, purpose, filename, state, created_wall_s)
@@ -144,7 +164,7 @@ _BEGIN_FILE = """
 """
 _RUN = """
     UPDATE batches SET
-      status = 'in_progress',
+      status = CASE WHEN ending IS NULL THEN 'in_progress' ELSE 'cancelling' END,
       in_progress_wall_s = ?,
       total = ?,
       model = ?,
@@ -180,6 +200,10 @@ _FORGET_ENDED_LINES = """
       LIMIT ?
     )
 """
+_REMOVE = """
+    DELETE FROM batches WHERE number = ? AND ended_wall_s IS NOT NULL
+    RETURNING output_file, error_file
+"""
 _FORGET = """
     DELETE FROM batches WHERE number IN (
       SELECT number FROM batches
@@ -207,8 +231,7 @@ class BatchTable(Table, BatchStore):
 
     async def list_batches(self, page: Page) -> tuple[Batch, ...]:
         def read(connection: sqlite3.Connection) -> tuple[Batch, ...]:
-            after = place_of(connection, _PLACE, page)
-            asked = (page.caller, after, after, page.limit)
+            asked = asdict(page) | {"after": place_of(connection, _PLACE, page)}
             return tuple(map(_batch_of, connection.execute(_LIST, asked)))
 
         return await self.reader.read(read)
@@ -228,8 +251,7 @@ class BatchTable(Table, BatchStore):
                 return False
             if first:
                 connection.execute("DELETE FROM batch_lines WHERE batch = ?", (number,))
-            rows = ((number, *astuple(each)) for each in lines)
-            connection.executemany(_ADD_LINE, rows)
+            connection.executemany(_ADD_LINE, (_row_of(number, each) for each in lines))
             return True
 
         return await self.writer.submit(note)
@@ -269,8 +291,22 @@ class BatchTable(Table, BatchStore):
                 "number": number,
             }
             connection.execute(_FINISH, values)
+            connection.execute(DISCARD, (batch.input_file,))  # where it is the batch's own
 
         await self.writer.submit(end)
+
+    async def remove(self, number: int) -> bool:
+        now = self.clock.wall()
+
+        def remove(connection: sqlite3.Connection) -> bool:
+            files = connection.execute(_REMOVE, (number,)).fetchone()
+            if files is None:
+                return False
+            connection.execute("DELETE FROM batch_lines WHERE batch = ?", (number,))
+            connection.executemany(REMOVE, [(now, file) for file in files if file is not None])
+            return True
+
+        return await self.writer.submit(remove)
 
     async def forget(self, before_wall_s: float) -> bool:
         def forget(connection: sqlite3.Connection) -> bool:
@@ -285,7 +321,7 @@ class BatchTable(Table, BatchStore):
         def read(connection: sqlite3.Connection) -> tuple[BatchLine, ...]:
             (jobs,) = connection.execute(_COUNT_JOBS, (batch,)).fetchone()
             rows = connection.execute(_LINES, (batch, max(0, most - jobs)))
-            return tuple(BatchLine(**dict(row)) for row in rows)
+            return tuple(map(_line_of, rows))
 
         return await self.reader.read(read)
 
@@ -323,7 +359,8 @@ class BatchTable(Table, BatchStore):
             connection.executemany(_FORGET_JOB, jobs)
             prompt_tokens = sum(each.prompt_tokens for each in taken)
             output_tokens = sum(each.output_tokens for each in taken)
-            tally = (len(done), len(others), prompt_tokens, output_tokens, batch)
+            undone = [sum(each.undone == why for each in others) for why in _UNDONE]
+            tally = (len(done), len(others), *undone, prompt_tokens, output_tokens, batch)
             connection.execute(_TALLY, tally)
 
         await self.writer.submit(write)
@@ -350,9 +387,7 @@ def _add(
     known = _repeated(new, now, connection)
     if known is not None:
         return known
-    found = connection.execute(_INPUT, (new.input_file_id, new.caller)).fetchone()
-    if found is None:
-        raise NotFound(f"there is no file {new.input_file_id} of yours with the purpose batch")
+    input_file = _input_of(new, connection)
     opened, own = connection.execute(_COUNT_OPEN, (new.caller,)).fetchone()
     if own_max_open is not None and own >= own_max_open:
         raise QueueFull(
@@ -364,11 +399,27 @@ def _add(
     values = asdict(new) | {
         "models": json.dumps(new.models),
         "metadata": None if new.metadata is None else json.dumps(dict(new.metadata)),
-        "input_file": found[0],
+        "input_file": input_file,
         "now": now,
         "expires": now + new.window_s,
     }
     return _get(connection, connection.execute(_ADD, values).lastrowid)
+
+
+def _row_of(batch: int, line: BatchLine) -> dict[str, object]:
+    problem = None if line.problem is None else json.dumps(line.problem)
+    return asdict(line) | {"batch": batch, "problem": problem}
+
+
+def _input_of(new: Batch, connection: sqlite3.Connection) -> int:
+    """The number of the input file: one that was begun for the batch, or of an upload."""
+    if new.input_file:
+        found = connection.execute(_TAKE_INPUT, (new.input_file, new.caller)).fetchone()
+    else:
+        found = connection.execute(_INPUT, (new.input_file_id, new.caller)).fetchone()
+    if found is None:
+        raise NotFound(f"there is no file {new.input_file_id} of yours with the purpose batch")
+    return int(found[0])
 
 
 def _repeated(new: Batch, now: float, connection: sqlite3.Connection) -> Batch | None:

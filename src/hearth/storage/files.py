@@ -77,6 +77,8 @@ _SEAL = f"""
     RETURNING {_COLUMNS}
 """
 DISCARD = "UPDATE files SET state = 'deleted' WHERE number = ? AND state = 'filling'"
+_GIVE_UP = f"{DISCARD} AND epoch IS NOT NULL"
+"""Of an upload only: what a batch has taken, or writes, is the batch's."""
 _FIND = f"SELECT {_COLUMNS} FROM files WHERE id = ? AND state = 'ready'"
 _LIST = f"""
     SELECT {_COLUMNS} FROM files
@@ -97,7 +99,7 @@ _PARTS = """
     ORDER BY place
 """
 _USED_BY = "SELECT id FROM batches WHERE input_file = ? AND ended_wall_s IS NULL LIMIT 1"
-_REMOVE = """
+REMOVE = """
     UPDATE files SET state = 'deleted', expires_wall_s = ?
     WHERE number = ? AND state = 'ready'
 """
@@ -163,7 +165,7 @@ class FileTable(Table, FileStore):
         return _file_of(row)
 
     async def discard(self, number: int) -> None:
-        await self._update(DISCARD, (number,))
+        await self._update(_GIVE_UP, (number,))
 
     async def find(self, file_id: str) -> StoredFile | None:
         return await self._first(_file_of, _FIND, (file_id,))
@@ -201,7 +203,7 @@ class FileTable(Table, FileStore):
             used_by = connection.execute(_USED_BY, (number,)).fetchone()
             if used_by is not None:
                 raise BadRequest(f"the file is being read by {used_by[0]}; cancel that batch first")
-            return connection.execute(_REMOVE, (now, number)).rowcount == 1
+            return connection.execute(REMOVE, (now, number)).rowcount == 1
 
         return await self.writer.submit(remove)
 
