@@ -35,6 +35,7 @@ STATUSES = {
         "backend_error",
         "backend_gone",
         "backend_protocol",
+        "model_gone",
         "proxy_failed",
         "runner_died",
         "stream_diverged",

@@ -235,6 +235,10 @@ class RunnerDied(BackendGone):
     __doc__ = BackendGone.__doc__
 
 
+class ModelGone(BackendGone):
+    """The model is no longer in memory, and its server does not load it by itself."""
+
+
 class AnswerCut(BackendGone):
     # The model server ended an answer early, in an orderly way: it would do so again.
     __doc__ = BackendGone.__doc__

@@ -637,6 +637,9 @@ that is gone
     unloaded -> load a; loaded -> start 1 on a
   - ext a -> start 1 on a; first_byte 1 forwarded; fail 1 runner_died -> fail 1 attempts_exhausted;
     ext a -> start 2 on a
+  - ext a -> start 1 on a; fail 1 model_gone -> unload a; unloaded -> load a; loaded -> start 1 on a
+  - ext a -> start 1 on a; first_byte 1 forwarded; fail 1 model_gone 5 -> unload a;
+    unloaded -> load a; loaded -> start 1 on a
   - ext a -> start 1 on a; at 3; first_byte 1 forwarded; down; fail 1 backend_gone 5; at 12.9;
     up -> start 1 on a
   - ext a -> start 1 on a; at 3; first_byte 1 forwarded; down; fail 1 backend_gone 5;

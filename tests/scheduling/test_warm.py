@@ -614,7 +614,7 @@ def goes_wrong(shell: Shell, rng: Random) -> None:
     fault = rng.choice(["fail", "vanish", "appear", "load", "unload", "cut", "cancel", "down"])
     model = rng.choice("abcd")
     is_still = not (shell.loading or shell.unloading or shell.cutting)
-    kinds: list[Fault] = ["runner_died", "backend_gone", "first_byte_timeout"]
+    kinds: list[Fault] = ["runner_died", "model_gone", "backend_gone", "first_byte_timeout"]
     if fault == "fail" and shell.running:
         shell.fail(rng.choice(list(shell.running)), rng.choice(kinds), rng.choice([None, 50]))
     elif fault == "vanish" and is_still:

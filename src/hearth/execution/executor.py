@@ -23,6 +23,7 @@ from hearth.errors import (
     BackendUnreachable,
     FirstByteTimeout,
     HearthError,
+    ModelGone,
     RunnerDied,
     StreamDiverged,
 )
@@ -318,6 +319,8 @@ def _fault_of(error: HearthError) -> Fault:
         return "first_byte_timeout"
     if isinstance(error, RunnerDied):
         return "runner_died"
+    if isinstance(error, ModelGone):
+        return "model_gone"
     if isinstance(error, BackendError) and not isinstance(error, BackendTimeout | StreamDiverged):
         return "backend_gone"
     return "fatal"

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from hearth.config.settings import SchedulerSettings
 
 
-Fault: TypeAlias = Literal["backend_gone", "runner_died", "first_byte_timeout", "fatal"]
+Fault: TypeAlias = Literal[
+    "backend_gone", "runner_died", "model_gone", "first_byte_timeout", "fatal"
+]
 """Why an attempt ended without an answer: the connection failed or ended early, which is resent
 once if nothing was forwarded; the process of the model has ended, after which it is loaded again
-where the stream goes on; no first byte came, after which it is loaded again, too; or resending
-cannot help.
+where the stream goes on; the model is not in memory, and is loaded again in any case; no first byte
+came, after which it is loaded again, too; or resending cannot help.
 """
 
 

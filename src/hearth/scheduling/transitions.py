@@ -342,11 +342,13 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
     fault = fact.fault
     may_go_on = entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
     goes_on = may_go_on and fact.kept_tokens is not None
-    is_suspect = fault == "first_byte_timeout" or (fault == "runner_died" and goes_on)
+    is_suspect = fault in {"first_byte_timeout", "model_gone"} or (
+        fault == "runner_died" and goes_on
+    )
     # what could not be loaded anew is asked again as it is
     if resident is not None and is_suspect and device.loads(resident.model):
         resident.suspect = True
-    if fault == "runner_died":
+    if fault in {"runner_died", "model_gone"}:
         device.residency.caches.unloaded(entry.model or "")
     device.release(entry, now)
     if goes_on:
