@@ -6,10 +6,18 @@ import re
 from contextlib import suppress
 from os import sysconf
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from hearth.config.addresses import is_loopback
 from hearth.types import MIB
 
 PROC = Path("/proc")
+
+
+def is_here(base_url: str) -> bool:
+    """The server at this URL runs on this machine."""
+    host = urlsplit(base_url).hostname or ""
+    return host == "localhost" or is_loopback(host)
 
 
 def resident_mib(name: re.Pattern[str], proc: Path = PROC) -> float | None:

@@ -19,9 +19,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
-from hearth.config.addresses import is_loopback
 from hearth.engines import process_memory
 from hearth.engines.data_path import DataPath, HttpAnswer
 from hearth.engines.ollama.traits import canonical_model
@@ -130,7 +128,7 @@ class Control:
             api_key=api_key,
         )
         self._timeout_s = timeout_s
-        self._is_here = _is_here(base_url)
+        self._is_here = process_memory.is_here(base_url)
         self._last_list: tuple[int, bytes] | None = None
         """The last list of models, word for word, and what it says."""
         self._installed: tuple[InstalledModel, ...] = ()
@@ -141,7 +139,7 @@ class Control:
     def turn_to(self, base_url: str) -> None:
         """Ask there from now on; calls under way end where they are."""
         self._backend.turn_to(base_url)
-        self._is_here = _is_here(base_url)
+        self._is_here = process_memory.is_here(base_url)
 
     async def version(self) -> str:
         try:
@@ -307,11 +305,6 @@ class Control:
 
 def _pinned(options: LoadOptions) -> dict[str, int]:
     return {} if options.num_ctx is None else {"num_ctx": options.num_ctx}
-
-
-def _is_here(base_url: str) -> bool:
-    host = urlsplit(base_url).hostname or ""
-    return host == "localhost" or is_loopback(host)
 
 
 async def _in_our_terms(call: Coroutine[Any, Any, T], timeout_s: float | None) -> T:

@@ -31,7 +31,7 @@ from hearth.dialects.translation.answering import (
 from hearth.dialects.translation.asking import asked_of
 from hearth.dialects.translation.folding import folded_answer, streaming_fields
 from hearth.dialects.translation.parts import ServerApi
-from hearth.engines.data_path import DataPath
+from hearth.engines.continuations import Opens
 from hearth.engines.openai_server.exchanges import (
     EVENTS,
     JSON,
@@ -85,7 +85,7 @@ class OpenAiCalls:
 
     def __init__(
         self,
-        data_path: DataPath,
+        data_path: Opens,
         api: ServerApi,
         *,
         clock: Clock,

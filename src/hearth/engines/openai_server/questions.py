@@ -7,13 +7,46 @@ from http import HTTPStatus
 
 from hearth.dialects.frames import at, object_in
 from hearth.dialects.gojson import JsonObject
+from hearth.dialects.translation.answering import said_error
 from hearth.engines.data_path import DataPath
 from hearth.engines.openai_server.calls import Place
 from hearth.engines.openai_server.exchanges import whole_body
+from hearth.engines.port import Exchange
 from hearth.errors import BackendProtocolError, BackendTimeout
-from hearth.types import BackendCall
+from hearth.types import BackendCall, frozen
 
 MAX_BODY_BYTES = 16 * 1024**2
+MOST_QUOTED = 200
+"""Characters of a text that is no JSON which are shown to the owner."""
+
+
+@frozen
+class Said:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+
+    @property
+    def fields(self) -> JsonObject:
+        """Empty where it is no JSON object."""
+        return object_in(self.body)
+
+    @property
+    def error(self) -> str:
+        """Its error, or the first line of a text in its place."""
+        if (error := self.fields.get("error")) is not None:
+            return said_error(error)
+        if self.body.lstrip().startswith(b"<"):
+            return "HTML"
+        lines = self.body.decode("utf-8", "replace").strip().splitlines()
+        return (lines or [""])[0][:MOST_QUOTED]
+
+
+async def said_in(exchange: Exchange) -> Said:
+    """All of an answer; its connection is given back."""
+    status = exchange.status
+    return Said(status=status, body=await whole_body(exchange))
 
 
 class Questions:
@@ -27,14 +60,19 @@ class Questions:
         )
         self._place = place
         self._timeout_s = timeout_s
+        self.open = self._data_path.open
         self.aclose = self._data_path.aclose
 
     async def ask(self, call: BackendCall) -> tuple[int, JsonObject]:
         """Status and answer, whatever they are."""
+        said = await self.whole(call)
+        return said.status, said.fields
+
+    async def whole(self, call: BackendCall) -> Said:
+        """The same of an answer that may be no JSON."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                exchange = await self._data_path.open(call)
-                return exchange.status, object_in(await whole_body(exchange))
+                return await said_in(await self.open(call))
         except TimeoutError as error:
             raise BackendTimeout from error
 

@@ -1,0 +1,1 @@
+"""llama.cpp's server as a router of several models, over HTTP."""
