@@ -1,0 +1,1 @@
+"""llama-swap, which starts and stops the servers of several models, over HTTP."""
