@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from prometheus_client.metrics_core import Metric
 
@@ -21,10 +21,12 @@ from hearth.cloud.service import Cloud
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, Reloader, attempt
 from hearth.config.settings import ENGINE, GatewayConfig, Settings
-from hearth.engines.port import Engine
-from hearth.errors import ShuttingDown, StorageUnavailable
+from hearth.dialects.gojson import JsonObject
+from hearth.engines.table import EngineTable, Row
+from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.backend_watch import LONG_LIST
+from hearth.execution.engine_watch import EngineWatch
 from hearth.execution.tasks import Supervisor
 from hearth.jobs.batches import Batches
 from hearth.jobs.service import Jobs
@@ -47,6 +49,9 @@ from hearth.types import (
     __version__,
     frozen,
 )
+
+Check: TypeAlias = "Callable[[str, JsonObject, str], None]"
+"""`Gateway.check_request`."""
 
 
 @frozen
@@ -83,7 +88,7 @@ class Gateway:
     """
 
     worker: LLMQueueWorker
-    engine: Engine
+    engines: EngineTable
     identity: BackendIdentity
     events: EventFanout
     in_force: ConfigInForce
@@ -185,9 +190,30 @@ class Gateway:
             self.rate_limiter.rebuild_from_records(records, now, kind)
         await self.records.recall(history, now=now, wall_s=wall_s)
 
+    def check_request(self, path: str, fields: JsonObject, model: str) -> None:
+        """See `Engine.check_request`: of the engine of this model, or where an alias is named of
+        those of its models. Raises BadRequest where none can be asked for it.
+        """
+        refused: BadRequest | None = None
+        for name in self.aliases.models_of(model) or (model,):
+            try:
+                self.engines.of(name).check_request(path, fields)
+            except BadRequest as error:
+                refused = refused or error
+            else:
+                return
+        if refused is not None:
+            raise refused
+
+    @property
+    def answering(self) -> list[Row]:
+        """The engines that answer, as far as is known."""
+        rows = self.engines.rows
+        return [rows[name] for name, watch in self._watch.watches.items() if watch.up]
+
     def announce_start(self, url: str) -> None:
         """Say that callers can come now, at `url`."""
-        server = "the emulator" if self.identity.emulator else self.engine.title
+        server = "the emulator" if self.identity.emulator else self.engines.title
         missing = "" if self._watch.up else "(does not answer yet)"
         backend = " ".join(
             filter(None, (server, self._watch.version, "at", self.identity.url, missing))
@@ -346,11 +372,13 @@ class Gateway:
             return False, "not running"
         if not self._watch.up:
             odd = (
-                f" as {self.engine.title} does: {self._watch.problem.rstrip('.')}"
+                f" as {self.engines.title} does: {self._watch.problem.rstrip('.')}"
                 if self._watch.problem
                 else ""
             )
-            return False, f"the model server at {self.identity.url} does not answer{odd}"
+            where = f" at {self.identity.url}" if self.engines.is_single else "s"
+            does = "does" if self.engines.is_single else "do"
+            return False, f"the model server{where} {does} not answer{odd}"
         return not self.orders.draining, "draining" if self.orders.draining else ""
 
     def metrics(self) -> list[Metric]:
@@ -382,6 +410,7 @@ class Gateway:
             "version": self._watch.version,
             "emulator": self.identity.emulator,
             "instead_of": self.identity.instead_of or None,
+            "engines": [_engine_status(watch) for watch in self._watch.watches.values()],
         }
 
     def _rates_shown(self) -> JsonDict:
@@ -405,7 +434,7 @@ class Gateway:
     def warnings(self) -> list[str]:
         expected = (("home", self.settings.gpu.home_model), ("pinned", self.orders.pinned))
         missing = [
-            f"{what} model {name} is not installed: {self.engine.how_to_install(name)}"
+            f"{what} model {name} is not installed: {self.engines.of(name).how_to_install(name)}"
             for what, name in expected
             if name and self._watch.name_of(name) is None
         ]
@@ -421,3 +450,15 @@ class Gateway:
     @property
     def model_server(self) -> str:
         return self.identity.url
+
+
+def _engine_status(watch: EngineWatch) -> JsonDict:
+    row = watch.row
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "url": row.url or None,
+        "up": watch.up,
+        "problem": watch.problem or None,
+        "version": watch.version,
+    }

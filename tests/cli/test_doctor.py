@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from hearth.cli.doctor import (
+from hearth.bootstrap.model_server import table_of
+from hearth.cli.doctor import address_of, check_clock, check_gpu, check_status
+from hearth.cli.doctor_engines import (
     Finding,
-    address_of,
     check_aliases,
-    check_clock,
-    check_gpu,
     check_models,
     check_ollama_settings,
-    check_status,
     ollama_environment,
 )
+from hearth.clock import SystemClock
 from hearth.config.loading import parse_config
 from hearth.config.settings import ServerSettings, Settings
 from hearth.types import GpuReading
@@ -174,11 +173,13 @@ def ollama(environ: dict[str, str] | None, config: str) -> Iterator[Finding]:
 
 
 def models(installed: list[str], config: str) -> Iterator[Finding]:
-    return check_models(installed, settings(config))
+    of_config = settings(config)
+    return check_models(installed, of_config, table_of(of_config, SystemClock()))
 
 
 def aliases(installed: list[str], config: str) -> Iterator[Finding]:
-    return check_aliases(installed, settings(config))
+    of_config = settings(config)
+    return check_aliases(installed, of_config, table_of(of_config, SystemClock()))
 
 
 def gpu(reading: GpuReading, config: str) -> Iterator[Finding]:

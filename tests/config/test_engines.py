@@ -17,14 +17,14 @@ def test_without_a_table_the_engine_is_the_ollama_of_its_url():
     for text in ("{}", "engines: {}", "engines:"):
         settings = settings_of(f"{text}\n" if text != "{}" else text)
         assert settings.engine_row == EngineSettings(kind="ollama", url=settings.ollama.url)
-        assert settings.engine_url_setting == "ollama.url"
+        assert settings.url_setting("main") == "ollama.url"
 
 
 def test_the_one_row_is_the_engine():
     settings = settings_of(f"engines: {{box: {{{ROW}, api_key: '${{KEY}}'}}}}", KEY="secret-key")
     row = settings.engine_row
     assert (row.kind, row.url, row.api_key) == ("llama_server", URL, "secret-key")
-    assert settings.engine_url_setting == "engines.box.url"
+    assert settings.url_setting("box") == "engines.box.url"
     assert dict(settings.engine_rows) == {"box": row}
     assert settings_of(f"engines: {{a: {{{ROW.replace(URL, '${BOX}')}}}}}", BOX=URL) == settings_of(
         f"engines: {{a: {{{ROW}}}}}"

@@ -11,6 +11,7 @@ from hearth.bootstrap.assembly import assemble, build_parts, build_worker
 from hearth.cloud.budget import CloudBudget
 from hearth.cloud.service import Cloud
 from hearth.config.settings import GatewayConfig, Settings
+from hearth.engines.table import EngineTable
 from hearth.errors import BackendGone
 from hearth.execution.request import Ticket
 from hearth.gateway import Gateway
@@ -53,7 +54,8 @@ class Life:
         self.closed = 0
         events = EventFanout((self.watch, tables.invocations))
         config = GatewayConfig(settings=settings)
-        parts = build_parts(config, ollama, clock=clock, events=events)
+        engines = EngineTable.of_one(ollama)
+        parts = build_parts(config, engines, clock=clock, events=events)
         self.purse = CloudBudget(
             ledger=tables.ledger,
             documents=tables.documents,
@@ -62,7 +64,7 @@ class Life:
             config=lambda: parts.runtime.config,
         )
         self.cloud = Cloud(parts, backend=world.claude, price_of=no_price, budget=self.purse)
-        worker = build_worker(parts, ollama, on_decision=self.watch.decided)
+        worker = build_worker(parts, engines, on_decision=self.watch.decided)
         self.jobs = Jobs(store=tables.jobs, worker=worker)
         self.batches: Batches | None = None
         if More.BATCHES in world.more:
@@ -72,7 +74,7 @@ class Life:
         self.gateway = gateway = assemble(
             config,
             worker,
-            engine=ollama,
+            engines=engines,
             identity=FAKE,
             events=events,
             make=partial(

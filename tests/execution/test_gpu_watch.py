@@ -104,7 +104,8 @@ class CardHouse(House):
             setattr(self.card, name, value)
         self.told: list[GpuSampled] = []
         gateway = self.gateway
-        watch = GpuWatch(replace(gateway.worker.runtime, post=self._post), self.card, self.ollama)
+        runtime = replace(gateway.worker.runtime, post=self._post)
+        watch = GpuWatch(runtime, self.card, gateway.engines)
         gateway.accompany("gpu watch", watch.run)
 
     def _post(self, fact: Input) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from hearth.config.settings import GatewayConfig
 from hearth.engines.port import Engine, Exchange
+from hearth.engines.table import EngineTable
 from hearth.errors import BackendUnreachable
 from hearth.events import InternalFault
 from hearth.execution.backend_watch import BackendWatch
@@ -265,9 +266,11 @@ async def test_an_attempt_stopped_before_or_within_its_own_report_ends_once(
         forecasts=ForecastView(scheduler),
         tracker=tracker,
         post=post,
+        engine_of=str,
     )
-    engine = cast("Engine", AtOnce(there=there, turns=turns))
-    executor = Executor(runtime, engine, BackendWatch(runtime, FakeOllama()))
+    engines = EngineTable.of_one(cast("Engine", AtOnce(there=there, turns=turns)))
+    watch = BackendWatch(runtime, EngineTable.of_one(FakeOllama()))
+    executor = Executor(runtime, engines, watch)
     new = new_item("a", stream=True)
     work = ActiveRequest(
         new=new,

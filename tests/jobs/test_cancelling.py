@@ -220,7 +220,10 @@ async def test_a_job_cancelled_during_its_models_lookup_never_reaches_the_queue(
         """It can do everything."""
 
     watch = SimpleNamespace(
-        resolve=resolve, check_capable=check_capable, load_options=lambda model: LoadOptions()
+        resolve=resolve,
+        check_capable=check_capable,
+        load_options=lambda model: LoadOptions(),
+        wire_name=str,
     )
     aliases = SimpleNamespace(named=lambda _: "")
     worker = cast("LLMQueueWorker", SimpleNamespace(watch=watch, aliases=aliases))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from hearth.bootstrap.assembly import build_parts, build_worker
 from hearth.config.choices import MIB_PER_GB
 from hearth.config.settings import GatewayConfig, SchedulerSettings, Settings, Window
+from hearth.engines.table import EngineTable
 from hearth.scheduling.actions import Action, WakeAt
 from hearth.scheduling.inputs import Loaded
 from hearth.simulation.workloads import Workload, WorkloadJob
@@ -51,10 +52,11 @@ class LiveHouse:
             *models,
             capacity_mib=None if workload.vram_gb is None else workload.vram_gb * MIB_PER_GB,
         )
+        engines = EngineTable.of_one(self._ollama)
         parts = build_parts(
-            GatewayConfig(settings=whole), self._ollama, clock=LoopClock(), events=Recorder()
+            GatewayConfig(settings=whole), engines, clock=LoopClock(), events=Recorder()
         )
-        self._worker = build_worker(parts, self._ollama, on_decision=self._note)
+        self._worker = build_worker(parts, engines, on_decision=self._note)
 
     def _note(self, now: float, actions: list[Action]) -> None:
         self.decisions += [(now, action) for action in actions if not isinstance(action, WakeAt)]

@@ -47,6 +47,7 @@ class EchoEngine:
     counts_unasked = False
     loads_can_be_cut = False
     on_card = True
+    ignores_case = True
     loses_slots = False
     processes = re.compile("^echo$")
 

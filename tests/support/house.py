@@ -29,6 +29,7 @@ from hearth.clock import Clock
 from hearth.config.settings import GatewayConfig, GpuSettings, SchedulingSettings, Settings, Window
 from hearth.engines.ollama.traits import canonical_model
 from hearth.engines.port import Engine
+from hearth.engines.table import EngineTable
 from hearth.errors import HearthError
 from hearth.events import InternalFault, ItemEnded, ItemQueued
 from hearth.execution.request import Submission, Ticket
@@ -189,11 +190,12 @@ def gateway_over(
     **extras: Any,
 ) -> Gateway:
     """As `bootstrap` puts it together; `extras` are what only some gateways have."""
-    parts = build_parts(config, engine, clock=clock, events=events, emulated=identity.emulator)
+    engines = EngineTable.of_one(engine, identity.url, identity.kind)
+    parts = build_parts(config, engines, clock=clock, events=events, emulated=identity.emulator)
     return assemble(
         config,
-        build_worker(parts, engine),
-        engine=engine,
+        build_worker(parts, engines),
+        engines=engines,
         identity=identity,
         events=events,
         make=partial(Gateway, **extras),

@@ -129,7 +129,7 @@ class HearthApp:
             raise Forbidden("this requires an admin key")
         if access == "model manager" and not identity.may_manage_models:
             url = self._gateway.settings.engine_row.url
-            advice = self._gateway.engine.how_to_manage(url)
+            advice = self._gateway.engines.first.engine.how_to_manage(url)
             raise Forbidden(_MANAGEMENT_TEXT.format(advice=advice))
 
     async def _handle(self, request: Request, identity: Identity, address: Address) -> None:
@@ -164,7 +164,7 @@ def rules_of(gateway: Gateway) -> AdmissionRules:
         clock=gateway.clock,
         config=lambda: gateway.config,
         claude_serves=claude_serves,
-        canonical=gateway.engine.canonical,
+        canonical=gateway.engines.canonical,
         models_of=gateway.aliases.models_of,
     )
 

@@ -19,9 +19,9 @@ from hearth.dialects.gojson import encode
 from hearth.dialects.request import Envelope, counted, read_request, seeded, ways_on
 from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
-from hearth.engines.port import Engine
+from hearth.engines.table import EngineTable
 from hearth.errors import BadRequest, ModelNotFound
-from hearth.gateway import Gateway
+from hearth.gateway import Check, Gateway
 from hearth.types import JSON_BODY, BackendCall, Headers, LoadOptions
 
 _FORWARDED_HEADERS = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
@@ -96,24 +96,38 @@ class Inference:
     def _calls_on(
         self, request: Request, route: Route, body: RequestBody, content: bytes
     ) -> CallsOn:
-        """What reads the body once more for the models of an alias, once for all that are loaded
-        alike: in place of their name it gets a mark that nobody else can have written.
+        """What reads the body once more for the models of an alias, once for all of an engine that
+        are loaded alike: in place of their name it gets a mark that nobody else can have written.
         """
         gateway = self._gateway
         mark = new_id("alias_")
 
-        async def calls_on(models: Sequence[str]) -> Callable[[str], BackendCall]:
-            pinned = {
-                model: gateway.load_options(model) if route.is_native else LoadOptions()
+        engines = gateway.engines
+
+        async def calls_on(
+            models: Sequence[str],
+        ) -> tuple[tuple[str, ...], Callable[[str], BackendCall]]:
+            alike = {
+                model: (
+                    engines.row_of(model).name,
+                    gateway.load_options(model) if route.is_native else LoadOptions(),
+                )
                 for model in models
             }
-            marked = dict[LoadOptions, BackendCall]()
-            for options in dict.fromkeys(pinned.values()):
-                named = {mark: options}.__getitem__
-                read = partial(self._reader(route), pinned=named, model=mark)
-                marked[options] = _call_of(request, await body.parsed(read, content))
+            marked = dict[tuple[str, LoadOptions], BackendCall]()
+            refused: BadRequest | None = None
+            for key, model in {key: model for model, key in alike.items()}.items():
+                named = {mark: key[1]}.__getitem__
+                read = partial(self._reader(route), pinned=named, model=mark, like=model)
+                envelope = await body.parsed(read, content)
+                refused = refused or envelope.refusal
+                if envelope.refusal is None:
+                    marked[key] = _call_of(request, envelope)
+            if not marked and refused is not None:
+                raise refused
             body.hold(sum(len(call.body) for call in marked.values()))
-            return lambda model: _naming(marked[pinned[model]], mark, model)
+            able = tuple(model for model in models if alike[model] in marked)
+            return able, lambda model: _naming(marked[alike[model]], mark, engines.own_name(model))
 
         return calls_on
 
@@ -156,7 +170,8 @@ class Inference:
             _read,
             route,
             settings=gateway.settings,
-            engine=gateway.engine,
+            engines=gateway.engines,
+            check=gateway.check_request,
             pinned=gateway.load_options,
         )
 
@@ -173,7 +188,7 @@ class Inference:
         where that one does.
         """
         wanted = self._gateway.settings.clients.background_tasks == "resident"
-        canonical = self._gateway.engine.canonical
+        canonical = self._gateway.engines.canonical
         # a stream has to repeat itself when it is interrupted
         is_short = envelope.background is not None and envelope.background.any_model
         if not wanted or not is_short or envelope.streaming:
@@ -240,9 +255,11 @@ def _read(
     route: Route,
     body: bytes,
     settings: Settings,
-    engine: Engine,
+    engines: EngineTable,
+    check: Check,
     pinned: Callable[[str], LoadOptions],
     model: str | None = None,
+    like: str = "",
 ) -> Envelope:
     strip = settings.clients.strip_attribution
     envelope, fields = read_request(
@@ -252,9 +269,11 @@ def _read(
         strip_attribution=strip,
         shapes=_shapes(settings.clients),
         model=model,
+        wire_name=engines.wire_name,
     )
+    asked = like or envelope.model
     try:
-        engine.check_request(route.path, fields)
+        check(route.path, fields, asked)
     except BadRequest as error:
         envelope = replace(envelope, refusal=error)
     # before a seed is put in, which is another one each time
@@ -263,7 +282,7 @@ def _read(
     if not envelope.streaming:
         return envelope
     body = envelope.body
-    if not engine.counts_unasked:
+    if not engines.of(asked).counts_unasked:
         body, fields = counted(route, body, fields)
     if body is not envelope.body:
         envelope = replace(envelope, body=body, rewritten=(*envelope.rewritten, _USAGE_ASKED))

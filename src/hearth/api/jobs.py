@@ -34,9 +34,8 @@ from hearth.clock import new_id
 from hearth.config.settings import Settings
 from hearth.dialects.gojson import folded
 from hearth.dialects.request import Envelope
-from hearth.engines.port import Engine
 from hearth.errors import BadRequest, Forbidden, NotFound
-from hearth.gateway import Gateway
+from hearth.gateway import Check, Gateway
 from hearth.job_types import Batch, BatchEnd, Job, JobState, Page
 from hearth.jobs.batch_lines import ENDPOINTS
 from hearth.jobs.batches import Batches
@@ -130,7 +129,7 @@ class JobPages:
         settings = self._gateway.settings
         caller = body.admission.identity
         path, content, envelope, digest = await body.run(
-            partial(_request_of, asked, self._gateway.engine, large=body.is_large)
+            partial(_request_of, asked, self._gateway.check_request, large=body.is_large)
         )
         del asked.request  # `content` is a copy of it
         body.hold(len(content))
@@ -164,7 +163,7 @@ class JobPages:
         """A job outlives what is known of its key: its alias may stand for any of its models."""
         gateway = self._gateway
         is_alias = bool(gateway.aliases.named(model))
-        if is_alias and not names_alias(caller.models, model, gateway.engine.canonical):
+        if is_alias and not names_alias(caller.models, model, gateway.engines.canonical):
             raise Forbidden(f'this key may not use the model "{model}" for a job')
 
     async def job(self, job_id: str, caller: Caller) -> Response:
@@ -230,7 +229,7 @@ class JobPages:
         return self._gateway.jobs
 
 
-def _request_of(asked: JobBody, engine: Engine, *, large: bool) -> tuple[str, bytes, Envelope, str]:
+def _request_of(asked: JobBody, check: Check, *, large: bool) -> tuple[str, bytes, Envelope, str]:
     """Path, body and envelope of what is asked of the model server, and the digest of it all.
     Raises BadRequest, ModelNotFound.
 
@@ -241,7 +240,7 @@ def _request_of(asked: JobBody, engine: Engine, *, large: bool) -> tuple[str, by
     # a copy of what is kept already
     envelope = replace(envelope_of(path, content), body=b"")
     try:
-        engine.check_request(path, folded(asked.request))
+        check(path, folded(asked.request), envelope.model)
     except BadRequest as error:
         envelope = replace(envelope, refusal=error)
     others = asked.model_dump(mode="json", exclude={"request"})

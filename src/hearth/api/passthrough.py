@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
+from typing import cast
 
 from hearth.api.body import RequestBody
 from hearth.api.request import Request, until_disconnected
@@ -15,14 +17,26 @@ from hearth.dialects.gojson import JsonObject, JsonValue, decode, encode, lookup
 from hearth.dialects.request import count_tokens
 from hearth.dialects.routes import MANAGEMENT_ROUTES
 from hearth.dialects.stream import proxy_failure
-from hearth.engines.port import Exchange
-from hearth.errors import BackendError, BackendProtocolError, HearthError, NotServed
+from hearth.engines.port import Engine, Exchange
+from hearth.engines.table import Row
+from hearth.errors import (
+    BackendError,
+    BackendProtocolError,
+    BackendUnreachable,
+    HearthError,
+    NotServed,
+)
 from hearth.gateway import Gateway
 from hearth.types import JSON_BODY, MIB, BackendCall
 
 _FORWARDED_UNQUEUED = (b"content-type", b"accept", b"user-agent")
 _LISTS = {"/api/tags": ("models", "name"), "/v1/models": ("data", "id")}
-_NAMES = {"/api/tags": ("name", "model"), "/v1/models": ("id",)}
+_NAMES = {
+    "/api/tags": ("name", "model"),
+    "/api/ps": ("name", "model"),
+    "/v1/models": ("id",),
+}
+_MERGED = {**_LISTS, "/api/ps": ("models", "name")}
 _ALIAS_FOR = "alias_for"
 """Marks an alias; its models, as far as they are installed."""
 _SHOW = "/api/show"
@@ -54,7 +68,9 @@ class Passthrough:
         call = BackendCall(
             method=request.method, path=request.target, headers=headers, body=content
         )
-        await until_disconnected(request.disconnected, self._forward(call, request))
+        is_merged = request.path in _MERGED and not self._gateway.engines.is_single
+        answering = self._merge if is_merged else self._forward
+        await until_disconnected(request.disconnected, answering(call, request))
         if request.path in MANAGEMENT_ROUTES:
             self._gateway.list_may_differ()
 
@@ -85,10 +101,10 @@ class Passthrough:
 
     async def _shown(self, model: str) -> JsonObject:
         """What the model server says of a model. Raises HearthError."""
-        call = BackendCall(
-            method="POST", path=_SHOW, headers=JSON_BODY, body=encode({"model": model})
-        )
-        exchange = await self._gateway.engine.open(call)
+        engines = self._gateway.engines
+        body = encode({"model": engines.own_name(model)})
+        call = BackendCall(method="POST", path=_SHOW, headers=JSON_BODY, body=body)
+        exchange = await engines.of(model).open(call)
         try:
             content = await _whole(exchange, "answer")
             shown = await asyncio.to_thread(_object_in, content)
@@ -109,8 +125,90 @@ class Passthrough:
             _ALIAS_FOR: list(models),
         }
 
+    async def _merge(self, call: BackendCall, request: Request) -> None:
+        """Answer with the lists of all engines that answer, as one. Raises BackendError."""
+        gateway = self._gateway
+        rows = [row for row in gateway.answering if request.path in row.engine.addresses]
+        asked = await asyncio.gather(
+            *(self._list_of(row, call) for row in rows), return_exceptions=True
+        )
+        part = _MERGED[request.path][0]
+        failed: BaseException = BackendUnreachable()
+        merged: list[JsonValue] = []
+        found: JsonObject | None = None
+        for each in asked:
+            if isinstance(each, BaseException):
+                failed = each
+            else:
+                found = found or each
+                merged += cast("list[JsonValue]", each[part])
+        if found is None:
+            raise failed
+        body = encode({**found, part: merged})
+        if request.path in _LISTS:
+            body = await self._with_aliases(body, request.path)
+        await request.answer_json(body)
+
+    async def _list_of(self, row: Row, call: BackendCall) -> JsonObject:
+        """The list of one engine, with those of its models that it is asked for, under the names
+        that callers use. Raises BackendError.
+        """
+        path = call.path.partition("?")[0]
+        part, key = _MERGED[path]
+        exchange = await row.engine.open(call)
+        try:
+            content = await _whole(exchange, "list of models")
+        finally:
+            exchange.close()
+        listed = await asyncio.to_thread(_object_in, content)
+        entries = None if listed is None else listed.get(part)
+        if exchange.status != HTTPStatus.OK or listed is None or not isinstance(entries, list):
+            raise BackendProtocolError(f"{row.engine.title} answered with no list of models.")
+        engines = self._gateway.engines
+        named: list[JsonValue] = []
+        for entry in entries:
+            name = entry.get(key) if isinstance(entry, dict) else None
+            if isinstance(entry, dict) and isinstance(name, str):
+                called = engines.called(row, name)
+                if engines.row_of(called) is row:
+                    given = {field: called for field in _NAMES[path] if field in entry}
+                    named.append({**entry, **given})
+        return {**listed, part: named}
+
+    async def _with_aliases(self, content: bytes, path: str) -> bytes:
+        """A list of models as callers see it."""
+        gateway = self._gateway
+        aliases = gateway.settings.aliases
+        named = {name: gateway.aliases.installed(aliases[name]) for name in aliases}
+        canonical = gateway.engines.canonical
+        hidden = gateway.models_elsewhere.union(canonical(name).lower() for name in aliases)
+        return await asyncio.to_thread(_changed, content, path, hidden, named)
+
+    def _engine_for(self, call: BackendCall, request: Request) -> tuple[Engine, BackendCall]:
+        """Who answers, and what it is asked: the engine of the model that the request is about,
+        else the first that serves this address.
+        """
+        engines = self._gateway.engines
+        if engines.is_single:
+            return engines.first.engine, call
+        pattern = request.path
+        model = _model_in(call.body)
+        if request.path.startswith(_ONE_MODEL):
+            pattern = f"{_ONE_MODEL}{{model:path}}"
+            model = request.path.removeprefix(_ONE_MODEL)
+            call = replace(call, path=_ONE_MODEL + engines.own_name(model))
+        elif model and engines.own_name(model) != model:
+            asked = _object_in(call.body) or {}
+            field = next(name for name in asked if name.lower() in {"model", "name"})
+            call = replace(call, body=encode({**asked, field: engines.own_name(model)}))
+        row = engines.row_of(model) if model else engines.first
+        rows = (row, *engines.rows.values())
+        served = (each.engine for each in rows if pattern in each.engine.addresses)
+        return next(served, row.engine), call
+
     async def _forward(self, call: BackendCall, request: Request) -> None:
-        exchange = await self._gateway.engine.open(call)
+        engine, call = self._engine_for(call, request)
+        exchange = await engine.open(call)
         try:
             failed = proxy_failure(exchange.status, exchange.headers)
             if failed is not None:
@@ -128,10 +226,7 @@ class Passthrough:
                     header for header in exchange.headers if header[0].lower() != b"content-length"
                 )
                 content = await _whole(exchange, "list of models")
-                named = {name: self._gateway.aliases.installed(aliases[name]) for name in aliases}
-                canonical = self._gateway.engine.canonical
-                hidden = elsewhere.union(canonical(name).lower() for name in aliases)
-                listed = await asyncio.to_thread(_changed, content, request.path, hidden, named)
+                listed = await self._with_aliases(content, request.path)
                 await request.answer.whole(exchange.status, (*kept, own), listed)
                 return
             await request.answer.head(exchange.status, (*exchange.headers, own))
@@ -150,7 +245,7 @@ class Passthrough:
 
     async def refuse_unserved(self, *_: object) -> None:
         """Raises NotServed, before anything of the body is read."""
-        title = self._gateway.engine.title
+        title = self._gateway.engines.title
         raise NotServed(f"Hearth does not serve this path. Send the request to {title} itself.")
 
 

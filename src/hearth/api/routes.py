@@ -146,7 +146,7 @@ class Routes:
         inference = Inference(gateway)
         passthrough = Passthrough(gateway)
         files = FilePages(gateway)
-        served = gateway.engine.addresses
+        served = gateway.engines.addresses
         for path in filter(served.__contains__, INFERENCE_ROUTES):
             route = INFERENCE_ROUTES[path]
             adds: Adds = "embedding" if route.kind == "embed" else "call"

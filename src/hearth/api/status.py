@@ -242,7 +242,7 @@ class StatusPages:
         found = await history.find(
             caller=query.caller if caller.admin else caller.caller,
             user=query.user,
-            model=None if query.model is None else self._gateway.engine.canonical(query.model),
+            model=None if query.model is None else self._gateway.engines.canonical(query.model),
             outcome=query.outcome,
             since_wall_s=since,
             until_wall_s=until,

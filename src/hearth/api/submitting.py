@@ -22,8 +22,12 @@ from hearth.gateway import Gateway
 from hearth.observability.requests import Origin
 from hearth.types import BackendCall, Lane, QueueItem, preview_of
 
-CallsOn: TypeAlias = Callable[[Sequence[str]], Awaitable[Callable[[str], BackendCall]]]
-"""Gives for the models of an alias what makes the call on one of them."""
+CallsOn: TypeAlias = Callable[
+    [Sequence[str]], Awaitable[tuple[tuple[str, ...], Callable[[str], BackendCall]]]
+]
+"""Gives for the models of an alias those whose engines can be asked, and what makes the call on one
+of them. Raises BadRequest where none can be asked.
+"""
 _PREVIEWED_BYTES = 256 * 1024
 
 
@@ -84,7 +88,7 @@ def allowed_models(gateway: Gateway, identity: Identity, model: str) -> tuple[st
     alias.
     """
     models = gateway.aliases.models_of(model)
-    canonical = gateway.engine.canonical
+    canonical = gateway.engines.canonical
     return allowed_of(identity.models, model, models, canonical) if models else ()
 
 
@@ -111,7 +115,9 @@ async def _of_alias(
         item.choices = ()  # vectors of two models cannot be compared
     if calls_on is None:
         return new
-    call_on = await calls_on(item.choices or (item.model,))
+    able, call_on = await calls_on(item.choices or (item.model,))
+    item.choices = able if item.choices else ()
+    item.model = able[0]
     return replace(new, call=call_on if item.choices else call_on(item.model))
 
 

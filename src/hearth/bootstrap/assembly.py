@@ -11,8 +11,7 @@ from typing import TypedDict, Unpack
 from hearth.admission.limits import RateLimiter
 from hearth.bootstrap.durable import Durable, open_cloud, open_durable, open_store
 from hearth.bootstrap.model_server import (
-    MAIN,
-    claim_backend,
+    claim_backends,
     find_backend,
     join_computing,
     open_engines,
@@ -24,7 +23,7 @@ from hearth.bootstrap.standin import StandIn, StderrNotice
 from hearth.clock import Clock, ClockSteps, SystemClock
 from hearth.config.reload import ConfigInForce, FileWatch, MakeWatch, Reloader, Vet
 from hearth.config.settings import BackendMode, GatewayConfig
-from hearth.engines.port import Engine
+from hearth.engines.table import EngineTable
 from hearth.execution.aliases import Aliases
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.executor import Executor
@@ -120,17 +119,17 @@ async def _build(
     identity, stop_emulator = await find_backend(
         settings, mode, url, clock=clock, events=events, closing=closing
     )
-    engine = open_engines(identity, settings, clock, closing)[MAIN]
-    parts = build_parts(config, engine, clock=clock, events=events, emulated=identity.emulator)
-    notes = claim_backend(identity, engine.title, closing)
-    worker, durable = await _open_queue(parts, engine, store, closing)
+    engines = open_engines(identity, settings, clock, closing)
+    parts = build_parts(config, engines, clock=clock, events=events, emulated=identity.emulator)
+    notes = claim_backends(identity, engines, closing)
+    worker, durable = await _open_queue(parts, engines, store, closing)
     if store is not None:
         notes += directory_warnings(settings.storage.path, path)
     make = partial(Gateway, alerter=alerter, notes=notes, on_stop=closing.aclose)
     gateway = assemble(
         config,
         worker,
-        engine=engine,
+        engines=engines,
         identity=identity,
         events=events,
         watching=FileWatch if options.get("watch") else None,
@@ -142,7 +141,7 @@ async def _build(
         durable.join(gateway)
     standin = StandIn(
         gateway,
-        turn_to=turn_of(engine),
+        turn_to=turn_of(engines),
         learned=None if durable is None else durable.learned,
         stop_emulator=stop_emulator,
         closing=closing,
@@ -152,31 +151,31 @@ async def _build(
 
 
 async def _open_queue(
-    parts: QueueParts, engine: Engine, store: Store | None, closing: AsyncExitStack
+    parts: QueueParts, engines: EngineTable, store: Store | None, closing: AsyncExitStack
 ) -> tuple[LLMQueueWorker, Durable | None]:
     """The queue, and what works on the store beside it."""
     if store is None:
-        return build_worker(parts, engine), None
+        return build_worker(parts, engines), None
     cloud = open_cloud(store, parts, closing)
-    worker = build_worker(parts, engine, cloud=cloud.take_trusted)
+    worker = build_worker(parts, engines, cloud=cloud.take_trusted)
     return worker, await open_durable(store, worker, cloud, closing)
 
 
 def build_parts(
     config: GatewayConfig,
-    engine: Engine,
+    engines: EngineTable,
     *,
     clock: Clock,
     events: EventSink,
     emulated: bool = False,
 ) -> QueueParts:
-    """What a queue over this engine is made of, and Claude beside it works with."""
-    config = config.with_names(engine.canonical)
+    """What a queue over these engines is made of, and Claude beside it works with."""
+    config = config.with_names(engines.canonical)
     mailbox = Mailbox()
     scheduler = Scheduler(
         config.scheduler_settings,
-        cuts_loads=engine.loads_can_be_cut,
-        swaps=engine.loads_on_request,
+        cuts_loads=engines.loads_can_be_cut,
+        swaps=engines.loads_on_request,
     )
     forecasts = ForecastView(scheduler)
     runtime = Runtime(
@@ -187,10 +186,11 @@ def build_parts(
         forecasts=forecasts,
         tracker=GpuTracker(config.scheduler_settings.gpu.home_model, config.settings.gpu.alerts),
         post=mailbox.post,
+        engine_of=lambda model: engines.row_of(model).name,
         emulated=emulated,
     )
     forecaster = Forecaster(forecasts)
-    watch = BackendWatch(runtime, engine)
+    watch = BackendWatch(runtime, engines)
     return QueueParts(
         runtime=runtime,
         mailbox=mailbox,
@@ -205,7 +205,7 @@ def build_parts(
 
 def build_worker(
     parts: QueueParts,
-    engine: Engine,
+    engines: EngineTable,
     *,
     cloud: TakeForCloud | None = None,
     on_decision: OnDecision | None = None,
@@ -213,8 +213,8 @@ def build_worker(
     """The queue; see `LLMQueueWorker`."""
     runtime = parts.runtime
     watch = parts.watch
-    executor = Executor(runtime, engine, watch)
-    swapper = Swapper(runtime, engine, watch)
+    executor = Executor(runtime, engines, watch)
+    swapper = Swapper(runtime, engines, watch)
     effects = Effects(runtime, parts.registry, executor, swapper, watch)
     return LLMQueueWorker(
         parts,
@@ -231,7 +231,7 @@ def assemble(
     config: GatewayConfig,
     worker: LLMQueueWorker,
     *,
-    engine: Engine,
+    engines: EngineTable,
     identity: BackendIdentity,
     events: EventFanout,
     watching: MakeWatch | None = None,
@@ -257,7 +257,7 @@ def assemble(
     reloader = Reloader(in_force=in_force, clock=clock, watching=watching, vet=vet)
     gateway = make(
         worker=worker,
-        engine=engine,
+        engines=engines,
         identity=identity,
         events=events,
         in_force=in_force,

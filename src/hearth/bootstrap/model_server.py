@@ -5,23 +5,27 @@ on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from types import MappingProxyType
 
 from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.bootstrap.probing import claim_server, hearth_problem, listens
 from hearth.bootstrap.standin import StandIn, named_server, this_service_manager
 from hearth.clock import Clock
-from hearth.config.engines import ENGINE_TITLES
+from hearth.config.engines import ELASTIC_KINDS, ENGINE_TITLES, EngineSettings
 from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
+from hearth.engines.port import Engine
+from hearth.engines.table import EngineTable, Row
 from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
+from hearth.types import frozen
 
 
 async def find_backend(
@@ -76,78 +80,140 @@ async def _nothing_to_stop() -> None:
     """No emulator runs."""
 
 
-MAIN = "main"
-
-
 def open_engines(
     identity: BackendIdentity, settings: Settings, clock: Clock, closing: AsyncExitStack
-) -> dict[str, Ollama | LlamaServer]:
-    """The engines by name: one, at the URL of the settings or where the emulator listens."""
-    row = settings.engine_row
-    if len(settings.engine_rows) > 1 or row.kind not in {"ollama", "llama_server"}:
-        raise ConfigError(("engines: only one, an ollama or a llama_server, is served yet",))
-    engine: Ollama | LlamaServer
-    if (identity.kind, identity.url) == (row.kind, row.url):
-        engine = engine_for(settings, clock)
+) -> EngineTable:
+    """The engines of the settings; or the one that takes their place: an Ollama that was asked for
+    by its URL, or the emulator.
+    """
+    rows = settings.engine_rows
+    first = next(iter(rows.values()))
+    if (identity.kind, identity.url) == (first.kind, first.url):
+        table = table_of(settings, clock)
     else:  # no key goes to another address than its own
-        engine = Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)
-    closing.push_async_callback(engine.aclose)
-    return {MAIN: engine}
+        only = Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)
+        table = EngineTable.of_one(only, identity.url, ENGINE)
+    closing.push_async_callback(table.aclose)
+    return table
 
 
-def engine_for(
-    settings: Settings, clock: Clock, *, timeout_s: float | None = None
-) -> Ollama | LlamaServer:
-    """The engine of the settings.
+def table_of(settings: Settings, clock: Clock, *, timeout_s: float | None = None) -> EngineTable:
+    """All engines of the settings.
 
     Args:
         timeout_s: of connections and questions, in place of what is configured.
     """
-    row = settings.engine_row
-    connect_timeout_s = timeout_s or settings.engine.connect_timeout_s
-    control_timeout_s = timeout_s or CONTROL_TIMEOUT_S
-    if row.kind == "ollama":
-        return Ollama(
-            row.url,
-            connect_timeout_s=connect_timeout_s,
-            control_timeout_s=control_timeout_s,
-            api_key=row.api_key,
+    rows = [
+        Row(
+            name=name,
+            engine=engine_for(name, settings, clock, timeout_s=timeout_s),
+            url=given.url,
+            kind=given.kind,
+            parallel=given.parallel,
+            is_elastic=given.elastic and given.kind in ELASTIC_KINDS,
+            spill_s=given.spill_when_wait_over_s if given.elastic else None,
         )
-    return LlamaServer(
-        row.url,
-        clock=clock,
-        connect_timeout_s=connect_timeout_s,
-        control_timeout_s=control_timeout_s,
-        api_key=row.api_key,
-        setting=settings.engine_url_setting,
+        for name, given in settings.engine_rows.items()
+    ]
+    models = settings.models
+    return EngineTable(
+        rows,
+        assigned={name: model.engine for name, model in models.items() if model.engine},
+        upstream={
+            name: model.upstream_name for name, model in models.items() if model.upstream_name
+        },
     )
 
 
-def turn_of(engine: Ollama | LlamaServer) -> Callable[[str], None]:
+def engine_for(
+    name: str, settings: Settings, clock: Clock, *, timeout_s: float | None = None
+) -> Engine:
+    """The engine of a row; see `table_of`. Raises ConfigError."""
+    row = settings.engine_rows[name]
+    options = EngineOptions(
+        name=name,
+        row=row,
+        settings=settings,
+        clock=clock,
+        connect_timeout_s=timeout_s or settings.engine.connect_timeout_s,
+        control_timeout_s=timeout_s or CONTROL_TIMEOUT_S,
+    )
+    make = _ENGINES.get(row.kind)
+    if make is None:
+        raise ConfigError((f"engines.{name}.kind: {row.kind} is not served yet",))
+    return make(options)
+
+
+@frozen
+class EngineOptions:
+    """What an adapter is made from: its row, and all settings."""
+
+    name: str
+    row: EngineSettings
+    settings: Settings
+    clock: Clock
+    connect_timeout_s: float
+    control_timeout_s: float
+
+
+def _ollama(options: EngineOptions) -> Engine:
+    return Ollama(
+        options.row.url,
+        connect_timeout_s=options.connect_timeout_s,
+        control_timeout_s=options.control_timeout_s,
+        api_key=options.row.api_key,
+    )
+
+
+def _llama_server(options: EngineOptions) -> Engine:
+    return LlamaServer(
+        options.row.url,
+        clock=options.clock,
+        connect_timeout_s=options.connect_timeout_s,
+        control_timeout_s=options.control_timeout_s,
+        api_key=options.row.api_key,
+        setting=options.settings.url_setting(options.name),
+    )
+
+
+_ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
+    {"ollama": _ollama, "llama_server": _llama_server}
+)
+
+
+def turn_of(engines: EngineTable) -> Callable[[str], None]:
     """What has it use another address: an emulator stands in for an Ollama alone."""
+    engine = engines.first.engine
     return engine.turn_to if isinstance(engine, Ollama) else lambda _: None
 
 
-def claim_backend(
-    identity: BackendIdentity, title: str, closing: AsyncExitStack
+def claim_backends(
+    identity: BackendIdentity, engines: EngineTable, closing: AsyncExitStack
 ) -> tuple[str, ...]:
-    """Claim the model server until `closing`; what the owner should know where another Hearth has
-    claimed it, too.
+    """Claim the model servers until `closing`; what the owner should know where another Hearth has
+    claimed one, too.
     """
     if identity.emulator:
         return ()
-    claim, shared = claim_server(identity.url, title)
-    closing.callback(claim.close)
-    return (shared,) if shared else ()
+    notes = []
+    for row in engines.rows.values():
+        if row.url and not row.is_elastic:
+            claim, shared = claim_server(row.url, row.engine.title)
+            closing.callback(claim.close)
+            notes += [shared] if shared else []
+    return tuple(notes)
 
 
 def vet_url(fresh: GatewayConfig, old: GatewayConfig) -> str | None:
     """Blocks; see `hearth_problem`."""
-    url = fresh.settings.engine_row.url
-    if url == old.settings.engine_row.url:
-        return None
-    title = ENGINE_TITLES[fresh.settings.engine_row.kind]
-    return hearth_problem(url, fresh.settings.engine_url_setting, title)
+    known = {row.url for row in old.settings.engine_rows.values()}
+    for name, row in fresh.settings.engine_rows.items():
+        if row.url and row.url not in known:
+            setting = fresh.settings.url_setting(name)
+            problem = hearth_problem(row.url, setting, ENGINE_TITLES[row.kind])
+            if problem is not None:
+                return problem
+    return None
 
 
 def join_computing(
@@ -169,7 +235,7 @@ def _watch_gpu(gateway: Gateway, closing: AsyncExitStack, standin: StandIn | Non
     closing.push_async_callback(card.aclose)
 
     def begin() -> GpuWatch:
-        watch = GpuWatch(gateway.worker.runtime, card, gateway.engine)
+        watch = GpuWatch(gateway.worker.runtime, card, gateway.engines)
         gateway.on_reload(lambda _: watch.poke())
         return watch
 

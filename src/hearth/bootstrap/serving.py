@@ -64,14 +64,13 @@ async def running_gateway(
         await gateway.recall()
         url = await server.start(host, config.settings.server.port if port is None else port)
         # only now would this very Hearth answer there
-        looped = await asyncio.to_thread(
-            hearth_problem,
-            gateway.model_server,
-            config.settings.engine_url_setting,
-            gateway.engine.title,
-        )
-        if looped is not None:
-            raise ConfigError([looped])
+        for name, row in gateway.engines.rows.items():
+            setting = config.settings.url_setting(name)
+            if not row.url:
+                continue
+            looped = await asyncio.to_thread(hearth_problem, row.url, setting, row.engine.title)
+            if looped is not None:
+                raise ConfigError([looped])
         if await _started(gateway, stop or asyncio.Event()):
             gateway.announce_start(url)
         yield gateway, url

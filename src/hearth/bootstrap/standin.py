@@ -204,7 +204,7 @@ class StandIn:
         if named:
             return f"{named} is configured"
         url = settings.engine_row.url
-        return f"{self._gateway.engine.title} answers at {url}" if await server_at(url) else ""
+        return f"{self._gateway.engines.title} answers at {url}" if await server_at(url) else ""
 
     async def _hand_over(self, reason: str) -> None:
         self._worker.post(Switched(what="handing_over", on=True))

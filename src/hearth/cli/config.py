@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -20,10 +19,8 @@ import click
 from hearth.cli import CommandFailed, ExitCode, Unusable
 from hearth.cli.client import GatewayClient, gateway_options, json_option, part, printable, texts
 from hearth.cli.config_import import import_config
+from hearth.cli.engines import ask_engines, missing_choices, shadowing_aliases
 from hearth.cli.options import FILE, PATH
-from hearth.clock import SystemClock
-from hearth.config.document import Problem
-from hearth.config.engines import ENGINE_TITLES
 from hearth.config.fields import server_url
 from hearth.config.loading import (
     changed_meanings,
@@ -43,22 +40,14 @@ from hearth.config.rendering import (
     shipped_config,
 )
 from hearth.config.settings import GatewayConfig, Settings
-from hearth.engines.llama_server.traits import LlamaServerTraits
-from hearth.engines.ollama.traits import OllamaTraits
-from hearth.errors import BackendError, BackendProtocolError, BackendTimeout
+from hearth.errors import BackendProtocolError
 from hearth.storage.database import back_up
 from hearth.storage.database import restore as restore_store
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
-from hearth.types import MIB, InstalledModel, JsonMapping
+from hearth.types import MIB, JsonMapping
 
-OLLAMA_TIMEOUT_S = 2.0
-canonical = OllamaTraits.canonical
-TRAITS: Mapping[str, type[OllamaTraits | LlamaServerTraits]] = {
-    "ollama": OllamaTraits,
-    "llama_server": LlamaServerTraits,
-}
-"""By the kind of the engine."""
+ENGINE_TIMEOUT_S = 2.0
 _FILE = click.argument("file", type=PATH, required=False)
 
 
@@ -133,88 +122,37 @@ def check(file: Path | None) -> None:
 
 
 def _named_models(settings: Settings, path: Path | None) -> Iterable[str]:
-    """What the model server knows of the home model and of the models of aliases, where it answers.
+    """What the engines know of the home model and of the models of aliases, where they answer.
 
     Raises ConfigError where an alias has the name of an installed model.
     """
     home = settings.gpu.home_model
     aliases = settings.aliases
-    row = settings.engine_row
-    url = row.url
     if not home and not aliases:
         return
-    try:
-        _, listed = asyncio.run(version_and_models(settings, OLLAMA_TIMEOUT_S))
-    except BackendError as error:
-        why = f"{ENGINE_TITLES[row.kind]} does not answer at {url}"
+    asked = asyncio.run(ask_engines(settings, ENGINE_TIMEOUT_S))
+    engines = asked.engines
+    for name, error in asked.errors.items():
+        row = engines.rows[name]
+        why = f"{row.engine.title} does not answer at {row.url}"
         if isinstance(error, BackendProtocolError):
-            why = f"{url}: {error.message.rstrip('.')}"
+            why = f"{row.url}: {error.message.rstrip('.')}"
         if home:
             yield f"gpu.home_model: {why}, so it is unknown whether {home} is installed"
         if aliases:
             yield f"aliases: {why}, so it is unknown whether their models are installed"
-        return
-    installed = {model.name.lower() for model in listed}
-    traits = TRAITS[row.kind]
-    shadowing = shadowing_aliases(aliases, installed, traits.canonical)
+    installed = {model.name.lower() for model in engines.installed}
+    shadowing = shadowing_aliases(aliases, installed, engines.canonical)
     if path is not None and shadowing:
         raise problems_of_file(path, shadowing)
-    if home and traits.canonical(home).lower() not in installed:
-        how = traits.how_to_install(home)
+    if asked.errors:
+        return
+    if home and engines.canonical(home).lower() not in installed:
+        how = engines.of(home).how_to_install(home)
         yield f"gpu.home_model: home model {home} is not installed: {how}"
-    for where, model in missing_choices(aliases, installed, traits.canonical):
-        how = traits.how_to_install(model)
+    for where, model in missing_choices(aliases, installed, engines.canonical):
+        how = engines.of(model).how_to_install(model)
         yield f"{where}: {model} is not installed, so it is passed over: {how}"
-
-
-def shadowing_aliases(
-    aliases: Mapping[str, Sequence[str]],
-    installed: Container[str],
-    spelled: Callable[[str], str] = canonical,
-) -> list[Problem]:
-    """Those that have the name of an installed model.
-
-    Args:
-        installed: in lower case. spelled: a name as the engine spells it.
-    """
-    text = "is an installed model as well, which nobody can ask for; choose another name"
-    return [
-        Problem(("aliases", name), text) for name in aliases if spelled(name).lower() in installed
-    ]
-
-
-def missing_choices(
-    aliases: Mapping[str, Sequence[str]],
-    installed: Container[str],
-    spelled: Callable[[str], str] = canonical,
-) -> list[tuple[str, str]]:
-    """The models of aliases that are not installed, each with its place in the file."""
-    return [
-        (f"aliases.{name}", model)
-        for name, models in aliases.items()
-        for model in models
-        if spelled(model).lower() not in installed
-    ]
-
-
-async def version_and_models(
-    settings: Settings, timeout_s: float
-) -> tuple[str, tuple[InstalledModel, ...]]:
-    """The version of the model server of the settings, and what is installed.
-
-    Raises BackendError, also where it does not list what is loaded.
-    """
-    # imported here, so that only commands that ask a model server wait for it
-    from hearth.bootstrap.model_server import engine_for  # noqa: PLC0415
-
-    engine = engine_for(settings, SystemClock(), timeout_s=timeout_s)
-    try:
-        found = await engine.version(), await engine.installed()
-        with suppress(BackendTimeout):  # where a model hangs
-            await engine.resident()
-        return found
-    finally:
-        await engine.aclose()
 
 
 def _url_of_ollama(

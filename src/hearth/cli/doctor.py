@@ -7,17 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
 import shutil
 import socket
-import subprocess
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
-from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import click
@@ -35,54 +31,27 @@ from hearth.cli.client import (
     text,
     texts,
 )
-from hearth.cli.config import (
-    TRAITS,
-    find_config,
-    missing_choices,
-    shadowing_aliases,
-    version_and_models,
-)
+from hearth.cli.config import find_config
+from hearth.cli.doctor_engines import Finding, check_engines, output_of
 from hearth.cli.options import PATH
 from hearth.clock import SystemClock
 from hearth.config.engines import ENGINE_TITLES
-from hearth.config.loading import effectless, exposure_problem, load_gateway_config
+from hearth.config.loading import effectless, load_gateway_config
 from hearth.config.settings import (
     BackendMode,
     GatewayConfig,
     ServerSettings,
     Settings,
 )
-from hearth.errors import BackendError, BackendProtocolError, ConfigError, GpuUnavailable
+from hearth.errors import ConfigError, GpuUnavailable
 from hearth.storage.directory import directory_warnings
 from hearth.storage.opening import database_path
-from hearth.types import MIB, SERVICE, GpuReading, InstalledModel, JsonMapping
+from hearth.types import MIB, SERVICE, GpuReading, JsonMapping
 
 _TIMEOUT_S = 3.0
-_START = {
-    "ollama": "start it (`systemctl start ollama`)",
-    "llama_server": "start it (`llama-server -m FILE`)",
-}
 _MIB_PER_GIB = 1024
-LOADING = "503: Loading model"
-"""In what a llama-server answers meanwhile."""
 _YEAR_S = 365 * 86_400.0
-NAMED_IN = (
-    "`model` of /api/chat, /api/generate, /v1/chat/completions, /v1/completions and /v1/responses,"
-    " and of `message_start` in /v1/messages"
-)
-"""Where the answer of each dialect says which model ran; clients of all three accept another name
-than they asked for.
-"""
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "red"}
-
-
-class Finding(NamedTuple):
-    """A line: `FAIL` is wrong, `warn` works worse than it could."""
-
-    level: Literal["ok", "warn", "FAIL"]
-    subject: str
-    says: str
-    advice: str = ""
 
 
 @click.command
@@ -139,200 +108,13 @@ def examined(file: Path | None, key: str | None) -> Iterator[Finding]:
             "set backend.mode to ollama or auto",
         )
     else:
-        yield from _model_server(settings)
+        yield from check_engines(settings)
         yield from _gpu(settings)
     yield from _keys(settings)
     yield from _store(settings)
-    synchronised = _output("timedatectl", "show", "--property=NTPSynchronized", "--value")
+    synchronised = output_of("timedatectl", "show", "--property=NTPSynchronized", "--value")
     yield from check_clock(synchronised, SystemClock().wall())
     yield from _gateway(settings.server, key)
-
-
-def _model_server(settings: Settings) -> Iterator[Finding]:
-    row = settings.engine_row
-    url = row.url
-    title = ENGINE_TITLES[row.kind]
-    try:
-        version, installed = asyncio.run(version_and_models(settings, _TIMEOUT_S))
-    except BackendError as error:
-        yield Finding("FAIL", title, error.message, _remedy_of(error, settings))
-        return
-    yield Finding("ok", title, f"{version} at {url}")
-    if row.kind == "llama_server":
-        yield from check_slots(installed, settings)
-    elif urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}:
-        yield from check_ollama_settings(ollama_environment(), settings)
-    names = [model.name for model in installed]
-    yield from check_models(names, settings)
-    yield from check_aliases(names, settings)
-
-
-def _remedy_of(error: BackendError, settings: Settings) -> str:
-    """What to do about a model server that does not answer, or not right."""
-    row = settings.engine_row
-    setting = settings.engine_url_setting
-    key = f"{setting.rpartition('.')[0]}.api_key"
-    if not isinstance(error, BackendProtocolError):
-        return f"{_START[row.kind]}, or correct {setting}"
-    if key in error.message:
-        return f"set {key} to the key that it was started with"
-    if LOADING in error.message:
-        return "wait until it has loaded its model"
-    return f"set {setting} to the address of {ENGINE_TITLES[row.kind]} itself"
-
-
-def check_slots(installed: Iterable[InstalledModel], settings: Settings) -> Iterator[Finding]:
-    """The slots of a llama-server beside `models.*.parallel`."""
-    stated = {name.lower(): model.parallel for name, model in settings.models.items()}
-    for model in installed:
-        slots = model.slots or 1
-        wanted = stated.get(model.name.lower()) or slots
-        says = f"{model.name}: {slots} at the same time"
-        if wanted == slots:
-            yield Finding("ok", "slots", says)
-        else:
-            advice = f"remove models.{model.name}.parallel, or start it with `-np {wanted}`"
-            yield Finding("warn", "slots", f"{says}, and Hearth sends {wanted}", advice)
-
-
-def ollama_environment(processes: Path = Path("/proc")) -> Mapping[str, str] | None:
-    """The variables of the Ollama on this machine, from its process or its unit; None where neither
-    can be read.
-    """
-    for name in processes.glob("[0-9]*/comm"):
-        with suppress(OSError):
-            if (
-                name.read_text().strip() == "ollama"
-                and b"\0serve" in (name.parent / "cmdline").read_bytes()
-            ):
-                listed = (name.parent / "environ").read_bytes().decode(errors="replace").split("\0")
-                return dict(pair.split("=", 1) for pair in listed if "=" in pair)
-    shown = _output("systemctl", "show", "ollama", "--property=Environment", "--value")
-    return dict(pair.split("=", 1) for pair in shlex.split(shown) if "=" in pair) if shown else None
-
-
-def _output(*command: str) -> str:
-    try:
-        done = subprocess.run(  # noqa: S603 (fixed commands)
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def check_ollama_settings(
-    environ: Mapping[str, str] | None, settings: Settings
-) -> Iterator[Finding]:
-    """Ollama's own settings beside ours."""
-    subject = "Ollama settings"
-    if environ is None:
-        advice = (
-            "run `sudo hearth doctor`, or look at `systemctl show ollama --property=Environment`"
-        )
-        yield Finding(
-            "ok", subject, "cannot be read: Ollama runs as another user, or in a container", advice
-        )
-        return
-    models = _whole(environ, "OLLAMA_MAX_LOADED_MODELS", 0)
-    slots = _whole(environ, "OLLAMA_NUM_PARALLEL", 1)
-    parallel = (settings.gpu.parallel, *(each.parallel or 0 for each in settings.models.values()))
-    sharing = dict(_sharing_problems(slots, max(parallel), models))
-    problems = sharing | dict(_host_problem(environ.get("OLLAMA_HOST", "")))
-    for says, advice in problems.items():
-        yield Finding("warn", subject, says, advice)
-    if not sharing:
-        says = f"OLLAMA_NUM_PARALLEL {slots}, OLLAMA_MAX_LOADED_MODELS {models or 'automatic'}"
-        yield Finding("ok", subject, says)
-
-
-Problems = Iterator[tuple[str, str]]
-"""What is wrong, and what to do."""
-
-
-def _sharing_problems(slots: int, wanted: int, models: int) -> Problems:
-    sends = f"OLLAMA_NUM_PARALLEL is {slots}, and Hearth sends {wanted}"
-    if slots < wanted:
-        yield (
-            f"{sends} requests at once to one model",
-            f"set OLLAMA_NUM_PARALLEL={wanted} for Ollama, or lower gpu.parallel",
-        )
-    elif slots > wanted:
-        yield (
-            f"{sends} at once: the memory of the other slots is unused",
-            f"set gpu.parallel: {slots}, or OLLAMA_NUM_PARALLEL={wanted} for Ollama",
-        )
-    if models == 1:
-        yield (
-            "OLLAMA_MAX_LOADED_MODELS is 1: a small model never stays beside a large one",
-            "remove it, or set it to the number of models that should stay in memory together",
-        )
-
-
-def _host_problem(host: str) -> Problems:
-    name = urlsplit(f"//{host.rpartition('//')[2]}").hostname or "0.0.0.0"
-    if host and exposure_problem(name, has_keys=False):
-        yield (
-            f"OLLAMA_HOST is {host}: programs on other machines can bypass Hearth",
-            "set OLLAMA_HOST=127.0.0.1:11434 for Ollama, and give them Hearth's address",
-        )
-
-
-def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
-    value = environ.get(name, "")
-    return int(value) if value.isdecimal() else default
-
-
-def check_models(installed: list[str], settings: Settings) -> Iterator[Finding]:
-    """The models that the configuration names beside those that are installed."""
-    traits = TRAITS[settings.engine_row.kind]
-    if not installed:
-        how = traits.how_to_install("llama3.1:8b")
-        yield Finding("FAIL", "models", "none is installed", how)
-        return
-    known = {name.lower() for name in installed}
-    named = {
-        "gpu.home_model": settings.gpu.home_model,
-        **{f"models.{name}": name for name in settings.models},
-    }
-    missing = {
-        where: name
-        for where, name in named.items()
-        if name and traits.canonical(name).lower() not in known
-    }
-    for where, name in missing.items():
-        yield Finding(
-            "FAIL" if where == "gpu.home_model" else "warn",
-            "models",
-            f"{where}: {name} is not installed",
-            traits.how_to_install(name),
-        )
-    if not missing:
-        yield Finding(
-            "ok",
-            "models",
-            f"{len(installed)} installed; home model {settings.gpu.home_model or 'none'}",
-        )
-
-
-def check_aliases(installed: list[str], settings: Settings) -> Iterator[Finding]:
-    """The names that stand for several models, and how an answer says which of them ran."""
-    aliases = settings.aliases
-    if not aliases:
-        return
-    known = {name.lower() for name in installed}
-    traits = TRAITS[settings.engine_row.kind]
-    for problem in shadowing_aliases(aliases, known, traits.canonical):
-        yield Finding("FAIL", "aliases", f"{problem.path[1]} {problem.text}", "rename the alias")
-    for where, model in missing_choices(aliases, known, traits.canonical):
-        says = f"{where}: {model} is not installed, so it is passed over"
-        yield Finding("warn", "aliases", says, traits.how_to_install(model))
-    named = "; ".join(f"{name}: {', '.join(models)}" for name, models in aliases.items())
-    told = (
-        "an answer names the model that ran in the header X-Hearth-Model, unless signs of life went"
-        f" before it, and in {NAMED_IN}"
-    )
-    yield Finding("ok", "aliases", f"{named} ({told})")
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:

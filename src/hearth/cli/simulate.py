@@ -26,7 +26,6 @@ from rich.progress import Progress
 
 from hearth.cli import CommandFailed
 from hearth.cli.client import GatewayClient, gateway_options
-from hearth.cli.config import canonical
 from hearth.cli.options import FILE, TEXT_FILE
 from hearth.cli.tables import Fitting
 from hearth.cli.views import console_for
@@ -34,6 +33,7 @@ from hearth.clock import Clock, SystemClock
 from hearth.config.choices import Sharing
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import GatewayConfig, PolicyName, SchedulerSettings
+from hearth.engines.ollama.traits import canonical_model as canonical
 from hearth.errors import ConfigError
 from hearth.scheduling.core import Scheduler
 from hearth.simulation import callers

@@ -161,7 +161,7 @@ def _named_facts(answer: Json) -> Iterator[tuple[Text | str, Text | str]]:
     if card := _card(gpu):
         yield "device", card
     if backend := part(answer, "backend"):
-        yield "backend", _backend(backend)
+        yield from _engines(backend)
     yield "mode", text(answer, "mode") or "unknown"
     yield from _aliases(part(answer, "aliases"))
     for line in _sharing(answer):
@@ -270,11 +270,21 @@ def _memory(gpu: Json) -> str:
     return f"{used / _MIB_PER_GIB:.1f} of {whole / _MIB_PER_GIB:.1f} GiB used{others}"
 
 
+def _engines(backend: Json) -> Iterator[tuple[str, Text]]:
+    """What answers: a line for each engine."""
+    engines = parts(backend, "engines")
+    if len(engines) < 2:
+        yield "backend", _backend(backend)
+        return
+    for engine in engines:
+        yield text(engine, "name"), _backend(engine)
+
+
 def _backend(backend: Json) -> Text:
     title = ENGINE_TITLES.get(text(backend, "kind"), "Ollama")
     what = "emulator" if flag(backend, "emulator") else title
-    version = text(backend, "version")
-    line = Text(f"{what}{version and ' '}{version} at {text(backend, 'url')} ")
+    url = text(backend, "url")
+    line = Text(" ".join(filter(None, (what, text(backend, "version"), url and f"at {url}", ""))))
     if flag(backend, "up"):
         return line.append("up", "green")
     line.append("DOWN", "bold red")
@@ -494,6 +504,8 @@ def view(kind: ViewName, answer: Json) -> RenderableType:
     rows = parts(answer, name)
     if kind == "models":
         rows.sort(key=lambda model: (not flag(model, "resident"), str(model.get("name"))))
+        if len({text(model, "engine") for model in rows}) > 1:
+            fields = (*fields[:1], TableColumn("engine", "engine"), *fields[1:])
     return Fitting(table_of(fields, rows), expendable=expendable) if rows else nothing
 
 

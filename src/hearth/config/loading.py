@@ -439,7 +439,7 @@ def effectless(settings: Settings) -> Iterator[str]:
 def _effectless_of_models(settings: Settings) -> Iterator[str]:
     yield from effectless_of_engines(settings)
     if settings.engines and "url" in settings.ollama.model_fields_set:
-        yield f"ollama.url: has no effect, because {settings.engine_url_setting} is set"
+        yield "ollama.url: has no effect, because engines is set"
     if settings.engine_row.kind != "llama_server":
         return
     if "parallel" in settings.gpu.model_fields_set:

@@ -647,7 +647,7 @@ class Settings(Section):
 
     @property
     def engine(self) -> OllamaSettings:
-        """Timeouts of the one engine that there is."""
+        """Timeouts of all engines."""
         return self.ollama
 
     @property
@@ -657,14 +657,12 @@ class Settings(Section):
 
     @property
     def engine_row(self) -> EngineSettings:
-        """The one engine: the row of `engines`, else the Ollama at `ollama.url`."""
-        default = EngineSettings(kind="ollama", url=self.ollama.url)
-        return next(iter(self.engines.values()), default)
+        """The first engine."""
+        return next(iter(self.engine_rows.values()))
 
-    @property
-    def engine_url_setting(self) -> str:
-        """Where its URL is written."""
-        return next((f"engines.{name}.url" for name in self.engines), ENGINE_URL)
+    def url_setting(self, row: str) -> str:
+        """Where the URL of a row is written."""
+        return f"engines.{row}.url" if self.engines else ENGINE_URL
 
 
 SECRET_PLACES: tuple[tuple[str, ...], ...] = (

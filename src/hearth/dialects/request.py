@@ -172,6 +172,7 @@ def read_request(
     strip_attribution: bool = False,
     shapes: Sequence[Shape] = SHAPES,
     model: str | None = None,
+    wire_name: Callable[[str], str] = str,
 ) -> tuple[Envelope, JsonObject]:
     """Read, check and where needed rewrite one body; also its fields, for `seeded`. Raises
     BadRequest and ModelNotFound in Ollama's words.
@@ -180,7 +181,7 @@ def read_request(
         load_options: gives the pinned options of a model by the name it is called.
         strip_attribution: take Claude Code's changing line out of the system prompt. shapes: of
         requests that programs send beside their users' turns. model: asks this one in place of the
-        model that is named.
+        model that is named. wire_name: what is written for a model that was named.
     """
     if route.is_native and not body.strip():
         raise BadRequest("missing request body")
@@ -188,7 +189,9 @@ def read_request(
     asked = _asked(route, document)
     exact = exact and not (isinstance(document, dict) and len(asked.fields) < len(document))
     called = asked.model if model is None else model
-    fields = asked.fields if model is None else {**asked.fields, "model": model}
+    named = wire_name(called)
+    is_renamed = named != asked.model
+    fields = {**asked.fields, "model": named} if is_renamed else asked.fields
     rewritten = list[str]()
     if route.is_native:
         fields, rewritten = _with_own_options(fields, asked.options, load_options(called).num_ctx)
@@ -196,7 +199,7 @@ def read_request(
     if route.is_native or exact:
         fields, unread = _unread(route, fields, body, strip_attribution=strip_attribution)
         rewritten += unread
-    rewritten += ["model"] if model is not None else []
+    rewritten += ["model"] if is_renamed or model is not None else []
     kind = _kind(route, asked.fields)
     shape = shape_of(route, fields, shapes)
     envelope = Envelope(

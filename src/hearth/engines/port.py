@@ -163,6 +163,10 @@ class Engine(Protocol):
         """Its models take memory of this machine's card."""
 
     @property
+    def ignores_case(self) -> bool:
+        """It takes the names of its models in any case."""
+
+    @property
     def loses_slots(self) -> bool:
         """A stream that is cut off may cost a slot for good, so that a probe has to tell before the
         next call.

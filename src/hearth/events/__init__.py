@@ -168,29 +168,33 @@ class EmulatorStopped(Event):
 
 class BackendWentDown(Event, level=WARNING):
     """The model server stopped answering. Fields: `reason`; `problem`: where it answers, but not as
-    it should, the route, the status and what was expected.
+    it should, the route, the status and what was expected; `engine`: its row, where there are
+    several.
     """
 
     reason: str
     problem: str = ""
+    engine: str = ""
 
 
 class BackendAnswerUnexpected(Event, level=WARNING):
     """The model server, which is down, gave an answer that was not expected. Fields: `problem`: the
-    route, the status and what was expected; each is emitted once.
+    route, the status and what was expected; each is emitted once. `engine` as above.
     """
 
     problem: str
+    engine: str = ""
 
 
 class BackendCameUp(Event):
     """The model server answers, for the first time or again.
 
-    Fields: `version` of the server; `down_s`: how long it was down.
+    Fields: `version` of the server; `down_s`: how long it was down; `engine` as above.
     """
 
     version: str
     down_s: float
+    engine: str = ""
 
 
 class TaskAnnounced(Event):

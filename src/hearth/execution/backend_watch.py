@@ -1,8 +1,5 @@
-"""Looks at the model server on a beat: does it answer, what is in memory, what is installed.
+"""What is known of the models of all engines: their names, which are there, which engine answers.
 Reports differences, decides nothing.
-
-Health here is what the control routes say; that a model really answers is only known from real
-work, which the executor's first-byte timeout watches.
 """
 
 from __future__ import annotations
@@ -16,38 +13,14 @@ from types import MappingProxyType
 
 from hearth.config.settings import ModelSettings, SchedulerSettings, Settings
 from hearth.dialects.capabilities import Needs, refusal
-from hearth.engines.port import Engine
-from hearth.errors import (
-    BackendError,
-    BackendProtocolError,
-    BackendTimeout,
-    HearthError,
-    ModelNotFound,
-)
-from hearth.events import (
-    BackendAnswerUnexpected,
-    BackendCameUp,
-    BackendWentDown,
-    HomeModelMissing,
-    ModelOffloaded,
-    ResidencyDrifted,
-)
+from hearth.engines.table import EngineTable
+from hearth.errors import BackendError, BackendUnreachable, HearthError, ModelNotFound
+from hearth.events import HomeModelMissing
+from hearth.execution.engine_watch import EngineWatch
 from hearth.execution.runtime import Runtime
-from hearth.execution.tasks import WakeableSleep
-from hearth.scheduling.inputs import (
-    BackendState,
-    Drifted,
-    Loaded,
-    ModelsListed,
-    PolicyChanged,
-    Unloaded,
-)
+from hearth.scheduling.inputs import BackendState, ModelsAway, ModelsListed, PolicyChanged
 from hearth.types import InstalledModel, LoadedModel, LoadOptions, ResidentModel
 
-DOWN_CHECK_INTERVAL_S = 1.0
-"""Recovery is noticed this fast; a look at a closed port costs next to nothing."""
-REPORTED_PROBLEMS = 20
-"""Of one outage; a server that answers differently each time must not fill the log."""
 LIST_INTERVAL_S = 1.0
 """The list of models is read at most this often for names that are not in it."""
 LONG_LIST = 1_000
@@ -57,24 +30,16 @@ SHOW_INTERVAL_S = 60.0
 
 
 class BackendWatch:
-    """What is known of the model server since the last look, and the task that keeps it known."""
+    """What is known of all engines since the last looks; `watches`: that of each, by its row."""
 
-    def __init__(self, runtime: Runtime, engine: Engine) -> None:
-        self._engine = engine
-        self.canonical = engine.canonical
-        self.up = False
-        self.version = ""
-        self.problem = ""
-        """Where the model server answers, but not as it should: the route, the status and what
-        was expected.
-        """
-        self._reported_problems: set[str] = set()
-        self.resident: tuple[ResidentModel, ...] = ()
-        self.offloaded: frozenset[str] = frozenset()
-        """Models that run, wholly or in part, on the CPU, though there is a GPU."""
+    def __init__(self, runtime: Runtime, engines: EngineTable) -> None:
+        self._engines = engines
+        self.canonical = engines.canonical
+        self.own_name = engines.own_name
+        self.wire_name = engines.wire_name
         self.elsewhere: dict[str, str] = {}
-        """Models that it lists and that run at another host, which is the value, in canonical form
-        and lower case: never served.
+        """Models that an engine lists and that run at another host, which is the value, in
+        canonical form and lower case: never served.
         """
         self._servers = 0
         """How many there have been before this one.
@@ -86,7 +51,6 @@ class BackendWatch:
         self._view = runtime.view
         self._post = runtime.post
         self._emit = runtime.events.emit
-        self._tracker = runtime.tracker
         self._models: tuple[InstalledModel, ...] | None = None
         self._named_for: Settings | None = None
         """The last list, and the settings for which its models were named."""
@@ -98,16 +62,48 @@ class BackendWatch:
         self._showing = asyncio.Lock()
         self._shown: dict[str, tuple[float, frozenset[str] | None]] = {}
         """By digest: when a model server was asked what the model can do, and what it answered."""
-        self._swaps_begun = -1
         self._missing_home = ""
-        self._down_since: float | None = None
-        self._sleep = WakeableSleep()
-        self.poke = self._sleep.ring
+        self._posted_list: ModelsListed | None = None
+        self._unreached: set[str] = set()
+        """Rows that work could not reach since their last look."""
+        self._was_up = False
+        self._posted_away = frozenset[str]()
+        self.watches = {
+            name: EngineWatch(runtime, engines, name, self, self.refresh_installed)
+            for name in engines.rows
+        }
+
+    @property
+    def up(self) -> bool:
+        """Some engine answers."""
+        return any(watch.up for watch in self.watches.values())
+
+    @property
+    def version(self) -> str:
+        """Of the first engine that answers."""
+        answering = (watch.version for watch in self.watches.values() if watch.up)
+        return next(answering, next(iter(self.watches.values())).version)
+
+    @property
+    def problem(self) -> str:
+        """What the first engine answers that does not answer as it should."""
+        return next((watch.problem for watch in self.watches.values() if watch.problem), "")
+
+    @property
+    def resident(self) -> tuple[ResidentModel, ...]:
+        return tuple(model for watch in self.watches.values() for model in watch.resident)
+
+    @property
+    def offloaded(self) -> frozenset[str]:
+        """Models that run, wholly or in part, on the CPU, though there is a GPU."""
+        return frozenset().union(*(watch.offloaded for watch in self.watches.values()))
 
     @property
     def installed(self) -> Collection[InstalledModel]:
         """It stays as it is: a new list takes its place."""
         return (self._installed or {}).values()
+
+    # Names.
 
     def name_of(self, model: str) -> str | None:
         """The one name of the model that a caller means, whatever its spelling or tag.
@@ -121,17 +117,31 @@ class BackendWatch:
         if self._installed is None:
             return self.canonical(model)
         known = self._known(model)
-        return None if known is None else self._one_of.get(known.digest, known.name)
+        if known is None:
+            name = self.canonical(model)
+            return name if name.lower() in self._unlisted() else None
+        return self._one_of.get(known.digest, known.name)
 
     def _known(self, model: str) -> InstalledModel | None:
         return (self._installed or {}).get(self.canonical(model).lower())
+
+    def _unlisted(self) -> set[str]:
+        """The models, in lower case, that the owner has given to engines which have listed nothing
+        yet.
+        """
+        engines = self._engines
+        if engines.is_single:
+            return set()
+        silent = (name for name in engines.rows if not engines.has_listed(name))
+        return {model for name in silent for model in engines.assigned_to(name)}
 
     async def resolve(self, model: str) -> str:
         """`name_of` what a caller wrote; asks again before it says no, for models that were just
         pulled, but not for each of many.
 
         Raises:
-            ModelNotFound: the backend does not have it, or does not run it itself.
+            ModelNotFound: no engine has it, or none runs it itself. BackendUnreachable: an engine
+            that may have it has listed nothing yet.
         """
         name = self.name_of(model)
         if name is None:
@@ -141,27 +151,41 @@ class BackendWatch:
         if name is None:
             host = self.elsewhere.get(self.canonical(model).lower())
             if host is None:
+                self._check_listed(model)
                 raise ModelNotFound(f"model '{model}' not found")
+            title = self._engines.of(model).title
             raise ModelNotFound(
                 f"model '{model}' runs at {host}, not on this machine, so it is not served; ask"
-                f" {self._engine.title} itself for it"
+                f" {title} itself for it"
             )
         return name
 
-    async def _list_again(self) -> bool:
-        """Read the list of models unless that was done a moment ago.
+    def _check_listed(self, model: str) -> None:
+        """Raises BackendUnreachable: an engine whose models are not known may have it."""
+        silent = [name for name in self._engines.rows if not self._engines.has_listed(name)]
+        if silent:
+            raise BackendUnreachable(
+                f"model '{model}' is not known, and {', '.join(silent)} has not answered yet"
+            )
 
-        False where the model server did not answer.
+    async def _list_again(self) -> bool:
+        """Read the lists of models unless that was done a moment ago.
+
+        False where no model server answered.
         """
         async with self._listing:
             now = self._clock.monotonic()
             if now - self._asked_at >= LIST_INTERVAL_S:
                 self._asked_at = now
-                self._answered = False
-                with suppress(BackendError):
-                    await self.refresh_installed()
-                    self._answered = True
+                self._answered = any(await asyncio.gather(*map(self._lists, self.watches)))
             return self._answered
+
+    async def _lists(self, name: str) -> bool:
+        try:
+            await self.refresh_installed(name)
+        except BackendError:
+            return False
+        return True
 
     async def check_capable(self, needs: Needs | None) -> None:
         """Raises NotCapable for what the model could not do once it was
@@ -172,21 +196,30 @@ class BackendWatch:
         known = self._known(needs.model)
         if known is None or not needs.capabilities:
             return
-        has = known.capabilities or await self._shown_of(known)
-        refused = None if has is None else refusal(needs, has, known.name, self.version)
+        watch = self._watch_of(known.name)
+        has = known.capabilities or await self._shown_of(known, watch)
+        refused = None if has is None else refusal(needs, has, known.name, watch.version)
         if refused is not None:
             raise refused
 
-    async def _shown_of(self, model: InstalledModel) -> frozenset[str] | None:
+    async def _shown_of(self, model: InstalledModel, watch: EngineWatch) -> frozenset[str] | None:
         key = model.digest or model.name
         async with self._showing:
             now = self._clock.monotonic()
             asked_at, has = self._shown.get(key, (-inf, None))
-            if has is None and now - asked_at >= SHOW_INTERVAL_S and self.up:
+            if has is None and now - asked_at >= SHOW_INTERVAL_S and watch.up:
                 with suppress(HearthError):
-                    has = await self._engine.capabilities(model.name)
+                    own = self._engines.own_name(model.name)
+                    has = await watch.row.engine.capabilities(own)
                 self._shown[key] = (now, has)
             return has
+
+    def _watch_of(self, model: str) -> EngineWatch:
+        return self.watches[self._engines.row_of(model).name]
+
+    def engine_of(self, model: str) -> str:
+        """The row that has a model."""
+        return self._engines.row_of(model).name
 
     def list_may_differ(self) -> None:
         """A model was pulled, copied or deleted through Hearth: the next unknown name is asked for
@@ -211,77 +244,60 @@ class BackendWatch:
         """The same, in canonical form where it is not installed."""
         return self.name_of(model) or self.canonical(model)
 
+    # Looking.
+
     def forget(self) -> None:
         """Another server has come, of which nothing is known before the next look."""
         self._servers += 1
-        self.up = False
-        self.version = ""
-        self.resident = ()
-        self.offloaded = frozenset()
+        for watch in self.watches.values():
+            watch.forget()
+        self._engines.forget()
         self.elsewhere = {}
         self._models = None
         self._installed = None
         self._one_of = {}
         self._shown.clear()
         self._missing_home = ""
-        self._down_since = None
+        self._posted_list = None
+
+    def poke(self) -> None:
+        """Look at all engines now."""
+        for watch in self.watches.values():
+            watch.poke()
 
     def look_soon(self) -> None:
-        """Work has found the server down or changed: know it at once, and look for its return at
-        the faster beat.
+        """Work has found a server down or changed: know it at once, and look for its return at the
+        faster beat.
         """
-        if self.up:
-            self.poke()
+        for watch in self.watches.values():
+            if watch.up:
+                watch.poke()
 
     async def run(self) -> None:
-        while True:
-            await self.look()
-            await self._sleep.pause(
-                self._runtime.settings.backend.check_interval_s
-                if self.up
-                else DOWN_CHECK_INTERVAL_S
-            )
+        """Look at each engine on a beat of its own, until cancelled."""
+        if self._engines.is_single:
+            await self.watches[self._engines.first.name].run()
+        async with asyncio.TaskGroup() as group:
+            for name, watch in self.watches.items():
+                group.create_task(watch.run(), name=f"watch {name}")
 
     async def look(self) -> None:
-        """One look, reported as facts and events."""
-        version = ""
-        servers = self._servers
-        try:
-            version = await self._engine.version()
-            await self.refresh_installed()
-            begun_before = self._view.swaps_begun
-            moving = self._view.swap
-            listed = await self._engine.resident()
-        except BackendError as error:
-            if servers != self._servers:
-                return
-            if version and isinstance(error, BackendTimeout):
-                # a model hangs, and what asks for it too; the work on it notices
-                self._came_up(version)
-            else:
-                self._went_down(error)
-            return
-        if servers != self._servers:
-            return
-        before = self._named(self.resident)
-        self.resident = listed
-        if moving is None and self._view.swaps_begun == begun_before:
-            seen = self._named(listed)
-            self._note_offloaded(before, seen)
-            self._reconcile(seen)
-            if self._swaps_begun == begun_before:  # else it may be we who loaded it
-                self._note_reloaded(before, seen)
-        self._swaps_begun = begun_before
-        self._came_up(version)
+        """One look at all of them."""
+        await asyncio.gather(*(watch.look() for watch in self.watches.values()))
 
-    async def refresh_installed(self) -> None:
-        """Read the list of installed models, by which the scheduler knows those that the owner has
+    async def refresh_installed(self, name: str) -> None:
+        """Read the list of models of a row, by which the scheduler knows those that the owner has
         named. Raises BackendError.
         """
         servers = self._servers
-        models = await self._engine.installed()
+        await self._engines.refresh(name)
+        models = self._engines.installed
         settings = self._runtime.settings
-        if servers != self._servers or (models is self._models and settings is self._named_for):
+        if servers != self._servers:
+            return
+        if models is self._models and settings is self._named_for:
+            if not self._engines.is_plain:  # what one saves of conversations may have changed
+                self._publish_list()
             return
         before = frozenset(self._one_of.values())
         is_long = len(models) > LONG_LIST
@@ -298,20 +314,41 @@ class BackendWatch:
 
     def _know(self, known: _Known) -> None:
         before = self.scheduler_settings()
-        listed = self._installed
         self.elsewhere = known.elsewhere
         self._installed = known.installed
         self._one_of = known.one_of
-        if listed is None or listed.keys() != self._installed.keys():
-            self._post(ModelsListed(names=frozenset(self._installed)))
         settings = self.scheduler_settings()
-        if settings != before:
+        if settings != before:  # first: else a model could be loaded under its old name
             self._post(PolicyChanged(settings=settings))
+        self._publish_list()
         home = settings.gpu.home_model
-        missing = "" if home.lower() in self._installed else home
+        is_there = home.lower() in self._installed or home.lower() in self._unlisted()
+        missing = "" if is_there else home
         if missing and missing != self._missing_home:
             self._emit(HomeModelMissing(at=self._clock.monotonic(), model=missing))
         self._missing_home = missing
+
+    def _publish_list(self) -> None:
+        """Tell the scheduler what is new in the lists."""
+        listed = self._list_for_scheduler()
+        if listed != self._posted_list:
+            self._posted_list = listed
+            self._post(listed)
+
+    def _list_for_scheduler(self) -> ModelsListed:
+        """All names, and what their engines do with them."""
+        installed = self._installed or {}
+        names = frozenset(installed) | self._unlisted()
+        if self._engines.is_plain and self._engines.loads_on_request:
+            return ModelsListed(names=names)
+        of = {name: self._engines.of(name) for name in names}
+        return ModelsListed(
+            names=names,
+            staying=frozenset(name for name in names if not of[name].loads_on_request),
+            off_card=frozenset(name for name in names if not of[name].on_card),
+            whole_loads=frozenset(name for name in names if not of[name].loads_can_be_cut),
+            saving=frozenset(name for name in names if of[name].saves(name)),
+        )
 
     def scheduler_settings(self) -> SchedulerSettings:
         """Those in force, with each model under its one name; with the slots that the model server
@@ -330,120 +367,41 @@ class BackendWatch:
                 models[name] = given.model_copy(update={"parallel": slots})
         return replace(settings, models=MappingProxyType(models))
 
-    def _went_down(self, error: BackendError) -> None:
-        now = self._clock.monotonic()
-        self.problem = error.message if isinstance(error, BackendProtocolError) else ""
-        if self.up or self._down_since is None:
-            self.up = False
-            self._down_since = now
-            self._reported_problems = {"", self.problem}
-            self._emit(BackendWentDown(at=now, reason=error.reason, problem=self.problem))
-        elif (
-            self.problem not in self._reported_problems
-            and len(self._reported_problems) < REPORTED_PROBLEMS
-        ):
-            self._reported_problems.add(self.problem)
-            self._emit(BackendAnswerUnexpected(at=now, problem=self.problem))
-        self._post(BackendState(up=False))
+    # Health.
 
-    def _came_up(self, version: str) -> None:
-        now = self._clock.monotonic()
-        if not self.up:
-            down_s = 0.0 if self._down_since is None else now - self._down_since
-            self._emit(BackendCameUp(at=now, version=version, down_s=down_s))
-        if not self.up or self._view.down_since is not None:
-            self._post(BackendState(up=True))
-        self.up = True
-        self.version = version
-        self.problem = ""
+    def unreachable(self, model: str) -> None:
+        """Work has found that the engine of a model cannot be reached."""
+        name = self._engines.row_of(model).name
+        self._unreached.add(name)
+        self._post_health()
 
-    def _named(self, models: tuple[ResidentModel, ...]) -> dict[str, ResidentModel]:
-        return {self.known_name(model.name): model for model in models}
+    def health_changed(self, name: str) -> None:
+        """An engine was found up or down."""
+        self._unreached.discard(name)
+        self._post_health()
 
-    def _note_offloaded(
-        self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]
-    ) -> None:
-        """Say which models came to run on the CPU since the last look; of those that we loaded a
-        split one is no news (`SwapCompleted`).
-        """
-        has_gpu = self._view.capacity_mib not in {None, inf}
-        # A part on the GPU and a part not is a split wherever it is seen; nothing on the GPU is one
-        # only where there is a GPU.
-        split = (
-            name
-            for name, model in seen.items()
-            if model.vram_mib < model.size_mib and (model.vram_mib > 0 or has_gpu)
-        )
-        offloaded = frozenset(split)
-        for name in sorted(offloaded - self.offloaded):
-            model = seen[name]
-            is_known = name in self._view.residents and name not in before and model.vram_mib > 0
-            if not is_known:
-                now = self._clock.monotonic()
-                self._emit(
-                    ModelOffloaded(
-                        at=now, model=name, size_mib=model.size_mib, vram_mib=model.vram_mib
-                    )
-                )
-        self.offloaded = offloaded
-        self._tracker.record_offloaded(offloaded)
-
-    def _reconcile(self, seen: dict[str, ResidentModel]) -> None:
-        """Report to the scheduler what is really in memory.
-
-        A model that work runs on is left to that work to find gone.
-        """
-        residents = self._view.residents
-        appeared = tuple(name for name in seen if name not in residents)
-        vanished = tuple(
-            name
-            for name, resident in residents.items()
-            if name not in seen and not resident.running
-        )
-        if not (appeared or vanished):
+    def _post_health(self) -> None:
+        down = {name for name, watch in self.watches.items() if not watch.up} | self._unreached
+        if len(down) == len(self.watches):
+            self._was_up = False
+            self._post(BackendState(up=False))
             return
-        loaded = tuple(
-            Loaded(model=name, vram_mib=seen[name].vram_mib or None, embeds=seen[name].embeds)
-            for name in appeared
-        )
-        self._post(
-            Drifted(appeared=loaded, vanished=tuple(Unloaded(model=name) for name in vanished))
-        )
-        if self.up:
-            self._drifted(appeared=appeared, vanished=vanished)
+        away = frozenset(self._models_of(down))
+        if away != self._posted_away:  # before all are up: nothing is decided in between
+            self._posted_away = away
+            self._post(ModelsAway(models=away))
+        if self._view.down_since is not None or not self._was_up:
+            self._was_up = True
+            self._post(BackendState(up=True))
 
-    def _note_reloaded(
-        self, before: dict[str, ResidentModel], seen: dict[str, ResidentModel]
-    ) -> None:
-        """A model is loaded anew, unasked, for a request that wants another context: those of some
-        addresses bring a pinned one (`Engine.pins_context`).
-        """
-        pairs = [
-            (name, old.context_tokens, seen[name].context_tokens)
-            for name, old in before.items()
-            if name in seen
-        ]
-        changed = tuple(
-            f"{name} ({had} -> {has} tokens)"
-            for name, had, has in pairs
-            if had and has and had != has
-        )
-        if changed:
-            self._drifted(reloaded=changed)
+    def _models_of(self, rows: Collection[str]) -> Collection[str]:
+        """The models of these rows, in lower case."""
+        models = self._unlisted().union(self._installed or ())
+        return [model for model in models if self._engines.row_of(model).name in rows]
 
-    def _drifted(
-        self,
-        *,
-        appeared: tuple[str, ...] = (),
-        vanished: tuple[str, ...] = (),
-        reloaded: tuple[str, ...] = (),
-    ) -> None:
-        self._tracker.record_drift()
-        self._emit(
-            ResidencyDrifted(
-                at=self._clock.monotonic(), appeared=appeared, vanished=vanished, reloaded=reloaded
-            )
-        )
+    def note_offloaded(self) -> None:
+        """Other models than before may be split."""
+        self._runtime.tracker.record_offloaded(self.offloaded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from functools import partial
 from typing import TypeAlias
 
 from hearth.dialects.routes import route_of
-from hearth.engines.port import Engine, Exchange
+from hearth.engines.port import Exchange
+from hearth.engines.table import EngineTable
 from hearth.errors import (
     AnswerCut,
     BackendError,
@@ -34,7 +35,6 @@ from hearth.execution.resumption import ModelMemory, Resumption
 from hearth.execution.runtime import Runtime
 from hearth.execution.stream import AnswerStream, Deadline
 from hearth.scheduling.inputs import (
-    BackendState,
     Failed,
     Fault,
     Finished,
@@ -73,16 +73,16 @@ class _RunningAttempt:
 class Executor:
     """Owns the attempts that are under way."""
 
-    def __init__(self, runtime: Runtime, engine: Engine, watch: BackendWatch) -> None:
+    def __init__(self, runtime: Runtime, engines: EngineTable, watch: BackendWatch) -> None:
         self._runtime = runtime
         self._post = runtime.post
-        self._engine = engine
+        self._engines = engines
         self._load_options = watch.load_options
-        self._refresh_installed = watch.refresh_installed
+        self._watch = watch
         self._answers = AnswerStream(runtime)
         self._suspects: set[str] = set()
         self._running: dict[Sequence, _RunningAttempt] = {}
-        self._memory = ModelMemory(watch.loaded_model, engine.continuations())
+        self._memory = ModelMemory(watch.loaded_model, engines.continuations_of)
 
     def start(self, work: ActiveRequest, *, prompt_s: float, limit_s: float) -> None:
         """Begin the current attempt: `prompt_s` until the first byte are expected, and at most
@@ -167,7 +167,7 @@ class Executor:
             )
         run.reported = True  # from here on no decision can stop what has ended
         if isinstance(report, Failed) and isinstance(attempt.error, BackendUnreachable):
-            self._post(BackendState(up=False))
+            self._watch.unreachable(work.model or "")
         self._post(report)
 
     async def _paused(self, run: _RunningAttempt) -> int:
@@ -191,13 +191,13 @@ class Executor:
         work = run.work
         call = run.work.call()
         memory = self._memory
-        continuations = self._memory.continuations
         model = work.model or ""
+        continuations = memory.continuations_of(model)
         resumes = work.reply.started
-        if resumes and not self._engine.loads_on_request:
+        if resumes and not self._engines.of(model).loads_on_request:
             # it may have been started with another model since, which nobody has asked it to load
             with suppress(BackendError):
-                await self._refresh_installed()
+                await self._watch.refresh_installed(self._engines.row_of(model).name)
         load = memory.load_of(model)
         is_suspect = self._is_suspect(run)
         is_unknown = (
@@ -240,7 +240,7 @@ class Executor:
         whole = False
         try:
             with Deadline(run.quiet_s if streaming else run.whole_s) as limit:
-                exchange = await self._engine.open(call)
+                exchange = await self._engines.of(work.model or "").open(call)
                 run.attempt.status = exchange.status
                 if streaming and exchange.status < 400:
                     # however long it gets
@@ -258,7 +258,7 @@ class Executor:
             raise BackendTimeout from error
         finally:
             if exchange is not None:
-                if streaming and not whole and self._engine.loses_slots:
+                if streaming and not whole and self._engines.of(work.model or "").loses_slots:
                     self._suspects.add(work.model or "")
                 exchange.close()
 
@@ -279,11 +279,12 @@ class Executor:
         if work.item.kind != "generate":
             return False
         model = work.model or ""
-        pins = self._engine.pins_context(call.path)
+        engine = self._engines.of(model)
+        pins = engine.pins_context(call.path)
         # another context is another load
         options = self._load_options(model) if pins else LoadOptions()
         timeout_s = min(PROBE_S, self._runtime.settings.engine.first_byte_timeout_s)
-        return await self._engine.probe(model, options, timeout_s)
+        return await engine.probe(self._engines.own_name(model), options, timeout_s)
 
     # Going on with what was interrupted.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from hearth.engines.port import Engine
+from hearth.engines.table import EngineTable
 from hearth.errors import BackendError, GpuUnavailable
 from hearth.events import (
     GpuCooledDown,
@@ -44,17 +44,17 @@ COOLER_BY_C = 5.0
 class GpuWatch:
     """What is known of the card, and the task that keeps it known."""
 
-    def __init__(self, runtime: Runtime, reader: GpuReader, engine: Engine) -> None:
+    def __init__(self, runtime: Runtime, reader: GpuReader, engines: EngineTable) -> None:
         self._runtime = runtime
         self._reader = reader
-        self._engine = engine
+        self._engines = engines
         self._clock = runtime.clock
         self._emit = runtime.events.emit
         self._found = False
         self._lost_since: float | None = None
         self._hot_since: float | None = None
         self._failures = 0
-        self._shared = _Shared(self._engine.processes)
+        self._shared = _Shared(self._engines.processes)
         self._posted: GpuSampled | None = None
         self.poke = runtime.card_beat.ring
         runtime.tracker.record_no_reading()
@@ -87,7 +87,7 @@ class GpuWatch:
             return
         self._available(reading)
         try:
-            resident: tuple[ResidentModel, ...] | None = await self._engine.resident()
+            resident: tuple[ResidentModel, ...] | None = await self._engines.resident_on_card()
         except BackendError:
             resident = None
         if moving is None and view.swaps_begun == begun_before:
@@ -116,7 +116,7 @@ class GpuWatch:
         elif not self._found and self._failures == 1:
             self._emit(GpuUnreadable(at=now, reason=error.reason, detail=error.message))
         self._runtime.tracker.record_no_reading()
-        self._shared = _Shared(self._engine.processes)
+        self._shared = _Shared(self._engines.processes)
         if self._found:
             self._report()
 

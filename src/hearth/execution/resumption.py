@@ -40,13 +40,13 @@ class ModelMemory:
     """What is known of models as they are loaded, over all requests.
 
     Attributes:
-        load_of: a model as it is loaded now. continuations: how their answers are continued, None
-        for not at all. replays: of the last ones, whether they gave another text than the caller
-        has.
+        load_of: a model as it is loaded now. continuations_of: how its answers are continued,
+        None for not at all. replays: of the last ones, whether they gave another text than the
+        caller has.
     """
 
     load_of: Callable[[str], LoadedModel]
-    continuations: Continuations | None
+    continuations_of: Callable[[str], Continuations | None]
     replays: defaultdict[LoadedModel, deque[bool]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=REPLAYS))
     )
@@ -114,7 +114,7 @@ class Resumption:
         load = self._memory.load_of(model)
         if self._load.digest != load.digest:
             return []
-        continuations = self._memory.continuations
+        continuations = self._memory.continuations_of(model)
         differed = sum(self._memory.replays[self._load])
         can = {
             # a real engine repeats a text only for an equal history of its prompt cache
@@ -138,9 +138,10 @@ class Resumption:
         return self._continuation.can_be_asked
 
     def _read(self, model: str) -> Continuation:
-        if self._memory.continuations is None:
+        continuations = self._memory.continuations_of(model)
+        if continuations is None:
             raise StreamDiverged
-        return self._memory.continuations.of(self._load, self._call_on(model), self._sent)
+        return continuations.of(self._load, self._call_on(model), self._sent)
 
     async def pause(self, model: str, attempt: Attempt, now: float) -> int:
         """It was stopped to go on later: see how its prompt is rendered while its model is there;

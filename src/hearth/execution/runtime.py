@@ -25,6 +25,7 @@ class Runtime:
         view: the scheduler as it is, for reading.
         forecasts: what it expects.
         post: reports a fact to the scheduler.
+        engine_of: the row of `engines` that has a model.
         emulated: the emulator answers, so all answers are made up.
         card_beat: the pause between two readings of the card; ring it for one at once.
     """
@@ -36,6 +37,7 @@ class Runtime:
     forecasts: ForecastView
     tracker: GpuTracker
     post: Callable[[Input], None]
+    engine_of: Callable[[str], str]
     emulated: bool = False
     card_beat: WakeableSleep = field(default_factory=WakeableSleep)
 

@@ -27,14 +27,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import NamedTuple
 
-from hearth.engines.port import Engine
+from hearth.engines.table import EngineTable
 from hearth.errors import BackendUnreachable, HearthError, LoadError, ModelNotFound, SwapTimedOut
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import unclaimed_mib
 from hearth.execution.runtime import Runtime
 from hearth.execution.tasks import cancel_all
 from hearth.scheduling.inputs import (
-    BackendState,
     Input,
     LoadAborted,
     Loaded,
@@ -132,10 +131,11 @@ class Swapper:
     failed.
     """
 
-    def __init__(self, runtime: Runtime, engine: Engine, watch: BackendWatch) -> None:
+    def __init__(self, runtime: Runtime, engines: EngineTable, watch: BackendWatch) -> None:
         self._runtime = runtime
         self._post = runtime.post
-        self._engine = engine
+        self._engines = engines
+        self._unreachable = watch.unreachable
         self._name_of = watch.known_name
         self._load_options = watch.load_options
         self._tasks: set[asyncio.Task[None]] = set()
@@ -216,22 +216,23 @@ class Swapper:
 
         Raises SwapTimedOut, and what the load raises.
         """
-        call = self._engine.load(model, self._load_options(model))
+        own_name = self._engines.own_name(model)
+        call = self._engines.of(model).load(own_name, self._load_options(model))
         loop = asyncio.get_running_loop()
         self._before = MemoryInUse()
         load = loop.create_task(call, name=f"call that loads {model}")
-        look = loop.create_task(self._look_before(), name=f"look before {model}")
+        look = loop.create_task(self._look_before(model), name=f"look before {model}")
         try:
             await self._progress(model, load)
             await load
         finally:
             await cancel_all((load, look))
 
-    async def _look_before(self) -> None:
+    async def _look_before(self, model: str) -> None:
         """Beside the load, which takes next to nothing in the time that this needs, and is not kept
         waiting.
         """
-        self._before = await self._memory_in_use(_now() + LOOK_S)
+        self._before = await self._memory_in_use(model, _now() + LOOK_S)
 
     async def _progress(self, model: str, load: asyncio.Task[None]) -> None:
         """Returns once the load has ended. Raises SwapTimedOut where it shows no progress."""
@@ -252,13 +253,14 @@ class Swapper:
                     _late(model, _now() - began_at, patience_s, setting_s, grew=grew)
                 )
             await asyncio.wait((load,), timeout=min(LOOK_S, until - _now()))
-            if growth.seen(self._runtime.tracker.memory_used_mib, await self._engine.memory_mib()):
+            main_mib = await self._engines.of(model).memory_mib()
+            if growth.seen(self._runtime.tracker.memory_used_mib, main_mib):
                 shown_at = _now()
 
     def _failed(self, model: str, error: HearthError, report: Input) -> None:
         self._errors[model] = error
         if isinstance(error, BackendUnreachable):
-            self._post(BackendState(up=False))
+            self._unreachable(model)
         self._post(report)
 
     async def _cut(self, model: str) -> None:
@@ -274,7 +276,7 @@ class Swapper:
             if load is not None:
                 await cancel_all((load,))
             if await self._find(model) is not None:
-                await self._engine.unload(model)
+                await self._drop(model)
                 await self._gone(model)
         except ModelNotFound:
             pass  # it was deleted meanwhile
@@ -283,19 +285,19 @@ class Swapper:
             return
         self._post(
             LoadAborted(
-                model=model, clean=_now() < deadline and await self._is_given_back(deadline)
+                model=model, clean=_now() < deadline and await self._is_given_back(model, deadline)
             )
         )
 
-    async def _is_given_back(self, deadline: float) -> bool:
+    async def _is_given_back(self, model: str, deadline: float) -> bool:
         """Is the memory back by then that the load took? As far as it can be read."""
-        while not (await self._memory_in_use(deadline)).is_back_at(self._before):
+        while not (await self._memory_in_use(model, deadline)).is_back_at(self._before):
             if _now() >= deadline:
                 return False
             await asyncio.sleep(CARD_POLL_S)
         return True
 
-    async def _memory_in_use(self, until: float) -> MemoryInUse:
+    async def _memory_in_use(self, model: str, until: float) -> MemoryInUse:
         """From now on, not as last read; what the card has not said by `until` is unknown."""
         tracker = self._runtime.tracker
         known = tracker.readings_taken
@@ -308,8 +310,8 @@ class Swapper:
             await asyncio.sleep(CARD_POLL_S)
         card_mib = None
         if tracker.readings_taken != known:
-            card_mib = unclaimed_mib(tracker.reading, self._engine.processes)
-        return MemoryInUse(card_mib, await self._engine.memory_mib())
+            card_mib = unclaimed_mib(tracker.reading, self._engines.processes)
+        return MemoryInUse(card_mib, await self._engines.of(model).memory_mib())
 
     async def _gone(self, model: str) -> None:
         """Raises LoadError: it is still listed after the time that an unload may take."""
@@ -322,7 +324,7 @@ class Swapper:
 
     async def _unload(self, model: str) -> None:
         try:
-            await self._engine.unload(model)
+            await self._drop(model)
             await self._gone(model)
         except ModelNotFound:
             # deleted while in memory: no call reaches it by name any more, and the model server
@@ -338,24 +340,28 @@ class Swapper:
 
         Is that deleted, another one makes it go.
         """
-        lost = await self._lost()
+        lost = await self._lost(model)
         deadline = _now() + UNLOAD_TIMEOUT_S
         if not lost:
             return False
-        await self._engine.unload(model)
-        while await self._lost() == lost:
+        await self._drop(model)
+        while await self._lost(model) == lost:
             if _now() >= deadline:
                 return False
             await asyncio.sleep(POLL_S)
         return True
 
-    async def _lost(self) -> set[str]:
-        """What is in memory under names that are no longer on the disk."""
-        on_disk = {self._name_of(known.name) for known in await self._engine.installed()}
-        return {self._name_of(found.name) for found in await self._engine.resident()} - on_disk
+    async def _drop(self, model: str) -> None:
+        await self._engines.of(model).unload(self._engines.own_name(model))
+
+    async def _lost(self, model: str) -> set[str]:
+        """What the engine of a model has in memory under names that are no longer on the disk."""
+        engine = self._engines.of(model)
+        on_disk = {self._name_of(known.name) for known in await engine.installed()}
+        return {self._name_of(found.name) for found in await engine.resident()} - on_disk
 
     async def _find(self, model: str) -> ResidentModel | None:
-        resident = await self._engine.resident()
+        resident = await self._engines.resident(self._engines.row_of(model).name)
         wanted = self._name_of(model)
         return next((found for found in resident if self._name_of(found.name) == wanted), None)
 

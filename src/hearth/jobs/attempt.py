@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hearth.config.settings import JobSettings, Settings
 from hearth.dialects.errors import render_error
@@ -99,9 +100,9 @@ async def _on_model(
 ) -> Submission:
     """The job on this model, which its body is made to name where it is `renamed`."""
     pinned = worker.watch.load_options(model)
-    if len(job.request) > LARGE_BYTES:
-        return await asyncio.to_thread(item_of, job, model, pinned, renamed=renamed)
-    return item_of(job, model, pinned, renamed=renamed)
+    wire_name = worker.watch.wire_name
+    make = partial(item_of, job, model, pinned, renamed=renamed, wire_name=wire_name)
+    return await asyncio.to_thread(make) if len(job.request) > LARGE_BYTES else make()
 
 
 async def _of_alias(job: Job, alias: str, worker: LLMQueueWorker) -> Submission:

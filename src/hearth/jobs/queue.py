@@ -84,15 +84,21 @@ def body_of(path: str, request: Mapping[str, Any], *, large: bool = False) -> by
 
 
 def envelope_of(
-    path: str, body: bytes, pinned: LoadOptions | None = None, model: str | None = None
+    path: str,
+    body: bytes,
+    pinned: LoadOptions | None = None,
+    model: str | None = None,
+    wire_name: Callable[[str], str] = str,
 ) -> Envelope:
-    """What the queue must know of a request; `pinned`: how its model is loaded, for a body that is
-    sent, to `model` in place of the one that it names.
+    """What the queue must know of a request; for a body that is sent: `pinned`, how its model is
+    loaded; `model`, to which in place of the one that it names; `wire_name`, what that is called.
 
     Raises BadRequest, ModelNotFound.
     """
     pinned = pinned or LoadOptions()
-    envelope, _ = read_request(INFERENCE_ROUTES[path], body, lambda _: pinned, model=model)
+    envelope, _ = read_request(
+        INFERENCE_ROUTES[path], body, lambda _: pinned, model=model, wire_name=wire_name
+    )
     if envelope.kind in ("load", "unload") or envelope.max_tokens == 0:
         raise BadRequest(
             "request: would generate nothing; give a prompt or messages, and no num_predict of 0"
@@ -100,13 +106,21 @@ def envelope_of(
     return envelope
 
 
-def item_of(job: Job, model: str, pinned: LoadOptions, *, renamed: bool = False) -> Submission:
+def item_of(
+    job: Job,
+    model: str,
+    pinned: LoadOptions,
+    *,
+    renamed: bool = False,
+    wire_name: Callable[[str], str] = str,
+) -> Submission:
     """A started job as the GPU's queue takes it; its request id is the job's. `renamed`: its body
-    names an alias, and is sent with `model` in its place.
+    names an alias, and is sent with `model` in its place. `wire_name`: what its body calls a model.
 
     Raises as `envelope_of`.
     """
-    envelope = envelope_of(job.path, job.request, pinned, model if renamed else None)
+    named = model if renamed else None
+    envelope = envelope_of(job.path, job.request, pinned, named, wire_name)
     item = QueueItem(
         lane=job.lane,
         priority=job.priority,

@@ -388,6 +388,7 @@ _ALL = (
     ),
     # The model server and the card.
     _gauge("hearth_backend_up", "1 while the model server answers.", at="backend.up"),
+    _gauge("hearth_engine_up", "1 while this engine answers.", "engine", "kind"),
     _gauge("hearth_backend_emulated", "1 if the emulator answers.", at="backend.emulator"),
     _counter(
         "hearth_backend_outages_total",

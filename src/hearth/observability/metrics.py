@@ -349,6 +349,9 @@ def _gateway(view: StatusView, parts: JsonMapping, label_of: LabelOf) -> Iterato
         (_text(health, "version"), _text(backend, "mode"), _text(backend, "version")),
         1.0,
     )
+    for engine in _listed(backend, "engines"):
+        labels = str(engine["name"]), str(engine["kind"])
+        yield "hearth_engine_up", labels, bool(engine["up"])
     yield "hearth_loop_tasks", (), len(asyncio.all_tasks())
     yield "hearth_ready", (), health.get("status") == "ok"
     yield "hearth_mode_active", (), view.active

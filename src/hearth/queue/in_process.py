@@ -35,7 +35,7 @@ _BEGINNING_CHARS = 1000
 @dataclass(slots=True)
 class PromptCall:
     """What a program asks for; `model` None runs on whatever is resident. `load_options` gives the
-    pinned options of a model.
+    pinned options of a model, and `own_name` what its engine calls it.
 
     The prompt is kept as the JSON that goes on, which for a large one takes longer to write than a
     decision may.
@@ -47,6 +47,7 @@ class PromptCall:
     json_mode: bool
     task_type: str | None
     load_options: Callable[[str], LoadOptions]
+    own_name: Callable[[str], str] = str
     chain_id: str | None = None
     prompt_tokens: int = field(init=False)
     _prompt_json: bytes = field(init=False)
@@ -100,9 +101,12 @@ class PromptCall:
         return Submission(item=item, call=self.call_on)
 
     def call_on(self, model: str) -> BackendCall:
-        num_ctx = self.load_options(model).num_ctx
         return completion_call(
-            self._prompt_json, model, self.max_tokens, json_mode=self.json_mode, num_ctx=num_ctx
+            self._prompt_json,
+            self.own_name(model),
+            self.max_tokens,
+            json_mode=self.json_mode,
+            num_ctx=self.load_options(model).num_ctx,
         )
 
 

@@ -42,7 +42,7 @@ def status(
         "mode": "active" if view.active else "quiet",
         "gpu": {
             **runtime.tracker.get_metrics(now),
-            "residents": [_resident(each, view, now) for each in view.latest_first],
+            "residents": [_resident(each, runtime, now) for each in view.latest_first],
         },
         "promotions": view.promotions,
         "draining": view.draining,
@@ -147,6 +147,7 @@ def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[JsonDict]
         name: (resident.phase, len(resident.running)) for name, resident in view.residents.items()
     }
     waiting = view.wanted_models
+    engine_of = watch.engine_of
     in_memory = {
         model.name: (round(model.vram_mib, 1), round(model.size_mib, 1)) for model in watch.resident
     }
@@ -159,6 +160,7 @@ def models(view: StatusView, watch: BackendWatch) -> Callable[[], list[JsonDict]
             vram_mib, size_mib = in_memory.get(name, (None, None))
             row = {
                 "name": name,
+                "engine": engine_of(name),
                 "installed": name in names,
                 "resident": name in residents,
                 "phase": phase,
@@ -235,10 +237,12 @@ def _item(entry: Entry, now: float, wall_s: float) -> JsonDict:
     }
 
 
-def _resident(resident: Resident, view: StatusView, now: float) -> JsonDict:
+def _resident(resident: Resident, runtime: Runtime, now: float) -> JsonDict:
+    view = runtime.view
     warmth = view.warmth(resident.model, now)
     return {
         "model": resident.model,
+        "engine": runtime.engine_of(resident.model),
         "phase": resident.phase,
         "running": len(resident.running),
         "waiting": view.wants(resident.model),

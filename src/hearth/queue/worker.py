@@ -86,7 +86,8 @@ class LLMQueueWorker:
         self._effects = effects
         self._cloud = cloud
         self._on_decision = on_decision
-        self._prompt = partial(PromptCall, load_options=parts.watch.load_options)
+        watch = parts.watch
+        self._prompt = partial(PromptCall, load_options=watch.load_options, own_name=watch.own_name)
         self._calls: set[CallTask] = set()
         self._shown: dict[str, Callable[[], object]] = {}
         self._places = places

@@ -39,6 +39,7 @@ class LlamaServerTraits:
     loads_on_request = False
     loads_can_be_cut = False
     on_card = True
+    ignores_case = True
     loses_slots = False
     counts_unasked = True
     """By its timings."""

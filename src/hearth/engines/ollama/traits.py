@@ -32,6 +32,7 @@ class OllamaTraits:
     loads_can_be_cut = True
     """Closing the connection of a load ends it (6 of 6 within a second on 0.33)."""
     on_card = True
+    ignores_case = True
     loses_slots = True
     """Seen with 0.33 where tokens come fast: 3 slots in 75 streams that were cut off, and with one
     slot nothing answers any more.

@@ -1,0 +1,272 @@
+"""All engines of a gateway: which one has a model, and what they list together.
+
+With one engine everything is as that engine says it. With several, names have one spelling that is
+valid on all: that of the engine that tags names, less `:latest`; digests tell one engine's models
+from another's; and a name that several list is that of the row that the owner has named for it,
+else of the first row that lists it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from hearth.engines.port import Continuations, Engine
+from hearth.errors import BackendUnreachable
+from hearth.types import InstalledModel, ResidentModel, frozen
+
+DEFAULT_TAG = ":latest"
+
+
+@frozen
+class Row:
+    """One engine, under the name of its row.
+
+    Attributes:
+        url: of its server, empty where it has none. parallel: requests that each of its models
+        serves at the same time, None where the owner has not said. spill_s: of an elastic engine,
+        how long a request for an alias waits for other models before it goes there.
+    """
+
+    name: str
+    engine: Engine
+    url: str = ""
+    kind: str = ""
+    parallel: int | None = None
+    is_elastic: bool = False
+    spill_s: float | None = None
+
+
+@frozen
+class _Known:
+    """A model of the lists: where it is, and how its engine spells it."""
+
+    row: Row
+    own_name: str
+
+
+class EngineTable:
+    """The rows in the owner's order, at least one.
+
+    Args:
+        assigned: row of the models for which the owner has named one, by the name it has written.
+        upstream: what their engines call models, by the names that callers use.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[Row],
+        *,
+        assigned: Mapping[str, str] = MappingProxyType({}),
+        upstream: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.rows = {row.name: row for row in rows}
+        self.first = next(iter(self.rows.values()))
+        self.is_single = len(self.rows) == 1
+        self._assigned = {self.canonical(name).lower(): row for name, row in assigned.items()}
+        self._upstream = {self.canonical(name).lower(): own for name, own in upstream.items()}
+        self._lists: dict[str, tuple[InstalledModel, ...]] = {}
+        self._continuations = {name: row.engine.continuations() for name, row in self.rows.items()}
+        self._known: dict[str, _Known] = {}
+        self._installed: tuple[InstalledModel, ...] = ()
+
+    @classmethod
+    def of_one(cls, engine: Engine, url: str = "", kind: str = "") -> EngineTable:
+        return cls([Row(name="main", engine=engine, url=url, kind=kind)])
+
+    @property
+    def title(self) -> str:
+        """What the owner calls what is behind the gateway."""
+        return self.first.engine.title if self.is_single else "the model server"
+
+    @property
+    def addresses(self) -> Collection[str]:
+        """Those of `dialects.routes` that any engine serves."""
+        return frozenset().union(*(row.engine.addresses for row in self.rows.values()))
+
+    @property
+    def loads_on_request(self) -> bool:
+        """Some engine loads and unloads models when it is asked."""
+        return any(row.engine.loads_on_request for row in self.rows.values())
+
+    @property
+    def loads_can_be_cut(self) -> bool:
+        """Some engine gives a load up whose caller leaves."""
+        return any(row.engine.loads_can_be_cut for row in self.rows.values())
+
+    @property
+    def processes(self) -> re.Pattern[str]:
+        """Found in the names of the processes that hold models of any engine on the card."""
+        if self.is_single:
+            return self.first.engine.processes
+        on_card = [row.engine for row in self.rows.values() if row.engine.on_card]
+        return re.compile("|".join(f"(?:{each.processes.pattern})" for each in on_card) or "(?!)")
+
+    # Names.
+
+    def canonical(self, name: str) -> str:
+        """The one spelling of a name that this table lists for what somebody wrote."""
+        if self.is_single:
+            return self.first.engine.canonical(name)
+        spelled = (row.engine.canonical(name) for row in self.rows.values())
+        return next((each for each in spelled if each != name), name).removesuffix(DEFAULT_TAG)
+
+    def row_of(self, model: str) -> Row:
+        """The row that has a model: the one that the owner has named, else the first that lists it,
+        else the first.
+        """
+        if self.is_single:
+            return self.first
+        key = self.canonical(model).lower()
+        named = self.rows.get(self._assigned.get(key, ""))
+        if named is not None:
+            return named
+        known = self._known.get(key)
+        return self.first if known is None else known.row
+
+    def of(self, model: str) -> Engine:
+        """The engine that has a model."""
+        return self.row_of(model).engine
+
+    def continuations_of(self, model: str) -> Continuations | None:
+        """How answers of a model go on."""
+        return self._continuations[self.row_of(model).name]
+
+    def own_name(self, model: str) -> str:
+        """What the model's engine calls it."""
+        if self.is_plain:
+            return model
+        key = self.canonical(model).lower()
+        own = self._upstream.get(key)
+        if own is not None:
+            return own
+        known = self._known.get(key)
+        return model if known is None else known.own_name
+
+    def called(self, row: Row, own_name: str) -> str:
+        """What callers call a model that a row lists."""
+        names = (name for name, own in self._upstream.items() if own.lower() == own_name.lower())
+        return next((name for name in names if self.row_of(name) is row), own_name)
+
+    def wire_name(self, written: str) -> str:
+        """What is written in a request in place of what its caller wrote; the same where the engine
+        reads that as it was meant.
+        """
+        if self.is_plain:
+            return written
+        own = self.own_name(written)
+        engine = self.of(written)
+        spelled = engine.canonical(written)
+        if engine.ignores_case:
+            return written if spelled.lower() == own.lower() else own
+        return written if spelled == own else own
+
+    def assigned_to(self, row: str) -> Collection[str]:
+        """The models that the owner has given to a row, in lower case."""
+        return [model for model, name in self._assigned.items() if name == row]
+
+    # What is there.
+
+    @property
+    def installed(self) -> tuple[InstalledModel, ...]:
+        """The models of all lists as they were read last; the very same tuple for as long as these
+        are the same.
+        """
+        return self._installed
+
+    def listed(self, row: str) -> tuple[InstalledModel, ...]:
+        """What one row has listed last, as its engine spells it."""
+        return self._lists.get(row, ())
+
+    def has_listed(self, row: str) -> bool:
+        return row in self._lists
+
+    async def refresh(self, name: str) -> bool:
+        """Read the list of one row; whether it is another one than before. Raises BackendError."""
+        row = self.rows[name]
+        models = await row.engine.installed()
+        if models is self._lists.get(name):
+            return False
+        self._lists[name] = models
+        self._merge()
+        return True
+
+    def forget(self) -> None:
+        """Another server has come, of which nothing is known."""
+        self._lists.clear()
+        self._merge()
+
+    def _merge(self) -> None:
+        if self.is_plain:
+            self._installed = self._lists.get(self.first.name, ())
+            return
+        self._known = {}
+        found: list[InstalledModel] = []
+        for name, row in self.rows.items():
+            models = self._lists.get(name, ())
+            listed = self._renamed(row, models)
+            for own, model in zip(models, listed, strict=True):
+                key = model.name.lower()
+                if self._assigned.get(key, name) == name and key not in self._known:
+                    self._known[key] = _Known(row=row, own_name=own.name)
+                    found.append(model)
+        self._installed = tuple(found)
+
+    @property
+    def is_plain(self) -> bool:
+        """There is one engine, which is taken as it is."""
+        only = self.first
+        is_named_so = only.engine.ignores_case and not self._upstream
+        return self.is_single and only.parallel is None and is_named_so
+
+    def _renamed(self, row: Row, models: tuple[InstalledModel, ...]) -> list[InstalledModel]:
+        """The models of a row under the names that callers use."""
+        callers = {own.lower(): name for name, own in self._upstream.items()}
+        return [
+            replace(
+                model,
+                name=callers.get(model.name.lower()) or self.canonical(model.name),
+                digest=self._digest(row, model.digest),
+                slots=row.parallel or model.slots,
+            )
+            for model in models
+        ]
+
+    def _digest(self, row: Row, digest: str) -> str:
+        """One that no other engine's model has: what one engine writes, another one cannot go on
+        with.
+        """
+        return digest if self.is_single or not digest else f"{row.name} {digest}"
+
+    async def resident(self, name: str) -> tuple[ResidentModel, ...]:
+        """What a row has in memory, by the names that callers use. Raises as the port says."""
+        row = self.rows[name]
+        models = await row.engine.resident()
+        if self.is_plain:
+            return models
+        callers = {own.lower(): each for each, own in self._upstream.items()}
+        return tuple(
+            replace(model, name=callers.get(model.name.lower()) or self.canonical(model.name))
+            for model in models
+        )
+
+    async def resident_on_card(self) -> tuple[ResidentModel, ...]:
+        """What all rows have on the card; one whose server is gone has nothing there. Raises
+        BackendError.
+        """
+        found: list[ResidentModel] = []
+        for name, row in self.rows.items():
+            if not row.engine.on_card:
+                continue
+            try:
+                found += await self.resident(name)
+            except BackendUnreachable:
+                if self.is_single:
+                    raise
+        return tuple(found)
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(row.engine.aclose() for row in self.rows.values()))
