@@ -181,7 +181,7 @@ FAKE = BackendIdentity(mode="ollama", url="http://fake", emulator=False)
 
 
 def gateway_over(
-    engine: Engine,
+    engine: Engine | EngineTable,
     config: GatewayConfig,
     *,
     clock: Clock,
@@ -190,7 +190,11 @@ def gateway_over(
     **extras: Any,
 ) -> Gateway:
     """As `bootstrap` puts it together; `extras` are what only some gateways have."""
-    engines = EngineTable.of_one(engine, identity.url, identity.kind)
+    engines = (
+        engine
+        if isinstance(engine, EngineTable)
+        else EngineTable.of_one(engine, identity.url, identity.kind)
+    )
     parts = build_parts(config, engines, clock=clock, events=events, emulated=identity.emulator)
     return assemble(
         config,
@@ -206,7 +210,8 @@ class House:
     """The gateway, the world around it, and what it said.
 
     `resident` names the models that are in memory, with blanks between them. Where no model is
-    named there is one, `a`, and it is in memory.
+    named there is one, `a`, and it is in memory. `table`: what else is behind the gateway beside
+    the fake Ollama.
     """
 
     def __init__(
@@ -221,6 +226,7 @@ class House:
         clock: LoopClock | None = None,
         expect_faults: bool = False,
         emulated: bool = False,
+        table: Callable[[Engine], EngineTable] | None = None,
     ) -> None:
         if not models:
             models = ("a",)
@@ -235,7 +241,7 @@ class House:
         self._expect_faults = expect_faults
         self._tasks_before: set[asyncio.Task[Any]] = set()
         self.gateway = gateway_over(
-            self.ollama,
+            self.ollama if table is None else table(self.ollama),
             GatewayConfig(settings=settings or settings_with(), source=source),
             identity=BackendIdentity(
                 mode="auto" if emulated else "ollama", url="http://fake", emulator=emulated

@@ -1,0 +1,97 @@
+"""Several engines as one: which has a model, how names are spelled, what is listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hearth.engines.table import EngineTable, Row
+from hearth.types import InstalledModel
+from tests.support.fake_ollama import FakeModel, FakeOllama
+from tests.support.staying_engine import StayingEngine
+
+
+def fake(*names: str) -> FakeOllama:
+    return FakeOllama(*(FakeModel(name=name) for name in names))
+
+
+async def listing(table: EngineTable) -> list[str]:
+    for name in table.rows:
+        await table.refresh(name)
+    return [model.name for model in table.installed]
+
+
+async def test_one_engine_is_taken_as_it_is():
+    ollama = fake("a:latest", "b:1")
+    table = EngineTable.of_one(ollama)
+    assert table.canonical("A") == "A:latest"
+    assert await listing(table) == ["a:latest", "b:1"]
+    assert table.installed is await ollama.installed()
+    assert await table.resident("main") == await ollama.resident()
+    for name in ("a", "A:latest", "unknown"):
+        assert (table.wire_name(name), table.own_name(name)) == (name, name)
+        assert table.of(name) is ollama
+
+
+async def test_of_several_each_name_has_one_spelling_and_one_engine():
+    ollama, server = fake("a:latest", "c:7b"), StayingEngine("B", "org/d")
+    table = EngineTable([Row(name="cards", engine=ollama), Row(name="big", engine=server)])
+    assert await listing(table) == ["a", "c:7b", "B", "org/d"]
+    for written, own, engine in (
+        ("a", "a", ollama),
+        ("A:latest", "A:latest", ollama),
+        ("registry.ollama.ai/library/a", "registry.ollama.ai/library/a", ollama),
+        ("b:latest", "B", server),
+        ("B", "B", server),
+        ("org/D", "org/d", server),
+        ("unknown", "unknown", ollama),
+    ):
+        assert (table.wire_name(written), table.of(written)) == (own, engine), written
+    assert [table.own_name(name) for name in ("a", "b")] == ["a:latest", "B"]
+    assert {table.canonical(name) for name in ("a", "a:latest", "library/a")} == {"a"}
+    before = table.installed
+    for name in table.rows:
+        assert not await table.refresh(name)
+    assert table.installed is before
+
+
+async def test_a_name_that_two_list_is_of_the_row_that_the_owner_names_else_of_the_first():
+    first, second = StayingEngine("m", "n"), StayingEngine("m", "n")
+    rows = [Row(name="one", engine=first), Row(name="two", engine=second)]
+    table = EngineTable(rows, assigned={"N:latest": "two"})
+    assert await listing(table) == ["m", "n"]
+    assert (table.of("m"), table.of("n")) == (first, second)
+    digests = [model.digest for model in table.installed]
+    assert digests == ["one m", "two n"], "what one engine writes, another cannot go on with"
+
+
+@pytest.mark.parametrize("is_assigned", [True, False])
+async def test_an_engine_may_know_a_model_by_another_name(*, is_assigned: bool):
+    server = StayingEngine("org/Qwen3-Coder-30B")
+    assigned = {"coder:30b": "big"} if is_assigned else {}
+    upstream = {"coder:30b": "org/Qwen3-Coder-30B"}
+    rows = [Row(name="big", engine=server)]
+    table = EngineTable(rows, assigned=assigned, upstream=upstream)
+    assert await listing(table) == ["coder:30b"]
+    assert table.wire_name("coder:30b") == "org/Qwen3-Coder-30B"
+    assert table.called(table.first, "org/Qwen3-Coder-30B") == "coder:30b"
+    assert [model.name for model in await table.resident("big")] == ["coder:30b"]
+
+
+async def test_the_owner_says_how_many_requests_a_row_serves_at_the_same_time():
+    server = StayingEngine("m", slots=2)
+    table = EngineTable([Row(name="big", engine=server, parallel=8)])
+    await table.refresh("big")
+    assert table.installed == (InstalledModel(name="m", digest="m", slots=8),)
+    plain = EngineTable([Row(name="big", engine=server)])
+    await plain.refresh("big")
+    assert [model.slots for model in plain.installed] == [2]
+
+
+async def test_what_is_on_the_card_is_of_those_that_are_there():
+    down, off = StayingEngine("gone"), StayingEngine("far", on_card=False)
+    there = StayingEngine("m")
+    down.is_down = True
+    rows = [Row(name=str(each), engine=each) for each in (there, down, off)]
+    table = EngineTable(rows)
+    assert [model.name for model in await table.resident_on_card()] == ["m"]
+    assert table.processes.search("echo")

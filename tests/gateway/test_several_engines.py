@@ -1,0 +1,134 @@
+"""A gateway over an Ollama and a server whose models stay."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hearth.api.app import HearthApp
+from hearth.engines.port import Engine
+from hearth.engines.table import EngineTable, Row
+from hearth.events import (
+    BackendCameUp,
+    BackendWentDown,
+    ResidencyDrifted,
+    SwapCompleted,
+)
+from tests.support.house import House, settings_with, settle
+from tests.support.http import Got, ask
+from tests.support.staying_engine import StayingEngine
+from tests.support.virtual_time import in_virtual_time, sleep_until
+
+SETTINGS = settings_with(backend={"wait_when_down_s": 10.0, "check_interval_s": 5.0})
+
+
+class Home(House):
+    """`a` and `b` of an Ollama whose card has room for one of them, `Stays` beside them."""
+
+    def __init__(self, *, on_card: bool = False, alias: bool = False) -> None:
+        self.server = StayingEngine("Stays", on_card=on_card)
+        aliases = {"aliases": {"any": ("stays", "a")}} if alias else {}
+        super().__init__(
+            "a",
+            "b",
+            resident="a",
+            settings=SETTINGS.replace(**aliases),
+            capacity_mib=9_000.0,
+            table=self._table,
+        )
+        self.app = HearthApp(self.gateway)
+
+    def _table(self, ollama: Engine) -> EngineTable:
+        rows = [
+            Row(name="cards", engine=ollama, url="http://cards", kind="ollama"),
+            Row(name="big", engine=self.server, url="http://big", kind="llama_server"),
+        ]
+        return EngineTable(rows)
+
+    async def get(self, path: str) -> Got:
+        return await ask(self.app, "GET", path)
+
+    async def generated(self, model: str) -> tuple[int, str]:
+        asked = {"model": model, "prompt": "one two", "stream": False}
+        got = await ask(self.app, "POST", "/api/generate", asked)
+        return got.status, got.body.decode()
+
+
+@pytest.mark.parametrize("on_card", [True, False])
+@in_virtual_time
+async def test_each_model_is_answered_by_its_engine_and_what_stays_is_never_swapped(
+    *, on_card: bool
+):
+    async with Home(on_card=on_card) as house:
+        for model in ("a", "stays", "b", "STAYS:latest", "a"):
+            status, said = await house.generated(model)
+            assert status == 200, said
+            assert ("one two" in said) == model.lower().startswith("stays")
+        assert [swap.to_model for swap in house.events.of(SwapCompleted)] == ["b", "a"]
+        assert [json.loads(body)["model"] for body in house.server.asked] == ["Stays", "Stays"]
+        assert house.events.of(ResidencyDrifted) == []
+
+
+@in_virtual_time
+async def test_the_lists_are_one_and_say_who_has_what():
+    async with Home() as house:
+        shown = json.loads((await house.get("/llm/models")).body)["models"]
+        assert {each["name"]: each["engine"] for each in shown} == {
+            "a": "cards",
+            "b": "cards",
+            "Stays": "big",
+        }
+        backend = json.loads((await house.get("/llm/health")).body)["backend"]
+        assert [(each["name"], each["up"]) for each in backend["engines"]] == [
+            ("cards", True),
+            ("big", True),
+        ]
+        metrics = (await house.get("/metrics")).body.decode()
+        assert 'hearth_engine_up{engine="big",kind="llama_server"} 1.0' in metrics
+
+
+@in_virtual_time
+async def test_an_engine_that_is_down_takes_only_its_models_away():
+    async with Home() as house:
+        house.server.is_down = True
+        await sleep_until(6.0)
+        assert [event.engine for event in house.events.of(BackendWentDown)] == ["big"]
+        waiting = asyncio.ensure_future(house.generated("stays"))
+        await settle()
+        assert (await house.generated("b"))[0] == 200
+        assert (await house.get("/readyz")).status == 200
+        status, said = await waiting
+        assert status == 503, said
+        assert house.now == pytest.approx(16.0, abs=0.5)
+        later = asyncio.ensure_future(house.generated("stays"))
+        await settle()
+        house.server.is_down = False
+        assert (await later)[0] == 200
+        up = [event.engine for event in house.events.of(BackendCameUp)]
+        assert sorted(up) == ["big", "big", "cards"]
+
+
+@in_virtual_time
+async def test_an_alias_may_stand_for_models_of_two_engines():
+    async with Home(alias=True) as house:
+        assert "one two" in (await house.generated("any"))[1]
+        house.server.is_down = True
+        await sleep_until(6.0)
+        status, said = await house.generated("any")
+        assert (status, "one two" in said) == (200, False)
+
+
+@in_virtual_time
+async def test_a_name_that_an_engine_may_have_which_has_not_answered_yet_is_no_unknown_model():
+    house = Home()
+    house.server.is_down = True
+    async with house:
+        status, said = await house.generated("stays")
+        assert (status, "big has not answered yet" in said) == (503, True)
+        assert (await house.generated("a"))[0] == 200
+        house.server.is_down = False
+        await sleep_until(house.now + 2.0)
+        assert (await house.generated("stays"))[0] == 200
+        assert (await house.generated("nobody-has-this"))[0] == 404
