@@ -390,7 +390,8 @@ NO_USAGE = Usage()
 class BackendCall:
     """One HTTP request to a backend, ready to send: path with query, headers that may be forwarded,
     whole body. `hides_usage`: its body asks for a usage in the stream that its caller has not asked
-    for.
+    for. `conversation`: what tells the conversation that it goes on with from all others; empty
+    where that is unknown. It is not sent.
     """
 
     method: str
@@ -398,6 +399,7 @@ class BackendCall:
     headers: Headers = ()
     body: bytes = b""
     hides_usage: bool = False
+    conversation: str = ""
 
 
 @frozen

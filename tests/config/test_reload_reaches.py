@@ -195,6 +195,7 @@ async def test_the_search_finds_what_is_kept_and_covers_every_section():
     } <= set(held)
     # these need a restart
     assert set(Settings.model_fields) - {path[0] for path in (*VALUES, *CONTAINERS)} == {
+        "conversations",
         "engines",
         "storage",
         "telemetry",

@@ -155,6 +155,31 @@ COUNTED: list[tuple[Event, str, str, float]] = [
     ),
     (sample(ev.ModelUnresponsive, model="b"), "unresponsive_reloads_total", "model=b", 1),
     (
+        sample(ev.ConversationsSaved, model="b", conversations=2),
+        "conversations_saved_total",
+        "model=b",
+        2,
+    ),
+    (
+        sample(ev.ConversationsSaved, model="b", size_bytes=4096),
+        "conversations_saved_bytes_total",
+        "model=b",
+        4096,
+    ),
+    (sample(ev.ConversationRestored, model="b"), "conversations_restored_total", "model=b", 1),
+    (
+        sample(ev.ConversationRestored, model="b", cached_tokens=900),
+        "restored_tokens_total",
+        "model=b",
+        900,
+    ),
+    (
+        sample(ev.ConversationUnsaved, model="b", step="save"),
+        "conversations_unsaved_total",
+        "model=b step=save",
+        1,
+    ),
+    (
         sample(ev.SwapFailed, to_model="b", reason="timeout"),
         "swap_failures_total",
         "to_model=b reason=timeout",

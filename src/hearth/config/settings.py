@@ -538,6 +538,25 @@ class StorageSettings(Section):
     """
 
 
+class ConversationSettings(Section):
+    """Conversations that outlive an unload, of llama.cpp servers that Hearth starts itself
+    (docs/conversations.md).
+    """
+
+    directory: Annotated[fields.FilePath, RESTART] = ""
+    """Directory of the saved conversations, absolute or beginning with `~/`; it may be in main
+    memory. What was said can be read from its files, so only Hearth's user may read them.
+
+    Empty: `conversations` beside the file of `storage`.
+    """
+    quota_gb: Annotated[fields.Gibibytes, RESTART] = 8.0
+    """Maximum size of all of them in GiB. Beyond it, those that were not used for longest are
+    deleted. 0: none are saved.
+    """
+    keep_s: Annotated[fields.Duration, RESTART] = 3600.0
+    """Seconds to keep one after its last use."""
+
+
 class TelemetrySettings(Section):
     """Traces of finished requests for an OpenTelemetry collector (docs/telemetry.md)."""
 
@@ -640,6 +659,7 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     auth: AuthSettings = AuthSettings()
     storage: StorageSettings = StorageSettings()
+    conversations: ConversationSettings = ConversationSettings()
     jobs: JobSettings = JobSettings()
     batches: BatchSettings = BatchSettings()
     alerts: AlertSettings = AlertSettings()

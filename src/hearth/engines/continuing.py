@@ -243,6 +243,7 @@ class Rest:
         self._route = route
         self._native = native
         self._headers = call.headers
+        self._conversation = call.conversation
         self._begun = Begun(route)
         for frame in frames_in(route, sent.data):
             self._begun.note(frame)
@@ -419,9 +420,7 @@ class Rest:
         prompt = self._read if text else self.prompt
         options: JsonObject = {**_load_options(self._native.options), "num_predict": 1}
         fields = {**self._raw(prompt), "stream": False, "truncate": False, "options": options}
-        path = Endpoint.GENERATE.value
-        body = encode(fields)
-        return BackendCall(method="POST", path=path, headers=self._headers, body=body)
+        return self._call(Endpoint.GENERATE, encode(fields))
 
     def count(self, read_tokens: int | None) -> None:
         """Prompt and text so far have so many tokens."""
@@ -450,8 +449,16 @@ class Rest:
             asked = self._answered(self._native.chat, kept, "thinking") | self._shift()
         fields = {**asked, "stream": True, "truncate": False, "options": self._options()}
         path = Endpoint.CHAT if self.offers_tools else Endpoint.GENERATE
+        return self._call(path, encode(fields))
+
+    def _call(self, path: Endpoint, body: bytes) -> BackendCall:
+        """A call that runs the model."""
         return BackendCall(
-            method="POST", path=path.value, headers=self._headers, body=encode(fields)
+            method="POST",
+            path=path.value,
+            headers=self._headers,
+            body=body,
+            conversation=self._conversation,
         )
 
     def _raw(self, prompt: str) -> JsonObject:

@@ -344,6 +344,49 @@ class ModelUnresponsive(Event, level=WARNING):
     reloads: int
 
 
+class ConversationsSaved(Event):
+    """Before a model was unloaded, conversations that its server had read were saved to the disk.
+
+    Fields: `model`; `conversations`; `tokens` and `size_bytes` of all; `took_s`.
+    """
+
+    model: str
+    conversations: int
+    tokens: int
+    size_bytes: int
+    took_s: float
+
+
+class ConversationRestored(Event):
+    """A conversation went on that was saved before its model was unloaded. Fields: `model`;
+    `tokens` that were saved; `cached_tokens` of the prompt, which were not read again.
+    """
+
+    model: str
+    tokens: int
+    cached_tokens: int
+
+
+class ConversationUnsaved(Event, level=WARNING):
+    """A conversation could not be saved or restored, so it is read again. Fields: `model`; `step`:
+    save or restore; `reason`.
+    """
+
+    model: str
+    step: str
+    reason: str
+
+
+class SavingSwitchedOff(Event, level=WARNING):
+    """Saving or restoring has failed twice in a row, so conversations of this model are no longer
+    saved, until Hearth is restarted or the server's files or command change. Fields: `model`;
+    `reason`: of the last failure.
+    """
+
+    model: str
+    reason: str
+
+
 class GpuFound(Event):
     """The GPU was read for the first time. Fields: `name` of the GPU; `total_mib`: its memory."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import NamedTuple, Protocol, TypeAlias, TypedDict
 
 from hearth.dialects.capabilities import Needs
@@ -233,7 +233,12 @@ class Submission:
     """What it asks of its model; None for what any model can do."""
 
     def call_on(self, model: str) -> BackendCall:
-        return self.call if isinstance(self.call, BackendCall) else self.call(model)
+        call = self.call if isinstance(self.call, BackendCall) else self.call(model)
+        item = self.item
+        # a program's own calls beside a conversation do not go on with what was read of it
+        if not item.conversation or item.background:
+            return call
+        return replace(call, conversation="/".join(item.conversation_key))
 
 
 @entity

@@ -47,18 +47,18 @@ values.
 
 
 def write_model(
-    path: Path, texts: tuple[str, ...] = SAYINGS, template: str = _CHAT_TEMPLATE
+    path: Path, texts: tuple[str, ...] = SAYINGS, template: str = _CHAT_TEMPLATE, seed: int = 1
 ) -> None:
     """Write the model (about 3 MB).
 
     `texts`: what it says; `tuple(LETTERS)` makes one that leaves its tokenizer no choice.
-    `template`: how conversations are rendered.
+    `template`: how conversations are rendered. `seed`: another one gives other weights.
     """
     # Three special tokens, every byte (a missing one fails the load), then words with their space.
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *texts]
     kinds = [_UNKNOWN, _CONTROL, _CONTROL] + [_BYTE] * 256 + [_NORMAL] * len(texts)
     metadata = _metadata(tokens, kinds, template)
-    tensors = list(_tensors(random.Random(1), len(tokens), len(texts)))
+    tensors = list(_tensors(random.Random(seed), len(tokens), len(texts)))
     bodies = [_padded(struct.pack(f"<{len(values)}f", *values)) for _, _, values in tensors]
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)) + b"".join(metadata)
     offset = 0

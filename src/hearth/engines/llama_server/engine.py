@@ -7,12 +7,14 @@ there for as long as it listens, so nothing is ever loaded or unloaded.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from hearth.clock import Clock
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.engines.data_path import DataPath
 from hearth.engines.llama_server.control import Control
 from hearth.engines.llama_server.pages import shown
+from hearth.engines.llama_server.slots import Slots
 from hearth.engines.llama_server.traits import API, LlamaServerTraits
 from hearth.engines.openai_server.calls import OpenAiCalls, Place
 from hearth.engines.openai_server.exchanges import Ready
@@ -34,7 +36,7 @@ class LlamaServer(LlamaServerTraits):
         url: `http://host:port`, with a path prefix where a proxy wants one. api_key: that it
         requires, empty for none. setting: where its URL is written, for messages.
         connect_timeout_s: of the work's connections. control_timeout_s: of every question about
-        itself.
+        itself. slots: makes the owner of its slots, where its conversations are saved.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class LlamaServer(LlamaServerTraits):
         api_key: str = "",
         setting: str = "engines.main.url",
         control_timeout_s: float,
+        slots: Callable[[DataPath], Slots] | None = None,
     ) -> None:
         place = Place(title=self.title, setting=setting)
         self._clock = clock
@@ -53,8 +56,9 @@ class LlamaServer(LlamaServerTraits):
         self._control = control = Control(
             url, api_key=api_key, place=place, timeout_s=control_timeout_s
         )
+        self.slots = None if slots is None else slots(self._data_path)
         self._calls = OpenAiCalls(
-            self._data_path,
+            self.slots or self._data_path,
             API,
             clock=clock,
             place=place,

@@ -80,12 +80,13 @@ class OpenAiCalls:
     """The data path of a server, for calls of every dialect.
 
     Args:
-        mistakes: what the server says of a request that is wrong, as if the fault were its own.
+        opens: carries calls to it. mistakes: what the server says of a request that is wrong, as if
+        the fault were its own.
     """
 
     def __init__(
         self,
-        data_path: Opens,
+        opens: Opens,
         api: ServerApi,
         *,
         clock: Clock,
@@ -93,7 +94,7 @@ class OpenAiCalls:
         upstream: Upstream,
         mistakes: re.Pattern[str] = _NEVER,
     ) -> None:
-        self._data_path = data_path
+        self._opens = opens
         self._api = api
         self._clock = clock
         self._place = place
@@ -128,7 +129,7 @@ class OpenAiCalls:
                     headers=JSON_BODY,
                     body=encode(asked),
                 )
-                await whole_body(await self._data_path.open(call))
+                await whole_body(await self._opens.open(call))
         except TimeoutError:
             return False
         except BackendError:
@@ -156,7 +157,7 @@ class OpenAiCalls:
 
     async def _passed(self, route: Route, call: BackendCall) -> Exchange:
         """The server's own answer; an error in the words of the dialect that was asked."""
-        exchange = await self._data_path.open(call)
+        exchange = await self._opens.open(call)
         status = exchange.status
         if status < HTTPStatus.BAD_REQUEST:
             self._refuse_page(exchange)
@@ -232,7 +233,7 @@ class OpenAiCalls:
         return await self._answered(
             route,
             fields,
-            BackendCall(method="POST", path=path, headers=call.headers, body=body),
+            replace(call, method="POST", path=path, body=body),
         )
 
     async def _answered(self, route: Route, fields: JsonObject, asked: BackendCall) -> Exchange:
@@ -277,7 +278,7 @@ class OpenAiCalls:
     async def _rendered(self, fields: JsonObject, headers: Headers) -> Exchange:
         """The prompt as the server renders it."""
         body = encode(with_thoughts(fields, "reasoning", self._api.thoughts))
-        exchange = await self._data_path.open(
+        exchange = await self._opens.open(
             BackendCall(method="POST", path=self._api.renders, headers=headers, body=body)
         )
         said = object_in(await whole_body(exchange))
