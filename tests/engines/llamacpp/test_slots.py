@@ -35,8 +35,8 @@ from hearth.events import (
     SavingSwitchedOff,
 )
 from hearth.types import JSON_BODY, BackendCall, Usage
-from tests.engines.llamacpp.command import llama_server
 from tests.engines.llamacpp.gguf import WORDS, write_model
+from tests.engines.llamacpp.server_command import llama_server
 
 GIB = 1024**3
 TWO_SLOTS = ("-np", "2", "--no-kv-unified")

@@ -1,6 +1,6 @@
 """llama.cpp's server by its own command line.
 
-`python -m tests.engines.llamacpp.command ARGUMENTS` takes what `llama-server` takes, arguments and
+`python -m tests.engines.llamacpp.server_command ARGUMENTS` takes what `llama-server` takes, arguments and
 `LLAMA_ARG_` variables: it calls llama.cpp's own parser, which is in `xllamacpp` without a name in
 Python. It prints the address it listens on, and serves until it is told to end; with
 `UNTIL_STDIN_ENDS` in its environment, until its standard input ends, so that it cannot outlive the
@@ -24,7 +24,7 @@ UNTIL_STDIN_ENDS = "LLAMACPP_TEST_UNTIL_STDIN_ENDS"
 _PARSE = "_Z19common_params_parseiPPcR13common_params13llama_examplePFviS0_E"
 _SERVER = 12
 """Of llama.cpp's `enum llama_example`."""
-COMMAND = (sys.executable, "-m", "tests.engines.llamacpp.command")
+COMMAND = (sys.executable, "-m", "tests.engines.llamacpp.server_command")
 
 
 @contextmanager
