@@ -18,6 +18,7 @@ from hearth.config.engines import ELASTIC_KINDS, ENGINE_TITLES, EngineSettings
 from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
+from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
 from hearth.engines.table import EngineTable, Row
 from hearth.errors import ConfigError
@@ -176,8 +177,19 @@ def _llama_server(options: EngineOptions) -> Engine:
     )
 
 
+def _openai(options: EngineOptions) -> Engine:
+    return OpenAiServer(
+        options.row.url,
+        clock=options.clock,
+        connect_timeout_s=options.connect_timeout_s,
+        control_timeout_s=options.control_timeout_s,
+        api_key=options.row.api_key,
+        setting=options.settings.url_setting(options.name),
+    )
+
+
 _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
-    {"ollama": _ollama, "llama_server": _llama_server}
+    {"ollama": _ollama, "llama_server": _llama_server, "openai": _openai}
 )
 
 

@@ -27,7 +27,12 @@ CLAIM_LOOKS = 5
 CLAIM_LOOK_S = 0.002
 """Whoever has bound the name listens there a moment later."""
 _ANSWER_BYTES = 4096
-_USUALLY = {"Ollama": "http://127.0.0.1:11434", "llama-server": "http://127.0.0.1:8080"}
+_USUALLY = {
+    "Ollama": "http://127.0.0.1:11434",
+    "llama-server": "http://127.0.0.1:8080",
+    "vLLM": "http://127.0.0.1:8000",
+    "LM Studio": "http://127.0.0.1:1234",
+}
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -76,10 +81,8 @@ def hearth_problem(url: str, setting: str = ENGINE_URL, title: str = "Ollama") -
         return None
     if not isinstance(body, dict) or body.get("service") != SERVICE:
         return None
-    return (
-        f"{setting}: Hearth answers at {url}, not {title}; set the address of {title}, usually"
-        f" {_USUALLY[title]}"
-    )
+    usually = f", usually {_USUALLY[title]}" if title in _USUALLY else ""
+    return f"{setting}: Hearth answers at {url}, not {title}; set the address of {title}{usually}"
 
 
 def claim_server(url: str, title: str = "Ollama") -> tuple[socket.socket, str]:

@@ -107,6 +107,19 @@ def check_slots(
             yield Finding("warn", "slots", f"{says}, and Hearth sends {wanted}", advice)
 
 
+def check_parallel(
+    row: Row, installed: tuple[InstalledModel, ...], settings: Settings
+) -> Iterator[Finding]:
+    """How many requests go at once to a server that does not say how many it takes."""
+    del installed
+    if row.parallel is not None:
+        yield Finding("ok", "slots", f"{row.parallel} at the same time for each model")
+        return
+    setting = f"engines.{row.name}.parallel"
+    says = f"{setting} is not set: {settings.gpu.parallel} at the same time for each model"
+    yield Finding("warn", "slots", says, f"set {setting} to what the server takes at once")
+
+
 def ollama_environment(processes: Path = Path("/proc")) -> Mapping[str, str] | None:
     """The variables of the Ollama on this machine, from its process or its unit; None where neither
     can be read.
@@ -252,8 +265,10 @@ def check_aliases(
 _START = {
     "ollama": "start it (`systemctl start ollama`)",
     "llama_server": "start it (`llama-server -m FILE`)",
+    "vllm": "start it (`vllm serve MODEL`)",
+    "lmstudio": "start it (`lms server start`)",
 }
 _CHECKS: Mapping[str, Check] = MappingProxyType(
-    {"ollama": _check_ollama, "llama_server": check_slots}
+    {"ollama": _check_ollama, "llama_server": check_slots, "openai": check_parallel}
 )
 """Beside what is asked of every engine."""

@@ -19,6 +19,7 @@ import openai
 import pytest
 
 from hearth.bootstrap import running_gateway
+from hearth.config.engines import EngineKind
 from hearth.config.settings import (
     BackendMode,
     BackendSettings,
@@ -80,10 +81,12 @@ class Door:
 
 
 @asynccontextmanager
-async def open_door(engine_url: str, *, store: bool = False, **changes: Any) -> AsyncIterator[Door]:
+async def open_door(
+    engine_url: str, *, kind: EngineKind = "llama_server", store: bool = False, **changes: Any
+) -> AsyncIterator[Door]:
     """`changes`: sections of the settings."""
     events = Recorder()
-    engines = {"main": EngineSettings(kind="llama_server", url=engine_url)}
+    engines = {"main": EngineSettings(kind=kind, url=engine_url)}
     settings = house_settings(gpu=GpuSettings(restore_home_delay_s=0.0))
     config = GatewayConfig(settings=settings.replace(engines=engines, models={}, **changes))
     async with AsyncExitStack() as stack:
@@ -151,6 +154,8 @@ async def test_openais_client_is_answered_whole_and_streamed_alike(door):
     assert parts[-1].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
     assert whole.usage.completion_tokens == 12
     assert all(part.usage is None for part in parts)
+    called = await door.gpt.chat.completions.create(**asked, tools=[WEATHER], logprobs=True)
+    assert len(called.choices[0].logprobs.content) == 12
     completed = await door.gpt.completions.create(
         model=MODEL, prompt="hello", max_tokens=4, temperature=0
     )
@@ -432,7 +437,7 @@ async def test_what_only_claude_can_do_is_claudes_where_it_may_answer(tmp_path):
         stack.push_async_callback(claude.stop)
         settings = cloud_settings(url, tmp_path, keys=())
         cloud = settings.cloud.replace(allow_local=True)
-        given = {"cloud": cloud, "budget": settings.budget, "storage": settings.storage}
+        given: Any = {"cloud": cloud, "budget": settings.budget, "storage": settings.storage}
         async with open_door(server.url, store=True, **given) as door:
             asked: Any = {"messages": HELLO, "options": {"tfs_z": 1.0}}
             answer = await door.native.chat(model=HAIKU, **asked)

@@ -25,7 +25,7 @@ class ServerApi:
         tells_template: whether to think is said to the model's template (`chat_template_kwargs`),
         not by `reasoning_effort`. goes_on: it continues an answer that is begun
         (`continue_final_message`). renders: where it shows how a prompt is rendered, empty for
-        nowhere.
+        nowhere. streams_tool_logprobs: a stream has log probabilities also beside tools.
     """
 
     serves: frozenset[Endpoint]
@@ -34,6 +34,7 @@ class ServerApi:
     tells_template: bool = True
     goes_on: bool = True
     renders: str = ""
+    streams_tool_logprobs: bool = True
 
 
 @value

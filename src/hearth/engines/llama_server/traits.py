@@ -28,6 +28,7 @@ API = ServerApi(
     serves=frozenset(route.path for route in INFERENCE_ROUTES.values() if not route.is_native),
     options=OPTIONS,
     renders="/apply-template",
+    streams_tool_logprobs=False,
 )
 
 

@@ -82,6 +82,9 @@ class OpenAiCalls:
     Args:
         opens: carries calls to it. mistakes: what the server says of a request that is wrong, as if
         the fault were its own.
+
+    Attributes:
+        api: what the server is known to have; may be set anew where that was found out.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class OpenAiCalls:
         mistakes: re.Pattern[str] = _NEVER,
     ) -> None:
         self._opens = opens
-        self._api = api
+        self.api = api
         self._clock = clock
         self._place = place
         self._upstream = upstream
@@ -103,7 +106,7 @@ class OpenAiCalls:
 
     async def open(self, route: Route, call: BackendCall) -> Exchange:
         """As the port says, on one of the routes that run a model."""
-        if route.path not in self._api.serves:
+        if route.path not in self.api.serves:
             return await self._translated(route, call)
         body = await self._addressed(call.body)
         if body is None:
@@ -148,7 +151,7 @@ class OpenAiCalls:
         if name is None or name == model:
             return None if name is None else body
         if found is None:
-            return await _made(len(body), lambda: encode({**fields, "model": name}))
+            return await made(len(body), lambda: encode({**fields, "model": name}))
         return body[: found.start(1)] + encode_name(name) + body[found.end(1) :]
 
     async def _streamed(self, route: Route, call: BackendCall) -> Exchange:
@@ -195,12 +198,14 @@ class OpenAiCalls:
     async def _put_together(self, route: Route, call: BackendCall) -> Exchange:
         """A whole answer, from a stream."""
         fields = folded(await _read(call.body))
-        if fields.get("_debug_render_only") is True and self._api.renders:
+        if fields.get("_debug_render_only") is True and self.api.renders:
             return await self._rendered(fields, call.headers)
         if fields.get("stream") is True:
             return await self._streamed(route, call)
+        if fields.get("tools") and fields.get("logprobs") and not self.api.streams_tool_logprobs:
+            return await self._passed(route, call)
         asked = streaming_fields(route, fields)
-        body = await _made(len(call.body), lambda: encode(asked))
+        body = await made(len(call.body), lambda: encode(asked))
         exchange = await self._passed(route, replace(call, body=body))
         if exchange.status >= HTTPStatus.BAD_REQUEST:
             return exchange
@@ -210,7 +215,7 @@ class OpenAiCalls:
         ending = tail.ending()
         if not (ending.complete or ending.reported_error):
             raise BackendGone
-        return await _made(len(stream), lambda: _ready(route, folded_answer(route, stream)))
+        return await made(len(stream), lambda: _ready(route, folded_answer(route, stream)))
 
     async def _translated(self, route: Route, call: BackendCall) -> Exchange:
         """An answer to a request that the server does not know."""
@@ -224,11 +229,11 @@ class OpenAiCalls:
         renders = fields.get("_debug_render_only") is True
         if renders and fields.get("raw") is True:
             return _rendering(fields.get("model"), fields.get("prompt"))
-        asked = asked_of(route.path, fields, self._api)
+        asked = asked_of(route.path, fields, self.api)
         sent = {**asked.fields, "model": upstream}
         if renders:
             return await self._rendered(sent, call.headers)
-        body = await _made(len(call.body), lambda: encode(sent))
+        body = await made(len(call.body), lambda: encode(sent))
         path = asked.path.value
         return await self._answered(
             route,
@@ -249,7 +254,7 @@ class OpenAiCalls:
         if route.kind == "embed":
             body = await whole_body(exchange)
             total_ns = now()[1]
-            return await _made(len(body), lambda: self._embedded(route, fields, body, total_ns))
+            return await made(len(body), lambda: self._embedded(route, fields, body, total_ns))
         model = str(fields.get("model"))
         name = secrets.token_hex(12)
         writer = writer_for(route, fields, model, name, self._clock.wall())
@@ -265,7 +270,7 @@ class OpenAiCalls:
                 raise BackendGone
             return _ready(route, answer)
 
-        return await _made(len(stream), make)
+        return await made(len(stream), make)
 
     def _embedded(self, route: Route, fields: JsonObject, body: bytes, total_ns: int) -> Ready:
         answer = native_embedding(route.path, fields, body, total_ns)
@@ -277,9 +282,9 @@ class OpenAiCalls:
 
     async def _rendered(self, fields: JsonObject, headers: Headers) -> Exchange:
         """The prompt as the server renders it."""
-        body = encode(with_thoughts(fields, "reasoning", self._api.thoughts))
+        body = encode(with_thoughts(fields, "reasoning", self.api.thoughts))
         exchange = await self._opens.open(
-            BackendCall(method="POST", path=self._api.renders, headers=headers, body=body)
+            BackendCall(method="POST", path=self.api.renders, headers=headers, body=body)
         )
         said = object_in(await whole_body(exchange))
         if exchange.status >= HTTPStatus.BAD_REQUEST:
@@ -328,10 +333,10 @@ def encode_name(name: str) -> bytes:
 
 
 async def _read(body: bytes) -> JsonObject:
-    return await _made(len(body), lambda: object_in(body))
+    return await made(len(body), lambda: object_in(body))
 
 
-async def _made(size_bytes: int, make: Callable[[], T]) -> T:
+async def made(size_bytes: int, make: Callable[[], T]) -> T:
     """What is made of so many bytes; of many in a thread, so that nobody waits for it."""
     return await asyncio.to_thread(make) if size_bytes > LARGE_BYTES else make()
 

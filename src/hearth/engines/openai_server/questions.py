@@ -9,7 +9,7 @@ from hearth.dialects.frames import at, object_in
 from hearth.dialects.gojson import JsonObject
 from hearth.dialects.translation.answering import said_error
 from hearth.engines.data_path import DataPath
-from hearth.engines.openai_server.calls import Place
+from hearth.engines.openai_server.calls import Place, made
 from hearth.engines.openai_server.exchanges import whole_body
 from hearth.engines.port import Exchange
 from hearth.errors import BackendProtocolError, BackendTimeout
@@ -66,7 +66,7 @@ class Questions:
     async def ask(self, call: BackendCall) -> tuple[int, JsonObject]:
         """Status and answer, whatever they are."""
         said = await self.whole(call)
-        return said.status, said.fields
+        return said.status, await made(len(said.body), lambda: said.fields)
 
     async def whole(self, call: BackendCall) -> Said:
         """The same of an answer that may be no JSON."""

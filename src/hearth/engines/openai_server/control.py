@@ -1,0 +1,162 @@
+"""What a server with OpenAI's API says of itself: its list of models, and which routes it has.
+
+Source: OpenAI's reference of `GET /v1/models`, and recordings of vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from http import HTTPStatus
+
+from hearth.dialects.frames import at
+from hearth.dialects.gojson import JsonObject, JsonValue, encode
+from hearth.dialects.request import is_model_name
+from hearth.dialects.routes import Endpoint
+from hearth.dialects.stream import count_in
+from hearth.dialects.translation.parts import ServerApi
+from hearth.engines.openai_server.questions import Questions
+from hearth.errors import BackendError, BackendTimeout, BackendUnreachable
+from hearth.types import JSON_BODY, BackendCall, InstalledModel, ResidentModel, frozen
+
+MODELS = "/v1/models"
+PERHAPS = (Endpoint.ANTHROPIC_MESSAGES, Endpoint.OPENAI_RESPONSES)
+"""Routes that some servers have."""
+_A_LIST = "an object with the list `data`"
+_REFUSES_EMPTY = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@frozen
+class ServedModel:
+    """A model that a server lists; `upstream`: its name in the list, `name`: as callers write
+    it.
+    """
+
+    name: str
+    upstream: str
+    digest: str
+    owner: str
+    context_tokens: int | None
+
+
+@frozen
+class Served:
+    """The models of a server, and what it makes of OpenAI's API."""
+
+    models: tuple[ServedModel, ...]
+    api: ServerApi
+
+
+class Control:
+    """Asks a server about itself. Raises as `Questions`."""
+
+    def __init__(self, questions: Questions, api: ServerApi) -> None:
+        self._questions = questions
+        self._api = api
+        self._routes: frozenset[Endpoint] | None = None
+        """Those of `PERHAPS` that it has; None where that is to be found out."""
+        self.last_served = Served(models=(), api=api)
+        self._upstream: dict[str, str] = {}
+        self._installed: tuple[InstalledModel, ...] = ()
+        self.aclose = questions.aclose
+
+    async def version(self) -> str:
+        """Raises BackendUnreachable as the port says."""
+        try:
+            await self.served()
+        except BackendTimeout as error:
+            raise BackendUnreachable from error
+        return "unknown"
+
+    async def served(self) -> Served:
+        """What it has now; the very same object for as long as it is the same."""
+        try:
+            listed = await self._questions.read(MODELS, "data", _A_LIST)
+        except BackendError:
+            self._routes = None  # it may come back as another version
+            raise
+        if self._routes is None:
+            self._routes = frozenset([path for path in PERHAPS if await self._has_route(path)])
+        api = replace(self._api, serves=self._api.serves | self._routes)
+        served = Served(models=tuple(_models(listed)), api=api)
+        if served != self.last_served:
+            self._installed = tuple(
+                InstalledModel(name=model.name, digest=model.digest) for model in served.models
+            )
+            self._upstream = {model.name.lower(): model.upstream for model in served.models}
+            self.last_served = served
+        return self.last_served
+
+    async def installed(self) -> tuple[InstalledModel, ...]:
+        await self.served()
+        return self._installed
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        """What it lists is in memory; of how much, it says nothing."""
+        models = self.last_served.models or (await self.served()).models
+        return tuple(
+            ResidentModel(
+                name=model.name, size_mib=0.0, vram_mib=0.0, context_tokens=model.context_tokens
+            )
+            for model in models
+        )
+
+    async def upstream(self, model: str) -> str | None:
+        """The name that it lists for what a caller wrote."""
+        if not self._upstream:
+            await self.served()
+        return self._upstream.get(model.lower())
+
+    async def _has_route(self, path: Endpoint) -> bool:
+        """It has a route where it reads a body, and refuses an empty one: that runs nothing."""
+        call = BackendCall(method="POST", path=path.value, headers=JSON_BODY, body=b"{}")
+        status, said = await self._questions.ask(call)
+        return status in _REFUSES_EMPTY and bool(said)
+
+
+def _models(listed: JsonObject) -> Iterator[ServedModel]:
+    """Those that have a name; each with one that callers can write, and that no other has."""
+    data = listed.get("data")
+    taken: set[str] = set()
+    for entry in data if isinstance(data, list) else ():
+        upstream = at(entry, ("id",))
+        if not isinstance(upstream, str) or not isinstance(entry, dict):
+            continue
+        name = next((name for name in _names(upstream) if name.lower() not in taken), None)
+        if name is not None:
+            taken.add(name.lower())
+            yield ServedModel(
+                name=name,
+                upstream=upstream,
+                digest=_digest(entry),
+                owner=_text(entry.get("owned_by")),
+                context_tokens=count_in(entry, "max_model_len"),
+            )
+
+
+def _names(upstream: str) -> Iterator[str]:
+    """Ways to call a model, best first: as its server does, without folders, all in one word."""
+    last = upstream.rstrip("/").rpartition("/")[2]
+    words = (_NOT_IN_NAMES.sub("-", written).strip("-.") for written in (last, upstream))
+    return (name for name in (upstream, *words) if is_model_name(name))
+
+
+def _digest(entry: JsonObject) -> str:
+    """Of what decides its text, as far as it is said; names of one model with the same weights
+    (`root`, as vLLM says it) share it.
+    """
+    root = entry.get("root")
+    decisive: list[JsonValue] = [
+        root if isinstance(root, str) and root else entry.get("id"),
+        entry.get("parent"),
+        entry.get("max_model_len"),
+        entry.get("owned_by"),
+    ]
+    return hashlib.sha256(encode(decisive)).hexdigest()
+
+
+def _text(given: JsonValue) -> str:
+    return given if isinstance(given, str) else ""

@@ -1,0 +1,121 @@
+"""Any running server with OpenAI's API as an engine.
+
+What it lists is there; nothing is loaded or unloaded, and none of it takes memory of the card.
+"""
+
+from __future__ import annotations
+
+from hearth.clock import Clock
+from hearth.dialects.gojson import JsonObject
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.dialects.translation.parts import ServerApi
+from hearth.engines.data_path import DataPath
+from hearth.engines.openai_server.calls import OpenAiCalls, Place, check_request
+from hearth.engines.openai_server.control import Control, ServedModel
+from hearth.engines.openai_server.exchanges import Ready
+from hearth.engines.openai_server.pages import Shown, ShownModel, page
+from hearth.engines.openai_server.questions import Questions
+from hearth.engines.openai_server.traits import API, OpenAiTraits
+from hearth.engines.port import Exchange
+from hearth.errors import LoadError, ModelNotFound
+from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel
+
+
+class OpenAiServer(OpenAiTraits):
+    """The server at one address. ConfigError for no such address.
+
+    Args:
+        url: `http://host:port`, without `/v1`. api_key: that it requires, empty for none.
+        setting: where its URL is written, for messages. connect_timeout_s: of the work's
+        connections. control_timeout_s: of every question about itself.
+    """
+
+    api: ServerApi = API
+    """Of its kind; which other routes it has is found out."""
+    control_of = Control
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        connect_timeout_s: float,
+        control_timeout_s: float,
+        api_key: str = "",
+        setting: str = "engines.main.url",
+    ) -> None:
+        place = Place(title=self.title, setting=setting)
+        self._clock = clock
+        self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
+        questions = Questions(url, api_key=api_key, place=place, timeout_s=control_timeout_s)
+        self._control = control = self.control_of(questions, self.api)
+        self._calls = OpenAiCalls(
+            self._data_path, self.api, clock=clock, place=place, upstream=control.upstream
+        )
+        self._first_seen: dict[str, float] = {}
+        self.version = control.version
+
+    async def open(self, call: BackendCall) -> Exchange:
+        path = call.path.partition("?")[0]
+        route = INFERENCE_ROUTES.get(path)
+        return await (self._page(path, call) if route is None else self._calls.open(route, call))
+
+    def check_request(self, path: str, fields: JsonObject) -> None:
+        check_request(INFERENCE_ROUTES[path], fields, self._calls.api)
+
+    async def _page(self, path: str, call: BackendCall) -> Ready:
+        served = await self._control.served()
+        models = [self._shown(model) for model in served.models]
+        version = "unknown" if path != "/api/version" else await self._control.version()
+        answer = page(path, call.body, Shown(title=self.title, version=version, models=models))
+        return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+
+    def _shown(self, model: ServedModel) -> ShownModel:
+        since_wall_s = self._first_seen.setdefault(model.name, self._clock.wall())
+        return ShownModel(
+            name=model.name,
+            owner=model.owner,
+            since_wall_s=since_wall_s,
+            digest=model.digest,
+            vram_mib=0.0,
+            context_tokens=model.context_tokens,
+        )
+
+    # What is there, and stays.
+
+    async def installed(self) -> tuple[InstalledModel, ...]:
+        installed = await self._control.installed()
+        self._calls.api = self._control.last_served.api
+        return installed
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        return await self._control.resident()
+
+    async def capabilities(self, model: str) -> frozenset[str] | None:
+        """It does not say, and says no itself."""
+        await self._find(model)
+        return None
+
+    async def memory_mib(self) -> float | None:
+        return None
+
+    async def load(self, model: str, options: LoadOptions) -> None:
+        del options
+        await self._find(model)
+
+    async def unload(self, model: str) -> None:
+        await self._find(model)
+        raise LoadError(f"{self.title} keeps {model} for as long as it lists it.")
+
+    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
+        del options
+        return await self._calls.probe(model, timeout_s)
+
+    async def aclose(self) -> None:
+        await self._control.aclose()
+        await self._data_path.aclose()
+
+    async def _find(self, model: str) -> None:
+        await self.installed()
+        if await self._control.upstream(model) is None:
+            raise ModelNotFound(f"model '{model}' not found")
