@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from hearth.engines.port import Continuations, Engine
@@ -19,6 +20,8 @@ from hearth.errors import BackendUnreachable
 from hearth.types import InstalledModel, ResidentModel, frozen
 
 DEFAULT_TAG = ":latest"
+MOST_SPELLED = 1024
+"""Names of which the common spelling is remembered."""
 
 
 @frozen
@@ -66,8 +69,10 @@ class EngineTable:
         self.rows = {row.name: row for row in rows}
         self.first = next(iter(self.rows.values()))
         self.is_single = len(self.rows) == 1
-        self._assigned = {self.canonical(name).lower(): row for name, row in assigned.items()}
-        self._upstream = {self.canonical(name).lower(): own for name, own in upstream.items()}
+        # asked a dozen times for each request
+        self._spelled = lru_cache(maxsize=MOST_SPELLED)(self._one_spelling)
+        self._assigned = {self._key(name): row for name, row in assigned.items()}
+        self._upstream = {self._key(name): own for name, own in upstream.items()}
         self._lists: dict[str, tuple[InstalledModel, ...]] = {}
         self._continuations = {name: row.engine.continuations() for name, row in self.rows.items()}
         self._known: dict[str, _Known] = {}
@@ -109,10 +114,17 @@ class EngineTable:
 
     def canonical(self, name: str) -> str:
         """The one spelling of a name that this table lists for what somebody wrote."""
-        if self.is_single:
-            return self.first.engine.canonical(name)
+        return self.first.engine.canonical(name) if self.is_single else self._spelled(name)[0]
+
+    def _one_spelling(self, name: str) -> tuple[str, str]:
+        """The spelling, and the same in lower case."""
         spelled = (row.engine.canonical(name) for row in self.rows.values())
-        return next((each for each in spelled if each != name), name).removesuffix(DEFAULT_TAG)
+        changed = next((each for each in spelled if each != name), name)
+        common = changed.removesuffix(DEFAULT_TAG)
+        return common, common.lower()
+
+    def _key(self, name: str) -> str:
+        return self.canonical(name).lower() if self.is_single else self._spelled(name)[1]
 
     def row_of(self, model: str) -> Row:
         """The row that has a model: the one that the owner has named, else the first that lists it,
@@ -120,7 +132,7 @@ class EngineTable:
         """
         if self.is_single:
             return self.first
-        key = self.canonical(model).lower()
+        key = self._key(model)
         named = self.rows.get(self._assigned.get(key, ""))
         if named is not None:
             return named
@@ -139,7 +151,7 @@ class EngineTable:
         """What the model's engine calls it."""
         if self.is_plain:
             return model
-        key = self.canonical(model).lower()
+        key = self._key(model)
         own = self._upstream.get(key)
         if own is not None:
             return own
