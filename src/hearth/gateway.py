@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
 from prometheus_client.metrics_core import Metric
 
@@ -21,9 +21,8 @@ from hearth.cloud.service import Cloud
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, Reloader, attempt
 from hearth.config.settings import ENGINE, GatewayConfig, Settings
-from hearth.dialects.gojson import JsonObject
 from hearth.engines.table import EngineTable, Row
-from hearth.errors import BadRequest, ShuttingDown, StorageUnavailable
+from hearth.errors import ShuttingDown, StorageUnavailable
 from hearth.events import GatewayStarted, GatewayStopped, GatewayStopping, OwnerWarned
 from hearth.execution.backend_watch import LONG_LIST
 from hearth.execution.engine_watch import EngineWatch
@@ -49,9 +48,6 @@ from hearth.types import (
     __version__,
     frozen,
 )
-
-Check: TypeAlias = "Callable[[str, JsonObject, str], None]"
-"""`Gateway.check_request`."""
 
 
 @frozen
@@ -189,21 +185,6 @@ class Gateway:
             ]
             self.rate_limiter.rebuild_from_records(records, now, kind)
         await self.records.recall(history, now=now, wall_s=wall_s)
-
-    def check_request(self, path: str, fields: JsonObject, model: str) -> None:
-        """See `Engine.check_request`: of the engine of this model, or where an alias is named of
-        those of its models. Raises BadRequest where none can be asked for it.
-        """
-        refused: BadRequest | None = None
-        for name in self.aliases.models_of(model) or (model,):
-            try:
-                self.engines.of(name).check_request(path, fields)
-            except BadRequest as error:
-                refused = refused or error
-            else:
-                return
-        if refused is not None:
-            raise refused
 
     @property
     def answering(self) -> list[Row]:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.dialects.gojson import LARGE_BYTES
+from hearth.dialects.gojson import LARGE_BYTES, JsonObject
 from hearth.engines.ollama.traits import OllamaTraits
+from hearth.errors import BadRequest
 from hearth.job_types import BatchEnd, BatchLine, EndedLine, JobEnd, JobState, LineProblem
 from hearth.jobs.batch_lines import RawLine, Splitter, check_line, outcome_of, request_in
 from hearth.types import JsonDict
@@ -21,11 +22,19 @@ from tests.support.cases import for_each
 GOOD = line("x")
 
 
+def check_request(path: str, fields: JsonObject, model: str) -> None:
+    """As an engine does that has no `suffix`."""
+    assert (path, model) in ((COMPLETIONS, "a:latest"), (COMPLETIONS, "a"))
+    if "suffix" in fields:
+        raise BadRequest("`suffix` cannot be carried")
+
+
 def checked(text: bytes | None, **changed: Any) -> BatchLine | LineProblem:
     return check_line(
         RawLine(line=7, start=0, length=len(text or b""), text=text),
         new_batch(**changed),
         OllamaTraits.canonical,
+        check_request,
     )
 
 
@@ -118,6 +127,15 @@ def test_what_is_wrong_with_a_request_is_said_with_its_line(changed, code, param
     problem = checked(jsonl({**GOOD, **changed}))
     assert not isinstance(problem, BatchLine)
     assert (problem["code"], problem["line"], problem["param"]) == (code, 7, param)
+
+
+def test_what_the_engine_cannot_be_asked_for_is_said_before_anything_runs():
+    problem = checked(jsonl({**GOOD, "body": {**GOOD["body"], "Suffix": "x"}}))
+    assert not isinstance(problem, BatchLine)
+    assert (problem["code"], problem["message"]) == (
+        "invalid_request",
+        "`suffix` cannot be carried",
+    )
 
 
 SHORT = jsonl(GOOD).rstrip()

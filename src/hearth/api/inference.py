@@ -21,7 +21,8 @@ from hearth.dialects.routes import INFERENCE_ROUTES, Route
 from hearth.dialects.stream import empty_reply
 from hearth.engines.table import EngineTable
 from hearth.errors import BadRequest, ModelNotFound
-from hearth.gateway import Check, Gateway
+from hearth.execution.aliases import CheckRequest
+from hearth.gateway import Gateway
 from hearth.types import JSON_BODY, BackendCall, Headers, LoadOptions
 
 _FORWARDED_HEADERS = (b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta")
@@ -171,7 +172,7 @@ class Inference:
             route,
             settings=gateway.settings,
             engines=gateway.engines,
-            check=gateway.check_request,
+            check=gateway.aliases.check_request,
             pinned=gateway.load_options,
         )
 
@@ -256,7 +257,7 @@ def _read(
     body: bytes,
     settings: Settings,
     engines: EngineTable,
-    check: Check,
+    check: CheckRequest,
     pinned: Callable[[str], LoadOptions],
     model: str | None = None,
     like: str = "",

@@ -35,7 +35,8 @@ from hearth.config.settings import Settings
 from hearth.dialects.gojson import folded
 from hearth.dialects.request import Envelope
 from hearth.errors import BadRequest, Forbidden, NotFound
-from hearth.gateway import Check, Gateway
+from hearth.execution.aliases import CheckRequest
+from hearth.gateway import Gateway
 from hearth.job_types import Batch, BatchEnd, Job, JobState, Page
 from hearth.jobs.batch_lines import ENDPOINTS
 from hearth.jobs.batches import Batches
@@ -129,7 +130,7 @@ class JobPages:
         settings = self._gateway.settings
         caller = body.admission.identity
         path, content, envelope, digest = await body.run(
-            partial(_request_of, asked, self._gateway.check_request, large=body.is_large)
+            partial(_request_of, asked, self._gateway.aliases.check_request, large=body.is_large)
         )
         del asked.request  # `content` is a copy of it
         body.hold(len(content))
@@ -229,7 +230,9 @@ class JobPages:
         return self._gateway.jobs
 
 
-def _request_of(asked: JobBody, check: Check, *, large: bool) -> tuple[str, bytes, Envelope, str]:
+def _request_of(
+    asked: JobBody, check: CheckRequest, *, large: bool
+) -> tuple[str, bytes, Envelope, str]:
     """Path, body and envelope of what is asked of the model server, and the digest of it all.
     Raises BadRequest, ModelNotFound.
 

@@ -197,7 +197,7 @@ def build_parts(
         scheduler=scheduler,
         registry=Registry(runtime),
         watch=watch,
-        aliases=Aliases(lambda: runtime.settings, runtime.view, watch),
+        aliases=Aliases(lambda: runtime.settings, runtime.view, watch, engines),
         forecaster=forecaster,
         admission=QueueAdmission(runtime, mailbox, forecaster),
     )

@@ -5,24 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeAlias
 
 from hearth.config.settings import Settings
 from hearth.dialects.capabilities import Needs
-from hearth.errors import ModelNotFound, NotCapable
+from hearth.dialects.gojson import JsonObject
+from hearth.engines.table import EngineTable
+from hearth.errors import BadRequest, ModelNotFound, NotCapable
 from hearth.execution.backend_watch import BackendWatch
 from hearth.scheduling.views import StatusView
 from hearth.types import JsonDict
+
+CheckRequest: TypeAlias = "Callable[[str, JsonObject, str], None]"
+"""`Aliases.check_request`."""
 
 
 class Aliases:
     """What the owner's aliases mean at the moment of asking."""
 
     def __init__(
-        self, settings: Callable[[], Settings], view: StatusView, watch: BackendWatch
+        self,
+        settings: Callable[[], Settings],
+        view: StatusView,
+        watch: BackendWatch,
+        engines: EngineTable,
     ) -> None:
         self._settings = settings
         self._view = view
         self._watch = watch
+        self._engines = engines
 
     def named(self, model: str | None) -> str:
         """The alias that a caller means, as the owner wrote it; empty where it means a model."""
@@ -86,6 +97,21 @@ class Aliases:
         name = await self._watch.resolve(model)
         await self._watch.check_capable(needs)
         return name
+
+    def check_request(self, path: str, fields: JsonObject, model: str) -> None:
+        """See `Engine.check_request`: of the engine of this model, or where an alias is named of
+        those of its models. Raises BadRequest where none can be asked for it.
+        """
+        refused: BadRequest | None = None
+        for name in self.models_of(model) or (model,):
+            try:
+                self._engines.of(name).check_request(path, fields)
+            except BadRequest as error:
+                refused = refused or error
+            else:
+                return
+        if refused is not None:
+            raise refused
 
     def likely(self, model: str) -> str:
         """The model that would serve this name now, as far as can be said at once; the name itself

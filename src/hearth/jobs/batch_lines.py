@@ -18,9 +18,18 @@ from typing import Literal, cast
 from hearth.admission.auth import may_use
 from hearth.clock import new_id
 from hearth.config.settings import Settings
-from hearth.dialects.gojson import LARGE_BYTES, GoJsonError, JsonValue, check_structure, decode
+from hearth.dialects.gojson import (
+    LARGE_BYTES,
+    GoJsonError,
+    JsonObject,
+    JsonValue,
+    check_structure,
+    decode,
+    folded,
+)
 from hearth.dialects.routes import Endpoint
 from hearth.errors import BadRequest, HearthError, ModelNotFound
+from hearth.execution.aliases import CheckRequest
 from hearth.job_types import (
     Batch,
     BatchEnd,
@@ -98,7 +107,7 @@ class Splitter:
 
 
 def check_line(
-    raw: RawLine, batch: Batch, canonical: Callable[[str], str]
+    raw: RawLine, batch: Batch, canonical: Callable[[str], str], check_request: CheckRequest
 ) -> BatchLine | LineProblem:
     """The request in a line, its model as it is written there; or the first thing that is wrong
     with it.
@@ -106,9 +115,8 @@ def check_line(
     try:
         value = _value_of(raw.text)
         _check_envelope(value, batch.endpoint)
-        body = body_of(
-            batch.endpoint, cast("dict[str, object]", value["body"]), large=raw.length > LARGE_BYTES
-        )
+        fields = cast("JsonObject", value["body"])
+        body = body_of(batch.endpoint, fields, large=raw.length > LARGE_BYTES)
         model = envelope_of(batch.endpoint, body).model
         if not may_use(batch.models, model, canonical):
             return _problem(
@@ -117,6 +125,7 @@ def check_line(
                 raw.line,
                 "body.model",
             )
+        check_request(batch.endpoint, folded(fields), model)
     except _Wrong as wrong:
         code, message, param = wrong.args
         return _problem(code, message, raw.line, param)
@@ -239,6 +248,7 @@ class Check:
     settings: Settings
     resolve: Callable[[str], Awaitable[str]]
     canonical: Callable[[str], str]
+    check_request: CheckRequest
 
     def __post_init__(self) -> None:
         of_messages = self.batch.of_messages  # they came in one body, whose bounds were theirs
@@ -288,7 +298,9 @@ class Check:
         that fail alone.
         """
         found = await asyncio.to_thread(
-            lambda: [check_line(line, self.batch, self.canonical) for line in raw]
+            lambda: [
+                check_line(line, self.batch, self.canonical, self.check_request) for line in raw
+            ]
         )
         self._total += len(found)
         kept = list[BatchLine]()

@@ -288,6 +288,7 @@ class Batches(HandlingSink):
                 settings=settings,
                 resolve=self._worker.aliases.resolve,
                 canonical=self._worker.watch.canonical,
+                check_request=self._worker.aliases.check_request,
             )
             self._checks[batch.number] = check
         if not await check.advance():
