@@ -15,7 +15,8 @@ import ollama
 import openai
 import pytest
 
-from hearth.events import SwapStarted
+from hearth.config.settings import StorageSettings
+from hearth.events import BatchEnded, SwapStarted
 from tests.engines.llamacpp.front import MODEL
 from tests.engines.llamacpp.gguf import write_model
 from tests.engines.llamacpp.serving import serving
@@ -24,6 +25,7 @@ from tests.engines.openai_server.plain import Plain, open_plain
 from tests.engines.openai_server.scripted import SSE, Scripted, events, said
 from tests.engines.stub_server import StubServer
 from tests.support.fields import Fields
+from tests.support.patience import in_time
 
 HELLO: Any = [{"role": "user", "content": "hello house"}]
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
@@ -224,3 +226,34 @@ async def test_nothing_is_ever_swapped_and_no_answer_is_interrupted(door):
     await door.native.chat(model=MODEL, messages=HELLO, options={"num_predict": 2})
     assert door.events.of(SwapStarted) == []
     assert door.gateway.engines.continuations_of(MODEL) is None
+
+
+async def test_batches_say_per_request_what_the_server_cannot_be_asked_for(server_url, tmp_path):
+    storage = StorageSettings(path=str(tmp_path / "hearth.db"), reserve_mib=0)
+    asked: Fields = {"model": MODEL, "messages": HELLO, "max_tokens": 4}
+    requests: Any = [
+        {"custom_id": "good", "params": asked},
+        {"custom_id": "bad", "params": asked | {"top_k": 5}},
+    ]
+    line: Fields = {"custom_id": "bad", "method": "POST", "url": "/v1/responses"}
+    line["body"] = {"model": MODEL, "input": "hi", "previous_response_id": "resp_1"}
+    async with before(server_url, store=True, storage=storage) as (door, _):
+        batch = await door.claude.messages.batches.create(requests=requests)
+        file = await door.gpt.files.create(
+            file=("x.jsonl", json.dumps(line).encode()), purpose="batch"
+        )
+        other = await door.gpt.batches.create(
+            input_file_id=file.id, endpoint="/v1/responses", completion_window="24h"
+        )
+        async with in_time():
+            await door.events.until(lambda: len(door.events.of(BatchEnded)) == 2)
+        found = [each async for each in await door.claude.messages.batches.results(batch.id)]
+        results: Any = {each.custom_id: each.result for each in found}
+        assert results["good"].message.usage.output_tokens == 4
+        assert results["bad"].error.error.type == "invalid_request_error"
+        assert "`top_k`" in results["bad"].error.error.message
+        other = await door.gpt.batches.retrieve(other.id)
+        assert other.errors is not None
+        [error] = other.errors.data or []
+        assert (other.status, error.line, error.code) == ("failed", 1, "invalid_request")
+        assert "`previous_response_id`" in (error.message or "")
