@@ -1,10 +1,10 @@
 """llama.cpp's server by its own command line.
 
-`python -m tests.engines.llamacpp.server_command ARGUMENTS` takes what `llama-server` takes, arguments and
-`LLAMA_ARG_` variables: it calls llama.cpp's own parser, which is in `xllamacpp` without a name in
-Python. It prints the address it listens on, and serves until it is told to end; with
-`UNTIL_STDIN_ENDS` in its environment, until its standard input ends, so that it cannot outlive the
-tests.
+`python -m tests.engines.llamacpp.server_command ARGUMENTS` takes what `llama-server` takes,
+arguments and `LLAMA_ARG_` variables: it calls llama.cpp's own parser, which is in `xllamacpp`
+without a name in Python. It prints the address it listens on, and serves until it is told to end;
+with `UNTIL_STDIN_ENDS` in its environment, until its standard input ends, so that it cannot outlive
+the tests.
 """
 
 from __future__ import annotations
