@@ -259,6 +259,69 @@ def test_a_forecast_has_its_own_table():
     assert not shell.device.residency.caches.reread_tokens
 
 
+def saving(shell: Shell, *models: str) -> None:
+    """The engines of these models save their conversations before an unload."""
+    names = frozenset("abcd")
+    shell.tell(inputs.ModelsListed(names=names, saving=frozenset(models)))
+
+
+def test_leaving_a_model_whose_conversations_are_saved_costs_nothing_of_them():
+    shell = house()
+    agent(shell)
+    assert reread_s(shell) > 10.0
+    saving(shell, "a")
+    assert reread_s(shell) == 0.0
+    assert shell.device.residency.caches.warmth("a", shell.now).reread_s == 0.0
+
+
+def test_only_what_is_in_slots_is_saved():
+    shell = house(kept=3)
+    saving(shell, "a")
+    for name in ("one", "two", "three"):
+        turn(shell, conversation=name)
+    speed = shell.device.estimates.reading.speed("a")
+    assert 0.0 < reread_s(shell) <= 2 * (LONG + 100) / speed
+    caches = shell.device.residency.caches
+    assert list(caches.kept_over_stop("a")) == [("agent", "three")]
+
+
+def test_what_was_saved_is_warm_again_with_the_next_load():
+    shell = house()
+    saving(shell, "a")
+    turn(shell)
+    shell.at(200.0).arrive("b")
+    shell.swap()
+    assert warm_on(shell.device, "agent", "one") is None
+    shell.go_on(20.0)
+    goes_on = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    shell.quiesce()
+    assert goes_on not in shell.gateway.entries
+    assert warm_on(shell.device, "agent", "one") == "a"
+    assert shell.device.residency.caches.reread_tokens == {}
+
+
+def test_what_was_not_saved_after_all_is_counted():
+    shell = house()
+    saving(shell, "a")
+    turn(shell)
+    shell.at(200.0).arrive("b")
+    shell.quiesce()
+    goes_on = shell.arrive("a", caller="agent", conversation="one", prompt_tokens=LONG)
+    shell.at(shell.now + 60.0)
+    shell.swap()
+    end(shell, goes_on, cached_tokens=0)
+    assert shell.device.residency.caches.reread_tokens["a"] == pytest.approx(LONG)
+
+
+def test_a_model_that_vanished_has_saved_nothing():
+    shell = house()
+    saving(shell, "a")
+    turn(shell)
+    shell.tell(inputs.Drifted(appeared=(), vanished=(inputs.Unloaded(model="a"),)))
+    shell.tell(inputs.Drifted(appeared=(inputs.Loaded(model="a"),), vanished=()))
+    assert warm_on(shell.device, "agent", "one") is None
+
+
 def test_what_is_read_again_is_counted():
     shell = house("policy=fifo")
     turn(shell)
@@ -640,6 +703,7 @@ def assert_true(shell: Shell) -> None:
     assert caches.tables.keys() <= shell.device.residency.residents.keys()
     assert all(len(table) <= MOST_CONVERSATIONS for table in caches.tables.values())
     assert len(caches.lost) <= MOST_LOST
+    assert not caches.saved.keys() & caches.tables.keys()
     for model in caches.tables:
         warm = caches.warm(model).values()
         speed = shell.device.estimates.reading.speed(model)
@@ -669,6 +733,8 @@ def test_tables_are_bounded_and_true_whatever_happens(seed: int):
                 shell.first_byte(sequence, forwarded=rng.random() < 0.5)
         elif step < 0.7:
             goes_wrong(shell, rng)
+        elif step < 0.75:
+            saving(shell, *rng.sample("abcd", rng.randint(0, 4)))
         else:
             shell.go_on(rng.choice([0.1, 2.0, 30.0]))
         assert_true(shell)

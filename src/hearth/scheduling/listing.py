@@ -76,6 +76,10 @@ class Listing:
         """Its engine does not answer."""
         return model.lower() in self.away
 
+    def saves(self, model: str) -> bool:
+        """Its conversations outlive an unload."""
+        return bool(self.saving) and model.lower() in self.saving
+
     def loads(self, model: str) -> bool:
         """It can be brought into memory, and out of it."""
         return self.is_plain or not (self.stays(model) or self.is_away(model))

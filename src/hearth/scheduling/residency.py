@@ -401,6 +401,7 @@ class Residency:
         resident.loaded_at = now
         resident.settled = swap is None
         resident.embeds = embeds
+        self.caches.loaded(model)
         self.used(resident, now)
         if len(self._uses) > MAX_USED:
             del self._uses[min(self._uses, key=lambda name: self._uses[name])]
@@ -447,6 +448,8 @@ class Residency:
         is_coming = resident is not None and resident.phase in {"loading", "cutting"}
         if resident is None or is_coming or (resident.phase == "ready" and resident.running):
             return
+        if resident.phase == "unloading":
+            self.caches.save(model)
         del self.residents[model]
         self.caches.unloaded(model)
         if resident.phase == "unloading":

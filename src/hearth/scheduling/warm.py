@@ -11,8 +11,8 @@ waits (`home`).
 1. A conversation (`QueueItem.conversation`) is warm on the model that has read it: from the first
    byte of its answer, until the model is unloaded or so many others were read there that the server
    has no room for it (`Reading.kept`: one more than the model has slots, until that was seen).
-2. Reading it again takes its tokens at the learned speed (`Reading.speed`), less what the server
-   keeps over the stop (`kept_over_stop`).
+2. Reading it again takes its tokens at the learned speed (`Reading.speed`). What the engine saves
+   before an unload (`kept_over_stop`) costs nothing: it is warm again with the next load.
 3. What is expected is that times the chance of its return, and 300 s at most for a model. The
    chance is 1 where a request of it waits. Else, with k of its gaps longer than the time since its
    last use, it is k / (k + 0.5), or 0.5 / (1 + the number of its gaps) where k is 0. Where fewer
@@ -138,7 +138,8 @@ class PromptCaches:
 
     Attributes:
         tables: the conversations of each resident model, warm or not, the one that was used last at
-        the end. lost: tokens of those that were unloaded. reread_tokens, reread_s_by_model: what
+        the end. saved: those that outlive the unload of their model, until it is loaded again.
+        lost: tokens of those that were unloaded. reread_tokens, reread_s_by_model: what
         was read although it had been read before. turns: by caller, its last requests and how many
         of them went on with a conversation.
     """
@@ -154,6 +155,7 @@ class PromptCaches:
     ) -> None:
         self.enabled = enabled
         self.tables: dict[str, dict[ConversationKey, Conversation]] = {}
+        self.saved: dict[str, dict[ConversationKey, Conversation]] = {}
         self.lost: dict[tuple[str, ConversationKey], float] = {}
         self.reread_tokens: dict[str, float] = {}
         self.reread_s_by_model: dict[str, float] = {}
@@ -169,6 +171,7 @@ class PromptCaches:
         """The same for a forecast, which changes no conversation but makes it anew."""
         twin = PromptCaches(residents, estimates, waiting, self._listing, enabled=self.enabled)
         twin.tables = {model: dict(table) for model, table in self.tables.items()}
+        twin.saved = dict(self.saved)
         twin.lost = dict(self.lost)
         twin.turns = dict(self.turns)
         return twin
@@ -181,6 +184,7 @@ class PromptCaches:
     def forget(self) -> None:
         """Another model server has come, or nobody wants to know."""
         self.tables.clear()
+        self.saved.clear()
         self.lost.clear()
 
     def remembered(self, entry: Entry, model: str) -> Remembered | None:
@@ -230,7 +234,22 @@ class PromptCaches:
         """Expected seconds of reading again what goes with a model, as far as they count."""
         if not self.tables.get(model):
             return 0.0
-        return min(sum(self.expected_s(model, now).values()), MOST_READ_S)
+        return min(self._lost_s(model, now), MOST_READ_S)
+
+    def _lost_s(self, model: str, now: float) -> float:
+        """Expected seconds of reading again what is lost, should the model be unloaded now."""
+        kept = self.kept_over_stop(model)
+        expected = self.expected_s(model, now).items()
+        return sum(seconds for key, seconds in expected if key not in kept)
+
+    def kept_over_stop(self, model: str) -> dict[ConversationKey, Conversation]:
+        """The conversations that outlive an unload of a resident model, the one that was used last
+        first: an engine that saves them saves what is in its slots.
+        """
+        if not self._listing.saves(model):
+            return {}
+        in_slots = islice(self.warm(model).items(), self._residents[model].parallel)
+        return {key: each for key, each in in_slots if each.tokens >= LEAST_TOKENS}
 
     def expected_s(self, model: str, now: float) -> dict[ConversationKey, float]:
         """Expected seconds of reading each warm conversation again, the one that was used last
@@ -250,24 +269,23 @@ class PromptCaches:
                 is_latest = conversation.caller not in seen
                 chance = conversation.chance(now - used_at, share, is_latest=is_latest)
             seen.add(conversation.caller)
-            lost_tokens = conversation.tokens - kept_over_stop(conversation)
-            found[key] = chance * lost_tokens / speed
+            found[key] = chance * conversation.tokens / speed
         return found
 
     def warmth(self, model: str, now: float) -> Warmth:
         """For people: what is warm on a model."""
         tokens = [each.tokens for each in self.warm(model).values() if each.tokens]
-        reread_s = sum(self.expected_s(model, now).values()) if tokens else 0.0
+        reread_s = self._lost_s(model, now) if tokens else 0.0
         return Warmth(len(tokens), round(sum(tokens)), reread_s)
 
     def reread_of_s(self, caller: str, model: str) -> float:
         """Expected seconds of reading the last conversation of a caller again, if it returns."""
         if not self.tables.get(model):
             return 0.0
-        warm = self.warm(model).values()
-        found = (each for each in warm if each.caller == caller and each.tokens)
-        conversation = next(found, None)
-        if conversation is None:
+        warm = self.warm(model).items()
+        found = ((key, each) for key, each in warm if each.caller == caller and each.tokens)
+        key, conversation = next(found, (None, None))
+        if conversation is None or key in self.kept_over_stop(model):
             return 0.0
         seconds = conversation.tokens / self._estimates.reading.speed(model)
         return self.turn_share(caller) * min(seconds, MOST_READ_S)
@@ -275,7 +293,7 @@ class PromptCaches:
     def reread_of_attempt_s(self, entry: Entry, model: str) -> float:
         """Seconds of reading what was cached of a prompt when its attempt was dispatched."""
         remembered = entry.remembered
-        if remembered is None or remembered.is_lost:
+        if remembered is None or remembered.is_lost or self._listing.saves(model):
             return 0.0
         return min(remembered.tokens / self._estimates.reading.speed(model), MOST_READ_S)
 
@@ -283,7 +301,7 @@ class PromptCaches:
         """Expected seconds of reading the conversation of an item again, once it is warm on a model
         that is not in memory and is left for another one.
         """
-        if not item.conversation or not self.enabled:
+        if not item.conversation or not self.enabled or self._listing.saves(model):
             return 0.0
         key = item.conversation_key
         chance = 1.0 if (model, key) in self.lost else self.turn_share(item.caller)
@@ -299,8 +317,10 @@ class PromptCaches:
         table = self.tables.get(model, {})
         conversation = table.get(key)
         if conversation is None:
+            conversation = self.saved.get(model, {}).get(key)
+        elif depth_of(table, key) >= self.kept_conversations(model):
             return 0.0
-        if depth_of(table, key) >= self.kept_conversations(model):
+        if conversation is None:
             return 0.0
         return conversation.warm_tokens(self._estimates.prompt_tokens(item, model) + kept_tokens)
 
@@ -318,17 +338,30 @@ class PromptCaches:
         if len(table) > MOST_CONVERSATIONS:
             self._lose(model, next(iter(table)))
 
+    def save(self, model: str) -> None:
+        """A resident model goes, and its engine saves what it can before."""
+        kept = self.kept_over_stop(model)
+        if kept:
+            self.saved[model] = dict(reversed(kept.items()))
+
     def unloaded(self, model: str) -> None:
-        """The caches of a model are gone with it."""
+        """The caches of a model are gone with it, but for what was saved."""
+        saved = self.saved.get(model, {})
         for key in list(self.tables.get(model, ())):
-            self._lose(model, key)
+            if key not in saved:
+                self._lose(model, key)
         self.tables.pop(model, None)
+
+    def loaded(self, model: str) -> None:
+        """What was saved of a model's conversations is read when they go on."""
+        saved = self.saved.pop(model, None)
+        if saved:
+            self.tables[model] = saved
 
     def _lose(self, model: str, key: ConversationKey) -> None:
         conversation = self.tables[model].pop(key)
-        tokens = conversation.tokens - kept_over_stop(conversation)
-        if tokens > 0:
-            self.lost[model, key] = tokens
+        if conversation.tokens > 0:
+            self.lost[model, key] = conversation.tokens
         if len(self.lost) > MOST_LOST:
             del self.lost[next(iter(self.lost))]
 
@@ -455,15 +488,6 @@ def _note(
         gaps_s=() if known is None else known.gaps_s,
     )
     caches.note(model, key, conversation)
-
-
-def kept_over_stop(_conversation: Conversation) -> float:
-    """How many tokens of a conversation the model server still has after it was unloaded and loaded
-    again.
-
-    None today. An engine that saves its slots answers here.
-    """
-    return 0.0
 
 
 def warm_on(device: DeviceState, caller: str, conversation: str) -> str | None:
