@@ -419,7 +419,18 @@ class Gateway:
             for what, name in expected
             if name and self._watch.name_of(name) is None
         ]
-        return [*self.notes, *missing, *self.aliases.warnings()]
+        return [*self.notes, *self._engines_down(), *missing, *self.aliases.warnings()]
+
+    def _engines_down(self) -> list[str]:
+        """The engines that do not answer while others do."""
+        down = [watch for watch in self._watch.watches.values() if not watch.up]
+        if not self._watch.up:
+            return []
+        return [
+            f"the engine {watch.row.name} ({watch.row.engine.title} at {watch.row.url}) does not"
+            f" answer, so its models are away{': ' if watch.problem else ''}{watch.problem}"
+            for watch in down
+        ]
 
     @property
     def models_elsewhere(self) -> frozenset[str]:

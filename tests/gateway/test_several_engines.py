@@ -99,6 +99,9 @@ async def test_an_engine_that_is_down_takes_only_its_models_away():
         await settle()
         assert (await house.generated("b"))[0] == 200
         assert (await house.get("/readyz")).status == 200
+        assert house.gateway.warnings() == [
+            "the engine big (Staying at http://big) does not answer, so its models are away"
+        ]
         status, said = await waiting
         assert status == 503, said
         assert house.now == pytest.approx(16.0, abs=0.5)

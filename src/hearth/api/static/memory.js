@@ -44,6 +44,11 @@ function Badges({ name, home, state }) {
   return html`${loads?.includes(name) ? html`<span class="badge">will be loaded</span>` : null}${unloads?.includes(name) ? html`<span class="badge">will be unloaded</span>` : null}${home ? html`<span class="badge">home</span>` : null}${state.orders?.pinned === name ? html`<span class="badge pinned">pinned</span>` : null}`;
 }
 
+// Which engine has a model, where there are several.
+function engineOf(name, state) {
+  return state.house.backend.engines?.length > 1 ? state.models[name]?.engine : null;
+}
+
 function Pin({ name, state, orders, ask }) {
   if (!state.you.admin || !ask) return null;
   const pinned = state.orders?.pinned === name;
@@ -61,11 +66,12 @@ function Resident({ name, each, now, state, orders, ask }) {
   const home = state.gpu.home_model === name;
   const speed = speedOf(name, state.recent);
   const split = state.gpu.offloaded_models.includes(name);
+  const engine = engineOf(name, state);
   const phase = each.phase === "ready" ? (each.running ? `${each.running} of ${each.parallel} busy` : `idle`) : each.phase;
   return html`<li><${Model} name=${name} /><span class="grow"></span><span class="number">${each.reserved_mib == null ? "size unknown" : gib(each.reserved_mib)}</span>
     <span class="below muted"><${Badges} name=${name} home=${home} state=${state} />
       ${split ? html`<span class="badge warn" title="part of the model runs on the CPU, which is slow">partly on CPU</span>` : null}
-      ${phase}${each.waiting ? ` · ${count(each.waiting)} waiting` : ""}${each.since ? ` · loaded for ${whole(now - each.since)}` : ""}${speed == null ? "" : ` · ${rate(speed)}`}
+      ${engine ? `${engine} · ` : ""}${phase}${each.waiting ? ` · ${count(each.waiting)} waiting` : ""}${each.since ? ` · loaded for ${whole(now - each.since)}` : ""}${speed == null ? "" : ` · ${rate(speed)}`}
       ${state.you.admin && ask ? html`<span class="pair"><${Pin} name=${name} state=${state} orders=${orders} ask=${ask} />
         <button class="small" aria-label=${`Unload ${short(name)}`} onClick=${() => ask(orders.unload(name))}>Unload</button></span>` : null}</span></li>`;
 }
