@@ -194,11 +194,8 @@ class Gateway:
 
     def announce_start(self, url: str) -> None:
         """Say that callers can come now, at `url`."""
-        server = "the emulator" if self.identity.emulator else self.engines.title
-        missing = "" if self._watch.up else "(does not answer yet)"
-        backend = " ".join(
-            filter(None, (server, self._watch.version, "at", self.identity.url, missing))
-        )
+        watches = self._watch.watches.values()
+        backend = ", ".join(map(self._engine_line, watches))
         keys = bool(self.settings.auth.keys)
         self.events.emit(
             GatewayStarted(
@@ -209,6 +206,13 @@ class Gateway:
                 authentication=keys,
             )
         )
+
+    def _engine_line(self, watch: EngineWatch) -> str:
+        """What answers there, in words."""
+        title = "the emulator" if self.identity.emulator else watch.row.engine.title
+        where = watch.row.url and f"at {watch.row.url}"
+        missing = "" if watch.up else "(does not answer yet)"
+        return " ".join(filter(None, (title, watch.version, where, missing)))
 
     async def stop(
         self, grace_s: float | None = None, *, hurry: asyncio.Event | None = None
@@ -417,7 +421,7 @@ class Gateway:
         missing = [
             f"{what} model {name} is not installed: {self.engines.of(name).how_to_install(name)}"
             for what, name in expected
-            if name and self._watch.name_of(name) is None
+            if name and self._watch.all_listed and self._watch.name_of(name) is None
         ]
         return [*self.notes, *self._engines_down(), *missing, *self.aliases.warnings()]
 

@@ -10,6 +10,7 @@ import pytest
 from hearth.api.app import HearthApp
 from hearth.engines.port import Engine
 from hearth.engines.table import EngineTable, Row
+from hearth.errors import OrderRefused
 from hearth.events import (
     BackendCameUp,
     BackendWentDown,
@@ -135,3 +136,19 @@ async def test_a_name_that_an_engine_may_have_which_has_not_answered_yet_is_no_u
         await sleep_until(house.now + 2.0)
         assert (await house.generated("stays"))[0] == 200
         assert (await house.generated("nobody-has-this"))[0] == 404
+
+
+@in_virtual_time
+async def test_orders_reach_what_is_loaded_and_are_refused_for_what_stays():
+    async with Home() as house:
+        assert await house.gateway.orders.unload("a")
+        with pytest.raises(OrderRefused, match="Stays"):
+            await house.gateway.orders.unload("stays")
+        assert await house.gateway.orders.wish_unloaded("stays", "caller")
+        await sleep_until(5.0)
+        assert house.worker.runtime.view.residents.keys() == {"Stays"}
+        await house.gateway.orders.load("stays")
+        house.server.is_down = True
+        await sleep_until(11.0)
+        with pytest.raises(OrderRefused, match="comes and goes with its server"):
+            await house.gateway.orders.load("stays")

@@ -284,7 +284,8 @@ def _backend(backend: Json) -> Text:
     title = ENGINE_TITLES.get(text(backend, "kind"), "Ollama")
     what = "emulator" if flag(backend, "emulator") else title
     url = text(backend, "url")
-    line = Text(" ".join(filter(None, (what, text(backend, "version"), url and f"at {url}", ""))))
+    said = " ".join(filter(None, (what, text(backend, "version"), url and f"at {url}")))
+    line = Text(f"{said} ")
     if flag(backend, "up"):
         return line.append("up", "green")
     line.append("DOWN", "bold red")

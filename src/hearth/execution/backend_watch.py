@@ -160,6 +160,11 @@ class BackendWatch:
             )
         return name
 
+    @property
+    def all_listed(self) -> bool:
+        """Every engine has said once which models it has."""
+        return all(map(self._engines.has_listed, self._engines.rows))
+
     def _check_listed(self, model: str) -> None:
         """Raises BackendUnreachable: an engine whose models are not known may have it."""
         silent = [name for name in self._engines.rows if not self._engines.has_listed(name)]
@@ -322,8 +327,7 @@ class BackendWatch:
             self._post(PolicyChanged(settings=settings))
         self._publish_list()
         home = settings.gpu.home_model
-        is_there = home.lower() in self._installed or home.lower() in self._unlisted()
-        missing = "" if is_there else home
+        missing = "" if home.lower() in self._installed or not self.all_listed else home
         if missing and missing != self._missing_home:
             self._emit(HomeModelMissing(at=self._clock.monotonic(), model=missing))
         self._missing_home = missing

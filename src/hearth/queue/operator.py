@@ -124,6 +124,8 @@ class OperatorCommands:
         Raises ModelNotFound, OrderRefused (no room, ever or beside the pin).
         """
         name = await self._fitting(model)
+        if not (self._view.loads(name) or self._view.is_there(name)):
+            raise OrderRefused(f"{name} comes and goes with its server, which does not have it now")
         keep = () if self.pinned is None else (self.pinned,)
         if not self._view.fits_beside(name, keep):
             raise OrderRefused(
@@ -138,7 +140,7 @@ class OperatorCommands:
         Raises ModelNotFound, OrderRefused.
         """
         name = await self._resolve(model)
-        if not self._view.swaps:
+        if not self._view.loads(name):
             raise OrderRefused(f"{name} {_STAYS}")
         self._check_unused(name)
         resident = self._view.residents.get(name)
@@ -175,7 +177,7 @@ class OperatorCommands:
         view = self._view
         resident = view.residents.get(model)
         claims = {
-            _STAYS: not view.swaps,
+            _STAYS: not view.loads(model),
             "pinned": model == self.pinned,
             "home model": model == view.home,
             "in use": resident is not None and bool(resident.running),

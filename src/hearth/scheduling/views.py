@@ -147,10 +147,9 @@ class StatusView:
 
     # What is in memory.
 
-    @property
-    def swaps(self) -> bool:
-        """Models are loaded and unloaded; else what the model server has stays as it is."""
-        return self._device.swaps
+    def loads(self, model: str) -> bool:
+        """This model is loaded and unloaded; else it is there for as long as it is listed."""
+        return self._device.loads(model)
 
     @property
     def down_since(self) -> float | None:
