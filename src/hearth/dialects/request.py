@@ -189,8 +189,7 @@ def read_request(
     asked = _asked(route, document)
     exact = exact and not (isinstance(document, dict) and len(asked.fields) < len(document))
     called = asked.model if model is None else model
-    fields = _naming(asked, wire_name(called))
-    is_renamed = model is not None or fields is not asked.fields
+    fields = asked.fields
     rewritten = list[str]()
     if route.is_native:
         fields, rewritten = _with_own_options(fields, asked.options, load_options(called).num_ctx)
@@ -198,7 +197,9 @@ def read_request(
     if route.is_native or exact:
         fields, unread = _unread(route, fields, body, strip_attribution=strip_attribution)
         rewritten += unread
-    rewritten += ["model"] if is_renamed else []
+    if model is not None or wire_name(called) != called:
+        fields = {**fields, "model": wire_name(called)}
+        rewritten.append("model")
     kind = _kind(route, asked.fields)
     shape = shape_of(route, fields, shapes)
     envelope = Envelope(
@@ -215,11 +216,6 @@ def read_request(
         needs=needs_of(route, asked.fields, called),
     )
     return envelope, fields
-
-
-def _naming(asked: _Asked, name: str) -> JsonObject:
-    """The fields with this name of the model."""
-    return asked.fields if name == asked.model else {**asked.fields, "model": name}
 
 
 def _unread(
