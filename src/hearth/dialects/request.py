@@ -178,17 +178,16 @@ def read_request(
     BadRequest and ModelNotFound in Ollama's words.
 
     Args:
-        load_options: gives the pinned options of a model by the name it is called.
-        strip_attribution: take Claude Code's changing line out of the system prompt. shapes: of
-        requests that programs send beside their users' turns. model: asks this one in place of the
-        model that is named. wire_name: what is written for a model that was named.
+        load_options: pinned options by the name a model is called. strip_attribution: take Claude
+        Code's changing line out of the system prompt. shapes: of requests beside users' turns.
+        model: asked in place of the one that is named. wire_name: what is written for a model.
     """
     if route.is_native and not body.strip():
         raise BadRequest("missing request body")
     document, exact = decode_document(body)
     asked = _asked(route, document)
     exact = exact and not (isinstance(document, dict) and len(asked.fields) < len(document))
-    called = asked.model if model is None else model
+    called = model or asked.model
     fields = asked.fields
     rewritten = list[str]()
     if route.is_native:
@@ -197,11 +196,11 @@ def read_request(
     if route.is_native or exact:
         fields, unread = _unread(route, fields, body, strip_attribution=strip_attribution)
         rewritten += unread
-    if model is not None or wire_name(called) != called:
-        fields = {**fields, "model": wire_name(called)}
+    named = wire_name(called)
+    if named != asked.model:
+        fields = {**fields, "model": named}
         rewritten.append("model")
     kind = _kind(route, asked.fields)
-    shape = shape_of(route, fields, shapes)
     envelope = Envelope(
         dialect=route.dialect,
         kind=kind,
@@ -211,11 +210,17 @@ def read_request(
         max_tokens=asked.max_tokens,
         body=_written(fields, body) if rewritten else body,
         rewritten=tuple(rewritten),
-        background=shape if shape is not None and shape.background else None,
+        background=_background(route, fields, shapes),
         conversation=conversation_of(route, fields) if kind == "generate" else "",
         needs=needs_of(route, asked.fields, called),
     )
     return envelope, fields
+
+
+def _background(route: Route, fields: JsonObject, shapes: Sequence[Shape]) -> Shape | None:
+    """By which the request is known to be beside its user's turns."""
+    shape = shape_of(route, fields, shapes)
+    return shape if shape is not None and shape.background else None
 
 
 def _unread(

@@ -147,10 +147,6 @@ class StatusView:
 
     # What is in memory.
 
-    def loads(self, model: str) -> bool:
-        """This model is loaded and unloaded; else it is there for as long as it is listed."""
-        return self._device.loads(model)
-
     @property
     def down_since(self) -> float | None:
         return self._device.down_since
