@@ -25,6 +25,7 @@ OF_THE_MACHINE = (
     "git",
     "journalctl",
     "llama-server",
+    "llama-swap",
     "loginctl",
     "pip",
     "podman",

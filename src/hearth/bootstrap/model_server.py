@@ -14,9 +14,11 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.bootstrap.probing import claim_server, hearth_problem, listens
 from hearth.bootstrap.standin import StandIn, named_server, this_service_manager
 from hearth.clock import Clock
-from hearth.config.engines import ELASTIC_KINDS, ENGINE_TITLES, EngineSettings
+from hearth.config.engines import ELASTIC_KINDS, ENGINE_TITLES, KINDS_WITH_RULES, EngineSettings
 from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
+from hearth.engines.llama_router.engine import LlamaRouter
 from hearth.engines.llama_server.engine import LlamaServer
+from hearth.engines.llama_swap.engine import LlamaSwap
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
@@ -112,6 +114,7 @@ def table_of(settings: Settings, clock: Clock, *, timeout_s: float | None = None
             kind=given.kind,
             parallel=given.parallel,
             is_elastic=given.elastic and given.kind in ELASTIC_KINDS,
+            has_own_rules=given.kind in KINDS_WITH_RULES,
             spill_s=given.spill_when_wait_over_s if given.elastic else None,
         )
         for name, given in settings.engine_rows.items()
@@ -166,19 +169,8 @@ def _ollama(options: EngineOptions) -> Engine:
     )
 
 
-def _llama_server(options: EngineOptions) -> Engine:
-    return LlamaServer(
-        options.row.url,
-        clock=options.clock,
-        connect_timeout_s=options.connect_timeout_s,
-        control_timeout_s=options.control_timeout_s,
-        api_key=options.row.api_key,
-        setting=options.settings.url_setting(options.name),
-    )
-
-
-def _openai(options: EngineOptions) -> Engine:
-    return OpenAiServer(
+def _server(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
+    return kind(
         options.row.url,
         clock=options.clock,
         connect_timeout_s=options.connect_timeout_s,
@@ -189,7 +181,13 @@ def _openai(options: EngineOptions) -> Engine:
 
 
 _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
-    {"ollama": _ollama, "llama_server": _llama_server, "openai": _openai}
+    {
+        "ollama": _ollama,
+        "llama_server": partial(_server, LlamaServer),
+        "llama_router": partial(_server, LlamaRouter),
+        "llama_swap": partial(_server, LlamaSwap),
+        "openai": partial(_server, OpenAiServer),
+    }
 )
 
 

@@ -16,6 +16,7 @@ from hearth.cli.engines import ask_engines, missing_choices, shadowing_aliases
 from hearth.config.engines import ENGINE_TITLES
 from hearth.config.loading import exposure_problem
 from hearth.config.settings import Settings
+from hearth.engines.llama_router.traits import ARGUMENTS
 from hearth.engines.table import EngineTable, Row
 from hearth.errors import BackendError, BackendProtocolError
 from hearth.types import InstalledModel
@@ -77,6 +78,8 @@ def _remedy_of(error: BackendError, row: Row, settings: Settings) -> str:
         return f"{_START.get(row.kind, 'start it')}, or correct {setting}"
     if key in error.message:
         return f"set {key} to the key that it was started with"
+    if ARGUMENTS in error.message:
+        return f"restart it with {ARGUMENTS}"
     if LOADING in error.message:
         return "wait until it has loaded its model"
     return f"set {setting} to the address of {ENGINE_TITLES[row.kind]} itself"
@@ -90,14 +93,35 @@ def _check_ollama(
         yield from check_ollama_settings(ollama_environment(), settings)
 
 
+def _check_llama_swap(
+    row: Row, installed: tuple[InstalledModel, ...], settings: Settings
+) -> Iterator[Finding]:
+    # imported here, so that only commands that ask a model server wait for it
+    from hearth.engines.llama_swap.engine import LlamaSwap  # noqa: PLC0415
+
+    if isinstance(row.engine, LlamaSwap):
+        yield from check_idle_limits(row.engine.idle_limits_s)
+    yield from check_slots(row, installed, settings)
+
+
+def check_idle_limits(limits_s: Mapping[str, int]) -> Iterator[Finding]:
+    """What stops models by itself, as far as they run now, by model."""
+    for model, limit_s in limits_s.items():
+        says = f"llama-swap stops {model} by itself after {limit_s} s without a request (ttl)"
+        yield Finding("warn", "ttl", says, "set `ttl: 0` for it, and `globalTTL: 0`")
+
+
 def check_slots(
     row: Row, installed: tuple[InstalledModel, ...], settings: Settings
 ) -> Iterator[Finding]:
-    """The slots of a llama-server beside `models.*.parallel`."""
+    """The slots of a llama-server beside `models.*.parallel`; of a model that is not loaded they
+    may be unknown.
+    """
     del row
     stated = {name.lower(): model.parallel for name, model in settings.models.items()}
     for model in installed:
-        slots = model.slots or 1
+        if (slots := model.slots) is None:
+            continue
         wanted = stated.get(model.name.lower()) or slots
         says = f"{model.name}: {slots} at the same time"
         if wanted == slots:
@@ -265,10 +289,18 @@ def check_aliases(
 _START = {
     "ollama": "start it (`systemctl start ollama`)",
     "llama_server": "start it (`llama-server -m FILE`)",
+    "llama_router": f"start it (`llama-server --models-preset FILE {ARGUMENTS}`)",
+    "llama_swap": "start it (`llama-swap --config FILE`)",
     "vllm": "start it (`vllm serve MODEL`)",
     "lmstudio": "start it (`lms server start`)",
 }
 _CHECKS: Mapping[str, Check] = MappingProxyType(
-    {"ollama": _check_ollama, "llama_server": check_slots, "openai": check_parallel}
+    {
+        "ollama": _check_ollama,
+        "llama_server": check_slots,
+        "llama_router": check_slots,
+        "llama_swap": _check_llama_swap,
+        "openai": check_parallel,
+    }
 )
 """Beside what is asked of every engine."""

@@ -37,6 +37,8 @@ ENGINE_TITLES: Mapping[str, str] = MappingProxyType(
 """What an owner calls each kind."""
 ELASTIC_KINDS = ("openai", "vllm")
 """Those that may stand for many machines behind one address."""
+KINDS_WITH_RULES = ("llama_swap",)
+"""Those that load and unload models by rules of their own, too: what they do is no fault."""
 _PORTS = re.compile(r"(\d{4,5})-(\d{4,5})", re.ASCII)
 _MACROS = re.compile(r"\$\{([^}]*)\}")
 _MACRO_NAMES = re.compile(r"PORT|MODEL|env\.[A-Za-z_][A-Za-z0-9_]*")

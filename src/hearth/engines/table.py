@@ -31,7 +31,8 @@ class Row:
     Attributes:
         url: of its server, empty where it has none. parallel: requests that each of its models
         serves at the same time, None where the owner has not said. spill_s: of an elastic engine,
-        how long a request for an alias waits for other models before it goes there.
+        how long a request for an alias waits for other models before it goes there. has_own_rules:
+        it loads and unloads models without being asked, too.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Row:
     kind: str = ""
     parallel: int | None = None
     is_elastic: bool = False
+    has_own_rules: bool = False
     spill_s: float | None = None
 
 

@@ -317,6 +317,15 @@ class ResidencyDrifted(Event, level=WARNING):
     reloaded: tuple[str, ...] = ()
 
 
+class EngineMovedModels(Event):
+    """A model server with rules of its own, as llama-swap has them, loaded or unloaded a model.
+    Fields: `appeared` and `vanished` models.
+    """
+
+    appeared: tuple[str, ...]
+    vanished: tuple[str, ...]
+
+
 class HomeModelMissing(Event, level=WARNING):
     """`gpu.home_model` is not installed: nothing is restored, and nothing is unloaded for it."""
 

@@ -17,6 +17,7 @@ from hearth.events import (
     BackendAnswerUnexpected,
     BackendCameUp,
     BackendWentDown,
+    EngineMovedModels,
     ModelOffloaded,
     ResidencyDrifted,
 )
@@ -257,9 +258,11 @@ class EngineWatch:
         vanished: tuple[str, ...] = (),
         reloaded: tuple[str, ...] = (),
     ) -> None:
+        now = self._clock.monotonic()
+        if self.row.has_own_rules and not reloaded:
+            self._emit(EngineMovedModels(at=now, appeared=appeared, vanished=vanished))
+            return
         self._runtime.tracker.record_drift()
         self._emit(
-            ResidencyDrifted(
-                at=self._clock.monotonic(), appeared=appeared, vanished=vanished, reloaded=reloaded
-            )
+            ResidencyDrifted(at=now, appeared=appeared, vanished=vanished, reloaded=reloaded)
         )

@@ -20,6 +20,7 @@ from hearth.dialects.stream import count_in
 from hearth.engines.digests import Digests
 from hearth.engines.llama_router.events import LoadEvents
 from hearth.engines.llama_router.models import IN_MEMORY, LOADING, RouterModel, models_in
+from hearth.engines.llama_router.traits import ARGUMENTS
 from hearth.engines.openai_server.calls import Place
 from hearth.engines.openai_server.orders import Orders
 from hearth.engines.openai_server.questions import Questions
@@ -40,7 +41,6 @@ LOAD = "/models/load"
 UNLOAD = "/models/unload"
 LOOK_S = 1.0
 """How often a load is looked at between events, of which one may be missed."""
-ARGUMENTS = "--no-models-autoload --models-max 0"
 _A_ROUTER = "an object with `role`"
 _A_LIST = "an object with the list `data`"
 
@@ -231,9 +231,9 @@ class Control:
                 " it is too old"
             )
         return (
-            f"GET {PROPS}: this router loads models by itself (models_autoload: {autoload},"
-            f" max_instances: {most}), so requests may wait in it for ever and models go unasked;"
-            f" start it with {ARGUMENTS}"
+            f"GET {PROPS}: this router loads and unloads models by itself (models_autoload:"
+            f" {str(autoload).lower()}, max_instances: {most}): it counts them, whatever their"
+            f" size, and can leave requests waiting for ever; start it with {ARGUMENTS}"
         )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from hearth.config.engines import ENGINE_TITLES
 from hearth.engines.llama_server.traits import LlamaServerTraits
 
+ARGUMENTS = "--no-models-autoload --models-max 0"
+"""What a router has to be started with."""
+
 
 class LlamaRouterTraits(LlamaServerTraits):
     """The part of `Engine` that needs no server."""

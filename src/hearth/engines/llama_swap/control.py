@@ -63,6 +63,8 @@ class Control:
         self._aliases: dict[str, str] = {}
         self._arguments: dict[str, tuple[str, ...]] = {}
         """Of servers when they last ran."""
+        self.idle_limits_s: dict[str, int] = {}
+        """By model, of those that ran at the last look and have one."""
         self._given_up: dict[str, asyncio.Task[None]] = {}
         self._installed: tuple[InstalledModel, ...] = ()
 
@@ -85,6 +87,7 @@ class Control:
         found = tuple(running_in(await self._questions.read(RUNNING, "running", expected)))
         for each in found:
             self._arguments[each.name] = each.arguments
+        self.idle_limits_s = {each.name: each.ttl_s for each in found if each.ttl_s > 0}
         return found
 
     async def installed(self) -> tuple[InstalledModel, ...]:

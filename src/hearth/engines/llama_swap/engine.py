@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 
 from hearth.clock import Clock
 from hearth.dialects.routes import INFERENCE_ROUTES
@@ -67,6 +68,13 @@ class LlamaSwap(LlamaSwapTraits):
         self.installed = control.installed
         self.resident = control.resident
         self.unload = control.unload
+
+    @property
+    def idle_limits_s(self) -> Mapping[str, int]:
+        """How long models may go without a request before their servers are stopped, of those that
+        ran at the last look and have a limit.
+        """
+        return self._control.idle_limits_s
 
     async def open(self, call: BackendCall) -> Exchange:
         path = call.path.partition("?")[0]
