@@ -14,8 +14,8 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.preemption import resumable
 from hearth.scheduling.state import DeviceState, GatewayState
-from hearth.scheduling.waiting import EXTERNAL_BANDS, Entry
-from hearth.types import Band, Lane, Sequence
+from hearth.scheduling.waiting import BANDS, Entry
+from hearth.types import Band, Sequence
 
 
 class InvariantBroken(AssertionError):
@@ -127,6 +127,7 @@ class DecisionChecker:
                     f"item {sequence}: attempt {attempt} is out of order",
                 )
                 self._attempts[sequence] = attempt
+                _require(not device.listing.is_away(model), f"{model} is away and is sent work")
                 resident = device.residency.residents[model]
                 _require(
                     len(resident.running) <= gateway.settings.parallel(model),
@@ -258,9 +259,15 @@ class DecisionChecker:
         device = self.device
         gateway = self.gateway
         pinned = device.pinned
-        if pinned not in device.residency.residents or gateway.waiting.count(Lane.INTERNAL):
+        heads = [
+            entry
+            for band in BANDS
+            for entry in gateway.waiting.heads(band)
+            if device.can_serve(entry.wanted_model)
+        ]
+        internal = any(not entry.external for entry in heads)
+        if pinned not in device.residency.residents or internal:
             return False
-        heads = [entry for band in EXTERNAL_BANDS for entry in gateway.waiting.heads(band)]
         needed = {(entry.item.model or device.home or "", entry.item.task_type) for entry in heads}
         return all(
             device.residency.eviction_for(model, (pinned,), task) is None for model, task in needed

@@ -55,7 +55,7 @@ def idle_ended(device: DeviceState, entry: Entry, now: float) -> None:
         return
     if device.gateway.paused and entry.external:  # it has to wait whatever is loaded
         return
-    if not device.can_serve(entry.wanted_model):
+    if not device.contends(entry.wanted_model):
         return
     weight = WEIGHTS.get(entry.band, 1.0)
     gap_s = now - device.idle_since
@@ -87,7 +87,7 @@ def _may_load(device: DeviceState, model: str) -> bool:
     """Is it out of memory, and neither an order of the owner nor a swap before it?"""
     residency = device.residency
     return device.loads(model) and not (
-        device.gateway.wanted
+        any(map(device.loads, device.gateway.wanted))
         or model in residency.residents
         or residency.swap is not None
         or device.never_fits(model)

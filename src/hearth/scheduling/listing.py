@@ -29,8 +29,10 @@ class Listing:
     is_plain: bool = True
 
     def take(self, fact: ModelsListed, resident: Collection[str]) -> None:
-        """Know a new list; what is no longer listed and still `resident` stays what it was."""
-        kept = {model.lower() for model in resident} - fact.names
+        """Know a new list; what is no longer listed and still `resident`, or away, stays what it
+        was.
+        """
+        kept = {*map(str.lower, resident), *self.away} - fact.names
         self.staying = fact.staying | (self.staying & kept)
         self.off_card = fact.off_card | (self.off_card & kept)
         self.names = fact.names

@@ -291,7 +291,7 @@ class Placement:
         self._claim_unsettled(band)
         models = list(lines)  # of the lines that are still to be served
         if not self._device.listing.is_plain:
-            models = list(filter(self._device.can_serve, models))
+            models = self._serve_beside(band, lines)
         self._candidates = None
         while models := self._servable(band, models):
             if self._candidates is None:
@@ -317,6 +317,19 @@ class Placement:
                 models.remove(model)
                 if self._candidates is not None:
                     self._candidates.remove(chosen)
+
+    def _serve_beside(self, band: Band, lines: Lines) -> list[str | None]:
+        """Serve what waits for models that no swap is about: a policy has no choice there, and is
+        not to count that work. Returns the other lines, as far as they can be served.
+        """
+        can_serve = self._device.can_serve
+        contends = self._device.contends
+        for model in [each for each in lines if can_serve(each) and not contends(each)]:
+            while model in lines:
+                head = first(self._heads(band, [lines[model]]))
+                if head is None or not self._serve(band, head.entry, "waiting"):
+                    break
+        return [model for model in lines if can_serve(model) and contends(model)]
 
     def _claim_unsettled(self, band: Band) -> None:
         """What was just loaded stays for its own waiters, against bands that are not more urgent
@@ -594,7 +607,8 @@ def _start(device: DeviceState, entry: Entry, resident: Resident, now: float) ->
     if item.conversation:
         entry.remembered = device.residency.caches.remembered(entry, model)
     resident.running[item.sequence] = entry
-    if entry.external:
+    if entry.external and resident.may_go:
+        entry.delays_turns = True
         gateway.external_began(now)
     if entry.wanted_model is not None or gateway.waiting.best_band(model) is None:
         resident.settled = True

@@ -366,8 +366,6 @@ def _served_on(
     if not candidates.others or not _any_left(device, now):
         return own
     loaded = device.residency.residents.get(own.entry.wanted_model or "")
-    if loaded is not None and not loaded.may_go:
-        return own  # it is left for nobody
     if loaded is not None and not earned(device, loaded.model, loaded.model, now):
         return own  # it has not even earned its own coming
     best = max(candidates.others, key=_gain_among(candidates, now))

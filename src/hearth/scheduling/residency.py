@@ -464,6 +464,7 @@ class Residency:
         if resident is not None and resident.phase in {"unloading", "cutting"}:
             resident.phase = "ready"
             resident.suspect = True
+            self._mark(resident)
             self._cleared(now)
 
     def _cleared(self, now: float) -> None:

@@ -418,7 +418,7 @@ def _is_serving_loads(device: DeviceState) -> bool:
 def _has_waited_through_turn(device: DeviceState) -> bool:
     """Does critical work wait that came before the last turn ended?"""
     return any(
-        line[0].item.arrived_at < device.turn_ended.at and device.can_serve(model)
+        line[0].item.arrived_at < device.turn_ended.at and device.contends(model)
         for model, line in device.gateway.waiting.lines[Band.CRITICAL].items()
     )
 

@@ -90,8 +90,8 @@ class GatewayState:
         return self.settings.scheduling.preemption == "priced"
 
     def unserved_s(self, now: float) -> float:
-        """A clock that stands still while external work runs: what an external request waits for
-        then is not internal work.
+        """A clock that stands still while external work runs in the memory that is swapped: what an
+        external request waits for then is not internal work.
         """
         under_way_s = now - self.external_runs_since if self.external_running else 0.0
         return now - self.external_run_s - under_way_s
@@ -297,6 +297,10 @@ class DeviceState:
             return is_home_near or not all(each.is_away for each in residents.values())
         return listing.loads(model) or (model in residents and not listing.is_away(model))
 
+    def contends(self, model: str | None) -> bool:
+        """What waits for it (None: any) may want something loaded, now or later."""
+        return self.can_serve(None) if model is None else self.listing.loads(model)
+
     def beyond_reach(self, band: Band) -> int:
         """How many wait in this band or a more urgent one for what cannot be brought."""
         if self.listing.is_plain:
@@ -311,24 +315,26 @@ class DeviceState:
 
     @property
     def at_rest(self) -> bool:
-        """Nothing runs, and nothing waits that may start."""
+        """Nothing runs, and nothing waits that may start, in the memory that is swapped."""
         gateway = self.gateway
-        if gateway.paused:
-            kept = self.beyond_reach(Band.BACKGROUND) + gateway.waiting.count(Lane.EXTERNAL)
-        else:
-            kept = self.beyond_reach(BANDS[-1])
-        return len(gateway.entries) == kept
+        waiting = gateway.waiting
+        if self.listing.is_plain:
+            return len(gateway.entries) == (waiting.count(Lane.EXTERNAL) if gateway.paused else 0)
+        if any(each.running for each in self.residency.residents.values() if each.may_go):
+            return False
+        able = waiting.lines[: Band.INTERRUPTED] if gateway.paused else waiting.lines
+        return not any(self.contends(model) for lines in able for model in lines)
 
     @property
     def external_waits(self) -> bool:
-        """Does external work wait that may start, and goes before what programs ask for beside
+        """Does external work wait for what is loaded that goes before what programs ask for beside
         their users' turns?
         """
         waiting = self.gateway.waiting
-        able = waiting.depth(Band.INTERRUPTED) + waiting.depth(Band.EXTERNAL)
-        if able:
-            able -= self.beyond_reach(Band.EXTERNAL) - self.beyond_reach(Band.BACKGROUND)
-        return able > 0
+        if self.listing.is_plain:
+            return waiting.depth(Band.INTERRUPTED) + waiting.depth(Band.EXTERNAL) > 0
+        ahead = waiting.lines[Band.INTERRUPTED : Band.EXTERNAL + 1]
+        return any(self.contends(model) for lines in ahead for model in lines)
 
     def unanswered_since(self, entry: Entry) -> float | None:
         """Since when no model server has answered that could serve a waiting item; None while one
@@ -448,7 +454,8 @@ class DeviceState:
             resident.last_used_at = now
             if resident.is_away and not resident.running:
                 self.residency.unloaded(resident.model, now)
-        if entry.external:
+        if entry.delays_turns:
+            entry.delays_turns = False
             self.gateway.external_ended(now)
         if self.gateway.waiting.shares is not None:
             self.gateway.waiting.shares.ended(entry)

@@ -83,6 +83,7 @@ class Entry:
     unresumable: bool = False
     kept_tokens: int = 0  # of its answer that its caller has, which the next attempt only reads
     held: bool = False  # more urgent work has waited for its stream to end
+    delays_turns: bool = False  # it runs, and turns do not count that (`GatewayState.unserved_s`)
     cut: bool = False  # it ends when its attempt has stopped, because its caller cannot be resumed
     cancelled: bool = False  # its caller is gone; it leaves as soon as its attempt has stopped
     # where its caller is served by its share: who that is, the seconds of the GPU that it is

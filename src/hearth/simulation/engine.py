@@ -7,7 +7,7 @@ they were planned. Time never goes back. Deterministic; reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
@@ -17,11 +17,15 @@ from hearth.scheduling.core import Scheduler
 from hearth.scheduling.inputs import (
     Arrived,
     Cancelled,
+    Failed,
     Finished,
     FirstByte,
     Input,
     LoadAborted,
     Loaded,
+    LoadFailed,
+    ModelsAway,
+    ModelsListed,
     Started,
     Stopped,
     Switched,
@@ -29,7 +33,7 @@ from hearth.scheduling.inputs import (
     Unloaded,
 )
 from hearth.simulation.reading import NOTHING_READ, PromptReading, Readings
-from hearth.simulation.workloads import Workload, WorkloadJob
+from hearth.simulation.workloads import Outage, Workload, WorkloadJob
 from hearth.types import QueueItem, RequestId, Sequence, entity, frozen
 
 
@@ -153,11 +157,19 @@ class _Simulator:
         self._running = 0
         self._readings = Readings(workload)
         self._loads = 0  # begun or cut so far
+        self._loading: str | None = None  # as long as its load has not been cut
+        self._away: tuple[Outage, ...] = ()
         self._busy_since = 0.0
 
     def run(self) -> None:
+        workload = self._workload
+        if workload.staying or workload.off_card or workload.whole_loads or workload.outages:
+            self._report(_listed(workload))
         for model in self._workload.resident:
             self._report(Loaded(model=model))
+        for outage in workload.outages:
+            self._plan(outage.began_at, self._go_away, outage)
+            self._plan(outage.ended_at, self._come_back, outage)
         for at, active in self._workload.modes:
             self._plan(at, self._report, Switched(what="active", on=active))
         for job in self._workload.jobs:
@@ -200,9 +212,11 @@ class _Simulator:
                     GpuSpan(model=model, start=now, end=loaded_at, origin="+".join(replaces))
                 )
                 self._loads += 1
+                self._loading = model
                 self._plan(loaded_at, self._loaded, model, self._loads)
             case Cut(model=model):
                 self._loads += 1
+                self._loading = None
                 gone_at = now + (workload.cut_s or 0.0)
                 span = self.outcome.swaps[-1]
                 self.outcome.swaps[-1] = replace(span, end=min(span.end, gone_at))
@@ -221,7 +235,47 @@ class _Simulator:
 
     def _loaded(self, model: str, number: int) -> None:
         if self._loads == number:  # it has not been cut
+            self._loading = None
             self._report(Loaded(model=model))
+
+    def _go_away(self, outage: Outage) -> None:
+        self._away = (*self._away, outage)
+        self._report_away()
+        for record in self.outcome.records:
+            if record.ends_at is not None and record.model in outage.models:
+                self._break_off(record)
+        loading = self._loading
+        if loading in outage.models and loading is not None:
+            self._loads += 1
+            self._loading = None
+            self.outcome.swaps[-1] = replace(self.outcome.swaps[-1], end=self._now)
+            self._report(LoadFailed(model=loading))
+        for model in outage.models:
+            self._readings.forget(model)
+
+    def _break_off(self, record: Record) -> None:
+        """Its model server is gone."""
+        can_go_on = record.job.continues and record.worked_s(self._now) > 0
+        kept_tokens = self._keep(record) if can_go_on else None
+        self._vacate(record, kept_tokens or 0)
+        failed = Failed(
+            sequence=record.sequence,
+            attempt=record.attempt,
+            fault="backend_gone",
+            kept_tokens=kept_tokens,
+        )
+        self._report(failed)
+
+    def _come_back(self, outage: Outage) -> None:
+        self._away = tuple(each for each in self._away if each is not outage)
+        self._report_away()
+        away = frozenset[str]().union(*(each.models for each in self._away))
+        for model in sorted((outage.models & self._workload.staying) - away):
+            self._report(Loaded(model=model))
+
+    def _report_away(self) -> None:
+        away = frozenset[str]().union(*(each.models for each in self._away))
+        self._report(ModelsAway(models=frozenset(map(str.lower, away))))
 
     def _fire(self, number: int) -> None:
         if self._timer == number:  # a later decision may have armed another
@@ -322,6 +376,18 @@ class _Simulator:
         self._running -= 1
         if self._running == 0:
             self.outcome.busy_s += self._now - self._busy_since
+
+
+def _listed(workload: Workload) -> ModelsListed:
+    def lower(names: Iterable[str]) -> frozenset[str]:
+        return frozenset(map(str.lower, names))
+
+    return ModelsListed(
+        names=lower(workload.models),
+        staying=lower(workload.staying),
+        off_card=lower(workload.off_card),
+        whole_loads=lower(workload.whole_loads),
+    )
 
 
 def _item(record: Record) -> QueueItem:

@@ -58,6 +58,15 @@ class WorkloadJob:
 
 
 @frozen
+class Outage:
+    """An engine does not answer for a while: what runs on its models ends, and they are gone."""
+
+    began_at: float
+    ended_at: float
+    models: frozenset[str]  # all that it has, while another engine answers
+
+
+@frozen
 class Workload:
     """Everything that is asked, and the truth about the models."""
 
@@ -78,6 +87,12 @@ class Workload:
     cut_s: float | None = None
     # the run stops at this instant, whatever is open; None: when everything has ended
     until_s: float | None = None
+    # of the models, those that stay in memory for good, that are not on the card, and whose loads
+    # cannot be cut
+    staying: frozenset[str] = frozenset()
+    off_card: frozenset[str] = frozenset()
+    whole_loads: frozenset[str] = frozenset()
+    outages: tuple[Outage, ...] = ()
     # how long an answer takes on a model, beside others; where two are not known they take alike
     pace: Mapping[str, float] = field(default_factory=dict)
 
