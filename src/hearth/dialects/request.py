@@ -182,11 +182,7 @@ def read_request(
         Code's changing line out of the system prompt. shapes: of requests beside users' turns.
         model: asked in place of the one that is named. wire_name: what is written for a model.
     """
-    if route.is_native and not body.strip():
-        raise BadRequest("missing request body")
-    document, exact = decode_document(body)
-    asked = _asked(route, document)
-    exact = exact and not (isinstance(document, dict) and len(asked.fields) < len(document))
+    asked, exact = _read(route, body)
     called = model or asked.model
     fields = asked.fields
     rewritten = list[str]()
@@ -215,6 +211,15 @@ def read_request(
         needs=needs_of(route, asked.fields, called),
     )
     return envelope, fields
+
+
+def _read(route: Route, body: bytes) -> tuple[_Asked, bool]:
+    """What a body asks for, and whether no key is in it twice. Raises as `read_request`."""
+    if route.is_native and not body.strip():
+        raise BadRequest("missing request body")
+    document, exact = decode_document(body)
+    asked = _asked(route, document)
+    return asked, exact and not (isinstance(document, dict) and len(asked.fields) < len(document))
 
 
 def _background(route: Route, fields: JsonObject, shapes: Sequence[Shape]) -> Shape | None:
