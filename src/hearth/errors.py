@@ -220,6 +220,16 @@ class LoadError(BackendError):
     reason = "swap_failed"
 
 
+class ModelLeftAlone(LoadError):
+    """The model's server keeps failing, and is not started for a while."""
+
+    reason = "swap_failed"
+
+    def __init__(self, message: str | None = None, *, left_alone_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.left_alone_s = left_alone_s
+
+
 class BackendUnreachable(BackendError):
     """The model server cannot be reached."""
 

@@ -10,6 +10,8 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -28,9 +30,11 @@ from hearth.errors import LoadError, ModelNotFound
 from hearth.types import BackendCall, LoadOptions
 from tests.engines.llama_router.stub import Preset, StubRouter
 from tests.engines.llama_swap.stub import Entry, StubSwap
+from tests.engines.llamacpp.command import run_settings
 from tests.engines.llamacpp.gguf import write_model
 from tests.engines.llamacpp.serving import serving
 from tests.engines.openai_server.plain import open_plain
+from tests.engines.processes.house import house
 from tests.engines.stub_server import StubServer, read
 from tests.engines.test_conformance_in_faults import serve
 from tests.support.echo_engine import EchoEngine
@@ -120,7 +124,17 @@ async def llama_swap() -> AsyncIterator[Engine]:
             yield engine
 
 
-LOADING = [fake, ollama, emulator, echo, llama_router, llama_swap]
+@asynccontextmanager
+async def processes() -> AsyncIterator[Engine]:
+    """A real llama-server that is started for each load."""
+    with TemporaryDirectory() as folder:
+        write_model(Path(folder) / "tiny.gguf")
+        run = run_settings(Path(folder) / "tiny.gguf")
+        async with house({MODEL: run}) as home:
+            yield home.engine
+
+
+LOADING = [fake, ollama, emulator, echo, llama_router, llama_swap, processes]
 """Those that load and unload on request."""
 STAYING = [llama_server, openai_server]
 """Those whose models are there for as long as their server runs, which is a real one."""

@@ -172,13 +172,14 @@ LEVELS = {
     logging.WARNING: (
         "alert_failed backend_answer_unexpected backend_went_down budget_exhausted "
         "budget_threshold_reached clock_doubted "
-        "cloud_went_down config_rejected connections_crowded disk_ran_low "
-        "embeddings_parted emulator_started gpu_lost "
+        "cloud_went_down config_rejected connections_crowded conversation_unsaved disk_ran_low "
+        "embeddings_parted emulator_started engine_exited gpu_lost "
         "gpu_overheated home_model_missing item_broken_off item_diverged item_lost "
         "item_protected item_resent job_requeued "
         "keys_tried load_cutting_stopped loop_lagged model_offloaded "
         "model_unresponsive owner_warned "
-        "request_rejected residency_drifted storage_failed swap_completed swap_failed "
+        "request_rejected residency_drifted saving_switched_off storage_failed swap_completed "
+        "swap_failed "
         "telemetry_failed wal_damaged webhook_failed"
     ),
     logging.ERROR: "internal_fault",

@@ -119,7 +119,7 @@ async def _build(
     identity, stop_emulator = await find_backend(
         settings, mode, url, clock=clock, events=events, closing=closing
     )
-    engines = open_engines(identity, settings, clock, closing)
+    engines = open_engines(identity, settings, clock, events, closing)
     parts = build_parts(config, engines, clock=clock, events=events, emulated=identity.emulator)
     notes = claim_backends(identity, engines, closing)
     worker, durable = await _open_queue(parts, engines, store, closing)

@@ -14,7 +14,13 @@ from hearth.backends.gpu import AmdCard, GpuThread, NvmlCard
 from hearth.bootstrap.probing import claim_server, hearth_problem, listens
 from hearth.bootstrap.standin import StandIn, named_server, this_service_manager
 from hearth.clock import Clock
-from hearth.config.engines import ELASTIC_KINDS, ENGINE_TITLES, KINDS_WITH_RULES, EngineSettings
+from hearth.config.engines import (
+    ELASTIC_KINDS,
+    ENGINE_TITLES,
+    KINDS_WITH_RULES,
+    EngineSettings,
+    port_range,
+)
 from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
 from hearth.engines.llama_router.engine import LlamaRouter
 from hearth.engines.llama_server.engine import LlamaServer
@@ -22,12 +28,14 @@ from hearth.engines.llama_swap.engine import LlamaSwap
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
+from hearth.engines.processes.engine import Processes, runs_of
 from hearth.engines.table import EngineTable, Row
 from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
+from hearth.ports import EventSink
 from hearth.types import frozen
 
 
@@ -84,7 +92,11 @@ async def _nothing_to_stop() -> None:
 
 
 def open_engines(
-    identity: BackendIdentity, settings: Settings, clock: Clock, closing: AsyncExitStack
+    identity: BackendIdentity,
+    settings: Settings,
+    clock: Clock,
+    events: EventSink,
+    closing: AsyncExitStack,
 ) -> EngineTable:
     """The engines of the settings; or the one that takes their place: an Ollama that was asked for
     by its URL, or the emulator.
@@ -92,24 +104,36 @@ def open_engines(
     rows = settings.engine_rows
     first = next(iter(rows.values()))
     if (identity.kind, identity.url) == (first.kind, first.url):
-        table = table_of(settings, clock)
+        table = table_of(settings, clock, events=events)
     else:  # no key goes to another address than its own
         only = Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)
         table = EngineTable.of_one(only, identity.url, ENGINE)
     closing.push_async_callback(table.aclose)
+    for row in table.rows.values():
+        if isinstance(row.engine, Processes):
+            row.engine.end_leftovers()
     return table
 
 
-def table_of(settings: Settings, clock: Clock, *, timeout_s: float | None = None) -> EngineTable:
+def table_of(
+    settings: Settings,
+    clock: Clock,
+    *,
+    timeout_s: float | None = None,
+    events: EventSink | None = None,
+) -> EngineTable:
     """All engines of the settings.
 
     Args:
-        timeout_s: of connections and questions, in place of what is configured.
+        timeout_s: of connections and questions, in place of what is configured. events: take what
+        happens to the servers of `processes`.
     """
     rows = [
         Row(
             name=name,
-            engine=engine_for(name, settings, clock, timeout_s=timeout_s),
+            engine=engine_for(
+                name, settings, clock, timeout_s=timeout_s, events=events or EventFanout(())
+            ),
             url=given.url,
             kind=given.kind,
             parallel=given.parallel,
@@ -130,7 +154,12 @@ def table_of(settings: Settings, clock: Clock, *, timeout_s: float | None = None
 
 
 def engine_for(
-    name: str, settings: Settings, clock: Clock, *, timeout_s: float | None = None
+    name: str,
+    settings: Settings,
+    clock: Clock,
+    *,
+    timeout_s: float | None = None,
+    events: EventSink,
 ) -> Engine:
     """The engine of a row; see `table_of`. Raises ConfigError."""
     row = settings.engine_rows[name]
@@ -139,6 +168,7 @@ def engine_for(
         row=row,
         settings=settings,
         clock=clock,
+        events=events,
         connect_timeout_s=timeout_s or settings.engine.connect_timeout_s,
         control_timeout_s=timeout_s or CONTROL_TIMEOUT_S,
     )
@@ -156,6 +186,7 @@ class EngineOptions:
     row: EngineSettings
     settings: Settings
     clock: Clock
+    events: EventSink
     connect_timeout_s: float
     control_timeout_s: float
 
@@ -180,6 +211,18 @@ def _server(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
     )
 
 
+def _processes(options: EngineOptions) -> Engine:
+    return Processes(
+        runs_of(options.settings, options.name),
+        port_range(options.row.ports),
+        setting=f"engines.{options.name}.ports",
+        clock=options.clock,
+        events=options.events,
+        connect_timeout_s=options.connect_timeout_s,
+        control_timeout_s=options.control_timeout_s,
+    )
+
+
 _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
     {
         "ollama": _ollama,
@@ -187,6 +230,7 @@ _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
         "llama_router": partial(_server, LlamaRouter),
         "llama_swap": partial(_server, LlamaSwap),
         "openai": partial(_server, OpenAiServer),
+        "processes": _processes,
     }
 )
 

@@ -396,6 +396,17 @@ class SavingSwitchedOff(Event, level=WARNING):
     reason: str
 
 
+class EngineExited(Event, level=WARNING):
+    """A server that Hearth had started ended by itself while its model was ready; the model is
+    loaded again when it is asked for. Fields: `model`; `how`, with the exit code or the signal;
+    `ready_s`: how long it was ready.
+    """
+
+    model: str
+    how: str
+    ready_s: float
+
+
 class GpuFound(Event):
     """The GPU was read for the first time. Fields: `name` of the GPU; `total_mib`: its memory."""
 

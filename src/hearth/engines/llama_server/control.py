@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from http import HTTPStatus
 
 from hearth.dialects.frames import at
@@ -80,9 +81,16 @@ class Served:
 
 
 class Control:
-    """Asks a llama-server about itself. Raises as `Questions`."""
+    """Asks a llama-server about itself. Raises as `Questions`.
 
-    def __init__(self, url: str, *, api_key: str, place: Place, timeout_s: float) -> None:
+    Args:
+        name: what its model is called here, whatever the server calls it; empty for that.
+    """
+
+    def __init__(
+        self, url: str, *, api_key: str, place: Place, timeout_s: float, name: str = ""
+    ) -> None:
+        self._name = name
         self._questions = Questions(url, api_key=api_key, place=place, timeout_s=timeout_s)
         self.last_served: Served | None = None
         self._installed: tuple[InstalledModel, ...] = ()
@@ -101,6 +109,8 @@ class Control:
         props = await self._props()
         listed = await self._questions.read(MODELS, "data", "an object with the list `data`")
         served = served_in(props, listed)
+        if self._name:
+            served = replace(served, names=(self._name,))
         if served != self.last_served:
             self._installed = served.installed
             self.last_served = served

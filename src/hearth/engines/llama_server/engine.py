@@ -34,9 +34,10 @@ class LlamaServer(LlamaServerTraits):
 
     Args:
         url: `http://host:port`, with a path prefix where a proxy wants one. api_key: that it
-        requires, empty for none. setting: where its URL is written, for messages.
-        connect_timeout_s: of the work's connections. control_timeout_s: of every question about
-        itself. slots: makes the owner of its slots, where its conversations are saved.
+        requires, empty for none. setting: where its URL is written, for messages. name: as of
+        `Control`. connect_timeout_s: of the work's connections. control_timeout_s: of every
+        question about itself. slots: makes the owner of its slots, where its conversations are
+        saved.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class LlamaServer(LlamaServerTraits):
         connect_timeout_s: float,
         api_key: str = "",
         setting: str = "engines.main.url",
+        name: str = "",
         control_timeout_s: float,
         slots: Callable[[DataPath], Slots] | None = None,
     ) -> None:
@@ -54,7 +56,7 @@ class LlamaServer(LlamaServerTraits):
         self._clock = clock
         self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
         self._control = control = Control(
-            url, api_key=api_key, place=place, timeout_s=control_timeout_s
+            url, api_key=api_key, place=place, timeout_s=control_timeout_s, name=name
         )
         self.slots = None if slots is None else slots(self._data_path)
         self._calls = OpenAiCalls(

@@ -1,0 +1,67 @@
+"""The command of a model's server, with its macros replaced."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from hearth.config.engines import RunSettings
+from hearth.errors import LoadError
+from hearth.types import frozen
+
+_MACRO = re.compile(r"\$\{([^}]*)\}")
+
+
+@frozen
+class ServerCommand:
+    """What is run: words of the command and of the one that stops it, and the variables of the
+    environment that are set beside Hearth's own.
+    """
+
+    words: tuple[str, ...]
+    stop: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def command_of(
+    model: str, run: RunSettings, port: int, environ: Mapping[str, str]
+) -> ServerCommand:
+    """Raises LoadError: a variable is not set; names the setting."""
+
+    def filled(text: str, place: str) -> str:
+        def value(macro: re.Match[str]) -> str:
+            name = macro[1]
+            if name == "PORT":
+                return str(port)
+            if name == "MODEL":
+                return model
+            variable = name.removeprefix("env.")
+            if variable not in environ:
+                raise LoadError(
+                    f"models.{model}.run.{place}: the environment variable {variable} is not set"
+                )
+            return environ[variable]
+
+        return _MACRO.sub(value, text)
+
+    return ServerCommand(
+        words=tuple(filled(word, f"command[{at}]") for at, word in enumerate(run.command)),
+        stop=tuple(filled(word, f"stop[{at}]") for at, word in enumerate(run.stop)),
+        env={name: filled(given, f"env.{name}") for name, given in run.env.items()},
+    )
+
+
+def digest_of(model: str, run: RunSettings, environ: Mapping[str, str]) -> str:
+    """What decides the text that a server writes: its command, and the files that are named in it
+    as they are now. Asks the disk.
+    """
+    parts = [model, *run.command]
+    with suppress(LoadError):
+        for word in command_of(model, run, 0, environ).words:
+            with suppress(OSError, ValueError):
+                found = Path(word.rpartition("=")[2]).stat()
+                parts.append(f"{found.st_size} {found.st_mtime_ns}")
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,0 +1,269 @@
+"""Servers that Hearth starts and stops itself, as one engine: a model is loaded by starting its
+server, and unloaded by ending it.
+
+A call goes through the engine of its model's server, which is made once the server is ready and
+has said what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+
+from hearth.clock import Clock
+from hearth.config.engines import RunSettings
+from hearth.config.settings import Settings
+from hearth.dialects.frames import object_in
+from hearth.dialects.gojson import LARGE_BYTES, JsonObject, folded
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.engines.llama_server.engine import LlamaServer
+from hearth.engines.openai_server.calls import failed
+from hearth.engines.openai_server.exchanges import Ready
+from hearth.engines.openai_server.pages import Shown, ShownModel, page
+from hearth.engines.port import Engine, Exchange
+from hearth.engines.processes.commands import digest_of
+from hearth.engines.processes.marks import end_marked, is_left_behind
+from hearth.engines.processes.memory import resident_mib
+from hearth.engines.processes.ports import Ports
+from hearth.engines.processes.run import Run
+from hearth.engines.processes.server import ModelServer
+from hearth.engines.processes.traits import ProcessesTraits
+from hearth.errors import BackendGone, BackendUnreachable, LoadError, ModelGone, ModelNotFound
+from hearth.ports import EventSink
+from hearth.types import (
+    MIB,
+    BackendCall,
+    Headers,
+    InstalledModel,
+    LoadOptions,
+    ResidentModel,
+    __version__,
+)
+
+LEFTOVER_GRACE_S = 10.0
+_MODEL = re.compile(rb'"model"\s*:\s*"([!#-\[\]-~]*)"')
+
+
+def runs_of(settings: Settings, row: str) -> dict[str, RunSettings]:
+    """How the servers of a row's models are started, by the names that requests call them by. A
+    model that names no engine is of the only row of this kind.
+    """
+    rows = [name for name, each in settings.engines.items() if each.kind == "processes"]
+    return {
+        model.upstream_name or name: model.run
+        for name, model in settings.models.items()
+        if model.run is not None and (model.engine == row or (not model.engine and rows == [row]))
+    }
+
+
+class Processes(ProcessesTraits):
+    """The models of one row of `engines`.
+
+    Args:
+        models: how the server of each is started, by the name that it is called by in requests.
+        setting: where the ports are written, for messages. connect_timeout_s, control_timeout_s:
+        as of `LlamaServer`, for each server.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, RunSettings],
+        ports: range,
+        *,
+        setting: str,
+        clock: Clock,
+        events: EventSink,
+        connect_timeout_s: float,
+        control_timeout_s: float,
+    ) -> None:
+        self._clock = clock
+        self._since_wall_s = clock.wall()
+        self._connect_timeout_s = connect_timeout_s
+        self._control_timeout_s = control_timeout_s
+        given = Ports(ports, setting)
+        self.servers = {
+            name.lower(): ModelServer(
+                name,
+                run,
+                given,
+                clock=clock,
+                events=events,
+                recognized=partial(self._recognized, name),
+            )
+            for name, run in models.items()
+        }
+        programs = {re.escape(run.command[0].rpartition("/")[2]) for run in models.values()}
+        self.processes = re.compile(rf"(?:^|/)(?:{'|'.join(sorted(programs)) or '(?!)'})$")
+        self._installed: tuple[InstalledModel, ...] = ()
+        self._cleaning: asyncio.Task[bool] | None = None
+
+    def _recognized(self, name: str, url: str, said: JsonObject | None) -> Engine:
+        """The engine for a server that is ready. Raises LoadError."""
+        if said is None:
+            raise LoadError(
+                f"the server of {name} answers, but is not llama.cpp's, and no other is served yet"
+            )
+        return LlamaServer(
+            url,
+            name=name,
+            clock=self._clock,
+            setting=f"models.{name}.run",
+            connect_timeout_s=self._connect_timeout_s,
+            control_timeout_s=self._control_timeout_s,
+        )
+
+    def end_leftovers(self) -> None:
+        """Begin to end what gateways have left behind that are no more; loads wait for it."""
+        end = partial(end_marked, is_left_behind, LEFTOVER_GRACE_S)
+        self._cleaning = asyncio.get_running_loop().create_task(
+            asyncio.to_thread(end), name="ends what earlier runs have left behind"
+        )
+
+    def _server(self, model: str) -> ModelServer:
+        server = self.servers.get(model.lower())
+        if server is None:
+            raise ModelNotFound(f"model '{model}' not found")
+        return server
+
+    # The data path.
+
+    async def open(self, call: BackendCall) -> Exchange:
+        path = call.path.partition("?")[0]
+        route = INFERENCE_ROUTES.get(path)
+        if route is None:
+            return await self._page(path, call)
+        name = await _model_in(call.body)
+        server = self.servers.get(name.lower())
+        if server is None:
+            return failed(route, HTTPStatus.NOT_FOUND, f"model '{name}' not found")
+        run = server.ready
+        if run is None or run.engine is None:
+            raise ModelGone
+        try:
+            return _OfRun(await run.engine.open(call), run)
+        except BackendUnreachable as error:
+            run.doubt()
+            raise ModelGone from error
+        except BackendGone as error:
+            raise await _meant_by(error, run) from error
+
+    async def _page(self, path: str, call: BackendCall) -> Ready:
+        in_memory = {model.name: model for model in await self.resident()}
+        models = [
+            ShownModel(
+                name=listed.name,
+                owner="hearth",
+                since_wall_s=self._since_wall_s,
+                digest=listed.digest,
+                size_bytes=round(in_memory[listed.name].size_mib * MIB) if is_there else 0,
+                vram_mib=in_memory[listed.name].vram_mib if is_there else None,
+                context_tokens=in_memory[listed.name].context_tokens if is_there else None,
+            )
+            for listed in await self.installed()
+            for is_there in [listed.name in in_memory]
+        ]
+        answer = page(path, call.body, Shown(title="Hearth", version=__version__, models=models))
+        return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+
+    # What is there.
+
+    async def version(self) -> str:
+        """Hearth's own."""
+        return __version__
+
+    async def installed(self) -> tuple[InstalledModel, ...]:
+        listed = await asyncio.to_thread(self._listed)
+        if listed != self._installed:
+            self._installed = listed
+        return self._installed
+
+    def _listed(self) -> tuple[InstalledModel, ...]:
+        return tuple(
+            InstalledModel(
+                name=server.name,
+                digest=digest_of(server.name, server.settings, os.environ),
+                slots=server.slots,
+            )
+            for server in self.servers.values()
+        )
+
+    async def capabilities(self, model: str) -> frozenset[str] | None:
+        run = self._server(model).ready
+        if run is None or run.engine is None:
+            return None
+        return await run.engine.capabilities(model)
+
+    async def resident(self) -> tuple[ResidentModel, ...]:
+        ready = (server.ready for server in self.servers.values())
+        return tuple(run.resident for run in ready if run is not None and run.resident is not None)
+
+    async def memory_mib(self) -> float | None:
+        runs = [server.run for server in self.servers.values() if server.run is not None]
+        return await asyncio.to_thread(
+            lambda: resident_mib({one for run in runs for one in run.tree.processes()})
+        )
+
+    # Into memory, and out.
+
+    async def load(self, model: str, options: LoadOptions) -> None:
+        del options
+        server = self._server(model)
+        if self._cleaning is not None:
+            await asyncio.shield(self._cleaning)
+        await server.load()
+
+    async def unload(self, model: str) -> None:
+        await self._server(model).unload()
+
+    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
+        run = self._server(model).ready
+        if run is None or run.engine is None:
+            return True  # the request that is about to be sent meets the same and says so
+        return await run.engine.probe(model, options, timeout_s)
+
+    async def aclose(self) -> None:
+        """End all servers, each within its grace."""
+        if self._cleaning is not None:
+            await asyncio.wait((self._cleaning,))
+        await asyncio.gather(*(server.aclose() for server in self.servers.values()))
+
+
+class _OfRun:
+    """An `Exchange` whose end says whether its server is gone."""
+
+    def __init__(self, exchange: Exchange, run: Run) -> None:
+        self._exchange = exchange
+        self._run = run
+        self.status = exchange.status
+        self.close = exchange.close
+
+    @property
+    def headers(self) -> Headers:
+        return self._exchange.headers
+
+    async def take(self) -> tuple[bytes, ...]:
+        try:
+            return await self._exchange.take()
+        except BackendGone as error:
+            raise await _meant_by(error, self._run) from error
+
+
+async def _meant_by(error: BackendGone, run: Run) -> BackendGone:
+    """A connection may end a moment before its process is known to have ended."""
+    return ModelGone() if await run.has_ended() else error.again()
+
+
+async def _model_in(body: bytes) -> str:
+    """The model that is asked for, without reading all of a body where its name stands once."""
+    if body.count(b'"model"') == 1:
+        found = _MODEL.search(body)
+        if found:
+            return found[1].decode()
+    fields = (
+        await asyncio.to_thread(object_in, body) if len(body) > LARGE_BYTES else object_in(body)
+    )
+    return str(folded(fields).get("model") or "")

@@ -1,0 +1,289 @@
+"""One run of a model's server, from a free port to an empty tree of processes.
+
+One task owns it: `STARTING > READY > STOPPING > STOPPED`. What others want of it they say through
+`stop` and `cut`, and see by its state; the task itself is never cancelled before the tree is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from http import HTTPStatus
+from typing import TypeAlias
+
+from hearth.clock import Clock
+from hearth.config.engines import RunSettings
+from hearth.dialects.frames import object_in
+from hearth.dialects.gojson import JsonObject
+from hearth.engines.data_path import DataPath
+from hearth.engines.llama_server.control import PROPS
+from hearth.engines.openai_server.exchanges import whole_body
+from hearth.engines.port import Engine
+from hearth.engines.processes.commands import ServerCommand
+from hearth.engines.processes.log import ProcessLog
+from hearth.engines.processes.sockets import Listening, listening
+from hearth.engines.processes.tree import Tree
+from hearth.errors import BackendError, LoadError
+from hearth.types import BackendCall, ResidentModel
+
+FIRST_LOOK_S = 0.02
+MOST_LOOK_S = 0.25
+"""Between two looks whether a server is ready, which get longer."""
+STRANGE_LOOKS = 3
+"""In a row; a tree that changes while it is looked at may be seen in part."""
+ENDING_S = 0.5
+"""The system closes the connections of a process a moment before its parent is told of its end."""
+ASK_TIMEOUT_S = 5.0
+MAX_BODY_BYTES = 16 * 1024**2
+
+
+class _Over(Exception):
+    """The server is of no use any more; says why."""
+
+
+class State(StrEnum):
+    """Where a run is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+Recognized: TypeAlias = "Callable[[str, JsonObject | None], Engine]"
+"""The engine for a server: its URL, and what it says of itself as llama.cpp's does, None for
+another one.
+"""
+
+
+class Run:
+    """A server that is started when this is made.
+
+    Args:
+        recognized: makes the engine that its calls go through. on_exit: hears why it is
+        of no use, and how many seconds it was ready, None where it never was.
+
+    Attributes:
+        ready: done once it is ready; LoadError says why it never will be. engine, resident,
+        slots: what its calls go through, what it has in memory, and requests that it serves at the
+        same time, once it is ready. left_over: something of it could not be ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: RunSettings,
+        command: ServerCommand,
+        port: int,
+        *,
+        identity: str,
+        clock: Clock,
+        log: ProcessLog,
+        recognized: Recognized,
+        on_exit: Callable[[str, float | None], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._clock = clock
+        self._recognized = recognized
+        self._on_exit = on_exit
+        loop = asyncio.get_running_loop()
+        self.state = State.STARTING
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.ready.add_done_callback(_seen)
+        self.engine: Engine | None = None
+        self.resident: ResidentModel | None = None
+        self.slots: int | None = None
+        self.left_over = False
+        self.tree = Tree(command, os.environ, run=identity, grace_s=settings.stop_grace_s, log=log)
+        self._stop: asyncio.Future[None] = loop.create_future()
+        self._doubted = asyncio.Event()
+        self._is_cut = False
+        self._strange_looks = 0
+        self._listens = False
+        self.task = loop.create_task(self._live(), name=f"server of {name}")
+
+    def stop(self) -> None:
+        """End it, with its grace."""
+        if not self._stop.done():
+            self._stop.set_result(None)
+
+    def cut(self) -> None:
+        """End it at once."""
+        self._is_cut = True
+        self.tree.kill()
+        self.stop()
+
+    def doubt(self) -> None:
+        """A call has found nobody listening."""
+        self._doubted.set()
+
+    async def has_ended(self) -> bool:
+        """It ends now, or does so within a moment."""
+        if self.state is State.READY:
+            await asyncio.wait((self.tree.exit, self._stop), timeout=ENDING_S)
+        return self.state is not State.READY or self.tree.exit.done()
+
+    async def _live(self) -> None:
+        try:
+            await self._serve()
+        except BackendError as error:
+            if not self.ready.done():
+                self._on_exit(error.message, None)
+                self.ready.set_exception(LoadError(error.message))
+        finally:
+            await self._end()
+
+    async def _serve(self) -> None:
+        """Returns once it is to be stopped, or has ended by itself. Raises LoadError."""
+        try:
+            if not await self._first(self._get_ready(), self._settings.start_timeout_s):
+                return
+        except _Over as over:
+            raise LoadError(f"{over}: hearth models log {self._name}") from over
+        self.state = State.READY
+        ready_at = self._clock.monotonic()
+        self.ready.set_result(None)
+        try:
+            await self._first(self._lost_its_socket(), None)
+        except _Over as over:
+            self.state = State.STOPPING
+            self._on_exit(str(over), self._clock.monotonic() - ready_at)
+
+    async def _first(self, looks: Awaitable[None], timeout_s: float | None) -> bool:
+        """Wait for what `looks` at the server. False: it was stopped meanwhile.
+
+        Raises _Over: it has ended by itself, or took longer; and what `looks` raises.
+        """
+        look = asyncio.ensure_future(looks)
+        try:
+            await asyncio.wait(
+                (look, self.tree.exit, self._stop),
+                timeout=timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            look.cancel()
+            await asyncio.wait((look,))
+        if self._stop.done():
+            return False
+        if self.tree.exit.done():
+            before = "" if self.state is State.READY else " before it was ready"
+            raise _Over(f"the server of {self._name} {self.tree.exit.result()}{before}")
+        if look.cancelled():
+            raise _Over(await self._too_late())
+        look.result()
+        return True
+
+    async def _too_late(self) -> str:
+        found = await self._listening()
+        where = ""
+        if found is not None and found.is_ours and not self._listens:
+            where = f"; it listens on port {self._port}, but not at 127.0.0.1"
+        elif found is not None and not found.is_ours and found.others:
+            ports = ", ".join(map(str, found.others))
+            where = f"; it listens on {ports}, not on ${{PORT}}, which is {self._port}"
+        timeout_s = self._settings.start_timeout_s
+        return f"the server of {self._name} was not ready within {timeout_s:g} s{where}"
+
+    async def _get_ready(self) -> None:
+        """Returns once it is ready, and known. Raises LoadError: it cannot be used."""
+        probe = DataPath(self.url, connect_timeout_s=ASK_TIMEOUT_S, max_body_bytes=MAX_BODY_BYTES)
+        pause_s = FIRST_LOOK_S
+        try:
+            while not (await self._is_ours() and await self._is_ready(probe)):
+                await asyncio.sleep(pause_s)
+                pause_s = min(MOST_LOOK_S, pause_s * 1.5)
+            self.engine = self._recognized(self.url, await self._said_of_itself(probe))
+            [listed] = await self.engine.installed()
+            self.slots = listed.slots
+            [self.resident] = await self.engine.resident()
+        finally:
+            await probe.aclose()
+
+    async def _listening(self) -> Listening | None:
+        return await asyncio.to_thread(listening, self._port, self.tree.processes)
+
+    async def _is_ours(self) -> bool:
+        """It listens on its port. Raises LoadError: somebody else does."""
+        if self._listens or not await _accepts(self._port):
+            return self._listens
+        found = await self._listening()
+        is_strange = found is not None and found.is_ours is False
+        self._strange_looks = self._strange_looks + 1 if is_strange else 0
+        if self._strange_looks == STRANGE_LOOKS:
+            raise LoadError(
+                f"another program listens on port {self._port}, which the server of"
+                f" {self._name} was given"
+            )
+        self._listens = found is None or found.is_ours is True
+        return self._listens
+
+    async def _is_ready(self, probe: DataPath) -> bool:
+        if self._settings.ready == "port":
+            return True
+        status, _ = await _asked(probe, self._settings.ready)
+        return status == HTTPStatus.OK
+
+    async def _said_of_itself(self, probe: DataPath) -> JsonObject | None:
+        status, body = await _asked(probe, PROPS)
+        said = object_in(body) if status == HTTPStatus.OK else {}
+        return said if "build_info" in said else None
+
+    async def _lost_its_socket(self) -> None:
+        """Raises _Over once it was doubted, and does not listen any more."""
+        while True:
+            await self._doubted.wait()
+            self._doubted.clear()
+            found = await self._listening()
+            if found is not None and not found.is_ours:
+                raise _Over(
+                    f"the server of {self._name} does not listen on port {self._port} any more"
+                )
+
+    async def _end(self) -> None:
+        """Close what it was asked through, which it would wait for, and end all of it."""
+        self.state = State.STOPPING
+        if not self.ready.done():
+            self.ready.set_exception(LoadError(f"the start of {self._name} was given up"))
+        try:
+            if self.engine is not None:
+                await self.engine.aclose()
+        finally:
+            if self._is_cut:
+                self.tree.kill()
+            else:
+                self.tree.stop()
+        self.left_over = not await self.tree.gone()
+        self.state = State.STOPPED
+
+
+async def _accepts(port: int) -> bool:
+    """Somebody takes connections there, which is seen without a look at all sockets."""
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
+
+
+async def _asked(probe: DataPath, path: str) -> tuple[int, bytes]:
+    """Status and body of an answer; 0 where there is none."""
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            exchange = await probe.open(BackendCall(method="GET", path=path))
+            return exchange.status, await whole_body(exchange)
+    except (BackendError, TimeoutError):
+        return 0, b""
+
+
+def _seen(ready: asyncio.Future[None]) -> None:
+    """Nobody may wait for it any more."""
+    if not ready.cancelled():
+        ready.exception()
