@@ -21,27 +21,40 @@ LOADED = "swap_failed of word ends: word is loaded."
 ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (
         ev.BackendWentDown,
-        {"problem": ""},
+        {"problem": "", "engine": ""},
         ["backend_down begins, error: The model server does not answer (word). Requests"],
     ),
     (
         ev.BackendWentDown,
-        {},
-        ["backend_down begins, error: The model server does not answer as it should. word"],
+        {"problem": ""},
+        [
+            "backend_down of word begins, error: The engine word does not answer (word). Requests"
+            " for its models wait"
+        ],
     ),
     (
         ev.BackendCameUp,
         {"down_s": 90.0},
+        ["backend_down of word ends: The engine word answers again after 90 s."],
+    ),
+    (
+        ev.BackendWentDown,
+        {"engine": ""},
+        ["backend_down begins, error: The model server does not answer as it should. word"],
+    ),
+    (
+        ev.BackendCameUp,
+        {"down_s": 90.0, "engine": ""},
         ["backend_down ends: The model server answers again after 90 s."],
     ),
     (
         ev.BackendCameUp,
-        {"down_s": 120.0},
+        {"down_s": 120.0, "engine": ""},
         ["backend_down ends: The model server answers again after 2 min."],
     ),
     (
         ev.BackendCameUp,
-        {"down_s": 7200.0},
+        {"down_s": 7200.0, "engine": ""},
         ["backend_down ends: The model server answers again after 2.0 h."],
     ),
     (

@@ -333,7 +333,14 @@ def _unreachable(event: BackendWentDown) -> str:
     why = f"({shown(event.reason, REASON_CHARS)})."
     if event.problem:
         why = f"as it should. {shown(event.problem, REASON_CHARS)}"
-    return f"The model server does not answer {why} Requests wait for it and then get 503."
+    who = f"engine {shown(event.engine)}" if event.engine else "model server"
+    waits = "for its models wait and" if event.engine else "wait for it and"
+    return f"The {who} does not answer {why} Requests {waits} then get 503."
+
+
+def _answers_again(event: BackendCameUp) -> str:
+    who = f"engine {shown(event.engine)}" if event.engine else "model server"
+    return f"The {who} answers again after {_duration(event.down_s)}."
 
 
 def _diverged(event: ItemDiverged) -> str:
@@ -379,8 +386,8 @@ def _writable(event: StorageRecovered) -> str:
 
 
 RULES: Mapping[type[Event], Rule] = {
-    BackendWentDown: _begins(AlertType.BACKEND_DOWN, _unreachable),
-    BackendCameUp: _ends(AlertType.BACKEND_DOWN, "The model server answers again after {down}."),
+    BackendWentDown: _begins(AlertType.BACKEND_DOWN, _unreachable, about="engine"),
+    BackendCameUp: _ends(AlertType.BACKEND_DOWN, _answers_again, about="engine"),
     ItemProtected: _protected,
     ItemDiverged: _OneAlert(AlertType.REPLAY_DIVERGED, _diverged, "caller"),
     SwapCompleted: _loaded,
