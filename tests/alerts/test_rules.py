@@ -27,10 +27,7 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
     (
         ev.BackendWentDown,
         {"problem": ""},
-        [
-            "backend_down of word begins, error: The engine word does not answer (word). Requests"
-            " for its models wait"
-        ],
+        ["backend_down of word begins, error: The engine word does not answer (word). Requests"],
     ),
     (
         ev.BackendCameUp,
