@@ -47,6 +47,7 @@ STATUSES = {
             "capacity",
             "cloud_unavailable",
             "draining",
+            "engine_refused",
             "interrupted",
             "never_fits",
         ),

@@ -266,6 +266,10 @@ class BackendBusy(BackendError):
     status = 503
 
 
+class EngineRefused(BackendBusy):
+    """The engine takes no more requests at the moment."""
+
+
 class FirstByteTimeout(BackendTimeout):
     """The model server accepted the request but sent nothing."""
 

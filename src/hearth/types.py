@@ -319,7 +319,8 @@ class QueueItem:
         of the shape (`dialects.background`) by which an external program's own call was told from
         its user's turns; empty for all others. conversation: which conversation of this caller it
         goes on with; empty where that is unknown. user: whose request it is, of several users of
-        one caller; empty where the owner does not tell them apart. prompt_preview: how the prompt
+        one caller; empty where the owner does not tell them apart. local_only: its prompt may not
+        leave this machine. prompt_preview: how the prompt
         begins; empty unless the owner wants to see that (`server.prompt_previews`).
     """
 
@@ -346,6 +347,7 @@ class QueueItem:
     background: str = ""
     conversation: str = ""
     user: str = ""
+    local_only: bool = False
     prompt_preview: str = ""
 
     @property

@@ -117,6 +117,14 @@ def test_what_a_process_is_given_is_not_shown():
     [
         ("engines: {p: {kind: processes, url: 'http://a'}}", ["engines.p.url"]),
         ("engines: {a: {kind: ollama, url: 'http://a', elastic: true}}", ["engines.a.elastic"]),
+        (
+            "engines: {a: {kind: openai, url: 'http://a', spill_when_wait_over_s: 1}}",
+            ["engines.a.spill_when_wait_over_s"],
+        ),
+        (
+            "engines: {a: {kind: vllm, url: 'http://a', elastic: true, spill_when_wait_over_s: 1}}",
+            [],
+        ),
         ("models: {m: {run: {command: [serve]}}}", ["models.m.run"]),
         ("engines: {p: {kind: processes}}\nmodels: {m: {run: {command: [serve]}}}", []),
     ],

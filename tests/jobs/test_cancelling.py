@@ -212,7 +212,7 @@ async def test_a_job_cancelled_before_its_result_was_written_is_told_as_cancelle
 async def test_a_job_cancelled_during_its_models_lookup_never_reaches_the_queue():
     run = JobRun(job=job())
 
-    async def resolve(model: str) -> str:
+    async def resolve(model: str, **_: object) -> str:
         run.cancelled = True
         return model
 

@@ -244,6 +244,17 @@ class Shell:
             )
         )
 
+    def refuse(self, sequence: int, retry_after_s: float | None = None) -> list[str]:
+        attempt = self._over(sequence)
+        return self.tell(
+            inputs.Failed(
+                sequence=Sequence(sequence),
+                attempt=attempt,
+                fault="refused",
+                retry_after_s=retry_after_s,
+            )
+        )
+
     def stop(self, sequence: int) -> list[str]:
         assert sequence in self.stopping, f"nobody told {sequence} to stop"
         return self.tell(inputs.Stopped(sequence=Sequence(sequence), attempt=self._over(sequence)))

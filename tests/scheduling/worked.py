@@ -247,6 +247,9 @@ _STEPS: dict[str, Callable[..., object]] = {
     "fail": lambda shell, number, fault, kept="": shell.fail(
         int(number), fault, int(kept) if kept else None
     ),
+    "refuse": lambda shell, number, pause_s="": shell.refuse(
+        int(number), float(pause_s) if pause_s else None
+    ),
     "stopped": lambda shell, number: shell.stop(int(number)),
     "learn": lambda shell, origin, target, seconds: shell.device.estimates.learn_swap(
         origin.strip("-"), target, float(seconds)
@@ -272,6 +275,12 @@ _FACTS: dict[str, Callable[..., Input]] = {
         capacity_mib=None if mib == "-" else float(mib), foreign_mib=float(foreign)
     ),
     "listed": lambda *names: inputs.ModelsListed(names=frozenset(names)),
+    "elastic": lambda model, spill_s, *others: inputs.ModelsListed(
+        names=frozenset((model, *others)),
+        staying=frozenset({model}),
+        off_card=frozenset({model}),
+        spills={model: float(spill_s)},
+    ),
     "appears": lambda model, mib="": inputs.Loaded(
         model=model, vram_mib=float(mib) if mib else None
     ),

@@ -10,6 +10,7 @@ import pytest
 
 from hearth.errors import ConfigError
 from hearth.simulation.agents import AGENTS
+from hearth.simulation.spilling import SPILLING
 from hearth.simulation.traces import parse_trace, read_trace, trace_text
 from hearth.simulation.workloads import WORKLOADS
 from hearth.types import JsonDict, Lane, Priority, Usage
@@ -105,7 +106,7 @@ def test_a_workload_survives_being_written_and_read_with_odd_names():
         replace(each, jobs=tuple(replace(job, max_wait_s=9.0, max_tokens=7) for job in each.jobs))
         for each in drawn
     ]
-    shipped = (build() for build in {**WORKLOADS, **AGENTS}.values())
+    shipped = (build() for build in {**WORKLOADS, **AGENTS, **SPILLING}.values())
     for workload in (*shipped, *drawn, *limited):
         assert parse_trace(trace_text(workload), source="t") == workload
     odd = replace(

@@ -23,6 +23,9 @@ from hearth.errors import (
 from hearth.types import LOCAL_CALLER, Lane, Priority, frozen
 
 _USER = re.compile(r"[A-Za-z0-9_.:@+-]{1,64}")
+_WITHOUT_KEY = (LOCAL_CALLER, Lane.INTERNAL.value)
+"""The callers whose requests come without one: of this machine, and of the program around Hearth.
+"""
 _CREDENTIALS = {b"authorization": "Authorization", b"x-api-key": "x-api-key", b"api-key": "api-key"}
 
 
@@ -44,6 +47,8 @@ class Identity:
     priority: Priority = Priority.NORMAL
     """That of internal requests that name no task type."""
     allow_cloud: bool = False
+    local_only: bool = False
+    """Its requests may not leave this machine, whatever else it may do."""
     users_from: bytes = b""
     """The header in which it names its users, in lower case; empty where it has none."""
     keepalive_show: KeepaliveShow | None = None
@@ -92,6 +97,7 @@ class Keyring:
                 admin=key.admin,
                 authenticated=True,
                 allow_cloud=key.allow_cloud and not key.local_only,
+                local_only=key.local_only,
                 users_from=key.users_from.encode("ascii"),
                 keepalive_show=key.keepalive_show,
             )
@@ -129,6 +135,15 @@ class Keyring:
             named = " and ".join(found)
             raise BadRequest(f"{named} carry API keys of different callers; send one of them")
         return identities[0]
+
+
+def is_local_only(auth: AuthSettings, caller: str) -> bool:
+    """Whether what a caller has left to be done later may not leave this machine: its key says so,
+    or has been removed meanwhile.
+    """
+    if not auth.keys or caller in _WITHOUT_KEY:
+        return False
+    return next((key.local_only for key in auth.keys if key.name == caller), True)
 
 
 def user_of(identity: Identity, headers: RequestHeaders) -> str:

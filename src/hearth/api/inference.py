@@ -205,13 +205,16 @@ class Inference:
             return None
         view = self._gateway.worker.runtime.view
         here = [resident.model for resident in view.latest_first if resident.phase != "unloading"]
+        engine_of = self._gateway.engines.of
         if named in here:
             return None
         home = view.home
         able = [
             name
             for name in here
-            if (name == home or name in self._chat_models) and may_use(allowed, name, canonical)
+            if (name == home or name in self._chat_models)
+            and may_use(allowed, name, canonical)
+            and engine_of(name).on_card  # nobody has asked for other machines
         ]
         return min(able, key=lambda name: (name != home, name), default=None)
 

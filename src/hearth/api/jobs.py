@@ -140,7 +140,9 @@ class JobPages:
         )
         admitted = body.admission.admit(envelope.model, task_type=asked.task_type)
         self._check_alias(caller, envelope.model)
-        model = await self._gateway.aliases.resolve(envelope.model, envelope.needs)
+        model = await self._gateway.aliases.resolve(
+            envelope.model, envelope.needs, local_only=caller.local_only
+        )
         if envelope.refusal is not None:
             raise envelope.refusal
         return Job(

@@ -105,7 +105,9 @@ async def _of_alias(
     """
     item = new.item
     try:
-        item.choices = await gateway.aliases.choices(item.alias, models, new.needs)
+        item.choices = await gateway.aliases.choices(
+            item.alias, models, new.needs, local_only=item.local_only
+        )
     except CallerError:
         if item.kind == "embed":
             count_embedding()
@@ -141,6 +143,7 @@ def _item_of(
         background="" if shape is None else shape.name,
         conversation=_conversation(request, admission, envelope),
         user=admission.user,
+        local_only=admission.identity.local_only,
         request_id=request.request_id,
     )
 
@@ -184,7 +187,7 @@ async def _settle_model(gateway: Gateway, new: Submission) -> None:
         return
     if item.model is not None:
         try:
-            item.model = await gateway.resolve(item.model)
+            item.model = await gateway.resolve(item.model, local_only=item.local_only)
         except ModelNotFound as error:
             if item.kind == "embed":
                 raise ModelNotFound(

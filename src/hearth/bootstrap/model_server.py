@@ -38,6 +38,9 @@ from hearth.observability.fanout import EventFanout
 from hearth.ports import EventSink
 from hearth.types import frozen
 
+WAKING_S = 600.0
+"""An elastic engine may take so long to start a machine, before the first byte of an answer."""
+
 
 async def find_backend(
     settings: Settings,
@@ -129,17 +132,12 @@ def table_of(
         happens to the servers of `processes`.
     """
     rows = [
-        Row(
-            name=name,
-            engine=engine_for(
+        _row(
+            name,
+            given,
+            engine_for(
                 name, settings, clock, timeout_s=timeout_s, events=events or EventFanout(())
             ),
-            url=given.url,
-            kind=given.kind,
-            parallel=given.parallel,
-            is_elastic=given.elastic and given.kind in ELASTIC_KINDS,
-            has_own_rules=given.kind in KINDS_WITH_RULES,
-            spill_s=given.spill_when_wait_over_s if given.elastic else None,
         )
         for name, given in settings.engine_rows.items()
     ]
@@ -150,6 +148,22 @@ def table_of(
         upstream={
             name: model.upstream_name for name, model in models.items() if model.upstream_name
         },
+    )
+
+
+def _row(name: str, given: EngineSettings, engine: Engine) -> Row:
+    is_elastic = given.elastic and given.kind in ELASTIC_KINDS
+    waking_s = WAKING_S if is_elastic else None
+    return Row(
+        name=name,
+        engine=engine,
+        url=given.url,
+        kind=given.kind,
+        parallel=given.parallel,
+        is_elastic=is_elastic,
+        has_own_rules=given.kind in KINDS_WITH_RULES,
+        spill_s=given.spill_when_wait_over_s if is_elastic else None,
+        first_byte_timeout_s=given.first_byte_timeout_s or waking_s,
     )
 
 

@@ -50,6 +50,7 @@ from hearth.simulation.measures import (
     scoreboard,
     summary,
 )
+from hearth.simulation.spilling import SPILLING
 from hearth.simulation.traces import read_trace, trace_text
 from hearth.simulation.workloads import LONG, MANY_MODELS, WORKLOADS, Workload
 from hearth.types import JsonDict
@@ -61,7 +62,8 @@ SILENT_S = 1.0
 """What is over by then shows no bar."""
 ESTIMATES = 50
 """Arrivals of a run whose wait is estimated: each costs a few milliseconds."""
-_BUILDERS = {**WORKLOADS, **AGENTS, **callers.COMPETING, **LONG, **MANY_MODELS, **HOMES}
+_NAMED = {**WORKLOADS, **AGENTS, **callers.COMPETING, **SPILLING, **LONG}
+_BUILDERS = {**_NAMED, **MANY_MODELS, **HOMES}
 _SHARING = {"adaptive", "adaptive, fair", "adaptive, fifo"}
 _POLICIES = [policy.value for policy in PolicyName]
 _EXPENDABLE = ("estimate off by\nmedian s (%)", "interrupted", "busy\n%", "makespan\ns")
@@ -108,8 +110,7 @@ def _aliases_of(
     metavar="NAME",
     multiple=True,
     help=(
-        f"A built-in workload ({', '.join([*WORKLOADS, *AGENTS, *callers.COMPETING, *LONG])}), one"
-        " of 48 homes"
+        f"A built-in workload ({', '.join(_NAMED)}), one of 48 homes"
         f" ({next(iter(HOMES))} and so on) or of {len(MANY_MODELS)} mixes"
         f" ({next(iter(MANY_MODELS))} and so on), or {ALL} of the short ones; may be given more"
         " than once."

@@ -64,6 +64,11 @@ def effectless_of_engines(settings: Settings) -> Iterator[str]:
                     )
         if row.elastic and row.kind not in ELASTIC_KINDS:
             yield f"engines.{name}.elastic: has no effect; it is for {' and '.join(ELASTIC_KINDS)}"
+        if not row.elastic and "spill_when_wait_over_s" in row.model_fields_set:
+            yield (
+                f"engines.{name}.spill_when_wait_over_s: has no effect; it is for engines with"
+                " `elastic: true`"
+            )
     has_processes = {name for name, row in settings.engines.items() if row.kind == "processes"}
     for model, about in settings.models.items():
         if about.run is not None and not (

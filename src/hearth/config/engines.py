@@ -138,5 +138,9 @@ class EngineSettings(Section):
     """For an elastic engine: a request for an alias goes there only if it would wait longer than
     this for the alias's other models.
     """
+    first_byte_timeout_s: Annotated[fields.Timeout | None, RESTART] = None
+    """Seconds that its models may take to send their first byte. Unset:
+    `ollama.first_byte_timeout_s`, but 600 for an elastic engine, which may have to start a machine.
+    """
     ports: Annotated[str, Strict(), AfterValidator(_checked_ports), RESTART] = "15800-15899"
     """For `processes`: the ports that servers are given."""

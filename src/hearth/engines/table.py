@@ -32,7 +32,8 @@ class Row:
         url: of its server, empty where it has none. parallel: requests that each of its models
         serves at the same time, None where the owner has not said. spill_s: of an elastic engine,
         how long a request for an alias waits for other models before it goes there. has_own_rules:
-        it loads and unloads models without being asked, too.
+        it loads and unloads models without being asked, too. first_byte_timeout_s: how long its
+        models may take to send anything, None where that is as for all.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Row:
     is_elastic: bool = False
     has_own_rules: bool = False
     spill_s: float | None = None
+    first_byte_timeout_s: float | None = None
 
 
 @frozen

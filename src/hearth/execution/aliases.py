@@ -12,7 +12,7 @@ from hearth.dialects.capabilities import Needs
 from hearth.dialects.gojson import JsonObject
 from hearth.engines.table import EngineTable
 from hearth.errors import BadRequest, ModelNotFound, NotCapable
-from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.backend_watch import BackendWatch, not_local
 from hearth.scheduling.views import StatusView
 from hearth.types import JsonDict
 
@@ -54,20 +54,29 @@ class Aliases:
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     async def choices(
-        self, alias: str, models: Sequence[str], needs: Needs | None
+        self,
+        alias: str,
+        models: Sequence[str],
+        needs: Needs | None,
+        *,
+        local_only: bool = False,
     ) -> tuple[str, ...]:
-        """The installed names of those of its models that can do what is asked.
+        """The installed names of those of its models that can do what is asked; `local_only`: that
+        run on this machine.
 
         Asks again before it says no, for models that were just pulled.
 
         Raises:
-            ModelNotFound: none of them is installed. NotCapable: none of those can do it.
+            ModelNotFound: none of them is installed. Forbidden: all that are run on other machines.
+            NotCapable: none of those can do it.
         """
         names = self.installed(models)
         if not names:
             with suppress(ModelNotFound):
                 await self._watch.resolve(models[0])
             names = self.installed(models)
+        if local_only and names:
+            names = self._staying(alias, names)
         if not names:
             raise ModelNotFound(
                 f"model '{alias}' not found: none of its models is installed ({', '.join(models)})"
@@ -85,16 +94,26 @@ class Aliases:
             raise refused
         return tuple(able)
 
-    async def resolve(self, model: str, needs: Needs | None = None) -> str:
-        """The installed name of a model, or the alias itself, which can do what is asked.
+    def _staying(self, alias: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that run on this machine. Raises Forbidden: none does."""
+        staying = tuple(name for name in names if not self._watch.is_remote(name))
+        if not staying:
+            raise not_local(alias)
+        return staying
 
-        Raises ModelNotFound, NotCapable.
+    async def resolve(
+        self, model: str, needs: Needs | None = None, *, local_only: bool = False
+    ) -> str:
+        """The installed name of a model, or the alias itself, which can do what is asked;
+        `local_only`: on this machine.
+
+        Raises ModelNotFound, NotCapable, Forbidden.
         """
         alias = self.named(model)
         if alias:
-            await self.choices(alias, self.models_of(alias), needs)
+            await self.choices(alias, self.models_of(alias), needs, local_only=local_only)
             return alias
-        name = await self._watch.resolve(model)
+        name = await self._watch.resolve(model, local_only=local_only)
         await self._watch.check_capable(needs)
         return name
 

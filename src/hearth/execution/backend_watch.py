@@ -14,7 +14,13 @@ from types import MappingProxyType
 from hearth.config.settings import ModelSettings, SchedulerSettings, Settings
 from hearth.dialects.capabilities import Needs, refusal
 from hearth.engines.table import EngineTable
-from hearth.errors import BackendError, BackendUnreachable, HearthError, ModelNotFound
+from hearth.errors import (
+    BackendError,
+    BackendUnreachable,
+    Forbidden,
+    HearthError,
+    ModelNotFound,
+)
 from hearth.events import HomeModelMissing
 from hearth.execution.engine_watch import EngineWatch
 from hearth.execution.runtime import Runtime
@@ -135,13 +141,25 @@ class BackendWatch:
         silent = (name for name in engines.rows if not engines.has_listed(name))
         return {model for name in silent for model in engines.assigned_to(name)}
 
-    async def resolve(self, model: str) -> str:
-        """`name_of` what a caller wrote; asks again before it says no, for models that were just
-        pulled, but not for each of many.
+    def is_remote(self, model: str) -> bool:
+        """It runs, or may run, on other machines: what it is asked leaves this one."""
+        return not self._engines.of(model).on_card
+
+    async def resolve(self, model: str, *, local_only: bool = False) -> str:
+        """`name_of` what a caller wrote, whose requests may have to stay here (`local_only`).
 
         Raises:
             ModelNotFound: no engine has it, or none runs it itself. BackendUnreachable: an engine
-            that may have it has listed nothing yet.
+            that may have it has listed nothing yet. Forbidden: it runs on other machines.
+        """
+        name = await self._resolved(model)
+        if local_only and self.is_remote(name):
+            raise not_local(model)
+        return name
+
+    async def _resolved(self, model: str) -> str:
+        """Asks again before it says no, for models that were just pulled, but not for each of
+        many.
         """
         name = self.name_of(model)
         if name is None:
@@ -352,6 +370,11 @@ class BackendWatch:
             off_card=frozenset(name for name in names if not of[name].on_card),
             whole_loads=frozenset(name for name in names if not of[name].loads_can_be_cut),
             saving=frozenset(name for name in names if of[name].saves(name)),
+            spills={
+                name: spill_s
+                for name in names
+                if (spill_s := self._engines.row_of(name).spill_s) is not None
+            },
         )
 
     def scheduler_settings(self) -> SchedulerSettings:
@@ -406,6 +429,13 @@ class BackendWatch:
     def note_offloaded(self) -> None:
         """Other models than before may be split."""
         self._runtime.tracker.record_offloaded(self.offloaded)
+
+
+def not_local(name: str) -> Forbidden:
+    """What a caller is told whose requests may not leave this machine."""
+    return Forbidden(
+        f'this key may only use models of this machine (local_only), and "{name}" runs elsewhere'
+    )
 
 
 @dataclass(frozen=True, slots=True)

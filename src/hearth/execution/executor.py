@@ -22,6 +22,7 @@ from hearth.errors import (
     BackendGone,
     BackendTimeout,
     BackendUnreachable,
+    EngineRefused,
     FirstByteTimeout,
     HearthError,
     ModelGone,
@@ -29,7 +30,7 @@ from hearth.errors import (
     StreamDiverged,
 )
 from hearth.execution.attempt import Attempt
-from hearth.execution.backend_watch import BackendWatch
+from hearth.execution.backend_watch import BackendWatch, not_local
 from hearth.execution.request import ActiveRequest
 from hearth.execution.resumption import ModelMemory, Resumption
 from hearth.execution.runtime import Runtime
@@ -90,11 +91,15 @@ class Executor:
         """
         sequence = work.item.sequence
         limits = self._runtime.settings.engine
+        row = self._engines.row_of(work.model or "")
+        first_byte_s = row.first_byte_timeout_s or limits.first_byte_timeout_s
+        whole_s = limits.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s)
         run = _RunningAttempt(
             work,
             work.attempt,
-            quiet_s=limits.first_byte_timeout_s + 2 * prompt_s,
-            whole_s=limits.answer_timeout_s or max(MIN_TIMEOUT_S, 2 * limit_s),
+            quiet_s=first_byte_s + 2 * prompt_s,
+            # it may have to start a machine first, of which a whole answer shows nothing
+            whole_s=whole_s + (first_byte_s if row.is_elastic else 0.0),
         )
         run.task = asyncio.get_running_loop().create_task(
             self._attempt(run), name=f"item {sequence}"
@@ -152,6 +157,7 @@ class Executor:
         sequence = work.item.sequence
         number = attempt.number
         try:
+            self._check_stays(work)
             await self._carry_out(run)
             report: Input = Finished(sequence=sequence, attempt=number, usage=attempt.usage)
         except asyncio.CancelledError:
@@ -164,11 +170,18 @@ class Executor:
                 attempt=number,
                 fault=_fault_of(failure),
                 kept_tokens=self._kept_tokens(run),
+                retry_after_s=failure.retry_after_s,
             )
         run.reported = True  # from here on no decision can stop what has ended
         if isinstance(report, Failed) and isinstance(attempt.error, BackendUnreachable):
             self._watch.unreachable(work.model or "")
         self._post(report)
+
+    def _check_stays(self, work: ActiveRequest) -> None:
+        """Raises Forbidden: it may not leave this machine, and its model is on others by now."""
+        model = work.model or ""
+        if work.item.local_only and self._watch.is_remote(model):
+            raise not_local(model)
 
     async def _paused(self, run: _RunningAttempt) -> int:
         """It was stopped; where it is to go on later, the tokens that the next attempt only
@@ -318,6 +331,8 @@ class Executor:
 def _fault_of(error: HearthError) -> Fault:
     if isinstance(error, FirstByteTimeout):
         return "first_byte_timeout"
+    if isinstance(error, EngineRefused):
+        return "refused"
     if isinstance(error, RunnerDied):
         return "runner_died"
     if isinstance(error, ModelGone):

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
 
+from hearth.admission.auth import is_local_only
 from hearth.config.settings import JobSettings, Settings
 from hearth.dialects.errors import render_error
 from hearth.dialects.gojson import LARGE_BYTES
@@ -71,7 +72,7 @@ async def attempt(
 ) -> JobEnd | Retry:
     """Have a started job done once; what came of it. Raises nothing but defects."""
     try:
-        new = await _submission_of(job, worker)
+        new = await _submission_of(job, settings, worker)
         if run.given_up is not None:  # there was no item yet that could have been cancelled
             return run.given_up
         run.ticket = worker.submit(new)
@@ -84,14 +85,17 @@ async def attempt(
     return _answered(head, body, job, settings.jobs)
 
 
-async def _submission_of(job: Job, worker: LLMQueueWorker) -> Submission:
+async def _submission_of(job: Job, settings: Settings, worker: LLMQueueWorker) -> Submission:
     """The job as the GPU's queue takes it. Raises HearthError where it cannot be done."""
     alias = worker.aliases.named(job.model)
+    local_only = is_local_only(settings.auth, job.caller)
     if alias:
-        return await _of_alias(job, alias, worker)
-    model = await worker.watch.resolve(job.model)
-    new = await _on_model(job, model, worker)
-    await worker.watch.check_capable(new.needs)
+        new = await _of_alias(job, alias, worker, local_only=local_only)
+    else:
+        model = await worker.watch.resolve(job.model, local_only=local_only)
+        new = await _on_model(job, model, worker)
+        await worker.watch.check_capable(new.needs)
+    new.item.local_only = local_only
     return new
 
 
@@ -105,11 +109,13 @@ async def _on_model(
     return await asyncio.to_thread(make) if len(job.request) > LARGE_BYTES else make()
 
 
-async def _of_alias(job: Job, alias: str, worker: LLMQueueWorker) -> Submission:
+async def _of_alias(
+    job: Job, alias: str, worker: LLMQueueWorker, *, local_only: bool
+) -> Submission:
     """The job with the models that can do it; an embedding with the first of them alone."""
     models = worker.aliases.models_of(alias)
     new = await _on_model(job, models[0], worker, renamed=True)
-    choices = await worker.aliases.choices(alias, models, new.needs)
+    choices = await worker.aliases.choices(alias, models, new.needs, local_only=local_only)
     if new.item.kind == "embed":
         choices = choices[:1]
     on_model = {model: await _on_model(job, model, worker, renamed=True) for model in choices}

@@ -126,6 +126,7 @@ class SharedCall:
             if len({item.caller for item in items}) == 1
             else SEVERAL_CALLERS,
             user=items[0].user if len({(item.caller, item.user) for item in items}) == 1 else "",
+            local_only=any(item.local_only for item in items),
             prompt_tokens=sum(item.prompt_tokens for item in items),
             inputs=len(items),
             prompt_preview="",

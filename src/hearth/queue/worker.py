@@ -115,7 +115,7 @@ class LLMQueueWorker:
             self.admission.check_depth(new.item.lane, new.item.caller, new.item.user)
         view = self.runtime.view
         now = self._clock.monotonic()
-        if new.item.model is None and view.home is None and not view.residents:
+        if new.item.model is None and view.home is None and not view.has_near:
             raise BadRequest(
                 "name a model: none is loaded, and gpu.home_model is not set or not installed"
             )

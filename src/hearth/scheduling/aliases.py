@@ -14,6 +14,10 @@ applies counts:
 6. the one with the cheapest swap, there and back, counting what runs on the models that must go,
    and what has to be read again there.
 
+Models of an elastic engine are no part of rules 2 to 6 as long as there is another. They serve
+where they would begin sooner than the model that these rules choose, and where an entry would have
+waited longer for that one than the owner allows (`ModelsListed.spills`).
+
 Models that are not installed, are too large, or have failed to load a short while ago, and those
 whose model server does not answer, are left out as long as there is another. An entry whose caller
 has seen a part of its answer stays bound (`GatewayState.enqueue`).
@@ -24,6 +28,7 @@ from __future__ import annotations
 from collections import Counter
 from math import inf
 
+from hearth.scheduling.estimates import remaining_s
 from hearth.scheduling.residency import Evictions, Resident
 from hearth.scheduling.state import DeviceState
 from hearth.scheduling.waiting import BANDS, Entry, Key
@@ -51,6 +56,7 @@ class _Group:
 
     usable: tuple[str, ...]  # the models that can serve them, as far as is known
     ready: tuple[str, ...]  # of these, those in memory
+    spills: tuple[str, ...]  # models beside these that serve where these would take too long
     is_full: bool = False  # no slot is free that the entries before have not taken
     rest: str = ""  # the model of those who find none, unless they wait for one in memory already
 
@@ -87,9 +93,14 @@ class Binding:
     def model_for(self, entry: Entry) -> str:
         """The model that is best for an entry that has the choice."""
         group = self._group_of(entry)
-        warm = self._warm(entry.item, group.ready)
+        warm = self._warm(entry.item, (*group.ready, *group.spills))
         if warm is not None:
             return warm
+        preferred = self._preferred(entry, group)
+        return self._spilled(entry, group, preferred) if group.spills else preferred
+
+    def _preferred(self, entry: Entry, group: _Group) -> str:
+        """The best of those that are not only there for what would wait too long."""
         if not group.is_full:
             for model in group.ready:
                 if self._free_slots(entry, model) > 0:
@@ -111,10 +122,19 @@ class Binding:
         group = self._groups.get(key)
         if group is None:
             usable = self._sifted(entry.choices, entry.item.task_type)
-            ready = tuple(model for model in usable if self._device.residency.ready(model))
-            group = _Group(usable, ready)
+            spills = tuple(filter(self._may_spill, usable)) if self._device.listing.spills else ()
+            others = tuple(model for model in usable if model not in spills)
+            if not others:
+                others, spills = spills, ()
+            ready = tuple(model for model in others if self._device.residency.ready(model))
+            group = _Group(others, ready, spills)
             self._groups[key] = group
         return group
+
+    def _may_spill(self, model: str) -> bool:
+        """It is there for what would wait too long for others."""
+        is_elastic = model.lower() in self._device.listing.spills
+        return is_elastic and self._device.residency.ready(model) is not None
 
     def _sifted(self, choices: tuple[str, ...], task_type: str | None) -> tuple[str, ...]:
         """Those that can be loaded; of these the ones that did not fail, if there are any."""
@@ -197,6 +217,43 @@ class Binding:
     def _interrupts(self, entry: Entry, other: Entry) -> bool:
         return entry.outranks(other) and (entry.external or self._device.gateway.active)
 
+    # Beside the card.
+
+    def _spilled(self, entry: Entry, group: _Group, preferred: str) -> str:
+        """The model that `preferred` is left for, where it would take too long; else itself."""
+        at = max(entry.waits_since.at, entry.item.arrived_at)
+        begins_s = self._begins_s(entry, preferred)
+        spill_s = self._device.listing.spills
+        sooner = {
+            model: wait_s
+            for model in group.spills
+            if (wait_s := self._begins_s(entry, model)) < begins_s
+        }
+        late = [model for model in sooner if self._now - at + begins_s > spill_s[model.lower()]]
+        for model in sooner:
+            if model not in late:
+                self._device.gateway.wake_at(at + spill_s[model.lower()])
+        return min(late, key=sooner.__getitem__, default=preferred)
+
+    def _begins_s(self, entry: Entry, model: str) -> float:
+        """Expected seconds until a model begins with an entry."""
+        resident = self._residents.get(model)
+        run_s = self._device.estimates.run_s(model)
+        ahead = self._waiting_for(entry, model) + self._taken[model]
+        if resident is None or not resident.serves:
+            parallel = self._device.gateway.settings.parallel(model)
+            return self._comes_s(entry, model) + ahead // parallel * run_s
+        running = resident.running.values()
+        is_free = self._free_slots(entry, model) > 0
+        if is_free or any(self._interrupts(entry, other) for other in running):
+            return 0.0
+        first_s = min([self._remaining_s(other) for other in running], default=0.0)
+        return first_s + ahead * run_s / resident.parallel
+
+    def _remaining_s(self, other: Entry) -> float:
+        expected_s = other.expected_end_at - other.dispatched_at
+        return remaining_s(other.dispatched_at, expected_s, self._now)
+
     # Not in memory.
 
     def _to_come(self, entry: Entry, group: _Group) -> str:
@@ -233,6 +290,21 @@ class Binding:
 
     def _price_s(self, entry: Entry, model: str) -> float:
         """Seconds of the swap to a model and back, after what runs on those that must go."""
+        device = self._device
+        back_s = sum(
+            device.estimates.swap_s(model, name) + device.residency.reread_s(name, self._now)
+            for name in self._evicted_by(entry, model) or ()
+        )
+        return self._comes_s(entry, model) + back_s
+
+    def _comes_s(self, entry: Entry, model: str) -> float:
+        """Seconds until a model that is not in memory is there, were its load to begin as soon as
+        what runs on those that must go has ended; infinite where what must stay is in its way.
+        """
+        swap = self._device.residency.swap
+        if swap is not None and self._device.residency.loading == model:
+            load_s = self._device.estimates.swap_s(swap.origin, model)
+            return remaining_s(swap.started_at, load_s, self._now)
         evicts = self._evicted_by(entry, model)
         if evicts is None:
             return inf
@@ -242,12 +314,7 @@ class Binding:
             for other in self._residents[name].running.values()
             if not self._interrupts(entry, other)
         ]
-        device = self._device
-        back_s = sum(
-            device.estimates.swap_s(model, name) + device.residency.reread_s(name, self._now)
-            for name in evicts
-        )
-        return max([0.0, *running]) + self._swap_s(model, evicts) + back_s
+        return max([0.0, *running]) + self._swap_s(model, evicts)
 
     def _swap_s(self, model: str, evicts: tuple[str, ...]) -> float:
         expected_s = self._device.estimates.swap_s

@@ -117,7 +117,7 @@ class Scheduler:
         if device.starts_nothing:
             device.idle_since = None
         else:
-            actions += self._homeless() if not device.residency.residents else []
+            actions += [] if device.has_near else self._homeless()
             actions += self._placed(now)
         arrange(device)
         return self._armed(actions, now)

@@ -79,6 +79,16 @@ def _blend(known: dict[K, float], key: K, seen: float) -> None:
     known[key] = old + ALPHA * (seen - old)
 
 
+def remaining_s(began_at: float, expected_s: float, now: float) -> float:
+    """Seconds that something can be expected to take yet which was to take `expected_s` in all.
+
+    What has outlived its estimate takes as much again as it is late, and at least half the estimate
+    (the median of what is left of answers of exponential length is 0.7 times the mean).
+    """
+    left_s = began_at + expected_s - now
+    return left_s if left_s > 0 else max(-left_s, expected_s / 2)
+
+
 class Estimates:
     """Learned speeds, costs and waits. Owned and changed by the scheduler alone, except for waits,
     which the queue reports; reading never learns.

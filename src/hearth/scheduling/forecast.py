@@ -17,7 +17,7 @@ from hearth.scheduling import inputs
 from hearth.scheduling.actions import Action, Cut, Dispatch, Load, Stop, Unload, WakeAt
 from hearth.scheduling.aliases import Binding
 from hearth.scheduling.core import Scheduler
-from hearth.scheduling.estimates import Estimates
+from hearth.scheduling.estimates import Estimates, remaining_s
 from hearth.scheduling.inputs import Input
 from hearth.scheduling.residency import Resident, Swap
 from hearth.scheduling.rounds import budget_tokens
@@ -193,16 +193,6 @@ class ForecastView:
     def lane_of(self, sequence: Sequence) -> Lane | None:
         entry = self._gateway.entries.get(sequence)
         return None if entry is None else entry.item.lane
-
-
-def remaining_s(began_at: float, expected_s: float, now: float) -> float:
-    """Seconds that something can be expected to take yet which was to take `expected_s` in all.
-
-    What has outlived its estimate takes as much again as it is late, and at least half the estimate
-    (the median of what is left of answers of exponential length is 0.7 times the mean).
-    """
-    left_s = began_at + expected_s - now
-    return left_s if left_s > 0 else max(-left_s, expected_s / 2)
 
 
 def _load_s(estimates: Estimates, swap: Swap, model: str) -> float:

@@ -9,6 +9,7 @@ one are ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hearth.types import ONLY_DEVICE, DeviceId, QueueItem, Sequence, Usage, value
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 
 Fault: TypeAlias = Literal[
-    "backend_gone", "runner_died", "model_gone", "first_byte_timeout", "fatal"
+    "backend_gone", "runner_died", "model_gone", "first_byte_timeout", "refused", "fatal"
 ]
 """Why an attempt ended without an answer: the connection failed or ended early, which is resent
 once if nothing was forwarded; the process of the model has ended, after which it is loaded again
 where the stream goes on; the model is not in memory, and is loaded again in any case; no first byte
-came, after which it is loaded again, too; or resending cannot help.
+came, after which it is loaded again, too; an engine that scales by itself takes no more at the
+moment, and is asked again a little later; or resending cannot help.
 """
 
 
@@ -93,6 +95,8 @@ class Failed(OfAttempt):
     # of a stream whose caller has seen bytes and that can go on: the tokens that its next attempt
     # only reads
     kept_tokens: int | None = None
+    # where it was refused: seconds until the engine is to be asked again, None for not told
+    retry_after_s: float | None = None
 
 
 @value
@@ -258,6 +262,9 @@ class ModelsListed(OfDevice):
     off_card: frozenset[str] = frozenset()  # they take no memory of the card
     whole_loads: frozenset[str] = frozenset()  # their load cannot be cut
     saving: frozenset[str] = frozenset()  # their conversations outlive an unload
+    # models of elastic engines: seconds that a request of an alias waits for others before one of
+    # these
+    spills: Mapping[str, float] = field(default_factory=dict)
 
 
 @value

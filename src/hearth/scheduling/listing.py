@@ -15,7 +15,7 @@ class Listing:
 
     Attributes:
         names: all that are listed; None before the first list.
-        staying, off_card, whole_loads, saving: as in `ModelsListed`.
+        staying, off_card, whole_loads, saving, spills: as in `ModelsListed`.
         away: since when the engine of each has not answered, while others do.
         is_plain: every model is loaded into the memory of the card, by an engine that answers.
     """
@@ -25,6 +25,7 @@ class Listing:
     off_card: frozenset[str] = frozenset()
     whole_loads: frozenset[str] = frozenset()
     saving: frozenset[str] = frozenset()
+    spills: Mapping[str, float] = field(default_factory=dict)
     away: Mapping[str, float] = field(default_factory=dict)
     is_plain: bool = True
 
@@ -38,6 +39,7 @@ class Listing:
         self.names = fact.names
         self.whole_loads = fact.whole_loads
         self.saving = fact.saving
+        self.spills = fact.spills
         self._judge()
 
     def mark_away(self, models: frozenset[str], since: float) -> frozenset[str]:

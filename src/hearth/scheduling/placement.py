@@ -324,7 +324,7 @@ class Placement:
         """
         can_serve = self._device.can_serve
         contends = self._device.contends
-        for model in [each for each in lines if can_serve(each) and not contends(each)]:
+        for model in [each for each in lines if not contends(each) and self._takes_work(each)]:
             while model in lines:
                 head = first(self._heads(band, [lines[model]]))
                 if head is None or not self._serve(band, head.entry, "waiting"):
@@ -343,6 +343,14 @@ class Placement:
                 continue
             if best <= band or (best in EXTERNAL_BANDS and self._insists(resident.model)):
                 self._claim(resident.model)
+
+    def _takes_work(self, model: str | None) -> bool:
+        """Its engine answers, and takes more."""
+        device = self._device
+        if not device.can_serve(model):
+            return False
+        is_off_card = model is not None and device.listing.is_off_card(model)
+        return not is_off_card or not self._left_alone(model or "")
 
     def _servable(self, band: Band, models: list[str | None]) -> list[str | None]:
         """The models of those lines of a band that may be served now: where no swap can begin, of
@@ -544,10 +552,12 @@ class Placement:
         return True
 
     def _serve_anywhere(self, band: Band, entry: Entry) -> bool:
-        """The same for the head of those that any model may serve."""
+        """The same for the head of those that any model may serve, but for what runs on other
+        machines: nobody has asked for that.
+        """
         device = self._device
         home = device.home_for(entry)
-        residents = self._residents.values()
+        residents = [each for each in self._residents.values() if device.is_near(each.model)]
         ready = [
             each
             for each in residents

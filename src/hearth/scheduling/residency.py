@@ -45,7 +45,7 @@ class Resident:
 
     model: str
     reserved_mib: float | None  # None where its need is unknown
-    parallel: int  # its slots
+    parallel: int  # its slots; fewer once its engine has taken no more
     # the task that it was loaded for, whose VRAM budget may stand in for the model's own
     task_type: str | None = None
     # cutting: its load is being ended
@@ -64,6 +64,8 @@ class Resident:
     embeds: bool = False
     is_away: bool = False  # its engine does not answer: nothing is sent to it, or asked of it
     may_go: bool = True  # for others: that frees memory of the card, and its engine would do it
+    # requests that have ended since slots were taken away, or the last one was given back
+    taken: int = 0
     running: dict[Sequence, Entry] = field(default_factory=dict)
 
     @property
@@ -355,6 +357,23 @@ class Residency:
         self.swap = Swap(why, now)
         for model in models:
             self.residents[model].phase = "unloading"
+
+    def refused(self, model: str) -> None:
+        """An engine has taken no more than it has now."""
+        resident = self.residents.get(model)
+        if resident is not None:
+            resident.parallel = max(1, len(resident.running))
+            resident.taken = 0
+
+    def took(self, model: str) -> None:
+        """An engine has answered. Once it has answered all that it takes, it may take one more."""
+        resident = self.residents.get(model)
+        if resident is None or resident.parallel >= self._settings.parallel(model):
+            return
+        resident.taken += 1
+        if resident.taken >= resident.parallel:
+            resident.taken = 0
+            resident.parallel += 1
 
     @property
     def latest_first(self) -> list[Resident]:

@@ -301,6 +301,16 @@ class DeviceState:
         """What waits for it (None: any) may want something loaded, now or later."""
         return self.can_serve(None) if model is None else self.listing.loads(model)
 
+    def is_near(self, model: str) -> bool:
+        """It may serve those who name no model."""
+        return not self.listing.is_off_card(model) or model == self.home
+
+    @property
+    def has_near(self) -> bool:
+        """A model is in memory that may."""
+        residents = self.residency.residents
+        return bool(residents) and (not self.listing.off_card or any(map(self.is_near, residents)))
+
     def beyond_reach(self, band: Band) -> int:
         """How many wait in this band or a more urgent one for what cannot be brought."""
         if self.listing.is_plain:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 RESENDS = 1  # attempts that a backend fault may undo before the item is given up
 BREAKS = 2  # attempts that a backend fault may end within a stream before the item is given up
+REFUSED_S = 600.0  # an item whose engine took no more for so long is given up
+MIN_PAUSE_S = 0.5  # before an engine is asked again that took no more
+MAX_PAUSE_S = 16.0  # the same for one that does not say when it may: 1, 2, 4 ... seconds
 LOAD_RETRY_S = 2.0
 UNLOAD_RETRY_S = 5.0
 SAME_S = 1.0  # announcements of one task type that are nearer to each other are one and the same
@@ -298,6 +301,7 @@ def _first_byte(
     gateway = device.gateway
     entry.first_byte_at = now
     entry.forwarded = forwarded
+    entry.refusals = 0
     if entry.item.conversation:
         warm.was_read(device, entry, now)
     has_rounds = budget_tokens(gateway.settings.scheduling.packing) is not None
@@ -328,6 +332,7 @@ def _finished(device: DeviceState, entry: Entry, usage: Usage, now: float) -> No
     if resident is not None and resident.embeds and item.kind == "generate" and usage.output_tokens:
         resident.embeds = False
     device.release(entry, now)
+    device.residency.took(model)
     device.gateway.leave(entry)
     if device.gateway.arrivals.learns:
         device.gateway.arrivals.ended(item.caller, model, now, item.band, item.choices)
@@ -340,6 +345,8 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
     # while the server is down, an attempt that fails is no fault of the item
     is_down = not _answers_for(device, entry.model or "")
     fault = fact.fault
+    if fault == "refused" and not (entry.cancelled or entry.cut):
+        return _refused(device, entry, fact.retry_after_s, now)
     may_go_on = entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
     goes_on = may_go_on and fact.kept_tokens is not None
     is_suspect = fault in {"first_byte_timeout", "model_gone"} or (
@@ -374,6 +381,31 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
 
 def _answers_for(device: DeviceState, model: str) -> bool:
     return device.down_since is None and not device.listing.is_away(model)
+
+
+def _refused(
+    device: DeviceState, entry: Entry, retry_after_s: float | None, now: float
+) -> list[Action]:
+    """Its engine takes no more at the moment: nothing is sent to the model for a while, then no
+    more than it had taken, and the item waits where it was.
+    """
+    gateway = device.gateway
+    model = entry.model or ""
+    device.release(entry, now)
+    device.residency.refused(model)
+    if not entry.refusals:
+        entry.refused_at = now
+    entry.refusals += 1
+    if now - entry.refused_at > REFUSED_S:
+        return _left(gateway, entry, "attempts_exhausted")
+    if retry_after_s is None:
+        retry_after_s = min(2.0 ** (entry.refusals - 1), MAX_PAUSE_S)
+    until = now + max(retry_after_s, MIN_PAUSE_S)
+    device.not_before[model] = max(device.not_before.get(model, until), until)
+    if gateway.waiting.shares is not None:
+        gateway.waiting.shares.undone(entry)
+    gateway.enqueue(entry)
+    return [Requeue(sequence=entry.item.sequence)]
 
 
 def _stopped(device: DeviceState, entry: Entry, kept_tokens: int, now: float) -> list[Action]:

@@ -58,6 +58,11 @@ class StatusView:
     def settings(self) -> SchedulerSettings:
         return self._gateway.settings
 
+    @property
+    def has_near(self) -> bool:
+        """A model is in memory that may serve those who name none."""
+        return self._device.has_near
+
     # Who waits, and who runs.
 
     @property

@@ -73,6 +73,9 @@ class Entry:
     waits_since: Since = NEVER  # its arrival or its last interruption
     resends: int = 0  # attempts that a backend fault undid before anything was forwarded
     breaks: int = 0  # attempts that a backend fault ended within a stream, which went on
+    # since it began last: times that its engine took no more, and when that was first
+    refusals: int = 0
+    refused_at: float = 0.0
     model: str | None = None  # what it runs on; None while it waits
     dispatched_at: float = 0.0
     expected_end_at: float = 0.0  # estimate made at dispatch

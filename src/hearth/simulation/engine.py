@@ -163,9 +163,9 @@ class _Simulator:
 
     def run(self) -> None:
         workload = self._workload
-        if workload.staying or workload.off_card or workload.whole_loads or workload.outages:
+        if workload.is_mixed:
             self._report(_listed(workload))
-        for model in self._workload.resident:
+        for model in (*workload.resident, *workload.elastic):
             self._report(Loaded(model=model))
         for outage in workload.outages:
             self._plan(outage.began_at, self._go_away, outage)
@@ -384,9 +384,10 @@ def _listed(workload: Workload) -> ModelsListed:
 
     return ModelsListed(
         names=lower(workload.models),
-        staying=lower(workload.staying),
-        off_card=lower(workload.off_card),
+        staying=lower([*workload.staying, *workload.elastic]),
+        off_card=lower([*workload.off_card, *workload.elastic]),
         whole_loads=lower(workload.whole_loads),
+        spills={model.lower(): spill_s for model, spill_s in workload.elastic.items()},
     )
 
 

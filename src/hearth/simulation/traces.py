@@ -60,6 +60,7 @@ class _TraceHeader(_Strict):
     hours: list[_ModeChange] = []
     cut_s: Seconds | None = None
     until_s: Rate | None = None
+    elastic: dict[str, Seconds] = {}
 
 
 class _Reports(_Strict):
@@ -173,6 +174,7 @@ class _TraceReader:
                 for name, model in header.models.items()
                 if model.paced is not None
             },
+            elastic=header.elastic,
         )
 
     def _parse(self, shape: type[Parsed], line: int, text: str) -> Parsed | None:
@@ -267,7 +269,8 @@ class _TraceReader:
                     self._complain(
                         line, f'aliases: "{name}" of "{alias}" is not in `models`; add it there'
                     )
-        for name in (*header.resident, *header.unload_s, *((header.home,) if header.home else ())):
+        home = (header.home,) if header.home else ()
+        for name in (*header.resident, *header.unload_s, *header.elastic, *home):
             if name not in header.models:
                 self._complain(
                     line, f'"{name}" is not in `models`; add it there, or correct the name'
@@ -283,7 +286,7 @@ class _TraceReader:
             & header.models.keys()
         ):
             alone = header.resident == [name] and len(header.models) == 1
-            if not alone and name not in loadable:
+            if not alone and name not in loadable and name not in header.elastic:
                 self._complain(
                     line,
                     f'swap_s: nothing tells what loading "{name}" costs; add "": {{"{name}":'
@@ -355,6 +358,7 @@ def trace_text(workload: Workload) -> str:
             hours=[{"t": at, "active": active} for at, active in workload.modes] or None,
             cut_s=workload.cut_s,
             until_s=workload.until_s,
+            elastic=dict(workload.elastic) or None,
         ),
     }
     return "".join(json.dumps(line) + "\n" for line in (header, *map(_request_line, workload.jobs)))

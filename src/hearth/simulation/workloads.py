@@ -95,6 +95,15 @@ class Workload:
     outages: tuple[Outage, ...] = ()
     # how long an answer takes on a model, beside others; where two are not known they take alike
     pace: Mapping[str, float] = field(default_factory=dict)
+    # models of an elastic engine, and how long a request of an alias waits for others before one of
+    # these: always there, on no card
+    elastic: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Its models are of several engines, or of one that does not load them as Ollama does."""
+        odd = (self.staying, self.off_card, self.whole_loads, self.outages, self.elastic)
+        return any(odd)
 
     def on_model(self, job: WorkloadJob, model: str) -> WorkloadJob:
         """The same request, as long as it takes on another model."""

@@ -1,0 +1,57 @@
+"""The data path to an engine that is many machines behind one address.
+
+What answers may be what stands before the machines. It says "not now" while they are busy or still
+start, and it has nothing of its own to say where the machine with a request is gone. Both are told
+from answers of a model here, for every dialect. Source: Ray Serve 2.60, which answers 503 in plain
+text with Retry-After beyond `max_queued_requests`, and 500 in plain text where a replica was killed
+(recorded); the documentation of other gateways, which answer 429 or 503 in the same cases.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hearth.engines.data_path import DataPath, HttpAnswer
+from hearth.errors import BackendError, EngineRefused, ProxyFailed
+from hearth.types import BackendCall, Headers
+
+LONGEST_PAUSE_S = 300.0
+"""A refusal for longer is an answer: a quota that is used up rather than machines that are busy."""
+_BUSY = 503
+_TOO_MANY = 429
+_OF_MACHINES = frozenset({500, 502, 504})
+
+
+class ElasticPath(DataPath):
+    """As `DataPath`; `open` also raises EngineRefused, and ProxyFailed for a lost machine."""
+
+    async def open(self, call: BackendCall) -> HttpAnswer:
+        answer = await super().open(call)
+        failed = _failure_in(answer.status, answer.headers)
+        if failed is None:
+            return answer
+        answer.close()
+        raise failed
+
+
+def _failure_in(status: int, headers: Headers) -> BackendError | None:
+    """None where it is the model server's own answer to the request."""
+    pause_s = _pause_in(headers)
+    is_refusal = status == _BUSY or (status == _TOO_MANY and pause_s is not None)
+    if is_refusal and (pause_s or 0.0) <= LONGEST_PAUSE_S:
+        return EngineRefused(
+            f"The engine takes no more requests at the moment ({status}).", retry_after_s=pause_s
+        )
+    is_json = dict(headers).get(b"content-type", b"").lower().startswith(b"application/json")
+    if status in _OF_MACHINES and not is_json:
+        return ProxyFailed(f"The engine lost the request ({status}).")
+    return None
+
+
+def _pause_in(headers: Headers) -> float | None:
+    """Seconds of Retry-After; None where there is none, or a date."""
+    try:
+        seconds = float(dict(headers).get(b"retry-after", b""))
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
