@@ -26,6 +26,7 @@ from hearth.engines.llama_swap.engine import LlamaSwap
 from hearth.engines.ollama.engine import Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine, Exchange
+from hearth.engines.vllm.engine import Vllm
 from hearth.errors import LoadError, ModelNotFound
 from hearth.types import BackendCall, LoadOptions
 from tests.engines.llama_router.stub import Preset, StubRouter
@@ -134,9 +135,19 @@ async def processes() -> AsyncIterator[Engine]:
             yield home.engine
 
 
+@asynccontextmanager
+async def vllm(url: str) -> AsyncIterator[Engine]:
+    """The same with the one page that vLLM has beside OpenAI's routes."""
+    async with (
+        open_plain(url, {"/version": {"version": "0.32.0"}}) as (_, plain_url),
+        aclosing(Vllm(plain_url, clock=SystemClock(), **TIMES)) as engine,
+    ):
+        yield engine
+
+
 LOADING = [fake, ollama, emulator, echo, llama_router, llama_swap, processes]
 """Those that load and unload on request."""
-STAYING = [llama_server, openai_server]
+STAYING = [llama_server, openai_server, vllm]
 """Those whose models are there for as long as their server runs, which is a real one."""
 
 

@@ -1,4 +1,4 @@
-"""Recorded exchanges with a real llama-server (`tests/captures/llama_server`)."""
+"""Recorded exchanges with a real llama-server (`tests/captures/llama_server`) or vLLM."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Recorded:
         return answered
 
 
-def recorded(name: str) -> Recorded:
-    text = (FOLDER / f"{name}.txt").read_bytes()
+def recorded(name: str, server: str = "llama_server") -> Recorded:
+    text = (FOLDER.parent / server / f"{name}.txt").read_bytes()
     request, answer = text.split(b"\n< HTTP/1.1 ", 1)
     request_head, _, request_body = request.partition(b"\n>\n")
     head, _, body = answer.partition(b"\n<\n")

@@ -30,6 +30,7 @@ from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
 from hearth.engines.processes.engine import Processes, runs_of
 from hearth.engines.table import EngineTable, Row
+from hearth.engines.vllm.engine import Vllm
 from hearth.errors import ConfigError
 from hearth.events import EmulatorStarted
 from hearth.execution.gpu_watch import GpuWatch
@@ -237,6 +238,10 @@ def _processes(options: EngineOptions) -> Engine:
     )
 
 
+def _vllm(options: EngineOptions) -> Engine:
+    return _server(partial(Vllm, elastic=options.row.elastic), options)
+
+
 _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
     {
         "ollama": _ollama,
@@ -245,6 +250,7 @@ _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
         "llama_swap": partial(_server, LlamaSwap),
         "openai": partial(_server, OpenAiServer),
         "processes": _processes,
+        "vllm": _vllm,
     }
 )
 

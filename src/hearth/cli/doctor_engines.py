@@ -301,6 +301,7 @@ _CHECKS: Mapping[str, Check] = MappingProxyType(
         "llama_router": check_slots,
         "llama_swap": _check_llama_swap,
         "openai": check_parallel,
+        "vllm": check_parallel,
     }
 )
 """Beside what is asked of every engine."""

@@ -4,24 +4,32 @@ API has, and forgets its timings.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 import aiohttp
 from aiohttp import web
+
+from tests.support.fields import Fields
 
 SHOWN = frozenset({"/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
 
 
 class Plain:
-    """`asked`: bodies that went through, by path."""
+    """`asked`: bodies that went through, by path. `pages`: what it says itself."""
 
-    def __init__(self, engine_url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, engine_url: str, session: aiohttp.ClientSession, pages: Mapping[str, Fields]
+    ) -> None:
+        self._pages = pages
         self._engine_url = engine_url
         self._session = session
         self.asked: list[tuple[str, bytes]] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path in self._pages:
+            return web.json_response(self._pages[request.path])
         if request.path not in SHOWN:
             return web.json_response({"detail": "Not Found"}, status=404)
         body = await request.read()
@@ -41,12 +49,14 @@ class Plain:
 
 
 @asynccontextmanager
-async def open_plain(engine_url: str) -> AsyncIterator[tuple[Plain, str]]:
+async def open_plain(
+    engine_url: str, pages: Mapping[str, Fields] = MappingProxyType({})
+) -> AsyncIterator[tuple[Plain, str]]:
     """A proxy that listens, and its URL."""
     timeout = aiohttp.ClientTimeout(total=None)
     connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-        plain = Plain(engine_url, session)
+        plain = Plain(engine_url, session, pages)
         app = web.Application(client_max_size=1024**3)
         app.router.add_route("*", "/{path:.*}", plain.handle)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)

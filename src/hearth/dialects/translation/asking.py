@@ -62,7 +62,7 @@ def asked_of(path: Endpoint, fields: JsonObject, api: ServerApi) -> Asked:
         if body.get(name):
             raise refused(name, "leave it out")
     if body.flag("raw"):
-        return _completion(body, sampling)
+        return _completion(body, sampling, api)
     system = body.string("system")
     turns: list[JsonValue] = [{"role": "system", "content": system}] if system else []
     content = _content(body.string("prompt"), body.array("images"), "images")
@@ -129,14 +129,17 @@ def _tools(body: Body) -> JsonObject:
     return {"tools": tools} if tools else {}
 
 
-def _completion(body: Body, sampling: JsonObject) -> Asked:
+def _completion(body: Body, sampling: JsonObject, api: ServerApi) -> Asked:
     """A prompt as the model reads it."""
+    if api.ends_texts and api.options["num_predict"] not in sampling:
+        raise refused("raw", "give a positive options.num_predict with it, which it asks for")
     for name in ("images", "format", "think", "logprobs", "system"):
         if body.get(name):
             raise refused(name, "it is not possible with `raw`")
     asked: JsonObject = {
         "model": body.get("model"),
         "prompt": body.string("prompt"),
+        **api.raw,
         **sampling,
         **streamed(),
     }

@@ -203,10 +203,10 @@ def _thinking(body: Body, wished: Body, api: ServerApi) -> JsonObject:
     kind = body.object("thinking").get("type")
     effort = wished.get("effort")
     if kind == "disabled":
-        return thinking(wish=False, api=api, field="thinking.type")
+        return thinking(wish=False, api=api, where="thinking.type")
     if effort is not None:
         return thinking(effort, api, "output_config.effort")
-    return {} if kind is None else thinking(wish=True, api=api, field="thinking.type")
+    return {} if kind is None else thinking(wish=True, api=api, where="thinking.type")
 
 
 def _format(given: JsonValue) -> JsonObject:

@@ -7,6 +7,7 @@ field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 from hearth.dialects.frames import at
 from hearth.dialects.gojson import JsonObject, JsonValue
@@ -25,7 +26,9 @@ class ServerApi:
         tells_template: whether to think is said to the model's template (`chat_template_kwargs`),
         not by `reasoning_effort`. goes_on: it continues an answer that is begun
         (`continue_final_message`). renders: where it shows how a prompt is rendered, empty for
-        nowhere. streams_tool_logprobs: a stream has log probabilities also beside tools.
+        nowhere. streams_tool_logprobs: a stream has log probabilities also beside tools. raw: what
+        else a text completion is asked, for a prompt that is read as it is. ends_texts: it ends a
+        text completion without a limit after a few tokens, as OpenAI does.
     """
 
     serves: frozenset[Endpoint]
@@ -35,6 +38,8 @@ class ServerApi:
     goes_on: bool = True
     renders: str = ""
     streams_tool_logprobs: bool = True
+    raw: Mapping[str, JsonValue] = field(default_factory=dict)
+    ends_texts: bool = False
 
 
 @value
@@ -45,9 +50,9 @@ class Asked:
     fields: JsonObject
 
 
-def refused(field: str, why: str) -> BadRequest:
+def refused(where: str, why: str) -> BadRequest:
     """The refusal of a field that cannot be carried."""
-    return BadRequest(f"`{field}` is not supported by this model server: {why}")
+    return BadRequest(f"`{where}` is not supported by this model server: {why}")
 
 
 def streamed() -> JsonObject:
@@ -55,14 +60,14 @@ def streamed() -> JsonObject:
     return {"stream": True, "stream_options": {"include_usage": True}}
 
 
-def thinking(wish: JsonValue, api: ServerApi, field: str) -> JsonObject:
+def thinking(wish: JsonValue, api: ServerApi, where: str) -> JsonObject:
     """Whether to think, or how hard, as the server is told; a model without thoughts takes no
     notice. Raises BadRequest for another wish.
     """
     if wish is None:
         return {}
     if not isinstance(wish, bool | str):
-        raise refused(field, "give true, false, or a level")
+        raise refused(where, "give true, false, or a level")
     if not api.tells_template:
         levels = {True: "medium", False: "none"}
         return {"reasoning_effort": wish if isinstance(wish, str) else levels[wish]}
@@ -72,7 +77,7 @@ def thinking(wish: JsonValue, api: ServerApi, field: str) -> JsonObject:
     return {"chat_template_kwargs": told}
 
 
-def going_on(messages: Sequence[JsonValue], api: ServerApi, field: str) -> JsonObject:
+def going_on(messages: Sequence[JsonValue], api: ServerApi, where: str) -> JsonObject:
     """What has the model go on with an answer that is begun, where the conversation ends with one;
     only what it adds is sent. Raises BadRequest where the server does not.
     """
@@ -80,7 +85,7 @@ def going_on(messages: Sequence[JsonValue], api: ServerApi, field: str) -> JsonO
     if at(last, ("role",)) != "assistant" or at(last, ("tool_calls",)):
         return {}
     if not api.goes_on:
-        raise refused(field, "it does not continue a started answer; end with a user's message")
+        raise refused(where, "it does not continue a started answer; end with a user's message")
     return {"continue_final_message": True, "add_generation_prompt": False}
 
 

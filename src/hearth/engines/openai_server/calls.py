@@ -233,6 +233,8 @@ class OpenAiCalls:
         sent = {**asked.fields, "model": upstream}
         if renders:
             return await self._rendered(sent, call.headers)
+        if asked.path is Endpoint.OPENAI_COMPLETIONS:
+            sent = await self.without_end(sent, call.headers)
         body = await made(len(call.body), lambda: encode(sent))
         path = asked.path.value
         return await self._answered(
@@ -282,14 +284,29 @@ class OpenAiCalls:
 
     async def _rendered(self, fields: JsonObject, headers: Headers) -> Exchange:
         """The prompt as the server renders it."""
-        body = encode(with_thoughts(fields, "reasoning", self.api.thoughts))
-        exchange = await self._opens.open(
-            BackendCall(method="POST", path=self.api.renders, headers=headers, body=body)
-        )
-        said = object_in(await whole_body(exchange))
-        if exchange.status >= HTTPStatus.BAD_REQUEST:
-            return failed(_CHAT, exchange.status, _message_in(said))
+        asked = with_thoughts(fields, "reasoning", self.api.thoughts)
+        status, said = await self.render(asked, headers)
+        if status >= HTTPStatus.BAD_REQUEST:
+            return failed(_CHAT, status, _message_in(said))
         return _rendering(fields.get("model"), said.get("prompt"))
+
+    async def render(self, fields: JsonObject, headers: Headers) -> tuple[int, JsonObject]:
+        """What the server says of how it renders a conversation, the text as `prompt`."""
+        return await self.ask(self.api.renders, fields, headers)
+
+    async def without_end(self, fields: JsonObject, headers: Headers) -> JsonObject:
+        """A text completion that may be as long as the context, where it has no limit."""
+        del headers
+        return fields
+
+    async def ask(self, path: str, fields: JsonObject, headers: Headers) -> tuple[int, JsonObject]:
+        """Status and answer of another route of the server."""
+        body = encode(fields)
+        exchange = await self._opens.open(
+            BackendCall(method="POST", path=path, headers=headers, body=body)
+        )
+        answer = await whole_body(exchange)
+        return exchange.status, await made(len(answer), lambda: object_in(answer))
 
 
 def check_request(route: Route, fields: JsonObject, api: ServerApi) -> None:

@@ -32,7 +32,8 @@ class OpenAiServer(OpenAiTraits):
 
     api: ServerApi = API
     """Of its kind; which other routes it has is found out."""
-    control_of = Control
+    control_of: type[Control] = Control
+    calls_of: type[OpenAiCalls] = OpenAiCalls
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class OpenAiServer(OpenAiTraits):
         self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
         questions = Questions(url, api_key=api_key, place=place, timeout_s=control_timeout_s)
         self._control = control = self.control_of(questions, self.api)
-        self._calls = OpenAiCalls(
+        self._calls = self.calls_of(
             self._data_path, self.api, clock=clock, place=place, upstream=control.upstream
         )
         self._first_seen: dict[str, float] = {}

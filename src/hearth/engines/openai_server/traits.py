@@ -27,6 +27,7 @@ API = ServerApi(
     options={**{name: name for name in SAMPLING}, "num_predict": "max_tokens"},
     tells_template=False,
     goes_on=False,
+    ends_texts=True,
 )
 
 
