@@ -334,6 +334,15 @@ def test_the_memory_of_what_is_away_is_not_waited_for():
     assert swapped(shell) == ["load a"]
 
 
+def test_nor_is_that_of_a_load_that_ended_when_it_was_away():
+    shell = shell_of(waits("vram_gb=24 a:20 b:20"), "v")
+    shell.arrive("a")
+    away(shell, "a")
+    shell.loaded()
+    shell.arrive("b")
+    assert swapped(shell) == ["load a", "load b"]
+
+
 def test_what_is_away_is_no_home_and_the_pin_gives_way_to_one():
     shell = shell_of(waits("home_model=a"))
     shell.tell(inputs.ModelPinned(model="b"))

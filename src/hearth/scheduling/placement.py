@@ -279,7 +279,10 @@ class Placement:
         """Is every slot taken, so that no item of this external band can be served, interrupt
         another, evict a resident, or come beside it?
         """
+        takes_any = None in self._gateway.waiting.lines[band]
         for resident in self._residents.values():
+            if not (resident.may_go or takes_any):
+                continue
             if not resident.running or resident.free_slots > 0:
                 return False
             if band is not _BACKGROUND and _runs_background(resident):

@@ -217,9 +217,12 @@ class Residency:
         """What is left of it for what may go."""
         if self.listing.is_plain:
             return capacity_mib
-        return capacity_mib - _freed_mib(
-            each for each in self.residents.values() if not each.may_go
-        )
+        held = [
+            each
+            for each in self.residents.values()
+            if not each.may_go and (each.running or not each.is_away)
+        ]
+        return capacity_mib - _freed_mib(held)
 
     def need_mib(self, model: str, task_type: str | None = None) -> float | None:
         """VRAM to reserve for a model: the task's budget, else as configured, else as learned from
