@@ -238,8 +238,8 @@ def _processes(options: EngineOptions) -> Engine:
     )
 
 
-def _vllm(options: EngineOptions) -> Engine:
-    return _server(partial(Vllm, elastic=options.row.elastic), options)
+def _perhaps_elastic(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
+    return _server(partial(kind, elastic=options.row.elastic), options)
 
 
 _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
@@ -248,9 +248,9 @@ _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
         "llama_server": partial(_server, LlamaServer),
         "llama_router": partial(_server, LlamaRouter),
         "llama_swap": partial(_server, LlamaSwap),
-        "openai": partial(_server, OpenAiServer),
+        "openai": partial(_perhaps_elastic, OpenAiServer),
         "processes": _processes,
-        "vllm": _vllm,
+        "vllm": partial(_perhaps_elastic, Vllm),
     }
 )
 

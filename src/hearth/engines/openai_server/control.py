@@ -18,12 +18,19 @@ from hearth.dialects.routes import Endpoint
 from hearth.dialects.stream import count_in
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.openai_server.questions import Questions
-from hearth.errors import BackendError, BackendTimeout, BackendUnreachable
+from hearth.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnreachable,
+    EngineRefused,
+    ProxyFailed,
+)
 from hearth.types import JSON_BODY, BackendCall, InstalledModel, ResidentModel, frozen
 
 MODELS = "/v1/models"
 PERHAPS = (Endpoint.ANTHROPIC_MESSAGES, Endpoint.OPENAI_RESPONSES)
 """Routes that some servers have."""
+_PASSING = (BackendTimeout, EngineRefused, ProxyFailed)
 _A_LIST = "an object with the list `data`"
 _REFUSES_EMPTY = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -51,10 +58,15 @@ class Served:
 
 
 class Control:
-    """Asks a server about itself. Raises as `Questions`."""
+    """Asks a server about itself. Raises as `Questions`.
 
-    def __init__(self, questions: Questions, api: ServerApi) -> None:
+    An elastic engine that takes no more, has lost a machine or starts one does not answer, or late:
+    then it has what it had.
+    """
+
+    def __init__(self, questions: Questions, api: ServerApi, *, elastic: bool = False) -> None:
         self._questions = questions
+        self._elastic = elastic
         self._api = api
         self._routes: frozenset[Endpoint] | None = None
         """Those of `PERHAPS` that it has; None where that is to be found out."""
@@ -74,10 +86,15 @@ class Control:
     async def served(self) -> Served:
         """What it has now; the very same object for as long as it is the same."""
         try:
-            listed = await self._questions.read(MODELS, "data", _A_LIST)
-        except BackendError:
+            return await self._read()
+        except BackendError as error:
+            if self._elastic and self.last_served.models and isinstance(error, _PASSING):
+                return self.last_served
             self._routes = None  # it may come back as another version
             raise
+
+    async def _read(self) -> Served:
+        listed = await self._questions.read(MODELS, "data", _A_LIST)
         if self._routes is None:
             self._routes = frozenset([path for path in PERHAPS if await self._has_route(path)])
         api = replace(self._api, serves=self._api.serves | self._routes)

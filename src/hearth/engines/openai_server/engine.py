@@ -10,6 +10,7 @@ from hearth.dialects.gojson import JsonObject
 from hearth.dialects.routes import INFERENCE_ROUTES
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.data_path import DataPath
+from hearth.engines.elastic import ElasticPath
 from hearth.engines.openai_server.calls import OpenAiCalls, Place, check_request
 from hearth.engines.openai_server.control import Control, ServedModel
 from hearth.engines.openai_server.exchanges import Ready
@@ -27,7 +28,8 @@ class OpenAiServer(OpenAiTraits):
     Args:
         url: `http://host:port`, without `/v1`. api_key: that it requires, empty for none.
         setting: where its URL is written, for messages. connect_timeout_s: of the work's
-        connections. control_timeout_s: of every question about itself.
+        connections. control_timeout_s: of every question about itself. elastic: it stands for
+        machines that come and go.
     """
 
     api: ServerApi = API
@@ -44,12 +46,16 @@ class OpenAiServer(OpenAiTraits):
         control_timeout_s: float,
         api_key: str = "",
         setting: str = "engines.main.url",
+        elastic: bool = False,
     ) -> None:
         place = Place(title=self.title, setting=setting)
+        path_of = ElasticPath if elastic else DataPath
         self._clock = clock
-        self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
-        questions = Questions(url, api_key=api_key, place=place, timeout_s=control_timeout_s)
-        self._control = control = self.control_of(questions, self.api)
+        self._data_path = path_of(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
+        questions = Questions(
+            url, api_key=api_key, place=place, timeout_s=control_timeout_s, path_of=path_of
+        )
+        self._control = control = self.control_of(questions, self.api, elastic=elastic)
         self._calls = self.calls_of(
             self._data_path, self.api, clock=clock, place=place, upstream=control.upstream
         )

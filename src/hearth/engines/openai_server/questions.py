@@ -51,11 +51,19 @@ async def said_in(exchange: Exchange) -> Said:
 
 class Questions:
     """Raises BackendUnreachable (no connection), BackendTimeout (no answer within `timeout_s`),
-    BackendGone, BackendProtocolError (says which route answered what).
+    BackendGone, BackendProtocolError (says which route answered what), and what `path_of` raises.
     """
 
-    def __init__(self, url: str, *, api_key: str, place: Place, timeout_s: float) -> None:
-        self._data_path = DataPath(
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str,
+        place: Place,
+        timeout_s: float,
+        path_of: type[DataPath] = DataPath,
+    ) -> None:
+        self._data_path = path_of(
             url, connect_timeout_s=timeout_s, max_body_bytes=MAX_BODY_BYTES, api_key=api_key
         )
         self._place = place

@@ -19,7 +19,11 @@ class VllmControl(Control):
     """Asks a vLLM about itself."""
 
     async def version(self) -> str:
-        """Raises BackendUnreachable as the port says."""
+        """Raises BackendUnreachable as the port says. What stands before several has a version of
+        its own, if any.
+        """
+        if self._elastic:
+            return await super().version()
         try:
             said = await self._questions.read(VERSION, "version", "an object with `version`")
         except BackendTimeout as error:
@@ -57,5 +61,6 @@ class Vllm(OpenAiServer, VllmTraits):
             control_timeout_s=control_timeout_s,
             api_key=api_key,
             setting=setting,
+            elastic=elastic,
         )
         self.on_card = not elastic
