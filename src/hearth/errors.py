@@ -225,10 +225,6 @@ class ModelLeftAlone(LoadError):
 
     reason = "swap_failed"
 
-    def __init__(self, message: str | None = None, *, left_alone_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.left_alone_s = left_alone_s
-
 
 class BackendUnreachable(BackendError):
     """The model server cannot be reached."""

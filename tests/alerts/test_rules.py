@@ -128,6 +128,16 @@ ALERTS: list[tuple[type[Event], Fields, list[str]]] = [
         ],
     ),
     (ev.ModelUnresponsive, {"reloads": 2}, []),
+    (
+        ev.EngineExited,
+        {"how": "ended with exit code 1"},
+        [
+            (
+                "engine_exited of word: The server of word ended with exit code 1 after 1 s. It is"
+                " started again when the model is asked for; its last lines: hearth models log word"
+            )
+        ],
+    ),
     (ev.GpuLost, {}, ["gpu_lost begins, error: The GPU can no longer be read (word)."]),
     (ev.GpuRecovered, {}, ["gpu_lost ends: The GPU is back after 1 s."]),
     (ev.GpuOverheated, {}, ["gpu_hot begins: The GPU is at 1 °C; the limit is 1 °C."]),

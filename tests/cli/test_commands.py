@@ -69,6 +69,14 @@ def all_of_caller(requests: int, jobs: int, batches: int) -> Fields:
     [
         ("status", f"GET {STATUS}", 200, recorded("status_busy"), 0, "waits (external)"),
         ("models", "GET /llm/models", 200, {"models": [1]}, 0, "no models are known"),
+        (
+            "models log qwen3:8b",
+            "GET /llm/admin/models/log?model=qwen3%3A8b&after=0",
+            200,
+            {"lines": ["one", "two\x1b[2J"], "next": 2},
+            0,
+            "one\ntwo\ufffd[2J\n",
+        ),
         (f"log {LOG_OPTIONS}", LOG, 200, {"items": [1]}, 0, "no finished request matches\n"),
         (
             "jobs list --state failed",

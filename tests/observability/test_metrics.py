@@ -154,6 +154,7 @@ COUNTED: list[tuple[Event, str, str, float]] = [
         9,
     ),
     (sample(ev.ModelUnresponsive, model="b"), "unresponsive_reloads_total", "model=b", 1),
+    (sample(ev.EngineExited, model="b"), "engine_exits_total", "model=b", 1),
     (
         sample(ev.ConversationsSaved, model="b", conversations=2),
         "conversations_saved_total",

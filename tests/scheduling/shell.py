@@ -273,10 +273,15 @@ class Shell:
     def loaded(self, vram_mib: float | None = None) -> list[str]:
         return self.tell(inputs.Loaded(model=self.loading.pop().model, vram_mib=vram_mib))
 
-    def load_failed(self, *, permanent: bool = False, unlisted: bool = False) -> list[str]:
+    def load_failed(
+        self, *, permanent: bool = False, unlisted: bool = False, left_alone_s: float = 0.0
+    ) -> list[str]:
         return self.tell(
             inputs.LoadFailed(
-                model=self.loading.pop().model, permanent=permanent, unlisted=unlisted
+                model=self.loading.pop().model,
+                permanent=permanent,
+                unlisted=unlisted,
+                left_alone_s=left_alone_s,
             )
         )
 

@@ -655,6 +655,10 @@ a load that fails twice gives its waiters up and serves the others [|]
   ext b -> load b; ext b; load_failed; ext c -> load c; cancel 3; load_failed permanent;
   at 2 -> load b; load_failed -> fail 1 load_failed, fail 2 load_failed; ext b -> load b;
   load_failed
+# Else what is in memory would be unloaded for each request, and for nothing.
+a model whose server keeps failing is neither waited for nor given room until its pause is over [|]
+  ext b -> load b; keeps_failing 60 -> fail 1 load_failed; at 59; ext b -> fail 2 load_failed;
+  at 60; ext b -> load b; loaded -> start 3 on b
 a failed load or unload is forgotten when it happened after all, or the backend was down
   - ext b -> unload a; unloaded -> load b; load_failed; at 2 -> load b; loaded -> start 1 on b;
     end 1; ext c -> unload b; unload_failed

@@ -236,6 +236,9 @@ def _serve(shell: Shell, count: str, run_s: str) -> None:
 _STEPS: dict[str, Callable[..., object]] = {
     "turns": _turns,
     "asks": _asks,
+    "keeps_failing": lambda shell, pause_s: shell.load_failed(
+        permanent=True, left_alone_s=float(pause_s)
+    ),
     "cut_failed": lambda shell: shell.load_cut(clean=False),
     "idle": _idle,
     "serve": _serve,

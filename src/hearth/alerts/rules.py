@@ -25,6 +25,7 @@ from hearth.events import (
     ConnectionsCrowded,
     DiskRanLow,
     DiskSpaceReturned,
+    EngineExited,
     Event,
     GpuCooledDown,
     GpuLost,
@@ -395,6 +396,12 @@ RULES: Mapping[type[Event], Rule] = {
     ModelOffloaded: _offloaded,
     ResidencyDrifted: _drifted,
     ModelUnresponsive: _unresponsive,
+    EngineExited: _OneAlert(
+        AlertType.ENGINE_EXITED,
+        "The server of {model} {how} after {ready}. It is started again when the model is asked"
+        " for; its last lines: hearth models log {model}",
+        "model",
+    ),
     GpuLost: _begins(
         AlertType.GPU_LOST,
         "The GPU can no longer be read ({reason}). If models fail too, the machine may need a"

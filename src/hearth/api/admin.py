@@ -49,6 +49,13 @@ class AllFilesQuery(BaseModel, extra="forbid"):
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
+class ModelLogQuery(BaseModel, extra="forbid"):
+    """What `GET /llm/admin/models/log` takes."""
+
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    after: Annotated[int, Field(ge=0, le=10**15)] = 0
+
+
 class AdminPages:
     """The handlers; each returns what its page shows."""
 
@@ -148,6 +155,18 @@ class AdminPages:
         if not await self._orders.unload(about.name()):
             raise OrderRefused(f"{about.name()} is not in memory")
         return self._orders.shown()
+
+    async def model_log(self, query: Annotated[ModelLogQuery, Query()]) -> JsonDict:
+        """The last lines that a model's server has written, at most 200; `next` is the `after` for
+        those that follow.
+
+        Raises NotFound: no such model, or Hearth has not started its server.
+        """
+        found = self._gateway.engines.log_after(query.model, query.after)
+        if found is None:
+            raise NotFound(f"Hearth does not start the server of {query.model}, so it has no log")
+        lines, following = found
+        return {"model": query.model, "lines": lines, "next": following}
 
     async def stored(self) -> JsonDict:
         """How much each caller keeps. Raises NotFound, StorageUnavailable."""

@@ -278,6 +278,7 @@ def _work_pages(admin: AdminPages, jobs: JobPages) -> Pages:
         "/llm/admin/load": {"POST": admin.load},
         "/llm/admin/confirm-clock": {"POST": admin.confirm_clock},
         "/llm/admin/unload": {"POST": admin.unload},
+        "/llm/admin/models/log": {"GET": admin.model_log},
     }
 
 

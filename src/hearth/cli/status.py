@@ -22,13 +22,17 @@ from hearth.cli.client import (
     Json,
     complete_callers,
     complete_models,
+    count,
     draw,
     gateway_options,
+    printable,
+    texts,
 )
 from hearth.cli.options import LIMIT
 from hearth.types import Outcome, __version__, without_none
 
 _STREAM = "/llm/queue/stream"
+_FOLLOW_S = 1.0
 _SILENCE_S = 45.0
 """Three missed heartbeats of the stream."""
 
@@ -62,12 +66,38 @@ def _watch(client: GatewayClient) -> None:
         console.print(view("status", answer))
 
 
-@click.command
+@click.group(invoke_without_command=True)
 @gateway_options
 @AS_ANSWERED
-def models(client: GatewayClient, *, as_json: bool) -> None:
+@click.pass_context
+def models(context: click.Context, client: GatewayClient, *, as_json: bool) -> None:
     """List the models: loaded, requested, installed."""
-    draw("models", client.fetch("/llm/models"), as_json=as_json)
+    if context.invoked_subcommand is None:
+        draw("models", client.fetch("/llm/models"), as_json=as_json)
+
+
+@models.command("log")
+@click.argument("name", shell_complete=complete_models)
+@click.option("--follow", is_flag=True, help="Go on with each new line until Ctrl-C.")
+@gateway_options
+@AS_ANSWERED
+def model_log(client: GatewayClient, name: str, *, as_json: bool, follow: bool) -> None:
+    """Print the last lines that the server of model NAME has written.
+
+    For the servers that Hearth starts itself.
+    """
+    following = 0
+    with suppress(KeyboardInterrupt) if follow else nullcontext():
+        while True:
+            asked = urlencode({"model": name, "after": following})
+            answer = client.fetch(f"/llm/admin/models/log?{asked}")
+            following = count(answer, "next")
+            lines = (json.dumps(answer),) if as_json else texts(answer, "lines")
+            for line in lines:
+                click.echo(line if as_json else printable(line))
+            if not follow:
+                break
+            time.sleep(_FOLLOW_S)
 
 
 @click.command

@@ -115,6 +115,11 @@ class AlertType(StrEnum):
         "Model reloaded again and again",
         "a model was reloaded more than twice within 10 minutes because it sent nothing",
     )
+    ENGINE_EXITED = (
+        "engine_exited",
+        "Server of a model ended by itself",
+        "a server that Hearth had started ended by itself while its model was in memory",
+    )
     RESIDENCY_DRIFTED = (
         "residency_drifted",
         "Models changed without Hearth",

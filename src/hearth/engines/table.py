@@ -16,6 +16,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from hearth.engines.port import Continuations, Engine
+from hearth.engines.processes.engine import Processes
 from hearth.errors import BackendUnreachable
 from hearth.types import InstalledModel, ResidentModel, frozen
 
@@ -146,6 +147,15 @@ class EngineTable:
     def of(self, model: str) -> Engine:
         """The engine that has a model."""
         return self.row_of(model).engine
+
+    def log_after(self, model: str, number: int) -> tuple[list[str], int] | None:
+        """Lines that the model's server has written, from one of a number on, and the number of the
+        next; None where Hearth has not started that server. Raises ModelNotFound.
+        """
+        engine = self.of(model)
+        if not isinstance(engine, Processes):
+            return None
+        return engine.log_after(self.own_name(model), number)
 
     def continuations_of(self, model: str) -> Continuations | None:
         """How answers of a model go on."""

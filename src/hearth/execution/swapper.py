@@ -28,7 +28,14 @@ from collections.abc import Coroutine
 from typing import NamedTuple
 
 from hearth.engines.table import EngineTable
-from hearth.errors import BackendUnreachable, HearthError, LoadError, ModelNotFound, SwapTimedOut
+from hearth.errors import (
+    BackendUnreachable,
+    HearthError,
+    LoadError,
+    ModelLeftAlone,
+    ModelNotFound,
+    SwapTimedOut,
+)
 from hearth.execution.backend_watch import BackendWatch
 from hearth.execution.gpu_watch import unclaimed_mib
 from hearth.execution.runtime import Runtime
@@ -200,8 +207,11 @@ class Swapper:
                 await self._watched_load(model)
                 resident = await self._find(model)
         except HearthError as error:
-            permanent = isinstance(error, ModelNotFound | SwapTimedOut)
-            self._failed(model, error, LoadFailed(model=model, permanent=permanent))
+            permanent = isinstance(error, ModelNotFound | SwapTimedOut | ModelLeftAlone)
+            is_left_alone = isinstance(error, ModelLeftAlone)
+            left_alone_s = (error.retry_after_s or 0.0) if is_left_alone else 0.0
+            failed = LoadFailed(model=model, permanent=permanent, left_alone_s=left_alone_s)
+            self._failed(model, error, failed)
             return
         if resident is None:
             lie = LoadError(f"the model server reported '{model}' as loaded, but does not list it")

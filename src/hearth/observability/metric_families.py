@@ -23,6 +23,7 @@ from hearth.events import (
     ConversationUnsaved,
     EmbeddingsFlushed,
     EmbeddingsParted,
+    EngineExited,
     Event,
     InternalFault,
     ItemBrokenOff,
@@ -351,6 +352,12 @@ _ALL = (
         "Times a model was unloaded and loaded again because it sent nothing.",
         "model",
         on=ModelUnresponsive,
+    ),
+    _counter(
+        "hearth_engine_exits_total",
+        "Servers that Hearth had started and that ended by themselves while their model was ready.",
+        "model",
+        on=EngineExited,
     ),
     _counter(
         "hearth_conversations_saved_total",

@@ -424,8 +424,9 @@ class Effects:
             case "load_failed":
                 # many wait for one load: each caller gets an error of its own
                 known = self._swapper.error_of(model)
+                retry_after_s = known.retry_after_s or RETRY_AFTER_SWAP_S
                 return type(known)(
-                    known.message, retry_after_s=RETRY_AFTER_SWAP_S if known.retryable else None
+                    known.message, retry_after_s=retry_after_s if known.retryable else None
                 )
             case "never_fits":
                 return NeverFits(self._why_never(model, work.item.task_type))

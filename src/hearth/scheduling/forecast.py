@@ -231,6 +231,7 @@ def _copied_device(device: DeviceState, gateway: GatewayState) -> DeviceState:
         residency=device.residency.copied(estimates, gateway.waiting),
         failures={},
         not_before=dict(device.not_before),
+        left_alone=dict(device.left_alone),
         avoided=dict(device.avoided),
         rounds=dict(device.rounds),
         turn=None if device.turn is None else replace(device.turn),

@@ -133,6 +133,7 @@ class LoadFailed(OfDevice):
     model: str
     permanent: bool = False  # trying once more cannot help (not installed, timed out)
     unlisted: bool = False  # the model server reported it as loaded, and does not list it
+    left_alone_s: float = 0.0  # for so long it is not loaded again, and not waited for
 
 
 @value

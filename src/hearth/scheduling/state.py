@@ -240,6 +240,8 @@ class DeviceState:
     failures: dict[str, int] = field(default_factory=dict)
     # models that are left alone until an instant, after a failure
     not_before: dict[str, float] = field(default_factory=dict)
+    # models that nobody waits for until an instant, since their server keeps failing
+    left_alone: dict[str, float] = field(default_factory=dict)
     # models that failed to load, and until when another is taken by whoever has the choice
     avoided: dict[str, float] = field(default_factory=dict)
     idle_since: float | None = None  # since when nothing waits or runs; None while something does

@@ -149,6 +149,7 @@ def _answers(device: DeviceState, now: float, *, up: bool) -> None:
     device.down_since = None
     device.cut_failures = 0
     device.not_before.clear()
+    device.left_alone.clear()
     device.avoided.clear()
     device.failures.clear()
 
@@ -168,7 +169,7 @@ def _away(device: DeviceState, models: frozenset[str], now: float) -> None:
     if not back:
         return
     device.cut_failures = 0
-    for known in (device.not_before, device.avoided, device.failures):
+    for known in (device.not_before, device.left_alone, device.avoided, device.failures):
         for model in [each for each in known if each.lower() in back]:
             del known[model]
 
@@ -210,10 +211,9 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
     entry = Entry(
         item, item.band, key, item.model, choices=item.choices, waits_since=gateway.since(now)
     )
-    if _never_fits(device, entry):
-        return [Fail(sequence=item.sequence, why="never_fits")]
-    if _is_gone(device, entry):
-        return [Fail(sequence=item.sequence, why="not_installed")]
+    refused = _refused(device, entry, now)
+    if refused is not None:
+        return [Fail(sequence=item.sequence, why=refused)]
     if item.choices:
         entry.wanted_model = Binding(device, now).model_for(entry)
     if device.idle_since is not None:
@@ -254,6 +254,24 @@ def _is_gone(device: DeviceState, entry: Entry) -> bool:
     models = _models_of(entry)
     return bool(models) and not any(
         device.has(model) or model in device.residency.residents for model in models
+    )
+
+
+def _refused(device: DeviceState, entry: Entry, now: float) -> Refusal | None:
+    """Why it is not let wait."""
+    if _never_fits(device, entry):
+        return "never_fits"
+    if _is_gone(device, entry):
+        return "not_installed"
+    return "load_failed" if _is_left_alone(device, entry, now) else None
+
+
+def _is_left_alone(device: DeviceState, entry: Entry, now: float) -> bool:
+    """None of the models that may serve it is loaded for now, since their servers keep failing."""
+    models = _models_of(entry)
+    residents = device.residency.residents
+    return bool(models) and all(
+        device.left_alone.get(model, now) > now and model not in residents for model in models
     )
 
 
@@ -473,6 +491,7 @@ def _loaded(device: DeviceState, fact: inputs.Loaded, now: float) -> None:
     device.estimates.learn_swap(swap.origin, model, swap_s)
     _load_ended(device, swap_s)
     device.failures.pop(model, None)
+    device.left_alone.pop(model, None)
     device.avoided.pop(model, None)
     if device.gateway.ordered.get(model) is not False:  # an order to unload it stands
         device.home_failures = 0
@@ -500,7 +519,9 @@ def _load_failed(device: DeviceState, fact: inputs.LoadFailed, now: float) -> li
         device.not_before[model] = now + LOAD_RETRY_S
         return []
     device.failures.pop(model)
-    device.avoided[model] = now + AVOIDED_S
+    device.avoided[model] = now + max(AVOIDED_S, fact.left_alone_s)
+    if fact.left_alone_s:
+        device.left_alone[model] = device.not_before[model] = now + fact.left_alone_s
     gateway.settle(model)
     binding = Binding(device, now)
     waiting = gateway.waiting.entries(model)
@@ -573,6 +594,7 @@ def _replaced(device: DeviceState, learned: Mapping[str, Any] | None, now: float
     device.cut_failures = 0
     device.home_failures = 0
     device.not_before.clear()
+    device.left_alone.clear()
     device.avoided.clear()
     device.failures.clear()
     device.rounds.clear()

@@ -172,7 +172,7 @@ async def test_a_server_that_keeps_failing_is_left_alone():
         for _ in range(2):
             with pytest.raises(ModelLeftAlone, match=r"exit code 1.* hearth models log a") as alone:
                 await home.engine.load(A, OPTIONS)
-            assert 0 < alone.value.left_alone_s <= crashes.FIRST_PAUSE_S
+            assert 0 < (alone.value.retry_after_s or 0) <= crashes.FIRST_PAUSE_S
 
 
 async def test_a_guard_that_is_killed_takes_its_tree_along():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
@@ -27,7 +28,6 @@ from hearth.events import (
     LoadCut,
     SwapCompleted,
 )
-from hearth.gateway import Gateway
 from tests.engines.llamacpp.command import run_settings
 from tests.engines.llamacpp.gguf import LETTERS, write_model
 from tests.engines.processes.house import left, odd, some_ports
@@ -49,7 +49,7 @@ COLD: Any = {"temperature": 1e-6}
 class Door:
     """A gateway over processes of its own, and a client on it."""
 
-    gateway: Gateway
+    url: str
     engine: Processes
     events: Recorder
     client: openai.AsyncOpenAI
@@ -91,7 +91,7 @@ async def open_door(
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
         engine = gateway.engines.first.engine
         assert isinstance(engine, Processes)
-        yield Door(gateway, engine, events, await stack.enter_async_context(client))
+        yield Door(url, engine, events, await stack.enter_async_context(client))
     assert left() == set()
 
 
@@ -153,6 +153,19 @@ async def test_an_idle_server_that_was_killed_starts_again_for_the_next_request(
         os.kill(process, signal.SIGKILL)
     await door.events.first(EngineExited)
     assert await door.ask(ONE)
+
+
+async def test_the_log_of_a_server_is_there_for_admins(door):
+    await door.ask(ONE)
+    async with aiohttp.ClientSession() as session:
+        path = f"{door.url}/llm/admin/models/log"
+        async with session.get(path, params={"model": ONE}) as answer:
+            found = await answer.json()
+        async with session.get(path, params={"model": ONE, "after": found["next"]}) as answer:
+            assert (await answer.json())["lines"] == []
+        async with session.get(path, params={"model": "nope"}) as answer:
+            assert answer.status == 404
+    assert any("listening" in line for line in found["lines"])
 
 
 async def test_a_load_is_cut_at_once_for_an_internal_request():

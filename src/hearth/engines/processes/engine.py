@@ -207,6 +207,10 @@ class Processes(ProcessesTraits):
             lambda: resident_mib({one for run in runs for one in run.tree.processes()})
         )
 
+    def log_after(self, model: str, number: int) -> tuple[list[str], int]:
+        """As of `ProcessLog.after`, of the model's server. Raises ModelNotFound."""
+        return self._server(model).log.after(number)
+
     # Into memory, and out.
 
     async def load(self, model: str, options: LoadOptions) -> None:

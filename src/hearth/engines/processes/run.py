@@ -40,7 +40,7 @@ MAX_BODY_BYTES = 16 * 1024**2
 
 
 class _Over(Exception):
-    """The server is of no use any more; says why."""
+    """The server is of no use any more; says why, in words that go on from `the server of NAME`."""
 
 
 class State(StrEnum):
@@ -144,7 +144,9 @@ class Run:
             if not await self._first(self._get_ready(), self._settings.start_timeout_s):
                 return
         except _Over as over:
-            raise LoadError(f"{over}: hearth models log {self._name}") from over
+            raise LoadError(
+                f"the server of {self._name} {over}: hearth models log {self._name}"
+            ) from over
         self.state = State.READY
         ready_at = self._clock.monotonic()
         self.ready.set_result(None)
@@ -173,7 +175,7 @@ class Run:
             return False
         if self.tree.exit.done():
             before = "" if self.state is State.READY else " before it was ready"
-            raise _Over(f"the server of {self._name} {self.tree.exit.result()}{before}")
+            raise _Over(f"{self.tree.exit.result()}{before}")
         if look.cancelled():
             raise _Over(await self._too_late())
         look.result()
@@ -188,7 +190,7 @@ class Run:
             ports = ", ".join(map(str, found.others))
             where = f"; it listens on {ports}, not on ${{PORT}}, which is {self._port}"
         timeout_s = self._settings.start_timeout_s
-        return f"the server of {self._name} was not ready within {timeout_s:g} s{where}"
+        return f"was not ready within {timeout_s:g} s{where}"
 
     async def _get_ready(self) -> None:
         """Returns once it is ready, and known. Raises LoadError: it cannot be used."""
@@ -241,9 +243,7 @@ class Run:
             self._doubted.clear()
             found = await self._listening()
             if found is not None and not found.is_ours:
-                raise _Over(
-                    f"the server of {self._name} does not listen on port {self._port} any more"
-                )
+                raise _Over(f"does not listen on port {self._port} any more")
 
     async def _end(self) -> None:
         """Close what it was asked through, which it would wait for, and end all of it."""

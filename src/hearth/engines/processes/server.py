@@ -88,9 +88,9 @@ class ModelServer:
         if not left_alone_s:
             return error
         return ModelLeftAlone(
-            f"{error.message}. It is started again in {left_alone_s:.0f} s at the earliest, since"
-            " its server keeps failing",
-            left_alone_s=left_alone_s,
+            f"{error.message}. Its server keeps failing, and is not started again for"
+            f" {left_alone_s:.0f} s",
+            retry_after_s=left_alone_s,
         )
 
     def _started(self) -> Run:
@@ -121,10 +121,11 @@ class ModelServer:
         return run
 
     def _exited(self, how: str, ready_s: float | None) -> None:
-        """A server has ended by itself, or was of no use; `ready_s`: how long it was ready."""
+        """A server has ended by itself, or could not be used; as of `Run`."""
         now = self._clock.monotonic()
         self._last_failure = how
         if ready_s is not None:
+            self._last_failure = f"the server of {self.name} {how}: hearth models log {self.name}"
             self._crashes.served_for(ready_s)
             self._events.emit(EngineExited(at=now, model=self.name, how=how, ready_s=ready_s))
         self._crashes.happened(now)
