@@ -126,6 +126,17 @@ def test_what_a_process_is_given_is_not_shown():
             [],
         ),
         ("models: {m: {run: {command: [serve]}}}", ["models.m.run"]),
+        (
+            """
+engines: {r: {kind: llama_router, url: 'http://a'}, o: {kind: ollama, url: 'http://b'}}
+models: {m: {engine: r, num_ctx: 8}, n: {engine: o, num_ctx: 8}, l: {num_ctx: 8}}
+""",
+            ["models.m.num_ctx"],
+        ),
+        (
+            "engines: {s: {kind: llama_swap, url: 'http://a'}}\nmodels: {m: {num_ctx: 8}}",
+            ["models.m.num_ctx"],
+        ),
         ("engines: {p: {kind: processes}}\nmodels: {m: {run: {command: [serve]}}}", []),
     ],
 )

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from hearth.config.document import Problem
 from hearth.config.engines import ELASTIC_KINDS
 from hearth.config.settings import Settings
+
+_STARTED_WITH: Mapping[str, str] = MappingProxyType(
+    {
+        "llama_server": "a llama_server is started with `-c`",
+        "llama_router": "a llama_router starts it with `ctx-size` of its preset",
+        "llama_swap": "llama-swap starts it with its `cmd`",
+    }
+)
+"""Where the context of a model is that has none of Hearth's, by kind of the engine."""
 
 
 def engine_problems(engines: object, models: object) -> Iterator[Problem]:
@@ -78,3 +88,14 @@ def effectless_of_engines(settings: Settings) -> Iterator[str]:
                 f"models.{model}.run: has no effect: `engine` must be the name of an engine of the"
                 " kind `processes`"
             )
+
+
+def contexts_without_effect(settings: Settings) -> Iterator[str]:
+    """`num_ctx` of models whose servers are started with their context."""
+    rows = settings.engine_rows
+    only = next(iter(rows.values())) if len(rows) == 1 else None
+    for name, model in settings.models.items():
+        row = rows.get(model.engine, only)
+        how = _STARTED_WITH.get("" if row is None else row.kind)
+        if how is not None and model.num_ctx is not None:
+            yield f"models.{name}.num_ctx: has no effect; {how}"

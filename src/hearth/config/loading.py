@@ -22,7 +22,11 @@ from pathlib import Path
 import pydantic
 
 from hearth.config.document import Document, KeyPath, Problem, complaints, config_error, dotted
-from hearth.config.engine_checks import effectless_of_engines, engine_problems
+from hearth.config.engine_checks import (
+    contexts_without_effect,
+    effectless_of_engines,
+    engine_problems,
+)
 from hearth.config.fields import MIN_SECRET_CHARS
 from hearth.config.settings import GatewayConfig, Settings
 from hearth.errors import ConfigError
@@ -440,13 +444,10 @@ def _effectless_of_models(settings: Settings) -> Iterator[str]:
     yield from effectless_of_engines(settings)
     if settings.engines and "url" in settings.ollama.model_fields_set:
         yield "ollama.url: has no effect, because engines is set"
-    if settings.engine_row.kind != "llama_server":
-        return
-    if "parallel" in settings.gpu.model_fields_set:
+    is_slotted = settings.engine_row.kind == "llama_server"
+    if is_slotted and "parallel" in settings.gpu.model_fields_set:
         yield "gpu.parallel: has no effect; the slots of a llama_server are used (`-np`)"
-    for name, model in settings.models.items():
-        if model.num_ctx is not None:
-            yield f"models.{name}.num_ctx: has no effect; a llama_server is started with `-c`"
+    yield from contexts_without_effect(settings)
 
 
 def changed_meanings(settings: Settings) -> Iterator[str]:
