@@ -243,6 +243,19 @@ async def test_a_load_that_is_left_is_given_up_and_the_next_one_loads():
         assert orders == ["/models/load", "/models/unload", "/models/load"]
 
 
+async def test_a_load_of_which_nothing_is_heard_any_more_is_given_up():
+    router = StubRouter(Preset("a"))
+    preset = router.presets["a"]
+    preset.loads.clear()
+    async with before(router) as control:
+        loading = asyncio.create_task(control.load("a"))
+        await until(lambda: preset.status == "loading")
+        router.says["/models"] = HTML
+        with pytest.raises(BackendProtocolError):
+            await loading
+        await until(lambda: preset.status == "unloaded")
+
+
 async def test_a_load_that_meets_a_process_on_its_way_out_waits_for_it_and_loads():
     router = StubRouter(Preset("a", status="loading"))
     async with before(router) as control:

@@ -145,6 +145,20 @@ async def test_a_server_that_does_not_start_is_an_error_with_its_reason():
             await control.load("a")
 
 
+async def test_a_start_of_which_nothing_is_heard_any_more_is_taken_back():
+    swap = StubSwap(Entry("a"))
+    entry = swap.entries["a"]
+    entry.starts.clear()
+    async with before(swap) as control:
+        loading = asyncio.create_task(control.load("a"))
+        await until(lambda: entry.state == "starting")
+        swap.says["/running"] = HTML
+        entry.starts.set()
+        with pytest.raises(BackendProtocolError):
+            await loading
+        await until(lambda: entry.state == "stopped")
+
+
 @pytest.mark.parametrize("is_old", [False, True])
 async def test_a_start_that_is_left_is_taken_back_where_it_can_be(is_old: bool):
     swap = StubSwap(Entry("a"), is_old=is_old)

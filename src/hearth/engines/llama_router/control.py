@@ -116,7 +116,8 @@ class Control:
     async def load(self, name: str) -> None:
         """As the port says.
 
-        A load is given up by an unload, at which the router kills the process at once.
+        A load that is left, or of which nothing is heard any more, is given up by an unload, at
+        which the router kills the process at once.
         """
         model = (await self.find(name)).name
         if (given_up := self._given_up.get(model)) is not None:
@@ -126,7 +127,9 @@ class Control:
         started = self._orders.begin(self._start(model))
         try:
             await self._loaded(model, started, events)
-        except asyncio.CancelledError:
+        except (LoadError, ModelNotFound):
+            raise  # there is no process
+        except BaseException:
             giving_up = self._orders.begin(self._give_up(model, started))
             self._given_up[model] = giving_up
             giving_up.add_done_callback(lambda _: self._given_up.pop(model, None))

@@ -166,19 +166,25 @@ class Control:
     # Into memory, and out.
 
     async def load(self, name: str) -> None:
-        """As the port says; given up by an unload, which older ones heed only when it is ready."""
+        """As the port says; given up by an unload where it is left or fails, which older ones heed
+        only when it is ready.
+        """
         model = await self.find(name)
         if (given_up := self._given_up.get(model)) is not None:
             await asyncio.wait((given_up,))
         starting = self._orders.begin(self._start(model))
         try:
-            said = await self._orders.settled(starting)
-        except asyncio.CancelledError:
+            await self._started(model, starting)
+        except BaseException:
             starting.cancel()
             giving_up = self._orders.begin(self._give_up(model))
             self._given_up[model] = giving_up
             giving_up.add_done_callback(lambda _: self._given_up.pop(model, None))
             raise
+
+    async def _started(self, model: str, starting: asyncio.Task[Said]) -> None:
+        """Returns once its server is ready. Raises LoadError."""
+        said = await self._orders.settled(starting)
         states = {each.name: each.state for each in await self.running()}
         if states.get(model) != READY:
             raise LoadError(f"llama-swap could not start {model}: {said.status}, {said.error}")
