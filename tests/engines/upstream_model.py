@@ -71,6 +71,10 @@ class UpstreamModel:
         self.left = 0
         """Answers whose reader has left before their end."""
 
+    def end(self) -> None:
+        """Its process ends."""
+        self.died.set()
+
     async def answer(self, peer: Peer) -> bool:
         """Answer a request that reached it; False where it died within the answer."""
         asked = peer.json

@@ -52,6 +52,10 @@ class Preset:
         self.loads.set()
         self.ends.set()
 
+    async def start(self) -> UpstreamModel:
+        """A process of its own."""
+        return UpstreamModel(self.name, self.slots)
+
     @property
     def is_running(self) -> bool:
         return self.status in {"loading", "loaded", "sleeping"}
@@ -210,7 +214,7 @@ class StubRouter:
         if preset.fails is not None:
             self._became(preset, "unloaded", preset.fails)
             return
-        preset.process = UpstreamModel(preset.name, preset.slots)
+        preset.process = await preset.start()
         self._became(preset, "loaded")
 
     async def _stop(self, preset: Preset) -> None:
@@ -224,7 +228,7 @@ class StubRouter:
         was_busy = process is not None and process.running > 0
         if process is not None:
             self.killed += process.running
-            process.died.set()
+            process.end()
         preset.process = None
         self._became(preset, "unloaded", 1 if was_busy else 0)
 
