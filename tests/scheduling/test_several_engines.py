@@ -407,6 +407,25 @@ def test_who_takes_any_model_goes_elsewhere_and_waits_where_there_is_none():
     assert shell.ended[waiting] == "fail 2 backend_down"
 
 
+def test_who_takes_any_model_is_served_by_none_that_is_elsewhere():
+    shell = shell_of(waits("home_model=a"), "far")
+    away(shell, "a", "b", "c")
+    waiting = shell.arrive(None)
+    assert not shell.forecasts.answers_for(replace(newcomer("a"), model=None))
+    assert not shell.running
+    shell.at(60.0)
+    assert shell.ended[waiting] == "fail 1 backend_down"
+
+
+@pytest.mark.parametrize(("gone", "why"), [("far", "no_model"), ("v", "backend_down")])
+def test_without_a_home_they_wait_for_an_engine_that_may_bring_a_model(gone: str, why: str):
+    shell = shell_of(waits())
+    away(shell, gone)
+    waiting = shell.arrive(None)
+    shell.at(60.0)
+    assert shell.ended[waiting] == f"fail 1 {why}"
+
+
 def test_what_failed_before_it_went_is_forgotten_when_it_is_back():
     shell = shell_of(waits(), "v")
     first = shell.arrive("a")

@@ -12,7 +12,13 @@ from random import Random
 
 import pytest
 
-from hearth.config.settings import PolicyName, QueueSettings, SchedulerSettings, SchedulingSettings
+from hearth.config.settings import (
+    ModelSettings,
+    PolicyName,
+    QueueSettings,
+    SchedulerSettings,
+    SchedulingSettings,
+)
 from hearth.execution.swapper import POLL_S
 from hearth.scheduling.actions import Load
 from hearth.scheduling.home import MIN_ENDS
@@ -45,6 +51,7 @@ EVERYTHING = replace(TALKING, aliased=0.4, background=0.2, callers=3)
 """Conversations of callers with shares, on models that are chosen when they start."""
 SPARSE = Mix(jobs=120, models=2, mean_gap_s=20.0, mean_service_s=2.0, quiet_hours=0.0)
 """Long idle times, from which is learned when to go home."""
+STAYS = "stays"
 HOMING = (5, 11, 23, 41)  # seeds with more than a dozen ways home
 HOMES = 10
 LONGEST_S = 25.0  # shorter than any timeout of the worker
@@ -110,6 +117,40 @@ def drawn_home(seed: int) -> tuple[Workload, SchedulerSettings]:
     )
 
 
+def drawn_beside(seed: int) -> tuple[Workload, SchedulerSettings]:
+    """A workload on models of two engines, of which one's stay."""
+    workload, rules = drawn(seed, replace(MIX, aliased=0.3))
+    rng = Random(seed)
+
+    def short(name: str) -> str:
+        """As several engines list it."""
+        return name.removesuffix(":latest")
+
+    def moved(job: WorkloadJob) -> WorkloadJob:
+        model = None if job.model is None else short(job.model)
+        choices = tuple(map(short, job.choices))
+        if choices:
+            return replace(job, model=model, choices=(*choices, STAYS))
+        return replace(job, model=STAYS if model and rng.random() < 0.4 else model)
+
+    return replace(
+        workload,
+        jobs=tuple(map(moved, workload.jobs)),
+        models={
+            **{short(name): model for name, model in workload.models.items()},
+            STAYS: ModelSettings(vram_gb=rng.choice((None, 6.0)), parallel=rng.choice((1, 2))),
+        },
+        swap_costs={
+            **{("", short(name)): load_s for (_, name), load_s in workload.swap_costs.items()},
+            ("", STAYS): 0.0,
+        },
+        unload_s={**{short(name): POLL_S for name in workload.models}, STAYS: POLL_S},
+        resident=(*map(short, workload.resident), STAYS),
+        home=short(workload.home),
+        staying=frozenset({STAYS}),
+    ), rules
+
+
 def _as_the_fake_serves(job: WorkloadJob, max_wait_s: float) -> WorkloadJob:
     service_s = min(job.service_s, LONGEST_S)
     first_byte_s = min(job.first_byte_s, service_s)
@@ -158,6 +199,13 @@ def test_the_live_worker_and_the_simulator_take_the_same_decisions(
     policy: PolicyName, seed: int, mix: Mix
 ):
     compare(*drawn(seed, mix), policy)
+
+
+@for_each(
+    ("policy", "seed"), [(policy, seed) for policy in PolicyName for seed in range(EXAMPLES * 6)]
+)
+def test_they_take_the_same_decisions_with_two_engines(policy: PolicyName, seed: int):
+    compare(*drawn_beside(seed), policy)
 
 
 @pytest.mark.parametrize("seed", range(HOMES))

@@ -207,8 +207,10 @@ class DecisionChecker:
         for entry in started:
             if entry.external:
                 ahead = waiting.up_to(Band.BACKGROUND, entry.model)
-                # Who names no model may want a text, and is not sent to one that only embeds.
-                if not residents[entry.model or ""].embeds:
+                # Who names no model may want a text, and is not sent to one that only embeds, or
+                # that runs elsewhere.
+                model = entry.model or ""
+                if not residents[model].embeds and self.device.is_near(model):
                     ahead += waiting.up_to(Band.BACKGROUND, None)
                 _require(
                     not ahead,

@@ -232,7 +232,7 @@ class Scheduler:
             entry for entry in gateway.waiting.entries(None) if not (paused and entry.external)
         ]
         able = gateway.waiting.count(Lane.INTERNAL) if paused else len(gateway.waiting)
-        if gateway.wanted or len(entries) < able or device.listing.away:
+        if gateway.wanted or len(entries) < able or device.near_away:
             return []
         why: Refusal = "no_model" if device.home is None else "never_fits"
         homeless = [entry for entry in entries if device.home_for(entry) is None]

@@ -8,7 +8,7 @@ the scheduler holds one `DeviceState`; nothing in `GatewayState` knows of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import field
 from heapq import heappush
 from math import inf
@@ -292,12 +292,11 @@ class DeviceState:
         listing = self.listing
         if listing.is_plain:
             return True
-        residents = self.residency.residents
         if model is None:
             home = self.home
-            is_home_near = home is not None and not listing.is_away(home)
-            return is_home_near or not all(each.is_away for each in residents.values())
-        return listing.loads(model) or (model in residents and not listing.is_away(model))
+            return self.serves_any or (home is not None and not listing.is_away(home))
+        is_there = model in self.residency.residents
+        return listing.loads(model) or (is_there and not listing.is_away(model))
 
     def contends(self, model: str | None) -> bool:
         """What waits for it (None: any) may want something loaded, now or later."""
@@ -312,6 +311,17 @@ class DeviceState:
         """A model is in memory that may."""
         residents = self.residency.residents
         return bool(residents) and (not self.listing.off_card or any(map(self.is_near, residents)))
+
+    @property
+    def serves_any(self) -> bool:
+        """One is in memory whose engine answers."""
+        residents = self.residency.residents.values()
+        return any(not each.is_away and self.is_near(each.model) for each in residents)
+
+    @property
+    def near_away(self) -> Collection[str]:
+        """Those, in lower case, whose engine may bring one when it is back."""
+        return self.listing.away.keys() - self.listing.off_card
 
     def beyond_reach(self, band: Band) -> int:
         """How many wait in this band or a more urgent one for what cannot be brought."""
@@ -360,14 +370,14 @@ class DeviceState:
         away = self.listing.away
         if entry.wanted_model is not None:
             models = [each for each in entry.choices if self.has(each)] or [entry.wanted_model]
-        elif not all(each.is_away for each in self.residency.residents.values()):
+        elif self.serves_any:
             return None
         else:
             home = self.home_for(entry)
-            models = list(away) if home is None else [home]
-        times = [away.get(model.lower()) for model in models]
-        known = [at for at in times if at is not None]
-        return max(known) if len(known) == len(times) else None
+            models = list(self.near_away) if home is None else [home]
+        times = [away.get(model.lower(), inf) for model in models]
+        since = max(times, default=inf)
+        return None if since == inf else since
 
     def can_cut(self, model: str) -> bool:
         """A load of it can be ended before it is there, which leaves the memory free."""

@@ -164,7 +164,7 @@ class _Simulator:
     def run(self) -> None:
         workload = self._workload
         if workload.is_mixed:
-            self._report(_listed(workload))
+            self._report(listed(workload))
         for model in (*workload.resident, *workload.elastic):
             self._report(Loaded(model=model))
         for outage in workload.outages:
@@ -378,7 +378,9 @@ class _Simulator:
             self.outcome.busy_s += self._now - self._busy_since
 
 
-def _listed(workload: Workload) -> ModelsListed:
+def listed(workload: Workload) -> ModelsListed:
+    """What the engines of a workload say of their models."""
+
     def lower(names: Iterable[str]) -> frozenset[str]:
         return frozenset(map(str.lower, names))
 
