@@ -211,9 +211,9 @@ def _arrived(device: DeviceState, item: QueueItem, now: float) -> list[Action] |
     entry = Entry(
         item, item.band, key, item.model, choices=item.choices, waits_since=gateway.since(now)
     )
-    refused = _refused(device, entry, now)
-    if refused is not None:
-        return [Fail(sequence=item.sequence, why=refused)]
+    hopeless = _hopeless(device, entry, now)
+    if hopeless is not None:
+        return [Fail(sequence=item.sequence, why=hopeless)]
     if item.choices:
         entry.wanted_model = Binding(device, now).model_for(entry)
     if device.idle_since is not None:
@@ -257,7 +257,7 @@ def _is_gone(device: DeviceState, entry: Entry) -> bool:
     )
 
 
-def _refused(device: DeviceState, entry: Entry, now: float) -> Refusal | None:
+def _hopeless(device: DeviceState, entry: Entry, now: float) -> Refusal | None:
     """Why it is not let wait."""
     if _never_fits(device, entry):
         return "never_fits"
