@@ -364,7 +364,7 @@ def _failed(device: DeviceState, entry: Entry, fact: inputs.Failed, now: float) 
     is_down = not _answers_for(device, entry.model or "")
     fault = fact.fault
     if fault == "refused" and not (entry.cancelled or entry.cut):
-        return _refused(device, entry, fact.retry_after_s, now)
+        return _held_off(device, entry, fact.retry_after_s, now)
     may_go_on = entry.breaks < BREAKS and not (entry.cancelled or entry.cut)
     goes_on = may_go_on and fact.kept_tokens is not None
     is_suspect = fault in {"first_byte_timeout", "model_gone"} or (
@@ -401,7 +401,7 @@ def _answers_for(device: DeviceState, model: str) -> bool:
     return device.down_since is None and not device.listing.is_away(model)
 
 
-def _refused(
+def _held_off(
     device: DeviceState, entry: Entry, retry_after_s: float | None, now: float
 ) -> list[Action]:
     """Its engine takes no more at the moment: nothing is sent to the model for a while, then no
