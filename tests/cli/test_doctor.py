@@ -152,6 +152,38 @@ def test_a_llama_server_is_examined_with_its_slots_and_its_model(hearth, tmp_pat
     assert "ollama" not in (right.stdout + wrong).lower()
 
 
+def engine_of(folder: Path, kind: str, url: str, **row: object) -> str:
+    given = json.dumps({"kind": kind, "url": url, **row})
+    path = folder / "mine.yaml"
+    path.write_text(
+        f"engines: {{main: {given}}}\nstorage: {{path: {folder}/state/hearth.db}}\n"
+        f"server: {{port: {free_port()}}}\ngpu: {{nvml: false}}\n"
+    )
+    return str(path)
+
+
+def test_a_server_with_openais_api_is_asked_for_so_many_requests_as_its_row_says(
+    hearth, tmp_path, busy
+):
+    busy.put("/v1/models", {"object": "list", "data": [{"id": "gpt-x"}]})
+    unsaid = hearth("doctor", engine_of(tmp_path, "openai", busy.url)).stdout
+    assert "engines.main.parallel is not set: 1 at the same time" in unsaid
+    assert "set engines.main.parallel to what the server takes at once" in unsaid
+    said = hearth("doctor", engine_of(tmp_path, "openai", busy.url, parallel=6)).stdout
+    assert "ok   slots           6 at the same time for each model" in said
+    assert "1 installed" in said
+
+
+def test_jit_loading_of_lm_studio_is_warned_of(hearth, tmp_path, busy):
+    entry = {"key": "a", "type": "llm", "loaded_instances": []}
+    busy.put("/api/v1/models", {"models": [entry]})
+    for served, is_on in (([{"id": "a"}], True), ([], False)):
+        busy.put("/v1/models", {"object": "list", "data": served})
+        found = hearth("doctor", engine_of(tmp_path, "lmstudio", busy.url)).stdout
+        assert ("JIT loading is on" in found) is is_on
+        assert "1 installed" in found
+
+
 def test_a_llama_server_that_does_not_answer_right_is_named_with_what_to_do(hearth, tmp_path, busy):
     gone = hearth("doctor", llama_server(tmp_path, "http://127.0.0.1:1")).stdout
     assert "start it (`llama-server -m FILE`), or correct engines.main.url" in gone

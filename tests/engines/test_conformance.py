@@ -23,6 +23,7 @@ from hearth.emulator.models import EmulatedModel
 from hearth.engines.llama_router.engine import LlamaRouter
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.llama_swap.engine import LlamaSwap
+from hearth.engines.lmstudio.engine import LmStudio
 from hearth.engines.ollama.engine import Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine, Exchange
@@ -34,6 +35,8 @@ from tests.engines.llama_swap.stub import Entry, StubSwap
 from tests.engines.llamacpp.command import run_settings
 from tests.engines.llamacpp.gguf import write_model
 from tests.engines.llamacpp.serving import serving
+from tests.engines.lmstudio.stub import Entry as Studio
+from tests.engines.lmstudio.stub import StubStudio
 from tests.engines.openai_server.plain import open_plain
 from tests.engines.processes.house import house
 from tests.engines.stub_server import StubServer, read
@@ -145,7 +148,16 @@ async def vllm(url: str) -> AsyncIterator[Engine]:
         yield engine
 
 
-LOADING = [fake, ollama, emulator, echo, llama_router, llama_swap, processes]
+@asynccontextmanager
+async def lmstudio() -> AsyncIterator[Engine]:
+    async with (
+        StubServer(StubStudio(Studio(MODEL))) as server,
+        aclosing(LmStudio(server.url, clock=SystemClock(), **TIMES)) as engine,
+    ):
+        yield engine
+
+
+LOADING = [fake, ollama, emulator, echo, llama_router, llama_swap, lmstudio, processes]
 """Those that load and unload on request."""
 STAYING = [llama_server, openai_server, vllm]
 """Those whose models are there for as long as their server runs, which is a real one."""

@@ -25,6 +25,7 @@ from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
 from hearth.engines.llama_router.engine import LlamaRouter
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.llama_swap.engine import LlamaSwap
+from hearth.engines.lmstudio.engine import LmStudio
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
@@ -251,6 +252,7 @@ _ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = MappingProxyType(
         "openai": partial(_perhaps_elastic, OpenAiServer),
         "processes": _processes,
         "vllm": partial(_perhaps_elastic, Vllm),
+        "lmstudio": partial(_server, LmStudio),
     }
 )
 

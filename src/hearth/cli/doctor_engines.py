@@ -104,6 +104,18 @@ def _check_llama_swap(
     yield from check_slots(row, installed, settings)
 
 
+def _check_lmstudio(
+    row: Row, installed: tuple[InstalledModel, ...], settings: Settings
+) -> Iterator[Finding]:
+    # imported here, so that only commands that ask a model server wait for it
+    from hearth.engines.lmstudio.engine import LmStudio  # noqa: PLC0415
+
+    del installed, settings
+    if isinstance(row.engine, LmStudio) and row.engine.loads_by_itself:
+        says = "JIT loading is on: LM Studio loads models by itself, and ends others for them"
+        yield Finding("warn", "JIT loading", says, "turn it off in Developer > Server Settings")
+
+
 def check_idle_limits(limits_s: Mapping[str, int]) -> Iterator[Finding]:
     """What stops models by itself, as far as they run now, by model."""
     for model, limit_s in limits_s.items():
@@ -302,6 +314,7 @@ _CHECKS: Mapping[str, Check] = MappingProxyType(
         "llama_swap": _check_llama_swap,
         "openai": check_parallel,
         "vllm": check_parallel,
+        "lmstudio": _check_lmstudio,
     }
 )
 """Beside what is asked of every engine."""

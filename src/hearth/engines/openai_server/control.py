@@ -57,6 +57,37 @@ class Served:
     api: ServerApi
 
 
+class Routes:
+    """Which of `PERHAPS` a server has, beside what its kind has.
+
+    Attributes:
+        api: what it is known to have.
+    """
+
+    def __init__(self, questions: Questions, api: ServerApi) -> None:
+        self._questions = questions
+        self._of_kind = api
+        self._is_known = False
+        self.api = api
+
+    def forget(self) -> None:
+        """It is away, and may come back as another version."""
+        self._is_known = False
+
+    async def find_out(self) -> None:
+        """Ask it once. Raises as `Questions`."""
+        if not self._is_known:
+            found = frozenset([path for path in PERHAPS if await self._has(path)])
+            self.api = replace(self._of_kind, serves=self._of_kind.serves | found)
+            self._is_known = True
+
+    async def _has(self, path: Endpoint) -> bool:
+        """It has a route where it reads a body, and refuses an empty one: that runs nothing."""
+        call = BackendCall(method="POST", path=path.value, headers=JSON_BODY, body=b"{}")
+        status, said = await self._questions.ask(call)
+        return status in _REFUSES_EMPTY and bool(said)
+
+
 class Control:
     """Asks a server about itself. Raises as `Questions`.
 
@@ -67,9 +98,7 @@ class Control:
     def __init__(self, questions: Questions, api: ServerApi, *, elastic: bool = False) -> None:
         self._questions = questions
         self._elastic = elastic
-        self._api = api
-        self._routes: frozenset[Endpoint] | None = None
-        """Those of `PERHAPS` that it has; None where that is to be found out."""
+        self._routes = Routes(questions, api)
         self.last_served = Served(models=(), api=api)
         self._upstream: dict[str, str] = {}
         self._installed: tuple[InstalledModel, ...] = ()
@@ -90,15 +119,13 @@ class Control:
         except BackendError as error:
             if self._elastic and self.last_served.models and isinstance(error, _PASSING):
                 return self.last_served
-            self._routes = None  # it may come back as another version
+            self._routes.forget()
             raise
 
     async def _read(self) -> Served:
         listed = await self._questions.read(MODELS, "data", _A_LIST)
-        if self._routes is None:
-            self._routes = frozenset([path for path in PERHAPS if await self._has_route(path)])
-        api = replace(self._api, serves=self._api.serves | self._routes)
-        served = Served(models=tuple(_models(listed)), api=api)
+        await self._routes.find_out()
+        served = Served(models=tuple(_models(listed)), api=self._routes.api)
         if served != self.last_served:
             self._installed = tuple(
                 InstalledModel(name=model.name, digest=model.digest) for model in served.models
@@ -127,12 +154,6 @@ class Control:
             await self.served()
         return self._upstream.get(model.lower())
 
-    async def _has_route(self, path: Endpoint) -> bool:
-        """It has a route where it reads a body, and refuses an empty one: that runs nothing."""
-        call = BackendCall(method="POST", path=path.value, headers=JSON_BODY, body=b"{}")
-        status, said = await self._questions.ask(call)
-        return status in _REFUSES_EMPTY and bool(said)
-
 
 def _models(listed: JsonObject) -> Iterator[ServedModel]:
     """Those that have a name; each with one that callers can write, and that no other has."""
@@ -142,7 +163,7 @@ def _models(listed: JsonObject) -> Iterator[ServedModel]:
         upstream = at(entry, ("id",))
         if not isinstance(upstream, str) or not isinstance(entry, dict):
             continue
-        name = next((name for name in _names(upstream) if name.lower() not in taken), None)
+        name = next((name for name in names_of(upstream) if name.lower() not in taken), None)
         if name is not None:
             taken.add(name.lower())
             yield ServedModel(
@@ -154,7 +175,7 @@ def _models(listed: JsonObject) -> Iterator[ServedModel]:
             )
 
 
-def _names(upstream: str) -> Iterator[str]:
+def names_of(upstream: str) -> Iterator[str]:
     """Ways to call a model, best first: as its server does, without folders, all in one word."""
     last = upstream.rstrip("/").rpartition("/")[2]
     words = (_NOT_IN_NAMES.sub("-", written).strip("-.") for written in (last, upstream))

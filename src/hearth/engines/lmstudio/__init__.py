@@ -1,0 +1,1 @@
+"""LM Studio as an engine."""

@@ -1,0 +1,99 @@
+"""LM Studio as an engine: its models are loaded and unloaded by its own API.
+
+It must not load by itself (JIT loading): to make room it ends models that work runs on.
+"""
+
+from __future__ import annotations
+
+from hearth.clock import Clock
+from hearth.dialects.gojson import JsonObject
+from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.engines.data_path import DataPath
+from hearth.engines.lmstudio.control import Control
+from hearth.engines.lmstudio.models import StudioModel
+from hearth.engines.lmstudio.traits import API, LmStudioTraits
+from hearth.engines.openai_server.calls import OpenAiCalls, Place, check_request
+from hearth.engines.openai_server.exchanges import Ready
+from hearth.engines.openai_server.pages import Shown, ShownModel, page
+from hearth.engines.openai_server.questions import Questions
+from hearth.engines.port import Exchange
+from hearth.types import BackendCall, InstalledModel, LoadOptions
+
+
+class LmStudio(LmStudioTraits):
+    """The LM Studio at one address; see `OpenAiServer`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        connect_timeout_s: float,
+        control_timeout_s: float,
+        api_key: str = "",
+        setting: str = "engines.main.url",
+    ) -> None:
+        place = Place(title=self.title, setting=setting)
+        self._clock = clock
+        self._data_path = DataPath(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
+        questions = Questions(url, api_key=api_key, place=place, timeout_s=control_timeout_s)
+        self._control = control = Control(questions, API)
+        self._calls = OpenAiCalls(
+            self._data_path, API, clock=clock, place=place, upstream=control.upstream
+        )
+        self._first_seen: dict[str, float] = {}
+        self.version = control.version
+        self.resident = control.resident
+        self.load = control.load
+        self.unload = control.unload
+
+    @property
+    def loads_by_itself(self) -> bool:
+        """Its JIT loading was on at the last look."""
+        return self._control.loads_by_itself
+
+    async def open(self, call: BackendCall) -> Exchange:
+        path = call.path.partition("?")[0]
+        route = INFERENCE_ROUTES.get(path)
+        return await (self._page(path, call) if route is None else self._calls.open(route, call))
+
+    def check_request(self, path: str, fields: JsonObject) -> None:
+        check_request(INFERENCE_ROUTES[path], fields, self._calls.api)
+
+    async def _page(self, path: str, call: BackendCall) -> Ready:
+        models = [self._shown(model) for model in await self._control.models()]
+        answer = page(path, call.body, Shown(title=self.title, version="unknown", models=models))
+        return answer if call.method != "HEAD" else Ready(answer.status, b"", answer.headers)
+
+    def _shown(self, model: StudioModel) -> ShownModel:
+        return ShownModel(
+            name=model.name,
+            owner="lmstudio",
+            since_wall_s=self._first_seen.setdefault(model.digest, self._clock.wall()),
+            digest=model.digest,
+            abilities=tuple(sorted(model.installed.capabilities or ())),
+            size_bytes=model.size_bytes,
+            vram_mib=model.resident.vram_mib if model.instances else None,
+            context_tokens=model.context_tokens,
+            format=model.format,
+            quantization=model.quantization,
+        )
+
+    async def installed(self) -> tuple[InstalledModel, ...]:
+        installed = await self._control.installed()
+        self._calls.api = self._control.api
+        return installed
+
+    async def capabilities(self, model: str) -> frozenset[str] | None:
+        return (await self._control.find(model)).installed.capabilities
+
+    async def memory_mib(self) -> float | None:
+        return None
+
+    async def probe(self, model: str, options: LoadOptions, timeout_s: float) -> bool:
+        del options
+        return await self._calls.probe(model, timeout_s)
+
+    async def aclose(self) -> None:
+        await self._control.aclose()
+        await self._data_path.aclose()
