@@ -20,8 +20,9 @@ from hearth.config.loading import parse_config
 from hearth.config.settings import Settings
 from hearth.dialects.request import is_model_name
 from hearth.errors import ConfigError
+from tests.support.examples import EXAMPLES
 
-EXAMPLES = Path(__file__).parent / "llama_swap"
+FILES = Path(__file__).parent / "llama_swap"
 LLAMA = "llama-server --port ${PORT}"
 
 
@@ -39,7 +40,7 @@ def settings_of(text: str) -> Settings:
 
 def example(name: str) -> tuple[Settings, dict[str, str]]:
     """What is read back of an example's result, and its notes by place."""
-    result = result_of((EXAMPLES / f"{name}.yaml").read_text())
+    result = result_of((FILES / f"{name}.yaml").read_text())
     text = written(result, "swap.yaml")
     notes = {note.place: note.text for note in result.notes}
     flat = " ".join(line.strip().removeprefix("#").strip() for line in text.splitlines())
@@ -338,7 +339,7 @@ WHOLE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200 * EXAMPLES)
 @given(whole=WHOLE)
 def test_whatever_is_imported_is_a_usable_configuration(whole):
     text = yaml.safe_dump(whole, allow_unicode=True)
@@ -349,7 +350,7 @@ def test_whatever_is_imported_is_a_usable_configuration(whole):
     read_back(result)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200 * EXAMPLES)
 @given(text=st.text(max_size=200) | VALUE.map(yaml.safe_dump))
 def test_nothing_hostile_gets_further_than_a_config_error(text):
     try:

@@ -167,7 +167,8 @@ class ModelImport:
             self._note(
                 ("cmd",),
                 "runs a container. Hearth takes a server for ready once the process that it"
-                " started, or a child of it, listens on the port; a container's does not",
+                " started, or a child of it, listens on the port; a container's does not. Start the"
+                " server without one, or keep it in llama-swap, which can be a row of engines",
             )
         if _WINDOWS.match(words[0]):
             self._note(("cmd",), "is of Windows, and Hearth runs on Linux")
