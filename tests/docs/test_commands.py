@@ -22,7 +22,8 @@ from hearth.cli import LazyCommand, main
 from hearth.clock import SystemClock
 from hearth.config.loading import load_gateway_config, parse_config
 from hearth.emulator import Emulator
-from hearth.emulator.models import default_profiles
+from hearth.emulator.models import EmulatedModel, default_profiles
+from hearth.engines.small_model.files import NAME as SMALL_MODEL
 from tests.docs import stand_ins
 from tests.support.cases import for_each
 from tests.support.patience import in_time
@@ -84,7 +85,8 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
     """
     store = tmp_path / ".local" / "state" / "hearth" / "hearth.db"
     config = tmp_path / "config" / "llm_gateway.yaml"
-    emulator = Emulator(default_profiles(), clock=SystemClock(), speed=500, seed=1)
+    profiles = (*default_profiles(), EmulatedModel(name=SMALL_MODEL))
+    emulator = Emulator(profiles, clock=SystemClock(), speed=500, seed=1)
     config.parent.mkdir()
     config.write_text(CONFIG.format(url=await emulator.start(), store=store))
     (tmp_path / "bin").mkdir()

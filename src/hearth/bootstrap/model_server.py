@@ -19,6 +19,7 @@ from hearth.config.engines import (
     ENGINE_TITLES,
     KINDS_WITH_RULES,
     EngineSettings,
+    RunSettings,
     port_range,
 )
 from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
@@ -30,10 +31,13 @@ from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
 from hearth.engines.processes.engine import Processes, runs_of
+from hearth.engines.small_model.engine import SMALL_MODEL_ROW, SmallModelServer
+from hearth.engines.small_model.files import NAME as SMALL_MODEL
+from hearth.engines.small_model.files import SmallModel, find_small_model
 from hearth.engines.table import EngineTable, Row
 from hearth.engines.vllm.engine import Vllm
 from hearth.errors import ConfigError
-from hearth.events import EmulatorStarted
+from hearth.events import EmulatorStarted, SmallModelAnswers
 from hearth.execution.gpu_watch import GpuWatch
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.observability.fanout import EventFanout
@@ -63,18 +67,20 @@ async def find_backend(
     mode = BackendMode(asked_mode or settings.backend.mode)
     row = settings.engine_row
     url = asked_url or row.url
-    is_expected = bool(asked_url or named_server(settings) or this_service_manager())
-    reason = ""
-    if mode is BackendMode.EMULATOR:
-        reason = "it was asked for"
-    elif mode is BackendMode.AUTO and not is_expected and not await listens(url):
-        reason = f"nothing is configured, and nothing listens at {url}"
-    if not reason:
+    reason = await unanswered(settings, mode, asked_url)
+    small = find_small_model() if reason and mode is BackendMode.AUTO else SmallModel()
+    if not reason or small.run is not None:
         kind = ENGINE if asked_url else row.kind
+        if small.run is not None:
+            events.emit(SmallModelAnswers(at=clock.monotonic(), model=SMALL_MODEL, reason=reason))
         return (
-            BackendIdentity(mode=mode.value, url=url, emulator=False, kind=kind),
+            BackendIdentity(
+                mode=mode.value, url=url, emulator=False, kind=kind, small_model=small.run
+            ),
             _nothing_to_stop,
         )
+    if small.why_not:
+        reason = f"{reason}, and {small.why_not}"
     # a fifth of all imports, not needed where a model server answers
     from hearth.emulator import (  # noqa: PLC0415
         Emulator,
@@ -90,6 +96,17 @@ async def find_backend(
         BackendIdentity(mode=mode.value, url=own_url, emulator=True, instead_of=instead_of),
         emulator.stop,
     )
+
+
+async def unanswered(settings: Settings, mode: BackendMode, asked_url: str | None) -> str:
+    """Why no model server answers, and none is waited for; empty where one does, or is."""
+    if mode is BackendMode.EMULATOR:
+        return "it was asked for"
+    url = asked_url or settings.engine_row.url
+    is_expected = bool(asked_url or named_server(settings) or this_service_manager())
+    if mode is not BackendMode.AUTO or is_expected or await listens(url):
+        return ""
+    return f"nothing is configured, and nothing listens at {url}"
 
 
 async def _nothing_to_stop() -> None:
@@ -109,7 +126,10 @@ def open_engines(
     rows = settings.engine_rows
     first = next(iter(rows.values()))
     if (identity.kind, identity.url) == (first.kind, first.url):
-        table = table_of(settings, clock, events=events)
+        beside: tuple[Row, ...] = ()
+        if identity.small_model is not None:
+            beside = (_small_model(identity.small_model, settings, clock, events),)
+        table = table_of(settings, clock, events=events, beside=beside)
     else:  # no key goes to another address than its own
         only = Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)
         table = EngineTable.of_one(only, identity.url, ENGINE)
@@ -126,8 +146,9 @@ def table_of(
     *,
     timeout_s: float | None = None,
     events: EventSink | None = None,
+    beside: tuple[Row, ...] = (),
 ) -> EngineTable:
-    """All engines of the settings.
+    """All engines of the settings, and those that nobody has configured.
 
     Args:
         timeout_s: of connections and questions, in place of what is configured. events: take what
@@ -145,7 +166,7 @@ def table_of(
     ]
     models = settings.models
     return EngineTable(
-        rows,
+        [*rows, *beside],
         assigned={name: model.engine for name, model in models.items() if model.engine},
         upstream={
             name: model.upstream_name for name, model in models.items() if model.upstream_name
@@ -167,6 +188,19 @@ def _row(name: str, given: EngineSettings, engine: Engine) -> Row:
         spill_s=given.spill_when_wait_over_s if is_elastic else None,
         first_byte_timeout_s=given.first_byte_timeout_s or waking_s,
     )
+
+
+def _small_model(run: RunSettings, settings: Settings, clock: Clock, events: EventSink) -> Row:
+    engine = SmallModelServer(
+        {SMALL_MODEL: run},
+        port_range(EngineSettings(kind="processes").ports),
+        setting="the ports of the small model",
+        clock=clock,
+        events=events,
+        connect_timeout_s=settings.engine.connect_timeout_s,
+        control_timeout_s=CONTROL_TIMEOUT_S,
+    )
+    return Row(name=SMALL_MODEL_ROW, engine=engine, kind="processes")
 
 
 def engine_for(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from hearth.bootstrap.probing import claim_server, server_at
 from hearth.config.settings import ENGINE_URL, BackendMode, Settings
-from hearth.events import EmulatorStarted, EmulatorStopped, Event
+from hearth.events import EmulatorStarted, EmulatorStopped, Event, SmallModelAnswers
 from hearth.events.handling import HandlingSink
 from hearth.gateway import BackendIdentity, Gateway
 from hearth.queue.learned import LearnedEstimates
@@ -39,10 +39,17 @@ class StderrNotice(HandlingSink):
     _handlers: Mapping[type[Event], Callable[[Any], None]]
 
     def __init__(self) -> None:
-        self._handlers = {EmulatorStarted: self._started, EmulatorStopped: self._stopped}
+        self._handlers = {
+            EmulatorStarted: self._started,
+            EmulatorStopped: self._stopped,
+            SmallModelAnswers: self._small,
+        }
 
     def _started(self, event: EmulatorStarted) -> None:
         sys.stderr.write(f"hearth: THE EMULATOR ANSWERS, so answers are made up: {event.reason}\n")
+
+    def _small(self, event: SmallModelAnswers) -> None:
+        sys.stderr.write(f"hearth: {event.model}, a small model, answers: {event.reason}\n")
 
     def _stopped(self, event: EmulatorStopped) -> None:
         sys.stderr.write(f"hearth: the emulator answers no more: {event.reason}\n")

@@ -17,11 +17,17 @@ from hearth.cli.client import printable, program
 from hearth.cli.config import OLLAMA_URL, find_config
 from hearth.cli.keys import edit_keys, key_entry
 from hearth.cli.options import PATH, PORT
-from hearth.cli.views import console_for, emulator_box
+from hearth.cli.views import console_for, emulator_box, small_model_box
 from hearth.clock import new_api_key
 from hearth.config.loading import load_gateway_config
 from hearth.config.settings import BackendMode, GatewayConfig, Settings
-from hearth.events import EmulatorStarted, EmulatorStopped, Event, GatewayStarted
+from hearth.events import (
+    EmulatorStarted,
+    EmulatorStopped,
+    Event,
+    GatewayStarted,
+    SmallModelAnswers,
+)
 from hearth.ports import EventSink
 from hearth.types import Lane
 
@@ -118,8 +124,8 @@ def _sinks(config: GatewayConfig, source: str) -> tuple[EventSink, ...]:
 
 
 class StartBanner:
-    """Prints once the gateway listens; the emulator's box comes first, so that it is still on the
-    screen.
+    """Prints once the gateway listens; the box of what answers comes first, so that it is still on
+    the screen.
     """
 
     def __init__(self, console: Console, *, settings: Settings, config_source: str) -> None:
@@ -131,6 +137,8 @@ class StartBanner:
         """Take note of an event."""
         if isinstance(event, EmulatorStarted):
             self._console.print(emulator_box(event.reason))
+        elif isinstance(event, SmallModelAnswers):
+            self._console.print(small_model_box(event.model, event.reason))
         elif isinstance(event, EmulatorStopped):
             self._console.print(
                 Text(f"The emulator answers no more: {printable(event.reason)}.", style="bold")

@@ -79,6 +79,17 @@ def emulator_box(reason: str) -> RenderableType:
     )
 
 
+def small_model_box(model: str, reason: str) -> RenderableType:
+    """What a newcomer is told first: whose answers these are."""
+    text = Text(f"A SMALL MODEL ANSWERS: {printable(model)}, on the CPU.", "bold")
+    hint = "Its answers are real, and often wrong. Start Ollama, and its models are here, too."
+    return Panel(
+        text.append(f"\n{printable(reason)}\n{hint}", "not bold"),
+        border_style="bold cyan",
+        expand=False,
+    )
+
+
 def _waited_or_ran(item: Json) -> str:
     ran_s = number(item, "running_s")
     return duration(number(item, "waited_s") if ran_s is None else ran_s)

@@ -60,8 +60,9 @@ class BackendSettings(Section):
     """The model server. `backend: emulator` is short for `mode` alone."""
 
     mode: Annotated[BackendMode, RESTART] = BackendMode.AUTO
-    """`ollama`, `emulator` (made-up answers), or `auto`: Ollama; the emulator only while nothing is
-    configured and nothing runs at the default address (docs/emulator.md).
+    """`ollama`, `emulator` (made-up answers), or `auto`: Ollama; a small model, or else the
+    emulator, only while nothing is configured and nothing runs at the default address
+    (docs/quickstart.md).
     """
     wait_when_down_s: fields.Duration = 10.0
     """Seconds requests wait for a model server that is down before they get 503."""

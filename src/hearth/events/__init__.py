@@ -166,6 +166,17 @@ class EmulatorStopped(Event):
     reason: str
 
 
+class SmallModelAnswers(Event, level=WARNING):
+    """A small model on the CPU answers, since there is no model server: answers are real, and often
+    wrong.
+
+    Fields: `model`: its name; `reason`.
+    """
+
+    model: str
+    reason: str
+
+
 class BackendWentDown(Event, level=WARNING):
     """The model server stopped answering. Fields: `reason`; `problem`: where it answers, but not as
     it should, the route, the status and what was expected; `engine`: its row, where there are

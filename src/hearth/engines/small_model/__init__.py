@@ -1,0 +1,1 @@
+"""A small model that answers on the CPU where there is no model server."""
