@@ -16,17 +16,9 @@ import pytest
 
 from hearth import events
 from hearth.admission.auth import digest_of
-from hearth.cli.demo import (
-    CALLERS,
-    HOME_MODEL,
-    ROUND,
-    VISITOR,
-    Narrator,
-    ask_for_ever,
-    demo_config,
-    key_of,
-    run_demo,
-)
+from hearth.cli.demo import ask_for_ever, run_demo
+from hearth.cli.demo_homes import CALLERS, EMULATED, HOME_MODEL, ROUND, VISITOR, key_of
+from hearth.cli.demo_narrator import Narrator
 from hearth.cli.views import console_for
 from hearth.config.loading import exposure_problem
 from hearth.emulator.models import default_profiles
@@ -86,7 +78,7 @@ def printed(*happened: Event, speed: float = 10.0, summed_up: bool = False) -> l
         narrator.emit(each)
     if summed_up:
         out.truncate(out.seek(0))
-        narrator.sum_up(demo_config(1.0))
+        narrator.sum_up(EMULATED.config(1.0))
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
@@ -247,14 +239,14 @@ def test_a_taken_port_ends_with_1_and_the_usual_one_is_replaced(hearth):
 
 
 def test_the_configuration_is_active_all_day_and_stays_on_loopback():
-    config = demo_config(1.0)
+    config = EMULATED.config(1.0)
     assert all(config.is_active_hours(hour * 3600.0) for hour in range(24))
     assert exposure_problem(config.settings.server.host, has_keys=False) is None
     assert config.settings.gpu.alerts.swaps_per_hour_warning > 19 * 60  # as often as it swaps
     assert config.settings.rate_limits.of_caller("chat") == (120, 2000)
-    assert demo_config(0.1).settings.rate_limits.of_caller("chat") == (1200, 20_000)
+    assert EMULATED.config(0.1).settings.rate_limits.of_caller("chat") == (1200, 20_000)
     assert (
-        demo_config(10.0).settings.gpu.restore_home_delay_s
+        EMULATED.config(10.0).settings.gpu.restore_home_delay_s
         == 10 * config.settings.gpu.restore_home_delay_s
     )
     keys = {key.name: (key.lane, key.admin, key.sha256) for key in config.settings.auth.keys}
