@@ -341,7 +341,9 @@ class KeySettings(Section):
     This costs money and sends prompts out of your network.
     """
     local_only: fields.Flag = False
-    """Keep the caller's requests in your network, whatever `allow_cloud` says."""
+    """Keep the caller's requests on this machine: no Claude, whatever `allow_cloud` says, and no
+    model of an `openai` or elastic engine.
+    """
     daily_usd: fields.Usd | None = None
     """US dollars the caller may spend on Claude per day. Unset: no limit of its own."""
     keepalive_show: KeepaliveShow | None = None
