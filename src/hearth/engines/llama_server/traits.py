@@ -51,8 +51,7 @@ class LlamaServerTraits:
         del model
         return False
 
-    @staticmethod
-    def canonical(name: str) -> str:
+    def canonical(self, name: str) -> str:
         """As the server says it."""
         return name
 
