@@ -22,7 +22,7 @@ from hearth.config.engines import (
     RunSettings,
     port_range,
 )
-from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
+from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, ModelSettings, Settings
 from hearth.engines.llama_router.engine import LlamaRouter
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.llama_swap.engine import LlamaSwap
@@ -30,7 +30,7 @@ from hearth.engines.lmstudio.engine import LmStudio
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
-from hearth.engines.processes.engine import Processes, runs_of
+from hearth.engines.processes.engine import Processes, models_of
 from hearth.engines.small_model.engine import SMALL_MODEL_ROW, SmallModelServer
 from hearth.engines.small_model.files import NAME as SMALL_MODEL
 from hearth.engines.small_model.files import SmallModel, find_small_model
@@ -192,7 +192,7 @@ def _row(name: str, given: EngineSettings, engine: Engine) -> Row:
 
 def _small_model(run: RunSettings, settings: Settings, clock: Clock, events: EventSink) -> Row:
     engine = SmallModelServer(
-        {SMALL_MODEL: run},
+        {SMALL_MODEL: ModelSettings(run=run)},
         port_range(EngineSettings(kind="processes").ports),
         setting="the ports of the small model",
         clock=clock,
@@ -263,7 +263,7 @@ def _server(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
 
 def _processes(options: EngineOptions) -> Engine:
     return Processes(
-        runs_of(options.settings, options.name),
+        models_of(options.settings, options.name),
         port_range(options.row.ports),
         setting=f"engines.{options.name}.ports",
         clock=options.clock,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TypeAlias
@@ -52,7 +53,7 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-Recognized: TypeAlias = "Callable[[str, JsonObject | None], Engine]"
+EngineFor: TypeAlias = "Callable[[str, JsonObject | None], Engine]"
 """The engine for a server: its URL, and what it says of itself as llama.cpp's does, None for
 another one.
 """
@@ -62,7 +63,8 @@ class Run:
     """A server that is started when this is made.
 
     Args:
-        recognized: makes the engine that its calls go through. on_exit: hears why it is
+        vram_mib: that it takes where it does not say so. engine_for: makes the engine that its
+        calls go through. on_exit: hears why it is
         of no use, and how many seconds it was ready, None where it never was.
 
     Attributes:
@@ -81,7 +83,8 @@ class Run:
         identity: str,
         clock: Clock,
         log: ProcessLog,
-        recognized: Recognized,
+        vram_mib: float,
+        engine_for: EngineFor,
         on_exit: Callable[[str, float | None], None],
     ) -> None:
         self._name = name
@@ -89,7 +92,8 @@ class Run:
         self._port = port
         self.url = f"http://127.0.0.1:{port}"
         self._clock = clock
-        self._recognized = recognized
+        self._vram_mib = vram_mib
+        self._engine_for = engine_for
         self._on_exit = on_exit
         loop = asyncio.get_running_loop()
         self.state = State.STARTING
@@ -200,12 +204,21 @@ class Run:
             while not (await self._is_ours() and await self._is_ready(probe)):
                 await asyncio.sleep(pause_s)
                 pause_s = min(MOST_LOOK_S, pause_s * 1.5)
-            self.engine = self._recognized(self.url, await self._said_of_itself(probe))
-            [listed] = await self.engine.installed()
-            self.slots = listed.slots
-            [self.resident] = await self.engine.resident()
+            self.engine = self._engine_for(self.url, await self._said_of_itself(probe))
+            await self._ask_what_it_has(self.engine)
         finally:
             await probe.aclose()
+
+    async def _ask_what_it_has(self, engine: Engine) -> None:
+        listed = await engine.installed()
+        self.slots = listed[0].slots if listed else None
+        found = [*await engine.resident(), ResidentModel(name="", size_mib=0.0, vram_mib=0.0)]
+        self.resident = replace(
+            found[0],
+            name=self._name,
+            size_mib=found[0].size_mib or self._vram_mib,
+            vram_mib=found[0].vram_mib or self._vram_mib,
+        )
 
     async def _listening(self) -> Listening | None:
         return await asyncio.to_thread(listening, self._port, self.tree.processes)

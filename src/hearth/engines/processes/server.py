@@ -14,7 +14,7 @@ from hearth.engines.processes.commands import command_of
 from hearth.engines.processes.crashes import Crashes
 from hearth.engines.processes.log import ProcessLog
 from hearth.engines.processes.ports import Ports
-from hearth.engines.processes.run import Recognized, Run, State
+from hearth.engines.processes.run import EngineFor, Run, State
 from hearth.errors import LoadError, ModelLeftAlone
 from hearth.events import EngineExited, InternalFault
 from hearth.ports import EventSink
@@ -27,7 +27,7 @@ class ModelServer:
     """Starts and stops the server of one model.
 
     Args:
-        name: as callers write it, which is `${MODEL}`. recognized: as of `Run`.
+        name: as callers write it, which is `${MODEL}`. vram_mib, engine_for: as of `Run`.
 
     Attributes:
         log: what its servers have written. run: the latest, None before the first.
@@ -37,11 +37,12 @@ class ModelServer:
         self,
         name: str,
         settings: RunSettings,
+        vram_mib: float,
         ports: Ports,
         *,
         clock: Clock,
         events: EventSink,
-        recognized: Recognized,
+        engine_for: EngineFor,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -50,7 +51,8 @@ class ModelServer:
         self._ports = ports
         self._clock = clock
         self._events = events
-        self._recognized = recognized
+        self._engine_for = engine_for
+        self._vram_mib = vram_mib
         self._crashes = Crashes()
         self._last_failure = ""
 
@@ -108,7 +110,8 @@ class ModelServer:
                 identity=new_id(""),
                 clock=self._clock,
                 log=self.log,
-                recognized=self._recognized,
+                vram_mib=self._vram_mib,
+                engine_for=self._engine_for,
                 on_exit=self._exited,
             )
         except (LoadError, OSError) as error:
