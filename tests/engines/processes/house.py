@@ -13,7 +13,6 @@ from pathlib import Path
 
 from hearth.clock import SystemClock
 from hearth.config.engines import RunSettings
-from hearth.config.settings import ModelSettings
 from hearth.engines.data_path import DataPath
 from hearth.engines.processes.engine import Processes
 from hearth.engines.processes.marks import marked
@@ -69,7 +68,7 @@ async def house(
     events = Recorder()
     given = ports or some_ports()
     engine = Processes(
-        {name: ModelSettings(run=run, vram_gb=2.0) for name, run in models.items()},
+        models,
         given,
         setting="engines.own.ports",
         clock=SystemClock(),

@@ -46,12 +46,12 @@ class LlamaServerTraits:
     """By its timings."""
     processes = re.compile(r"(?:^|/)llama-server[^/]*$")
 
-    @staticmethod
-    def saves(model: str) -> bool:
+    def saves(self, model: str) -> bool:
         del model
         return False
 
-    def canonical(self, name: str) -> str:
+    @staticmethod
+    def canonical(name: str) -> str:
         """As the server says it."""
         return name
 

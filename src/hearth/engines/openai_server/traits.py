@@ -52,7 +52,8 @@ class OpenAiTraits:
         del model
         return False
 
-    def canonical(self, name: str) -> str:
+    @staticmethod
+    def canonical(name: str) -> str:
         """As the server says it."""
         return name
 
