@@ -55,11 +55,15 @@ sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT
 digests: $(VENV)/.dev ## A digest of every decision for each workload and policy, to compare two versions with one diff
 	@$(BIN)/python -m tests.simulation.digests
 
-reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability")
-	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
+reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability"; ARGS=ray for a cluster of Ray Serve)
+ifeq ($(ARGS),ray)
+	@$(BIN)/python -m tests.reliability.ray_serve
+else
+	@HEARTH_EXAMPLES=20 HEARTH_KILLS=10 HEARTH_RANDOM_KILLS=200 HEARTH_ENGINE_KILLS=50 HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -n auto \
 		$(or $(ARGS),tests/scheduling tests/dialects tests/simulation tests/jobs tests/reliability tests/faults tests/dst tests/security tests/api tests/engines tests/gateway \
 		tests/execution/test_resuming.py tests/execution/test_every_token.py tests/queue/test_races.py tests/emulator/test_scheduling.py)
 	@$(if $(ARGS),,HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -s tests/soak)
+endif
 
 mutants: $(VENV)/.dev ## Random defects in the source, one at a time: which do the tests notice? For a night (ARGS="--count 100 --seed 0")
 	@$(BIN)/python -m tests.mutants $(ARGS)
@@ -79,7 +83,7 @@ lock: $(VENV)/.dev ## Pin every dependency with hashes
 	@mv requirements-small.new requirements-small.lock
 
 clean: ## Remove the virtual environment and caches
-	@rm -rf $(VENV) build/litellm site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build/litellm build/ray site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

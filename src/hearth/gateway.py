@@ -456,6 +456,7 @@ def _engine_status(watch: EngineWatch) -> JsonDict:
     return {
         "name": row.name,
         "kind": row.kind,
+        "elastic": row.is_elastic,
         "url": row.url or None,
         "up": watch.up,
         "problem": watch.problem or None,

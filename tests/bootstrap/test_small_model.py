@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hearth.bootstrap.standin import StderrNotice
 from hearth.clock import SystemClock
 from hearth.config.settings import BackendMode, ModelSettings
 from hearth.emulator import Emulator
@@ -92,3 +93,8 @@ async def test_with_a_configuration_neither_answers():
     async with tried(untouched(free_address(), models=models)) as house:
         assert house.events.of(SmallModelAnswers) + house.events.of(EmulatorStarted) == []
         assert (await house.get("/readyz"))[0] == 503
+
+
+def test_a_program_that_embeds_hearth_is_told_on_stderr(capsys: pytest.CaptureFixture[str]):
+    StderrNotice().emit(SmallModelAnswers(at=0.0, model=NAME, reason="nothing listens"))
+    assert capsys.readouterr().err == (f"hearth: {NAME}, a small model, answers: nothing listens\n")

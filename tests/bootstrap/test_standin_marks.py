@@ -111,7 +111,7 @@ asyncio.run(main())
 
 
 def test_a_program_that_embeds_hearth_is_told_on_stderr():
-    environ = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    environ = {"PYTHONPATH": str(ROOT), "PATH": "", "HEARTH_SMALL_MODEL": "off"}
     done = subprocess.run(
         [sys.executable, "-c", SNIPPET], env=environ, capture_output=True, text=True, check=False
     )

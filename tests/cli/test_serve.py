@@ -32,7 +32,13 @@ from hearth.emulator import Emulator
 from hearth.emulator.models import default_profiles
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S
 from hearth.errors import ConfigError, StorageUnavailable
-from hearth.events import EmulatorStarted, GatewayStarted, GatewayStopped, ModeChanged
+from hearth.events import (
+    EmulatorStarted,
+    GatewayStarted,
+    GatewayStopped,
+    ModeChanged,
+    SmallModelAnswers,
+)
 from hearth.gateway import Gateway
 from tests.support.patience import WITHIN_S, in_time
 from tests.support.recorder import Recorder
@@ -157,6 +163,7 @@ def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
     for event in (
         ModeChanged(at=0.0, active=True),
         emulated,
+        SmallModelAnswers(at=0.0, model="smollm2:135m", reason="nothing listens"),
         started,
         replace(started, authentication=True),
     ):
@@ -164,6 +171,8 @@ def test_the_banner_names_address_backend_policy_home_and_where_clients_point():
     for words in (
         "ANSWERS ARE MADE UP",
         "nothing answers",
+        "A SMALL MODEL ANSWERS: smollm2:135m",
+        "nothing listens",
         "dashboard: http://127.0.0.1:8411/",
         "Ollama 0.33.0",
         "adaptive; home model none",

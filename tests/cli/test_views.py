@@ -492,6 +492,15 @@ HOME = DISK | {
 HOME |= {"vram_mib": 20480.0, "size_mib": 25600.0, "offloaded": True}
 
 
+def test_a_model_of_other_machines_has_no_size_here():
+    far = HOME | {"name": "far", "home": False, "engine": "cluster", "remote": True}
+    assert lines(view("models", {"models": [far, DISK | {"engine": "cards"}]})) == [
+        "model engine state running waiting on the GPU size",
+        "far cluster on other machines 1 of 2 3 - -",
+        "a:8b cards on the disk - - - -",
+    ]
+
+
 def test_models_begin_with_those_in_memory_and_an_empty_list_is_said():
     assert lines(view("models", {"models": [DISK, GONE, CODER, HOME]})) == [
         "model state running waiting on the GPU size",

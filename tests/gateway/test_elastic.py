@@ -263,3 +263,17 @@ def test_a_job_has_the_rights_that_its_key_has_when_it_starts(
     keys: tuple[KeySettings, ...], caller: str, *, stays: bool
 ):
     assert is_local_only(AuthSettings(keys=keys), caller) is stays
+
+
+@in_virtual_time
+async def test_status_and_models_say_what_is_elsewhere_and_scales():
+    async with Home() as house:
+        shown = (await ask(house.app, "GET", "/llm/models", key=OWNER)).json["models"]
+        assert {each["name"]: (each["engine"], each["remote"]) for each in shown} == {
+            "a": ("cards", False),
+            "b": ("cards", False),
+            "far": ("cluster", True),
+        }
+        health = (await ask(house.app, "GET", "/llm/health", key=OWNER)).json
+        engines = health["backend"]["engines"]
+        assert [each["elastic"] for each in engines] == [False, True]

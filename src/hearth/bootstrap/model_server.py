@@ -22,16 +22,15 @@ from hearth.config.engines import (
     RunSettings,
     port_range,
 )
-from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, Settings
+from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, ModelSettings, Settings
 from hearth.engines.llama_router.engine import LlamaRouter
-from hearth.engines.llama_server.conversations import Conversations
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.llama_swap.engine import LlamaSwap
 from hearth.engines.lmstudio.engine import LmStudio
 from hearth.engines.ollama.engine import CONTROL_TIMEOUT_S, Ollama
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.port import Engine
-from hearth.engines.processes.engine import Processes, runs_of
+from hearth.engines.processes.engine import Processes, models_of
 from hearth.engines.small_model.engine import SMALL_MODEL_ROW, SmallModelServer
 from hearth.engines.small_model.files import NAME as SMALL_MODEL
 from hearth.engines.small_model.files import SmallModel, find_small_model
@@ -120,7 +119,6 @@ def open_engines(
     clock: Clock,
     events: EventSink,
     closing: AsyncExitStack,
-    conversations: Conversations | None = None,
 ) -> EngineTable:
     """The engines of the settings; or the one that takes their place: an Ollama that was asked for
     by its URL, or the emulator.
@@ -131,7 +129,7 @@ def open_engines(
         beside: tuple[Row, ...] = ()
         if identity.small_model is not None:
             beside = (_small_model(identity.small_model, settings, clock, events),)
-        table = table_of(settings, clock, events=events, conversations=conversations, beside=beside)
+        table = table_of(settings, clock, events=events, beside=beside)
     else:  # no key goes to another address than its own
         only = Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)
         table = EngineTable.of_one(only, identity.url, ENGINE)
@@ -149,25 +147,19 @@ def table_of(
     timeout_s: float | None = None,
     events: EventSink | None = None,
     beside: tuple[Row, ...] = (),
-    conversations: Conversations | None = None,
 ) -> EngineTable:
     """All engines of the settings, and those that nobody has configured.
 
     Args:
         timeout_s: of connections and questions, in place of what is configured. events: take what
-        happens to the servers of `processes`. conversations: where these save theirs.
+        happens to the servers of `processes`.
     """
     rows = [
         _row(
             name,
             given,
             engine_for(
-                name,
-                settings,
-                clock,
-                timeout_s=timeout_s,
-                events=events or EventFanout(()),
-                conversations=conversations,
+                name, settings, clock, timeout_s=timeout_s, events=events or EventFanout(())
             ),
         )
         for name, given in settings.engine_rows.items()
@@ -200,7 +192,7 @@ def _row(name: str, given: EngineSettings, engine: Engine) -> Row:
 
 def _small_model(run: RunSettings, settings: Settings, clock: Clock, events: EventSink) -> Row:
     engine = SmallModelServer(
-        {SMALL_MODEL: run},
+        {SMALL_MODEL: ModelSettings(run=run)},
         port_range(EngineSettings(kind="processes").ports),
         setting="the ports of the small model",
         clock=clock,
@@ -218,7 +210,6 @@ def engine_for(
     *,
     timeout_s: float | None = None,
     events: EventSink,
-    conversations: Conversations | None = None,
 ) -> Engine:
     """The engine of a row; see `table_of`. Raises ConfigError."""
     row = settings.engine_rows[name]
@@ -228,7 +219,6 @@ def engine_for(
         settings=settings,
         clock=clock,
         events=events,
-        conversations=conversations,
         connect_timeout_s=timeout_s or settings.engine.connect_timeout_s,
         control_timeout_s=timeout_s or CONTROL_TIMEOUT_S,
     )
@@ -247,7 +237,6 @@ class EngineOptions:
     settings: Settings
     clock: Clock
     events: EventSink
-    conversations: Conversations | None
     connect_timeout_s: float
     control_timeout_s: float
 
@@ -274,12 +263,11 @@ def _server(kind: Callable[..., Engine], options: EngineOptions) -> Engine:
 
 def _processes(options: EngineOptions) -> Engine:
     return Processes(
-        runs_of(options.settings, options.name),
+        models_of(options.settings, options.name),
         port_range(options.row.ports),
         setting=f"engines.{options.name}.ports",
         clock=options.clock,
         events=options.events,
-        conversations=options.conversations,
         connect_timeout_s=options.connect_timeout_s,
         control_timeout_s=options.control_timeout_s,
     )

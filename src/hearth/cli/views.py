@@ -297,6 +297,8 @@ def _backend(backend: Json) -> Text:
     url = text(backend, "url")
     said = " ".join(filter(None, (what, text(backend, "version"), url and f"at {url}")))
     line = Text(f"{said} ")
+    if flag(backend, "elastic"):
+        line.append("elastic ")
     if flag(backend, "up"):
         return line.append("up", "green")
     line.append("DOWN", "bold red")
@@ -323,6 +325,8 @@ def _latency(row: Json) -> str:
 def _phase_of_model(model: Json) -> str:
     if flag(model, "resident"):
         phase = text(model, "phase") or "ready"
+        if flag(model, "remote"):
+            return "on other machines"
         known = "in memory" if phase == "ready" else phase
         return f"{known}, partly on the CPU" if flag(model, "offloaded") else known
     return "on the disk" if flag(model, "installed") else "not installed"
@@ -330,7 +334,8 @@ def _phase_of_model(model: Json) -> str:
 
 def _state_of_model(model: Json) -> Text:
     state = _phase_of_model(model)
-    styles = {"in memory": "green", "loading": "yellow", "unloading": "yellow"}
+    styles = {"in memory": "green", "on other machines": "green"}
+    styles |= {"loading": "yellow", "unloading": "yellow"}
     return Text(state, styles.get(state, "dim"))
 
 
@@ -341,7 +346,7 @@ def _slots_of_model(model: Json) -> str:
 
 
 def _gib(model: Json, field: str) -> str:
-    mib = number(model, field)
+    mib = None if flag(model, "remote") else number(model, field)
     return "-" if mib is None else f"{mib / _MIB_PER_GIB:.1f} GiB"
 
 

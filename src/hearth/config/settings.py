@@ -341,7 +341,9 @@ class KeySettings(Section):
     This costs money and sends prompts out of your network.
     """
     local_only: fields.Flag = False
-    """Keep the caller's requests in your network, whatever `allow_cloud` says."""
+    """Keep the caller's requests on this machine: no Claude, whatever `allow_cloud` says, and no
+    model of an `openai` or elastic engine.
+    """
     daily_usd: fields.Usd | None = None
     """US dollars the caller may spend on Claude per day. Unset: no limit of its own."""
     keepalive_show: KeepaliveShow | None = None
@@ -548,7 +550,7 @@ class ConversationSettings(Section):
     """Directory of the saved conversations, absolute or beginning with `~/`; it may be in main
     memory. What was said can be read from its files, so only Hearth's user may read them.
 
-    Empty: `conversations` beside the file of `storage`; without one, none are saved.
+    Empty: `conversations` beside the file of `storage`.
     """
     quota_gb: Annotated[fields.Gibibytes, RESTART] = 8.0
     """Maximum size of all of them in GiB. Beyond it, those that were not used for longest are

@@ -319,7 +319,8 @@ class BackendWatch:
         if servers != self._servers:
             return
         if models is self._models and settings is self._named_for:
-            self._publish_list()  # what one saves of conversations may have changed
+            if not self._engines.is_plain:  # what one saves of conversations may have changed
+                self._publish_list()
             return
         before = frozenset(self._one_of.values())
         is_long = len(models) > LONG_LIST
@@ -361,8 +362,7 @@ class BackendWatch:
         installed = self._installed or {}
         names = frozenset(installed) | self._unlisted()
         if self._engines.is_plain and self._engines.loads_on_request:
-            saves = self._engines.first.engine.saves
-            return ModelsListed(names=names, saving=frozenset(filter(saves, names)))
+            return ModelsListed(names=names)
         of = {name: self._engines.of(name) for name in names}
         return ModelsListed(
             names=names,

@@ -4,6 +4,7 @@ routes: official clients are answered in each dialect.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ import ollama
 import openai
 import pytest
 
+from hearth.bootstrap.probing import hearth_problem
+from hearth.config.engines import ENGINE_TITLES
 from hearth.config.settings import StorageSettings
 from hearth.events import BatchEnded, SwapStarted
 from tests.engines.llamacpp.front import MODEL
@@ -22,7 +25,7 @@ from tests.engines.llamacpp.gguf import write_model
 from tests.engines.llamacpp.serving import serving
 from tests.engines.llamacpp.test_in_front import Door, open_door
 from tests.engines.openai_server.plain import Plain, open_plain
-from tests.engines.openai_server.scripted import SSE, Scripted, events, said
+from tests.engines.openai_server.scripted import SSE, Answer, Scripted, events, said
 from tests.engines.stub_server import StubServer
 from tests.support.fields import Fields
 from tests.support.patience import in_time
@@ -257,3 +260,100 @@ async def test_batches_say_per_request_what_the_server_cannot_be_asked_for(serve
         [error] = other.errors.data or []
         assert (other.status, error.line, error.code) == ("failed", 1, "invalid_request")
         assert "`previous_response_id`" in (error.message or "")
+
+
+def chunk_of(reason: str | None = None, **delta: Any) -> Fields:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+
+
+THOUGHT = events(
+    chunk_of(reasoning_content="let me "),
+    chunk_of(reasoning_content="see"),
+    chunk_of(content="yes"),
+    chunk_of("stop"),
+    {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
+)
+CUT = events(chunk_of(content="the "), chunk_of(content="gate"), done=False)
+
+
+@asynccontextmanager
+async def scripted(answer: Answer) -> AsyncIterator[tuple[Any, Scripted]]:
+    listed = said(200, object="list", data=[{"id": "some/model"}])
+    script = Scripted({"/v1/models": listed, "/v1/chat/completions": answer})
+    async with StubServer(script) as server, open_door(server.url, kind="openai") as door:
+        yield door, script
+
+
+async def test_thoughts_reach_each_client_in_its_own_place():
+    asked: Any = {"model": "some/model", "messages": HELLO}
+    async with scripted((200, THOUGHT, SSE)) as (door, _):
+        message = await door.claude.messages.create(**asked, max_tokens=9)
+        assert [block.type for block in message.content] == ["thinking", "text"]
+        assert message.content[0].thinking == "let me see"
+        async with door.claude.messages.stream(**asked, max_tokens=9) as stream:
+            streamed = await stream.get_final_message()
+        assert streamed.content[0].thinking == "let me see"
+        assert (await door.native.chat(**asked)).message.thinking == "let me see"
+        whole = await door.gpt.responses.create(model="some/model", input="hi")
+        async with door.gpt.responses.stream(model="some/model", input="hi") as stream:
+            events_ = [event async for event in stream]
+        for response in (whole, events_[-1].response):
+            thought, told = response.output
+            assert (thought.type, thought.content[0].text) == ("reasoning", "let me see")
+            assert (told.content[0].text, response.output_text) == ("yes", "yes")
+        deltas = [event.delta for event in events_ if event.type == "response.reasoning_text.delta"]
+        assert deltas == ["let me ", "see"]
+        back = [item.model_dump() for item in whole.output]
+        await door.gpt.responses.create(
+            model="some/model", input=[*back, {"role": "user", "content": "and?"}]
+        )
+        chat = await door.gpt.chat.completions.create(**asked)
+        assert chat.choices[0].message.reasoning_content == "let me see"
+
+
+async def test_a_server_that_dies_within_each_stream_is_an_error_in_the_callers_words():
+    asked: Any = {"model": "some/model", "messages": HELLO}
+    async with scripted((200, CUT, SSE)) as (door, script):
+        with pytest.raises(ollama.ResponseError):
+            _ = [part async for part in await door.native.chat(**asked, stream=True)]
+        stream = await door.gpt.chat.completions.create(**asked, stream=True)
+        with pytest.raises(openai.APIError):
+            _ = [part async for part in stream]
+        with pytest.raises(anthropic.APIStatusError):
+            async with door.claude.messages.stream(**asked, max_tokens=9) as told:
+                await told.get_final_message()
+        responses = await door.gpt.responses.create(model="some/model", input="hi", stream=True)
+        with pytest.raises(openai.APIError):
+            _ = [part async for part in responses]
+        script.answers["/v1/chat/completions"] = (200, THOUGHT, SSE)
+        assert (await door.native.chat(**asked)).message.content == "yes"
+
+
+async def test_a_web_page_or_a_refused_key_is_no_mistake_of_the_caller():
+    asked: Any = {"model": "some/model", "messages": HELLO}
+    for answer in ((200, b"<html>", "text/html"), said(401, error="Unauthorized")):
+        async with scripted(answer) as (door, _):
+            with pytest.raises(openai.InternalServerError, match=r"engines\.main\."):
+                await door.gpt.chat.completions.create(**asked)
+            with pytest.raises(anthropic.InternalServerError, match=r"engines\.main\."):
+                await door.claude.messages.create(**asked, max_tokens=9)
+            with pytest.raises(ollama.ResponseError, match=r"engines\.main\."):
+                await door.native.chat(**asked)
+
+
+async def test_a_name_with_ollamas_tag_and_in_other_letters_is_the_same_model():
+    async with scripted((200, THOUGHT, SSE)) as (door, script):
+        for name in ("some/model:latest", "SOME/Model", "some/model"):
+            assert (await door.native.chat(model=name, messages=HELLO)).message.content == "yes"
+        sent_to = script.sent_to("/v1/chat/completions")
+        assert {peer.json["model"] for peer in sent_to} == {"some/model"}
+
+
+async def test_hearth_is_no_server_of_its_own():
+    async with scripted((200, THOUGHT, SSE)) as (door, _):
+        url = str(door.gpt.base_url).removesuffix("/v1/")
+        for kind in ("openai", "vllm", "lmstudio"):
+            title = ENGINE_TITLES[kind]
+            problem = await asyncio.to_thread(hearth_problem, url, "engines.big.url", title)
+            assert problem is not None
+            assert problem.startswith(f"engines.big.url: Hearth answers at {url}, not {title}; set")

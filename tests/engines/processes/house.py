@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hearth.clock import SystemClock
 from hearth.config.engines import RunSettings
+from hearth.config.settings import ModelSettings
 from hearth.engines.data_path import DataPath
 from hearth.engines.processes.engine import Processes
 from hearth.engines.processes.marks import marked
@@ -68,7 +69,7 @@ async def house(
     events = Recorder()
     given = ports or some_ports()
     engine = Processes(
-        models,
+        {name: ModelSettings(run=run, vram_gb=2.0) for name, run in models.items()},
         given,
         setting="engines.own.ports",
         clock=SystemClock(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +23,17 @@ PROPS = {
     "default_generation_settings": {"n_ctx": 64},
 }
 MODELS = {"data": [{"id": "odd", "meta": {"size": 3 * 1024**2, "n_params": 10}}]}
+CHUNK = {"id": "x", "object": "text_completion", "created": 1, "model": "odd"}
+EVENTS = [
+    {"choices": [{"index": 0, "text": "odd odd odd", "finish_reason": None}]},
+    {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]},
+]
+COMPLETION = (
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    + "".join(f"data: {json.dumps(CHUNK | each)}\n\n" for each in EVENTS)
+    + "data: [DONE]\n\n"
+).encode()
+"""Streamed, as it is always asked for."""
 EXIT_CODE = 7
 
 
@@ -33,18 +45,33 @@ def answer(path: str, manners: list[str]) -> tuple[int, object]:
     return (200, MODELS) if path == "/v1/models" else (404, {})
 
 
+def received(connection: socket.socket) -> str:
+    """A whole request, or what came of it."""
+    asked = b""
+    while part := connection.recv(65536):
+        asked += part
+        head, _, body = asked.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: (\d+)", head)
+        if b"\r\n\r\n" in asked and len(body) >= int(length[1] if length else 0):
+            break
+    return asked.decode()
+
+
 def serve(port: int, manners: list[str]) -> None:
     listener = socket.create_server(("127.0.0.1", port))
     while True:
         connection, _ = listener.accept()
         with connection, suppress(ConnectionError):
-            asked = connection.recv(65536).decode()
+            asked = received(connection)
             path = asked.split(" ")[1] if " " in asked else "/"
             if path == "/exit":
                 os._exit(EXIT_CODE)
             if path == "/deaf":
                 listener.close()
                 time.sleep(3600)
+            if path == "/v1/completions" and '"odd"' in asked:
+                connection.sendall(COMPLETION)
+                continue
             status, said = answer(path, manners)
             body = json.dumps(said).encode()
             head = (

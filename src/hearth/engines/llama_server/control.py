@@ -15,6 +15,7 @@ from hearth.dialects.frames import at
 from hearth.dialects.gojson import JsonObject, JsonValue, encode
 from hearth.dialects.request import is_model_name
 from hearth.dialects.stream import count_in
+from hearth.engines.names import spelled
 from hearth.engines.openai_server.calls import Place
 from hearth.engines.openai_server.questions import Questions
 from hearth.errors import (
@@ -53,6 +54,11 @@ class Served:
     parameters: int
     quantization: str
     template: str
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Its names in lower case."""
+        return frozenset(map(str.lower, self.names))
 
     @property
     def installed(self) -> tuple[InstalledModel, ...]:
@@ -128,7 +134,7 @@ class Control:
     async def has(self, model: str) -> str | None:
         """It is the model that the server was last seen with; the server answers to any name."""
         served = self.last_served or await self.served()
-        is_there = model.lower() in {name.lower() for name in served.names}
+        is_there = spelled(model, served.known).lower() in served.known
         return model if is_there else None
 
     async def _props(self) -> JsonObject:

@@ -64,8 +64,7 @@ class SlotRoutes:
             raise SlotFailed(error.message, doubtful=False) from error
         if status != HTTPStatus.OK or not isinstance(said, dict):
             reason = f"the server answered {status}: {at(said, ('error', 'message'))}"
-            cannot = step == "restore" or status == HTTPStatus.NOT_IMPLEMENTED
-            raise SlotFailed(reason, doubtful=cannot)
+            raise SlotFailed(reason, doubtful=step == "restore")
         return said
 
     async def _asked(self, call: BackendCall) -> tuple[int, JsonValue]:

@@ -46,12 +46,12 @@ class LlamaServerTraits:
     """By its timings."""
     processes = re.compile(r"(?:^|/)llama-server[^/]*$")
 
-    def saves(self, model: str) -> bool:
+    @staticmethod
+    def saves(model: str) -> bool:
         del model
         return False
 
-    @staticmethod
-    def canonical(name: str) -> str:
+    def canonical(self, name: str) -> str:
         """As the server says it."""
         return name
 

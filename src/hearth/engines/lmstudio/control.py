@@ -14,6 +14,7 @@ from hearth.dialects.frames import at
 from hearth.dialects.gojson import JsonObject, encode
 from hearth.dialects.translation.parts import ServerApi
 from hearth.engines.lmstudio.models import StudioModel, models_in
+from hearth.engines.names import spelled
 from hearth.engines.openai_server.control import Routes
 from hearth.engines.openai_server.orders import Orders
 from hearth.engines.openai_server.questions import Questions, Said, said_in
@@ -94,8 +95,9 @@ class Control:
 
     async def find(self, name: str) -> StudioModel:
         """The model that goes by a name. Raises ModelNotFound."""
-        wanted = name.lower()
-        found = next((one for one in await self.models() if one.name.lower() == wanted), None)
+        models = await self.models()
+        wanted = self.spelled(name).lower()
+        found = next((one for one in models if one.name.lower() == wanted), None)
         if found is None:
             raise ModelNotFound(f"model '{name}' not found")
         return found
@@ -104,12 +106,16 @@ class Control:
         """What a request calls it, by the last list: its instance, which may have a name of its
         own.
         """
-        wanted = name.lower()
         models = self._models or await self.models()
+        wanted = self.spelled(name).lower()
         found = next((one for one in models if one.name.lower() == wanted), None)
         if found is None:
             return None
         return found.instances[0] if found.instances else found.key
+
+    def spelled(self, name: str) -> str:
+        """A name as it is listed, by the last list."""
+        return spelled(name, {model.name.lower() for model in self._models})
 
     # Into memory, and out.
 

@@ -17,6 +17,7 @@ from hearth.dialects.request import is_model_name
 from hearth.dialects.routes import Endpoint
 from hearth.dialects.stream import count_in
 from hearth.dialects.translation.parts import ServerApi
+from hearth.engines.names import spelled
 from hearth.engines.openai_server.questions import Questions
 from hearth.errors import (
     BackendError,
@@ -152,7 +153,11 @@ class Control:
         """The name that it lists for what a caller wrote."""
         if not self._upstream:
             await self.served()
-        return self._upstream.get(model.lower())
+        return self._upstream.get(self.spelled(model).lower())
+
+    def spelled(self, name: str) -> str:
+        """A name as it is listed, by the last list."""
+        return spelled(name, self._upstream)
 
 
 def _models(listed: JsonObject) -> Iterator[ServedModel]:

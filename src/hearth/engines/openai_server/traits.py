@@ -52,8 +52,7 @@ class OpenAiTraits:
         del model
         return False
 
-    @staticmethod
-    def canonical(name: str) -> str:
+    def canonical(self, name: str) -> str:
         """As the server says it."""
         return name
 

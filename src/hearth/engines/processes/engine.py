@@ -15,25 +15,24 @@ from functools import partial
 from http import HTTPStatus
 
 from hearth.clock import Clock
-from hearth.config.engines import RunSettings
-from hearth.config.settings import Settings
+from hearth.config.settings import ModelSettings, Settings
 from hearth.dialects.frames import object_in
 from hearth.dialects.gojson import LARGE_BYTES, JsonObject, folded
 from hearth.dialects.routes import INFERENCE_ROUTES
-from hearth.engines.llama_server.conversations import Conversations
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.openai_server.calls import failed
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import Shown, ShownModel, page
 from hearth.engines.port import Engine, Exchange
-from hearth.engines.processes.commands import command_of, digest_of
+from hearth.engines.processes.commands import digest_of
 from hearth.engines.processes.marks import end_marked, is_left_behind
 from hearth.engines.processes.memory import resident_mib
+from hearth.engines.processes.own_server import OwnServer
 from hearth.engines.processes.ports import Ports
 from hearth.engines.processes.run import Run
 from hearth.engines.processes.server import ModelServer
 from hearth.engines.processes.traits import ProcessesTraits
-from hearth.errors import BackendGone, BackendUnreachable, LoadError, ModelGone, ModelNotFound
+from hearth.errors import BackendGone, BackendUnreachable, ModelGone, ModelNotFound
 from hearth.ports import EventSink
 from hearth.types import (
     MIB,
@@ -46,16 +45,17 @@ from hearth.types import (
 )
 
 LEFTOVER_GRACE_S = 10.0
+MIB_PER_GIB = 1024.0
 _MODEL = re.compile(rb'"model"\s*:\s*"([!#-\[\]-~]*)"')
 
 
-def runs_of(settings: Settings, row: str) -> dict[str, RunSettings]:
-    """How the servers of a row's models are started, by the names that requests call them by. A
-    model that names no engine is of the only row of this kind.
+def models_of(settings: Settings, row: str) -> dict[str, ModelSettings]:
+    """The models of a row, by the names that requests call them by. One that names no engine is of
+    the only row of this kind.
     """
     rows = [name for name, each in settings.engines.items() if each.kind == "processes"]
     return {
-        model.upstream_name or name: model.run
+        model.upstream_name or name: model
         for name, model in settings.models.items()
         if model.run is not None and (model.engine == row or (not model.engine and rows == [row]))
     }
@@ -65,15 +65,14 @@ class Processes(ProcessesTraits):
     """The models of one row of `engines`.
 
     Args:
-        models: how the server of each is started, by the name that it is called by in requests.
-        setting: where the ports are written, for messages. conversations: where those of servers of
-        llama.cpp are saved before a stop. connect_timeout_s, control_timeout_s:
+        models: those with `run`, by the names that requests call them by.
+        setting: where the ports are written, for messages. connect_timeout_s, control_timeout_s:
         as of `LlamaServer`, for each server.
     """
 
     def __init__(
         self,
-        models: Mapping[str, RunSettings],
+        models: Mapping[str, ModelSettings],
         ports: range,
         *,
         setting: str,
@@ -81,63 +80,64 @@ class Processes(ProcessesTraits):
         events: EventSink,
         connect_timeout_s: float,
         control_timeout_s: float,
-        conversations: Conversations | None = None,
     ) -> None:
         self._clock = clock
         self._since_wall_s = clock.wall()
         self._connect_timeout_s = connect_timeout_s
         self._control_timeout_s = control_timeout_s
-        self._conversations = conversations
         given = Ports(ports, setting)
         self.servers = {
             name.lower(): ModelServer(
                 name,
-                run,
+                model.run,
+                (model.vram_gb or 0.0) * MIB_PER_GIB,
                 given,
                 clock=clock,
                 events=events,
-                recognized=partial(self._recognized, name, run),
-                conversations=conversations,
+                engine_for=partial(self._engine_for, name),
             )
-            for name, run in models.items()
+            for name, model in models.items()
+            if model.run is not None
         }
-        programs = {re.escape(run.command[0].rpartition("/")[2]) for run in models.values()}
+        commands = (server.settings.command for server in self.servers.values())
+        programs = {re.escape(command[0].rpartition("/")[2]) for command in commands}
         self.processes = re.compile(rf"(?:^|/)(?:{'|'.join(sorted(programs)) or '(?!)'})$")
         self._installed: tuple[InstalledModel, ...] = ()
         self._cleaning: asyncio.Task[bool] | None = None
 
-    async def _recognized(
-        self,
-        name: str,
-        settings: RunSettings,
-        url: str,
-        said: JsonObject | None,
-        env: Mapping[str, str],
-    ) -> Engine:
-        """The engine for a server that is ready. Raises LoadError."""
+    def _engine_for(self, name: str, url: str, said: JsonObject | None) -> Engine:
+        """The engine for a server that is ready."""
         if said is None:
-            raise LoadError(
-                f"the server of {name} answers, but is not llama.cpp's, and no other is served yet"
-            )
-        slots = None
-        if self._conversations is not None:
-            words = command_of(name, settings, 0, os.environ).words
-            inherited = {key: text for key, text in os.environ.items() if key.startswith("LLAMA_")}
-            slots = await self._conversations.slots_of(
-                name, said, command=words, environment={**inherited, **env}
+            return OwnServer(
+                url,
+                clock=self._clock,
+                setting=f"models.{name}.run",
+                connect_timeout_s=self._connect_timeout_s,
+                control_timeout_s=self._control_timeout_s,
             )
         return LlamaServer(
             url,
             name=name,
-            slots=slots,
             clock=self._clock,
             setting=f"models.{name}.run",
             connect_timeout_s=self._connect_timeout_s,
             control_timeout_s=self._control_timeout_s,
         )
 
-    def saves(self, model: str) -> bool:
-        return self._conversations is not None and self._conversations.saves(model)
+    @property
+    def counts_unasked(self) -> bool:
+        """Each server that is known does."""
+        runs = (server.run for server in self.servers.values() if server.run is not None)
+        return all(run.engine is None or run.engine.counts_unasked for run in runs)
+
+    def check_request(self, path: str, fields: JsonObject) -> None:
+        """By what the model's server was when it ran last; before the first time nothing is known,
+        and the call itself is refused.
+        """
+        server = self.servers.get(str(fields.get("model") or "").lower())
+        run = None if server is None else server.run
+        if run is not None and run.engine is not None:
+            run.engine.check_request(path, fields)
 
     def end_leftovers(self) -> None:
         """Begin to end what gateways have left behind that are no more; loads wait for it."""
@@ -221,8 +221,6 @@ class Processes(ProcessesTraits):
         return await run.engine.capabilities(model)
 
     async def resident(self) -> tuple[ResidentModel, ...]:
-        if self._conversations is not None:
-            self._conversations.expire()
         ready = (server.ready for server in self.servers.values())
         return tuple(run.resident for run in ready if run is not None and run.resident is not None)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TypeAlias
@@ -19,7 +20,6 @@ from hearth.dialects.frames import object_in
 from hearth.dialects.gojson import JsonObject
 from hearth.engines.data_path import DataPath
 from hearth.engines.llama_server.control import PROPS
-from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.openai_server.exchanges import whole_body
 from hearth.engines.port import Engine
 from hearth.engines.processes.commands import ServerCommand
@@ -53,9 +53,9 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-Recognized: TypeAlias = "Callable[[str, JsonObject | None, Mapping[str, str]], Awaitable[Engine]]"
-"""The engine for a server: its URL, what it says of itself as llama.cpp's does, None for another
-one, and the variables that it was started with.
+EngineFor: TypeAlias = "Callable[[str, JsonObject | None], Engine]"
+"""The engine for a server: its URL, and what it says of itself as llama.cpp's does, None for
+another one.
 """
 
 
@@ -63,7 +63,8 @@ class Run:
     """A server that is started when this is made.
 
     Args:
-        recognized: makes the engine that its calls go through. on_exit: hears why it is
+        vram_mib: that it takes where it does not say so. engine_for: makes the engine that its
+        calls go through. on_exit: hears why it is
         of no use, and how many seconds it was ready, None where it never was.
 
     Attributes:
@@ -82,7 +83,8 @@ class Run:
         identity: str,
         clock: Clock,
         log: ProcessLog,
-        recognized: Recognized,
+        vram_mib: float,
+        engine_for: EngineFor,
         on_exit: Callable[[str, float | None], None],
     ) -> None:
         self._name = name
@@ -90,8 +92,8 @@ class Run:
         self._port = port
         self.url = f"http://127.0.0.1:{port}"
         self._clock = clock
-        self._recognized = recognized
-        self._env = command.env
+        self._vram_mib = vram_mib
+        self._engine_for = engine_for
         self._on_exit = on_exit
         loop = asyncio.get_running_loop()
         self.state = State.STARTING
@@ -202,13 +204,21 @@ class Run:
             while not (await self._is_ours() and await self._is_ready(probe)):
                 await asyncio.sleep(pause_s)
                 pause_s = min(MOST_LOOK_S, pause_s * 1.5)
-            said = await self._said_of_itself(probe)
-            self.engine = await self._recognized(self.url, said, self._env)
-            [listed] = await self.engine.installed()
-            self.slots = listed.slots
-            [self.resident] = await self.engine.resident()
+            self.engine = self._engine_for(self.url, await self._said_of_itself(probe))
+            await self._ask_what_it_has(self.engine)
         finally:
             await probe.aclose()
+
+    async def _ask_what_it_has(self, engine: Engine) -> None:
+        listed = await engine.installed()
+        self.slots = listed[0].slots if listed else None
+        found = [*await engine.resident(), ResidentModel(name="", size_mib=0.0, vram_mib=0.0)]
+        self.resident = replace(
+            found[0],
+            name=self._name,
+            size_mib=found[0].size_mib or self._vram_mib,
+            vram_mib=found[0].vram_mib or self._vram_mib,
+        )
 
     async def _listening(self) -> Listening | None:
         return await asyncio.to_thread(listening, self._port, self.tree.processes)
@@ -249,14 +259,11 @@ class Run:
                 raise _Over(f"does not listen on port {self._port} any more")
 
     async def _end(self) -> None:
-        """Have it save its conversations, close what it was asked through, which it would wait for,
-        and end all of it.
-        """
+        """Close what it was asked through, which it would wait for, and end all of it."""
         self.state = State.STOPPING
         if not self.ready.done():
             self.ready.set_exception(LoadError(f"the start of {self._name} was given up"))
         try:
-            await self._keep_conversations()
             if self.engine is not None:
                 await self.engine.aclose()
         finally:
@@ -266,15 +273,6 @@ class Run:
                 self.tree.stop()
         self.left_over = not await self.tree.gone()
         self.state = State.STOPPED
-
-    async def _keep_conversations(self) -> None:
-        slots = self.engine.slots if isinstance(self.engine, LlamaServer) else None
-        if slots is None:
-            return
-        if self.tree.exit.done():
-            slots.crashed()
-        elif not self._is_cut:
-            await slots.save()
 
 
 async def _accepts(port: int) -> bool:

@@ -6,32 +6,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from functools import partial
 
 from hearth.clock import Clock, new_id
 from hearth.config.engines import RunSettings
-from hearth.engines.llama_server.conversations import Conversations
-from hearth.engines.llama_server.slots import SAVE_S
-from hearth.engines.processes.commands import ServerCommand, command_of
+from hearth.engines.processes.commands import command_of
 from hearth.engines.processes.crashes import Crashes
 from hearth.engines.processes.log import ProcessLog
 from hearth.engines.processes.ports import Ports
-from hearth.engines.processes.run import Recognized, Run, State
+from hearth.engines.processes.run import EngineFor, Run, State
 from hearth.errors import LoadError, ModelLeftAlone
 from hearth.events import EngineExited, InternalFault
 from hearth.ports import EventSink
 
 UNLOAD_LIMIT_S = 15.0
-"""So long after its saving and its grace a server that cannot be ended is not waited for."""
+"""So long after its grace a server that cannot be ended is not waited for any more."""
 
 
 class ModelServer:
     """Starts and stops the server of one model.
 
     Args:
-        name: as callers write it, which is `${MODEL}`. recognized: as of `Run`. conversations:
-        where they are saved before a stop; None where they are not.
+        name: as callers write it, which is `${MODEL}`. vram_mib, engine_for: as of `Run`.
 
     Attributes:
         log: what its servers have written. run: the latest, None before the first.
@@ -41,12 +37,12 @@ class ModelServer:
         self,
         name: str,
         settings: RunSettings,
+        vram_mib: float,
         ports: Ports,
         *,
         clock: Clock,
         events: EventSink,
-        recognized: Recognized,
-        conversations: Conversations | None = None,
+        engine_for: EngineFor,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -55,8 +51,8 @@ class ModelServer:
         self._ports = ports
         self._clock = clock
         self._events = events
-        self._recognized = recognized
-        self._conversations = conversations
+        self._engine_for = engine_for
+        self._vram_mib = vram_mib
         self._crashes = Crashes()
         self._last_failure = ""
 
@@ -109,12 +105,13 @@ class ModelServer:
             run = Run(
                 self.name,
                 self.settings,
-                self._command(port),
+                command_of(self.name, self.settings, port, os.environ),
                 port,
                 identity=new_id(""),
                 clock=self._clock,
                 log=self.log,
-                recognized=self._recognized,
+                vram_mib=self._vram_mib,
+                engine_for=self._engine_for,
                 on_exit=self._exited,
             )
         except (LoadError, OSError) as error:
@@ -125,15 +122,6 @@ class ModelServer:
         self.run = run
         run.task.add_done_callback(partial(self._over, port))
         return run
-
-    def _command(self, port: int) -> ServerCommand:
-        """Raises LoadError."""
-        command = command_of(self.name, self.settings, port, os.environ)
-        if self._conversations is None:
-            return command
-        given = {**os.environ, **command.env}
-        own = self._conversations.environment(self.name, command.words, given)
-        return replace(command, env={**own, **command.env})
 
     def _exited(self, how: str, ready_s: float | None) -> None:
         """A server has ended by itself, or could not be used; as of `Run`."""
@@ -160,7 +148,7 @@ class ModelServer:
         if run is None:
             return
         run.stop()
-        limit_s = SAVE_S + self.settings.stop_grace_s + UNLOAD_LIMIT_S
+        limit_s = self.settings.stop_grace_s + UNLOAD_LIMIT_S
         ended, _ = await asyncio.wait((run.task,), timeout=limit_s)
         if not ended or run.left_over:
             raise LoadError(f"processes of {self.name} could not be ended: see `ps`")
