@@ -15,6 +15,8 @@ _STARTED_WITH: Mapping[str, str] = MappingProxyType(
         "llama_router": "a llama_router starts it with `ctx-size` of its preset",
         "llama_swap": "llama-swap starts it with its `cmd`",
         "processes": "`run.command` starts it with its context",
+        "vllm": "a vllm is started with `--max-model-len`",
+        "openai": "the server decides on its context",
     }
 )
 """Where the context of a model is that has none of Hearth's, by kind of the engine."""

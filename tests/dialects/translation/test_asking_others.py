@@ -261,3 +261,48 @@ def test_thoughts_come_back_as_an_item_of_their_own():
     ]
     sent = asked(RESPONSES, input=items)["messages"]
     assert sent[0] == {"role": "assistant", "content": "yes", "reasoning_content": "short"}
+
+
+def test_a_turn_of_claude_code_is_carried():
+    """The fields of its requests, as 2.1 sends them."""
+    marked = {"type": "text", "text": "You are Claude Code", "cache_control": {"type": "ephemeral"}}
+    result = [{"type": "text", "text": "a file"}, {"type": "image", "source": SOURCE}]
+    turns: Any = [
+        {"role": "user", "content": [{**marked, "text": "fix it"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": ""},
+                {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "c",
+                    "content": result,
+                    "is_error": True,
+                    "cache_control": {"type": "ephemeral"},
+                }
+            ],
+        },
+    ]
+    body = asked(
+        MESSAGES,
+        RICH,
+        messages=turns,
+        system=[marked],
+        tools=[{"name": "f", "description": "d", "input_schema": SCHEMA}],
+        metadata={"user_id": "u"},
+        max_tokens=32000,
+        thinking={"type": "adaptive"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        output_config={"effort": "medium"},
+        stream=True,
+    )
+    assert [one["role"] for one in body["messages"]] == ["system", "user", "assistant", "tool"]
+    assert body["messages"][-1]["content"] == [{"type": "text", "text": "a file"}, IMAGE]
+    told = {"enable_thinking": True, "reasoning_effort": "medium"}
+    assert body["chat_template_kwargs"] == told

@@ -5,7 +5,7 @@ API has, and forgets its timings.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 
 import aiohttp
@@ -41,10 +41,11 @@ class Plain:
         ) as answer:
             response = web.StreamResponse(status=answer.status)
             response.content_type = answer.content_type
-            await response.prepare(request)
-            async for chunk in answer.content.iter_any():
-                await response.write(chunk)
-            await response.write_eof()
+            with suppress(ConnectionError):  # its caller has left
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
             return response
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,17 @@ import pytest
 from hearth.bootstrap.probing import hearth_problem
 from hearth.config.engines import ENGINE_TITLES
 from hearth.config.settings import StorageSettings
-from hearth.events import BatchEnded, SwapStarted
+from hearth.events import BatchEnded, ItemInterrupted, ItemResumed, SwapStarted
 from tests.engines.llamacpp.front import MODEL
 from tests.engines.llamacpp.gguf import write_model
 from tests.engines.llamacpp.serving import serving
-from tests.engines.llamacpp.test_in_front import Door, open_door
+from tests.engines.llamacpp.test_in_front import (
+    MOST_TRIES,
+    TOKENS,
+    Door,
+    interrupted,
+    open_door,
+)
 from tests.engines.openai_server.plain import Plain, open_plain
 from tests.engines.openai_server.scripted import SSE, Answer, Scripted, events, said
 from tests.engines.stub_server import StubServer
@@ -357,3 +363,57 @@ async def test_hearth_is_no_server_of_its_own():
             problem = await asyncio.to_thread(hearth_problem, url, "engines.big.url", title)
             assert problem is not None
             assert problem.startswith(f"engines.big.url: Hearth answers at {url}, not {title}; set")
+
+
+Say = Callable[[Door, int], Awaitable[AsyncIterator[str]]]
+
+
+async def say_in_messages(door: Door, tokens: int) -> AsyncIterator[str]:
+    stream = await door.claude.messages.create(
+        model=MODEL, messages=HELLO, max_tokens=tokens, stream=True, extra_body=COLD
+    )
+
+    async def texts() -> AsyncIterator[str]:
+        async for event in stream:
+            if event.type == "content_block_delta" and event.delta.type == "text_delta":
+                yield event.delta.text
+
+    return texts()
+
+
+async def say_in_responses(door: Door, tokens: int) -> AsyncIterator[str]:
+    stream = await door.gpt.responses.create(
+        model=MODEL, input="hello house", max_output_tokens=tokens, stream=True, temperature=0
+    )
+    numbers: list[int] = []
+
+    async def texts() -> AsyncIterator[str]:
+        async for event in stream:
+            numbers.append(event.sequence_number)
+            if event.type == "response.output_text.delta":
+                yield event.delta
+        assert numbers == [*range(len(numbers))]
+
+    return texts()
+
+
+async def say_in_chat(door: Door, tokens: int) -> AsyncIterator[str]:
+    options = {"num_predict": tokens}
+    stream = await door.native.chat(model=MODEL, messages=HELLO, options=options, stream=True)
+
+    async def texts() -> AsyncIterator[str]:
+        async for part in stream:
+            yield part.message.content or ""
+
+    return texts()
+
+
+@pytest.mark.parametrize("say", [say_in_messages, say_in_responses, say_in_chat])
+async def test_an_interrupted_translated_stream_is_replayed(door: Door, say: Say):
+    for _ in range(MOST_TRIES):
+        text = await interrupted(door, say)
+        if door.events.of(ItemInterrupted):
+            break
+    assert {event.how for event in door.events.of(ItemResumed)} == {"replayed"}
+    if say is not say_in_chat:  # its seed is another one each time
+        assert text == "".join([piece async for piece in await say(door, TOKENS)])

@@ -141,7 +141,7 @@ class OpenAiCalls:
 
     async def _addressed(self, body: bytes) -> bytes | None:
         """The body with the server's own name of the model; None where it has no such model."""
-        found = _MODEL.search(body) if body.lower().count(b'"model"') == 1 else None
+        found = _MODEL.search(body) if body.count(b'"model"') == 1 else None
         if found is None:
             fields = folded(await _read(body))
             model = str(fields.get("model") or "")
