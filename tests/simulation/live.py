@@ -21,6 +21,7 @@ from hearth.simulation.workloads import Workload, WorkloadJob
 from tests.support.fake_ollama import FakeModel, FakeOllama
 from tests.support.house import ALL_DAY, heard, new_item
 from tests.support.recorder import Recorder
+from tests.support.staying_engine import StayingOllama
 from tests.support.virtual_time import LoopClock, sleep_until
 
 # not within the first hours of virtual time, which begins at midnight
@@ -29,12 +30,6 @@ AFTERWARDS_S = 240.0  # long enough for the home model to come back
 
 
 NO_LIMIT_MIB = 1e6
-
-
-class StayingOllama(FakeOllama):
-    """One whose models are in memory for good."""
-
-    loads_on_request = False
 
 
 class LiveHouse:

@@ -1,10 +1,11 @@
-"""An engine whose models are there for as long as it listens: nothing is loaded or unloaded."""
+"""Engines whose models are there for as long as they listen: nothing is loaded or unloaded."""
 
 from __future__ import annotations
 
 from hearth.errors import BackendUnreachable, LoadError
 from hearth.types import BackendCall, InstalledModel, LoadOptions, ResidentModel
 from tests.support.echo_engine import Echo, EchoEngine
+from tests.support.fake_ollama import FakeOllama
 
 SIZE_MIB = 2048.0
 
@@ -53,3 +54,14 @@ class StayingEngine(EchoEngine):
         if self.is_down:
             raise BackendUnreachable
         super()._reach()
+
+
+class StayingOllama(FakeOllama):
+    """The same with the answers, the outages and the log of calls of the fake Ollama."""
+
+    loads_on_request = False
+
+    def come_up(self) -> None:
+        super().come_up()
+        for model in self.gpu.models:
+            self.appear(model)
