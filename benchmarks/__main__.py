@@ -31,6 +31,7 @@ from benchmarks import (
     ingester,
     overhead,
     prompt_cache,
+    saving,
     selection,
     slot,
     source,
@@ -46,6 +47,7 @@ LITELLM = "litellm"
 HOUSEHOLD = "household"
 PROMPT_CACHE = "prompt_cache"
 TWO_AGENTS = "two_agents"
+SAVING = "saving"
 SOURCE = "source"
 MEASURES: dict[str, Measure] = {
     "overhead": overhead.measure,
@@ -66,9 +68,10 @@ MEASURES: dict[str, Measure] = {
     HOUSEHOLD: household.measure,
     PROMPT_CACHE: prompt_cache.measure,
     TWO_AGENTS: two_agents.measure,
+    SAVING: saving.measure,
     SOURCE: source.measure,
 }
-_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, SOURCE}
+_ASKED_FOR = {LITELLM, HOUSEHOLD, PROMPT_CACHE, SAVING, SOURCE}
 """Measured only where they are named: they install or download something, take long, or measure
 the code itself.
 """
@@ -107,8 +110,8 @@ def main(
     plot_file: Path | None,
 ) -> None:
     """Measure what Hearth costs; without NAMES everything but `litellm`, which is `overhead` with
-    LiteLLM, installed for it, beside it, `household`, `prompt_cache`, for which a model is
-    downloaded, and `source`, which counts the code.
+    LiteLLM, installed for it, beside it, `household`, `prompt_cache` and `saving`, for which a
+    model is downloaded, and `source`, which counts the code.
     """
     if plot_file is not None and not DRAWN & set(chosen(names)):
         raise click.UsageError(f"--plot draws one of {', '.join(sorted(DRAWN))}")

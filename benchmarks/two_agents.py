@@ -49,11 +49,17 @@ TIMEOUT_S = 300.0
 
 @dataclass(slots=True)
 class Agent:
-    """One caller, and what it has seen."""
+    """One caller, and what it has seen.
+
+    Attributes:
+        first_tokens: of its instructions, about. most_tokens: of a conversation, before another.
+    """
 
     name: str
     model: str
     rng: Random
+    first_tokens: int = FIRST_TOKENS
+    most_tokens: int = MOST_TOKENS
     turns: int = 0
     read_tokens: int = 0
     reread_tokens: int = 0
@@ -76,9 +82,9 @@ class Agent:
             await asyncio.sleep(pause_s)
 
     async def _turn(self, session: aiohttp.ClientSession, url: str) -> None:
-        if not self._messages or self._known_tokens > MOST_TOKENS:
+        if not self._messages or self._known_tokens > self.most_tokens:
             self._known_tokens = 0
-            self._messages = [{"role": "system", "content": self._words(FIRST_TOKENS)}]
+            self._messages = [{"role": "system", "content": self._words(self.first_tokens)}]
         self._messages.append({"role": "user", "content": self._words(20)})
         text, usage = await self._asked(session, url)
         prompt_tokens = usage["prompt_tokens"]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypedDict, Unpack
 
 from hearth.admission.limits import RateLimiter
+from hearth.bootstrap.conversations import open_conversations
 from hearth.bootstrap.durable import Durable, open_cloud, open_durable, open_store
 from hearth.bootstrap.model_server import (
     claim_backends,
@@ -119,7 +120,9 @@ async def _build(
     identity, stop_emulator = await find_backend(
         settings, mode, url, clock=clock, events=events, closing=closing
     )
-    engines = open_engines(identity, settings, clock, events, closing)
+    store_path = None if store is None else path
+    conversations = open_conversations(settings, store_path, clock, events)
+    engines = open_engines(identity, settings, clock, events, closing, conversations)
     parts = build_parts(config, engines, clock=clock, events=events, emulated=identity.emulator)
     notes = claim_backends(identity, engines, closing)
     worker, durable = await _open_queue(parts, engines, store, closing)
@@ -136,6 +139,8 @@ async def _build(
         vet=vet_url,
         make=make if durable is None else durable.added_to(make),
     )
+    if conversations is not None:
+        gateway.show("conversations", conversations.shown)
     join_observers(gateway, alerter, traces, None if store is None else path.parent)
     if durable is not None:
         durable.join(gateway)

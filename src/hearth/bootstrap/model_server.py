@@ -24,6 +24,7 @@ from hearth.config.engines import (
 )
 from hearth.config.settings import ENGINE, BackendMode, GatewayConfig, ModelSettings, Settings
 from hearth.engines.llama_router.engine import LlamaRouter
+from hearth.engines.llama_server.conversations import Conversations
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.llama_swap.engine import LlamaSwap
 from hearth.engines.lmstudio.engine import LmStudio
@@ -119,6 +120,7 @@ def open_engines(
     clock: Clock,
     events: EventSink,
     closing: AsyncExitStack,
+    conversations: Conversations | None = None,
 ) -> EngineTable:
     """The engines of the settings; or the one that takes their place: an Ollama that was asked for
     by its URL, or the emulator.
@@ -129,7 +131,7 @@ def open_engines(
         beside: tuple[Row, ...] = ()
         if identity.small_model is not None:
             beside = (_small_model(identity.small_model, settings, clock, events),)
-        table = table_of(settings, clock, events=events, beside=beside)
+        table = table_of(settings, clock, events=events, conversations=conversations, beside=beside)
     else:  # no key goes to another address than its own
         only = Ollama(identity.url, connect_timeout_s=settings.engine.connect_timeout_s)
         table = EngineTable.of_one(only, identity.url, ENGINE)
@@ -147,19 +149,25 @@ def table_of(
     timeout_s: float | None = None,
     events: EventSink | None = None,
     beside: tuple[Row, ...] = (),
+    conversations: Conversations | None = None,
 ) -> EngineTable:
     """All engines of the settings, and those that nobody has configured.
 
     Args:
         timeout_s: of connections and questions, in place of what is configured. events: take what
-        happens to the servers of `processes`.
+        happens to the servers of `processes`. conversations: where these save theirs.
     """
     rows = [
         _row(
             name,
             given,
             engine_for(
-                name, settings, clock, timeout_s=timeout_s, events=events or EventFanout(())
+                name,
+                settings,
+                clock,
+                timeout_s=timeout_s,
+                events=events or EventFanout(()),
+                conversations=conversations,
             ),
         )
         for name, given in settings.engine_rows.items()
@@ -210,6 +218,7 @@ def engine_for(
     *,
     timeout_s: float | None = None,
     events: EventSink,
+    conversations: Conversations | None = None,
 ) -> Engine:
     """The engine of a row; see `table_of`. Raises ConfigError."""
     row = settings.engine_rows[name]
@@ -219,6 +228,7 @@ def engine_for(
         settings=settings,
         clock=clock,
         events=events,
+        conversations=conversations,
         connect_timeout_s=timeout_s or settings.engine.connect_timeout_s,
         control_timeout_s=timeout_s or CONTROL_TIMEOUT_S,
     )
@@ -237,6 +247,7 @@ class EngineOptions:
     settings: Settings
     clock: Clock
     events: EventSink
+    conversations: Conversations | None
     connect_timeout_s: float
     control_timeout_s: float
 
@@ -268,6 +279,7 @@ def _processes(options: EngineOptions) -> Engine:
         setting=f"engines.{options.name}.ports",
         clock=options.clock,
         events=options.events,
+        conversations=options.conversations,
         connect_timeout_s=options.connect_timeout_s,
         control_timeout_s=options.control_timeout_s,
     )

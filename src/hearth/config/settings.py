@@ -550,7 +550,7 @@ class ConversationSettings(Section):
     """Directory of the saved conversations, absolute or beginning with `~/`; it may be in main
     memory. What was said can be read from its files, so only Hearth's user may read them.
 
-    Empty: `conversations` beside the file of `storage`.
+    Empty: `conversations` beside the file of `storage`; without one, none are saved.
     """
     quota_gb: Annotated[fields.Gibibytes, RESTART] = 8.0
     """Maximum size of all of them in GiB. Beyond it, those that were not used for longest are

@@ -319,8 +319,7 @@ class BackendWatch:
         if servers != self._servers:
             return
         if models is self._models and settings is self._named_for:
-            if not self._engines.is_plain:  # what one saves of conversations may have changed
-                self._publish_list()
+            self._publish_list()  # what one saves of conversations may have changed
             return
         before = frozenset(self._one_of.values())
         is_long = len(models) > LONG_LIST
@@ -362,7 +361,8 @@ class BackendWatch:
         installed = self._installed or {}
         names = frozenset(installed) | self._unlisted()
         if self._engines.is_plain and self._engines.loads_on_request:
-            return ModelsListed(names=names)
+            saves = self._engines.first.engine.saves
+            return ModelsListed(names=names, saving=frozenset(filter(saves, names)))
         of = {name: self._engines.of(name) for name in names}
         return ModelsListed(
             names=names,

@@ -75,7 +75,8 @@ class Home:
         self.saved = SavedConversations(
             self.folder / "conversations", self.quota_bytes, self.keep_s
         )
-        self.saved.open(SystemClock().wall())
+        self.saved.prepare()
+        self.saved.read(SystemClock().wall())
         return self.saved
 
     @property
@@ -113,8 +114,8 @@ class Home:
     def slots(self, opens: DataPath, signature: str, count: int) -> Slots:
         return Slots(
             Liar(opens, self.claims) if self.claims else opens,
-            self.saved,
-            self.trust,
+            saved=self.saved,
+            trust=self.trust,
             model="tiny",
             signature=signature,
             count=count,
@@ -344,7 +345,7 @@ async def test_least_recently_used_goes_first(model: Path, tmp_path: Path) -> No
     for name in ("a", "b"):  # 1.9 MB each
         async with home.server() as server:
             await server.ask(name, opening(ord(name)))
-    assert [entry.conversation for entry in home.saved.of_model("tiny")] == ["b"]
+    assert [entry.conversation for entry in home.saved.all()] == ["b"]
     assert home.saved.size_bytes <= 3_000_000
 
 
@@ -446,7 +447,7 @@ async def test_restore_that_did_nothing_is_given_up_after_two(home: Home) -> Non
         home.claims = {}
         async with home.server() as server:
             await server.ask("a", opening(1))
-        for entry in home.saved.of_model("tiny"):
+        for entry in home.saved.all():
             counts = {"n_restored": entry.tokens, "n_read": entry.size_bytes}
             home.claims = {"restore": counts, "save": {"n_saved": 0}}
         async with home.server() as server:
@@ -463,5 +464,5 @@ async def test_two_calls_of_one_slot_are_told_apart(home: Home) -> None:
     async with home.server("-np", "3", "--no-kv-unified") as server:
         for name in ("a", "b", "c", "d"):
             await server.ask(name, opening(ord(name)))
-    kept = {entry.conversation for entry in home.saved.of_model("tiny")}
+    kept = {entry.conversation for entry in home.saved.all()}
     assert kept == {"b", "c", "d"}

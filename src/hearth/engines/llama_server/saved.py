@@ -65,14 +65,14 @@ class SavedConversations:
         """By name, the one that was not used for longest first."""
         self._lock = RLock()
 
-    def open(self, wall_s: float) -> None:
-        """Make the directory where it is missing, and read what is in there.
+    def prepare(self) -> None:
+        """Make the directory where it is missing. Raises OSError: nothing can be written there."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.discard_unknown(self.new_file())
 
-        Raises OSError: nothing can be written there.
-        """
+    def read(self, wall_s: float) -> None:
+        """Know what is in the directory, and remove what is not known; before anything is saved."""
         with self._lock:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.discard_unknown(self.new_file())  # can it be written to?
             found = [self._read(path) for path in self.directory.glob(f"{OWN}*{INDEX}")]
             known = sorted(filter(None, found), key=lambda entry: entry.used_at)
             self._entries = {entry.name: entry for entry in known}
@@ -198,9 +198,10 @@ class SavedConversations:
         with self._lock:
             return sum(entry.size_bytes for entry in self._entries.values())
 
-    def of_model(self, model: str) -> tuple[SavedConversation, ...]:
+    def all(self) -> tuple[SavedConversation, ...]:
+        """The one that was not used for longest first."""
         with self._lock:
-            return tuple(entry for entry in self._entries.values() if entry.model == model)
+            return tuple(self._entries.values())
 
 
 def _remove(path: Path) -> None:

@@ -64,7 +64,8 @@ class SlotRoutes:
             raise SlotFailed(error.message, doubtful=False) from error
         if status != HTTPStatus.OK or not isinstance(said, dict):
             reason = f"the server answered {status}: {at(said, ('error', 'message'))}"
-            raise SlotFailed(reason, doubtful=step == "restore")
+            cannot = step == "restore" or status == HTTPStatus.NOT_IMPLEMENTED
+            raise SlotFailed(reason, doubtful=cannot)
         return said
 
     async def _asked(self, call: BackendCall) -> tuple[int, JsonValue]:

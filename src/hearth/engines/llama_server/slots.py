@@ -49,6 +49,8 @@ LEAST_TOKENS = 256
 """Fewer are read again in no more time than it takes to save them."""
 MOSTLY = 0.5
 """So much of what was read before is found again where a restored slot was of use."""
+SAVE_S = 15.0
+"""So long at most all slots of a server are saved; what is not done then is read again."""
 MOST_READ = 4096
 """Conversations that are remembered as read in this run."""
 
@@ -64,9 +66,9 @@ class Slots:
     def __init__(
         self,
         opens: Opens,
+        *,
         saved: SavedConversations,
         trust: Trust,
-        *,
         model: str,
         signature: str,
         count: int,
@@ -151,24 +153,30 @@ class Slots:
     # Before a stop.
 
     async def save(self) -> None:
-        """Save what is worth it; to be called when nothing runs any more, before the server is
-        stopped.
+        """Save what is worth it, within `SAVE_S`; to be called when nothing runs any more, before
+        the server is stopped.
         """
         if self._trust.is_off:
             return
-        async with self._lock:
-            await self._table.find_lost()
-            if not await self._table.look():
-                return
-            began_at = self._clock.monotonic()
-            failed = list[SlotFailed]()
-            entries = list[SavedConversation]()
-            for slot in self._table.latest_first:
-                try:
-                    entries += await self._saved_slot(slot)
-                except SlotFailed as failure:
-                    failed.append(failure)
-            self._note_saved(entries, failed, self._clock.monotonic() - began_at)
+        try:
+            async with asyncio.timeout(SAVE_S), self._lock:
+                await self._save()
+        except TimeoutError:
+            self._unsaved("save", f"not done within {SAVE_S:g} s")
+
+    async def _save(self) -> None:
+        await self._table.find_lost()
+        if not await self._table.look():
+            return
+        began_at = self._clock.monotonic()
+        failed = list[SlotFailed]()
+        entries = list[SavedConversation]()
+        for slot in self._table.latest_first:
+            try:
+                entries += await self._saved_slot(slot)
+            except SlotFailed as failure:
+                failed.append(failure)
+        self._note_saved(entries, failed, self._clock.monotonic() - began_at)
 
     async def _saved_slot(self, slot: Slot) -> list[SavedConversation]:
         """Save a slot; nothing where that is not worth it. Raises SlotFailed."""
@@ -280,10 +288,10 @@ class Slots:
         does a prompt that no longer goes on with the last one.
         """
         prompt_tokens = usage.prompt_tokens or 0
-        known_tokens = entry.prompt_tokens or entry.tokens
         cached_tokens = usage.cached_tokens
-        if cached_tokens is None or prompt_tokens < MOSTLY * known_tokens:
+        if cached_tokens is None or prompt_tokens < MOSTLY * entry.prompt_tokens:
             return
+        known_tokens = entry.prompt_tokens or entry.tokens  # the answer was cut off
         if cached_tokens < MOSTLY * min(known_tokens, prompt_tokens):
             reason = f"{cached_tokens} of {entry.tokens} restored tokens were of use"
             self._not_restored(entry, reason)

@@ -19,12 +19,13 @@ from hearth.config.settings import ModelSettings, Settings
 from hearth.dialects.frames import object_in
 from hearth.dialects.gojson import LARGE_BYTES, JsonObject, folded
 from hearth.dialects.routes import INFERENCE_ROUTES
+from hearth.engines.llama_server.conversations import Conversations
 from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.openai_server.calls import failed
 from hearth.engines.openai_server.exchanges import Ready
 from hearth.engines.openai_server.pages import Shown, ShownModel, page
 from hearth.engines.port import Engine, Exchange
-from hearth.engines.processes.commands import digest_of
+from hearth.engines.processes.commands import command_of, digest_of
 from hearth.engines.processes.marks import end_marked, is_left_behind
 from hearth.engines.processes.memory import resident_mib
 from hearth.engines.processes.own_server import OwnServer
@@ -66,7 +67,8 @@ class Processes(ProcessesTraits):
 
     Args:
         models: those with `run`, by the names that requests call them by.
-        setting: where the ports are written, for messages. connect_timeout_s, control_timeout_s:
+        setting: where the ports are written, for messages. conversations: where those of servers of
+        llama.cpp are saved before a stop. connect_timeout_s, control_timeout_s:
         as of `LlamaServer`, for each server.
     """
 
@@ -80,11 +82,13 @@ class Processes(ProcessesTraits):
         events: EventSink,
         connect_timeout_s: float,
         control_timeout_s: float,
+        conversations: Conversations | None = None,
     ) -> None:
         self._clock = clock
         self._since_wall_s = clock.wall()
         self._connect_timeout_s = connect_timeout_s
         self._control_timeout_s = control_timeout_s
+        self._conversations = conversations
         given = Ports(ports, setting)
         self.servers = {
             name.lower(): ModelServer(
@@ -95,6 +99,7 @@ class Processes(ProcessesTraits):
                 clock=clock,
                 events=events,
                 engine_for=partial(self._engine_for, name),
+                conversations=conversations,
             )
             for name, model in models.items()
             if model.run is not None
@@ -105,7 +110,13 @@ class Processes(ProcessesTraits):
         self._installed: tuple[InstalledModel, ...] = ()
         self._cleaning: asyncio.Task[bool] | None = None
 
-    def _engine_for(self, name: str, url: str, said: JsonObject | None) -> Engine:
+    async def _engine_for(
+        self,
+        name: str,
+        url: str,
+        said: JsonObject | None,
+        env: Mapping[str, str],
+    ) -> Engine:
         """The engine for a server that is ready."""
         if said is None:
             return OwnServer(
@@ -115,9 +126,18 @@ class Processes(ProcessesTraits):
                 connect_timeout_s=self._connect_timeout_s,
                 control_timeout_s=self._control_timeout_s,
             )
+        slots = None
+        if self._conversations is not None:
+            settings = self.servers[name.lower()].settings
+            words = command_of(name, settings, 0, os.environ).words
+            inherited = {key: text for key, text in os.environ.items() if key.startswith("LLAMA_")}
+            slots = await self._conversations.slots_of(
+                name, said, command=words, environment={**inherited, **env}
+            )
         return LlamaServer(
             url,
             name=name,
+            slots=slots,
             clock=self._clock,
             setting=f"models.{name}.run",
             connect_timeout_s=self._connect_timeout_s,
@@ -138,6 +158,9 @@ class Processes(ProcessesTraits):
         run = None if server is None else server.run
         if run is not None and run.engine is not None:
             run.engine.check_request(path, fields)
+
+    def saves(self, model: str) -> bool:
+        return self._conversations is not None and self._conversations.saves(model)
 
     def end_leftovers(self) -> None:
         """Begin to end what gateways have left behind that are no more; loads wait for it."""
@@ -221,6 +244,8 @@ class Processes(ProcessesTraits):
         return await run.engine.capabilities(model)
 
     async def resident(self) -> tuple[ResidentModel, ...]:
+        if self._conversations is not None:
+            self._conversations.expire()
         ready = (server.ready for server in self.servers.values())
         return tuple(run.resident for run in ready if run is not None and run.resident is not None)
 

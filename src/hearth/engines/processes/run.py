@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from http import HTTPStatus
@@ -20,6 +20,7 @@ from hearth.dialects.frames import object_in
 from hearth.dialects.gojson import JsonObject
 from hearth.engines.data_path import DataPath
 from hearth.engines.llama_server.control import PROPS
+from hearth.engines.llama_server.engine import LlamaServer
 from hearth.engines.openai_server.exchanges import whole_body
 from hearth.engines.port import Engine
 from hearth.engines.processes.commands import ServerCommand
@@ -53,9 +54,9 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-EngineFor: TypeAlias = "Callable[[str, JsonObject | None], Engine]"
-"""The engine for a server: its URL, and what it says of itself as llama.cpp's does, None for
-another one.
+EngineFor: TypeAlias = "Callable[[str, JsonObject | None, Mapping[str, str]], Awaitable[Engine]]"
+"""The engine for a server: its URL, what it says of itself as llama.cpp's does, None for another
+one, and the variables that it was started with.
 """
 
 
@@ -94,6 +95,7 @@ class Run:
         self._clock = clock
         self._vram_mib = vram_mib
         self._engine_for = engine_for
+        self._env = command.env
         self._on_exit = on_exit
         loop = asyncio.get_running_loop()
         self.state = State.STARTING
@@ -204,7 +206,8 @@ class Run:
             while not (await self._is_ours() and await self._is_ready(probe)):
                 await asyncio.sleep(pause_s)
                 pause_s = min(MOST_LOOK_S, pause_s * 1.5)
-            self.engine = self._engine_for(self.url, await self._said_of_itself(probe))
+            said = await self._said_of_itself(probe)
+            self.engine = await self._engine_for(self.url, said, self._env)
             await self._ask_what_it_has(self.engine)
         finally:
             await probe.aclose()
@@ -259,11 +262,14 @@ class Run:
                 raise _Over(f"does not listen on port {self._port} any more")
 
     async def _end(self) -> None:
-        """Close what it was asked through, which it would wait for, and end all of it."""
+        """Have it save its conversations, close what it was asked through, which it would wait for,
+        and end all of it.
+        """
         self.state = State.STOPPING
         if not self.ready.done():
             self.ready.set_exception(LoadError(f"the start of {self._name} was given up"))
         try:
+            await self._keep_conversations()
             if self.engine is not None:
                 await self.engine.aclose()
         finally:
@@ -273,6 +279,15 @@ class Run:
                 self.tree.stop()
         self.left_over = not await self.tree.gone()
         self.state = State.STOPPED
+
+    async def _keep_conversations(self) -> None:
+        slots = self.engine.slots if isinstance(self.engine, LlamaServer) else None
+        if slots is None:
+            return
+        if self.tree.exit.done():
+            slots.crashed()
+        elif not self._is_cut:
+            await slots.save()
 
 
 async def _accepts(port: int) -> bool:

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from functools import partial
 
 from hearth.clock import Clock, new_id
 from hearth.config.engines import RunSettings
-from hearth.engines.processes.commands import command_of
+from hearth.engines.llama_server.conversations import Conversations
+from hearth.engines.llama_server.slots import SAVE_S
+from hearth.engines.processes.commands import ServerCommand, command_of
 from hearth.engines.processes.crashes import Crashes
 from hearth.engines.processes.log import ProcessLog
 from hearth.engines.processes.ports import Ports
@@ -20,7 +23,7 @@ from hearth.events import EngineExited, InternalFault
 from hearth.ports import EventSink
 
 UNLOAD_LIMIT_S = 15.0
-"""So long after its grace a server that cannot be ended is not waited for any more."""
+"""So long after its saving and its grace a server that cannot be ended is not waited for."""
 
 
 class ModelServer:
@@ -28,6 +31,7 @@ class ModelServer:
 
     Args:
         name: as callers write it, which is `${MODEL}`. vram_mib, engine_for: as of `Run`.
+        conversations: where they are saved before a stop; None where they are not.
 
     Attributes:
         log: what its servers have written. run: the latest, None before the first.
@@ -43,6 +47,7 @@ class ModelServer:
         clock: Clock,
         events: EventSink,
         engine_for: EngineFor,
+        conversations: Conversations | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -53,6 +58,7 @@ class ModelServer:
         self._events = events
         self._engine_for = engine_for
         self._vram_mib = vram_mib
+        self._conversations = conversations
         self._crashes = Crashes()
         self._last_failure = ""
 
@@ -105,7 +111,7 @@ class ModelServer:
             run = Run(
                 self.name,
                 self.settings,
-                command_of(self.name, self.settings, port, os.environ),
+                self._command(port),
                 port,
                 identity=new_id(""),
                 clock=self._clock,
@@ -122,6 +128,15 @@ class ModelServer:
         self.run = run
         run.task.add_done_callback(partial(self._over, port))
         return run
+
+    def _command(self, port: int) -> ServerCommand:
+        """Raises LoadError."""
+        command = command_of(self.name, self.settings, port, os.environ)
+        if self._conversations is None:
+            return command
+        given = {**os.environ, **command.env}
+        own = self._conversations.environment(self.name, command.words, given)
+        return replace(command, env={**own, **command.env})
 
     def _exited(self, how: str, ready_s: float | None) -> None:
         """A server has ended by itself, or could not be used; as of `Run`."""
@@ -148,7 +163,7 @@ class ModelServer:
         if run is None:
             return
         run.stop()
-        limit_s = self.settings.stop_grace_s + UNLOAD_LIMIT_S
+        limit_s = SAVE_S + self.settings.stop_grace_s + UNLOAD_LIMIT_S
         ended, _ = await asyncio.wait((run.task,), timeout=limit_s)
         if not ended or run.left_over:
             raise LoadError(f"processes of {self.name} could not be ended: see `ps`")

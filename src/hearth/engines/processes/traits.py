@@ -21,11 +21,6 @@ class ProcessesTraits:
     loses_slots = False
 
     @staticmethod
-    def saves(model: str) -> bool:
-        del model
-        return False
-
-    @staticmethod
     def canonical(name: str) -> str:
         """As the configuration has it."""
         return name
