@@ -25,7 +25,7 @@ setup: $(VENV)/.run ## Create .venv with what Hearth needs to run
 
 # Where no Ollama is there, with a small model that answers on the CPU; without a network, the emulator answers.
 run: $(VENV)/.run ## Set up if needed and serve (ARGS="--port 9000" and the like)
-	@if $(BIN)/python -m hearth.cli.small_model $(ARGS); then $(MAKE) --no-print-directory $(VENV)/.small || true; fi
+	@if [ ! -e $(VENV)/.small ] && $(BIN)/python -m hearth.cli.small_model $(ARGS); then $(MAKE) --no-print-directory $(VENV)/.small || true; fi
 	@exec $(BIN)/hearth serve $(ARGS)
 
 demo: $(VENV)/.run ## Set up if needed and show a busy home until Ctrl-C
