@@ -277,3 +277,5 @@ async def test_status_and_models_say_what_is_elsewhere_and_scales():
         health = (await ask(house.app, "GET", "/llm/health", key=OWNER)).json
         engines = health["backend"]["engines"]
         assert [each["elastic"] for each in engines] == [False, True]
+        assert (await house.ask("far")).status == 200
+        assert house.gpu_status["resident_models"] == ["a"]

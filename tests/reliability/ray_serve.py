@@ -35,7 +35,8 @@ LOG = FOLDER / "last.log"
 EXAMPLE = ROOT / "examples" / "ray_serve"
 MODEL = "smollm2"
 CALLERS = 48
-SLOTS = 24
+SLOTS = 48
+"""More than a replica runs and queues, so that some are refused at first."""
 MOST_TOKENS = 4
 START_S = 180.0
 SCALE_DOWN_S = 180.0

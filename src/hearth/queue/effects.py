@@ -240,7 +240,8 @@ class Effects:
         swap_s = max(0.0, ended_at - max(began_at, work.item.arrived_at))
         emulated = self._runtime.emulated
         work.begin_attempt(action.attempt, model, now, swap_s=swap_s, emulated=emulated)
-        self._tracker.record_loaded(model, now)
+        if not self._watch.is_remote(model):
+            self._tracker.record_loaded(model, now)
         self._registry.dispatched(work, now)
         try:
             limit_s = self._forecasts.limit_s(work.item, model, self._swapper.context_tokens(model))
@@ -307,7 +308,8 @@ class Effects:
         """Seconds of an attempt that is over, noted as time that the GPU was busy."""
         began_at = work.attempt.dispatched_at
         ran_s = 0.0 if began_at is None else at - began_at
-        self._tracker.record_execution_time(ran_s, at)
+        if not self._watch.is_remote(work.model or ""):
+            self._tracker.record_execution_time(ran_s, at)
         return ran_s
 
     def _finished(self, sequence: Sequence, now: float) -> None:
@@ -352,7 +354,8 @@ class Effects:
 
     def _loaded(self, model: str, now: float, vram_mib: float | None) -> None:
         """A model is resident: by our own swap, or by somebody else's hand."""
-        self._tracker.record_loaded(model, now)
+        if not self._watch.is_remote(model):
+            self._tracker.record_loaded(model, now)
         swap = self._take_swap(model)
         if swap is None:
             return
