@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -81,7 +82,13 @@ async def test_its_server_answers_under_its_name_until_a_signal(tmp_path):
         port = free.getsockname()[1]
     command = command_of(NAME, run_of(weights, 512), port, {})
     url = f"http://127.0.0.1:{port}"
-    process = await asyncio.create_subprocess_exec(*command.words, stderr=subprocess.DEVNULL)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *command.words,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"LLAMA_ARG_SLOT_SAVE_PATH": str(saved)},
+    )
     try:
         await until(lambda: answers(f"{url}/health") or process.returncode is not None)
         answer = asked(
@@ -89,12 +96,15 @@ async def test_its_server_answers_under_its_name_until_a_signal(tmp_path):
             {"model": NAME, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
         )
         said = asked(f"{url}/props")
+        for slot in range(2):
+            asked(f"{url}/slots/{slot}?action=save", {"filename": f"slot{slot}"})
     finally:
         process.send_signal(signal.SIGTERM)
         await process.wait()
     assert (answer["usage"]["completion_tokens"], answer["model"]) == (3, NAME)
     assert (said["total_slots"], said["default_generation_settings"]["n_ctx"]) == (2, 512)
     assert process.returncode == -signal.SIGTERM
+    assert max(file.stat().st_size for file in saved.iterdir()) > 1000
 
 
 def test_arguments_that_it_does_not_know_are_refused():

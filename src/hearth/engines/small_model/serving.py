@@ -1,7 +1,7 @@
 """llama.cpp's server out of the package `xllamacpp`, as a program of its own.
 
 `python -m hearth.engines.small_model.serving -m FILE --alias NAME --port PORT`, with the arguments
-of llama-server that are known here. It computes on the CPU.
+of llama-server that are known here, and its variables for saving slots. It computes on the CPU.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
+# as llama-server itself reads them
+SAVE_PATH = "LLAMA_ARG_SLOT_SAVE_PATH"
+CACHE_IDLE_SLOTS = "LLAMA_ARG_CACHE_IDLE_SLOTS"
 MODULE = "hearth.engines.small_model.serving"
 HOST_CACHE_MIB = 128
 """Memory of the host for prompts that have left a slot; llama-server's own limit is 8 GiB."""
@@ -38,7 +41,8 @@ def main(words: Sequence[str]) -> None:
     params.cache_ram_mib = HOST_CACHE_MIB
     params.endpoint_slots = True
     if given.slot_save_path:
-        params.slot_save_path = given.slot_save_path
+        params.slot_save_path = f"{given.slot_save_path.rstrip('/')}/"  # file names are put behind
+    params.cache_idle_slots = os.environ.get(CACHE_IDLE_SLOTS) != "0"
     server = xllamacpp.Server(params)
     try:
         signal.pause()
@@ -53,7 +57,9 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("-c", "--ctx-size", type=int, default=4096, help="tokens of all slots")
     parser.add_argument("-np", "--parallel", type=int, default=1, help="slots")
-    parser.add_argument("--slot-save-path", default="", help="directory of saved slots")
+    parser.add_argument(
+        "--slot-save-path", default=os.environ.get(SAVE_PATH, ""), help="directory of saved slots"
+    )
     return parser.parse_args(words)
 
 
