@@ -131,11 +131,9 @@ def _block_type(part: AnswerPart) -> str:
 
 
 def _stop_reason(done: Generation) -> JsonObject:
-    return {
-        "stop_reason": (
-            "tool_use" if done.calls else "max_tokens" if done.reason == "length" else "end_turn"
-        )
-    }
+    named = {"length": "max_tokens", "refusal": "refusal"}
+    reason = named.get(done.reason or "", "end_turn")
+    return {"stop_reason": "tool_use" if done.calls else reason}
 
 
 def _anthropic_usage(done: Generation) -> JsonObject:

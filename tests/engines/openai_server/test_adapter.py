@@ -204,6 +204,26 @@ async def test_a_route_that_is_not_there_is_translated(answer: Answer):
         assert len(script.sent_to(CHAT)) == 1
 
 
+async def test_a_route_that_breaks_off_takes_no_model_away():
+    async with before({CHAT: HELLO}) as (engine, script):
+        script.answers["/v1/responses"] = (200, b"data: x\n\n", SSE)
+        assert [model.name for model in await engine.installed()] == ["m"]
+        call = post(Endpoint.OPENAI_RESPONSES, "m", input="hi", stream=None)
+        status, answer = await whole(engine, call)
+        assert (status, answer["object"]) == (200, "response")
+
+
+async def test_a_refusal_is_told_as_one():
+    refused = events(delta(content=None, refusal="I must not"), delta("content_filter"), USAGE)
+    async with before({CHAT: (200, refused, SSE)}) as (engine, _):
+        call = post(Endpoint.ANTHROPIC_MESSAGES, "m", messages=HI, max_tokens=5)
+        _, message = await whole(engine, call)
+        assert (message["content"], message["stop_reason"]) == (
+            [{"type": "text", "text": "I must not"}],
+            "refusal",
+        )
+
+
 async def test_a_server_that_comes_back_is_asked_for_its_routes_again():
     path = Endpoint.ANTHROPIC_MESSAGES.value
     async with before({CHAT: HELLO}) as (engine, script):

@@ -84,7 +84,7 @@ class Chunks:
                 self._calls[index] = _Call()
             self._calls[index].add(call)
         thought = delta.get("reasoning_content") or delta.get("reasoning")
-        text = delta.get("content", at(choice, ("text",)))
+        text = delta.get("content", at(choice, ("text",))) or delta.get("refusal")
         if isinstance(thought, str) and thought:
             yield TextPart(text=thought, thinking=True)
         if isinstance(text, str) and text:

@@ -260,7 +260,8 @@ class OpenAiCalls:
         model = str(fields.get("model"))
         name = secrets.token_hex(12)
         writer = writer_for(route, fields, model, name, self._clock.wall())
-        if fields.get("stream", route.is_native) is not False:
+        wanted = fields.get("stream")
+        if wanted is True or (wanted is None and route.is_native):
             headers = NDJSON if route.is_native else EVENTS
             return TranslatedStream(exchange, DialectStream(route, writer), headers, now)
         stream = await whole_body(exchange)

@@ -76,7 +76,7 @@ class Routes:
         self._is_known = False
 
     async def find_out(self) -> None:
-        """Ask it once. Raises as `Questions`."""
+        """Ask it once."""
         if not self._is_known:
             found = frozenset([path for path in PERHAPS if await self._has(path)])
             self.api = replace(self._of_kind, serves=self._of_kind.serves | found)
@@ -85,7 +85,10 @@ class Routes:
     async def _has(self, path: Endpoint) -> bool:
         """It has a route where it reads a body, and refuses an empty one: that runs nothing."""
         call = BackendCall(method="POST", path=path.value, headers=JSON_BODY, body=b"{}")
-        status, said = await self._questions.ask(call)
+        try:
+            status, said = await self._questions.ask(call)
+        except BackendError:  # what it makes of the route says nothing about the server
+            return False
         return status in _REFUSES_EMPTY and bool(said)
 
 
