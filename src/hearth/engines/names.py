@@ -8,9 +8,10 @@ DEFAULT_TAG = ":latest"
 
 
 def spelled(name: str, listed: Container[str]) -> str:
-    """The name as a server lists it (`listed` in lower case): programs written for Ollama say
-    `NAME:latest` for what is called `NAME`.
+    """The name as a server lists it (`listed` in lower case): to programs written for Ollama `NAME`
+    and `NAME:latest` are one.
     """
     short = name.removesuffix(DEFAULT_TAG)
-    is_meant = name.lower() not in listed and short.lower() in listed
-    return short if is_meant else name
+    other = short if short != name else f"{name}{DEFAULT_TAG}"
+    is_meant = name.lower() not in listed and other.lower() in listed
+    return other if is_meant else name

@@ -128,7 +128,7 @@ def changed(call: Any, **fields: Any) -> Any:
 async def test_a_name_with_ollamas_tag_is_the_one_without_it(listed: str):
     async with before({CHAT: HELLO}, listed) as (engine, script):
         await engine.installed()
-        assert engine.canonical("m:latest") == listed
+        assert engine.canonical("m:latest") == engine.canonical("m") == listed
         assert engine.canonical("other:latest") == "other:latest"
         for path in (CHAT, Endpoint.CHAT):
             assert (await whole(engine, post(path, "m:latest", messages=HI, stream=False)))[
