@@ -95,7 +95,7 @@ def test_models_with_macros_aliases_and_selectors_are_carried_over():
         "models.embedder.unlisted",
         "profiles.night",
         "routing.router.settings.groups.forever",
-        "routing.scheduler.settings.fifo.priority",
+        "routing.scheduler.settings.fifo",
         "hooks.on_startup.preload",
         "hooks.on_startup.profile",
     }
@@ -271,6 +271,29 @@ def test_what_hearth_has_not_is_said_where_it_stands(entry, place, says):
     assert [note.place for note in result.notes] == [f"models.m.{place}"]
     assert says in result.notes[0].text
     assert list(read_back(result).models) == ["m", "n"]
+
+
+def test_what_is_unknown_is_said_wherever_it_stands():
+    text = f"""\
+models: {{m: {{cmd: '{LLAMA}', filters: {{newFilter: 1}}}}}}
+selectors: {{s: {{strategy: warm, targets: [m], name: 'S', weight: 3}}}}
+routing:
+  router: {{use: group, plan: x, settings: {{pools: {{}}}}}}
+  scheduler: {{settings: {{fair: 1}}}}
+hooks: {{on_exit: {{}}, on_startup: {{run: x}}}}
+pools: [a]
+"""
+    assert [note.place for note in result_of(text).notes] == [
+        "models.m.filters.newFilter",
+        "selectors.s.name",
+        "selectors.s.weight",
+        "routing.router.plan",
+        "routing.router.settings.pools",
+        "routing.scheduler.settings.fair",
+        "hooks.on_exit",
+        "hooks.on_startup.run",
+        "pools",
+    ]
 
 
 def test_values_that_mean_nothing_to_llama_swap_either_are_not_worth_a_word():

@@ -80,6 +80,17 @@ _READ = {
     "routing",
     "hooks",
 }
+_OF_SELECTORS = {"strategy", "targets", "settings", "balance"}
+_ROUTING: Mapping[KeyPath, set[str]] = MappingProxyType(
+    {
+        ("routing",): {"router", "scheduler"},
+        ("routing", "router"): {"use", "settings"},
+        ("routing", "router", "settings"): {"groups", "matrix"},
+        ("routing", "scheduler"): {"use", "settings"},
+        ("hooks",): {"on_startup"},
+    }
+)
+"""What is read, or would not be missed, by its place."""
 _FIRST_PORT = 5800
 _PORTS = 100
 _LEAST_START_S = 15.0
@@ -148,7 +159,8 @@ class _Import:
         if self._source.problems:
             raise self._source.error()
         filled = {name: value for name, value in settings.items() if value}
-        return Imported(settings=filled, notes=tuple(self._source.notes), names=self._names)
+        notes = sorted(self._source.notes, key=lambda note: note.line)
+        return Imported(settings=filled, notes=tuple(notes), names=self._names)
 
     def _import_models(self, engine: str) -> None:
         entries = self._source.mapping(("models",), self._root.get("models"))
@@ -231,8 +243,8 @@ class _Import:
                     "has no counterpart: Hearth takes a model with a free slot, else the cheapest"
                 )
                 self._source.note((*path, "strategy"), what)
-            for key in sorted(entry.keys() & NOT_CARRIED.keys()):
-                self._source.note((*path, key), NOT_CARRIED[key])
+            for key in sorted(entry.keys() - _OF_SELECTORS):
+                self._source.note((*path, key), NOT_CARRIED.get(key, UNKNOWN_KEY))
             if targets:
                 self._add_alias(path, name, targets)
             else:
@@ -332,9 +344,13 @@ class _Import:
             self._source.note((*router, "groups", name), _RESERVATIONS)
         if self._within((*router, "matrix")):
             self._source.note((*router, "matrix"), _RESERVATIONS)
-        order: KeyPath = ("routing", "scheduler", "settings", "fifo", "priority")
-        if self._within(order):
-            self._source.note(order, _BY_CALLER)
+        scheduler: KeyPath = ("routing", "scheduler")
+        for name, about in self._within((*scheduler, "settings")).items():
+            if about:
+                self._source.note((*scheduler, "settings", name), _BY_CALLER)
+        for path, known in _ROUTING.items():
+            for name in sorted(self._within(path).keys() - known):
+                self._source.note((*path, name), UNKNOWN_KEY)
 
     def _within(self, path: KeyPath) -> JsonDict:
         """The mapping at a path of the file, empty where there is none."""
