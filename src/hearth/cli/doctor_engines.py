@@ -18,7 +18,7 @@ from hearth.config.loading import exposure_problem
 from hearth.config.settings import Settings
 from hearth.engines.llama_router.traits import ARGUMENTS
 from hearth.engines.table import EngineTable, Row
-from hearth.errors import BackendError, BackendProtocolError
+from hearth.errors import BackendError, BackendProtocolError, LoadError
 from hearth.types import InstalledModel
 
 TIMEOUT_S = 3.0
@@ -114,6 +114,30 @@ def _check_lmstudio(
     if isinstance(row.engine, LmStudio) and row.engine.loads_by_itself:
         says = "JIT loading is on: LM Studio loads models by itself, and ends others for them"
         yield Finding("warn", "JIT loading", says, "turn it off in Developer > Server Settings")
+
+
+def _check_processes(
+    row: Row, installed: tuple[InstalledModel, ...], settings: Settings
+) -> Iterator[Finding]:
+    # imported here, so that only commands that ask a model server wait for it
+    from hearth.engines.processes.engine import Processes  # noqa: PLC0415
+
+    del installed, settings
+    if not isinstance(row.engine, Processes):
+        return
+    for server in row.engine.servers.values():
+        try:
+            yield Finding("ok", "command", f"{server.name}: {server.program()}")
+        except LoadError as error:
+            says, _, wrong = error.message.partition(": ")
+            yield Finding("FAIL", "command", f"{server.name}: {wrong}", f"correct {says}")
+    free = row.engine.ports.free()
+    wanted = len(row.engine.servers)
+    says = f"{free} free for {wanted} model{'' if wanted == 1 else 's'}"
+    if free >= wanted:
+        yield Finding("ok", "ports", says)
+    else:
+        yield Finding("warn", "ports", says, f"give engines.{row.name}.ports another range")
 
 
 def check_idle_limits(limits_s: Mapping[str, int]) -> Iterator[Finding]:
@@ -315,6 +339,7 @@ _CHECKS: Mapping[str, Check] = MappingProxyType(
         "openai": check_parallel,
         "vllm": check_parallel,
         "lmstudio": _check_lmstudio,
+        "processes": _check_processes,
     }
 )
 """Beside what is asked of every engine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +53,20 @@ def command_of(
         stop=tuple(filled(word, f"stop[{at}]") for at, word in enumerate(run.stop)),
         env={name: filled(given, f"env.{name}") for name, given in run.env.items()},
     )
+
+
+def program_of(model: str, run: RunSettings, environ: Mapping[str, str]) -> str:
+    """The file of the program that starts a server. Raises LoadError: as `command_of`, or there is
+    none.
+    """
+    command = command_of(model, run, 0, environ)
+    program = command.words[0]
+    path = command.env.get("PATH", environ.get("PATH", ""))
+    found = shutil.which(program, path=path)
+    if found is None:
+        where = "" if "/" in program else " in the directories of PATH"
+        raise LoadError(f"models.{model}.run.command[0]: there is no program {program}{where}")
+    return found
 
 
 def digest_of(model: str, run: RunSettings, environ: Mapping[str, str]) -> str:

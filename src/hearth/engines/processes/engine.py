@@ -89,13 +89,13 @@ class Processes(ProcessesTraits):
         self._connect_timeout_s = connect_timeout_s
         self._control_timeout_s = control_timeout_s
         self._conversations = conversations
-        given = Ports(ports, setting)
+        self.ports = Ports(ports, setting)
         self.servers = {
             name.lower(): ModelServer(
                 name,
                 model.run,
                 (model.vram_gb or 0.0) * MIB_PER_GIB,
-                given,
+                self.ports,
                 clock=clock,
                 events=events,
                 engine_for=partial(self._engine_for, name),

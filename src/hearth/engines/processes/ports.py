@@ -36,6 +36,10 @@ class Ports:
             f" {self._setting} another range"
         )
 
+    def free(self) -> int:
+        """How many nobody listens on."""
+        return sum(_is_free(port) for port in self._ports if port not in self._taken)
+
     def give_back(self, port: int) -> None:
         self._taken.discard(port)
 

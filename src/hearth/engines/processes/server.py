@@ -13,7 +13,7 @@ from hearth.clock import Clock, new_id
 from hearth.config.engines import RunSettings
 from hearth.engines.llama_server.conversations import Conversations
 from hearth.engines.llama_server.slots import SAVE_S
-from hearth.engines.processes.commands import ServerCommand, command_of
+from hearth.engines.processes.commands import ServerCommand, command_of, program_of
 from hearth.engines.processes.crashes import Crashes
 from hearth.engines.processes.log import ProcessLog
 from hearth.engines.processes.ports import Ports
@@ -72,6 +72,12 @@ class ModelServer:
     def slots(self) -> int | None:
         """Requests that it serves at the same time, as its latest server has said."""
         return None if self.run is None else self.run.slots
+
+    def program(self) -> str:
+        """The file of the program that starts it. Raises LoadError: there is none, or a macro
+        cannot be replaced.
+        """
+        return program_of(self.name, self.settings, os.environ)
 
     async def load(self) -> None:
         """Returns once a server is ready; cancelling it ends one that is not, at once. Raises
