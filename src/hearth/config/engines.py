@@ -105,10 +105,6 @@ class RunSettings(Section):
     """Command that stops the server, in place of SIGTERM."""
     stop_grace_s: Annotated[fields.Timeout, RESTART] = 10.0
     """Seconds that the server has to end by itself before it is killed."""
-    dialects: Annotated[fields.Items[Literal["openai", "anthropic"]], RESTART] = ("openai",)
-    """APIs that the server speaks itself; the others are translated. llama.cpp's server is
-    recognized, and what it speaks is known.
-    """
 
 
 class EngineSettings(Section):
