@@ -9,12 +9,14 @@ text with Retry-After beyond `max_queued_requests`, and 500 in plain text where 
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 from hearth.engines.data_path import DataPath, HttpAnswer
-from hearth.errors import BackendError, EngineRefused, ProxyFailed
+from hearth.errors import BackendError, BackendUnreachable, EngineRefused, ProxyFailed
 from hearth.types import BackendCall, Headers
 
+REACH_S = 5.0
 LONGEST_PAUSE_S = 300.0
 """A refusal for longer is an answer: a quota that is used up rather than machines that are busy."""
 _BUSY = 503
@@ -24,6 +26,15 @@ _OF_MACHINES = frozenset({500, 502, 504})
 
 class ElasticPath(DataPath):
     """As `DataPath`; `open` also raises EngineRefused, and ProxyFailed for a lost machine."""
+
+    async def reach(self) -> None:
+        """Connect and ask for nothing, which wakes no machine. Raises BackendUnreachable."""
+        try:
+            async with asyncio.timeout(REACH_S):
+                _, writer = await asyncio.open_connection(self._origin.host, self._origin.port)
+        except OSError as error:
+            raise BackendUnreachable from error
+        writer.close()
 
     async def open(self, call: BackendCall) -> HttpAnswer:
         answer = await super().open(call)

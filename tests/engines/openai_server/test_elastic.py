@@ -11,7 +11,13 @@ import pytest
 from hearth.clock import SystemClock
 from hearth.engines.openai_server.engine import OpenAiServer
 from hearth.engines.vllm.engine import Vllm
-from hearth.errors import BackendError, BackendProtocolError, EngineRefused, ProxyFailed
+from hearth.errors import (
+    BackendError,
+    BackendProtocolError,
+    BackendUnreachable,
+    EngineRefused,
+    ProxyFailed,
+)
 from tests.engines.openai_server.scripted import JSON, Answer, Scripted, post, said
 from tests.engines.stub_server import StubServer
 
@@ -61,6 +67,13 @@ async def test_a_refusal_is_told_from_an_answer_in_every_dialect(
             await engine.open(call)
 
 
+async def worked(engine: OpenAiServer, script: Scripted) -> None:
+    """It has answered a request, so its list is read again."""
+    script.answers["/v1/completions"] = said(200, choices=[])
+    exchange = await engine.open(post("/v1/completions", "m", prompt="x", stream=True))
+    exchange.close()
+
+
 @pytest.mark.parametrize("kind", [OpenAiServer, Vllm])
 @pytest.mark.parametrize("answer", [FULL, LOST, (502, b"<html>", "text/html")])
 async def test_what_it_had_it_has_while_its_list_is_refused(
@@ -69,6 +82,7 @@ async def test_what_it_had_it_has_while_its_list_is_refused(
     script = Scripted({"/v1/models": LISTED})
     async with before(script, kind) as engine:
         listed = await engine.installed()
+        await worked(engine, script)
         script.answers["/v1/models"] = answer
         assert await engine.version() == "unknown"
         assert await engine.installed() is listed
@@ -80,9 +94,40 @@ async def test_a_list_that_is_none_is_an_outage_all_the_same(answer: Answer):
     script = Scripted({"/v1/models": LISTED})
     async with before(script) as engine:
         await engine.installed()
+        await worked(engine, script)
         script.answers["/v1/models"] = answer
         with pytest.raises(BackendProtocolError):
             await engine.installed()
+
+
+async def test_an_engine_at_rest_is_connected_to_and_asked_nothing():
+    script = Scripted({"/v1/models": LISTED})
+    async with before(script) as engine:
+        listed = await engine.installed()
+        asked = len(script.asked)
+        for _ in range(3):
+            assert await engine.version() == "unknown"
+            assert await engine.installed() is listed
+        assert len(script.asked) == asked
+        await worked(engine, script)
+        script.answers["/v1/models"] = said(200, object="list", data=[{"id": "m"}, {"id": "n"}])
+        assert [model.name for model in await engine.installed()] == ["m", "n"]
+
+
+async def test_an_engine_at_rest_whose_address_is_gone_is_away():
+    async with StubServer(Scripted({"/v1/models": LISTED})) as server:
+        engine = OpenAiServer(
+            server.url,
+            clock=SystemClock(),
+            connect_timeout_s=30.0,
+            control_timeout_s=30.0,
+            elastic=True,
+        )
+        await engine.installed()
+    async with aclosing(engine):
+        for ask in (engine.version, engine.installed):
+            with pytest.raises(BackendUnreachable):
+                await ask()
 
 
 async def test_before_its_first_list_nobody_knows_what_it_has():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -96,12 +96,25 @@ class Control:
     """Asks a server about itself. Raises as `Questions`.
 
     An elastic engine that takes no more, has lost a machine or starts one does not answer, or late:
-    then it has what it had.
+    then it has what it had. It is not asked at all while it rests, since that could wake a machine.
+
+    Args:
+        reach: of an elastic engine, connects to it. Raises BackendUnreachable.
+
+    Attributes:
+        has_worked: it has answered a request since its list was read.
     """
 
-    def __init__(self, questions: Questions, api: ServerApi, *, elastic: bool = False) -> None:
+    def __init__(
+        self,
+        questions: Questions,
+        api: ServerApi,
+        *,
+        reach: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._questions = questions
-        self._elastic = elastic
+        self._reach = reach
+        self.has_worked = False
         self._routes = Routes(questions, api)
         self.last_served = Served(models=(), api=api)
         self._upstream: dict[str, str] = {}
@@ -118,13 +131,19 @@ class Control:
 
     async def served(self) -> Served:
         """What it has now; the very same object for as long as it is the same."""
+        is_known = self._reach is not None and bool(self.last_served.models)
+        if self._reach is not None and is_known and not self.has_worked:
+            await self._reach()
+            return self.last_served
         try:
-            return await self._read()
+            served = await self._read()
         except BackendError as error:
-            if self._elastic and self.last_served.models and isinstance(error, _PASSING):
+            if is_known and isinstance(error, _PASSING):
                 return self.last_served
             self._routes.forget()
             raise
+        self.has_worked = False
+        return served
 
     async def _read(self) -> Served:
         listed = await self._questions.read(MODELS, "data", _A_LIST)

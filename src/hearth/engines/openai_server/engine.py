@@ -52,10 +52,11 @@ class OpenAiServer(OpenAiTraits):
         path_of = ElasticPath if elastic else DataPath
         self._clock = clock
         self._data_path = path_of(url, connect_timeout_s=connect_timeout_s, api_key=api_key)
+        reach = self._data_path.reach if isinstance(self._data_path, ElasticPath) else None
         questions = Questions(
             url, api_key=api_key, place=place, timeout_s=control_timeout_s, path_of=path_of
         )
-        self._control = control = self.control_of(questions, self.api, elastic=elastic)
+        self._control = control = self.control_of(questions, self.api, reach=reach)
         self._calls = self.calls_of(
             self._data_path, self.api, clock=clock, place=place, upstream=control.upstream
         )
@@ -65,7 +66,11 @@ class OpenAiServer(OpenAiTraits):
     async def open(self, call: BackendCall) -> Exchange:
         path = call.path.partition("?")[0]
         route = INFERENCE_ROUTES.get(path)
-        return await (self._page(path, call) if route is None else self._calls.open(route, call))
+        if route is None:
+            return await self._page(path, call)
+        exchange = await self._calls.open(route, call)
+        self._control.has_worked = True
+        return exchange
 
     def canonical(self, name: str) -> str:
         return self._control.spelled(name)

@@ -22,7 +22,7 @@ class VllmControl(Control):
         """Raises BackendUnreachable as the port says. What stands before several has a version of
         its own, if any.
         """
-        if self._elastic:
+        if self._reach is not None:
             return await super().version()
         try:
             said = await self._questions.read(VERSION, "version", "an object with `version`")
