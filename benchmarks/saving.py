@@ -41,7 +41,7 @@ MODELS = ("coder", "writer")
 PROMPT_TOKENS = 3000
 MOST_TOKENS = 3600
 """Of an agent's conversation, before it begins another."""
-QUESTIONS = 5
+QUESTIONS = 3
 SHARE_TARGET = 0.1
 COLD_SHARE = 0.1
 WORDS = two_agents.WORDS

@@ -308,6 +308,24 @@ NOW = time.time()
         ),
         (check_status({"storage": {"wal_frames_unreadable": 0, "damaged_copy": None}}), []),
         (
+            check_status({"conversations": {"problem": "/full: No space left on device"}}),
+            ["warn conversations are lost with each unload: /full: No space left on device"],
+        ),
+        (
+            check_status(
+                {
+                    "conversations": {
+                        "problem": None,
+                        "models": [
+                            {"model": "a", "switched_off": True},
+                            {"model": "b", "switched_off": False},
+                        ],
+                    }
+                }
+            ),
+            ["warn conversations are no longer saved, since that failed twice: a"],
+        ),
+        (
             check_status({"config": {"problems": ["a:1: x"]}}),
             ["FAIL the configuration was refused, the old one is in force: a:1: x"],
         ),

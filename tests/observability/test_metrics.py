@@ -489,7 +489,12 @@ storage: {{path: "{folder}/hearth.db"}}
 cloud: {{api_key: "${{KEY}}", base_url: "http://127.0.0.1:9"}}
 alerts: {{webhook_url: "http://127.0.0.1:9/"}}
 """
-EMPTY_AT_REST = {"hearth_alerts_active", "hearth_pinned", "hearth_queue_model_depth"}
+EMPTY_AT_REST = {
+    "hearth_alerts_active",
+    "hearth_conversations_stored_bytes",
+    "hearth_pinned",
+    "hearth_queue_model_depth",
+}
 """Gauges with a label for something that there is none of."""
 
 

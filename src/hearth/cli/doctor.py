@@ -301,6 +301,7 @@ def check_status(status: JsonMapping) -> Iterator[Finding]:
     """What a running gateway reports of itself."""
     yield from _of_backend(part(status, "backend"))
     yield from _of_store(part(status, "storage"))
+    yield from _of_conversations(part(status, "conversations"))
     config = part(status, "config")
     for problem in texts(config, "problems"):
         says = f"the configuration was refused, the old one is in force: {problem}"
@@ -325,6 +326,16 @@ def _of_backend(backend: Json) -> Iterator[Finding]:
         if problem := text(backend, "problem"):
             says = f"its model server does not answer as {title} does: {problem}"
         yield Finding("FAIL", "gateway", says, f"see the line about {title}")
+
+
+def _of_conversations(conversations: Json) -> Iterator[Finding]:
+    if problem := text(conversations, "problem"):
+        says = f"conversations are lost with each unload: {problem}"
+        yield Finding("warn", "gateway", says, "set conversations.directory to another one")
+    off = [text(each, "model") for each in parts(conversations, "models") if each["switched_off"]]
+    if off:
+        says = f"conversations are no longer saved, since that failed twice: {', '.join(off)}"
+        yield Finding("warn", "gateway", says, "see docs/conversations.md")
 
 
 def _of_store(storage: Json) -> Iterator[Finding]:

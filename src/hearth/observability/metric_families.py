@@ -373,6 +373,11 @@ _ALL = (
         on=ConversationsSaved,
         by="size_bytes",
     ),
+    _gauge(
+        "hearth_conversations_stored_bytes",
+        "Size of a model's conversations on the disk.",
+        "model",
+    ),
     _counter(
         "hearth_conversations_restored_total",
         "Conversations that went on from the disk after their model was loaded again.",

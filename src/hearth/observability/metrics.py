@@ -298,7 +298,9 @@ MetricReading = tuple[str, tuple[str, ...], float | None]
 """Name of a metric, values of its labels, and the number; None where it is not known."""
 MetricRows = dict[str, dict[tuple[str, ...], float]]
 """Numbers by metric and by the values of its labels."""
-PARTS_READ = frozenset({"orders", *(each.at.partition(".")[0] for each in FAMILIES.values())})
+PARTS_READ = frozenset(
+    {"conversations", "orders", *(each.at.partition(".")[0] for each in FAMILIES.values())}
+)
 """The parts of the status that `live_metrics` reads: some of the others take long to build."""
 
 
@@ -402,6 +404,12 @@ def _residency(
     for name, tokens, seconds in view.reread:
         yield "hearth_reread_tokens_total", (label_of(name),), tokens
         yield "hearth_reread_seconds_total", (label_of(name),), seconds
+    for saved in _listed(_part(parts, "conversations"), "models"):
+        yield (
+            "hearth_conversations_stored_bytes",
+            (label_of(saved["model"]),),
+            saved["size_bytes"],
+        )
     yield "hearth_swap_in_progress", (), gpu.get("current_swap") is not None
     yield "hearth_models_offloaded", (), len(_listed(gpu, "offloaded_models"))
 

@@ -96,6 +96,10 @@ class Door:
             seen += [part.choices[0].delta.content or ""]
         return "".join(seen)
 
+    async def metrics(self) -> str:
+        async with aiohttp.ClientSession() as session:
+            return await (await session.get(f"{self.url}/metrics")).text()
+
     async def status(self) -> Any:
         async with aiohttp.ClientSession() as session:
             answer = await session.get(f"{self.url}/llm/queue/status")
@@ -141,6 +145,7 @@ async def test_conversations_go_on_after_their_model_was_swapped(file: Path, tmp
         _, other_tokens = await door.ask(TWO, [*long(2), *TURNS])
         status = await door.status()
         assert min(cached_tokens, other_tokens) > 700
+        assert 'hearth_conversations_stored_bytes{model="one"}' in await door.metrics()
         assert len(door.events.of(ConversationRestored)) == 2
         assert not door.events.of(ConversationUnsaved)
         assert (door.engine.saves(ONE.upper()), door.engine.saves(TWO)) == (True, True)
