@@ -55,7 +55,7 @@ sim: $(VENV)/.run ## Every policy on every workload that ships (ARGS="--json OUT
 digests: $(VENV)/.dev ## A digest of every decision for each workload and policy, to compare two versions with one diff
 	@$(BIN)/python -m tests.simulation.digests
 
-reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic (ARGS="tests/reliability"; ARGS=ray for a cluster of Ray Serve)
+reliability: $(VENV)/.dev ## Twenty times the examples of the random tests, 200 random deaths, 10 at each place, an hour of traffic, an hour of a household (ARGS="tests/reliability"; ARGS=ray for a cluster of Ray Serve)
 ifeq ($(ARGS),ray)
 	@$(BIN)/python -m tests.reliability.ray_serve
 else
@@ -63,6 +63,7 @@ else
 		$(or $(ARGS),tests/scheduling tests/dialects tests/simulation tests/jobs tests/reliability tests/faults tests/dst tests/security tests/api tests/engines tests/gateway \
 		tests/execution/test_resuming.py tests/execution/test_every_token.py tests/queue/test_races.py tests/emulator/test_scheduling.py)
 	@$(if $(ARGS),,HEARTH_SOAK_MINUTES=60 $(BIN)/python -m pytest -s tests/soak)
+	@$(if $(ARGS),,HEARTH_HOUSEHOLD_MINUTES=60 $(BIN)/python -m pytest -s tests/household)
 endif
 
 mutants: $(VENV)/.dev ## Random defects in the source, one at a time: which do the tests notice? For a night (ARGS="--count 100 --seed 0")
