@@ -12,7 +12,7 @@ from string import ascii_lowercase as LETTERS
 import openai
 import pytest
 
-from hearth.config.settings import BackendMode, BackendSettings
+from hearth.config.settings import BackendMode, BackendSettings, ModelSettings
 from hearth.events import (
     ItemBrokenOff,
     ItemInterrupted,
@@ -146,6 +146,37 @@ async def test_a_router_with_a_queue_of_its_own_is_sent_nothing_that_it_could_st
         assert not any(method == "POST" for method, _ in router.asked)
         router.autoload, router.most = False, 0
         assert await waiting == "abcdefgh"
+
+
+async def test_a_router_that_comes_back_with_a_limit_is_down_until_it_has_none():
+    router = StubRouter(Preset("a"))
+    async with before(router, backend=PATIENT) as door:
+        await door.say("a")
+        router.most = 1
+        await door.gateway.worker.watch.look()
+        is_ready, why = door.gateway.ready()
+        assert (is_ready, "max_instances: 1" in why) == (False, True)
+        queued = len(door.events.of(ItemQueued))
+        waiting = asyncio.create_task(door.say("a"))
+        await door.events.until(lambda: len(door.events.of(ItemQueued)) > queued)
+        assert not waiting.done()
+        router.most = 0
+        assert await waiting == "abcdefgh"
+
+
+async def test_a_model_that_the_router_evicts_is_loaded_again_for_its_next_request():
+    router = StubRouter(Preset("a"), Preset("b"))
+    small = {name: ModelSettings(vram_gb=1.0) for name in router.presets}
+    async with before(router, models=small) as door:
+        for model in ("a", "b"):
+            await door.say(model)
+        router.unload("a")
+        assert await door.say("b") == "abcdefgh"
+        assert await door.say("a") == "abcdefgh"
+        assert sorted(each.name for each in router.presets.values() if each.is_running) == [
+            "a",
+            "b",
+        ]
 
 
 async def test_requests_wait_while_the_list_of_models_changes():
