@@ -214,6 +214,15 @@ F-111 [execution] the prompt cannot be rendered, slowly, or not as before; the c
 F-112 [dialects, execution] the model server fails or is interrupted again while it says the rest, or says something else -> once more before
     the rest begins, after that an error behind right text
 F-113 [execution] a caller leaves while its stream is continued -> the GPU is free at once
+
+# An elastic engine
+F-114 [engines, gateway, scheduling] it takes no more requests, for a moment or for minutes -> they wait in the order of the queue for the
+    pause that it names, an alias uses the card meanwhile, and it is sent no more at once than it took; after ten minutes an error
+F-115 [engines, gateway] the machine with a request is lost -> sent once more; a stream goes on as after any break
+F-116 [gateway] it has scaled to nothing and takes minutes to start a machine -> waited for, with signs of life
+F-117 [engines] it refuses its list, or answers it late -> its models stay as they were; an engine at rest is not woken by the question
+F-118 [engines, gateway] its address is gone -> its own models are away, others go on
+F-119 [gateway] a name comes to mean a model on other machines while a request waits that may not leave -> 403, and nothing is sent
 """
 """A row is `key [folders] fault -> what must hold`; four spaces continue a line."""
 _ROW = re.compile(r"(F-\d+) \[(.*?)\] (.*?) -> (.*)")

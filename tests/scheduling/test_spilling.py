@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 
 from hearth.scheduling import inputs
+from hearth.scheduling.reasons import reason_of
+from hearth.types import Sequence
 from tests.scheduling.shell import Shell
 from tests.scheduling.worked import Example, examples, play, settings_of
 
@@ -135,6 +137,17 @@ def elastic(shell: Shell) -> None:
         )
     )
     shell.tell(inputs.Loaded(model="far"))
+
+
+def test_who_waits_for_an_engine_that_refused_is_told_so():
+    shell = Shell(settings_of(""), resident=("a",))
+    elastic(shell)
+    first = shell.arrive("far")
+    shell.refuse(first, 3.0)
+    entry = shell.gateway.entries[Sequence(first)]
+    expected = {"kind": "refused", "model": "far", "until": 3.0}
+    assert reason_of(shell.device, entry, 1.0) == expected
+    assert reason_of(shell.device, entry, 3.0) == {"kind": "turn"}
 
 
 @pytest.mark.parametrize("requests", [1, 3], ids=["one runs", "two wait"])

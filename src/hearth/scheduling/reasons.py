@@ -48,16 +48,19 @@ def _of_any_model(device: DeviceState) -> Reason:
 
 def _of_model(device: DeviceState, entry: Entry, model: str, now: float) -> Reason:
     residents = device.residency.residents
-    if model in residents:
+    retry_at = device.not_before.get(model)
+    is_left_alone = retry_at is not None and retry_at > now
+    is_refused = is_left_alone and device.listing.is_off_card(model)
+    if model in residents and not is_refused:
         return _of_resident(device, residents[model])
     pinned = device.gateway.pinned_name if entry.external else None
     if pinned in residents:
         evicts = device.residency.eviction_for(model, (pinned,), entry.item.task_type)
         if evicts is None:
             return {"kind": "pinned", "model": pinned}
-    retry_at = device.not_before.get(model)
-    if retry_at is not None and retry_at > now:
-        return {"kind": "left_alone", "model": model, "until": retry_at}
+    if is_left_alone:
+        kind = "refused" if is_refused else "left_alone"
+        return {"kind": kind, "model": model, "until": retry_at}
     turn = device.turn
     if turn is not None and not entry.external:
         return {"kind": "others_turn", "model": turn.model, "until": turn.until}

@@ -86,6 +86,8 @@ function reason(why, now) {
       return why.until == null ? `the turn of ${model}, which is being loaded` : `the turn of ${model} to end, in ${whole(Math.max(0, why.until - now))}`;
     case "left_alone":
       return `${model}, which failed to load; next try in ${whole(why.until - now)}`;
+    case "refused":
+      return `the engine of ${model}, which takes no more; next try in ${whole(Math.max(0, why.until - now))}`;
     case "background":
       return "other programs' requests to go first";
     case "backend_down":
