@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from hearth.engines.processes import crashes
+from hearth.engines.processes.guard import descendants
 from hearth.errors import LoadError, ModelGone, ModelLeftAlone
 from hearth.events import EngineExited
 from hearth.types import BackendCall, LoadOptions
@@ -22,6 +25,10 @@ from tests.support.patience import in_time, until
 A = "a"
 B = "b"
 OPTIONS = LoadOptions()
+
+
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
 
 
 async def resident(engine) -> list[str]:
@@ -61,6 +68,28 @@ async def test_a_server_that_is_not_llama_cpps_is_asked_as_any_with_openais_api(
         answer = json.loads(b"".join(await read(await home.engine.open(call))))
         assert answer["choices"][0]["text"] == "odd odd odd"
         assert answer["model"] == "odd"
+
+
+async def test_nothing_is_started_once_the_engine_is_closed():
+    async with house({A: odd()}) as home:
+        await home.engine.load(A, OPTIONS)
+        await home.engine.aclose()
+        assert left() == set()
+        with pytest.raises(LoadError, match="Hearth is stopping"):
+            await home.engine.load(A, OPTIONS)
+
+
+async def test_a_run_leaves_no_descriptor_and_no_zombie():
+    async with house({A: odd(), B: odd().model_validate({"command": ["false"]})}) as home:
+        counts = []
+        for _ in range(3):
+            await home.engine.load(A, OPTIONS)
+            await home.engine.unload(A)
+            with pytest.raises(LoadError):
+                await home.engine.load(B, OPTIONS)
+            await home.engine.unload(B)
+            counts.append((descriptors(), descendants(os.getpid())))
+        assert counts[0] == counts[1] == counts[2]
 
 
 async def test_a_server_that_ignores_a_stop_is_killed_after_its_grace():

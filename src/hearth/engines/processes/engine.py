@@ -33,7 +33,7 @@ from hearth.engines.processes.ports import Ports
 from hearth.engines.processes.run import Run
 from hearth.engines.processes.server import ModelServer
 from hearth.engines.processes.traits import ProcessesTraits
-from hearth.errors import BackendGone, BackendUnreachable, ModelGone, ModelNotFound
+from hearth.errors import BackendGone, BackendUnreachable, LoadError, ModelGone, ModelNotFound
 from hearth.ports import EventSink
 from hearth.types import (
     MIB,
@@ -109,6 +109,7 @@ class Processes(ProcessesTraits):
         self.processes = re.compile(rf"(?:^|/)(?:{'|'.join(sorted(programs)) or '(?!)'})$")
         self._installed: tuple[InstalledModel, ...] = ()
         self._cleaning: asyncio.Task[bool] | None = None
+        self._is_closed = False
 
     async def _engine_for(
         self,
@@ -266,6 +267,8 @@ class Processes(ProcessesTraits):
         server = self._server(model)
         if self._cleaning is not None:
             await asyncio.shield(self._cleaning)
+        if self._is_closed:
+            raise LoadError(f"{model} is not started: Hearth is stopping")
         await server.load()
 
     async def unload(self, model: str) -> None:
@@ -278,7 +281,8 @@ class Processes(ProcessesTraits):
         return await run.engine.probe(model, options, timeout_s)
 
     async def aclose(self) -> None:
-        """End all servers, each within its grace."""
+        """End all servers, each within its grace, and start none any more."""
+        self._is_closed = True
         if self._cleaning is not None:
             await asyncio.wait((self._cleaning,))
         await asyncio.gather(*(server.aclose() for server in self.servers.values()))

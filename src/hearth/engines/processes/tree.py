@@ -18,9 +18,10 @@ from hearth.engines.processes.log import ProcessLog
 from hearth.engines.processes.marks import MARK, end_marked, new_mark
 
 PIPE_BYTES = 256 * 1024
+MUCH_BYTES = 32 * 1024
 READ_PAUSE_S = 0.01
-"""After a full pipe: what a server logs beyond 25 MB a second waits, so that reading it never takes
-more than some percent of the loop.
+"""After so much at once: what a server logs beyond 25 MB a second waits, so that reading it never
+takes more than some percent of the loop.
 """
 MOST_REPORT_BYTES = 4096
 LATE_S = 5.0
@@ -157,7 +158,7 @@ class Tree:
         self._log.feed(data)
         if not data:
             self._loop.remove_reader(output)
-        elif len(data) == PIPE_BYTES:
+        elif len(data) >= MUCH_BYTES:
             self._loop.remove_reader(output)
             self._loop.call_later(READ_PAUSE_S, self._read_on)
 
