@@ -211,18 +211,18 @@ class Residency:
         capacity = self.capacity_mib
         if capacity is None:
             return None
-        return max(0.0, self._beside_what_stays(capacity) - self._foreign_mib)
+        if not self.listing.is_plain:
+            capacity -= self._held_mib()
+        return max(0.0, capacity - self._foreign_mib)
 
-    def _beside_what_stays(self, capacity_mib: float) -> float:
-        """What is left of it for what may go."""
-        if self.listing.is_plain:
-            return capacity_mib
+    def _held_mib(self) -> float:
+        """Reserved for what may not go."""
         held = [
             each
             for each in self.residents.values()
             if not each.may_go and (each.running or not each.is_away)
         ]
-        return capacity_mib - _freed_mib(held)
+        return _freed_mib(held)
 
     def need_mib(self, model: str, task_type: str | None = None) -> float | None:
         """VRAM to reserve for a model: the task's budget, else as configured, else as learned from
@@ -255,7 +255,9 @@ class Residency:
         capacity = self.capacity_mib
         if need is None or capacity is None:
             return False
-        return need > self._beside_what_stays(capacity)
+        if not self.listing.is_plain:
+            capacity -= self._held_mib()
+        return need > capacity
 
     def ready(self, model: str) -> Resident | None:
         """The resident if it can be sent work."""
