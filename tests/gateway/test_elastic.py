@@ -5,6 +5,8 @@ wake up.
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +18,10 @@ from hearth.engines.port import Engine
 from hearth.engines.table import EngineTable, Row
 from hearth.errors import EngineRefused, HearthError, ProxyFailed
 from hearth.events import ItemResent, SwapStarted
+from hearth.job_types import JobEnd, JobState
+from hearth.jobs.attempt import JobRun, attempt
 from hearth.types import BackendCall
+from tests.jobs.house import job
 from tests.support.echo_engine import Echo
 from tests.support.fake_ollama import Service
 from tests.support.house import House, settings_with, settle
@@ -279,3 +284,26 @@ async def test_status_and_models_say_what_is_elsewhere_and_scales():
         assert [each["elastic"] for each in engines] == [False, True]
         assert (await house.ask("far")).status == 200
         assert house.gpu_status["resident_models"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("caller", "model", "state", "reason"),
+    [
+        ("owner", "far", JobState.COMPLETED, ""),
+        ("near", "far", JobState.FAILED, "forbidden"),
+        ("near", "out", JobState.FAILED, "forbidden"),
+        ("near", "any", JobState.COMPLETED, ""),
+        ("removed", "far", JobState.FAILED, "forbidden"),
+    ],
+)
+@in_virtual_time
+async def test_a_job_that_may_not_leave_does_not(
+    caller: str, model: str, state: JobState, reason: str
+):
+    async with Home() as house:
+        request = json.dumps({"model": model, "prompt": "one two", "stream": False}).encode()
+        asked = replace(job(caller=caller), model=model, request=request)
+        end = await attempt(JobRun(job=asked), asked, house.gateway.settings, house.worker)
+        assert isinstance(end, JobEnd)
+        assert (end.state, end.reason) == (state, reason)
+        assert len(house.far.asked) == (caller == "owner")

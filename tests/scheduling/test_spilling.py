@@ -150,6 +150,15 @@ def test_who_waits_for_an_engine_that_refused_is_told_so():
     assert reason_of(shell.device, entry, 3.0) == {"kind": "turn"}
 
 
+def test_an_estimate_knows_the_pause_of_an_engine_that_refused():
+    shell = Shell(settings_of(""), resident=("a",))
+    elastic(shell)
+    first = shell.arrive("far")
+    shell.refuse(first, 30.0)
+    starts = shell.forecasts.forecast(shell.at(10.0).now).starts
+    assert starts == {first: pytest.approx(20.0)}
+
+
 @pytest.mark.parametrize("requests", [1, 3], ids=["one runs", "two wait"])
 def test_the_home_model_comes_back_while_the_engine_works(requests: int):
     shell = Shell(settings_of("home_model=a"), resident=("b",))
