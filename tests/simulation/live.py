@@ -48,7 +48,7 @@ class LiveHouse:
             )
             for name, model in workload.models.items()
         }
-        staying = [models.pop(name) for name in workload.staying]
+        staying = [models.pop(name) for name in (*workload.staying, *workload.elastic)]
         scheduling = settings.scheduling.replace(
             active_hours=NEVER if workload.modes else ALL_DAY, time_zone="UTC"
         )
@@ -81,8 +81,9 @@ class LiveHouse:
         deciding = asyncio.create_task(self._worker.run())
         if self._workload.is_mixed:
             self._worker.post(listed(self._workload))
-        for model in self._workload.resident:
-            stays = model in self._workload.staying
+        workload = self._workload
+        for model in (*workload.resident, *workload.elastic):
+            stays = model in {*workload.staying, *workload.elastic}
             (self._beside if stays else self._ollama).appear(canonical_model(model))
             self._worker.post(Loaded(model=model))
         ends: dict[int, asyncio.Future[None]] = {

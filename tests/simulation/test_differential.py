@@ -151,6 +151,17 @@ def drawn_beside(seed: int) -> tuple[Workload, SchedulerSettings]:
     ), rules
 
 
+def drawn_elastic(seed: int) -> tuple[Workload, SchedulerSettings]:
+    """The same where these models are those of an elastic engine, for what would wait too long."""
+    workload, rules = drawn_beside(seed)
+    return replace(
+        workload,
+        resident=tuple(model for model in workload.resident if model != STAYS),
+        staying=frozenset(),
+        elastic={STAYS: (0.0, 0.5, 2.0, 5.0)[seed % 4]},
+    ), rules
+
+
 def _as_the_fake_serves(job: WorkloadJob, max_wait_s: float) -> WorkloadJob:
     service_s = min(job.service_s, LONGEST_S)
     first_byte_s = min(job.first_byte_s, service_s)
@@ -206,6 +217,13 @@ def test_the_live_worker_and_the_simulator_take_the_same_decisions(
 )
 def test_they_take_the_same_decisions_with_two_engines(policy: PolicyName, seed: int):
     compare(*drawn_beside(seed), policy)
+
+
+@for_each(
+    ("policy", "seed"), [(policy, seed) for policy in PolicyName for seed in range(EXAMPLES * 6)]
+)
+def test_they_take_the_same_decisions_with_an_elastic_engine(policy: PolicyName, seed: int):
+    compare(*drawn_elastic(seed), policy)
 
 
 @pytest.mark.parametrize("seed", range(HOMES))
